@@ -1,13 +1,19 @@
-"""The order of the tests, and what JAX compiled for earlier ones.
+"""Order of the tests, limit of the heavy ones, and JAX's compilation cache.
 
 Files that take long begin first, so that none of them is waited for at the end.
 """
 
+import contextlib
+import fcntl
 import gc
 import hashlib
 import os
-from collections.abc import Iterator
+import random
+import tempfile
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import IO
 
 import hypothesis
 import pytest
@@ -19,17 +25,18 @@ ROOT = Path(__file__).parents[1]
 
 
 def compiled_folder() -> Path:
-    """Where this machine keeps what JAX compiled: a fifth of a test run is compiling the same steps again.
+    """Return the folder of JAX's compilation cache, which saves a fifth of a test run.
 
-    Programs are found by their content. For another processor or other packages there is another folder.
+    Another processor or other packages have another folder.
     """
     packages = hashlib.sha256((ROOT / "requirements.txt").read_bytes()).hexdigest()[:16]
     return cache_dir("compiled-for-tests", f"{processor.key()}-{packages}")
 
 
 def drop_halves(folder: Path) -> None:
-    """Removes what a process left that a test killed while it stored a program: JAX, which limits the cache's
-    size by the times beside its entries, stores nothing more while one lacks its own.
+    """Delete entries without an access time, left by processes that a test killed during a write.
+
+    JAX limits the cache's size by these times and stores nothing more while one is missing.
     """
     for entry in folder.glob("*-cache"):
         if not entry.with_name(f"{entry.name.removesuffix('-cache')}-atime").exists():
@@ -44,14 +51,18 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(1 << 30)
 
 
-# How long an example may take says how busy the machine is, and nothing of the code.
+# An example's time measures the machine's load, not the code.
 hypothesis.settings.register_profile("project", deadline=None)
 hypothesis.settings.load_profile("project")
 
 
-# Each of xdist's workers collects all tests: a million objects, none of them garbage. Python's collector
-# doesn't look through them while they are made, and leaves them alone afterwards.
+# Each of xdist's workers collects all tests: a million objects, none of them garbage. Keep the collector away
+# from them while they are made and afterwards.
 gc.disable()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", metavar="SEED", help="run files, and the tests of each, in random order")
 
 
 def pytest_collection_finish() -> None:
@@ -59,14 +70,50 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if seed := config.getoption("--shuffle"):
+        draw = random.Random(seed)
+        files = {path: draw.random() for path in sorted({item.path for item in items})}
+        draw.shuffle(items)
+        items.sort(key=lambda item: files[item.path])
+        return
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)  # a stable sort: all else keeps its place
+    items.sort(key=lambda item: item.path not in slow)  # stable: all else keeps its place
+
+
+@contextlib.contextmanager
+def permit() -> Iterator[None]:
+    """Hold one of the machine's permits for tests that start heavy programs; there is one per core."""
+    folder = Path(tempfile.gettempdir()) / f"tpu-test-permits-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context((folder / str(n)).open("w")) for n in range(os.cpu_count() or 1)]
+        while not any(locked(file) for file in files):
+            time.sleep(0.05)
+        yield
+
+
+def locked(file: IO[str]) -> bool:
+    """Lock the file until it is closed, unless another process has it locked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run heavy tests one per core, whatever `-n` is; the wait doesn't count toward a test's time limit."""
+    if not item.get_closest_marker("slow"):
+        return (yield)
+    with permit():
+        return (yield)
 
 
 @pytest.fixture(autouse=True)
 def _environment_stays() -> Iterator[None]:
-    """A command run in a test's own process may set variables, such as JAX_PLATFORMS: undone here."""
+    """Undo changes of variables, such as JAX_PLATFORMS, by a command that ran in the test's own process."""
     before = dict(os.environ)
     yield
     for name in os.environ.keys() - before.keys():

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from infra.tpu.startup import render
 from rehearsal.hosts.groups import ControlGroup
+from tests.limits import HANG_S
 
 from .metadata import Metadata
 from .storage import Front, make_certificate
@@ -198,7 +199,7 @@ class Host:
             )
 
         self._process = self.lab.inside(start)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + HANG_S
         while (init := self._find_init()) is None:
             assert self._process.poll() is None, (self.lab.folder / "console").read_text(errors="replace")
             assert time.monotonic() < deadline, "no init within 30 s"
@@ -234,7 +235,7 @@ class Host:
             return found
         return {}
 
-    def wait(self, *states: str, timeout_s: float = 120) -> dict[str, Any]:
+    def wait(self, *states: str, timeout_s: float = HANG_S) -> dict[str, Any]:
         """Return the status once its state is one of `states`."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -252,7 +253,7 @@ class Host:
     def run(self, *command: str, check: bool = True) -> str:
         """Run a command on the host; return what it printed."""
         words = ["nsenter", f"--target={self.init}", "--mount", "--uts", "--ipc", "--net", "--pid", *command]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=HANG_S, check=False)
         assert not check or done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
@@ -279,7 +280,7 @@ class Host:
         """Return when the host is off."""
         assert self._process is not None
         try:
-            self._process.wait(40)
+            self._process.wait(HANG_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -22,6 +22,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from tests.cloud.storage import storage_front
+from tests.limits import HANG_S
 
 BUCKET = "lab-checkpoints"
 
@@ -131,7 +132,7 @@ class _FrontHandler(http.server.BaseHTTPRequestHandler):
 
     def _forward(self, method: str, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         backend = urllib.parse.urlsplit(self.state.backend)
-        connection = http.client.HTTPConnection(backend.hostname or "", backend.port, timeout=60)
+        connection = http.client.HTTPConnection(backend.hostname or "", backend.port, timeout=HANG_S)
         dropped = {"connection", "transfer-encoding", "content-length", "accept-encoding"}
         headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
         connection.request(method, path, body, headers)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG_S
 from workload.host import barrier, places
 from workload.host import metadata as metadata_module
 from workload.host.bucket import Bucket
@@ -52,7 +53,7 @@ def here(gcs: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
 class Slice:
     """The workers of one boot of a slice, as threads."""
 
-    def __init__(self, workers: int, timeout_s: float = 20) -> None:
+    def __init__(self, workers: int, timeout_s: float = HANG_S) -> None:
         self.workers, self.timeout_s = workers, timeout_s
         self.passed: dict[int, float] = {}
         self.failed: dict[int, Exception] = {}
@@ -75,7 +76,7 @@ class Slice:
 
     def join(self) -> None:
         for thread in self.threads.values():
-            thread.join(60)
+            thread.join(HANG_S)
             assert not thread.is_alive()
 
 
@@ -131,7 +132,7 @@ def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_list
     assert "barrier: waiting for worker 1 of tpu-b-4" in output
     threads[-1].start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG_S)
     assert [passed[one]["WORKER_ID"] for one in everybody] == ["0", "1", "2", "3"]
     assert [passed[one]["SLICE_ID"] for one in everybody] == ["0", "0", "1", "1"]
     assert [passed[one]["MEGASCALE_SLICE_ID"] for one in everybody] == ["0", "0", "1", "1"]
@@ -162,7 +163,7 @@ def test_who_would_run_something_else_is_not_let_in_and_is_named() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG_S)
     for name in "ab":
         assert "worker 0 of b would run another job or bundle: boot all hosts alike" in output[name][-1]
     assert "worker 0 of b did not arrive" in failed["a"]
@@ -263,7 +264,7 @@ def test_processes_meet_over_the_command_line(gcs: str) -> None:
             command = [sys.executable, "-m", "workload.host", "barrier", "--phase", "job"]
             running.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE))
         for process in running:
-            printed, _ = process.communicate(timeout=60)
+            printed, _ = process.communicate(timeout=HANG_S)
             assert process.returncode == 0
             assert b"barrier: all 3 workers are here" in printed
     names = {blob.name for blob in client_of(gcs).list_blobs(BUCKET)}

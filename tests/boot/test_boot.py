@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from infra.tpu.startup import STAGES, script_sha256
+from tests.limits import HANG_S
 
 from .lab import Host, failed, ready
 from .storage import BUCKET, Fault, client_of
@@ -26,7 +27,7 @@ AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 def uploaded(host: Host, name: str, state: str) -> dict[str, Any]:
     """The status object, once it says `state`, which it must within 10 s."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     bucket = client_of(host.lab.front.backend).bucket(BUCKET)
     while True:
         blob = bucket.blob(name)  # a new one each time: it remembers the generation that it read
@@ -153,7 +154,7 @@ def test_keys_that_the_tpus_agent_writes_late_are_waited_for_and_told(make_host:
     agent = threading.Thread(target=write, daemon=True)
     agent.start()
     assert ready(host)["worker"] == 0
-    agent.join(timeout=30)
+    agent.join(timeout=HANG_S)
     assert not agent.is_alive(), "nothing was waited for"
     assert {(output["state"], output["stage"]) for output in seen.values()} == {("booting", "identity")}
     assert set(listed(gcs, "boot/")) == {known}, "what was told without a number is taken back"
@@ -173,7 +174,7 @@ def test_siblings_that_have_no_address_yet_are_waited_for(make_host: MakeHost) -
     agent = threading.Thread(target=write, daemon=True)
     agent.start()
     ready(host)
-    agent.join(timeout=30)
+    agent.join(timeout=HANG_S)
     assert not agent.is_alive(), "nothing was waited for"
 
 
@@ -209,7 +210,7 @@ def test_a_crashed_gcsfuse_comes_back(make_host: MakeHost) -> None:
     host = make_host()
     ready(host)
     host.run("systemctl", "kill", "--signal=KILL", "tpu-checkpoints.service")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while "boot" not in host.run("ls", "/mnt/checkpoints", check=False).split():
         assert time.monotonic() < deadline, host.run("systemctl", "status", "tpu-checkpoints", check=False)
         time.sleep(0.2)
@@ -219,7 +220,7 @@ def test_the_job_gets_its_words_as_they_are(make_host: MakeHost) -> None:
     words = r"""/usr/bin/printf '[%%s]\n' "a b" '$HOME' '100%%' 'quo"te' 'back\slash' ''"""
     host = make_host(tpu_run=words.replace("%%", "%"))
     ready(host)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while "[quo" not in (log := host.run("journalctl", "-u", "tpu-job", "-o", "cat")):
         assert time.monotonic() < deadline, log
         time.sleep(0.2)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.limits import HANG_S
+
 from .lab import Host, failed, ready
 from .storage import BUCKET, client_of
 
@@ -17,7 +19,7 @@ FULL = "the boot disk is full: 0 MiB of / are free"
 
 def why(gcs: str) -> str:
     """What one listing of the bucket says of the only host, a moment after its own disk does."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     while True:
         (blob,) = client_of(gcs).list_blobs(BUCKET, prefix="boot/")
         if blob.metadata["state"] == "failed":

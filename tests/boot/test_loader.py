@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from infra.tpu.startup import IN_BUNDLE, render, script_sha256
+from tests.limits import HANG_S
 
 from .lab import Host, failed, ready
 from .storage import BUCKET, Fault, client_of
@@ -29,7 +30,7 @@ def listed(gcs: str, name: str = STATUS) -> dict[str, str]:
 
 def until(host: Host, what: str) -> None:
     """Wait until the loader has told of something."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG_S
     while not any(what in output["why"] for output in host.lab.metadata.told()):
         assert time.monotonic() < deadline, host.lab.metadata.told()
         time.sleep(0.05)
@@ -82,7 +83,7 @@ def test_what_was_never_published_fails_at_once_and_says_what_to_do(make_host: M
     assert (reported["state"], reported["stage"], reported["why"]) == ("failed", "script", last["log_tail"])
     assert reported["boot_id"] == status["boot_id"]
     assert abs(reported["updated_s"] - time.time()) < 60
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     while not list(client_of(gcs).list_blobs(BUCKET, prefix=STATUS)):
         assert time.monotonic() < deadline, "no status in the bucket"
         time.sleep(0.05)
@@ -119,7 +120,7 @@ def test_a_bundle_that_is_older_than_the_loader_says_so(
     host = make_host(tpu_bundle=bundle, agent_worker_number=None)
     assert failed(host, "script")["log_tail"] == f"bundle {bundle} has no {IN_BUNDLE}: run 'tpu publish'"
     assert host.status()["worker"] is None
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     while not (found := [blob.name for blob in client_of(gcs).list_blobs(BUCKET, prefix="boot/")]):
         assert time.monotonic() < deadline, "no status in the bucket"
         time.sleep(0.05)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.limits import HANG_S
 from workload.host import logs
 from workload.host.errors import LogsError, MetadataError
 
@@ -121,7 +122,7 @@ time.sleep(60)
 
 
 def until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -168,7 +169,7 @@ def test_lines_go_together_and_the_cursor_remembers_them(
     assert 3 <= len(api.requests) <= 6
     assert api.requests[0].items() >= {**SHARED, "partialSuccess": True}.items()
     stopping.set()
-    running.join(10)
+    running.join(HANG_S)
     assert not running.is_alive()
 
     # Started again, it continues; the first time it had asked for all that there was.
@@ -179,7 +180,7 @@ def test_lines_go_together_and_the_cursor_remembers_them(
     running.start()
     until(lambda: len(api.texts) == 1201)
     stopping.set()
-    running.join(10)
+    running.join(HANG_S)
     asked = [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines()]
     assert [any(word.startswith("--after-cursor") for word in words) for words in asked] == [False, True]
     assert all(
@@ -201,7 +202,7 @@ def test_an_outage_is_waited_out_and_loses_nothing(
     assert not api.answers
     assert len(set(api.tokens)) == 5  # each with a fresh one
     stopping.set()
-    running.join(10)
+    running.join(HANG_S)
     assert [line.split(":")[0] for line in said] == [
         "logs can't be sent, will retry",
         "logs are sent again",
@@ -294,7 +295,7 @@ def test_the_command_ends_when_it_is_told_to(journalctl: Path, tmp_path: Path) -
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE) as running:
         until(lambda: (tmp_path / "asked").exists())
         running.send_signal(signal.SIGTERM)
-        _, errors = running.communicate(timeout=20)
+        _, errors = running.communicate(timeout=HANG_S)
     server.shutdown()
     server.server_close()
     assert (running.returncode, errors) == (0, b"")

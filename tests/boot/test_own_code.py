@@ -12,6 +12,7 @@ from google.cloud import storage
 
 from infra.publish import archive
 from infra.publish.bundle import sha256_of
+from tests.limits import HANG_S
 
 from .lab import Host, failed, ready
 from .storage import BUCKET, Fault, client_of
@@ -29,7 +30,7 @@ exec sleep 1000
 """
 
 
-def until(what: Callable[[], Any], host: Host, timeout_s: float = 40) -> Any:
+def until(what: Callable[[], Any], host: Host, timeout_s: float = HANG_S) -> Any:
     """The first answer that is true."""
     deadline = time.monotonic() + timeout_s
     while not (found := what()):
@@ -56,7 +57,6 @@ def texts(host: Host, unit: str) -> list[str]:
     return [entry["textPayload"] for entry in host.lab.front.logged if entry["labels"]["unit"] == unit]
 
 
-@pytest.mark.timeout(400)
 def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     make_host: MakeHost, gcs: str, published: str, tmp_path: Path
 ) -> None:

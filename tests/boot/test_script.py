@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import infra.tpu.startup as startup
+from tests.limits import HANG_S
 
 PARTS = Path(str(resources.files(startup) / "parts"))
 
@@ -23,7 +24,9 @@ PARTS = Path(str(resources.files(startup) / "parts"))
 def bash(code: str, *, parts: tuple[str, ...] = ("prelude", "status", "runner"), stdin: bytes = b"") -> bytes:
     """Run code after the given parts of the script; return what it printed."""
     script = "\n".join([*((PARTS / f"{part}.sh").read_text() for part in parts), code])
-    done = subprocess.run(["bash", "-c", script], input=stdin, capture_output=True, check=False, timeout=20)
+    done = subprocess.run(
+        ["bash", "-c", script], input=stdin, capture_output=True, check=False, timeout=HANG_S
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.__main__ import COMMANDS, SUBCOMMANDS, main
+from tests.limits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 TPU = ROOT / ".venv" / "bin" / "tpu"
@@ -68,7 +69,7 @@ def test_an_environment_that_is_not_there_names_the_nearest(
 
 def run(line: list[str], **more: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
-        line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, **more
+        line, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False, **more
     )
 
 
@@ -115,7 +116,7 @@ def test_a_narrow_terminal_and_no_colour() -> None:
         if not part:
             break
         output += part
-    assert process.wait(30) == 0
+    assert process.wait(HANG_S) == 0
     assert b"\x1b" not in output
     assert max(map(len, output.decode().splitlines())) <= 42, (
         "argparse keeps 11 columns for what an option does"

@@ -17,6 +17,7 @@ from infra.gcp.failures import classify
 from infra.pipeline.runs import Runs, missing
 from tests.infra.test_pipeline_layer import settings
 from tests.infra.test_pipeline_slice import SLICE
+from tests.limits import HANG_S
 
 RAW, BUCKET = "my-project-raw", "my-project-checkpoints"
 RUN = {
@@ -108,7 +109,7 @@ def test_many_records_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> 
     together, content = threading.Barrier(8), google.content
 
     def slow(url: str) -> bytes | None:
-        together.wait(10)  # until eight ask at the same time
+        together.wait(HANG_S)  # until eight ask at the same time
         return content(url)
 
     monkeypatch.setattr(google, "content", slow)

@@ -32,6 +32,7 @@ from rehearsal.cloud.services import entries
 from rehearsal.cloud.services import services as entered
 from rehearsal.cloud.serviceusage import NEW_PROJECT, ServiceUsage
 from rehearsal.cloud.telemetry import Telemetry
+from tests.limits import HANG_S
 
 PROJECT, NUMBER, OWNER = "wire-test", "123456789012", "owner@example.com"
 REFRESH_TOKEN = "1//refresh"
@@ -107,7 +108,7 @@ class CloudFront:
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine in the server's loop."""
         future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self.loop)
-        return future.result(30)
+        return future.result(HANG_S)
 
     async def _start(self) -> None:
         self.world = World(PROJECT, NUMBER, VirtualClock(1000.0))
@@ -160,7 +161,7 @@ class CloudFront:
 
         self.call(stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join(HANG_S)
         assert self.world.mistakes == []
 
     def token(self, principal: str = OWNER, lifetime_s: float = 3600) -> str:
@@ -183,7 +184,7 @@ class CloudFront:
         token = self.token() if token is None else token
         sent = {"Host": host, **({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG_S)
         try:
             connection.request(http_method, f"/{path}", body=data, headers=sent)
             response = connection.getresponse()
@@ -206,7 +207,7 @@ class CloudFront:
 
     def until_done(self, host: str, name: str) -> Any:
         """A google.longrunning operation, once it is done."""
-        for _ in range(200):
+        for _ in range(60_000):
             operation = self.request("GET", f"{host}/{name}").json
             if operation["done"]:
                 return operation

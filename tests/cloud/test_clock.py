@@ -10,6 +10,7 @@ import pytest
 from rehearsal.cloud.clock import VirtualClock, rfc3339
 from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.service import ApiError, JsonObject, World
+from tests.limits import HANG_S
 
 
 def test_time_passes_at_the_rate() -> None:
@@ -47,7 +48,7 @@ async def test_a_sleep_notices_a_change_of_rate() -> None:
     await asyncio.sleep(0.01)
     assert not any(task.done() for task in sleepers)
     clock.rate = 10_000
-    await asyncio.wait_for(asyncio.gather(*sleepers), 2)
+    await asyncio.wait_for(asyncio.gather(*sleepers), HANG_S)
 
 
 async def test_a_stopped_clock_lets_nobody_wake() -> None:
@@ -56,7 +57,7 @@ async def test_a_stopped_clock_lets_nobody_wake() -> None:
     await asyncio.sleep(0.02)
     assert not sleeper.done()
     clock.rate = 1
-    await asyncio.wait_for(sleeper, 2)
+    await asyncio.wait_for(sleeper, HANG_S)
 
 
 async def test_a_jump_wakes_who_sleeps_in_order_and_each_at_its_own_time() -> None:

@@ -21,6 +21,7 @@ from rehearsal.cloud.pods import PodGuests
 from rehearsal.cloud.requestlog import Entry, RequestLog
 from rehearsal.cloud.service import JsonObject, World, not_found
 from rehearsal.cloud.tpu.quotas import Quotas
+from tests.limits import HANG_S
 
 
 class Fleet:
@@ -82,7 +83,7 @@ class Socket:
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self.runner.cleanup(), self.loop).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
+        self.thread.join(HANG_S)
 
 
 @pytest.fixture

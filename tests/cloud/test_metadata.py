@@ -19,6 +19,7 @@ from tpu_lab import ACCOUNT, OWNER, Lab, P, node_body, open_lab
 
 from rehearsal.cloud.metadata import Guest, MetadataServer
 from rehearsal.cloud.tpu.node import LATE_KEYS
+from tests.limits import HANG_S
 
 WORKER = 2
 FLAVOR = {"Metadata-Flavor": "Google"}
@@ -71,7 +72,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
         await lab.ready()
         vantage = Vantage(lab)
         server = MetadataServer(lab.world, vantage, lab.iam, lab.doorway)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             while not all(_knows_itself(lab, worker) for worker in range(4)):
                 await lab.tpu.changed()
         async with TestClient(TestServer(server.app())) as client:
@@ -243,7 +244,7 @@ async def test_waiting_ends_when_the_node_is_preempted(machine: Machine) -> None
     await asyncio.sleep(0.1)
     assert not waiting.done()
     await machine.lab.tpu.preempt("tpu-dev", notice=True)
-    response = await asyncio.wait_for(waiting, 5)
+    response = await asyncio.wait_for(waiting, HANG_S)
     assert await response.text() == "TRUE"
 
 
@@ -258,7 +259,7 @@ async def test_waiting_sleeps_through_other_changes_and_ends_with_its_own(machin
     assert not waiting.done()
     body = node_body(metadata={"tpu-run": "train"})
     await lab.finish(await lab.api("PATCH", "nodes/tpu-dev?updateMask=metadata", body))
-    response = await asyncio.wait_for(waiting, 5)
+    response = await asyncio.wait_for(waiting, HANG_S)
     assert json.loads(await response.text())["tpu-run"] == "train"
 
 
@@ -270,7 +271,7 @@ async def test_waiting_with_an_old_etag_returns_at_once_and_with_the_newest_time
     assert old.status == 200
     etag = first.headers["ETag"]
     path = f"instance/preempted?wait_for_change=true&timeout_sec=1&last_etag={etag}"
-    same = await asyncio.wait_for(machine.get(path), 5)
+    same = await asyncio.wait_for(machine.get(path), HANG_S)
     assert (await same.text(), same.headers["ETag"]) == ("FALSE", etag)
 
 

@@ -23,6 +23,7 @@ from rehearsal.cloud.config import NO_LAGS, CloudConfig, ConfigError, address, p
 from rehearsal.cloud.control import Control
 from rehearsal.hosts.machine import HostSpec
 from rehearsal.world import authority
+from tests.limits import HANG_S
 
 REFRESH_TOKEN, OWNER, PROJECT = "1//secret", "owner@example.com", "wire-test"
 ROOT = Path(__file__).parents[2]
@@ -58,7 +59,7 @@ def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, Path]]
     config.write_text(json.dumps(document(tmp_path, port)))
     command = [sys.executable, "-m", "rehearsal.cloud", "--config", str(config)]
     started = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 60
+    end = time.monotonic() + HANG_S
     while not (tmp_path / "control.sock").exists() and started.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
     yield started, port, tmp_path
@@ -75,7 +76,7 @@ def test_it_serves_tls_and_ends_without_a_trace(process: tuple[subprocess.Popen[
     form = {"grant_type": "refresh_token", "refresh_token": REFRESH_TOKEN}
     bundle = str(folder / "tls" / "bundle.pem")
     token = requests.post(
-        f"{url}/token", data=form, headers={"Host": "oauth2.googleapis.com"}, verify=bundle, timeout=10
+        f"{url}/token", data=form, headers={"Host": "oauth2.googleapis.com"}, verify=bundle, timeout=HANG_S
     ).json()["access_token"]
     headers = {"Authorization": f"Bearer {token}", "Host": "storage.googleapis.com"}
     made = requests.post(
@@ -83,12 +84,12 @@ def test_it_serves_tls_and_ends_without_a_trace(process: tuple[subprocess.Popen[
         json={"name": "first-bucket", "location": "US-EAST5"},
         headers=headers,
         verify=bundle,
-        timeout=10,
+        timeout=HANG_S,
     )
     assert made.status_code == 200, made.text
     assert control.status()["requests"]["methods"]["storage.buckets.insert"]["validated"] == 1
     started.send_signal(signal.SIGTERM)
-    assert started.wait(30) == 0
+    assert started.wait(HANG_S) == 0
     assert not (folder / "control.sock").exists()
     assert len((folder / "cloud" / "requests.jsonl").read_text().splitlines()) == 2
 
@@ -97,7 +98,7 @@ def test_a_wrong_configuration_is_said_in_one_line(tmp_path: Path) -> None:
     config = tmp_path / "cloud.json"
     config.write_text(json.dumps({"project": "p"}))
     command = [sys.executable, "-m", "rehearsal.cloud", "--config", str(config)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=HANG_S)
     assert ended.returncode == 1
     assert ended.stderr.strip() == "rehearsal.cloud: missing key directory, control, owner, refresh_token"
 

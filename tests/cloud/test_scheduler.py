@@ -82,7 +82,7 @@ def job(name: str, schedule: str = "0 3 * * *", **more: Any) -> Any:
 
 
 def until(done: Callable[[], Any]) -> Any:
-    for _ in range(1000):
+    for _ in range(60_000):
         if found := done():
             return found
         time.sleep(0.01)

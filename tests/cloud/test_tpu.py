@@ -13,6 +13,7 @@ from tpu_lab import ACCOUNT, DISK, NETWORK, REGION, SUBNETWORK, ZONE, Lab, P, no
 
 from rehearsal.cloud.tpu import nodes
 from rehearsal.cloud.tpu.node import LATE_KEYS
+from tests.limits import HANG_S
 
 HOSTS = [f"tpu-dev-w{k}" for k in range(4)]
 
@@ -24,7 +25,7 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -12,6 +12,7 @@ from tpu_lab import DISK, ZONE, Lab, P, node_body, open_lab
 
 from rehearsal.cloud.service import ApiError
 from rehearsal.cloud.tpu import nodes
+from tests.limits import HANG_S
 
 HOSTS = [f"tpu-dev-w{k}" for k in range(4)]
 
@@ -23,7 +24,7 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while not condition():
             await asyncio.sleep(0.01)
 

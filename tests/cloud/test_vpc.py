@@ -11,6 +11,7 @@ from tpu_lab import NETWORK, PROJECT, Lab, node_body, open_lab
 
 from rehearsal.cloud.vpc import enforce
 from rehearsal.hosts.firewall import Firewall, Rule, Vpc
+from tests.limits import HANG_S
 
 TAGGED = {"allowed": [{"IPProtocol": "tcp", "ports": ["8476"]}], "sourceTags": ["a"], "targetTags": ["b"]}
 
@@ -50,6 +51,6 @@ async def tag(lab: Lab, node: str, tags: list[str]) -> None:
 
 
 async def until(firewall: Recorder, *rules: Rule) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while firewall.rules != rules:
             await asyncio.sleep(0.01)

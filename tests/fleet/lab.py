@@ -49,6 +49,7 @@ from rehearsal.hosts.machine import HostSpec
 from tests.cloud.tpu_lab import PretendedHosts
 from tests.fleet.asking import Asking
 from tests.fleet.conftest import ZONES
+from tests.limits import HANG_S
 
 PROJECT, OWNER, BUCKET = "wire-test", "owner@example.com", "wire-test-checkpoints"
 CONTROLLERS = f"{BUCKET}-fleet"
@@ -130,7 +131,7 @@ class Lab:
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine in the cloud's loop."""
         future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result(60)
+        return future.result(HANG_S)
 
     async def _open(self, config: CloudConfig) -> None:
         self.cloud = Cloud(config, self.hosts)
@@ -168,7 +169,7 @@ class Lab:
 
         self.call(stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(HANG_S)
 
     # The cloud
 
@@ -264,7 +265,7 @@ class Lab:
             )
         )
 
-    def until(self, what: Callable[[], object], limit_s: float = 40.0) -> None:
+    def until(self, what: Callable[[], object], limit_s: float = HANG_S) -> None:
         """Wait for something to become true."""
         end = time.monotonic() + limit_s
         while not what():
@@ -312,7 +313,7 @@ class Lab:
             )  # fmt: skip
 
     def keep(
-        self, controller: Controller, done: Callable[[Observation], object], limit_s: float = 60.0,
+        self, controller: Controller, done: Callable[[Observation], object], limit_s: float = HANG_S,
         may: Collection[Cause] = frozenset(Cause), only: Collection[str] | None = None,
     ) -> list[Observation]:  # fmt: skip
         """Steps until something holds of one; all of them."""

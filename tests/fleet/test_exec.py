@@ -18,6 +18,7 @@ from fleet.model import View, WorkerStatus
 from infra.nodes import nodes
 from infra.settings.schema import FleetSettings
 from tests.fleet.world import Cloud, enter, settings
+from tests.limits import HANG_S
 
 # A host's shell gets one string, as sshd gives it. HOST tells commands where they are.
 FAKE = """#!/bin/bash
@@ -222,7 +223,7 @@ def test_no_more_connections_than_asked_for(hosts: Hosts) -> None:
 
 def test_ctrl_c_ends_the_connections(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupt() -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + HANG_S
         while len(hosts.pids("pid")) < 4 and time.monotonic() < deadline:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)  # to the main thread, which waits in C

@@ -22,6 +22,7 @@ from fleet.proof import Attested
 from infra.gcp import client
 from infra.gcp.client import RequestError
 from infra.gcp.failures import FOR_PEOPLE, Kind
+from tests.limits import HANG_S
 
 ZONES = ["us-east5-a", "us-east5-b"]
 
@@ -209,7 +210,7 @@ def test_every_fault_of_every_request_has_a_kind_and_nothing_else_comes_out(
     assert failure.kind is kind
     again = kind in (Kind.RATE, Kind.TRANSIENT, Kind.UNKNOWN)
     desired = (3 if again else 1) * (2 if ask == "objects.list" else 1)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     while len(cloud.asked) < desired and time.monotonic() < deadline:
         time.sleep(0.01)  # the other of two listings, which nobody waits for any more
     assert len(cloud.asked) == desired
@@ -307,7 +308,7 @@ def test_a_slow_zone_delays_no_other_and_what_it_says_later_is_of_the_next_look(
     free, fast = threading.Event(), listing(2)
 
     def slow(method: str, path: str, query: dict[str, list[str]]) -> tuple[int, Any, dict[str, str]]:
-        assert "us-east5-a" not in path or free.wait(30)
+        assert "us-east5-a" not in path or free.wait(HANG_S)
         return fast(method, path, query)
 
     cloud.answers = slow
@@ -381,7 +382,7 @@ def test_as_many_connections_are_kept_as_a_controller_has_threads(
 ) -> None:
     """Eight to each zone and one for its list: those of a smaller pool would be recreated each time."""
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "token")
-    together = threading.Barrier(9 * 8, timeout=30)
+    together = threading.Barrier(9 * 8, timeout=HANG_S)
 
     def answer(*_: object) -> tuple[int, Any, dict[str, str]]:
         together.wait()

@@ -144,7 +144,6 @@ def killed(lab: Lab, scenario: Scenario, number: int, before: bool) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("name", "side"),
     [

@@ -55,7 +55,6 @@ def test_a_request_meets_a_fault_as_recorded(ask: Ask, lab: Lab) -> None:
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_request_meets_every_fault_as_recorded(fault: str, lab: Lab) -> None:
     for ask in asks():

@@ -15,6 +15,7 @@ from fleet.store import BucketStore
 from infra.settings import Settings
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
+from tests.limits import HANG_S
 
 
 def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
@@ -24,7 +25,7 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
     cloud.states["train"] = "PREEMPTED"
 
     def interrupt() -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while "train: created" not in sys.stdout.getvalue() and time.monotonic() < deadline:  # type: ignore[attr-defined]
             time.sleep(0.05)
         signal.raise_signal(signal.SIGINT)

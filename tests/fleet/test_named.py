@@ -17,6 +17,7 @@ from infra.errors import CommandError
 from infra.gcp.failures import Failure, Kind
 from infra.named import read_stack
 from tests.infra.conftest import FakePulumi, node_state
+from tests.limits import HANG_S
 
 Outcome = dict[str, Failure | None]
 
@@ -120,7 +121,7 @@ def test_updates_run_one_at_a_time_in_processes_of_their_own(
         of = SimpleNamespace(name=name, key=name)
         updates.begin(Request(Verb.CREATE, of))  # type: ignore[arg-type]
         answers += updates.ended()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG_S
     while len(answers) < 2 and time.monotonic() < deadline:
         answers += updates.ended()
     assert log.read_text().split() == ["begun", "right", "ended", "begun", "wrong", "ended"]

@@ -20,7 +20,7 @@ from infra.named import create
 from infra.settings.sources import ROOT
 from tests.fleet.lab_stack import Here, StackLab
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 KILLED = """
 import sys
 from pathlib import Path

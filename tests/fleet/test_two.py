@@ -14,6 +14,7 @@ from fleet.store import EXPIRES_S
 from infra.settings.sources import ROOT
 from tests.fleet.asking import Asking
 from tests.fleet.lab import FLEET, STACK, Lab, settings
+from tests.limits import HANG_S
 
 OTHER = "5d6e7f8"
 TWO = settings({**FLEET, "zones": ["us-east5-b", "us-central1-b"], "count": 2})
@@ -96,7 +97,6 @@ def test_a_second_controller_of_one_stack_is_refused_until_the_lease_has_expired
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_command_that_was_killed_outright_is_followed_by_one_that_goes_on(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_command_that_was_killed_outright_is_followed_by_one_that_goes_on(
             assert first.wait() == -signal.SIGKILL
             stood = nodes(lab)
             done = subprocess.run(
-                line("create"), cwd=ROOT, env=variables, text=True, timeout=90, check=False,
+                line("create"), cwd=ROOT, env=variables, text=True, timeout=HANG_S, check=False,
                 capture_output=True,
             )  # fmt: skip
             assert done.returncode == 0, done.stdout + done.stderr

@@ -14,6 +14,7 @@ from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
 from infra.nodes import Node
 from tests.fleet.conftest import OWNER, fleet, labels
+from tests.limits import HANG_S
 
 NOW_S = 1e6
 MEMBER, NEIGHBOUR = fleet(2)
@@ -264,7 +265,7 @@ def test_a_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
 
     class Slow(Api):
         def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
-            assert zone != MEMBER.zone or free.wait(30)
+            assert zone != MEMBER.zone or free.wait(HANG_S)
             return zone
 
     one = zones(Slow())
@@ -287,7 +288,7 @@ def test_requests_under_way_are_waited_for_though_one_died_of_something_else() -
         def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
             if name == MEMBER.name:
                 raise KeyboardInterrupt
-            assert free.wait(30)
+            assert free.wait(HANG_S)
             return super().create(zone, name, body)
 
     api = Dying()

@@ -22,6 +22,7 @@ from rehearsal.hosts.firewall import ANYWHERE, Rule, Vpc
 from rehearsal.hosts.machine import AttachedDisk, HostSpec, NspawnHosts
 from rehearsal.hosts.network import Network
 from rehearsal.world.sweep import loop_devices
+from tests.limits import HANG_S
 
 METADATA = "169.254.169.254"
 DISK = "/dev/disk/by-id/google-persistent-disk-1"
@@ -76,7 +77,7 @@ class Stage:
     async def boot(self, *workers: int) -> None:
         await asyncio.gather(*(self.hosts.boot(self.spec(worker)) for worker in workers))
         for worker in workers:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANG_S):
                 await self.hosts.wait_booted(f"tpu-dev-w{worker}")
 
     async def ssh(self, worker: int, command: str) -> str:
@@ -89,7 +90,7 @@ class Stage:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             output, _ = await process.communicate()
         return output.decode().strip()
 

@@ -13,6 +13,7 @@ from rehearsal.hosts.bootdisk import Access
 from rehearsal.hosts.errors import HostError
 from rehearsal.hosts.machine import AttachedDisk, HostSpec, NspawnHosts
 from rehearsal.hosts.network import Network
+from tests.limits import HANG_S
 
 NOWHERE = Path("/nonexistent")
 SPEC = HostSpec("tpu-dev-w0", "tpu-dev", 0, "10.0.0.2/20", "10.0.0.1", 8896)
@@ -55,14 +56,14 @@ async def test_nspawn_that_hangs_is_given_up_and_killed(
     commanded(monkeypatch, "sleep", "60")
     monkeypatch.setattr(machine, "_BOOT_TIMEOUT_S", 0.5)
     with pytest.raises(HostError, match=r"tpu-dev-w0: no init within"):
-        await asyncio.wait_for(hosts.boot(SPEC), 10)
+        await asyncio.wait_for(hosts.boot(SPEC), HANG_S)
     assert not hosts.running("tpu-dev-w0")
 
 
 async def test_what_nspawn_said_is_in_the_error(hosts: NspawnHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     commanded(monkeypatch, "sh", "-c", "echo no such image; exit 4")
     with pytest.raises(HostError, match=r"ended with status 4\): no such image"):
-        await asyncio.wait_for(hosts.boot(SPEC), 10)
+        await asyncio.wait_for(hosts.boot(SPEC), HANG_S)
 
 
 async def test_any_failure_before_the_boot_is_told_at_once(
@@ -74,5 +75,5 @@ async def test_any_failure_before_the_boot_is_told_at_once(
     monkeypatch.setattr(machine.LoopDevices, "attach", refused)
     spec = HostSpec(**{**vars(SPEC), "disks": (AttachedDisk(NOWHERE, "persistent-disk-1", True),)})
     with pytest.raises(HostError, match=r"Operation not permitted: '/dev/loop-control'"):
-        await asyncio.wait_for(hosts.boot(spec), 10)
+        await asyncio.wait_for(hosts.boot(spec), HANG_S)
     assert not hosts.running("tpu-dev-w0")

@@ -19,6 +19,7 @@ from rehearsal.hosts.bootdisk import SIZE_GIB
 from rehearsal.hosts.groups import own_groups
 from rehearsal.hosts.image import ensure_image
 from rehearsal.world.layout import cache_dir
+from tests.limits import HANG_S
 
 pytestmark = pytest.mark.root
 
@@ -63,7 +64,7 @@ def seen(image: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     """Everything that the scenario saw; see inside.py."""
     with _groups() as groups:
         process = _start(groups, tmp_path_factory.mktemp("scenario"), image, "scenario")
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=HANG_S)
         left = [str(path) for group in groups for path in group.rglob("*/")]
     assert process.returncode == 0
     facts: dict[str, Any] = json.loads(output)
@@ -146,7 +147,7 @@ def test_a_crash_leaves_no_process_and_no_loop_device(image: Path, tmp_path: Pat
         assert [_attached(device) for device in devices] == [True, True]
         process.send_signal(signal.SIGKILL)
         process.wait()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + HANG_S
         while time.monotonic() < deadline and (_members(groups) or any(map(_attached, devices))):
             time.sleep(0.05)
         assert _members(groups) == []

@@ -33,6 +33,7 @@ from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.serviceusage import NEW_PROJECT
 from rehearsal.standin.install import install
 from tests.cloud.tpu_lab import PretendedHosts
+from tests.limits import HANG_S
 
 PROJECT, OWNER, BUCKET, BUNDLE = "wire-test", "owner@example.com", "wire-test-checkpoints", "ab" * 32
 RETAINED = {BUCKET, f"{BUCKET}-steps"}
@@ -124,7 +125,7 @@ class Lab:
 
         self._call(stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(HANG_S)
 
     # Commands
 
@@ -132,7 +133,7 @@ class Lab:
         """What a command prints, whose exit status must be as said; None: whatever it is."""
         done = subprocess.run(
             line, cwd=self.tree, env=self.environment, text=True, check=False, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=HANG_S,
         )  # fmt: skip
         assert fine in (None, done.returncode == 0), f"{' '.join(line)}: {done.returncode}\n{done.stdout}"
         return done.stdout
@@ -173,7 +174,7 @@ class Lab:
             )
             self._victim, self._kill_at = process.pid, at or -1
             try:
-                status = process.wait(300)
+                status = process.wait(HANG_S)
             finally:
                 self._kill_at = 0
         if self.killed_at:
@@ -194,7 +195,7 @@ class Lab:
         headers = {"Authorization": f"Bearer {self.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"}
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         return requests.request(
-            method, f"{self.urls[host]}/{rest}", params=query, data=data, headers=headers, timeout=60
+            method, f"{self.urls[host]}/{rest}", params=query, data=data, headers=headers, timeout=HANG_S
         )
 
     def living(self) -> set[str]:
@@ -229,7 +230,7 @@ class Lab:
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result(60)
+        return future.result(HANG_S)
 
     async def _open(self, config: CloudConfig) -> None:
         self.cloud = Cloud(config, self.hosts)

@@ -17,6 +17,7 @@ from tests.infra.engine import Registration, run
 from tests.infra.policy_mutants import MUTANTS
 from tests.infra.test_all_layers import LAYERS, UP
 from tests.infra.test_policy import OF_ALL_KINDS, changed
+from tests.limits import HANG_S
 
 ROOT = Path(__file__).parents[2]
 REASONS = Path(__file__).with_name("checkov.yaml")
@@ -31,7 +32,7 @@ Found = dict[str, set[tuple[str, str]]]
 @pytest.fixture(scope="module", name="checkov")
 def _checkov() -> str:
     made = subprocess.run(
-        [ROOT / "tools/setup.sh", "checkov"], capture_output=True, text=True, cwd=ROOT, timeout=1200
+        [ROOT / "tools/setup.sh", "checkov"], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
     )
     assert made.returncode == 0, made.stderr
     return made.stdout.splitlines()[-1]
@@ -54,7 +55,7 @@ def audited(program: str, layers: Mapping[str, Sequence[Resource]], folder: Path
     plan = folder / "plan.json"
     plan.write_text(json.dumps(document(layers), indent=1), encoding="utf-8")
     line = [program, "-f", str(plan), "--framework", "terraform_plan", "--skip-download", "--output", "json"]
-    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False)
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["summary"]["parsing_errors"] == 0
     assert found["summary"]["resource_count"] == sum(

@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.infra.lab import PROJECT, SETTINGS, Lab
 from tests.infra.test_kills import UP, WITHOUT_ASKING, names_of_programs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 ON = """\
   storage:controllerAccountId: tpu-fleet
   storage:controllerAccountUsers: ["user:sre@example.com"]

@@ -49,7 +49,6 @@ def changes(lab: Lab) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # twenty times the CLI: 90 s alone, five times that beside other tests
 def test_a_cluster_from_nothing_to_nothing(lab: Lab) -> None:
     cluster = lab.cloud.world.directory[PLACE]
     assert there(lab) == {"cpu": 3, "train-0": 4, "train-1": 4, "flex-0": 0, "small-0": 0}

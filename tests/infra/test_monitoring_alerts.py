@@ -30,6 +30,7 @@ from rehearsal.cloud.control import Control
 from rehearsal.cloud.telemetry import picture
 from rehearsal.cloud.tpu.quotas import REVOCABLE
 from tests.infra.watched import ACCOUNT, PROJECT, REGION, ZONE, Beating, P, Watched, alert_of
+from tests.limits import HANG_S
 from workload.host import events
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
@@ -187,7 +188,7 @@ def workflow_failed(lab: Watched) -> None:
     lab.minutes(2)
     executions = f"workflowexecutions.googleapis.com/v1/{place}/workflows/asks/executions"
     name = lab.posted(executions, {})["name"].rpartition("/")[2]
-    until = time.monotonic() + 20
+    until = time.monotonic() + HANG_S
     while (found := lab.request("GET", f"{executions}/{name}").json())["state"] == "ACTIVE":
         assert time.monotonic() < until
         time.sleep(0.05)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra import preflight
+from tests.limits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "train tiny.toml --set train.steps=20 --set=model.layers=3"
@@ -35,7 +36,7 @@ cache_folder().mkdir(parents=True, exist_ok=True)
 
 def keep(temporaries_gib: float, refused: str = "") -> None:
     line = [sys.executable, "-c", KEEP, str(temporaries_gib), refused]
-    subprocess.run(line, cwd=ROOT, env=dict(os.environ), check=True, timeout=60)
+    subprocess.run(line, cwd=ROOT, env=dict(os.environ), check=True, timeout=HANG_S)
 
 
 def test_a_run_that_nobody_asked_about_is_warned_of_with_the_command() -> None:

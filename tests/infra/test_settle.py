@@ -28,6 +28,7 @@ from rehearsal.standin.settings import Settings
 from rehearsal.standin.types import TYPES
 from tests.infra.engine import UPSTREAM, run
 from tests.infra.test_queue_layer import CLUSTER
+from tests.limits import HANG_S
 
 STACK = "urn:pulumi:dev::network::"
 NETWORK, SUBNET = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
@@ -311,7 +312,7 @@ def test_ctrl_c_lets_pulumi_end_in_order(tmp_path: Path) -> None:
     assert process.stdout
     assert process.stdout.readline() == "working\n"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, output = process.communicate(timeout=30)
+    _, output = process.communicate(timeout=HANG_S)
     assert told.read_text() == "ended in order"
     assert output == "error: `pulumi up` of tpu failed; see the output above\n"
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from infra.settings.schema import LOGIN, SSH
+from tests.limits import HANG_S
 
 pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud isn't installed")
 NODE = "/v2alpha1/projects/my-project/locations/us-east5-b/nodes/train"
@@ -75,7 +76,7 @@ def test_it_reads_and_writes_no_metadata(tmp_path: Path, google: tuple[str, list
         ["sh", "-c", f"{command} --worker=0 --command='hostname -f'"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
         env={
             "PATH": f"{tmp_path}:{os.environ['PATH']}",

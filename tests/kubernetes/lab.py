@@ -25,6 +25,7 @@ from rehearsal.kubernetes.nodes import nodes
 from rehearsal.kubernetes.programs import QUEUE, folder
 from rehearsal.kubernetes.sandbox import Image
 from rehearsal.kubernetes.webhook import Webhook
+from tests.limits import HANG_S
 
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 MACHINE = "rehearsal/machine"
@@ -132,7 +133,7 @@ class Lab:
         for name in names:
             self.api.delete(self.api.place("v1", "Node", name=name))
 
-    def until(self, is_so: Callable[[], Any], what: str, seconds: float = 30) -> Any:
+    def until(self, is_so: Callable[[], Any], what: str, seconds: float = HANG_S) -> Any:
         """Wait for something; how long that took is its second value where it is a pair."""
         begun = time.monotonic()
         while not (found := is_so()):

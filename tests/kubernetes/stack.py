@@ -13,6 +13,7 @@ from typing import Any
 from rehearsal.kubernetes.api import Object
 from rehearsal.standin.install import install
 from tests.kubernetes.lab import MACHINE
+from tests.limits import HANG_S
 
 ROOT = Path(__file__).parents[2]
 # What the objects file holds; each is declared after those that it names.
@@ -132,7 +133,7 @@ class Stack:
         """What a command of the CLI prints."""
         done = subprocess.run(
             self.line(*arguments), cwd=self.folder, env={**self.environment, **more}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=HANG_S, check=False,
         )  # fmt: skip
         assert (done.returncode == 0) is fine, done.stdout
         assert "Traceback" not in done.stdout

@@ -30,7 +30,7 @@ from tests.cloud.storage.storage_front import PROJECT, Front
 from tests.infra.test_submission import IMAGE, settings
 from tests.kubernetes.lab import JOBSET, Lab, output, pool
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 TEAM = Team("vision", "vision")
 BUILT = f"us-east5-docker.pkg.dev/my-project/images/workload@sha256:{'1' * 64}"
 SMALL = {"acceleratorType": "v6e-4", "topology": "2x2", "hosts": 1, "chips": 4}

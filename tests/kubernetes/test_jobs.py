@@ -26,6 +26,7 @@ from infra.run_price import of_hours
 from rehearsal.kubernetes.api import documents
 from rehearsal.kubernetes.programs import QUEUE, folder, program
 from tests.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab, output, pool
+from tests.limits import HANG_S
 
 VISION, SPEECH = Team("vision", "vision"), Team("speech", "speech")
 ADA, BEN = "ada@example.com", "ben@example.com"
@@ -153,7 +154,7 @@ def test_a_team_reaches_neither_another_team_nor_more_than_jobs(queue: Lab) -> N
         (f"{kueue}/workloadpriorityclasses/low", {"value": 9999}),
     ):
         url = queue.control_plane.url + path
-        answer = session(queue, ADA).patch(url, json.dumps(body), headers=by_merge, timeout=30)
+        answer = session(queue, ADA).patch(url, json.dumps(body), headers=by_merge, timeout=HANG_S)
         assert answer.status_code == 403
         assert "cannot patch" in answer.text
 
@@ -166,7 +167,9 @@ def test_kubectl_alone_applies_sees_and_deletes_what_the_command_writes(queue: L
 
     def kubectl(line: str, status: int = 0) -> str:
         words = [program("kubectl"), "--kubeconfig", tmp_path / "kubeconfig", *line.split()]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANG_S
+        )
         assert done.returncode == status, done.stderr
         return done.stdout or done.stderr
 

@@ -23,6 +23,7 @@ from rehearsal.kubernetes.standin import difference
 from rehearsal.plugin.values import UNKNOWN
 from tests.kubernetes.lab import MACHINE, Lab, inside
 from tests.kubernetes.stack import TYPED, Stack, made
+from tests.limits import HANG_S
 
 pytestmark = pytest.mark.slow
 INSIDE: ThreadPoolExecutor = inside()
@@ -227,7 +228,7 @@ def test_the_api_server_dies_in_the_middle(cluster: Lab, stack: Stack) -> None:
         process = subprocess.Popen(line, cwd=stack.folder, env=stack.environment, stdout=log, stderr=log)
         cluster.until(lambda: held(cluster, "chain-3"), "the first objects", 60)
         cluster.control_plane.restart("kube-apiserver")
-        assert process.wait(120) != 0
+        assert process.wait(HANG_S) != 0
         printed = (stack.folder / "log").read_text()
     assert "503 Unreachable" in printed
     assert "Traceback" not in printed
@@ -244,7 +245,7 @@ def test_a_rollout_is_waited_for_while_the_api_server_restarts(cluster: Lab, sta
         process = subprocess.Popen(line, cwd=stack.folder, env=stack.environment, stdout=log, stderr=log)
         cluster.until(lambda: cluster.api.get("apps/v1", "Deployment", "slow", "default"), "it", 60)
         cluster.control_plane.restart("kube-apiserver")
-        assert process.wait(120) == 0, (stack.folder / "log").read_text()
+        assert process.wait(HANG_S) == 0, (stack.folder / "log").read_text()
     live = cluster.api.get("apps/v1", "Deployment", "slow", "default")
     assert live is not None
     assert live["status"]["availableReplicas"] == 1
@@ -372,7 +373,6 @@ def test_what_differs_and_what_is_replaced() -> None:
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(600)
 def test_kueue_and_jobset_whole(cluster: Lab, stack: Stack) -> None:
     found = [
         one for file in ("jobset", "kueue") for one in documents((folder(QUEUE) / f"{file}.yaml").read_text())

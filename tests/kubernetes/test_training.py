@@ -106,7 +106,6 @@ def logs(lab: Lab) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_preempted_job_ends_where_an_undisturbed_one_ends(queue: Lab, shared: Path) -> None:
     def ended(name: str) -> str:
         assert state(queue, name) != "Failed", logs(queue)

@@ -31,8 +31,9 @@ from rehearsal.kubernetes.sandbox import Image
 from tests.kubernetes.lab import HOSTS, JOBSET, MACHINE, WORKLOAD, Lab, inside, output, pool
 from tests.kubernetes.stack import Stack, made
 from tests.kubernetes.test_jobs import WAIT
+from tests.limits import HANG_S
 
-pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.prove
 INSIDE: ThreadPoolExecutor = inside()
 PREVIOUS = "v0.17.1"  # of tools/queue-previous/go.mod
 OLD, NEW = "v1beta1", "v1beta2"
@@ -111,7 +112,7 @@ def stored() -> dict[str, str]:
         return base64.b64encode(key.encode()).decode()
 
     body = {"key": encoded("/registry/kueue.x-k8s.io/"), "range_end": encoded("/registry/kueue.x-k8s.io0")}
-    answer = requests.post("http://127.0.0.1:2379/v3/kv/range", json=body, timeout=10).json()
+    answer = requests.post("http://127.0.0.1:2379/v3/kv/range", json=body, timeout=HANG_S).json()
     found = [json.loads(base64.b64decode(each["value"])) for each in answer["kvs"]]
     return {
         "/".join(filter(None, (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]))): one[

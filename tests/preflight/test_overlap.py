@@ -37,14 +37,12 @@ def exchanged(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[int, in
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_recipes_layers_are_gathered_beside_the_products(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, everything = exchanged(monkeypatch)
     assert hidden > 0.4 * everything
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="SparseCores take them off the loop")
 def test_a_loop_in_the_layer_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What preflight reports of it, and why the comment beside `examples_at_once` says what it costs."""

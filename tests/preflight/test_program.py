@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.limits import HANG_S
 from workload.errors import WorkloadError
 from workload.model.architecture import Architecture
 from workload.preflight.program import Collective, Program, _groups
@@ -95,7 +96,7 @@ def compiled() -> dict[str, Any]:
     line = [sys.executable, "-m", "tests.preflight.steps", json.dumps(ARCH), str(LENGTH), str(LONGER)]
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        line, env=environment, capture_output=True, text=True, timeout=200, cwd=root, check=False
+        line, env=environment, capture_output=True, text=True, timeout=HANG_S, cwd=root, check=False
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

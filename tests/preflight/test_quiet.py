@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.limits import HANG_S
+
 CODE = """
 import os, sys, tempfile
 from pathlib import Path
@@ -19,7 +21,7 @@ with quiet(Path(folder) / "log") as log:
 
 def run(tmp_path: Path, how: str) -> "subprocess.CompletedProcess[str]":
     line = [sys.executable, "-c", CODE, str(tmp_path), how]
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=HANG_S)
 
 
 def test_an_orderly_end_says_nothing_of_what_the_compiler_said(tmp_path: Path) -> None:

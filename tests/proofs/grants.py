@@ -23,6 +23,7 @@ from benchmarks.machine import described
 from infra.pipeline import access, places
 from infra.pipeline.access import Grant
 from infra.pipeline.settings import SMALL_ROLE, WORKER
+from tests.limits import HANG_S
 from tests.proofs.pipeline_lab import BUCKET, PLACE, PROGRAM, RAW, REGION, RUNNER, VIEWER, PipelineLab, named
 from tools.pipeline_grants import RESULTS, results
 
@@ -111,7 +112,7 @@ class Proof:
             assert "outcome  permission" in printed[0], printed[0]
         return record
 
-    def training(self, limit_s: float = 400) -> None:
+    def training(self, limit_s: float = HANG_S) -> None:
         """Wait until the run trains."""
         end = time.monotonic() + limit_s
         while "training" not in (record := self.lab.record(self.run)):

@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.cloud.storage.storage_front import PROJECT, Front
+from tests.limits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "proofs"
@@ -146,7 +147,7 @@ class Proof:
     def close(self) -> None:
         assert self._zygote.stdin
         self._zygote.stdin.close()
-        self._zygote.wait(20)
+        self._zygote.wait(HANG_S)
         self.front.close()
 
     def _send(self, message: dict[str, Any]) -> None:

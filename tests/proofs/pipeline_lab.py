@@ -30,6 +30,7 @@ from rehearsal.world.layout import cache_dir
 from rehearsal.world.program import copy_program
 from rehearsal.world.runtimes import ensure
 from tests.cloud.boxes.boxed_front import OWNER, REGION, Boxed
+from tests.limits import HANG_S
 
 PROJECT, NUMBER = "grants-lab", "123456789012"
 RAW, BUCKET, BUNDLE = f"{PROJECT}-raw", f"{PROJECT}-checkpoints", "ab" * 32
@@ -112,7 +113,7 @@ class PipelineLab(Boxed):
         config = {key: value for key, value in self.values.items() if value is not None}
         path.write_text(yaml.safe_dump({"config": config}))
 
-    def tpu(self, *words: str, who: str = RUNNER, fine: bool | None = True, limit_s: float = 300) -> str:
+    def tpu(self, *words: str, who: str = RUNNER, fine: bool | None = True, limit_s: float = HANG_S) -> str:
         """What `tpu` prints, typed by somebody; its exit status must be as expected, None: whatever it is."""
         status, output = self.call(self._command(who, words, limit_s), limit_s + 10)
         if fine is not None and (status == 0) is not fine:
@@ -187,7 +188,7 @@ class PipelineLab(Boxed):
         )
         return dict(json.loads(reply.body)) if reply.status == 200 else {}
 
-    def ended(self, run: str, execution: str = "", limit_s: float = 400) -> dict[str, Any]:
+    def ended(self, run: str, execution: str = "", limit_s: float = HANG_S) -> dict[str, Any]:
         """A run's record once it has ended, in another execution than this one."""
         end = time.monotonic() + limit_s
         while True:
@@ -212,7 +213,7 @@ class PipelineLab(Boxed):
         """Let the schedule come now; the job with its last attempt."""
         before = self._job().get("lastAttemptTime")
         self.ask("POST", f"{self._job_url()}:run", {})
-        end = time.monotonic() + 30
+        end = time.monotonic() + HANG_S
         while True:
             job = self._job()
             if job.get("lastAttemptTime") != before:
@@ -222,7 +223,7 @@ class PipelineLab(Boxed):
 
     def settled(self) -> None:
         """Wait until the schedule has retried what failed, and no run is active."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + HANG_S
         while True:
             job = self._job()
             if job.get("status"):  # on a busy machine its retries were over before the grant was back

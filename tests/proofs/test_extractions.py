@@ -7,7 +7,7 @@ import pytest
 from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

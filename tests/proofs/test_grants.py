@@ -12,7 +12,6 @@ from tests.proofs.pipeline_lab import BUCKET, RAW, PipelineLab, named
 
 @pytest.mark.slow
 @pytest.mark.root
-@pytest.mark.timeout(400)
 def test_a_run_that_may_not_write_its_record_names_the_role_and_continues_with_it(tmp_path: Path) -> None:
     lab = PipelineLab(tmp_path, {**SMALL, "pipeline:train": "none", "pipeline:code": "0" * 64})
     try:

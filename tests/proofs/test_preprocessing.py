@@ -7,7 +7,7 @@ import pytest
 
 from tests.proofs.preprocessing import Preprocessing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 def test_a_run_killed_at_random_instants_comes_to_the_same_bytes(tmp_path: Path) -> None:

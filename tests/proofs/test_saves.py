@@ -6,7 +6,7 @@ import pytest
 
 from tests.proofs.killing import Proof
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 TAKEN = (0.0, 0.25, 0.5)  # of the way through its requests; `make prove` takes each
 
 STEP_1_IS_RETIRED = "%2F1%2Fcommit_success"

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests.limits import HANG_S
 from workload.runs.checkpoints import Checkpoints
 from workload.runs.store import open_store
 from workload.train.cluster import Cluster, Membership
@@ -57,7 +58,7 @@ def save(run: str, url: str) -> dict[str, Any]:
     restored(stored)
     stored.save(1, state(1))
     stored.wait()
-    urllib.request.urlopen(f"{url}/count-from-here", timeout=30).close()
+    urllib.request.urlopen(f"{url}/count-from-here", timeout=HANG_S).close()
     stored.save(2, state(2))
     stored.wait()
     return {"saved": 2}
@@ -87,7 +88,7 @@ def extract(run: str, url: str) -> dict[str, Any]:
         config = extracting.in_many_shards(extracting.CONFIG)
         weights = extracting.save_weights(Path(scratch) / "weights", extracting.ARCH)
         store, stream = open_store(run), replace(streams.read(str(path)), url="gs://streams/3")
-        urllib.request.urlopen(f"{url}/count-from-here", timeout=30).close()
+        urllib.request.urlopen(f"{url}/count-from-here", timeout=HANG_S).close()
         # Renewed by the clock, the lease would make requests that one extraction makes and another doesn't.
         with leases.of_stream(store, stream.about.number, "tpu-proof", every_s=600.0) as lease:
             done = extracting.extract(config, stream, weights, store, lease.check)

@@ -11,6 +11,7 @@ import pytest
 
 from rehearsal.errors import RehearsalError
 from rehearsal.scenario import cast
+from tests.limits import HANG_S
 
 SCRIPT = (
     "import time; print('one', flush=True); time.sleep(0.5); print('two\\x1b[31m <&>\\x1b[0m', flush=True)"
@@ -21,7 +22,7 @@ def recorded(folder: Path) -> Path:
     path, log = folder / "run.cast", folder / "run.log"
     child = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE)
     assert child.stdout
-    cast.follow(child.stdout, log.open("wb"), path.open("w"), "say two things").join(20)
+    cast.follow(child.stdout, log.open("wb"), path.open("w"), "say two things").join(HANG_S)
     child.wait()
     assert log.read_text() == "one\ntwo\x1b[31m <&>\x1b[0m\n", "the log is as without a recording"
     return path

@@ -18,6 +18,7 @@ from rehearsal.kubernetes.errors import KubernetesError
 from rehearsal.kubernetes.programs import KUBERNETES, QUEUE, folder
 from rehearsal.world import making
 from rehearsal.world.console import Narrator
+from tests.limits import HANG_S
 
 COMMAND = [sys.executable, "-m", "rehearsal"]
 
@@ -64,13 +65,12 @@ def test_a_machine_without_the_programs_says_so(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.root
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_cluster_of_a_world_is_real_from_its_first_node_to_its_end(root: Path) -> None:
     before = links()
     up = subprocess.run([*COMMAND, "up", "--dir", str(root)], capture_output=True, text=True, check=False)
     assert up.returncode == 0, up.stdout + up.stderr
     line = [*COMMAND, "shell", "--dir", str(root), "-c", "python -m tests.rehearsal.in_cluster"]
-    inside = subprocess.run(line, capture_output=True, text=True, check=False, timeout=240)
+    inside = subprocess.run(line, capture_output=True, text=True, check=False, timeout=HANG_S)
     assert inside.returncode == 0, inside.stderr + (root / "kubernetes.log").read_text()[-3000:]
     facts = json.loads(inside.stdout.splitlines()[-1])
     assert len(facts["first"]) == 1
@@ -95,7 +95,7 @@ def test_a_cluster_of_a_world_is_real_from_its_first_node_to_its_end(root: Path)
     assert any("kube-apiserver" in words for words in of_world(root))
     down = subprocess.run([*COMMAND, "down", "--dir", str(root)], capture_output=True, text=True, check=False)
     assert down.returncode == 0, down.stderr
-    end = time.monotonic() + 10
+    end = time.monotonic() + HANG_S
     while (left := of_world(root)) and time.monotonic() < end:
         time.sleep(0.1)
     assert left == []

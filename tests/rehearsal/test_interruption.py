@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from rehearsal.world.program import TREE
+from tests.limits import HANG_S
 
 # Both are pending before either is handled, which is when Python looks at the handlers.
 PROGRAM = """
@@ -30,7 +31,7 @@ print("the report is written")
 
 def test_two_signals_at_once_interrupt_once_and_without_a_traceback() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=TREE, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM], cwd=TREE, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert (done.returncode, done.stdout) == (0, "interrupted\nthe report is written\n")
     assert done.stderr == ""

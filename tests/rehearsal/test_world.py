@@ -18,8 +18,9 @@ import pytest
 
 from rehearsal.world import person, sweep
 from rehearsal.world.layout import Layout, State
+from tests.limits import HANG_S
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(240), pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 COMMAND = [sys.executable, "-m", "rehearsal"]
 CURL = "curl -sS -o /dev/null -w '%{http_code}'"
 
@@ -33,7 +34,7 @@ def folder() -> Iterator[Path]:
         subprocess.run([*COMMAND, "down", "--dir", str(root)], capture_output=True, check=False)
 
 
-def rehearsal(*words: str, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
+def rehearsal(*words: str, timeout_s: float = HANG_S) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *words], capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL
     )
@@ -60,7 +61,7 @@ def traces(root: Path) -> list[str]:
     return found
 
 
-def gone(root: Path, within_s: float = 20.0) -> list[str]:
+def gone(root: Path, within_s: float = HANG_S) -> list[str]:
     """What is left after a while; empty is clean."""
     end = time.monotonic() + within_s
     while (left := traces(root)) and time.monotonic() < end:
@@ -82,7 +83,7 @@ def start_shell(root: Path, line: str = "sleep 300") -> subprocess.Popen[bytes]:
         start_new_session=True,
         preexec_fn=_as_in_front,
     )
-    end = time.monotonic() + 120
+    end = time.monotonic() + HANG_S
     while True:
         state = State.load(Layout(root).state)
         if state and state.alive:
@@ -152,7 +153,7 @@ def test_no_way_leads_out_the_users_files_stay_and_the_exit_status_is_the_comman
 def test_the_command_that_owns_a_world_dies(folder: Path, number: signal.Signals) -> None:
     child = start_shell(folder)
     os.kill(child.pid, number)
-    child.wait(60)
+    child.wait(HANG_S)
     assert gone(folder) == []
 
 
@@ -165,7 +166,7 @@ def test_a_world_that_is_still_being_made(folder: Path, after_s: float) -> None:
     )
     time.sleep(after_s)
     child.send_signal(signal.SIGTERM)
-    child.wait(60)
+    child.wait(HANG_S)
     assert gone(folder) == []
 
 
@@ -175,7 +176,7 @@ def test_impatience_while_it_cleans_up_leaves_nothing_either(folder: Path) -> No
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGINT)
         time.sleep(0.05)
-    assert child.wait(60) == 130
+    assert child.wait(HANG_S) == 130
     assert gone(folder) == []
 
 
@@ -190,13 +191,13 @@ def test_a_story_that_is_interrupted_still_writes_its_report(
     child = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, start_new_session=True, preexec_fn=_as_in_front
     )
-    end = time.monotonic() + 120
+    end = time.monotonic() + HANG_S
     while not list(report.glob("logs/*")):
         assert child.poll() is None
         assert time.monotonic() < end
         time.sleep(0.05)
     os.killpg(child.pid, signal.SIGINT) if to_all else child.terminate()
-    assert child.wait(60) == 130
+    assert child.wait(HANG_S) == 130
     assert json.loads((report / "record.json").read_text())["verdict"] == "interrupted"
     assert (report / "index.html").exists()
     assert gone(folder) == []
@@ -208,7 +209,7 @@ def test_the_kernel_ends_a_world_whose_keeper_dies(folder: Path, victim: str) ->
     state = State.load(Layout(folder).state)
     assert state is not None
     os.kill(getattr(state, victim), signal.SIGKILL)
-    child.wait(60)
+    child.wait(HANG_S)
     assert gone(folder) == []
 
 
@@ -249,7 +250,7 @@ def test_two_commands_do_not_share_a_folder(folder: Path) -> None:
 def test_down_ends_the_world_of_a_shell_and_the_folder_is_free_again(folder: Path) -> None:
     child = start_shell(folder)
     assert rehearsal("down", "--dir", str(folder)).returncode == 0
-    child.wait(60)
+    child.wait(HANG_S)
     assert gone(folder) == []
     Layout(folder).claim()
     Layout(folder).release()

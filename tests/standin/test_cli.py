@@ -17,6 +17,7 @@ import pytest
 
 from rehearsal.standin.__main__ import main
 from rehearsal.standin.install import PACKAGES, install, is_standin
+from tests.limits import HANG_S
 from tests.standin.small_cloud import SmallCloud, small_cloud
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +84,7 @@ class Stack:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_S,
             check=False,
         )
         assert (done.returncode == 0) is succeeds, done.stdout + done.stderr
@@ -175,9 +176,9 @@ os._exit(0)
 @pytest.mark.parametrize("moment", ["starting", "serving"])
 def test_it_ends_with_the_engine_that_started_it(moment: str) -> None:
     engine = [sys.executable, "-c", ENGINE, moment]
-    ended = subprocess.run(engine, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    ended = subprocess.run(engine, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=HANG_S)
     plugin = Path("/proc") / ended.stdout.strip()
-    for _ in range(300):
+    for _ in range(6000):
         if not plugin.exists() or "\nState:\tZ" in (plugin / "status").read_text():
             return
         time.sleep(0.1)

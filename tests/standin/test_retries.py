@@ -17,6 +17,7 @@ from rehearsal.standin.api import Client
 from rehearsal.standin.provider import Provider
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.types.tpu import TPU
+from tests.limits import HANG_S
 
 DONE = {"name": "projects/p/locations/us-east5-b/operations/1", "done": True}
 NODE = "projects/p/locations/us-east5-b/nodes/vm"
@@ -213,7 +214,7 @@ def test_a_timeout_is_tried_again(line: Callable[..., Line], monkeypatch: pytest
         with unanswered, connection:
             connection.recv(65536)
             connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-            asking.join(10)
+            asking.join(HANG_S)
     assert found == [{}]
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import pytest
 
 import workload
+from tests.limits import HANG_S
 from tests.workload import activation_extract
 from tests.workload.activation_extract import KilledError
 from tests.workload.extracting import (
@@ -166,7 +167,7 @@ def on_chips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     root = tmp_path_factory.mktemp("chips")
     environ = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     line, here = [sys.executable, "-m", "tests.workload.on_chips", str(root)], Path(__file__).parents[2]
-    done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=240, cwd=here)
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=HANG_S, cwd=here)
     assert done.returncode == 0, done.stderr
     found: dict[str, dict[str, Any]] = json.loads((root / "found.json").read_text())
     return found

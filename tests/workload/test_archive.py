@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.limits import HANG_S
 from tests.workload.test_tokens import tokenizer_json
 from tests.workload.test_training import command, damage
 from workload.__main__ import main
@@ -36,7 +37,7 @@ def kept(tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = {**os.environ, "DATA_DIR": str(tokens), "GCE_METADATA_HOST": "127.0.0.1:1"}
     line = [sys.executable, "-m", "workload", *command("once", STEPS, 2), "--dir", str(root)]
     line += ["--set", "observe.profile_from=2", "--set", "observe.profile_steps=1"]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stderr
     return root / "runs" / "once"
 
@@ -84,7 +85,7 @@ def test_verify_sees_a_checkpoint_that_isnt_the_runs_end(
 def test_checkpoints_are_looked_at_beside_a_run_that_holds_the_chips(kept: Path) -> None:
     line = [sys.executable, "-m", "workload", "checkpoints", "verify", str(kept)]
     environment = {**os.environ, "JAX_PLATFORMS": "tpu"}  # there is none, as where they are taken
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stderr
 
 
@@ -126,7 +127,7 @@ def test_an_export_to_a_full_disk_ends_with_one_error(kept: Path, tmp_path: Path
         str(tmp_path / "hf"),
     ]
     limited = ["prlimit", "--fsize=1024", *line]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 1
     assert re.search(r"hf: can't be written: .*\n    fix: remove what was begun, make room for", done.stderr)
     assert "Traceback" not in done.stderr
@@ -201,7 +202,7 @@ def test_a_kill_loses_no_more_than_seconds_of_the_account(tokens: Path, tmp_path
     run = tmp_path / "runs" / "killed"
     with subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) as process:
         try:
-            give_up = time.monotonic() + 120
+            give_up = time.monotonic() + HANG_S
             while sum(entry["to"] for entry in read(open_store(str(run)))) < 20:
                 assert process.poll() is None
                 assert time.monotonic() < give_up
@@ -270,7 +271,9 @@ def test_a_second_start_reads_what_the_first_compiled(tokens: Path, tmp_path: Pa
     finals = []
     for name in ("cold", "warm"):
         line = [sys.executable, "-m", "workload", *command(name, 2, 1), "--dir", str(tmp_path)]
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            line, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
+        )
         assert done.returncode == 0, done.stderr
         finals.append(json.loads((tmp_path / "runs" / name / "final.json").read_text()))
         if name == "cold":
@@ -333,7 +336,9 @@ def test_a_run_goes_on_with_another_number_of_devices_and_says_so(tokens: Path, 
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         }
         line = [sys.executable, "-m", "workload", *command("moved", 6, 3), "--dir", str(tmp_path)]
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            line, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

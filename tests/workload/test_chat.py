@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.limits import HANG_S
 from tests.parity import environment
 from tests.workload.chatting import KINDS, ODD, settings, tokenizer
 from workload.__main__ import main
@@ -61,7 +62,7 @@ def test_texts_and_tokens_are_those_of_transformers(folders: dict[str, Path], tm
     cases.write_text(json.dumps(asked))
     script = Path(environment.__file__).with_name("chats.py")
     run = subprocess.run(
-        [environment.python(), script, cases, out], capture_output=True, text=True, timeout=240
+        [environment.python(), script, cases, out], capture_output=True, text=True, timeout=HANG_S
     )
     assert run.returncode == 0, run.stderr
     theirs = json.loads(out.read_text())

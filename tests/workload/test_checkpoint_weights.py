@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.limits import HANG_S
 from tests.workload.extracting import CONFIG, make_stream
 from tests.workload.test_training import command
 from workload.__main__ import main
@@ -42,7 +43,7 @@ def root(tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_S,
         )
         assert done.returncode == 0, done.stderr
     (root / "stream_003.safetensors").write_bytes(make_stream([5, 60, 33, 90, 17], vocab_size=257))

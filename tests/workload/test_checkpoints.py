@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.limits import HANG_S
 from workload.runs import checkpoints as saves
 from workload.runs.checkpoints import Checkpoints, list_steps
 from workload.runs.store import FolderStore
@@ -29,7 +30,7 @@ class Slow(FolderStore):
 
     def delete(self, name: str) -> None:
         self.asked.set()
-        assert self.gate.wait(60)
+        assert self.gate.wait(HANG_S)
         super().delete(name)
 
 
@@ -38,7 +39,7 @@ def test_a_save_does_not_wait_until_an_old_step_is_gone(tmp_path: Path) -> None:
     checkpoints = Checkpoints(store, Cluster(Membership()), CheckpointConfig(keep=1))
     for step in (1, 2, 3):
         checkpoints.save(step, {"a": jnp.full((64, 8), step)})
-    assert store.asked.wait(60)
+    assert store.asked.wait(HANG_S)
     assert not store.gate.is_set(), "the third save began while the first step was still being retired"
     store.gate.set()
     checkpoints.wait()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.limits import HANG_S
 from tests.workload.test_training import command
 from workload.errors import StoreError
 from workload.runs.checkpoints import list_steps
@@ -148,12 +149,16 @@ def test_a_run_goes_on_from_the_steps_bucket_and_from_what_lasted_without_it(
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
     url = f"{storage_url}/storage/v1/b"
-    requests.post(f"{url}?project=wire-test", json={"name": "bucket-steps"}, timeout=10).raise_for_status()
+    requests.post(
+        f"{url}?project=wire-test", json={"name": "bucket-steps"}, timeout=HANG_S
+    ).raise_for_status()
     environment = {**os.environ, **HOST, "TENSORSTORE_GCS_HTTP_URL": storage_url}
 
     def train() -> str:
         line = [sys.executable, "-m", "workload", *command("apart", 8, 2)]
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(
+            line, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.limits import HANG_S
 from tests.parity import environment
 from tests.workload.slice import SETTINGS
 from tests.workload.test_tokens import with_begin
@@ -71,11 +72,10 @@ def test_an_export_holds_its_tokenizer_and_where_a_text_begins_and_ends(exported
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_transformers_begins_as_training_did_and_stops(exported: Path) -> None:
     script = Path(environment.__file__).with_name("generate.py")
     line = [environment.python(), script, exported, "the quick fox"]
-    run = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+    run = subprocess.run(line, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert run.returncode == 0, run.stderr
     output = json.loads(run.stdout.splitlines()[-1])
     assert output["prompt"] == [BEGIN, 2, 3, 5]

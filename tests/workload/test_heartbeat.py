@@ -17,6 +17,7 @@ import pytest
 import requests
 
 from tests.boot.metadata import _Handler, worker
+from tests.limits import HANG_S
 from tests.workload.extracting import ARCH, make_stream, save_weights
 from tests.workload.slice import SETTINGS
 from workload.__main__ import main
@@ -33,7 +34,7 @@ NAME = f"heartbeats/{NODE}/worker-0"
 def host(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """The services of a host, and its environment; no word is in the bucket."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
-    requests.delete(f"{storage_url}/storage/v1/b/bucket/o/{NAME.replace('/', '%2F')}", timeout=10)
+    requests.delete(f"{storage_url}/storage/v1/b/bucket/o/{NAME.replace('/', '%2F')}", timeout=HANG_S)
     server = worker("bucket", "0" * 64).server()
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_address[1]}")
@@ -91,16 +92,16 @@ class Listing:
 
     def heartbeat(self, name: str = NAME) -> dict[str, str]:
         """The metadata of a word; empty where there is none."""
-        answer = requests.get(self._url, {"prefix": "heartbeats/"}, timeout=10).json()
+        answer = requests.get(self._url, {"prefix": "heartbeats/"}, timeout=HANG_S).json()
         return next((item["metadata"] for item in answer.get("items", ()) if item["name"] == name), {})
 
     def content(self) -> dict[str, Any]:
         url = f"{self._url}/{NAME.replace('/', '%2F')}?alt=media"
-        found: dict[str, Any] = requests.get(url, timeout=10).json()
+        found: dict[str, Any] = requests.get(url, timeout=HANG_S).json()
         return found
 
     def until(self, **expected: str) -> dict[str, str]:
-        give_up = time.monotonic() + 20
+        give_up = time.monotonic() + HANG_S
         while not expected.items() <= (heartbeat := self.heartbeat()).items():
             assert time.monotonic() < give_up, heartbeat
             time.sleep(0.02)
@@ -275,7 +276,7 @@ def test_where_no_attribute_can_be_written_one_failure_is_enough(
 
 def test_an_attribute_that_was_written_before_is_tried_again(attributes: Attributes) -> None:
     with Heartbeat(Counted(), NODE, 0, 0.05, 0.05) as heartbeat:
-        give_up = time.monotonic() + 20
+        give_up = time.monotonic() + HANG_S
         for status in (200, 503, 200):
             attributes.status, before = status, attributes.asked
             while attributes.asked < before + 2:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.limits import HANG_S
 from tests.parity import environment
 from tests.workload.extracting import ARCH, CONFIG, extract, in_many_shards, make_stream, save_weights
 from workload.activations.batches import batches
@@ -66,7 +67,7 @@ def test_torchs_workers_see_each_token_once_in_the_dtype_that_is_kept(
     search = ":".join([str(environment.ROOT), *(path for path in sys.path if path.endswith("site-packages"))])
     out = tmp_path / "seen.npz"
     line = [environment.python(), script, search, str(run), POINT, str(SIZE), str(workers), str(out)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     seen = np.load(out)
     stored = Activations(str(run)).open(Activations(str(run)).names[0]).read(POINT).dtype.name
@@ -81,7 +82,7 @@ def test_a_mesh_gets_batches_of_one_size_split_over_its_data(run: Path, tmp_path
     environ = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     line = [sys.executable, "-m", "tests.workload.on_mesh", str(run), POINT, str(SIZE), str(out)]
     done = subprocess.run(
-        line, env=environ, capture_output=True, text=True, timeout=240, cwd=environment.ROOT, check=False
+        line, env=environ, capture_output=True, text=True, timeout=HANG_S, cwd=environment.ROOT, check=False
     )
     assert done.returncode == 0, done.stderr
     about = json.loads(out.with_suffix(".json").read_text())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.limits import HANG_S
 from workload.errors import ClusterError, ConfigError
 from workload.model.architecture import Architecture
 from workload.train.config import Config, MeshConfig
@@ -47,7 +48,7 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
     line = [sys.executable, "-m", "tests.workload.meshes", json.dumps(MESHES), str(out)]
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        line, env=environment, capture_output=True, text=True, timeout=280, cwd=root, check=False
+        line, env=environment, capture_output=True, text=True, timeout=HANG_S, cwd=root, check=False
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, list[float]] = json.loads(out.read_text())

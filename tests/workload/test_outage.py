@@ -102,7 +102,6 @@ def start(front: Front, tokens: Path, logs: Path, run: str, workers: int, *more:
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(400)
 def test_an_outage_costs_no_step_and_a_notice_after_it_saves(
     front: Failing, tokens: Path, tmp_path: Path
 ) -> None:

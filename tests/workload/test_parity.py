@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.limits import HANG_S
 from tests.parity import environment
 from workload.model import attention, decoder, huggingface, points
 from workload.model.architecture import Architecture
@@ -37,7 +38,7 @@ BF16_RMS = (
 def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("parity")
     script = Path(environment.__file__).with_name("reference.py")
-    run = subprocess.run([environment.python(), script, out], capture_output=True, text=True, timeout=240)
+    run = subprocess.run([environment.python(), script, out], capture_output=True, text=True, timeout=HANG_S)
     assert run.returncode == 0, run.stderr
     return out
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG_S
 from workload import place
 from workload.errors import ConfigError
 from workload.host import places
@@ -124,12 +125,12 @@ def test_as_process_1_of_a_container_a_program_still_ends_by_sigterm() -> None:
     inside = "import sys; from workload.__main__ import main; sys.exit(main(['launch', '--', 'sleep', '60']))"
     line = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", inside]
     with subprocess.Popen(line) as outer:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + HANG_S
         while not (inner := _grandchild(outer.pid)) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert inner, "sleep runs below process 1"
         os.kill(_children(outer.pid)[0], signal.SIGTERM)
-        assert outer.wait(30) == 143
+        assert outer.wait(HANG_S) == 143
 
 
 def _children(pid: int) -> list[int]:

@@ -22,7 +22,7 @@ from workload.errors import HopelessError
 WORKERS = 2
 STEPS, EVERY = 80, 10
 ARGUMENTS = ["tiny.toml", f"--set=train.steps={STEPS}", f"--set=checkpoint.every_steps={EVERY}"]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 @dataclass

@@ -17,6 +17,7 @@ from typing import Any
 import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 import pytest
 
+from tests.limits import HANG_S
 from tests.workload.slice import SETTINGS, RunFolder
 from workload.__main__ import main
 from workload.runs.checkpoints import Checkpoints, list_steps
@@ -59,7 +60,9 @@ def test_in_a_bucket_a_run_commits_by_marker_and_passes_over_a_step_without(
 
     def train() -> str:
         line = [sys.executable, "-m", "workload", *command("marked", 8, 2)]
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(
+            line, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -217,7 +220,7 @@ def test_storage_that_is_full_ends_the_run_with_one_error(tmp_path: Path) -> Non
     """A limit on the size of files stands for the disk's."""
     line = [sys.executable, "-m", "workload", *command("full", 4, 2, "model.d_ff=512")]
     limited = ["prlimit", "--fsize=16384", *line, "--dir", str(tmp_path)]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 1
     error, fix = done.stderr.splitlines()[-2:]
     assert "checkpoints/2: can't be saved: OUT_OF_RANGE" in error
@@ -281,7 +284,7 @@ class Metadata(BaseHTTPRequestHandler):
         if "wait_for_change=true" in self.path:
             self.waited.append(self.path)
             if len(self.waited) > 1:
-                self.taken.wait(60)
+                self.taken.wait(HANG_S)
             value, etag = "TRUE", "two"
         self.send_response(200)
         if len(self.waited) == 1:
@@ -363,7 +366,7 @@ def test_a_batch_that_does_not_divide_over_the_devices(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "workload", *command("odd", 2, 1, "train.batch_size=3")]
     line += ["--dir", str(tmp_path)]
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 2
     assert "train.batch_size = 3: must be a multiple of the number of devices, 2" in done.stderr
     assert "fix: --set train.batch_size=4" in done.stderr

@@ -22,6 +22,7 @@ from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.workflow_engine import Reply, Request
 from rehearsal.world import authority, names
 from tests.cloud.tpu_lab import PretendedHosts
+from tests.limits import HANG_S
 
 PROJECT, OWNER, REGION = "boxed", "owner@example.com", "us-east5"
 P = f"projects/{PROJECT}"
@@ -57,7 +58,7 @@ class Boxed:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def call(self, work: Coroutine[Any, Any, Any], timeout_s: float = 60) -> Any:
+    def call(self, work: Coroutine[Any, Any, Any], timeout_s: float = HANG_S) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     async def _open(self) -> None:
@@ -136,7 +137,7 @@ class Boxed:
 
         self.call(run())
 
-    def done(self, host: str, operation: Any, timeout_s: float = 60) -> Any:
+    def done(self, host: str, operation: Any, timeout_s: float = HANG_S) -> Any:
         """An operation, once it is done."""
         end = time.monotonic() + timeout_s
         while not operation.get("done"):
@@ -161,6 +162,6 @@ class Boxed:
     def close(self) -> None:
         self.call(self.cloud.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(HANG_S)
         self._loop.close()
         assert self.cloud.world.mistakes == []

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from boxed_front import REGION, Boxed, L, P
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+from tests.limits import HANG_S
+
+pytestmark = pytest.mark.root
 BATCHES = f"dataproc.googleapis.com/v1/{L}/batches"
 # Knows nothing of where it runs: writes what it was given into the bucket by Google's own client.
 JOB = b"""
@@ -60,7 +62,7 @@ def batch(email: str, main: str = "job.py", *args: str, **run: Any) -> Any:
 
 def running(boxed: Boxed, name: str) -> None:
     """Wait until it is."""
-    end = time.monotonic() + 90  # beside other tests
+    end = time.monotonic() + HANG_S  # beside other tests
     while (found := boxed.ask("GET", f"{BATCHES}/{name}"))["state"] != "RUNNING":
         assert found["state"] == "PENDING", found.get("stateMessage")
         assert time.monotonic() < end

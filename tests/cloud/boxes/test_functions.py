@@ -17,8 +17,9 @@ from boxed_front import PROJECT, REGION, Boxed, L, P
 from rehearsal.cloud.workflow_engine import Request
 from rehearsal.world.layout import cache_dir
 from rehearsal.world.runtimes import ensure
+from tests.limits import HANG_S
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.root
 FUNCTIONS = f"cloudfunctions.googleapis.com/v2/{L}/functions"
 REPOSITORY = f"{L}/repositories/images"
 # Knows nothing of where it runs.
@@ -126,7 +127,7 @@ def test_its_requests_are_its_accounts_and_its_output_is_logged(boxed: Boxed) ->
     asked = [one for one in boxed.cloud.requests.since(0)["requests"] if "/o/a.txt" in one["path"]]
     assert {one["principal"] for one in asked} == {email("runner")}
     of_it = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
-    end = time.monotonic() + 10
+    end = time.monotonic() + HANG_S
     while "asked" not in [one["textPayload"] for one in boxed.logged(of_it)]:
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -154,7 +155,7 @@ def test_an_event_of_a_new_object_is_handed_to_it_in_binary_mode(boxed: Boxed) -
     boxed.done("eventarc.googleapis.com/v1", boxed.ask("POST", url, body))
     boxed.upload("new.txt", b"12345")
     of_it = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
-    end = time.monotonic() + 20
+    end = time.monotonic() + HANG_S
     while f"{kind} objects/new.txt 5" not in [one["textPayload"] for one in boxed.logged(of_it)]:
         assert time.monotonic() < end
         time.sleep(0.1)

@@ -13,7 +13,7 @@ from rehearsal.plugin.errors import StandInError
 from rehearsal.standin.provider import Provider
 from rehearsal.standin.settings import Settings
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.root
 WORKFLOW = "gcp:workflows/workflow:Workflow"
 IDENTITY = "gcp:projects/serviceIdentity:ServiceIdentity"
 MEMBER = "gcp:cloudrunv2/serviceIamMember:ServiceIamMember"

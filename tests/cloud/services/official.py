@@ -26,9 +26,11 @@ from google_auth_httplib2 import AuthorizedHttp
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 
+from tests.limits import HANG_S
+
 PROJECT, OWNER = "wire-test", "owner@example.com"
 _SOON = Retry(predicate=lambda error: isinstance(error, google.api_core.future.polling._OperationNotComplete),
-              initial=0.01, maximum=0.05, timeout=20)  # fmt: skip
+              initial=0.01, maximum=0.05, timeout=HANG_S)  # fmt: skip
 
 
 class Door(ABC):
@@ -161,7 +163,7 @@ class Gapic:
 
     def _run(self, method: Callable[..., Any], sent: Any, *, wait: bool = True) -> Any:
         try:
-            answer = method(request=sent, retry=None, timeout=20)
+            answer = method(request=sent, retry=None, timeout=HANG_S)
             if wait and hasattr(answer, "result"):
                 return answer.result(polling=_SOON)
         except google.api_core.exceptions.GoogleAPICallError as error:
@@ -173,7 +175,7 @@ class Gapic:
     def _wait(self, operation: Any) -> None:
         """GKE's client has no future."""
         name = operation.self_link.partition("/v1/")[2]
-        until = time.monotonic() + 20
+        until = time.monotonic() + HANG_S
         while operation.status != operation.Status.DONE:
             assert time.monotonic() < until, operation
             operation = self._client.get_operation(request={"name": name})
@@ -282,7 +284,7 @@ class Discovered:
     def _call(self, verb: str, name: str, body: Any = None, **query: Any) -> Any:
         sent = {} if body is None else {"body": body}
         answer = self._run(getattr(self._resource, verb)(**self._path(verb, name), **sent, **query))
-        until = time.monotonic() + 20
+        until = time.monotonic() + HANG_S
         while self._running(answer):
             assert time.monotonic() < until, answer
             answer = self._operation(answer)

@@ -16,6 +16,7 @@ from tpu_lab import PretendedHosts
 
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
+from tests.limits import HANG_S
 
 LOCATION = f"projects/{PROJECT}/locations/us-east5"
 APIS = (
@@ -70,7 +71,7 @@ class Services(Door):
         host, _, path = url.partition("/")
         headers = {"Host": host, "Authorization": f"Bearer {self.credentials(OWNER).token}"}
         answer = requests.request(
-            method, f"http://127.0.0.1:{self.port}/{path}", json=body, headers=headers, timeout=20
+            method, f"http://127.0.0.1:{self.port}/{path}", json=body, headers=headers, timeout=HANG_S
         )
         assert answer.ok, answer.text
         return answer.json()
@@ -118,4 +119,4 @@ class Services(Door):
     def close(self) -> None:
         self._call(self.cloud.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(HANG_S)

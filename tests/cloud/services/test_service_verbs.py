@@ -17,6 +17,7 @@ from rows import ROWS
 from services_front import Services
 
 from rehearsal.cloud.enums import NUMBERS
+from tests.limits import HANG_S
 
 
 def client_of(services: Services, method: str) -> Any:
@@ -28,7 +29,7 @@ def body_of(method: str) -> Any:
 
 
 def until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + HANG_S
     while not done():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -47,7 +48,7 @@ def test_a_queued_resource_makes_its_node_and_takes_it_along(services: Services)
         sent = {"parent": parent, "queued_resource_id": "asks", "queued_resource": body}
         started, name = client.create_queued_resource(sent), f"{parent}/queuedResources/asks"
         assert client.get_queued_resource(name=name).state.state == State.CREATING
-    assert started.result(timeout=60).name == name
+    assert started.result(timeout=HANG_S).name == name
     until(lambda: client.get_queued_resource(name=name).state.state == State.ACTIVE)
     node = client.get_node(name=f"{parent}/nodes/queued")
     assert (node.state.name, node.queued_resource, node.scheduling_config.spot) == ("READY", name, True)

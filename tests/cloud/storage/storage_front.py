@@ -32,6 +32,7 @@ from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import World
 from rehearsal.cloud.storage import HttpOrGrpcSite, StorageService
+from tests.limits import HANG_S
 
 PROJECT, NUMBER = "wire-test", "123456789012"
 OWNER = "owner@example.com"
@@ -62,7 +63,7 @@ class Front:
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine in the server's loop."""
         future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self.loop)
-        return future.result(60)
+        return future.result(HANG_S)
 
     async def _start(self) -> None:
         self.world = World(PROJECT, NUMBER, VirtualClock())
@@ -124,7 +125,7 @@ class Front:
 
         self.call(stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join(HANG_S)
         assert self.world.mistakes == []
 
     def request(
@@ -146,7 +147,7 @@ class Front:
         sent = {"Authorization": f"Bearer {token}", **(headers or {})}
         request = Request(url, data=data, method=http_method, headers=sent)
         try:
-            with urlopen(request, timeout=30) as answer:
+            with urlopen(request, timeout=HANG_S) as answer:
                 return Reply(answer.status, answer.headers, answer.read())
         except HTTPError as error:
             with error:

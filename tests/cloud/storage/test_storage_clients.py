@@ -15,6 +15,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from storage_front import PROJECT, Front
 
+from tests.limits import HANG_S
+
 pytestmark = pytest.mark.usefixtures("limited")
 
 
@@ -206,7 +208,7 @@ def test_tensorstore_and_orbax(front: Front, bucket: str) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     names = [item["name"] for item in front.request("GET", f"b/{bucket}/o").json["items"]]

@@ -14,6 +14,8 @@ import pytest
 from google.cloud.storage_control_v2.types import GetStorageLayoutRequest, StorageLayout
 from storage_front import OWNER, Front
 
+from tests.limits import HANG_S
+
 METHOD = "google.storage.control.v2.StorageControl/GetStorageLayout"
 PROGRAM = """
     import sys
@@ -39,7 +41,7 @@ def run(tls_url: str, bucket: str, token: str, ca: Path) -> subprocess.Completed
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "true",
     }
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), tls_url, bucket, token]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S)
 
 
 def test_gcsfs_learns_the_layout_and_goes_on_over_http(
@@ -69,7 +71,9 @@ def ask(front: Front, bucket: str, token: str, method: str = METHOD) -> str:
         )
         request = GetStorageLayoutRequest(name=f"projects/_/buckets/{bucket}/storageLayout")
         try:
-            return str(call(request, metadata=[("authorization", f"Bearer {token}")], timeout=10).location)
+            return str(
+                call(request, metadata=[("authorization", f"Bearer {token}")], timeout=HANG_S).location
+            )
         except grpc.RpcError as error:
             return str(error.code().name)
 

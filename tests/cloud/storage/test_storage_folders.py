@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from storage_front import Front, object_path
 
+from tests.limits import HANG_S
+
 HOST = "host@wire-test.iam.gserviceaccount.com"
 
 
@@ -186,7 +188,7 @@ def test_gcsfuse_works_on_folders_with_the_hosts_role(
             env={**os.environ, "SSL_CERT_FILE": str(tmp_path / "ca.pem")},
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=HANG_S,
         )
     assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()[-3000:]
     assert done.stdout.split() == ["text", "empty", "one"]

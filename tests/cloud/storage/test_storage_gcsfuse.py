@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from storage_front import Front
 
+from tests.limits import HANG_S
+
 pytestmark = pytest.mark.root
 
 
@@ -30,12 +32,12 @@ def mounted(front: Front, bucket: str, where: Path) -> Iterator[Path]:
         bucket,
         str(where),
     ]
-    started = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    started = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert started.returncode == 0, started.stderr + Path(f"{where}.log").read_text()
     try:
         yield where
     finally:
-        subprocess.run(["umount", "--lazy", str(where)], check=True, timeout=20)
+        subprocess.run(["umount", "--lazy", str(where)], check=True, timeout=HANG_S)
 
 
 @pytest.fixture

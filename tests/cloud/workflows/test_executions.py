@@ -68,7 +68,7 @@ def execute(cloud: CloudFront, name: str, argument: Any = None) -> str:
 
 
 def ended(cloud: CloudFront, url: str) -> Any:
-    for _ in range(500):
+    for _ in range(60_000):
         found = cloud.request("GET", url).json
         if found["state"] != "ACTIVE":
             return found

@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from tests.limits import HANG_S
 from tests.spark import environment
 
 
@@ -33,7 +34,7 @@ def starts(commands: list[list[str]], **variables: str) -> list[tuple[int, str]]
         text=True,
         cwd=environment.ROOT,
         env={**os.environ, **variables, "PYTHONPATH": str(environment.ROOT)},
-        timeout=280,
+        timeout=HANG_S,
     )
     found, shown = [], ""
     for line in run.stdout.splitlines(keepends=True):
