@@ -20,10 +20,10 @@ export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
-	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=$(subst $(space),|,$(SCENARIOS))   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=$(subst $(space),|,$(sort tpu $(patsubst infra/%/Pulumi.yaml,%,$(wildcard infra/*/Pulumi.yaml))))   YES=1   PYTHON=python3.12"
+	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=$(subst $(space),|,$(SCENARIOS))   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=$(subst $(space),|,$(sort tpu $(patsubst infra/layers/%/Pulumi.yaml,%,$(wildcard infra/layers/*/Pulumi.yaml))))   YES=1   PYTHON=python3.12"
 
 doctor: ## what is here and what is missing, with a fix for each miss
-	@$(PYTHON) tools/doctor.py
+	@$(PYTHON) -m tools.doctor
 
 setup: ## install all that the other targets need (they call it themselves)
 	@tools/setup.sh
@@ -34,9 +34,9 @@ test: setup lint ## run every test (no cloud account; some need root)
 	@tools/setup.sh checkov >&2
 	@tools/setup.sh kubernetes >&2
 	@[ "$$(id -u)" -ne 0 ] || python -c "from rehearsal.hosts.image import ensure_image as f; from rehearsal.world.layout import cache_dir as c; f(c(), print)" >&2
-	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --ignore tests/kubernetes
+	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --ignore tests/rehearsal/kubernetes
 	@# Controllers that wait too long for a processor lose their leases: two control planes at a time.
-	python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/kubernetes
+	python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/rehearsal/kubernetes
 
 prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, grants, all scenarios (python -m tests.proofs -h: each, with its time)
 	@tools/setup.sh kubernetes >&2

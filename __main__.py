@@ -1,5 +1,5 @@
 """The program of all projects: Pulumi runs it, and it runs the layer whose project this is."""
 
-from infra.program import run
+from infra.engine.program import run
 
 run()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from infra.queue.kueue import STRATEGIES
+from infra.layers.queue.kueue import STRATEGIES
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -25,19 +25,20 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
-from infra import names
 from infra.catalog import region_of
-from infra.network.settings import NetworkSettings
-from infra.nodes import Node
-from infra.settings import parse
-from infra.storage.settings import StorageSettings
-from infra.tpu.request import member_request
+from infra.engine.settings import parse
+from infra.layers.network.names import DEFAULT_RANGES
+from infra.layers.network.settings import NetworkSettings
+from infra.layers.storage.settings import StorageSettings
+from infra.layers.tpu.request import member_request
+from infra.slices.names import member_labels
+from infra.slices.nodes import Node
+from rehearsal import authority
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.control import Control
-from rehearsal.cloud.tpu.nodes import Durations
-from rehearsal.hosts.machine import HostSpec
-from rehearsal.world import authority
+from rehearsal.cloud.services.tpu.nodes import Durations
+from rehearsal.hosts.spec import HostSpec
 from rehearsal.world.person import write_login
 
 PROJECT, BUCKET, OWNER, REFRESH_TOKEN = "measured", "measured-checkpoints", "owner@example.com", "1//measured"
@@ -178,7 +179,7 @@ class Emulated:
         for region in self._regions:
             subnet = {
                 "name": f"{NETWORK}-{region}", "network": f"projects/{PROJECT}/global/networks/{NETWORK}",
-                "ipCidrRange": names.DEFAULT_RANGES[region], "privateIpGoogleAccess": True,
+                "ipCidrRange": DEFAULT_RANGES[region], "privateIpGoogleAccess": True,
             }  # fmt: skip
             self.ask("POST", f"{compute}/regions/{region}/subnetworks", subnet)
         self.control.jump(60)
@@ -196,7 +197,7 @@ class Emulated:
 
 def body(node: Node) -> Mapping[str, Any]:
     """What a member is created from."""
-    labels = names.member_labels(ENVIRONMENT, node.slice, node.member or 0, STACK)
+    labels = member_labels(ENVIRONMENT, node.slice, node.member or 0, STACK)
     return member_request(SETTINGS, node, labels)
 
 

@@ -17,9 +17,9 @@ from benchmarks.emulated import Emulated
 from benchmarks.machine import described
 from benchmarks.status import measure as measure_status
 from benchmarks.virtual import HOUR_S, Climate, Weather
-from infra import names
 from infra.catalog import CATALOG
-from infra.nodes import Node
+from infra.slices.names import fleet_member
+from infra.slices.nodes import Node
 
 SLICES, ZONES, DAY_S, SEED, KILLS = 1000, 8, 24 * HOUR_S, 20261121, 200
 LOOKS = ("tpu.projects.locations.nodes.list", "storage.objects.list")
@@ -85,7 +85,7 @@ def fleet(count: int = SLICES) -> list[Node]:
     assert len(zones) == ZONES, "the catalog lists fewer zones"
     return [
         Node(
-            slice="extract", name=names.fleet_member(zone, n // ZONES), zone=zone, home=zone, kind=kind,
+            slice="extract", name=fleet_member(zone, n // ZONES), zone=zone, home=zone, kind=kind,
             spot=True, reserved=False, runtime_version="v2-alpha-tpuv6e", run="extract", labels={}, member=n,
             others=tuple(other for other in zones if other != zone),
         )

@@ -22,16 +22,16 @@ from typing import Any
 
 from benchmarks import admissions
 from benchmarks.admissions import FINISHED, HOLDING, History
+from benchmarks.kwok import RUN_FOR, Kwok
 from benchmarks.machine import described
-from infra.jobs.jobset import Job, jobset
-from infra.queue import namespace
-from infra.queue.kueue import Team, objects
-from infra.queue.namespace import Volumes
-from infra.queue.versions import JOBSET, KUEUE
-from rehearsal.kubernetes.kwok import RUN_FOR, Kwok
-from rehearsal.kubernetes.nodes import nodes
-from rehearsal.kubernetes.programs import program
-from tests.kubernetes.lab import HOSTS, MACHINE, WORKLOAD, Lab, inside, output, pool
+from infra.layers.queue import namespace
+from infra.layers.queue.jobs.jobset import Job, jobset
+from infra.layers.queue.kueue import Team, objects
+from infra.layers.queue.namespace import Volumes
+from infra.layers.queue.versions import JOBSET, KUEUE
+from rehearsal.kubernetes.plane.nodes import nodes
+from rehearsal.kubernetes.plane.programs import program
+from tests.rehearsal.kubernetes.lab import HOSTS, MACHINE, WORKLOAD, Lab, inside, output, pool
 
 SEED, TEAMS = 20261124, 8
 # Of a zone of their own, so that no other nodes of the cluster are of their flavor.

@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.emulated import BUCKET, CONFIG, ENVIRONMENT, STACK, Emulated
 from benchmarks.machine import spread
-from infra.nodes import Node, nodes
-from infra.settings import from_file
+from infra.engine.settings import from_file
+from infra.slices.nodes import Node, nodes
 from rehearsal.world.program import copy_program
 
 AT_MOST_S = 2.0

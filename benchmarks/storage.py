@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.machine import described, spread
 from benchmarks.model import CONFIG, make_tokens
-from tests.cloud.storage.storage_front import PROJECT, Front
+from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
 from workload.train import config as configs
 from workload.train.interval import STALL_SHARE
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from fleet.controller_state import ControllerState
 from fleet.model import ObservedNode, Owner, View, WorkerStatus, ZoneView
 from fleet.zones import Answer, Request, Verb
-from infra.gcp.failures import Failure, Kind
-from infra.nodes import Node
+from infra.google.failures import Failure, Kind
+from infra.slices.nodes import Node
 
 HOUR_S = 3600.0
 

@@ -23,11 +23,11 @@ from fleet.google import Google
 from fleet.model import ON_THE_WAY, TAKEN_AWAY, Owner
 from fleet.store import BucketStore
 from fleet.zones import Zones
-from infra import names
-from infra.nodes import Node
+from infra.core import names
+from infra.slices.nodes import Node
 from rehearsal.cloud.control import ControlError
-from rehearsal.cloud.service import JsonObject
-from rehearsal.cloud.tpu.nodes import Durations
+from rehearsal.cloud.core.errors import JsonObject
+from rehearsal.cloud.services.tpu.nodes import Durations
 
 LOOK_EVERY_S = 60.0  # as `fleet monitor` has it
 OWNER = Owner(names.labels(ENVIRONMENT, "tpu"), STACK)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from infra.cli import run
+from infra.engine.pulumi import run
 
 Main = Callable[[list[str]], int]
 

@@ -10,15 +10,16 @@ from typing import Any
 
 import yaml
 
-from infra import layers
-from infra import plan as planning
-from infra.builds import commands, render, running
-from infra.builds.access import applied
-from infra.builds.settings import BuildsSettings
-from infra.cli import confirm
+from infra.core import layer as core_layer
+from infra.engine import plan as planning
+from infra.engine.pulumi import confirm
+from infra.engine.settings import from_file
 from infra.errors import CommandError
-from infra.gcp.client import Client, RequestError
-from infra.settings import Settings, from_file
+from infra.google.client import Client, RequestError
+from infra.layers.builds import commands, render, running
+from infra.layers.builds.access import applied
+from infra.layers.builds.settings import BuildsSettings
+from infra.settings.schema import Settings
 from infra.settings.sources import ROOT
 
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     options = _parser().parse_args(arguments)
     settings = from_file(options.environment, root)
     if settings.get(BuildsSettings) is None:
-        raise CommandError(layers.off("builds", options.environment))
+        raise CommandError(core_layer.off("builds", options.environment))
     if options.command == "render":
         folder = root / commands.FOLDER / options.environment
         try:

@@ -9,24 +9,26 @@ import time
 from collections.abc import Sequence
 
 from cli import offline
-from infra import layers, run_price
 from infra.catalog import CATALOG
-from infra.cli import confirm
+from infra.core import layer as core_layer
+from infra.core.layer import up_command
+from infra.engine.pulumi import confirm
+from infra.engine.settings import from_file
 from infra.errors import CommandError
-from infra.gcp.client import Client, RequestError
-from infra.gcp.failures import Kind
-from infra.gcp.kubernetes import found
-from infra.gke import pools
-from infra.gke.settings import GkeSettings
-from infra.jobs.client import COMPLETED, ENDED, FAILED, QUEUED, Jobs, Status
-from infra.jobs.submission import Request, run_of, submission, team_of
-from infra.prices import dollars
-from infra.queue.kueue import PRIORITIES, Team
-from infra.queue.settings import QueueSettings
-from infra.queue.team import teams
-from infra.run_price import RunPrice
-from infra.settings import Settings, from_file
-from infra.settings.schema import FleetSettings
+from infra.google.client import Client, RequestError
+from infra.google.failures import Kind
+from infra.google.kubernetes import found
+from infra.layers.gke import pools
+from infra.layers.gke.settings import GkeSettings
+from infra.layers.queue.jobs.client import COMPLETED, ENDED, FAILED, QUEUED, Jobs, Status
+from infra.layers.queue.jobs.submission import Request, run_of, submission, team_of
+from infra.layers.queue.kueue import PRIORITIES, Team
+from infra.layers.queue.settings import QueueSettings
+from infra.layers.queue.team import teams
+from infra.prices import run as run_price
+from infra.prices.row import dollars
+from infra.prices.run import RunPrice
+from infra.settings.schema import FleetSettings, Settings
 
 _POLL_S = 2.0
 _LAST_LINES = 30  # of the worker that failed first
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"unrecognized arguments: {shlex.join(others)}{hint}")
     settings = from_file(options.environment)
     if settings.get(QueueSettings) is None:
-        raise CommandError(layers.off("queue", options.environment))
+        raise CommandError(core_layer.off("queue", options.environment))
     if options.command == "image":
         return offline.image(settings, options)
     if options.command == "tensorboard":
@@ -95,7 +97,7 @@ def _for_members(settings: Settings, refused: str, team: str | None = None) -> s
     return (
         f"{refused}\n"
         f"    fix: the platform engineer adds your account to the members of {team or 'a team'} in "
-        f"queue:teams, then {layers.up_command('queue', settings.environment)}"
+        f"queue:teams, then {up_command('queue', settings.environment)}"
     )
 
 
@@ -198,7 +200,7 @@ def _list(settings: Settings, options: argparse.Namespace) -> int:
     if not chosen:
         raise CommandError(
             "queue:teams has no team, so there are no jobs\n"
-            f"    fix: add one, then {layers.up_command('queue', settings.environment)}"
+            f"    fix: add one, then {up_command('queue', settings.environment)}"
         )
     every: list[tuple[str, Status]] = []
     refused = {}

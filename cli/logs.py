@@ -13,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from infra import names
+from infra.engine.settings import from_file
 from infra.errors import CommandError
-from infra.gcp.client import Client
-from infra.nodes import known_zones
-from infra.settings import Settings, from_file
-from infra.settings.schema import GcpSettings
+from infra.google.client import Client
+from infra.settings.schema import GcpSettings, Settings
 from infra.settings.sources import ROOT
+from infra.slices.names import LOG
+from infra.slices.nodes import known_zones
 
 LOGGING = "https://logging.googleapis.com"
 _UNITS = {"boot": "google-startup-scripts.service", "job": "tpu-job.service"}
@@ -139,7 +139,7 @@ def selected(project: str, **labels: str) -> str:
 
     https://cloud.google.com/logging/docs/view/logging-query-language
     """
-    parts = {"logName": f"projects/{project}/logs/{names.LOG}"}
+    parts = {"logName": f"projects/{project}/logs/{LOG}"}
     parts |= {
         f"labels.{key}": _UNITS.get(value, value) if key == "unit" else value for key, value in labels.items()
     }

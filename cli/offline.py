@@ -11,15 +11,16 @@ from pathlib import Path
 import yaml
 
 from infra.errors import CommandError
-from infra.gke import pools
-from infra.gke.settings import GkeSettings
-from infra.jobs import image as context
-from infra.jobs.jobset import Job, jobset
-from infra.jobs.submission import curves
-from infra.queue.settings import QueueSettings
-from infra.settings import Settings, commands, rules
-from infra.storage.settings import StorageSettings
-from infra.tpu.settings import TpuSettings
+from infra.layers.gke import pools
+from infra.layers.gke.settings import GkeSettings
+from infra.layers.queue.jobs.jobset import Job, jobset
+from infra.layers.queue.jobs.submission import curves
+from infra.layers.queue.settings import QueueSettings
+from infra.layers.storage.settings import StorageSettings
+from infra.publish import image as context
+from infra.settings import commands, rules
+from infra.settings.schema import Settings
+from infra.slices.settings import TpuSettings
 from workload.errors import ConfigError
 from workload.runs.location import RUN
 from workload.train.config import load

@@ -7,14 +7,16 @@ import json
 import time
 from collections.abc import Sequence
 
-from infra import layers
-from infra.cli import confirm
+from infra.core import layer as core_layer
+from infra.core.layer import up_command
+from infra.engine.pulumi import confirm
+from infra.engine.settings import from_file
 from infra.errors import CommandError
-from infra.gcp.client import Client
-from infra.pipeline import access, places, price
-from infra.pipeline.runs import GOOD, RUNNING, NoRunError, Run, Runs
-from infra.pipeline.settings import PipelineSettings
-from infra.settings import Settings, from_file
+from infra.google.client import Client
+from infra.layers.pipeline import access, places, price
+from infra.layers.pipeline.runs import GOOD, RUNNING, NoRunError, Run, Runs
+from infra.layers.pipeline.settings import PipelineSettings
+from infra.settings.schema import Settings
 
 _POLL_S = 5.0
 _GIB = 1 << 30
@@ -36,9 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     settings = from_file(options.environment)
     if settings.get(PipelineSettings) is None:
-        raise CommandError(layers.off("pipeline", options.environment))
+        raise CommandError(core_layer.off("pipeline", options.environment))
     if options.command == "publish":
-        from infra.pipeline.code import publish  # Google's libraries, which the others don't wait for
+        from infra.publish.pipeline import publish  # Google's libraries, which the others don't wait for
 
         return publish(settings, upload=not options.dry_run)
     runs = Runs(settings, Client(settings.project))
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(settings: Settings, runs: Runs, options: argparse.Namespace) -> int:
     desired = settings[PipelineSettings]
     if desired.code is None:
-        up = layers.up_command("pipeline", settings.environment)
+        up = up_command("pipeline", settings.environment)
         fix = f"tpu pipeline publish {settings.environment}, then {up}"
         raise CommandError(f"pipeline:code isn't set: a batch would find no code\n    fix: {fix}")
     folder, objects, size = runs.measure(options.folder)

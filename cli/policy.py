@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from infra import layers, plan, stacks
-from infra.cli import Pulumi
+from infra.core import layer as core_layer
+from infra.engine import layers, plan
+from infra.engine import updates as stacks
+from infra.engine.pulumi import Pulumi
+from infra.engine.settings import from_file
 from infra.errors import CommandError
 from infra.policy import RULES, Finding, Resource, findings, refuse_wrong_settings, terraform
-from infra.settings import from_file
 from infra.settings.schema import PolicySettings
 from infra.settings.sources import ROOT
 
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     on = [layer.name for layer in layers.on(settings)]
     asked = stacks.in_order(options.layers)
     if unknown := sorted(set(asked) - set(on)):
-        raise CommandError(layers.off(unknown[0], options.environment))
+        raise CommandError(core_layer.off(unknown[0], options.environment))
     if options.preview:
         states = plan.foreseen(options.environment, root, asked)
     else:

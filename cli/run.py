@@ -25,20 +25,26 @@ from fleet.controller import Observation
 from fleet.model import Condition
 from fleet.show import Spent
 from fleet.supervise import Supervisor
-from infra import nodes, prices, run_price
 from infra.catalog import CATALOG
-from infra.cli import confirm
+from infra.engine import prices
+from infra.engine.pulumi import confirm
+from infra.engine.settings import from_file
 from infra.errors import CommandError
-from infra.gcp import client
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Kind
+from infra.google import client
+from infra.google.client import RequestError
+from infra.google.failures import Kind
+from infra.layers.storage.settings import StorageSettings
+from infra.prices import run as run_price
+from infra.prices.row import dollars
+from infra.prices.run import RunPrice
 from infra.publish.__main__ import LOCKS, default_lock, publish
 from infra.publish.environment import Target
-from infra.run_price import RunPrice
-from infra.settings import Settings, from_file, rules
-from infra.settings.schema import FleetSettings
-from infra.storage.settings import StorageSettings
-from infra.tpu.settings import TpuSettings
+from infra.settings import rules
+from infra.settings.schema import FleetSettings, Settings
+from infra.slices import nodes
+from infra.slices import price as slices_price
+from infra.slices.price import at_dearest
+from infra.slices.settings import TpuSettings
 
 _LOOK_S, _POLL_S = 10.0, 2.0
 _PASSING = (Kind.TRANSIENT, Kind.RATE, Kind.UNKNOWN)
@@ -254,7 +260,7 @@ def _item(settings: Settings, options: argparse.Namespace, path: Path, found: Pr
 
 def _predicted(run: Supervisor, hours: float | None) -> RunPrice:
     """Its price wherever the slice may be made, at the dearest of these places."""
-    (row,) = prices.rows([prices.at_dearest(member) for member in run.fleet.members])
+    (row,) = slices_price.rows([at_dearest(member) for member in run.fleet.members])
     return run_price.of_hours(row.hourly, hours)
 
 
@@ -268,14 +274,14 @@ def _introduce(
 ) -> None:
     """What will be done, where, at what price."""
     (member,), bucket = run.fleet.members, run.fleet.settings[StorageSettings].bucket_name
-    (row,) = prices.rows([member])
+    (row,) = slices_price.rows([member])
     folder = item["checkpointFolder"]
     query = {"prefix": f"{folder}/", "fields": "items(name),nextPageToken", "maxResults": "1"}
     earlier = next(run.fleet.google.items(f"{client.STORAGE}/storage/v1/b/{bucket}/o", "items", query), None)
     zones = " or ".join([*item["zones"], *item.get("fallbackZones", ())])
     paid = "spot" if member.spot else "on demand"
     after = "deleted when it has ended" if options.stop_when_done else "stays up when it has ended"
-    there = f"${prices.dollars(row.hourly)} an hour{', is there already' if run.before else ''}"
+    there = f"${dollars(row.hourly)} an hour{', is there already' if run.before else ''}"
     left = ", where an earlier run has left something" if earlier else ""
     lines = {
         "program": found.why,

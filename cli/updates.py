@@ -9,14 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from infra import layers as declared
-from infra import plan as planning
-from infra import stacks
-from infra.cli import Pulumi, confirm
+from infra.engine import layers as declared
+from infra.engine import plan as planning
+from infra.engine import updates as stacks
+from infra.engine.pulumi import Pulumi, confirm
+from infra.engine.settings import from_file
 from infra.errors import CommandError
-from infra.settings import from_file
 from infra.settings.sources import ROOT
-from infra.tpu.settings import TpuSettings
+from infra.slices.settings import TpuSettings
 
 _WITHOUT_ASKING = ("--yes", "--skip-preview")
 _KEPT = {"storage": "the buckets stay, with all they hold"}

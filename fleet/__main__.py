@@ -30,20 +30,22 @@ from fleet.show import Rates
 from fleet.store import RENEW_S, BucketStore
 from fleet.supervise import take_down_ended
 from fleet.unit import unit
-from infra import names, prices
-from infra.cli import confirm, run
 from infra.doctor.checks import Target, checks
 from infra.doctor.report import healthy, run_checks, told
+from infra.engine.named import read_stack
+from infra.engine.prices import within_budget
+from infra.engine.pulumi import confirm, run
+from infra.engine.settings import from_file
 from infra.errors import InfraError
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
-from infra.named import read_stack
-from infra.nodes import Node, nodes
-from infra.prices import within_budget
-from infra.settings import from_file
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
+from infra.layers.storage.names import controller_account_email
+from infra.layers.storage.settings import StorageSettings
+from infra.layers.tpu.published import unpublished
+from infra.prices import table as prices_table
 from infra.settings.schema import FleetSettings, GcpSettings
-from infra.storage.settings import StorageSettings
-from infra.tpu.published import unpublished
+from infra.slices import price as slices_price
+from infra.slices.nodes import Node, nodes
 
 _POLL_S = 2.0
 T = TypeVar("T", Node, ObservedNode, Node | ObservedNode)
@@ -337,7 +339,7 @@ def _mend(
         for one in observation.decisions
         if one.member.key in due or one.action in (Action.WAIT, Action.HOLD)
     ]
-    shown += [prices.table(prices.rows(target))] if target else []
+    shown += [prices_table.table(slices_price.rows(target))] if target else []
     if observation.outdated:
         shown.append(
             f"  update   {', '.join(observation.outdated)}: new settings, taken over at the next boot"
@@ -426,9 +428,7 @@ def _complain(observation: Observation) -> int:
 def print_unit(options: argparse.Namespace) -> int:
     """Print a systemd unit that keeps a controller up on a machine with a checkout."""
     settings = from_file(options.environment)
-    account = (
-        names.controller_account_email(settings) if settings[StorageSettings].controller_account_id else ""
-    )
+    account = controller_account_email(settings) if settings[StorageSettings].controller_account_id else ""
     print(unit(options.environment, read_stack(options.environment).id, account), end="")
     return 0
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from fleet.errors import FleetError
 from fleet.google import Google
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Kind
+from infra.google.client import RequestError
+from infra.google.failures import Kind
 
 Item = Mapping[str, Any]
 STOP_WHEN_DONE = "stopWhenDone"

@@ -31,8 +31,8 @@ from fleet.model import (
 )
 from fleet.store import UnreachableError
 from fleet.zones import Answer, Request, Verb
-from infra.gcp.failures import Failure, Kind
-from infra.nodes import Node
+from infra.google.failures import Failure, Kind
+from infra.slices.nodes import Node
 
 _OF_A_BUNDLE = frozenset({"script", "bundle", "python", "environment", "launch"})
 """Stages of a boot that a bundle can fail."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet.errors import FleetError
 from fleet.model import Cause
-from infra.gcp.failures import FOR_PEOPLE, OF_ONE, Failure, Kind
+from infra.google.failures import FOR_PEOPLE, OF_ONE, Failure, Kind
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 900.0
 STACK_WAIT_S = 60.0  # after an update that couldn't begin, whoever's fault

@@ -26,9 +26,9 @@ from fleet.model import (
     WorkerStatus,
     ZoneView,
 )  # fmt: skip
-from infra import names
-from infra.gcp.failures import Kind
-from infra.nodes import Node
+from infra.google.failures import Kind
+from infra.slices.names import command_id
+from infra.slices.nodes import Node
 
 RERUN_FAILED = "rerun-failed"
 LIST_LAG_S = 120.0  # a list may be this old; a request about one node never is
@@ -85,7 +85,7 @@ def decide(
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
-        status = view.status(observed, names.command_id(member.run or "")) if observed else None
+        status = view.status(observed, command_id(member.run or "")) if observed else None
         desired = _desired(member, observed, status, reporting, now_s, limits)
         desired = replace(desired, status=status, instance=observed.instance if observed else "")
         if observed and observed.zone not in (member.home, *member.others, *member.spread):

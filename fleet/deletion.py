@@ -8,8 +8,8 @@ from fleet.controller import Store
 from fleet.controller_state import ControllerState
 from fleet.google import Google
 from fleet.model import ObservedNode, View
-from infra.gcp.client import RequestError
-from infra.nodes import Node
+from infra.google.client import RequestError
+from infra.slices.nodes import Node
 
 _POLL_S = 2.0
 Doomed = Node | ObservedNode

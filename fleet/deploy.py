@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from fleet.controller import Controller
 from fleet.errors import FleetError
 from fleet.model import Condition
-from infra.nodes import Node
+from infra.slices.nodes import Node
 
 _POLL_S = 5.0
 

@@ -9,12 +9,12 @@ from fleet.google import Google
 from fleet.members import orphans, placed
 from fleet.model import ObservedNode, Owner, View, ZoneView
 from fleet.store import leader_of
-from infra import names
+from infra.core import names
+from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.report import Check
-from infra.named import LAYER, read_stack
-from infra.nodes import nodes
-from infra.settings import Settings
-from tools.doctor import MISSING, OK, OPTIONAL, Finding
+from infra.engine.named import LAYER, read_stack
+from infra.settings.schema import Settings
+from infra.slices.nodes import nodes
 
 
 def checks(settings: Settings, google: Google) -> list[tuple[str, Check]]:

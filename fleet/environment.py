@@ -19,14 +19,16 @@ from fleet.named import NamedSlices
 from fleet.roster import members
 from fleet.store import BucketStore, ReadOnlyStore
 from fleet.zones import Answer, Request, Verb, Zones
-from infra import names
-from infra.gcp.client import RequestError
-from infra.named import LAYER, StackState, read_stack
-from infra.nodes import Node, nodes
-from infra.settings import Settings, from_file
-from infra.settings.schema import FleetSettings
-from infra.storage.settings import StorageSettings
-from infra.tpu.request import member_request
+from infra.core import names
+from infra.engine.named import LAYER, StackState, read_stack
+from infra.engine.settings import from_file
+from infra.google.client import RequestError
+from infra.layers.storage.names import controller_bucket
+from infra.layers.storage.settings import StorageSettings
+from infra.layers.tpu.request import member_request
+from infra.settings.schema import FleetSettings, Settings
+from infra.slices.names import member_labels
+from infra.slices.nodes import Node, nodes
 
 _WITHOUT_SLICES = ("delete", "list", "status")  # what they are about may be orphans alone
 
@@ -92,7 +94,7 @@ class Environment:
         """What a member is created from."""
         assert node.member is not None, "Pulumi makes named slices"
         environment = self.settings.environment
-        ours = names.member_labels(environment, node.slice, node.member, self.stack.id)
+        ours = member_labels(environment, node.slice, node.member, self.stack.id)
         labels = {**node.labels, **ours, "bundle": node.bundle_label}
         body = member_request(self.settings, node, labels)
         content = json.dumps(body["metadata"], sort_keys=True)
@@ -168,7 +170,7 @@ def google_of(settings: Settings) -> Google:
     return Google(
         settings.project,
         settings[StorageSettings].bucket_name,
-        names.controller_bucket(settings),
+        controller_bucket(settings),
     )
 
 

@@ -19,9 +19,9 @@ import requests
 
 from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
-from infra.gcp import client
-from infra.gcp.client import Client, RequestError, or_none
-from infra.gcp.failures import Failure, Kind, classify
+from infra.google import client
+from infra.google.client import Client, RequestError, or_none
+from infra.google.failures import Failure, Kind, classify
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from fleet.errors import FleetError
 from fleet.members import placed
 from fleet.model import View
 from fleet.ssh import Report, Ssh, Worker
-from infra.cli import confirm
-from infra.nodes import Node
+from infra.engine.pulumi import confirm
 from infra.settings.schema import FleetSettings, GcpSettings
+from infra.slices.nodes import Node
 
 _STOP, _START = "sudo systemctl stop tpu-job", "sudo systemctl start tpu-job"
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import count
 
 from fleet.model import TAKEN_AWAY, ObservedNode, Owner, View
-from infra import names
-from infra.nodes import Node
+from infra.slices.names import fleet_member
+from infra.slices.nodes import Node
 
 Placements = Mapping[str, tuple[str, str]]
 """By a member's key, zone and name of the node that was asked for."""
@@ -55,7 +55,7 @@ def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], asked: Pl
     home = next((one for one in wanted if one.key == node.key and one.zone == zone), None)
     if home and home.name not in taken:
         return home
-    free = (names.fleet_member(zone, number) for number in count())
+    free = (fleet_member(zone, number) for number in count())
     return replace(node, zone=zone, name=next(name for name in free if name not in taken))
 
 

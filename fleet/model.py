@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from infra.gcp.failures import Failure
-from infra.nodes import Node
+from infra.google.failures import Failure
+from infra.slices.nodes import Node
 
 TAKEN_AWAY = frozenset({"PREEMPTED", "TERMINATED"})
 """The states in which Google has taken a node's machines away for good; it must be deleted to come back."""

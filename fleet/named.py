@@ -1,4 +1,4 @@
-"""Slices that people name: Pulumi makes them, so Pulumi makes them again (infra/named.py).
+"""Slices that people name: Pulumi makes them, so Pulumi makes them again (infra/engine/named.py).
 
 The node of one that Google took away is deleted through the API first. The update runs in a process of its
 own, out of reach of Ctrl+C: it is never left half done.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import IO
 
 from fleet.zones import Answer, Request
-from infra.gcp.failures import Failure, Kind
+from infra.google.failures import Failure, Kind
 from infra.settings.sources import ROOT
 
 
@@ -37,7 +37,7 @@ class NamedSlices:
             found = _answers(requests, child.returncode, output)
         if self._waiting and self._running is None:
             output = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has ended
-            line = [sys.executable, "-m", "infra.named", self._environment]
+            line = [sys.executable, "-m", "infra.engine.named", self._environment]
             child = subprocess.Popen(
                 [*line, *(one.node.name for one in self._waiting)], cwd=ROOT, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True,

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from fleet.model import Condition
 from fleet.show import Row, in_time
-from infra import names
+from infra.slices.names import LOG
 
 REFRESH_S = 5
 _BADGES = {
@@ -115,7 +115,7 @@ def _logs(node: str, project: str) -> str:
     """A link to what a node's hosts printed: https://cloud.google.com/logging/docs/view/query-library"""
     if not project:
         return ""
-    query = f'logName="projects/{project}/logs/{names.LOG}" AND labels.node="{node}"'
+    query = f'logName="projects/{project}/logs/{LOG}" AND labels.node="{node}"'
     url = f"https://console.cloud.google.com/logs/query;query={quote(query, safe='')}?project={project}"
     return f' · <a href="{escape(url)}">logs</a>'
 

@@ -17,10 +17,9 @@ from typing import Any
 from fleet.errors import FleetError
 from fleet.model import View
 from fleet.ssh import Ending, Report, Ssh, Worker, workers
-from infra.gcp.failures import Kind, classify
-from infra.nodes import Node
-from infra.settings import Settings
-from infra.settings.schema import FleetSettings
+from infra.google.failures import Kind, classify
+from infra.settings.schema import FleetSettings, Settings
+from infra.slices.nodes import Node
 
 _PROBE_S = 60  # for a command that does nothing
 _PROBES, _PAUSE_S = 3, 2.0

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from fleet.errors import FleetError
-from infra.nodes import Node, nodes
-from infra.settings import Settings
+from infra.settings.schema import Settings
+from infra.slices.nodes import Node, nodes
 
 
 def members(

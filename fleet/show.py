@@ -16,8 +16,8 @@ from rich.text import Text
 from fleet.controller import Observation
 from fleet.model import Condition, Decision, ObservedNode, WorkerStatus
 from infra.catalog import CATALOG
-from infra.nodes import Node
-from infra.prices import total
+from infra.prices.row import total
+from infra.slices.nodes import Node
 
 _RATE_OVER_S = 600.0
 _ANY_WIDTH = 10_000

@@ -18,8 +18,8 @@ from pathlib import Path
 from threading import Lock
 
 from fleet.errors import FleetError
-from infra.nodes import Node
 from infra.settings.schema import LOGIN
+from infra.slices.nodes import Node
 
 # $0 is the mark, $1 the command, $2 seconds until the host ends it. An empty line keeps the last word apart
 # from output that ends without one.

@@ -15,8 +15,8 @@ from typing import Any
 from fleet.controller_state import ControllerState, parse
 from fleet.errors import FleetError
 from fleet.google import Google
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Kind
+from infra.google.client import RequestError
+from infra.google.failures import Kind
 
 RENEW_S, EXPIRES_S = 60.0, 180.0
 

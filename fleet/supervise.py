@@ -19,9 +19,9 @@ from fleet.model import Action, Condition, Decision, ObservedNode
 from fleet.roster import members
 from fleet.show import unanswered
 from fleet.store import BucketStore, LeaseHeldError, UnreachableError
+from infra.engine.named import read_stack
+from infra.engine.settings import from_file
 from infra.errors import InfraError
-from infra.named import read_stack
-from infra.settings import from_file
 
 Say = Callable[[str], None]
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from fleet.model import GOING, TAKEN_AWAY, Claim, ObservedNode, Owner
 from fleet.proof import Attested, objection
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
-from infra.nodes import Node
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
+from infra.slices.nodes import Node
 
 _AT_ONCE = 8  # requests of one zone
 

@@ -5,9 +5,11 @@ import json
 import sys
 from pathlib import Path
 
-from infra import grants, layers, plan, refusals, stacks
-from infra.cli import run
-from infra.prices import show
+from infra.doctor import grants
+from infra.engine import layers, plan, refusals
+from infra.engine import updates as stacks
+from infra.engine.prices import show
+from infra.engine.pulumi import run
 from infra.settings.sources import ROOT
 
 

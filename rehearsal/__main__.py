@@ -245,7 +245,7 @@ def _shell(arguments: argparse.Namespace, narrator: Narrator) -> int:
 
 _HINTS = """\
 Google's host names lead to the emulated cloud here, and nothing leads out. Try
-  pulumi -C infra/storage up -s {env}          then infra/network, infra/data
+  pulumi -C infra/layers/storage up -s {env}          then infra/layers/network, infra/layers/data
   tpu publish {env}                then `pulumi up -s {env}` at the root
   ssh tpu-{env}-w0                             once the slice is up, in `shell --as ml-engineer`
   gcloud storage ls, curl, any Google client; `exit` leaves"""

@@ -20,15 +20,15 @@ import yaml  # noqa: E402
 from cli.__main__ import COMMANDS, SUBCOMMANDS  # noqa: E402
 from infra.catalog import CATALOG, SliceType  # noqa: E402
 from infra.catalog.book import BOOK, Entry  # noqa: E402
-from infra.layers import layers  # noqa: E402
-from infra.monitoring.alerts import ALERTS  # noqa: E402
-from infra.monitoring.metrics import METRICS  # noqa: E402
-from infra.outputs import declared  # noqa: E402
+from infra.core.outputs import declared  # noqa: E402
+from infra.engine.layers import layers  # noqa: E402
+from infra.layers.monitoring.alerts import ALERTS  # noqa: E402
+from infra.layers.monitoring.metrics import METRICS  # noqa: E402
 from infra.policy import RULES  # noqa: E402
-from infra.settings.table import tables  # noqa: E402
-from rehearsal.standin import document  # noqa: E402
 from tools import gke_inputs, pipeline_grants, role_tables, update_kills  # noqa: E402
+from tools import provider_docs as document  # noqa: E402
 from tools.blocks import filled  # noqa: E402
+from tools.settings_tables import tables  # noqa: E402
 from workload.model.points import ELSEWHERE, END_POINTS, POINTS  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -126,10 +126,10 @@ def outputs() -> str:
 def policy_rules() -> str:
     """Every rule, with the same one of checkov and of the CIS benchmark."""
     named = sum("CKV" in one.maps for one in RULES)
-    reasons = len(yaml.safe_load((ROOT / "tests/infra/checkov.yaml").read_text(encoding="utf-8")))
+    reasons = len(yaml.safe_load((ROOT / "tests/infra/policy/checkov.yaml").read_text(encoding="utf-8")))
     counted = (
         f"{len(RULES)} rules, {named} of which name a check of checkov's. Of checkov's own checks {reasons} "
-        "find something in\nthe layers, each with a reason (tests/infra/checkov.yaml)."
+        "find something in\nthe layers, each with a reason (tests/infra/policy/checkov.yaml)."
     )
     lines = [counted, "", "| rule | what holds | declare | as |", "| --- | --- | --- | --- |"]
     lines += [f"| {one.id} | {one.about} | {one.fix} | {one.maps} |" for one in RULES]

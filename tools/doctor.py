@@ -16,46 +16,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
+from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding, table
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV_BIN = ROOT / ".venv" / "bin"
-OK, MISSING, OPTIONAL = "ok", "missing", "optional"
-
-
-_GREEN, _RED, _YELLOW = 32, 31, 33
-_COLOURS = {OK: _GREEN, MISSING: _RED}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the table; `fix` is empty when there is nothing to do."""
-
-    what: str
-    state: str
-    found: str
-    fix: str = ""
-
-
-def table(findings: Sequence[Finding]) -> str:
-    """A line for each finding, and a line for what to do about it."""
-    width = max(len(finding.what) for finding in findings)
-    lines = []
-    for finding in findings:
-        lines.append(f"  {coloured(finding.state)}  {finding.what:<{width}}  {finding.found}")
-        if finding.fix:
-            lines.append(f"  {'':<8}  {'':<{width}}  fix: {finding.fix}")
-    return "\n".join(lines)
-
-
-def coloured(state: str) -> str:
-    """A state in eight columns, in its colour on a terminal that wants any (https://no-color.org)."""
-    text = f"{state:<8}"
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return text
-    return f"\x1b[{_COLOURS.get(state, _YELLOW)}m{text}\x1b[0m"
 
 
 def output_of(*command: str) -> str | None:
@@ -148,7 +116,7 @@ def plugin(package: str) -> Finding:
         )
         return Finding(what, OPTIONAL, found, fix)
     with executable.open("rb") as file:
-        if b"rehearsal.standin serve" in file.read(1024):
+        if b"rehearsal.providers.gcp serve" in file.read(1024):
             fix = f"remove {executable.parent}, then {fix}"
             return Finding(what, OPTIONAL, f"v{version}, but it is the stand-in", fix)
     return Finding(what, OK, f"v{version}")

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from infra.gcp.failures import FOR_PEOPLE, Kind, fix_of
+from infra.google.failures import FOR_PEOPLE, Kind, fix_of
 from tools.blocks import filled
 
 PAGE = Path(__file__).parents[1] / "docs" / "fleet.md"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from infra.gke.settings import PoolSettings
-from infra.layers import section_classes
+from infra.engine.layers import section_classes
+from infra.layers.gke.settings import PoolSettings
 from infra.settings.schema import keys_of
-from infra.settings.table import default_of
+from tools.settings_tables import default_of
 
 # Input → its default there, our settings, and what is otherwise.
 INPUTS: Mapping[str, tuple[str, tuple[str, ...], str]] = {

@@ -11,11 +11,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from infra.pipeline import access
-from infra.pipeline.settings import SMALL_ROLE, TRAININGS, WORKER, PipelineSettings
-from infra.settings import Settings
-from infra.settings.schema import GcpSettings
-from infra.storage.settings import StorageSettings
+from infra.layers.pipeline import access
+from infra.layers.pipeline.settings import SMALL_ROLE, TRAININGS, WORKER, PipelineSettings
+from infra.layers.storage.settings import StorageSettings
+from infra.settings.schema import GcpSettings, Settings
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks/results/pipeline_grants.json"
 """What `python -m tests.proofs grants` has found."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.gcp.roles import ACCOUNTS, Role, roles
-from infra.layers import layers
-from infra.outputs import camel_case
+from infra.engine.layers import layers
+from infra.engine.roles import ACCOUNTS, roles
+from infra.google.role import Role
+from infra.settings.spelling import camel_case
 
 _TITLES = (
     "A platform engineer, who brings layers up and down:",

@@ -75,7 +75,7 @@ setup_python() {
   launcher bin/tpu cli.__main__
   launcher bin/workload workload.__main__
   # Not on people's PATH: they have Google's own.
-  launcher libexec/gke-gcloud-auth-plugin infra.gcp.exec_credential
+  launcher libexec/gke-gcloud-auth-plugin infra.google.exec_credential
 }
 
 # A program of the project: of the checkout around the working directory, else of the one whose .venv it is
@@ -107,7 +107,7 @@ setup_spark() {
   echo "$venv/bin/python"
 }
 
-# checkov, for tests/infra/test_checkov.py and `tpu policy --terraform`. Prints its program, last of all.
+# checkov, for tests/infra/policy/test_checkov.py and `tpu policy --terraform`. Prints its program, last of all.
 setup_checkov() {
   make_venv tools/checkov/requirements.txt "about 1 min, 0.3 GB"
   echo "$venv/bin/checkov"

@@ -5,7 +5,7 @@
     TPU VM    the boot's stage `environment`: `workload host place`, from what the metadata says of the host
     slices    of a job on TPU VMs: its barrier (workload/host/places.py), once worker 0's address is known
     JobSet    `workload launch -- PROGRAM`, from JOB_SLICE, JOB_WORKER, JOB_SLICES, JOB_HOSTS, JOB_COORDINATOR
-              (infra/jobs/jobset.py)
+              (infra/layers/queue/jobs/jobset.py)
 
 `workload launch -- workload train tiny.toml` starts a program anywhere: variables that are set, it leaves as
 they are.

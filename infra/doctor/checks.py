@@ -13,26 +13,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from infra import layers, names
 from infra.catalog import CATALOG
-from infra.cli import Pulumi
+from infra.core import layer as core_layer
+from infra.core.layer import Layer, up_command
 from infra.doctor import quotas
+from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
+from infra.doctor.grants import command
 from infra.doctor.report import Check
+from infra.engine import layers
+from infra.engine.pulumi import Pulumi
+from infra.engine.recovery.settle import settle_command, unsettled
+from infra.engine.roles import ML, roles
 from infra.errors import CommandError
-from infra.gcp import client
-from infra.gcp.client import NOBODY, Client, RequestError, or_none
-from infra.gcp.failures import Kind, fix_of
-from infra.gcp.roles import ML, On, Role, roles
-from infra.grants import command
-from infra.jobs import handoff
-from infra.nodes import Node
-from infra.pipeline.settings import PipelineSettings
-from infra.settings import Settings
-from infra.settle import settle_command, unsettled
-from infra.storage.settings import StorageSettings
-from infra.tpu.published import unpublished
-from infra.tpu.settings import TpuSettings
-from tools.doctor import MISSING, OK, OPTIONAL, Finding
+from infra.google import client
+from infra.google.client import NOBODY, Client, RequestError, or_none
+from infra.google.failures import Kind, fix_of
+from infra.google.role import On, Role
+from infra.layers.pipeline import handoff
+from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.storage.names import controller_bucket, service_account_email
+from infra.layers.storage.settings import StorageSettings
+from infra.layers.tpu.published import unpublished
+from infra.settings.schema import Settings
+from infra.slices.nodes import Node
+from infra.slices.settings import TpuSettings
 
 _USERINFO = "https://openidconnect.googleapis.com/v1/userinfo"
 _USAGE = "https://serviceusage.googleapis.com/v1"
@@ -55,12 +59,12 @@ class Target:
 
     def up(self, layer: str) -> str:
         """The command that brings a layer up."""
-        return layers.up_command(layer, self.settings.environment)
+        return up_command(layer, self.settings.environment)
 
 
 def checks(target: Target) -> list[tuple[str, Check]]:
     """All of them, each with the name that it stands under."""
-    project, email = target.google.project, names.service_account_email(target.settings)
+    project, email = target.google.project, service_account_email(target.settings)
     on = layers.on(target.settings)
     off = [layer for layer in layers.layers() if layer not in on]
     zones = sorted({zone for one in target.needed for zone in (*one.places, *one.spread)})
@@ -84,7 +88,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
             f"iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}:testIamPermissions", email,
         )),
         ("bucket", bucket("checkpoint bucket", target.settings[StorageSettings].bucket_name)),
-        ("controller's bucket", bucket("controller's bucket", names.controller_bucket(target.settings))),
+        ("controller's bucket", bucket("controller's bucket", controller_bucket(target.settings))),
         ("bundle", partial(_bundle, target)),
         *((f"stack {layer.name}", partial(_stack, target, layer.name)) for layer in on),
         *((f"stack {layer.name}", partial(_off, target, layer.name)) for layer in off),
@@ -180,11 +184,11 @@ def _off(target: Target, layer: str, what: str) -> Iterator[Finding]:
     except CommandError:
         return  # the layers that are on say so
     if held:
-        output, _, fix = layers.off(layer, environment).partition("\n    fix: ")
+        output, _, fix = core_layer.off(layer, environment).partition("\n    fix: ")
         yield Finding(what, OPTIONAL, f"holds {held} resources, and {output}", fix)
 
 
-def _unheld(target: Target, layer: layers.Layer, what: str) -> Iterator[Finding]:
+def _unheld(target: Target, layer: Layer, what: str) -> Iterator[Finding]:
     """What a killed command, a lost state or somebody else's left at Google under a name of ours."""
     environment = target.settings.environment
     pulumi = Pulumi(environment)

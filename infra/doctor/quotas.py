@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from infra.catalog import region_of
+from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.report import UNKNOWN
-from infra.gcp.client import Client
-from infra.gcp.failures import Kind, fix_of
-from infra.gcp.quotas import Quota, Use, chips
-from infra.nodes import Node
-from tools.doctor import MISSING, OK, OPTIONAL, Finding
+from infra.google.client import Client
+from infra.google.failures import Kind, fix_of
+from infra.google.quotas import Quota, Use, chips
+from infra.slices.nodes import Node
 
 UNLIMITED = -1
 _METRICS = "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/{}/consumerQuotaMetrics"

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding, table
 from infra.errors import InfraError
-from infra.gcp.client import RequestError
-from tools.doctor import MISSING, OK, OPTIONAL, Finding, table
+from infra.google.client import RequestError
 
 UNKNOWN = "unknown"
 _AT_ONCE = 8

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from infra import names
-from infra.pipeline.settings import PipelineSettings
+from infra.layers.pipeline.names import scratch_bucket
+from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.storage.names import controller_bucket, steps_bucket
+from infra.layers.storage.settings import StorageSettings
 from infra.policy.rule import Check, Resource, Rule, literal
-from infra.settings import Settings
-from infra.storage.settings import StorageSettings
+from infra.settings.schema import Settings
 
 _BUCKET = ("gcp:storage/bucket:Bucket",)
 _MEMBERS = ("gcp:*Member", "gcp:*Binding")
@@ -14,7 +15,7 @@ _WEEK_S = 7 * 86400
 
 
 def _recoverable(one: Resource, settings: Settings) -> Iterator[str]:
-    if one.inputs.get("name") in (*_passing(settings), names.controller_bucket(settings)):
+    if one.inputs.get("name") in (*_passing(settings), controller_bucket(settings)):
         return  # written anew all the time: PL10
     seconds = one.get("softDeletePolicy.retentionDurationSeconds")
     # Google's default is a week.
@@ -32,11 +33,11 @@ def _rewritten(one: Resource, settings: Settings) -> Iterator[str]:
 
 def _passing(settings: Settings) -> tuple[str, ...]:
     """Buckets of what is recreated if it is lost, and removed all the time."""
-    return (names.steps_bucket(settings), *_scratch(settings))
+    return (steps_bucket(settings), *_scratch(settings))
 
 
 def _scratch(settings: Settings) -> tuple[str, ...]:
-    return (names.scratch_bucket(settings),) if PipelineSettings in settings.sections else ()
+    return (scratch_bucket(settings),) if PipelineSettings in settings.sections else ()
 
 
 def _ends(one: Resource, settings: Settings) -> Iterator[str]:
@@ -53,7 +54,7 @@ def _public(one: Resource, _: Settings) -> Iterator[str]:
 
 def _encrypted(one: Resource, settings: Settings) -> Iterator[str]:
     key, found = settings[StorageSettings].kms_key, one.get("encryption.defaultKmsKeyName")
-    ours = (settings[StorageSettings].bucket_name, names.steps_bucket(settings))
+    ours = (settings[StorageSettings].bucket_name, steps_bucket(settings))
     if key and one.inputs.get("name") in ours and found != key:
         yield f"encryption.defaultKmsKeyName: {found or 'nothing'}"
 
@@ -80,7 +81,7 @@ def _any_website(one: Resource, _: Settings) -> Iterator[str]:
 
 
 def _stays_readable(one: Resource, settings: Settings) -> Iterator[str]:
-    if one.inputs.get("name") not in (settings[StorageSettings].bucket_name, names.steps_bucket(settings)):
+    if one.inputs.get("name") not in (settings[StorageSettings].bucket_name, steps_bucket(settings)):
         return
     for rule in one.inputs.get("lifecycleRules") or ():
         if rule.get("action", {}).get("type") == "SetStorageClass":

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from infra.policy.rule import Resource, Rule, every, given, literal
-from infra.settings import Settings
+from infra.settings.schema import Settings
 
 _CLUSTER = ("gcp:container/cluster:Cluster",)
 _POOL = ("gcp:container/nodePool:NodePool",)

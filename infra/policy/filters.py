@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from infra.monitoring.facts import RESOURCE_LABELS
+from infra.layers.monitoring.facts import RESOURCE_LABELS
 from infra.policy.rule import Resource, Rule
-from infra.settings import Settings
+from infra.settings.schema import Settings
 
 _ALERT = ("gcp:monitoring/alertPolicy:AlertPolicy",)
 _DASHBOARD, _METRIC = "gcp:monitoring/dashboard:Dashboard", "gcp:logging/metric:Metric"
@@ -87,5 +87,5 @@ RULES = (
          'a filter with one metric.type="…", and COMPARISON_GT or COMPARISON_LT', "", _one_metric),
     Rule("PL21", (*_ALERT, _DASHBOARD, _METRIC),
          "a filter names a resource that there is, and labels that it has",
-         "those of infra/monitoring/facts.toml; it knows the services of these stacks", "", _exists),
+         "those of infra/layers/monitoring/facts.toml; it knows the services of these stacks", "", _exists),
 )  # fmt: skip

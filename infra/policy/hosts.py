@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from infra.policy.rule import Resource, Rule, forbidden, given, literal
-from infra.settings import Settings
-from infra.settings.rules import is_runtime
+from infra.settings.schema import Settings
+from infra.slices.runtime import is_runtime
 
 _VM = ("gcp:tpu/v2Vm:V2Vm",)
 # Google's and GitHub's tokens, private keys, and words that are followed by one.

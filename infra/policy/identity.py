@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 
-from infra import names
-from infra.builds.settings import BuildsSettings
-from infra.gcp.roles import BASIC
-from infra.gke.settings import GkeSettings
-from infra.pipeline import places
-from infra.pipeline.settings import PipelineSettings
+from infra.core import names
+from infra.google.role import BASIC
+from infra.layers.builds.settings import BuildsSettings
+from infra.layers.gke.settings import GkeSettings
+from infra.layers.pipeline import places
+from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.storage.names import controller_account_email, service_account_email
+from infra.layers.storage.settings import StorageSettings
 from infra.policy.rule import Check, Resource, Rule, forbidden
-from infra.settings import Settings
-from infra.storage.settings import StorageSettings
+from infra.settings.schema import Settings
 
 _PROJECT = ("gcp:projects/iAMMember:IAMMember",)
 _IMPERSONATION = (
@@ -83,9 +84,9 @@ _RUNS_AS = {
 
 def _accounts(settings: Settings) -> Mapping[str, str]:
     """The accounts of an environment, each with its component."""
-    found = {names.service_account_email(settings): _HOSTS}
+    found = {service_account_email(settings): _HOSTS}
     if settings[StorageSettings].controller_account_id:
-        found[names.controller_account_email(settings)] = "the fleet controller"
+        found[controller_account_email(settings)] = "the fleet controller"
     if settings.get(PipelineSettings):
         found |= {places.account(settings, which): which for which in places.ACCOUNTS}
     ids = {}

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from infra.names import IAP_RANGE
+from infra.layers.network.names import IAP_RANGE
 from infra.policy.rule import Resource, Rule, literal
-from infra.settings import Settings
+from infra.settings.schema import Settings
 
 _FIREWALL = ("gcp:compute/firewall:Firewall",)
 _SUBNET = ("gcp:compute/subnetwork:Subnetwork",)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from infra.monitoring.settings import MonitoringSettings
-from infra.pipeline import facts, places
-from infra.pipeline.settings import PipelineSettings
+from infra.layers.monitoring.settings import MonitoringSettings
+from infra.layers.pipeline import facts, places
+from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.storage.settings import StorageSettings
 from infra.policy.rule import STACK, Resource, Rule, forbidden, nothing
-from infra.settings import Settings
-from infra.storage.settings import StorageSettings
+from infra.settings.schema import Settings
 
 _OBJECT = ("gcp:storage/bucketObject:BucketObject",)
 _WORKS_THERE = {
@@ -200,7 +200,7 @@ RULES = (
          "a function's source is an object that its own stack uploads, and has uploaded before",
          "a gcp.storage.BucketObject, and its name as storage_source.object", "", nothing, _uploaded),
     Rule("PL19", ("gcp:cloudfunctionsv2/function:Function",),
-         "a function's Python is supported for years", "one of infra/pipeline/facts.toml", "", _offered),
+         "a function's Python is supported for years", "one of pipeline/facts.toml", "", _offered),
     Rule("PL8", ("gcp:logging/metric:Metric",),
          "a label of a metric has few values, since each is a time series of its own",
          "a label of the entry, or REGEXP_EXTRACT of a known word", "", _few_values),

@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from infra.errors import InfraError
+from infra.layers.tpu import startup
 from infra.publish import bytecode, code, interpreter, requirements, wheels
 from infra.publish.bundle import Bundle, assemble
 from infra.publish.environment import Target, target_of
 from infra.publish.errors import PublishError
 from infra.publish.upload import Upload, upload
 from infra.settings.record import record
-from infra.tpu import startup
 
 __all__ = ["main"]
 

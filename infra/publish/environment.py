@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.settings import from_file
-from infra.storage.settings import StorageSettings
-from infra.tpu.settings import TpuSettings
+from infra.engine.settings import from_file
+from infra.layers.storage.settings import StorageSettings
+from infra.slices.settings import TpuSettings
 
 __all__ = ["Target", "target_of"]
 

@@ -13,9 +13,9 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from infra import names
 from infra.publish.bundle import Bundle, BundleFile
 from infra.publish.errors import PublishError
+from infra.slices.names import BLOBS, bundle_blob, bundle_manifest
 
 __all__ = ["Upload", "upload"]
 
@@ -42,7 +42,7 @@ def upload(bundle: Bundle, bucket_name: str, progress: Callable[[int, int], None
     except NotFound as error:
         raise PublishError(
             f"storage:bucketName: there is no bucket '{bucket_name}': bring up the storage layer first "
-            "(pulumi -C infra/storage up)"
+            "(pulumi -C infra/layers/storage up)"
         ) from error
     except Forbidden as error:
         raise PublishError(
@@ -58,14 +58,14 @@ def upload(bundle: Bundle, bucket_name: str, progress: Callable[[int, int], None
 
 def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int], None]) -> Upload:
     there = {
-        blob.name.removeprefix(names.BLOBS): blob.size
-        for blob in bucket.list_blobs(prefix=names.BLOBS, fields="items(name,size),nextPageToken")
+        blob.name.removeprefix(BLOBS): blob.size
+        for blob in bucket.list_blobs(prefix=BLOBS, fields="items(name,size),nextPageToken")
     }
     blobs = {file.sha256: file for file in bundle.files}
     for sha256, file in blobs.items():
         if sha256 in there and there[sha256] != file.size_bytes:
             raise PublishError(
-                f"gs://{bucket.name}/{names.bundle_blob(sha256)} has {there[sha256]} bytes, {file.path} has "
+                f"gs://{bucket.name}/{bundle_blob(sha256)} has {there[sha256]} bytes, {file.path} has "
                 f"{file.size_bytes}: someone overwrote it; find out who, delete it and publish again"
             )
     missing = [file for sha256, file in blobs.items() if sha256 not in there]
@@ -84,14 +84,14 @@ def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    manifest = bucket.blob(names.bundle_manifest(bundle.id))
+    manifest = bucket.blob(bundle_manifest(bundle.id))
     with contextlib.suppress(PreconditionFailed):  # published before
         manifest.upload_from_string(bundle.manifest, "text/plain", if_generation_match=0, retry=DEFAULT_RETRY)
     return Upload(len(missing), total, len(blobs) - len(missing))
 
 
 def _create(bucket: storage.Bucket, file: BundleFile) -> None:
-    blob = bucket.blob(names.bundle_blob(file.sha256))
+    blob = bucket.blob(bundle_blob(file.sha256))
     with contextlib.suppress(PreconditionFailed):  # another publish was faster, with the same content
         blob.upload_from_filename(
             str(file.source), "application/octet-stream", if_generation_match=0, retry=DEFAULT_RETRY

@@ -7,18 +7,15 @@ file. So there is one way in, with or without Pulumi.
 from __future__ import annotations
 
 import json
-import re
 import types
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field
 from difflib import get_close_matches
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from infra import layers
-from infra.errors import Problem, SettingsError
-from infra.settings import labels, rules
-from infra.settings.schema import Settings, keys_of, record_of
+from infra.errors import Problem
+from infra.settings.schema import RecordRule, keys_of, record_of
 
 T = TypeVar("T")
 SHOWN_CHARACTERS = 80
@@ -35,7 +32,7 @@ class _WrongTypeError(Exception):
 class Parser:
     """Reads one environment's settings; `problems` grows, `broken` holds the paths that have no value."""
 
-    def __init__(self, record_rules: Mapping[type, layers.RecordRule], problems: Sequence[Problem]) -> None:
+    def __init__(self, record_rules: Mapping[type, RecordRule], problems: Sequence[Problem]) -> None:
         """`record_rules`: see `Layer`, of all layers. `problems` are known from reading."""
         self.record_rules = record_rules
         self.problems = [*problems]
@@ -160,73 +157,6 @@ class Parser:
                 self.problems.extend(problems)
             found.append(one)
         return tuple(found)
-
-
-def parse(
-    environment: str, values: Mapping[str, str], source: str, problems: Sequence[Problem] = ()
-) -> Settings:
-    """Settings from `values` ("storage:bucketName" → text), whose `problems` of reading are known.
-
-    A layer that isn't always on is on where the file has a setting of it, good or not. Raises SettingsError
-    with every problem.
-    """
-    classes, every = layers.section_classes(), layers.layers()
-    rules_of = {kind: rule for layer in every for kind, rule in layer.record_rules.items()}
-    parser = Parser(rules_of, problems)
-    raw: dict[str, dict[str, str]] = {name: {} for name in classes}
-    for path, value in sorted(values.items()):
-        namespace, colon, key = path.partition(":")
-        if namespace in raw and not key:
-            rule = "a section is its keys, each with a value"
-            fix = f"write e.g. {namespace}:{next(iter(keys_of(classes[namespace])))}: …, or remove it"
-            parser.report(f"{namespace}{colon}", value, rule, fix)
-        elif namespace in raw:
-            raw[namespace][key] = value
-        elif namespace != "pulumi":  # Pulumi's own, such as pulumi:disable-default-providers
-            near = nearest(namespace, list(classes))
-            fix = f"perhaps {near}:{key} was meant" if near else "remove it"
-            if near:  # that layer is on, and its other settings are judged
-                parser.broken.add(f"{near}:{key}")
-            parser.report(path, value, f"a setting belongs to one of {', '.join(classes)}", fix)
-    written = {path.partition(":")[0] for path in (*values, *parser.broken)}
-    off = {layer.name for layer in every if not layer.always_on and layer.name not in written}
-    sections: dict[type, Any] = {
-        kind: parser.section(name, kind, raw[name]) for name, kind in classes.items() if name not in off
-    }
-    if not rules.LABEL_VALUE.ok(environment):
-        fix = "rename its file, Pulumi.NAME.yaml"
-        rule = "an environment's name is a label: 1 to 63 lowercase letters, digits, - and _"
-        parser.problems.append(Problem("environment", shown(environment), rule, fix))
-    settings = Settings(environment, sections)
-    parser.problems.extend(labels.problems(settings, classes, parser.broken))
-    for layer in (layer for layer in every if layer.name not in off):
-        for name in sorted(off & set(layer.reads)):
-            found, fix = (
-                f"on, and {name} is off",
-                f"add the settings of {name}, or remove those of {layer.name}",
-            )
-            parser.problems.append(Problem(f"{layer.name}:", found, f"{layer.name} reads {name}", fix))
-        if not off & set(layer.reads):
-            parser.problems.extend(_relations(layer, settings, parser.broken, set(values)))
-    if parser.problems:
-        raise SettingsError(source, sorted(parser.problems))
-    layers.services(settings)  # what is wrong with one is seen before anything is asked of Google
-    return settings
-
-
-def _relations(
-    layer: layers.Layer, settings: Settings, broken: set[str], given: set[str]
-) -> Iterator[Problem]:
-    """What is wrong by a layer's rules. One whose inputs are broken is silent: it would only repeat that."""
-    anywhere = {re.sub(r"\[\d+\]", "[]", path) for path in broken}
-    for reads, rule in layer.rules:
-        if not any(_within(path, read) or _within(read, path) for path in anywhere for read in reads):
-            yield from rule(settings, given)
-
-
-def _within(path: str, other: str) -> bool:
-    """Whether `path` is `other`, or a part of it."""
-    return path == other or path.startswith((f"{other}.", f"{other}["))
 
 
 def nearest(key: str, known: list[str]) -> str | None:

@@ -6,10 +6,8 @@ import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date
-from difflib import SequenceMatcher
 from string import Formatter
 
-from infra.catalog import CATALOG
 from infra.settings import commands
 
 
@@ -62,15 +60,6 @@ def is_subnet_range(value: str) -> bool:
         return False
     network = ipaddress.IPv4Network(value)
     return 8 <= network.prefixlen <= 29 and any(network.subnet_of(private) for private in PRIVATE)
-
-
-def is_runtime(value: str) -> bool:
-    """Whether hosts of v6e may boot the image `value`: neither one of older chips nor a near miss."""
-    default = CATALOG.default_runtime
-    if value == default or value.startswith(f"{default}-"):
-        return True
-    old = value in CATALOG.refused_runtimes or value.startswith("v2-alpha-")
-    return RESOURCE_NAME.ok(value) and not old and SequenceMatcher(None, value, default).ratio() < 0.85
 
 
 def is_ssh(value: str) -> bool:
@@ -161,11 +150,6 @@ SUBNET_ID = pattern(
     "copy it from `gcloud compute networks subnets list --uri`, from `projects/` on",
 )
 TOPOLOGY = pattern(r"[1-9]\d?x[1-9]\d?", "a grid such as 4x4", "write rows x columns")
-RUNTIME = Rule(
-    is_runtime,
-    f"an image for v6e: {CATALOG.default_runtime}, or one of your own; none of older chips",
-    f"write {CATALOG.default_runtime}, or remove the line",
-)
 SNAPSHOT = pattern(
     rf"(projects/{PROJECT}/global/snapshots/)?{NAME}",
     "a snapshot's name, or projects/P/global/snapshots/S",

@@ -5,14 +5,14 @@ The parser, the error messages and the tables in docs/settings.md are made from 
 alone; a layer's stands in its folder, with the rules between its fields.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from infra.errors import InfraError, Problem
-from infra.outputs import camel_case
 from infra.settings import rules
 from infra.settings.rules import Rule
+from infra.settings.spelling import camel_case
 
 T = TypeVar("T")
 UNPROTECTED, PRODUCTION = "dev", "prod"
@@ -196,3 +196,9 @@ def records(section: type) -> dict[str, type]:
     hints = get_type_hints(section)
     found = {key: record_of(hints[item.name]) for key, item in keys_of(section).items()}
     return {key: kind for key, kind in found.items() if kind}
+
+
+RecordRule = Callable[[str, Any, dict[str, Any], set[str]], tuple[Any, Sequence[Problem]]]
+"""An item of a list as other rules can read it, and what is wrong between its fields; of its path, the item,
+its text, and the paths that are broken, to which it adds.
+"""

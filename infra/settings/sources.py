@@ -2,25 +2,12 @@
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from infra.errors import InfraError, Problem, SettingsError
-from infra.settings import yaml_file
-from infra.settings.parser import parse
-from infra.settings.schema import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def from_pulumi(environment: str) -> Settings:
-    """The settings of the stack that Pulumi is running."""
-    from pulumi.runtime.config import CONFIG  # a third of a second, which commands without Pulumi don't wait
-
-    return parse(environment, dict(CONFIG.get()), f"Pulumi.{environment}.yaml")
 
 
 def path_of(environment: str, root: Path = ROOT) -> Path:
@@ -34,38 +21,6 @@ def path_of(environment: str, root: Path = ROOT) -> Path:
         listed = ", ".join(known) or "none"
         raise InfraError(f"{path.name} does not exist (environments: {listed})\n    fix: {fix}")
     return path
-
-
-def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str, Any]] = ()) -> Settings:
-    """The settings in `Pulumi.<environment>.yaml` under `root`, read without Pulumi.
-
-    Args:
-        environment: its name.
-        root: the project's folder.
-        slices: further items of `tpu:slices`, which stand in no file.
-    """
-    name = f"Pulumi.{environment}.yaml"
-    try:
-        content = yaml_file.load(path_of(environment, root).read_text(encoding="utf-8"))
-        config = content.get("config") if isinstance(content, dict) else None
-        values, problems = _as_text(config) if isinstance(config, dict) else (None, [])
-        problems += [_beside_config(*found) for found in yaml_file.unknown_keys(content)] if values else []
-    except OSError as error:
-        raise InfraError(f"{name} can't be read: {error.strerror}") from None
-    # Beside what the scanner refuses: bytes that aren't UTF-8, a number that is none, endless nesting.
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
-        output = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
-        raise InfraError(f"{name} is not YAML for settings: {output}") from None
-    if values is None:
-        raise InfraError(f"{name} has no `config:` with settings under it: see docs/settings.md")
-    if slices:
-        values["tpu:slices"] = json.dumps([*json.loads(values.get("tpu:slices", "[]")), *slices])
-    return parse(environment, values, name, problems)
-
-
-def _beside_config(key: str, near: str) -> Problem:
-    fix = f"perhaps {near} was meant" if near else "remove it, or move it under config:"
-    return Problem(key, "a key beside config:", "settings stand under config:, and Pulumi skips others", fix)
 
 
 def as_pulumi_hands_it_over(config: dict[Any, Any], source: str) -> dict[str, str]:

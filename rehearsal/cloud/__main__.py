@@ -15,8 +15,9 @@ from rehearsal.cloud.config import CloudConfig, ConfigError, address
 from rehearsal.errors import RehearsalError
 from rehearsal.hosts.bootdisk import Access
 from rehearsal.hosts.errors import HostError
-from rehearsal.hosts.machine import Hosts, HostSpec, NspawnHosts
+from rehearsal.hosts.machine import Hosts, NspawnHosts
 from rehearsal.hosts.network import Network
+from rehearsal.hosts.spec import HostSpec
 
 
 class NoHosts:

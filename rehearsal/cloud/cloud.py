@@ -9,42 +9,42 @@ from pathlib import Path
 
 from aiohttp import web
 
-from rehearsal.cloud import kms_grpc
-from rehearsal.cloud.batches import Batches
-from rehearsal.cloud.builder import Builder
-from rehearsal.cloud.caller import Caller
-from rehearsal.cloud.clock import VirtualClock
-from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.config import CloudConfig, address
 from rehearsal.cloud.control import ControlServer, listening
-from rehearsal.cloud.credentials import CredentialsService
-from rehearsal.cloud.deliveries import Deliveries
-from rehearsal.cloud.doorway import Doorway
-from rehearsal.cloud.faults import Faults
-from rehearsal.cloud.functions import Functions
-from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.invocations import Invocations
-from rehearsal.cloud.logs import LoggingService
-from rehearsal.cloud.metadata import MetadataServer
-from rehearsal.cloud.oauth import OAuth
-from rehearsal.cloud.operations import Operations
-from rehearsal.cloud.pods import PodGuests
-from rehearsal.cloud.projects import ProjectService
-from rehearsal.cloud.requestlog import RequestLog
-from rehearsal.cloud.sandboxes import Sandboxes
-from rehearsal.cloud.server import FrontDoor
-from rehearsal.cloud.service import World
+from rehearsal.cloud.core.clock import VirtualClock
+from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.door.doorway import Doorway
+from rehearsal.cloud.door.faults import Faults
+from rehearsal.cloud.door.requestlog import RequestLog
+from rehearsal.cloud.door.server import FrontDoor
+from rehearsal.cloud.iam.credentials import CredentialsService
+from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.iam.oauth import OAuth
+from rehearsal.cloud.machines.metadata import MetadataServer
+from rehearsal.cloud.machines.pods import PodGuests
+from rehearsal.cloud.machines.sandboxes import Sandboxes
 from rehearsal.cloud.services import services
+from rehearsal.cloud.services.caller import Caller
+from rehearsal.cloud.services.cloudbuild.builder import Builder
 from rehearsal.cloud.services.compute.disks import add_snapshot
-from rehearsal.cloud.serviceusage import ServiceUsage
-from rehearsal.cloud.storage import StorageService
-from rehearsal.cloud.storage.control import HttpOrGrpcSite
-from rehearsal.cloud.telemetry import Telemetry, picture
-from rehearsal.cloud.tpu import TpuService
-from rehearsal.cloud.tpu.nodes import Durations
-from rehearsal.cloud.tpu.queued import entry
-from rehearsal.cloud.tpu.quotas import Quotas
-from rehearsal.cloud.vpc import enforce
+from rehearsal.cloud.services.compute.firewall import enforce
+from rehearsal.cloud.services.container.control_planes import Clusters
+from rehearsal.cloud.services.dataproc.runner import Batches
+from rehearsal.cloud.services.eventarc.deliveries import Deliveries
+from rehearsal.cloud.services.functions.invocations import Invocations
+from rehearsal.cloud.services.functions.runner import Functions
+from rehearsal.cloud.services.kms import grpc as kms_grpc
+from rehearsal.cloud.services.logging.entries import LoggingService
+from rehearsal.cloud.services.monitoring.telemetry import Telemetry, picture
+from rehearsal.cloud.services.projects import ProjectService
+from rehearsal.cloud.services.serviceusage import ServiceUsage
+from rehearsal.cloud.services.storage import StorageService
+from rehearsal.cloud.services.storage.control import HttpOrGrpcSite
+from rehearsal.cloud.services.tpu import TpuService
+from rehearsal.cloud.services.tpu.nodes import Durations
+from rehearsal.cloud.services.tpu.queued import entry
+from rehearsal.cloud.services.tpu.quotas import Quotas
 from rehearsal.hosts.firewall import Firewall
 from rehearsal.hosts.machine import Hosts
 

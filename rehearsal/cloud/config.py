@@ -7,10 +7,11 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rehearsal.cloud.iam import TOKEN_LIFETIME_S
-from rehearsal.cloud.service import JsonObject, Lags
-from rehearsal.cloud.serviceusage import NEW_PROJECT
-from rehearsal.cloud.tpu.catalog import ZONES
+from rehearsal.cloud.core.errors import JsonObject
+from rehearsal.cloud.core.world import Lags
+from rehearsal.cloud.iam.iam import TOKEN_LIFETIME_S
+from rehearsal.cloud.services.serviceusage import NEW_PROJECT
+from rehearsal.cloud.services.tpu.catalog import ZONES
 from rehearsal.errors import RehearsalError
 
 

@@ -17,14 +17,15 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from rehearsal.cloud.clusters import Clusters
-from rehearsal.cloud.faults import FaultError, Faults
-from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.pods import PodGuests
-from rehearsal.cloud.requestlog import RequestLog
-from rehearsal.cloud.service import ApiError, Clock, JsonObject
-from rehearsal.cloud.tpu import TpuService
-from rehearsal.cloud.tpu.quotas import Quotas
+from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.core.world import Clock
+from rehearsal.cloud.door.faults import FaultError, Faults
+from rehearsal.cloud.door.requestlog import RequestLog
+from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.machines.pods import PodGuests
+from rehearsal.cloud.services.container.control_planes import Clusters
+from rehearsal.cloud.services.tpu import TpuService
+from rehearsal.cloud.services.tpu.quotas import Quotas
 from rehearsal.errors import RehearsalError
 from rehearsal.hosts.firewall import Firewall
 
@@ -255,7 +256,7 @@ class Control:
         self._call("POST", "/clock", {"jump_s": virtual_s})
 
     def add_fault(self, rule: JsonObject) -> str:
-        """Put a fault rule in force (rehearsal/cloud/faults.py); its id."""
+        """Put a fault rule in force (rehearsal/cloud/door/faults.py); its id."""
         return str(self._call("POST", "/faults", rule)["id"])
 
     def set_quota(self, name: str, place: str, chips: int) -> None:
@@ -272,7 +273,7 @@ class Control:
         self._call("POST", "/snapshots", {"name": name, "image": str(image), "disk_size_gb": disk_size_gb})
 
     def clusters(self, what: str = "", **body: Any) -> JsonObject:
-        """What control planes ask and report (rehearsal/cloud/clusters.py), and `lose`: a pool's nodes."""
+        """Send a request of a control plane (services/container/control_planes.py), or `lose` nodes."""
         answer: JsonObject = self._call("POST", f"/clusters/{what}".rstrip("/"), body)
         return answer
 

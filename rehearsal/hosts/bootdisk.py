@@ -23,7 +23,7 @@ from rehearsal.hosts.image import LOGIN, LOGIN_ID
 from rehearsal.hosts.network import mac_address
 
 if TYPE_CHECKING:
-    from rehearsal.hosts.machine import HostSpec
+    from rehearsal.hosts.spec import HostSpec
 
 # A TPU VM's has 100 GiB; less, so that a machine that fills it with bytes doesn't fill this computer's disk.
 SIZE_GIB = 16

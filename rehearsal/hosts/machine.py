@@ -22,6 +22,7 @@ from rehearsal.hosts.errors import HostError
 from rehearsal.hosts.groups import ControlGroup
 from rehearsal.hosts.image import claim
 from rehearsal.hosts.network import BRIDGE, Network
+from rehearsal.hosts.spec import HostSpec
 
 # What systemd-nspawn --keep-unit exits with when the machine asked for a reboot: systemd's "start me again".
 _REBOOT = 133
@@ -32,28 +33,6 @@ _BOOT_TIMEOUT_S = 60.0
 _BOOTS_AT_ONCE = 8
 # Each systemd needs a few inotify instances of root's, of which the kernel grants 128 in all by default.
 _INOTIFY_INSTANCES = 8192
-
-
-@dataclass(frozen=True)
-class AttachedDisk:
-    """A data disk: its image file and the name by which the guest finds it below /dev/disk/by-id/google-."""
-
-    image: Path
-    device_name: str
-    read_only: bool
-
-
-@dataclass(frozen=True)
-class HostSpec:
-    """One machine. `address_cidr` is its address with the subnet's prefix length; `mtu` is in bytes."""
-
-    name: str
-    node: str
-    worker: int
-    address_cidr: str
-    gateway: str
-    mtu: int
-    disks: tuple[AttachedDisk, ...] = ()
 
 
 class Hosts(Protocol):

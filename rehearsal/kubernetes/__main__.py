@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from rehearsal.authority import Pair
 from rehearsal.cloud.control import Control, ControlError
 from rehearsal.errors import RehearsalError
-from rehearsal.kubernetes import docker
-from rehearsal.kubernetes.api import Object
-from rehearsal.kubernetes.cluster import Cluster, with_name
-from rehearsal.kubernetes.images import table
-from rehearsal.kubernetes.surroundings import Surroundings
-from rehearsal.world.authority import Pair
+from rehearsal.kubernetes.node import docker
+from rehearsal.kubernetes.node.images import table
+from rehearsal.kubernetes.node.surroundings import Surroundings
+from rehearsal.kubernetes.plane.api import Object
+from rehearsal.kubernetes.plane.cluster import Cluster, with_name
 
 log = logging.getLogger("rehearsal.kubernetes")
 _EVERY_S = 0.3

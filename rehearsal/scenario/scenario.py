@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import yaml
 
-from rehearsal.cloud.iam import TOKEN_LIFETIME_S
-from rehearsal.cloud.service import Lags
+from rehearsal.cloud.core.world import Lags
+from rehearsal.cloud.iam.iam import TOKEN_LIFETIME_S
 from rehearsal.errors import ScenarioError
 from rehearsal.scenario.reading import Problems, convert, nearest, read
 from rehearsal.scenario.steps import KINDS, Step

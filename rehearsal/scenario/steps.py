@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from rehearsal.cloud.clock import VirtualClock
-from rehearsal.cloud.faults import FaultError, Faults
-from rehearsal.cloud.tpu.quotas import Quotas
+from rehearsal.cloud.core.clock import VirtualClock
+from rehearsal.cloud.door.faults import FaultError, Faults
+from rehearsal.cloud.services.tpu.quotas import Quotas
 from rehearsal.scenario.impostor_steps import Impostor, Unharmed
 from rehearsal.scenario.jobsteps import Heartbeat, Logged, Page, Start, Stop
 from rehearsal.scenario.matching import Matching
@@ -399,7 +399,7 @@ class Command(Typed, Matching):
 class Fault:
     """Make requests go wrong from here on; a fault that is never observed fails the rehearsal.
 
-    `match`, `when`, `times` and `what` are the cloud's own (`rehearsal/cloud/faults.py`).
+    `match`, `when`, `times` and `what` are the cloud's own (`rehearsal/cloud/door/faults.py`).
     """
 
     name: str

@@ -20,7 +20,7 @@ from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 from googleapiclient.http import MediaInMemoryUpload
 
-from rehearsal.cloud import discovery
+from rehearsal.cloud.door import discovery
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario.reading import Problems, read
 

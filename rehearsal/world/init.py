@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from rehearsal.world.authority import SYSTEM_BUNDLE
+from rehearsal.authority import SYSTEM_BUNDLE
 from rehearsal.world.layout import Layout
 from rehearsal.world.sweep import join_cgroup
 

@@ -13,14 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rehearsal.cloud import iam
+from rehearsal import authority
 from rehearsal.cloud.control import Control
+from rehearsal.cloud.iam import iam
 from rehearsal.errors import WorldError
 from rehearsal.hosts.image import ensure_image
-from rehearsal.kubernetes import programs
 from rehearsal.kubernetes.errors import KubernetesError
-from rehearsal.standin.install import PACKAGES, Package, is_standin
-from rehearsal.world import authority, names, person, runtimes
+from rehearsal.kubernetes.plane import programs
+from rehearsal.providers.gcp.install import PACKAGES, Package, is_standin
+from rehearsal.world import names, person, runtimes
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, cache_dir
 from rehearsal.world.program import change_settings, copy_program, read_settings
@@ -186,7 +187,7 @@ def install_plugins(layout: Layout, named: Path | None, environment: dict[str, s
     others = [name for name, one in PACKAGES.items() if one not in official]
     words = [f"official plugin {one.folder}" for one in official]
     if others:
-        line = [sys.executable, "-m", "rehearsal.standin", "install", *others]
+        line = [sys.executable, "-m", "rehearsal.providers.gcp", "install", *others]
         command = [*line, "--pulumi-home", str(layout.pulumi_home)]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env=environment, cwd=layout.program

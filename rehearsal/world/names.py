@@ -6,7 +6,7 @@ addresses are Google's own (https://cloud.google.com/vpc/docs/configure-private-
 
 from __future__ import annotations
 
-from rehearsal.cloud.tpu.catalog import ZONES
+from rehearsal.cloud.services.tpu.catalog import ZONES
 
 FRONT_DOOR = "199.36.153.8"
 METADATA = "169.254.169.254"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rehearsal.world.authority import SYSTEM_BUNDLE
+from rehearsal.authority import SYSTEM_BUNDLE
 from rehearsal.world.layout import Layout, cache_dir
 
 # Who works here, and the project's owner, who only grants them their roles. On hosts they are one user.

@@ -15,7 +15,7 @@ from rehearsal.errors import WorldError
 TREE = Path(__file__).resolve().parents[2]
 PROJECTS = {
     str(yaml.safe_load(path.read_text())["name"]): str(path.parent.relative_to(TREE))
-    for path in sorted((*TREE.glob("Pulumi.yaml"), *TREE.glob("infra/*/Pulumi.yaml")), reverse=True)
+    for path in sorted((*TREE.glob("Pulumi.yaml"), *TREE.glob("infra/layers/*/Pulumi.yaml")), reverse=True)
 }
 """The program's Pulumi projects, by name, with the folder that `pulumi -C` takes."""
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 from cli import builds
-from infra.builds import running
 from infra.errors import CommandError
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
+from infra.layers.builds import running
 from infra.settings import rules
-from tests.infra.engine import BASE
-from tests.infra.test_builds_layer import GIVEN
+from tests.infra.layers.builds.test_builds_layer import GIVEN
+from tests.infra.recording import BASE
 
 IMAGES, RUNS = ("builds:baseImage", "builds:dockerImage"), ("builds:image",)
 

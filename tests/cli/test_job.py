@@ -10,14 +10,14 @@ import pytest
 
 from cli import job as command
 from cli.__main__ import main
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
-from infra.jobs.client import COMPLETED, FAILED, QUEUED, RUNNING, Status
-from infra.jobs.jobset import Job
-from infra.queue.kueue import Team
-from infra.run_price import RunPrice, of_hours
-from infra.settings import Settings
-from tests.infra.test_submission import settings
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
+from infra.layers.queue.jobs.client import COMPLETED, FAILED, QUEUED, RUNNING, Status
+from infra.layers.queue.jobs.jobset import Job
+from infra.layers.queue.kueue import Team
+from infra.prices.run import RunPrice, of_hours
+from infra.settings.schema import Settings
+from tests.infra.layers.queue.test_submission import settings
 
 UNKNOWN = of_hours(None, None)
 
@@ -394,7 +394,7 @@ def test_what_another_teams_namespace_refuses_comes_with_who_can_change_that(
     assert shown == (
         "error: may not list jobsets\n"
         "    fix: the platform engineer adds your account to the members of speech in queue:teams, then "
-        "pulumi -C infra/queue up -s dev\n"
+        "pulumi -C infra/layers/queue up -s dev\n"
     )
 
 

@@ -12,11 +12,11 @@ from urllib.parse import unquote
 import pytest
 
 from infra.errors import CommandError
-from infra.gcp.client import RequestError
-from infra.gcp.failures import classify
-from infra.pipeline.runs import Runs, missing
-from tests.infra.test_pipeline_layer import settings
-from tests.infra.test_pipeline_slice import SLICE
+from infra.google.client import RequestError
+from infra.google.failures import classify
+from infra.layers.pipeline.runs import Runs, missing
+from tests.infra.layers.pipeline.test_pipeline_layer import settings
+from tests.infra.layers.pipeline.test_pipeline_slice import SLICE
 from tests.limits import HANG_S
 
 RAW, BUCKET = "my-project-raw", "my-project-checkpoints"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from cli import pipeline
+from infra.engine.settings import parse
 from infra.errors import CommandError
-from infra.pipeline.settings import PipelineSettings
-from infra.settings.parser import parse
+from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.cli.test_pipeline import RAW, REFUSED, RUN, Google, execution
-from tests.infra.engine import BASE
-from tests.infra.test_pipeline_layer import settings
+from tests.infra.layers.pipeline.test_pipeline_layer import settings
+from tests.infra.recording import BASE
 
 
 @pytest.fixture(name="google")
@@ -178,7 +178,7 @@ def test_a_dry_run_of_publishing_sends_nothing(monkeypatch: pytest.MonkeyPatch) 
         sends.append(upload)
         return 0
 
-    monkeypatch.setattr("infra.pipeline.code.publish", publish)
+    monkeypatch.setattr("infra.publish.pipeline.publish", publish)
     monkeypatch.setattr(pipeline, "from_file", lambda _: settings())
     for words in ([], ["--dry-run"]):
         assert pipeline.main(["publish", "dev", *words]) == 0

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cli import policy
+from infra.engine.settings import parse
 from infra.errors import CommandError, InfraError
-from infra.settings.parser import parse
 from infra.settings.sources import as_pulumi_hands_it_over
-from tests.infra.engine import BASE
+from tests.infra.recording import BASE
 
 FIREWALL, BUCKET = "gcp:compute/firewall:Firewall", "gcp:storage/bucket:Bucket"
 OPEN: dict[str, Any] = {

@@ -11,8 +11,8 @@ from cli import run
 from cli.program import program
 from fleet.model import WorkerStatus
 from infra.errors import CommandError
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
 from infra.publish.environment import Target
 from tests.fleet.world import SLICES, Cloud, _world, enter, settings  # noqa: F401
 

@@ -8,11 +8,11 @@ import yaml
 
 from cli import updates
 from cli.__main__ import main
-from infra.layers import layers
+from infra.engine.layers import layers
 from infra.settings.sources import ROOT
 from tests.infra.conftest import FakePulumi
-from tests.infra.engine import BASE, OFF
-from tests.infra.test_plan import EVENTS
+from tests.infra.engine.test_plan import EVENTS
+from tests.infra.recording import BASE, OFF
 
 ON = [layer for layer in layers() if layer.name not in OFF]
 """Layers that the settings here have."""
@@ -63,7 +63,10 @@ def test_up_shows_the_plan_and_brings_all_layers_up_in_their_order(
 
 def test_up_of_some_layers_touches_no_other(root: Path, pulumi_cli: FakePulumi) -> None:
     assert updates.up(["dev", "network", "storage", "--yes"], root) == 0
-    assert updated(pulumi_cli, "up") == [str(root / "infra/storage"), str(root / "infra/network")]
+    assert updated(pulumi_cli, "up") == [
+        str(root / "infra/layers/storage"),
+        str(root / "infra/layers/network"),
+    ]
     assert sorted(updated(pulumi_cli, "preview")) == sorted(updated(pulumi_cli, "up"))
 
 

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
-from infra import names, settings
 from infra.catalog import CATALOG
-from infra.network.firewall import SLICE_PORTS
-from infra.nodes import nodes
+from infra.engine.settings import from_file
+from infra.layers.network.firewall import SLICE_PORTS
+from infra.layers.tpu import startup
+from infra.layers.tpu.metadata import metadata
 from infra.settings import commands, rules
-from infra.tpu import startup
-from infra.tpu.metadata import metadata
-from rehearsal.cloud.tpu.catalog import SLICES, ZONES
+from infra.slices import names as slice_names
+from infra.slices.nodes import nodes
+from rehearsal.cloud.services.tpu.catalog import SLICES, ZONES
 from workload.host import places
 from workload.host.bucket import Bucket
 from workload.host.errors import RunError
@@ -88,8 +89,10 @@ def test_stages_stand_in_the_order_in_which_they_run() -> None:
 
 def test_hosts_and_those_who_watch_call_a_command_by_the_same_id() -> None:
     for run in ("train tiny.toml", " extract 'a b' --set x=1\n", ""):
-        assert names.command_id(run) == command_id(run)
-    assert f"Environment=TPU_COMMAND={names.command_id('train tiny.toml')}\n" in job_unit("train tiny.toml")
+        assert slice_names.command_id(run) == command_id(run)
+    assert f"Environment=TPU_COMMAND={slice_names.command_id('train tiny.toml')}\n" in job_unit(
+        "train tiny.toml"
+    )
 
 
 @settings_of_hypothesis(deadline=None)
@@ -138,7 +141,7 @@ def test_the_options_of_train_are_those_of_the_workload() -> None:
 
 
 def test_node_metadata_is_the_table() -> None:
-    checked = settings.from_file("dev")
+    checked = from_file("dev")
     written = metadata(
         checked,
         replace(nodes(checked)[0], together=("a", "b"), member=0, checkpoint_folder="jobs/a"),
@@ -155,7 +158,7 @@ def test_environment_of_services_and_logins_is_the_list() -> None:
     listed = re.search(r"Environment of services and logins: (.*?)\.\n", ARCHITECTURE, re.DOTALL)
     assert listed
     names = set(re.findall(r"`([A-Z_]+)(?:=[^`]*)?`", listed[1]))
-    part = (ROOT / "infra/tpu/startup/parts/environment.sh").read_text(encoding="utf-8")
+    part = (ROOT / "infra/layers/tpu/startup/parts/environment.sh").read_text(encoding="utf-8")
     written = set(re.findall(r'(?:^|echo ")([A-Z_]+)=', part, re.MULTILINE)) - {"PATH"}
     assert names == written | set(Place(0, 1, 0, 1, "10.0.0.2").variables())
 
@@ -171,7 +174,7 @@ def test_what_a_job_of_several_slices_gets_is_the_list() -> None:
 def test_metadata_of_boots_and_heartbeats_is_what_they_are_written_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    part = (ROOT / "infra/tpu/startup/parts/status.sh").read_text(encoding="utf-8")
+    part = (ROOT / "infra/layers/tpu/startup/parts/status.sh").read_text(encoding="utf-8")
     written = re.search(r"^upload_body\(\) \{(.*?)^\}", part, re.MULTILINE | re.DOTALL)
     boot = re.search(r"^\| `boot/<node>/.*; metadata: (.*) \|$", ARCHITECTURE, re.MULTILINE)
     assert written
@@ -195,7 +198,7 @@ def test_metadata_of_boots_and_heartbeats_is_what_they_are_written_with(
 
 
 def test_states_of_a_boot_are_the_table() -> None:
-    parts = ROOT / "infra/tpu/startup/parts"
+    parts = ROOT / "infra/layers/tpu/startup/parts"
     status, runner, end = ((parts / f"{name}.sh").read_text("utf-8") for name in ("status", "runner", "main"))
     recorded = set(re.findall(r"\brecord ([a-z]+) ", runner + end))
     renamed = set(re.findall(r"\) echo ([a-z-]+) ;;", status))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.layers import layers
+from infra.engine.layers import layers
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {layer.name: layer for layer in layers()}
@@ -49,13 +49,13 @@ def test_a_room_imports_no_other_room(room: str) -> None:
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_imports_no_other_layer(layer: str) -> None:
-    """But for what others declare, which is in the package and its settings, and only where it reads them."""
-    others = tuple(f"infra.{other}." for other in LAYERS if other != layer)
-    declared = tuple(f"infra.{other}" for other in LAYERS[layer].needs)
-    public = re.compile(r"\.(settings(\.\w+)?|[A-Z]\w*Outputs)$")
+    """But for the settings, outputs and names of layers that it reads."""
+    others = tuple(f"infra.layers.{other}." for other in LAYERS if other != layer)
+    declared = tuple(f"infra.layers.{other}" for other in LAYERS[layer].needs)
+    public = re.compile(r"\.(settings|outputs|names)(\.\w+)?$")
     found = {
         (str(path.relative_to(ROOT)), name)
-        for path in tracked(f"infra/{layer}/*.py")
+        for path in tracked(f"infra/layers/{layer}/*.py")
         for name in imports(path)
         if name.startswith(others) and not (name.startswith(declared) and public.search(name))
     }

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from cli.__main__ import main
-from infra.jobs.submission import curves
-from infra.settings import Settings
+from infra.layers.queue.jobs.submission import curves
+from infra.settings.schema import Settings
 from rehearsal.scenario.guides import commands
-from tests.infra.test_submission import settings
+from tests.infra.layers.queue.test_submission import settings
 from workload.runs import location
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "queue.md"

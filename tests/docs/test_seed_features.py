@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from cli.__main__ import main
-from infra import layers
 from infra.catalog.book import BOOK
-from infra.layers import section_classes
-from infra.monitoring.alerts import ALERTS
-from infra.monitoring.dashboards import dashboards
-from infra.monitoring.metrics import METRICS
-from infra.outputs import declared
+from infra.core.outputs import declared
+from infra.engine import layers
+from infra.engine.layers import section_classes
+from infra.engine.settings import parse
+from infra.layers.monitoring.alerts import ALERTS
+from infra.layers.monitoring.dashboards import dashboards
+from infra.layers.monitoring.metrics import METRICS
 from infra.policy import RULES
-from infra.settings import parse
 from infra.settings.schema import keys_of, records
 from infra.settings.sources import as_pulumi_hands_it_over
-from tests.infra.engine import BASE
-from tests.infra.test_all_layers import EVERYTHING
+from tests.infra.layers.test_all_layers import EVERYTHING
+from tests.infra.recording import BASE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "seed-features.md").read_text(encoding="utf-8")

@@ -13,15 +13,15 @@ import pytest
 
 from infra.catalog import CATALOG
 from infra.catalog.book import BOOK
+from infra.engine.settings import parse
 from infra.errors import SettingsError
-from infra.pipeline import facts
+from infra.layers.pipeline import facts
 from infra.policy import RULES, Resource, findings
-from infra.settings import parse
 from infra.settings.sources import as_pulumi_hands_it_over
-from rehearsal.cloud.discovery import document
-from rehearsal.cloud.service import ApiError
-from tests.infra.engine import BASE, run
-from tests.infra.test_all_layers import OFF
+from rehearsal.cloud.core.errors import ApiError
+from rehearsal.cloud.door.discovery import document
+from tests.infra.layers.test_all_layers import OFF
+from tests.infra.recording import BASE, run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "seed-terraform.md").read_text(encoding="utf-8")

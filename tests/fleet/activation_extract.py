@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.virtual import VirtualCloud
 from fleet.zones import Request, Verb
-from infra.nodes import Node
+from infra.slices.nodes import Node
 
 RUNTIME = "tpu-ubuntu2204-base"
 NOT_FOUND = "NOT_FOUND"

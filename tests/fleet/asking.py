@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import requests
 
 from fleet.google import Google
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
 
 if TYPE_CHECKING:
     from tests.fleet.lab import Lab

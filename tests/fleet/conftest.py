@@ -9,7 +9,7 @@ import pytest
 
 from fleet.model import Owner
 from infra.catalog import CATALOG
-from infra.nodes import Node
+from infra.slices.nodes import Node
 from tests.infra.conftest import pulumi_cli
 
 if TYPE_CHECKING:

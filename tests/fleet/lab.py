@@ -34,22 +34,24 @@ from fleet.environment import Environment
 from fleet.model import Cause
 from fleet.store import BucketStore
 from fleet.zones import Zones
-from infra import names
 from infra.catalog import region_of
-from infra.gcp import client
-from infra.named import StackState
-from infra.nodes import Node, nodes
-from infra.settings import Settings, parse
+from infra.core import names
+from infra.engine.named import StackState
+from infra.engine.settings import parse
+from infra.google import client
+from infra.layers.tpu import startup
+from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
-from infra.tpu import startup
-from rehearsal.cloud.breakage import break_stream
+from infra.slices.names import bundle_blob, bundle_manifest
+from infra.slices.nodes import Node, nodes
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
-from rehearsal.hosts.machine import HostSpec
-from tests.cloud.tpu_lab import PretendedHosts
+from rehearsal.cloud.door.breakage import break_stream
+from rehearsal.hosts.spec import HostSpec
 from tests.fleet.asking import Asking
 from tests.fleet.conftest import ZONES
 from tests.limits import HANG_S
+from tests.rehearsal.cloud.tpu_lab import PretendedHosts
 
 PROJECT, OWNER, BUCKET = "wire-test", "owner@example.com", "wire-test-checkpoints"
 CONTROLLERS = f"{BUCKET}-fleet"
@@ -355,7 +357,7 @@ class Lab:
         storage = "storage.googleapis.com"
         for bucket in (BUCKET, CONTROLLERS):
             self.request("POST", f"{storage}/storage/v1/b", {"name": bucket}, project=PROJECT)
-        for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
+        for name in (bundle_manifest(BUNDLE), bundle_blob(startup.script_sha256())):
             media = {"uploadType": "media", "name": name}
             self.request("POST", f"{storage}/upload/storage/v1/b/{BUCKET}/o", b"", **media)
 

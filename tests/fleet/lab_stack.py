@@ -17,22 +17,23 @@ import yaml
 
 from fleet.environment import Environment
 from fleet.zones import Answer, Request, Verb, Zones
-from infra.named import StackState, create, read_stack
-from infra.nodes import nodes
-from infra.settings.sources import ROOT, from_file
-from rehearsal.standin.install import install
+from infra.engine.named import StackState, create, read_stack
+from infra.engine.settings import from_file
+from infra.settings.sources import ROOT
+from infra.slices.nodes import nodes
+from rehearsal.providers.gcp.install import install
 from tests.fleet.lab import ACCOUNT, BUCKET, CONFIG, CONTROLLERS, FLEET, NETWORK, SUBNETS, Lab
 
 # The program as it is, but for its patience with Google.
 PROGRAM = """
 import os
 import pulumi
-from infra.tpu import v2_vm
+from infra.layers.tpu import v2_vm
 
 patience = os.environ["LAB_PATIENCE"]
 v2_vm.timeouts = lambda _: pulumi.CustomTimeouts(create=patience, update=patience, delete=patience)
 
-from infra.program import run
+from infra.engine.program import run
 
 run()
 """

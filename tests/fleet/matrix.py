@@ -15,9 +15,9 @@ from unittest import mock
 from fleet.controller import Controller, Observation
 from fleet.google import Google
 from fleet.store import UnreachableError
-from infra.gcp import client
-from infra.gcp.failures import Failure
-from infra.nodes import Node
+from infra.google import client
+from infra.google.failures import Failure
+from infra.slices.nodes import Node
 from tests.fleet.asking import Asking
 from tests.fleet.lab import Lab
 

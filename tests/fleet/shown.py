@@ -10,7 +10,7 @@ from fleet.controller_state import ControllerState, parse
 from fleet.decide import Limits
 from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from fleet.zones import Answer, Request
-from infra.nodes import Node
+from infra.slices.nodes import Node
 from tests.fleet.conftest import OWNER, labels
 
 NOW_S = 1000.0

@@ -11,16 +11,16 @@ import pytest
 import requests
 
 from fleet.unit import unit
-from infra import names
-from infra.gcp.roles import ON_NODES
-from infra.nodes import nodes
+from infra.google.role import ON_NODES
+from infra.layers.tpu import startup
+from infra.layers.tpu.published import unpublished
 from infra.settings.sources import ROOT
-from infra.tpu import startup
-from infra.tpu.published import unpublished
+from infra.slices.names import bundle_blob
+from infra.slices.nodes import nodes
 from tests.fleet.asking import Asking
 from tests.fleet.conftest import ZONES
 from tests.fleet.lab import ACCOUNT, BUCKET, CONTROLLERS, FLEET, PROJECT, Lab, P, settings
-from tests.infra.engine import run
+from tests.infra.recording import run
 
 USER, EMAIL = "sre@example.com", f"tpu-fleet@{PROJECT}.iam.gserviceaccount.com"
 ACCOUNTS, ROLE = f"{P}/serviceAccounts", f"{P}/roles/tpu_fleet"
@@ -174,7 +174,7 @@ def test_the_account_does_all_that_a_fleet_needs(lab: Lab) -> None:
     }  # fmt: skip
     assert not refused(lab, since)
     google = controllers(lab)
-    script = names.bundle_blob(startup.script_sha256())
+    script = bundle_blob(startup.script_sha256())
     lab.request("POST", UPLOAD, b"{}", uploadType="media", name=script)
     assert (
         unpublished(settings(ONE), {one.bundle for one in nodes(settings(ONE))}, BUCKET, google.is_there)

@@ -13,8 +13,8 @@ from fleet.model import Action, Condition, ObservedNode, View, WorkerStatus, Zon
 from fleet.store import BucketStore
 from infra.catalog import CATALOG
 from infra.errors import SettingsError
-from infra.nodes import Node
-from infra.tpu.settings import TpuSettings
+from infra.slices.nodes import Node
+from infra.slices.settings import TpuSettings
 from tests.fleet.activation_extract import RUNTIME, Launcher, Loop, bring_back
 from tests.fleet.conftest import OWNER, fleet, labels
 from tests.fleet.world import SLICES, Cloud, settings

@@ -8,7 +8,7 @@ import pytest
 from fleet.controller_state import ControllerState
 from fleet.decide import Limits, decide
 from fleet.model import Action, Cause, Decision, View, WorkerStatus
-from infra.gcp.failures import FOR_PEOPLE, Failure, Kind
+from infra.google.failures import FOR_PEOPLE, Failure, Kind
 from tests.fleet.conftest import OWNER, fleet
 from tests.fleet.test_decide import NOW_S, observed, one, view
 

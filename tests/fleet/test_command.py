@@ -19,13 +19,13 @@ from fleet.controller_state import ControllerState
 from fleet.environment import Environment
 from fleet.google import Google
 from fleet.store import RENEW_S, BucketStore, object_of
-from infra import names
+from infra.engine.prices import within_budget
 from infra.errors import InfraError
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
-from infra.nodes import nodes
-from infra.prices import within_budget
-from infra.tpu import startup
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
+from infra.layers.tpu import startup
+from infra.slices.names import bundle_blob
+from infra.slices.nodes import nodes
 from tests.fleet.conftest import OURS, OWNER
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 from tools import fleet_docs
@@ -251,7 +251,7 @@ def test_nothing_is_created_while_the_start_up_script_is_not_published(
     world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.states["tpu-us-east5-b-1"] = ""
-    script = names.bundle_blob(startup.script_sha256())
+    script = bundle_blob(startup.script_sha256())
     monkeypatch.setattr(world, "is_there", lambda name: name != script)
     assert command.main(["create", "dev", "--yes"]) == 1
     assert not world.asked

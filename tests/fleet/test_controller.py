@@ -14,8 +14,8 @@ from fleet.model import Action, Cause, Claim, Condition, View, WorkerStatus, Zon
 from fleet.show import price_so_far
 from fleet.store import UnreachableError
 from fleet.zones import Answer, Request, Verb
-from infra.gcp.failures import Failure, Kind
-from infra.nodes import Node
+from infra.google.failures import Failure, Kind
+from infra.slices.nodes import Node
 from tests.fleet.conftest import ZONES, fleet, labels
 from tests.fleet.shown import NOW_S, Kept, Shown, view, watching
 

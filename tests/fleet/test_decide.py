@@ -9,8 +9,8 @@ import pytest
 from fleet.controller_state import ControllerState
 from fleet.decide import Limits, decide
 from fleet.model import Action, Cause, Claim, Condition, Decision, ObservedNode, View, WorkerStatus, ZoneView
-from infra.gcp.failures import Failure, Kind
-from infra.names import command_id
+from infra.google.failures import Failure, Kind
+from infra.slices.names import command_id
 from tests.fleet.conftest import OWNER, fleet, labels
 
 NOW_S = 1_000_000.0

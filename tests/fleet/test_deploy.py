@@ -12,7 +12,7 @@ from fleet.controller import Controller
 from fleet.environment import Environment
 from fleet.errors import FleetError
 from fleet.model import View, WorkerStatus
-from infra.nodes import nodes
+from infra.slices.nodes import nodes
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
 EXTRACT = ["deploy", "dev", "--slice", "extract"]

@@ -22,29 +22,29 @@ from fleet.controller_state import ControllerState, Refusal
 from fleet.google import Google
 from fleet.model import ObservedNode
 from fleet.store import BucketStore
-from infra import names
 from infra.doctor import checks
+from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.quotas import UNLIMITED, limit_of, listed
 from infra.doctor.report import UNKNOWN, healthy, run_checks, told
+from infra.engine.layers import layers, services
+from infra.engine.named import StackState
+from infra.engine.settings import parse
 from infra.errors import CommandError
-from infra.gcp import client as asking
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
-from infra.gcp.quotas import Quota, chips
-from infra.layers import layers, services
-from infra.named import StackState
-from infra.nodes import nodes
-from infra.settings import Settings
-from infra.settings.parser import parse
-from infra.storage.settings import StorageSettings
-from infra.tpu import startup
+from infra.google import client as asking
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
+from infra.google.quotas import Quota, chips
+from infra.layers.storage.settings import StorageSettings
+from infra.layers.tpu import startup
+from infra.settings.schema import Settings
+from infra.slices.names import bundle_blob, bundle_manifest
+from infra.slices.nodes import nodes
 from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
-from rehearsal.cloud.tpu.quotas import ON_DEMAND, REVOCABLE
+from rehearsal.cloud.services.tpu.quotas import ON_DEMAND, REVOCABLE
 from tests.fleet import conftest as mine
-from tests.infra.engine import OFF
-from tools.doctor import MISSING, OK, OPTIONAL, Finding
+from tests.infra.recording import OFF
 
 PROJECT, BUCKET, OWNER, TOKEN = "my-project", "my-project-checkpoints", "owner@example.com", "1//refresh"
 BUNDLE = "ab" * 32
@@ -99,7 +99,7 @@ class Clinic:
             made = owner.post(f"{STORAGE}/storage/v1/b?project={PROJECT}", json={"name": name})
             assert made.ok, made.text
         put = f"{STORAGE}/upload/storage/v1/b/{BUCKET}/o"
-        for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
+        for name in (bundle_manifest(BUNDLE), bundle_blob(startup.script_sha256())):
             assert owner.post(put, params={"uploadType": "media", "name": name}, data=b"").ok
         account = {"accountId": "tpu-training"}
         made = owner.post(f"https://iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", json=account)
@@ -284,7 +284,7 @@ def test_what_an_account_lacks_is_named_with_the_role_that_holds_it(clinic: Clin
 def test_a_bucket_that_is_not_there(clinic: Clinic) -> None:
     found = clinic.look(settings(**{"storage:bucketName": "nobodys-bucket"}))
     assert of(found, "bucket")[0].state == MISSING
-    assert of(found, "bucket")[0].fix == "pulumi -C infra/storage up -s dev"
+    assert of(found, "bucket")[0].fix == "pulumi -C infra/layers/storage up -s dev"
     assert of(found, "bundle")[0].state == MISSING
 
 
@@ -295,7 +295,7 @@ def test_a_start_up_script_that_an_update_would_refuse(
     monkeypatch.setattr(startup, "script_sha256", lambda: "ef" * 32)
     (bundle,) = of(clinic.look(), "bundle")
     assert (bundle.state, bundle.fix) == (MISSING, "tpu publish dev")
-    script = names.bundle_blob("ef" * 32)
+    script = bundle_blob("ef" * 32)
     assert (
         bundle.found == f"tpu:bundle: this checkout's start-up script, gs://{BUCKET}/{script} does not exist"
     )

@@ -15,8 +15,8 @@ from fleet import __main__ as command
 from fleet import remote_exec, ssh
 from fleet.errors import FleetError
 from fleet.model import View, WorkerStatus
-from infra.nodes import nodes
 from infra.settings.schema import FleetSettings
+from infra.slices.nodes import nodes
 from tests.fleet.world import Cloud, enter, settings
 from tests.limits import HANG_S
 

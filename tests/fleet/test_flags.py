@@ -8,7 +8,7 @@ import pytest
 from fleet import __main__ as command
 from fleet.errors import FleetError
 from fleet.roster import members
-from infra.gcp.failures import Failure, Kind
+from infra.google.failures import Failure, Kind
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
 

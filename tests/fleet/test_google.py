@@ -19,9 +19,9 @@ from fleet import google
 from fleet.google import Google, spoken
 from fleet.model import WorkerStatus, ZoneView, together
 from fleet.proof import Attested
-from infra.gcp import client
-from infra.gcp.client import RequestError
-from infra.gcp.failures import FOR_PEOPLE, Kind
+from infra.google import client
+from infra.google.client import RequestError
+from infra.google.failures import FOR_PEOPLE, Kind
 from tests.limits import HANG_S
 
 ZONES = ["us-east5-a", "us-east5-b"]

@@ -15,8 +15,8 @@ from fleet.decide import Limits
 from fleet.model import TAKEN_AWAY, ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
 from fleet.zones import Answer, Request, Zones
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
 from tests.fleet.conftest import OWNER, ZONES, fleet, labels
 
 MEMBERS = fleet(4, zones=2, others=ZONES[:3])

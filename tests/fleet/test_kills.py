@@ -9,8 +9,8 @@ import pytest
 
 from fleet import __main__ as command
 from fleet.environment import Environment
-from infra.nodes import Node
-from infra.settings import Settings
+from infra.settings.schema import Settings
+from infra.slices.nodes import Node
 from tests.fleet.asking import KilledError
 from tests.fleet.conftest import ZONES
 from tests.fleet.lab import FLEET, Lab, settings

@@ -9,8 +9,8 @@ import pytest
 from fleet import __main__ as command
 from fleet import hosts as module
 from fleet import ssh
-from infra.nodes import nodes
 from infra.settings.schema import FleetSettings
+from infra.slices.nodes import nodes
 from tests.fleet.test_exec import EVERYONE, Hosts, _hosts  # noqa: F401
 from tests.fleet.world import settings
 

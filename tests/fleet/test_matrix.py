@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.gcp.failures import Kind
+from infra.google.failures import Kind
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import FAULTS, METHODS, OVERCOME, STARTERS, UNSEEN, Ask, asked, asks, meet
 from tools.fleet_docs import MATRIX

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fleet.members import in_zone, orphans, placed
 from fleet.model import ObservedNode, View, ZoneView
-from infra.nodes import Node
+from infra.slices.nodes import Node
 from tests.fleet.conftest import OURS, OWNER, ZONES, fleet, labels
 
 

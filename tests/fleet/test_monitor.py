@@ -12,7 +12,7 @@ from fleet import __main__ as command
 from fleet import environment
 from fleet.errors import FleetError
 from fleet.store import BucketStore
-from infra.settings import Settings
+from infra.settings.schema import Settings
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 from tests.limits import HANG_S

@@ -11,11 +11,12 @@ from pulumi import automation
 from fleet import named
 from fleet.named import NamedSlices
 from fleet.zones import Request, Verb
-from infra import named as stack
-from infra import names
+from infra.core import names
+from infra.engine import named as stack
+from infra.engine.named import read_stack
 from infra.errors import CommandError
-from infra.gcp.failures import Failure, Kind
-from infra.named import read_stack
+from infra.google.failures import Failure, Kind
+from infra.slices.names import node_urn, slice_urn
 from tests.infra.conftest import FakePulumi, node_state
 from tests.limits import HANG_S
 
@@ -49,14 +50,14 @@ def reporting(monkeypatch: pytest.MonkeyPatch, *events: Any, fails: str = "") ->
 
     def up(target: list[str], on_event: Any, **options: Any) -> None:
         assert options == {"refresh": True, "continue_on_error": True}, "what is gone, only a refresh finds"
-        assert {names.node_urn("dev", "a"), names.slice_urn("dev", "a")} < {*target}
+        assert {node_urn("dev", "a"), slice_urn("dev", "a")} < {*target}
         for event in events:
             on_event(event)
         if fails:
             result = SimpleNamespace(stdout="", stderr=fails, code=255)
             raise automation.CommandError(result)  # type: ignore[arg-type]
 
-    held = [{"urn": names.node_urn("dev", node)} for node in ("a", "b")]
+    held = [{"urn": node_urn("dev", node)} for node in ("a", "b")]
     monkeypatch.setattr(stack, "settle", lambda *_: [])
     monkeypatch.setattr(stack, "Pulumi", lambda *_: SimpleNamespace(state=lambda _: held))
     monkeypatch.setattr(automation, "LocalWorkspace", lambda **_: None)
@@ -68,12 +69,12 @@ def reporting(monkeypatch: pytest.MonkeyPatch, *events: Any, fails: str = "") ->
 
 
 def made(node: str, op: automation.OpType) -> Any:
-    ended = SimpleNamespace(metadata=SimpleNamespace(op=op, urn=names.node_urn("dev", node)))
+    ended = SimpleNamespace(metadata=SimpleNamespace(op=op, urn=node_urn("dev", node)))
     return SimpleNamespace(diagnostic_event=None, res_outputs_event=ended)
 
 
 def said(node: str, statuses: str) -> Any:
-    urn = names.node_urn("dev", node) if node else None
+    urn = node_urn("dev", node) if node else None
     diagnostic = SimpleNamespace(severity="error", urn=urn, message=statuses)
     return SimpleNamespace(diagnostic_event=diagnostic, res_outputs_event=None)
 

@@ -15,8 +15,8 @@ from fleet.decide import Limits
 from fleet.model import Action
 from fleet.store import BucketStore, runs
 from fleet.zones import Verb
-from infra.gcp.failures import Kind
-from infra.named import create
+from infra.engine.named import create
+from infra.google.failures import Kind
 from infra.settings.sources import ROOT
 from tests.fleet.lab_stack import Here, StackLab
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 KILLED = """
 import sys
 from pathlib import Path
-from infra.named import create
+from infra.engine.named import create
 
 create("dev", sys.argv[2:], Path(sys.argv[1]))
 """
@@ -118,7 +118,7 @@ def test_a_zone_without_chips_keeps_no_other_waiting_and_is_told_apart(lab: Stac
     assert create("dev", ["train"], lab.root) == {"train": None}
 
 
-@pytest.mark.prove  # tests/infra/test_kills.py has a killed `up` settled
+@pytest.mark.prove  # tests/infra/engine/test_kills.py has a killed `up` settled
 def test_killed_during_the_creation_what_was_made_is_taken_in_by_the_next(lab: StackLab) -> None:
     """The lock of a Pulumi that is gone is put aside, and its record of the creation becomes the slice."""
     lab.preempt("train")

@@ -10,7 +10,7 @@ from fleet.controller import Observation
 from fleet.dashboard import Dashboard
 from fleet.model import Action, Condition, Decision, ObservedNode, View, WorkerStatus, ZoneView
 from infra.catalog import CATALOG
-from infra.nodes import Node
+from infra.slices.nodes import Node
 from tests.fleet.conftest import fleet
 
 HOUR_S = 3600.0

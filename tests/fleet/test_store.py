@@ -13,9 +13,9 @@ from fleet.environment import Environment
 from fleet.errors import FleetError
 from fleet.model import Cause
 from fleet.store import BucketStore, UnreachableError, object_of
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
-from infra.nodes import nodes
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
+from infra.slices.nodes import nodes
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world, settings  # noqa: F401
 

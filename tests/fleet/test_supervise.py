@@ -13,8 +13,8 @@ from fleet.errors import FleetError
 from fleet.model import WorkerStatus
 from fleet.store import BucketStore, object_of
 from fleet.supervise import Supervisor
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world  # noqa: F401
 

@@ -10,9 +10,9 @@ import pytest
 from fleet.model import Claim, ObservedNode
 from fleet.proof import Attested
 from fleet.zones import Answer, Request, Verb, Zones
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
-from infra.nodes import Node
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
+from infra.slices.nodes import Node
 from tests.fleet.conftest import OWNER, fleet, labels
 from tests.limits import HANG_S
 

@@ -14,12 +14,12 @@ from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
 from fleet.store import object_of
 from fleet.zones import Answer, Request
-from infra.gcp.client import RequestError
-from infra.gcp.failures import Failure, Kind
-from infra.named import StackState
-from infra.nodes import nodes
-from infra.settings import Settings
-from infra.settings.parser import parse
+from infra.engine.named import StackState
+from infra.engine.settings import parse
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
+from infra.settings.schema import Settings
+from infra.slices.nodes import nodes
 from tests.fleet.conftest import OURS, OWNER
 
 SLICES: list[dict[str, Any]] = [

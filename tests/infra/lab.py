@@ -23,17 +23,17 @@ import yaml
 from aiohttp import web
 from multidict import CIMultiDict
 
-from infra import names
-from infra.layers import directory
+from infra.core.layer import directory
+from infra.layers.tpu import startup
 from infra.settings.sources import ROOT
-from infra.tpu import startup
+from infra.slices.names import bundle_blob, bundle_manifest
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.services.compute.disks import add_snapshot
-from rehearsal.cloud.serviceusage import NEW_PROJECT
-from rehearsal.standin.install import install
-from tests.cloud.tpu_lab import PretendedHosts
+from rehearsal.cloud.services.serviceusage import NEW_PROJECT
+from rehearsal.providers.gcp.install import install
 from tests.limits import HANG_S
+from tests.rehearsal.cloud.tpu_lab import PretendedHosts
 
 PROJECT, OWNER, BUCKET, BUNDLE = "wire-test", "owner@example.com", "wire-test-checkpoints", "ab" * 32
 RETAINED = {BUCKET, f"{BUCKET}-steps"}
@@ -292,7 +292,7 @@ class Lab:
         self.root.mkdir()
         self.settings = self.root / "Pulumi.dev.yaml"
         self.settings.write_text(SETTINGS)
-        for path in (self.tree / "Pulumi.yaml", *self.tree.glob("infra/*/Pulumi.yaml")):
+        for path in (self.tree / "Pulumi.yaml", *self.tree.glob("infra/layers/*/Pulumi.yaml")):
             place = self.root / path.relative_to(self.tree)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "main": str(self.tree)}))
@@ -300,7 +300,7 @@ class Lab:
     def publish(self) -> None:
         """The names of a bundle's manifest and script, which are all that the program asks for."""
         path = f"storage.googleapis.com/upload/storage/v1/b/{BUCKET}/o"
-        for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
+        for name in (bundle_manifest(BUNDLE), bundle_blob(startup.script_sha256())):
             answer = self.request("POST", path, b"", uploadType="media", name=name)
             assert answer.ok, answer.text
 
@@ -318,8 +318,9 @@ def kill_tree(pid: int) -> None:
 
 def main(arguments: list[str]) -> int:
     """`tpu infra` for another project folder than the one it lies in."""
-    from infra import settle, stacks
     from infra.__main__ import main as infra
+    from infra.engine import updates as stacks
+    from infra.engine.recovery import settle
 
     root, *rest = arguments
     # Google's clock here is faster: what takes it a minute takes a third of a second.

@@ -14,7 +14,7 @@ import google.auth
 import requests
 from requests.adapters import HTTPAdapter
 
-from infra.gcp import client
+from infra.google import client
 
 _SEND = HTTPAdapter.send
 

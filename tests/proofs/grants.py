@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import described
-from infra.pipeline import access, places
-from infra.pipeline.access import Grant
-from infra.pipeline.settings import SMALL_ROLE, WORKER
+from infra.layers.pipeline import access, places
+from infra.layers.pipeline.access import Grant
+from infra.layers.pipeline.settings import SMALL_ROLE, WORKER
 from tests.limits import HANG_S
 from tests.proofs.pipeline_lab import BUCKET, PLACE, PROGRAM, RAW, REGION, RUNNER, VIEWER, PipelineLab, named
 from tools.pipeline_grants import RESULTS, results

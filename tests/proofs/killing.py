@@ -14,8 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.cloud.storage.storage_front import PROJECT, Front
 from tests.limits import HANG_S
+from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "proofs"

@@ -28,7 +28,7 @@ from tests.proofs.forked import TIMED_OUT
 from tests.proofs.recorder import SHARED
 from tests.proofs.sites import ROOT, Site
 
-TESTS = ("tests/cloud", "tests/infra", "tests/hosts/test_firewall.py")
+TESTS = ("tests/rehearsal/cloud", "tests/infra", "tests/rehearsal/hosts/test_firewall.py")
 DECLARED = Path(__file__).with_name("survivors.toml")
 AT_ONCE = 2
 _OPTIONS = ("-x", "-q", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:randomly")

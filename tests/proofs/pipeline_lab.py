@@ -19,18 +19,19 @@ from typing import Any
 
 import yaml
 
-from infra import names
-from infra.pipeline import access, places
-from infra.pipeline.access import Grant
-from infra.settings import Settings, from_file
-from infra.tpu import startup
-from rehearsal.cloud.serviceusage import NEW_PROJECT
-from rehearsal.standin.install import install
+from infra.engine.settings import from_file
+from infra.layers.pipeline import access, places
+from infra.layers.pipeline.access import Grant
+from infra.layers.tpu import startup
+from infra.settings.schema import Settings
+from infra.slices.names import bundle_blob, bundle_manifest
+from rehearsal.cloud.services.serviceusage import NEW_PROJECT
+from rehearsal.providers.gcp.install import install
 from rehearsal.world.layout import cache_dir
 from rehearsal.world.program import copy_program
 from rehearsal.world.runtimes import ensure
-from tests.cloud.boxes.boxed_front import OWNER, REGION, Boxed
 from tests.limits import HANG_S
+from tests.rehearsal.cloud.boxes.boxed_front import OWNER, REGION, Boxed
 
 PROJECT, NUMBER = "grants-lab", "123456789012"
 RAW, BUCKET, BUNDLE = f"{PROJECT}-raw", f"{PROJECT}-checkpoints", "ab" * 32
@@ -127,7 +128,7 @@ class PipelineLab(Boxed):
     def bring_up(self, *, publish: bool = True) -> None:
         """All that the pipeline stands on, the pipeline and, unless it isn't to be published, the code."""
         self.up("storage")
-        for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
+        for name in (bundle_manifest(BUNDLE), bundle_blob(startup.script_sha256())):
             self.upload(name.replace("/", "%2F"), b"", BUCKET)
         for layer in ("network", "tpu", "pipeline"):
             self.up(layer)

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra import layers
-from infra.gcp.roles import ACCOUNTS, CI, ML, PLATFORM, Role, roles
-from infra.grants import resource
-from infra.settings import Settings, from_file
+from infra.doctor.grants import resource
+from infra.engine import layers
+from infra.engine.roles import ACCOUNTS, CI, ML, PLATFORM, roles
+from infra.engine.settings import from_file
+from infra.google.role import Role
+from infra.settings.schema import Settings
 from rehearsal.world import person
 from rehearsal.world.program import copy_program
 from tests.infra.lab import PROJECT, SETTINGS, Lab

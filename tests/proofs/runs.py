@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cloud.storage.storage_front import PROJECT, Front
 from tests.proofs.killing import BUCKET
+from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
 from tests.workload.slice import SETTINGS, Workers
 from workload.data.prepare import prepare
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra import layers, names
-from infra.settings import from_file
-from infra.tpu import startup
+from infra.engine import layers
+from infra.engine.settings import from_file
+from infra.layers.tpu import startup
+from infra.slices.names import bundle_blob, bundle_manifest
 from tests.infra.lab import PROJECT, Lab
-from tests.infra.mutants import Mutant, Values, judged, merged, missing, mutants, refused_by_up
+from tests.infra.settings.mutants import Mutant, Values, judged, merged, missing, mutants, refused_by_up
 
 # What these name is outside the settings, and isn't there: only mocks take them.
 OUTSIDE = frozenset({"gcp:project", "data:snapshot"})
@@ -74,8 +75,8 @@ def _bring_up(lab: Lab, values: Values) -> None:
     lab.settings.write_text(f"config:\n{''.join(lines)}")
     lab.infra("up", "dev", "storage", "--yes", "--skip-preview")
     url = f"storage.googleapis.com/upload/storage/v1/b/{values['storage:bucketName']}/o"
-    bundle = names.bundle_manifest(str(values["tpu:bundle"]))
-    for name in (bundle, names.bundle_blob(startup.script_sha256())):
+    bundle = bundle_manifest(str(values["tpu:bundle"]))
+    for name in (bundle, bundle_blob(startup.script_sha256())):
         assert lab.request("POST", url, b"", uploadType="media", name=name).ok
     lab.infra("up", "dev", "--after", "storage", "--yes", "--skip-preview")
     for layer in layers.on(from_file("dev", lab.root)):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.pipeline import access, places
+from infra.layers.pipeline import access, places
 from tests.proofs.grants import SMALL, Proof
 from tests.proofs.pipeline_lab import BUCKET, RAW, PipelineLab, named
 

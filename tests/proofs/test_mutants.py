@@ -7,8 +7,8 @@ import pytest
 
 from tests.proofs import mutating, sites
 
-LIMITS = "rehearsal/cloud/storage/limits.py"
-TEST = "tests/cloud/storage/test_storage_limits.py"
+LIMITS = "rehearsal/cloud/services/storage/limits.py"
+TEST = "tests/rehearsal/cloud/storage/test_storage_limits.py"
 
 
 def test_each_site_is_a_program_with_one_change() -> None:

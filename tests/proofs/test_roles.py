@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from infra.gcp.roles import PLATFORM
-from tests.infra.test_kills import names_of_programs
+from infra.engine.roles import PLATFORM
+from tests.infra.engine.test_kills import names_of_programs
 from tests.proofs.roles import WITHOUT_ASKING, office, storage
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rehearsal.authority import TlsFiles, issue
 from rehearsal.world import names
-from rehearsal.world.authority import TlsFiles, issue
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from rehearsal.kubernetes.errors import KubernetesError
-from rehearsal.kubernetes.programs import KUBERNETES, QUEUE, folder
+from rehearsal.kubernetes.plane.programs import KUBERNETES, QUEUE, folder
 from rehearsal.world import making
 from rehearsal.world.console import Narrator
 from tests.limits import HANG_S

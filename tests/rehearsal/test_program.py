@@ -15,9 +15,9 @@ import pytest
 import requests
 
 from rehearsal.errors import WorldError
+from rehearsal.providers.gcp.install import PACKAGES, install, is_standin
 from rehearsal.scenario import steps
 from rehearsal.scenario.building import _summary, pulumi
-from rehearsal.standin.install import PACKAGES, install, is_standin
 from rehearsal.world import names, person
 from rehearsal.world.dial import address_of
 from rehearsal.world.layout import Layout, State, started
@@ -146,7 +146,7 @@ def test_the_cli_runs_the_official_plugin_that_is_installed(
     places = {name: package.place(tmp_path / ".pulumi") for name, package in PACKAGES.items()}
     for name, executable in places.items():
         executable.parent.mkdir(parents=True)
-        serving = f"from rehearsal.standin.__main__ import main; main(['serve', '{name}'])"
+        serving = f"from rehearsal.providers.gcp.__main__ import main; main(['serve', '{name}'])"
         executable.write_text(
             f'#!/bin/sh\ntouch {tmp_path}/ran-{name}\ncd {ROOT} && exec {sys.executable} -c "{serving}"\n'
         )
@@ -237,7 +237,7 @@ def test_a_process_that_ended_is_not_alive() -> None:
 def test_the_commands_are_those_of_the_readme() -> None:
     up = ["up", "-s", "dev"]
     flags = ["--non-interactive", "--color", "never"]
-    assert pulumi("storage", *up) == ["pulumi", "-C", "infra/storage", *up, *flags]
+    assert pulumi("storage", *up) == ["pulumi", "-C", "infra/layers/storage", *up, *flags]
     assert pulumi("tpu", *up) == ["pulumi", *up, *flags]
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from rehearsal.cloud.telemetry import thresholds
+from rehearsal.cloud.services.monitoring.telemetry import thresholds
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import touring
 from rehearsal.scenario.scene import Scene

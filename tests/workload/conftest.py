@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud.storage.storage_front import PROJECT, Front
+from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
 from workload.data.prepare import prepare
 from workload.runs.store import Store, open_store
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.boot.metadata import _Handler, worker
+from tests.infra.layers.tpu.boot.metadata import _Handler, worker
 from tests.limits import HANG_S
 from tests.workload.extracting import ARCH, make_stream, save_weights
 from tests.workload.slice import SETTINGS

@@ -16,7 +16,7 @@ from google.api_core import exceptions as google
 from google.cloud.storage.exceptions import InvalidResponse
 from orbax.checkpoint._src.metadata import checkpoint as metadata  # type: ignore[import-untyped]
 
-from tests.cloud.storage.storage_front import PROJECT, Front
+from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
 from tests.workload.slice import SETTINGS, Workers
 from workload.errors import OutageError
 from workload.runs.checkpoints import Checkpoints, list_steps

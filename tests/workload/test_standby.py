@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from infra.settings import commands
-from tests.boot.metadata import worker as metadata_of
-from tests.boot.storage import client_of
+from tests.infra.layers.tpu.boot.metadata import worker as metadata_of
+from tests.infra.layers.tpu.boot.storage import client_of
 from tests.workload.slice import SETTINGS
 from workload.errors import ConfigError
 from workload.host import standby, unit

@@ -29,7 +29,7 @@ from workload.train.preemption import taken, watch_metadata
 from workload.train.uploader import Uploader
 
 # Of sysexits.h, "try again later" and "unavailable": no success to systemd, which starts the job again. A
-# JobSet restarts for them, and for no failure of the job's own (infra/jobs/jobset.py).
+# JobSet restarts for them, and for no failure of the job's own (infra/layers/queue/jobs/jobset.py).
 _ANOTHER_WORKER, _ANOTHER_LOST = 75, 69
 # For the failure of the worker that failed to be reported before its consequences, to who starts it again.
 _FIRST_S = 5.0

@@ -29,8 +29,9 @@ It refuses by raising an ApiError in Google's words, or NotEmulatedError. A `Ver
 edited `body`, which becomes the resource, at once or when the method's operation ends.
 """
 
+from rehearsal.cloud.collections.change import Change
 from rehearsal.cloud.collections.engine import Engine
-from rehearsal.cloud.collections.entry import KEEP, REFUSE, Change, Collection, Entry, Reference, Verb
+from rehearsal.cloud.collections.entry import KEEP, REFUSE, Collection, Entry, Reference, Verb
 from rehearsal.cloud.collections.masks import fingerprint
 from rehearsal.cloud.collections.shape import EntryError, Shape
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from rehearsal.cloud.collections.entry import Change, Collection, Verb
+from rehearsal.cloud.collections.change import Change
+from rehearsal.cloud.collections.entry import Collection, Verb
 from rehearsal.cloud.collections.reads import shown
 from rehearsal.cloud.collections.resources import busy_name, plain
 from rehearsal.cloud.collections.shape import COMPUTE, CONTAINER, NONE
-from rehearsal.cloud.service import ApiError, JsonObject
+from rehearsal.cloud.core.errors import ApiError, JsonObject
 
 _VERBS = {"insert": "create", "patch": "update"}
 # What an operation's metadata has where the document doesn't describe it.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rehearsal.cloud.collections.entry import KEEP, Change, Hook, Reference
+from rehearsal.cloud.collections.change import Change
+from rehearsal.cloud.collections.entry import KEEP, Hook, Reference
 from rehearsal.cloud.collections.shape import values
-from rehearsal.cloud.service import ApiError, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import ApiError, NotEmulatedError, bad_request
 
 
 def acts_as(field: str) -> Reference:

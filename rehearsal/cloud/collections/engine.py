@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from rehearsal.cloud import roles
 from rehearsal.cloud.collections import masks, reads, writes
 from rehearsal.cloud.collections.entry import Collection, Entry, Verb
 from rehearsal.cloud.collections.operating import operation_methods
 from rehearsal.cloud.collections.resources import Resources
 from rehearsal.cloud.collections.shape import COMPUTE, NONE, EntryError, Shape
-from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.operations import Operations, versioned
-from rehearsal.cloud.policies import policy_methods
-from rehearsal.cloud.service import Call, JsonObject, Method, World
+from rehearsal.cloud.core.errors import JsonObject
+from rehearsal.cloud.core.operations import Operations, versioned
+from rehearsal.cloud.core.service import Call, Method
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam import roles
+from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.iam.policies import policy_methods
 
 Handler = Callable[[Resources, Shape, JsonObject, Call], JsonObject]
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rehearsal.cloud.collections.shape import values
-from rehearsal.cloud.schema import camel
-from rehearsal.cloud.service import Call, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.service import Call
+from rehearsal.cloud.door.schema import camel
 
 _MOST = {"maxResults": 500, "pageSize": 1000}
 _TERM = re.compile(

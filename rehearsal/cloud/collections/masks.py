@@ -9,9 +9,9 @@ import json
 from typing import Any
 
 from rehearsal.cloud.collections import words
-from rehearsal.cloud.collections.entry import Change
+from rehearsal.cloud.collections.change import Change
 from rehearsal.cloud.collections.shape import COMPUTE, Shape, output_only, values
-from rehearsal.cloud.service import ApiError, JsonObject, bad_request
+from rehearsal.cloud.core.errors import ApiError, JsonObject, bad_request
 
 
 def apply(shape: Shape, method: JsonObject, change: Change, raw: JsonObject) -> None:

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterable
 from functools import partial
 
-from rehearsal.cloud import discovery
 from rehearsal.cloud.collections import listing
 from rehearsal.cloud.collections.entry import Entry
 from rehearsal.cloud.collections.reads import aggregated
 from rehearsal.cloud.collections.resources import Resources
 from rehearsal.cloud.collections.shape import COMPUTE, segments
-from rehearsal.cloud.operations import compute_link, versioned
-from rehearsal.cloud.service import Call, JsonObject, Method
+from rehearsal.cloud.core.errors import JsonObject
+from rehearsal.cloud.core.operations import compute_link, versioned
+from rehearsal.cloud.core.service import Call, Method
+from rehearsal.cloud.door import discovery
 
 _VERBS = ("get", "list", "aggregatedList", "wait", "cancel", "delete")
 _PLAIN = {"wait": "get", "aggregatedList": "list"}  # a verb by whose permission

@@ -6,11 +6,13 @@ import copy
 from collections.abc import Iterable
 
 from rehearsal.cloud.collections import listing
-from rehearsal.cloud.collections.entry import Change
+from rehearsal.cloud.collections.change import Change
 from rehearsal.cloud.collections.resources import Resources
 from rehearsal.cloud.collections.shape import COMPUTE, Shape
-from rehearsal.cloud.operations import compute_link
-from rehearsal.cloud.service import Call, JsonObject, World
+from rehearsal.cloud.core.errors import JsonObject
+from rehearsal.cloud.core.operations import compute_link
+from rehearsal.cloud.core.service import Call
+from rehearsal.cloud.core.world import World
 
 
 def shown(resources: Resources, shape: Shape, call: Call, name: str) -> JsonObject:

@@ -8,7 +8,8 @@ from typing import Any
 
 from rehearsal.cloud.collections.entry import Collection, Reference
 from rehearsal.cloud.collections.shape import values
-from rehearsal.cloud.service import JsonObject, World
+from rehearsal.cloud.core.errors import JsonObject
+from rehearsal.cloud.core.world import World
 
 LINK = re.compile(r"(?:https?:)?//[\w.-]+\.googleapis\.com/(?:compute/)?(?:(?:v\d\w*|beta|alpha)/)?")
 # Collections that are served manually: what their resources name.

@@ -8,14 +8,16 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from rehearsal.cloud import discovery
 from rehearsal.cloud.collections import words
 from rehearsal.cloud.collections.entry import Collection, Entry
 from rehearsal.cloud.collections.references import BY_HAND, References
 from rehearsal.cloud.collections.shape import COMPUTE, EntryError, Shape, segments, values
-from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.operations import Operations
-from rehearsal.cloud.service import ApiError, Call, JsonObject, World, bad_request
+from rehearsal.cloud.core.errors import ApiError, JsonObject, bad_request
+from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.service import Call
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.door import discovery
+from rehearsal.cloud.iam.iam import Iam
 
 _MULTI_REGIONS = frozenset({"global", "us", "eu", "europe", "asia", "nam4", "eur4", "asia1"})
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from rehearsal.cloud import discovery
 from rehearsal.cloud.collections.entry import Collection, Entry
-from rehearsal.cloud.schema import camel
-from rehearsal.cloud.service import Call, JsonObject
+from rehearsal.cloud.core.errors import JsonObject
+from rehearsal.cloud.core.service import Call
+from rehearsal.cloud.door import discovery
+from rehearsal.cloud.door.schema import camel
 
 NONE, LONGRUNNING, COMPUTE, CONTAINER = "none", "longrunning", "compute", "container"
 _NO_IDS = ("requestId", "projectId", "zone", "clusterId", "nodePoolId", "operationId")

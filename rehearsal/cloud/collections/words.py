@@ -7,7 +7,7 @@ its clients quote; the others: https://google.aip.dev/193 and the same.
 from __future__ import annotations
 
 from rehearsal.cloud.collections.shape import COMPUTE, CONTAINER, Shape
-from rehearsal.cloud.service import ApiError, bad_request
+from rehearsal.cloud.core.errors import ApiError, bad_request
 
 _NOT_FOUND = {
     COMPUTE: "The resource '{name}' was not found",

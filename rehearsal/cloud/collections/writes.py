@@ -10,13 +10,15 @@ from typing import Any
 
 from rehearsal.cloud.collections import masks, words
 from rehearsal.cloud.collections.answers import answer
-from rehearsal.cloud.collections.entry import KEEP, REFUSE, Change, Reference, Verb
+from rehearsal.cloud.collections.change import Change
+from rehearsal.cloud.collections.entry import KEEP, REFUSE, Reference, Verb
 from rehearsal.cloud.collections.masks import fingerprint
 from rehearsal.cloud.collections.references import rewrite
 from rehearsal.cloud.collections.resources import Resources, plain
 from rehearsal.cloud.collections.shape import COMPUTE, CONTAINER, Shape, values
-from rehearsal.cloud.operations import compute_link
-from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.operations import compute_link
+from rehearsal.cloud.core.service import Call
 
 _LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")

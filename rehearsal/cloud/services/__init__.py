@@ -8,17 +8,19 @@ from collections.abc import Iterable
 from functools import partial
 
 from rehearsal.cloud.collections import Engine, Entry
-from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.operations import Operations
-from rehearsal.cloud.service import Service, World
+from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.service import Service
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.services import pubsub
 from rehearsal.cloud.services.compute.places import found
 
 
 def entries() -> list[Entry]:
-    """What the modules declare, by their names."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return [importlib.import_module(f"{__name__}.{name}").ENTRY for name in names]
+    """Return the `ENTRY` of each module in this package and in its folders, by module name."""
+    names = sorted(module.name for module in pkgutil.walk_packages(__path__, f"{__name__}."))
+    modules = [importlib.import_module(name) for name in names if name.count(".") <= __name__.count(".") + 2]
+    return [module.ENTRY for module in modules if hasattr(module, "ENTRY")]
 
 
 def services(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference, Verb
 from rehearsal.cloud.collections.checks import acts_as, every, not_emulated, wrong_state
 from rehearsal.cloud.collections.words import not_found
-from rehearsal.cloud.service import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
 
 _BOARDS, _ENDED = "aiplatform.projects.locations.tensorboards", "JOB_STATE_CANCELLED"
 _RUNS = f"{_BOARDS}.experiments.runs"

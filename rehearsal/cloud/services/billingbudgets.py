@@ -9,7 +9,7 @@ import uuid
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
 from rehearsal.cloud.collections.checks import every, not_emulated, one_of, topic
-from rehearsal.cloud.service import bad_request
+from rehearsal.cloud.core.errors import bad_request
 
 
 def _budget(change: Change) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
-from rehearsal.cloud.service import ApiError, JsonObject, World, bad_request
+from rehearsal.cloud.core.errors import ApiError, JsonObject, bad_request
+from rehearsal.cloud.core.world import World
 
 UNDELETE_S, REUSE_S = 7 * 86400.0, 37 * 86400.0  # since the deletion
 _ACCOUNT, _ROLE = "iam.projects.serviceAccounts", "iam.projects.roles"

@@ -6,7 +6,7 @@ import itertools
 
 from rehearsal.cloud.collections import Change, Collection, Entry, Reference, Verb
 from rehearsal.cloud.collections.resources import Resources
-from rehearsal.cloud.service import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
 
 _ID = r"(?!goog)[a-zA-Z][-\w.~+%]{2,254}"  # https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names
 _TOPIC, _SUBSCRIPTION = "pubsub.projects.topics", "pubsub.projects.subscriptions"

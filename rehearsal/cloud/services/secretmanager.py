@@ -11,7 +11,8 @@ import google_crc32c
 
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
 from rehearsal.cloud.collections.checks import every, not_emulated, one_of, topic
-from rehearsal.cloud.service import ApiError, JsonObject, World, bad_request
+from rehearsal.cloud.core.errors import ApiError, JsonObject, bad_request
+from rehearsal.cloud.core.world import World
 
 _SECRETS = "secretmanager.projects.secrets"
 _VERSIONS = f"{_SECRETS}.versions"

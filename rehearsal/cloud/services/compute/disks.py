@@ -8,8 +8,9 @@ from rehearsal.cloud.collections import KEEP, Change, Collection, Reference, Ver
 from rehearsal.cloud.collections.references import LINK
 from rehearsal.cloud.collections.words import invalid, not_found
 from rehearsal.cloud.collections.writes import insert
-from rehearsal.cloud.operations import compute_link
-from rehearsal.cloud.service import JsonObject, World, bad_request
+from rehearsal.cloud.core.errors import JsonObject, bad_request
+from rehearsal.cloud.core.operations import compute_link
+from rehearsal.cloud.core.world import World
 from rehearsal.cloud.services.compute.places import DISK_TYPES, DiskType
 
 _CHANGE_S = 3.0

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Reference, Verb, fingerprint
 from rehearsal.cloud.collections.words import exists, in_use, invalid, not_found, required
-from rehearsal.cloud.operations import compute_link
-from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
+from rehearsal.cloud.core.operations import compute_link
 
 # Documentation addresses (RFC 5737): nothing answers there, and nothing is meant to.
 _EXTERNAL = ipaddress.IPv4Network("198.51.100.0/24")

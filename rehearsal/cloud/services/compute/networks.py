@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from rehearsal.cloud.collections import Change, Collection, Reference, Verb
 from rehearsal.cloud.collections.words import invalid
-from rehearsal.cloud.operations import compute_link
-from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
+from rehearsal.cloud.core.operations import compute_link
 
 # https://cloud.google.com/vpc/docs/mtu
 MTU_RANGE = (1300, 8896)

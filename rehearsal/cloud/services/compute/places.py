@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rehearsal.cloud.collections import Collection
-from rehearsal.cloud.operations import compute_link
-from rehearsal.cloud.service import World
+from rehearsal.cloud.core.operations import compute_link
+from rehearsal.cloud.core.world import World
 
 _GIB_PER_TIB = 1024
 

@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 from rehearsal.cloud.collections import Change, Collection, Reference, Verb, fingerprint
 from rehearsal.cloud.collections.checks import acts_as
-from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError, World, bad_request
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.world import World
 from rehearsal.cloud.services.container.pools import UPDATE, add_pool, forget_groups, set_fields
 
 _CLUSTER = "container.projects.locations.clusters"

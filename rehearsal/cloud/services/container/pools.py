@@ -11,9 +11,10 @@ import re
 
 from rehearsal.cloud.collections import Change, Collection, Verb
 from rehearsal.cloud.collections.checks import acts_as
-from rehearsal.cloud.operations import compute_link
-from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError, World, bad_request
-from rehearsal.cloud.tpu import catalog
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.operations import compute_link
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.services.tpu import catalog
 
 _POOL = "container.projects.locations.clusters.nodePools"
 UPDATE = "container.clusters.update"

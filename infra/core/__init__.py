@@ -1,0 +1,1 @@
+"""Declaration language of layers: outputs, upstream reads, providers, names, the destroy guard."""

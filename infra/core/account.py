@@ -1,0 +1,113 @@
+"""A service account with its grants: each written out, so that a preview and a policy see who gets what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.core import names
+from infra.settings.schema import Settings
+
+
+def short(role: str) -> str:
+    """ "roles/storage.objectUser" → "objectUser"; of a role of our own its id."""
+    return role.rpartition("/")[2].rpartition(".")[2]
+
+
+class Account(pulumi.ComponentResource):
+    """A service account, who may act as it, and what it may do.
+
+    Args:
+        token: type token of the component; it stays what it is.
+        id_: of the account; its grants are named after it.
+        users: who may act as it.
+    """
+
+    account: gcp.serviceaccount.Account
+
+    def __init__(
+        self,
+        token: str,
+        settings: Settings,
+        id_: str,
+        title: str,
+        about: str,
+        users: Iterable[str],
+        opts: pulumi.ResourceOptions,
+    ):
+        super().__init__(token, id_, None, opts)
+        self.id_, self.settings = id_, settings
+        self.email = names.account_email(settings, id_)
+        self.member = f"serviceAccount:{self.email}"
+        self.account = gcp.serviceaccount.Account(
+            id_,
+            account_id=id_,
+            display_name=title,
+            description=about,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.after = pulumi.ResourceOptions(parent=self, depends_on=[self.account])
+        for user in users:
+            self.user(user)
+        self.register_outputs({})
+
+    def user(self, member: str) -> None:
+        """Let somebody act as it."""
+        gcp.serviceaccount.IAMMember(
+            f"{self.id_}-user-{member}",
+            service_account_id=f"projects/{self.settings.project}/serviceAccounts/{self.email}",
+            role="roles/iam.serviceAccountUser",
+            member=member,
+            opts=self.after,
+        )
+
+    def project_role(self, role: str, only: str = "", why: str = "", name: str = "") -> None:
+        """Grant a role on the project; `only`: under this condition, called `why`; `name`: of several."""
+        gcp.projects.IAMMember(
+            f"{self.id_}-{short(role)}{name}",
+            project=self.settings.project,
+            role=role,
+            member=self.member,
+            condition={"title": why, "expression": only} if only else None,
+            opts=self.after,
+        )
+
+    def own_role(self, name: str, title: str, permissions: Sequence[str]) -> str:
+        """Define a role with these permissions; what policies call it."""
+        role_id = f"{self.id_}_{name}".replace("-", "_")
+        role = gcp.projects.IAMCustomRole(
+            f"{self.id_}-{name}", role_id=role_id, title=title, permissions=list(permissions), opts=self.after
+        )
+        self.after = pulumi.ResourceOptions.merge(self.after, pulumi.ResourceOptions(depends_on=[role]))
+        return f"projects/{self.settings.project}/roles/{role_id}"
+
+    def bucket_role(
+        self, bucket: str, role: str, only: str = "", why: str = "", after: Sequence[pulumi.Resource] = ()
+    ) -> None:
+        """Grant a role on a bucket; `only`: under this condition, called `why`; `after`: what makes it."""
+        gcp.storage.BucketIAMMember(
+            f"{self.id_}-{bucket}-{short(role)}{f'-{why}' if why else ''}".replace(" ", "-"),
+            bucket=bucket,
+            role=role,
+            member=self.member,
+            condition={"title": why, "expression": only} if only else None,
+            opts=self.with_(*after),
+        )
+
+    def repository_role(self, repository: gcp.artifactregistry.Repository, location: str, role: str) -> None:
+        """Grant a role on a repository of images."""
+        gcp.artifactregistry.RepositoryIamMember(
+            f"{self.id_}-{short(role)}",
+            project=self.settings.project,
+            location=location,
+            repository=repository.repository_id,
+            role=role,
+            member=self.member,
+            opts=self.with_(repository),
+        )
+
+    def with_(self, *resources: pulumi.Resource) -> pulumi.ResourceOptions:
+        """Options of a grant that also waits for these."""
+        return pulumi.ResourceOptions.merge(self.after, pulumi.ResourceOptions(depends_on=list(resources)))

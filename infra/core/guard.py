@@ -1,0 +1,136 @@
+"""`pulumi destroy` of what living things stand on is refused: members of fleets, jobs in queues.
+
+They aren't in any stack, so no stack knows them. Each stack therefore holds a resource that depends on all
+others: its deletion comes first, asks Google, and fails where something lives. It is a dynamic resource,
+whose code a plain `pulumi destroy` runs without running the program.
+https://www.pulumi.com/docs/iac/concepts/providers/dynamic-providers/
+"""
+
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pulumi
+from pulumi import dynamic
+
+from infra.errors import InfraError
+from infra.google.failures import FOR_PEOPLE, Kind
+
+MEMBERS, JOBS = "members", "jobs"
+_SHOWN = 5
+_WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/workloads"
+
+
+class LivingError(Exception):
+    """Something lives, or it isn't known whether nothing does."""
+
+
+class _LivingProvider(dynamic.ResourceProvider):
+    """Holds a place; `delete` is what matters."""
+
+    def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
+        return dynamic.CreateResult(props["what"], outs=props)
+
+    def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
+        return dynamic.DiffResult(changes=_olds.get("labels") != _news.get("labels"))
+
+    def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.UpdateResult:
+        return dynamic.UpdateResult(outs=_news)
+
+    def delete(self, _id: str, _props: dict[str, Any]) -> None:
+        try:
+            refuse(
+                _props["what"],
+                _props["project"],
+                _props["environment"],
+                _props["labels"],
+                _props.get("namespace", ""),
+            )
+        except LivingError as error:
+            output = str(error)
+            # Pulumi shows people what this gives it: a sentence instead of a traceback.
+            traceback.format_exc = lambda *_, **__: output
+            raise
+
+
+class Living(dynamic.Resource):
+    """Keeps a stack from being destroyed under what stands on it."""
+
+    def __init__(
+        self,
+        what: str,
+        project: str,
+        environment: str,
+        labels: pulumi.Input[dict[str, pulumi.Input[str]]],
+        needs: Sequence[pulumi.Resource],
+        namespace: str = "",
+    ):
+        """Guards `needs` against MEMBERS with `labels`, or JOBS on clusters with them; to be made last.
+
+        `namespace`: jobs of this one alone.
+        """
+        name = f"{what}-{namespace}" if namespace else what
+        provider = pulumi.ProviderResource("pulumi-python", name, {})
+        props = {"what": what, "project": project, "environment": environment, "labels": labels}
+        super().__init__(
+            _LivingProvider(),
+            name,
+            {**props, "namespace": namespace},
+            pulumi.ResourceOptions(provider=provider, depends_on=list(needs)),
+        )
+
+
+def refuse(what: str, project: str, environment: str, labels: dict[str, str], namespace: str = "") -> None:
+    """Raises LivingError where a member that isn't gone, or a job that hasn't ended, stands on the stack."""
+    from infra.google.client import RequestError  # here, so that no program waits for Google's libraries
+
+    find, fix, noun = {
+        MEMBERS: (
+            _members,
+            f"tpu fleet delete {environment} --orphans, which ends them",
+            "members of fleets",
+        ),
+        JOBS: (_jobs, f"tpu job cancel {environment} TEAM JOB, or wait for their end", "jobs in queues"),
+    }[what]
+    try:
+        living = sorted(
+            one for one in find(project, labels) if one.startswith(f"{namespace}/" if namespace else "")
+        )
+    except RequestError as error:
+        failure = error.failure
+        if failure.kind is Kind.API_OFF:
+            return  # no API, nothing of it
+        why = f"it isn't known whether {noun} live: {failure.kind}: {failure.message}"
+        fix = f"{failure.fix}; then again" if failure.kind in FOR_PEOPLE else "the same command again"
+        raise LivingError(f"{why}\n    fix: {fix}") from None
+    except InfraError as error:
+        raise LivingError(f"it isn't known whether {noun} live: {error}") from None
+    if living:
+        some = ", ".join(living[:_SHOWN]) + (f" and {len(living) - _SHOWN} more" if living[_SHOWN:] else "")
+        raise LivingError(f"{len(living)} {noun} stand on this: {some}\n    fix: {fix}; then again")
+
+
+def _members(project: str, labels: dict[str, str]) -> Iterator[str]:
+    from infra.google.client import Client
+
+    for node in Client(project).nodes("-", "name,labels"):
+        if "fleet" in node.get("labels", {}) and labels.items() <= node["labels"].items():
+            yield node["name"].rpartition("/")[2]
+
+
+def _jobs(project: str, labels: dict[str, str]) -> Iterator[str]:
+    """TEAM'S NAMESPACE/JOB of those that Kueue knows and that haven't ended."""
+    from infra.google.client import Client, RequestError
+    from infra.google.kubernetes import every
+
+    for _, cluster in every(Client(project), labels):
+        try:
+            for one in cluster.items(_WORKLOADS):
+                conditions = {c["type"]: c["status"] for c in one.get("status", {}).get("conditions", ())}
+                if conditions.get("Finished") != "True":
+                    meta = one["metadata"]
+                    owner = next((o["name"] for o in meta.get("ownerReferences", ())), meta["name"])
+                    yield f"{meta['namespace']}/{owner}"
+        except RequestError as error:
+            if error.failure.kind is not Kind.MISSING:  # of a cluster without Kueue
+                raise

@@ -1,0 +1,37 @@
+"""Explicit providers, made by a layer's factories. Default providers are disabled in `Pulumi.<env>.yaml`, so
+a resource that forgot its own fails instead of landing in whatever project the shell points to.
+
+A factory gets the settings and the layer's name. One that needs what another layer made, as a provider for a
+cluster does, reads it by `upstream.read`, and stands in the folder of the layer that uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from infra.settings.schema import GcpSettings, Settings
+
+if TYPE_CHECKING:
+    import pulumi
+
+Factory = Callable[[Settings, str], "pulumi.ProviderResource"]
+
+
+def gcp(settings: Settings, layer: str) -> pulumi.ProviderResource:
+    """Google Cloud, with the labels that everything carries."""
+    import pulumi_gcp  # seconds, which commands without Pulumi don't wait
+
+    from infra.core import names  # imports the layers, which import this
+
+    labels = names.labels(settings.environment, layer)
+    return pulumi_gcp.Provider(
+        "gcp",
+        project=settings.project,
+        default_labels={**settings[GcpSettings].default_labels, **labels},
+    )
+
+
+GOOGLE: Mapping[str, Factory] = MappingProxyType({"gcp": gcp})
+"""What a layer on Google Cloud needs."""

@@ -1,0 +1,45 @@
+"""Findings of the doctors, and their table. Standard library only: `make doctor` runs before set-up."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+OK, MISSING, OPTIONAL = "ok", "missing", "optional"
+
+
+_GREEN, _RED, _YELLOW = 32, 31, 33
+
+
+_COLOURS = {OK: _GREEN, MISSING: _RED}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the table; `fix` is empty when there is nothing to do."""
+
+    what: str
+    state: str
+    found: str
+    fix: str = ""
+
+
+def table(findings: Sequence[Finding]) -> str:
+    """A line for each finding, and a line for what to do about it."""
+    width = max(len(finding.what) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"  {coloured(finding.state)}  {finding.what:<{width}}  {finding.found}")
+        if finding.fix:
+            lines.append(f"  {'':<8}  {'':<{width}}  fix: {finding.fix}")
+    return "\n".join(lines)
+
+
+def coloured(state: str) -> str:
+    """A state in eight columns, in its colour on a terminal that wants any (https://no-color.org)."""
+    text = f"{state:<8}"
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{_COLOURS.get(state, _YELLOW)}m{text}\x1b[0m"

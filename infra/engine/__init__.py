@@ -1,0 +1,1 @@
+"""Programs over all layers: registry, settings, prices, plan, update, recovery."""

@@ -1,0 +1,171 @@
+"""Registry of the layers: the folders of infra/layers/ whose layer.py declares a `LAYER`.
+
+Nothing else lists them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+from infra.core.layer import ROOT, Layer
+from infra.errors import LayersError, Problem
+from infra.settings.schema import SHARED, Settings
+from infra.settings.spelling import camel_case
+
+_NAME = re.compile("[a-z][a-z0-9]*")
+_SERVICE = re.compile(r"[a-z][a-z0-9-]*\.googleapis\.com")
+_RESERVED = ("pulumi", *SHARED)
+
+
+@cache
+def layers() -> tuple[Layer, ...]:
+    """All layers, each behind those that it reads. Raises LayersError with all that is wrong with them."""
+    found = [
+        (path.name, layer)
+        for path in sorted((ROOT / "infra" / "layers").iterdir())
+        if (path / "layer.py").is_file()
+        and isinstance(layer := importlib.import_module(f"infra.layers.{path.name}.layer").LAYER, Layer)
+    ]
+    return ordered(found, ROOT)
+
+
+def named(name: str) -> Layer | None:
+    """The layer of that name."""
+    return next((layer for layer in layers() if layer.name == name), None)
+
+
+def on(settings: Settings) -> tuple[Layer, ...]:
+    """The layers that are on in an environment, in their order."""
+    return tuple(layer for layer in layers() if layer.settings in settings.sections)
+
+
+def services(settings: Settings) -> tuple[str, ...]:
+    """The Google services that an environment needs, sorted. Raises LayersError for names that are none."""
+    desired = [(service, layer.name) for layer in on(settings) for service in layer.services(settings)]
+    wrong = [
+        Problem(f"infra/layers/{layer}", f'the service "{service}"', "a service is a name at Google",
+                "write it as `gcloud services list` does, e.g. compute.googleapis.com")
+        for service, layer in desired
+        if not _SERVICE.fullmatch(service)
+    ]  # fmt: skip
+    if wrong:
+        raise LayersError(wrong)
+    return tuple(sorted({service for service, _ in desired}))
+
+
+def ordered(found: Sequence[tuple[str, Layer]], root: Path) -> tuple[Layer, ...]:
+    """Layers behind those that they read, by name where that leaves a choice.
+
+    Args:
+        found: folders of infra/layers/ with the layer that each declares.
+        root: where the Pulumi.yaml files are looked for.
+
+    Raises:
+        LayersError: names, settings, outputs or an order that can't be.
+    """
+    problems = [*_names(found, root), *_settings(found), *_planned(found), *_reads(found)]
+    result: list[Layer] = []
+    left = {layer.name: layer for _, layer in found}
+    known = set(left)
+    while ready := sorted(name for name, one in left.items() if not left.keys() & set(one.follows)):
+        result.append(left.pop(ready[0]))
+    circle = sorted(name for name in left if name not in left[name].follows and _reached(left, name))
+    if circle:
+        problems.append(Problem(
+            ", ".join(f"infra/layers/{name}" for name in circle),
+            "; ".join(f"{one} after {', '.join(sorted({*left[one].follows} & {*circle}))}" for one in circle),
+            "a layer comes up after those that it reads, or that its `after` names", "take one of these out",
+        ))  # fmt: skip
+    if problems or known != {layer.name for layer in result}:
+        raise LayersError(problems)
+    return tuple(result)
+
+
+def _reached(left: Mapping[str, Layer], start: str) -> bool:
+    """Whether a layer is read by itself through others."""
+    seen: set[str] = set()
+    ahead = [start]
+    while ahead:
+        for name in left[ahead.pop()].follows:
+            if name in left and name not in seen:
+                seen.add(name)
+                ahead.append(name)
+    return start in seen
+
+
+def _names(found: Sequence[tuple[str, Layer]], root: Path) -> Iterable[Problem]:
+    times = Counter(layer.name for _, layer in found)
+    for folder, layer in found:
+        name, where = layer.name, f"infra/layers/{folder}"
+        path = root / where / "Pulumi.yaml"
+        path = path if path.is_file() else root / "Pulumi.yaml"
+        project = re.search(r"(?m)^name: *(\S+)", path.read_text() if path.is_file() else "")
+        if times[name] > 1:
+            others = ", ".join(
+                f"infra/layers/{other}" for other, one in found if one.name == name and other != folder
+            )
+            yield Problem(where, f"layer {name}, as {others}", "each layer has its own name", "rename one")
+        if not _NAME.fullmatch(name) or name != folder:
+            rule = "a layer is called as its folder: small letters and digits, first a letter"
+            yield Problem(where, f'layer "{name}"', rule, f"LAYER = Layer(name={folder!r}, …)")
+        elif project is None or project[1] != name:
+            found_there = f"name: {project[1]}" if project else "no name"
+            rule = "a layer's folder, or the root, has the Pulumi.yaml of a project called as the layer"
+            yield Problem(
+                where, f"{found_there} in {path.relative_to(root)}", rule, f"write name: {name} there"
+            )
+
+
+def _settings(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
+    claims: dict[str, list[str]] = {f"{name}:": ["the program itself"] for name in _RESERVED}
+    for folder, layer in found:
+        for item in fields(layer.settings):
+            if "about" not in item.metadata:
+                fix = 'write NAME: TYPE = setting("meaning", …)'
+                yield Problem(
+                    f"infra/layers/{folder}", f"the field {item.name}", "settings are made by setting()", fix
+                )
+            path = f"{layer.name}:{camel_case(item.name)}"
+            claims.setdefault(path, []).append(f"infra/layers/{folder}")
+            if layer.name in _RESERVED:
+                claims[f"{layer.name}:"].append(f"infra/layers/{folder}")
+    for path, claimed in claims.items():
+        if len(claimed) > 1:
+            by = " and ".join(dict.fromkeys(claimed)) + (" twice" if len(set(claimed)) == 1 else "")
+            yield Problem(path, f"claimed by {by}", "a setting belongs to one layer", "rename one")
+
+
+def _planned(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
+    owners: dict[type, list[str]] = {}
+    for folder, layer in found:
+        for kind in (layer.settings, layer.outputs):
+            owners.setdefault(kind, []).append(f"infra/layers/{folder}")
+    for kind, folders in owners.items():
+        if len(folders) > 1:
+            rule = "a layer has its own settings and outputs"
+            yield Problem(", ".join(folders), f"the class {kind.__name__}", rule, "declare another one")
+
+
+def _reads(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
+    known = {layer.name for _, layer in found}
+    for folder, layer in found:
+        for name in layer.follows:
+            if name == layer.name:
+                yield Problem(
+                    f"infra/layers/{folder}", f"reads {name}", "a layer doesn't read itself", "take it out"
+                )
+            elif name not in known:
+                rule = f"a layer reads layers that are there: {', '.join(sorted(known - {layer.name}))}"
+                yield Problem(f"infra/layers/{folder}", f"reads {name}", rule, "correct it, or take it out")
+
+
+def section_classes() -> dict[str, type]:
+    """Every section of `Pulumi.<env>.yaml`, by name."""
+    shared = list(SHARED.items())
+    return dict([*shared[:1], *((layer.name, layer.settings) for layer in layers()), *shared[1:]])

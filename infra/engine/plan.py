@@ -1,0 +1,375 @@
+"""The plan of an environment: what each layer would change, and what it costs.
+
+Layers that are up are compared with their state. The others are planned against an empty
+state in a temporary folder, so a plan writes nothing to anybody's backend and
+needs no login to one.
+"""
+
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.core import layer as core_layer
+from infra.core.layer import up_command
+from infra.engine import layers, prices
+from infra.engine.pulumi import Pulumi, sentence
+from infra.engine.settings import from_file
+from infra.errors import CommandError
+from infra.google.failures import Kind, fix_of
+from infra.prices import row as prices_row
+from infra.prices import table as prices_table
+from infra.prices.row import NOTE, Cost, Rate, Row
+from infra.prices.table import rates_table
+from infra.settings import yaml_file
+from infra.settings.record import formatting_kept
+from infra.settings.schema import Settings
+from infra.settings.sources import ROOT
+from infra.slices import preflight
+from infra.slices.nodes import nodes
+from infra.slices.preflight import Said
+
+SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-"}
+"""What Pulumi writes before a resource that it creates, updates, replaces or deletes."""
+
+_STACK = "pulumi:pulumi:Stack"
+_FROM_PATH = "using pulumi-language-"  # which set-up put there
+# As Google's provider says it, and as the client libraries do.
+_NO_GOOGLE_LOGIN = re.compile("failed to load application credentials|[Dd]efault credentials were not found")
+_LONGEST_KEYS = 60
+_KEYS = ("secretsprovider", "encryptedkey")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One resource that an update would touch.
+
+    Attributes:
+        operation: a key of `SIGNS`.
+        kind: the resource's type, e.g. "gcp:storage/bucket:Bucket".
+        name: its name in the program.
+        keys: inputs that differ, of an update or a replacement.
+    """
+
+    operation: str
+    kind: str
+    name: str
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        keys = ", ".join(self.keys)
+        keys = keys if len(keys) <= _LONGEST_KEYS else f"{keys[:_LONGEST_KEYS]}…"
+        return f"{SIGNS[self.operation]:<2} {self.kind}  {self.name}{f'  [{keys}]' if keys else ''}"
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """What `pulumi preview` says of one layer.
+
+    Attributes:
+        layer: its name.
+        up: whether it was compared with the state of its stack; else planned from nothing.
+        changes: in Pulumi's order.
+        warnings: each once.
+        cost: what it costs once it is up.
+        failed: whether the preview failed.
+        output: all that Pulumi printed.
+    """
+
+    layer: str
+    up: bool
+    changes: tuple[Change, ...]
+    warnings: tuple[str, ...]
+    cost: Cost
+    failed: bool
+    output: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of all layers of an environment that are on, in their order."""
+
+    environment: str
+    layers: tuple[LayerPlan, ...]
+    costs: tuple[Row, ...]
+    preflight: tuple[Said, ...] = ()
+    rates: tuple[Rate, ...] = ()
+
+    @property
+    def failed(self) -> list[str]:
+        """Layers whose preview failed."""
+        return [one.layer for one in self.layers if one.failed]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Of all layers, each once."""
+        return tuple(dict.fromkeys(warning for one in self.layers for warning in one.warnings))
+
+    def refuse_failed(self) -> None:
+        """Raises CommandError if a layer's preview failed; its output has been printed."""
+        if self.failed:
+            printed = "\n".join(one.output for one in self.layers if one.failed)
+            fix = f"\n    fix: {fix_of(Kind.LOGIN)}" if _NO_GOOGLE_LOGIN.search(printed) else ""
+            raise CommandError(
+                f"`pulumi preview` of {', '.join(self.failed)} failed; see the output above{fix}"
+            )
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing would change."""
+        return not any(one.changes or one.failed for one in self.layers)
+
+    @property
+    def cost(self) -> Cost:
+        """What everything that is planned costs once it is up."""
+        each = [one.cost for one in self.layers]
+        return Cost(
+            prices_row.total([one.hourly for one in each]),
+            prices_row.total([one.idle_hourly for one in each]),
+            all(one.checked for one in each),
+        )
+
+    @property
+    def next_command(self) -> str:
+        """What brings the first layer up that isn't."""
+        names = [one.layer for one in self.layers]
+        first = next((one.layer for one in self.layers if not one.up), names[-1])
+        return up_command(first, self.environment)
+
+
+def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Path | None = None) -> Plan:
+    """Preview every layer that is on, all at once; `only` some of them, if given.
+
+    `save`: a folder for the plans, LAYER.json each, which `stacks.up` takes. Raises InfraError: wrong
+    settings, more than the budget, or Pulumi can't be run. A layer whose preview fails is in the plan, with
+    `failed`.
+    """
+    checked = from_file(environment, root)
+    prices.within_budget(checked)
+    names = [layer.name for layer in layers.on(checked) if not only or layer.name in only]
+    real = Pulumi(environment, root)
+    if save:
+        save.mkdir(parents=True, exist_ok=True)
+    # No layer's plan needs another's, and each spends its seconds on starting up.
+    with (
+        formatting_kept(environment, root),
+        empty_state(environment, names, root, keyed=save is not None) as empty,
+        ThreadPoolExecutor(max(1, len(names))) as pool,
+    ):
+        up, why_not = _up(real, names, pool)
+        if up:
+            real.require_passphrase()
+
+        def one(layer: str) -> LayerPlan:
+            pulumi = real if layer in up else empty
+            saving = ("--save-plan", str(save.absolute() / f"{layer}.json")) if save else ()
+            if pulumi is empty:
+                empty.create(layer)
+            fine, output, events = pulumi.capture(
+                layer, "preview", "--stack", environment, "--non-interactive", *saving
+            )
+            found = [
+                _change(event["resourcePreEvent"]["metadata"])
+                for event in events
+                if "resourcePreEvent" in event
+            ]
+            diagnostics = [event["diagnosticEvent"] for event in events if "diagnosticEvent" in event]
+            warnings = [
+                sentence(each["message"]) for each in diagnostics if each.get("severity") == "warning"
+            ]
+            warnings = [one for one in warnings if not one.startswith(_FROM_PATH)]
+            return LayerPlan(
+                layer,
+                layer in up,
+                tuple(change for change in found if change),
+                tuple(dict.fromkeys([*why_not, *warnings])),
+                _cost(checked, layer),
+                not fine,
+                output.rstrip(),
+            )
+
+        asked = pool.submit(preflight.of, nodes(checked) if "tpu" in names else ())
+        found = tuple(pool.map(one, names))
+        rates = tuple(prices.rates(checked))
+        return Plan(environment, found, tuple(prices.of(checked)), tuple(asked.result()), rates)
+
+
+def foreseen(
+    environment: str, root: Path = ROOT, only: Sequence[str] = ()
+) -> dict[str, list[dict[str, Any]]]:
+    """The resources that each layer's stack would have, as its state would have them.
+
+    Raises InfraError: wrong settings, or a preview that fails.
+    """
+    names = [one.name for one in layers.on(from_file(environment, root)) if not only or one.name in only]
+    real = Pulumi(environment, root)
+    with (
+        formatting_kept(environment, root),
+        empty_state(environment, names, root) as empty,
+        ThreadPoolExecutor(max(1, len(names))) as pool,
+    ):
+        up, _ = _up(real, names, pool)
+        if up:
+            real.require_passphrase()
+
+        def one(layer: str) -> list[dict[str, Any]]:
+            pulumi = real if layer in up else empty
+            if pulumi is empty:
+                empty.create(layer)
+            steps = json.loads(pulumi.ask(layer, "preview", "--json", "--stack", environment))["steps"]
+            return [step["newState"] for step in steps if "newState" in step]
+
+        return dict(zip(names, pool.map(one, names), strict=True))
+
+
+def text(found: Plan, full: bool = False) -> str:
+    """For a terminal: prices, what changes (with `full` all that Pulumi printed), and a table."""
+    parts = [prices_table.table(found.costs), ""]
+    parts += [rates_table(found.rates), ""] if found.rates else []
+    parts += [*(one.line for one in found.preflight if not one.warn), ""]
+    for one in found.layers:
+        against = "compared with its stack" if one.up else "no stack known, planned from nothing"
+        parts.append(f"== {one.layer}: {against} ==")
+        if full or one.failed:
+            parts.append(one.output)
+        else:
+            parts += [f"  {change}" for change in one.changes] or ["  no changes"]
+        parts.append("")
+    parts += [f"warning: {warning}" for warning in found.warnings]
+    return "\n".join([*parts, *([""] if found.warnings else []), summary(found)])
+
+
+def summary(found: Plan) -> str:
+    """A line for each layer: +, ~, +-, -, and its price; idle: while no slice is up and no job runs."""
+    rows = _rows(found)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = (
+        [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        for row in rows
+    )
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def markdown(found: Plan) -> str:
+    """As a comment on a pull request."""
+    head, *rows = _rows(found)
+    lines = [
+        f"### Plan of `{found.environment}`",
+        "",
+        f"| {' | '.join(head)} |",
+        f"| --- |{' ---: |' * (len(head) - 1)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+        *(f"{'⚠️' if one.warn else '✅'} {one.line}\n" for one in found.preflight),
+    ]
+    reported = {one.line for one in found.preflight}
+    lines += [f"⚠️ {warning}\n" for warning in found.warnings if warning not in reported]
+    for one in found.layers:
+        shown = [one.output] if one.failed else [str(change) for change in one.changes]
+        if shown:
+            counted = "failed" if one.failed else f"{len(one.changes)} changes"
+            lines += [
+                f"<details><summary>{one.layer}: {counted}</summary>", "", "```text", *shown, "```", "",
+                "</details>", "",
+            ]  # fmt: skip
+    lines += [f"> {line}" for line in dict.fromkeys(row.source for row in found.costs)]
+    lines += [f"> {NOTE}"] if not found.cost.checked else []
+    return "\n".join(lines).rstrip()
+
+
+def as_json(found: Plan) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "environment": found.environment,
+        "layers": [
+            {key: value for key, value in asdict(one).items() if key not in ("output", "cost")}
+            | one.cost.as_json()
+            for one in found.layers
+        ],
+        **found.cost.as_json(),
+        "prices": [asdict(row) for row in found.costs],
+        "rates": [asdict(rate) for rate in found.rates],
+        "preflight": [asdict(one) for one in found.preflight],
+    }
+
+
+def _rows(found: Plan) -> list[tuple[str, ...]]:
+    def row(name: str, counts: Mapping[str, int], cost: Cost, failed: bool) -> tuple[str, ...]:
+        shown = ["failed", "", "", ""] if failed else [str(counts[one]) for one in SIGNS]
+        return (name, *shown, *cost.cells)
+
+    total: Counter[str] = Counter()
+    rows = [("layer", *SIGNS.values(), "$/hour", "$/day", "$/month", "idle $/month")]
+    for one in found.layers:
+        counts = Counter(change.operation for change in one.changes)
+        total += counts
+        rows.append(row(one.layer, counts, one.cost, one.failed))
+    rows.append(row("sum", total, found.cost, False))
+    return rows
+
+
+def _change(metadata: Mapping[str, Any]) -> Change | None:
+    """An event's resource, if it would be touched; a replacement is told in two or three steps."""
+    if metadata["op"] not in SIGNS or metadata["type"] == _STACK:
+        return None
+    keys = tuple(metadata.get("detailedDiff") or metadata.get("diffs") or ())
+    return Change(metadata["op"], metadata["type"], metadata["urn"].rpartition("::")[2], keys)
+
+
+def _cost(checked: Settings, layer: str) -> Cost:
+    declared = layers.named(layer)
+    assert declared is not None
+    return prices_row.cost(list(declared.prices(checked)))
+
+
+def _up(pulumi: Pulumi, names: Sequence[str], pool: Executor) -> tuple[set[str], list[str]]:
+    """The layers with a stack of this environment. Where no backend answers: none, and a line on why."""
+    try:
+        stacks = zip(names, pool.map(pulumi.stacks, names), strict=True)
+        return {layer for layer, known in stacks if pulumi.environment in known}, []
+    except CommandError as error:
+        return set(), [f"no Pulumi state to compare with (`pulumi login` chooses one): {error}"]
+
+
+@contextmanager
+def empty_state(
+    environment: str, names: Sequence[str], root: Path, *, keyed: bool = False
+) -> Iterator[Pulumi]:
+    """The same projects on a backend of their own that is thrown away.
+
+    Stack files are copied, one for each layer: making a stack writes its file, and all are made at once. With
+    `keyed` the copies have the key of the real backend's secrets, by which a saved plan is read again.
+    """
+    with tempfile.TemporaryDirectory(prefix="plan-") as name:
+        folder = Path(name)
+        stack = yaml_file.load((root / f"Pulumi.{environment}.yaml").read_text(encoding="utf-8"))
+        # JSON is YAML in which no text can be taken for a number.
+        settings_text = f"config: {json.dumps(stack['config'], ensure_ascii=False)}\n"
+        settings_text += "".join(f"{key}: {stack[key]}\n" for key in _KEYS if keyed and key in stack)
+        for layer in names:
+            place = folder / core_layer.directory(layer, root)
+            place.mkdir(parents=True, exist_ok=True)
+            project = yaml.safe_load((root / core_layer.directory(layer, root) / "Pulumi.yaml").read_text())
+            project |= {"main": str(root), "stackConfigDir": "."}
+            (place / f"Pulumi.{environment}.yaml").write_text(settings_text, encoding="utf-8")
+            (place / "Pulumi.yaml").write_text(yaml.safe_dump(project), encoding="utf-8")
+        (folder / "state").mkdir()
+        yield Pulumi(
+            environment,
+            folder,
+            variables={
+                "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
+                "PULUMI_CONFIG_PASSPHRASE": "for a state that is thrown away",
+            },
+        )

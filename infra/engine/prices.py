@@ -1,0 +1,64 @@
+"""What the layers cost, before anything is created: by the hour, and by use where only that is billed."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from infra.catalog import CATALOG
+from infra.engine import layers
+from infra.engine.settings import from_file
+from infra.errors import InfraError
+from infra.prices.row import Rate, Row, cost
+from infra.prices.table import rates_table, table
+from infra.settings.schema import FleetSettings, Settings
+from infra.settings.sources import ROOT
+from infra.slices.nodes import nodes
+from infra.slices.price import at_dearest, rows
+
+
+def rates(settings: Settings) -> list[Rate]:
+    """What all layers that are on bill by use, each once."""
+    return list(dict.fromkeys(one for layer in layers.on(settings) for one in layer.rates(settings)))
+
+
+def of(settings: Settings) -> list[Row]:
+    """What all layers that are on in an environment cost."""
+    return [row for layer in layers.on(settings) for row in layer.prices(settings)]
+
+
+def within_budget(settings: Settings) -> float | None:
+    """What all slices cost an hour by the catalog, wherever they are moved; None where a price isn't known.
+
+    Raises:
+        InfraError: more than `fleet:dollarsPerHour`, which then can't be held against prices nobody knows.
+    """
+    found = rows([at_dearest(one) for one in nodes(settings)])
+    # Slices of other layers stay where they are, at their dearest: with all nodes that may come.
+    others = (layer for layer in layers.on(settings) if layer.name != "tpu")
+    found += [row for layer in others for row in layer.prices(settings) if row.chips]
+    hourly = [row.hourly for row in found]
+    if settings[FleetSettings].dollars_per_hour is not None and None in hourly:
+        unknown = ", ".join(sorted({f"{row.what} in {row.zone}" for row in found if row.hourly is None}))
+        fix = "take fleet:dollarsPerHour out, or these slices"
+        raise InfraError(f"no known price of {unknown}: no budget can hold it\n    fix: {fix}")
+    known = sum(price for price in hourly if price is not None)
+    most = settings[FleetSettings].dollars_per_hour
+    if most is not None and known > most:
+        fix = "fewer slices, or a larger fleet:dollarsPerHour"
+        raise InfraError(f"${known:,.2f} an hour, fleet:dollarsPerHour allows ${most:,}\n    fix: {fix}")
+    return None if None in hourly else known
+
+
+def show(environment: str, root: Path = ROOT, *, as_json: bool) -> int:
+    """Print the prices of an environment's layers. Raises SettingsError."""
+    settings = from_file(environment, root)
+    found, by_use = of(settings), rates(settings)
+    if as_json:
+        dated = {"read": str(CATALOG.prices_read), "source": CATALOG.prices_source}
+        rows_ = [asdict(one) for one in found]
+        print(
+            json.dumps({**dated, **cost(found).as_json(), "rows": rows_, "rates": list(map(asdict, by_use))})
+        )
+    else:
+        print("\n".join([table(found), *(["", rates_table(by_use)] if by_use else [])]))
+    return 0

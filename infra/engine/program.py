@@ -1,0 +1,78 @@
+"""What Pulumi runs: the layer that is called like the project."""
+
+from datetime import UTC, datetime
+
+import pulumi
+
+from infra.core import layer as core_layer
+from infra.core import names, upstream
+from infra.core.guard import MEMBERS, Living
+from infra.core.layer import Layer, up_command
+from infra.core.outputs import Outputs
+from infra.engine import layers, prices
+from infra.engine import updates as stacks
+from infra.engine.enforce import enforce
+from infra.engine.settings import from_pulumi
+from infra.errors import InfraError, UpstreamError
+from infra.layers.storage.outputs import StorageOutputs
+from infra.settings.schema import Settings
+
+
+def run() -> None:
+    """Check all settings, then declare one layer and export its outputs.
+
+    What is wrong ends the program as one message: `pulumi.RunError` is shown without a traceback.
+    """
+    made: list[pulumi.Resource] = []
+    pulumi.runtime.register_stack_transformation(lambda args: made.append(args.resource))
+    try:
+        checked = from_pulumi(pulumi.get_stack())
+        prices.within_budget(checked)
+        layer = _of_the_project(checked)
+        enforce(checked, layer.name, datetime.now(tz=UTC).date())
+        stacks.refuse_interrupted(pulumi.get_stack(), layer.name)
+        _enabled(checked, layer)
+        providers = {name: make(checked, layer.name) for name, make in layer.providers.items()}
+        outputs = layer.program(checked, providers)
+        if not isinstance(outputs, layer.outputs):
+            found = type(outputs).__name__
+            raise InfraError(
+                f"the program of {layer.name} gives {found} and declares {layer.outputs.__name__}"
+            )
+    except InfraError as error:
+        raise pulumi.RunError(str(error)) from error
+    _guard(checked, layer, outputs, made)
+    for name, value in outputs.exports().items():
+        pulumi.export(name, value)
+
+
+def _of_the_project(checked: Settings) -> Layer:
+    name = pulumi.get_project()
+    layer = next((one for one in layers.on(checked) if one.name == name), None)
+    if layer is None:
+        raise InfraError(core_layer.off(name, checked.environment))
+    return layer
+
+
+def _enabled(checked: Settings, layer: Layer) -> None:
+    """Refuse an update that calls a service which storage would enable by the settings as they are now."""
+    there = upstream.known(StorageOutputs, "services") if "storage" in layer.needs else None
+    if there is None or not (missing := sorted({*layer.services(checked)} - {*there})):
+        return
+    command = up_command("storage", checked.environment)
+    problem = f"{', '.join(missing)}: not enabled in {checked.project}; run this first: {command}"
+    if not pulumi.runtime.is_dry_run():
+        raise UpstreamError(problem)
+    pulumi.log.info(problem)
+
+
+def _guard(checked: Settings, layer: Layer, outputs: Outputs, made: list[pulumi.Resource]) -> None:
+    """Keeps what members of fleets or jobs stand on while one lives: their layer, and those that it reads."""
+    everything = [*made]
+    for holding in layers.on(checked):
+        if not holding.holds or layer.name not in (holding.name, *holding.needs):
+            continue
+        labels: dict[str, pulumi.Input[str]] = dict(names.labels(checked.environment, holding.held_by))
+        if holding.holds == MEMBERS and "stackId" in (exports := outputs.exports()):
+            labels["stack"] = exports["stackId"]
+        Living(holding.holds, checked.project, checked.environment, labels, everything)

@@ -1,0 +1,227 @@
+"""The Pulumi CLI as the commands of this package call it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from infra.core import layer as core_layer
+from infra.engine import layers
+from infra.engine.settings import from_file
+from infra.errors import CommandError, InfraError, UpdateError
+from infra.google.failures import Kind, classify
+from infra.settings.sources import ROOT
+
+_NO_PASSPHRASE, _NO_STACK = "passphrase must be set", "no stack named"
+_NO_LOGIN = "PULUMI_ACCESS_TOKEN must be set"
+NO_LOGIN = (
+    "pulumi isn't logged in\n"
+    "    fix: pulumi login gs://BUCKET, or `pulumi login --local` to keep the state on this machine"
+)
+# What the official provider writes around its sentence, as recorded with 9.35.0.
+_FRAME = re.compile(r"sdk-v2/\S+\.go:\d+: (?:sdk\.\w+: )?|: provider=google(?:-beta)?@[\d.]+\d")
+_COLOUR = re.compile(r"<\{%[a-z0-9 -]*%\}>")  # in the messages of an event log
+_SECRETS_PROVIDER = re.compile(r"(?m)^secretsprovider: *(?!passphrase|default)(\S+)")
+NO_PASSPHRASE = (
+    "no passphrase for the stacks' secrets: this backend wants one, though our stacks hold no secret\n"
+    "    fix: export PULUMI_CONFIG_PASSPHRASE='TEXT' (any, and from then on the same; it may be empty), or "
+    "PULUMI_CONFIG_PASSPHRASE_FILE=FILE with the text in it"
+)
+
+
+# Saved plans are an experiment of Pulumi's: https://www.pulumi.com/docs/iac/concepts/update-plans/
+_OURS = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_EXPERIMENTAL": "true"}
+
+
+class Pulumi:
+    """Runs `pulumi` for one environment's stacks, found on PATH, in the project at `root`."""
+
+    def __init__(
+        self,
+        environment: str,
+        root: Path = ROOT,
+        variables: Mapping[str, str] | None = None,
+        output: int | None = None,
+    ):
+        program = shutil.which("pulumi")
+        if program is None:
+            raise CommandError(
+                "pulumi is not on PATH: run `make setup`, then use make, or .venv/bin first on PATH"
+            )
+        self.program = program
+        self.environment = environment
+        self.root = root
+        self.output = output
+        self.variables = {**_OURS, **os.environ, **(variables or {})}
+
+    def directory(self, layer: str) -> Path:
+        """The folder with a layer's Pulumi.yaml."""
+        return self.root / core_layer.directory(layer)
+
+    def _call(self, layer: str, *arguments: str) -> list[str]:
+        return [self.program, "-C", str(self.directory(layer)), *arguments]
+
+    def show(self, layer: str, *arguments: str) -> None:
+        """Run a command with its output where ours goes. Raises UpdateError if it fails.
+
+        Ctrl+C, which the terminal sends to it as well, is its own to act on: it ends in order, then we do.
+        """
+        with tempfile.NamedTemporaryFile(prefix="events-") as events:
+            call = self._call(layer, *arguments, "--event-log", events.name)
+            shown = {**self.variables, "PULUMI_DEBUG_COMMANDS": "true"}  # which --event-log wants
+            with subprocess.Popen(call, env=shown, stdout=self.output) as process:
+                while process.returncode is None:
+                    with suppress(KeyboardInterrupt):
+                        process.wait()
+            if process.returncode != 0:
+                errors = _errors(events.read().decode())
+                lacking = _lacking(errors, layer, self.environment, self.root)
+                fixes = "".join(f"\n    fix: {fix}" for fix in lacking)
+                failed = f"`pulumi {arguments[0]}` of {layer} failed; see the output above{fixes}"
+                raise UpdateError(failed, errors)
+
+    def ask(self, layer: str, *arguments: str, given: str = "") -> str:
+        """What a command prints that reads `given`, and asks nothing.
+
+        Raises CommandError with its complaint if it fails.
+        """
+        call = [*self._call(layer, *arguments), "--non-interactive"]  # nobody would see what it asks
+        answer = subprocess.run(
+            call, env=self.variables, input=given, capture_output=True, text=True, check=False
+        )
+        if answer.returncode != 0:
+            # An update tells what went wrong where it tells all else.
+            lines = [line.strip() for line in f"{answer.stderr}\n{answer.stdout}".splitlines()]
+            output = "; ".join(dict.fromkeys(line for line in lines if "error:" in line)) or answer.stderr
+            for text, instead in ((_NO_PASSPHRASE, NO_PASSPHRASE), (_NO_LOGIN, NO_LOGIN)):
+                output = instead if text in answer.stderr else output
+            output = _FRAME.sub("", output).strip()
+            raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed: {output}")
+        return answer.stdout
+
+    def capture(self, layer: str, *arguments: str) -> tuple[bool, str, list[dict[str, Any]]]:
+        """Whether a command succeeded, its output and its events, for when several run at once."""
+        with tempfile.NamedTemporaryFile(prefix="events-") as events:
+            call = self._call(layer, *arguments, "--color", "never", "--event-log", events.name)
+            done = subprocess.run(
+                call,
+                env={**self.variables, "PULUMI_DEBUG_COMMANDS": "true"},  # which --event-log wants
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            logged = [json.loads(line) for line in events.read().decode().splitlines()]
+        return done.returncode == 0, sentence(done.stdout), logged
+
+    def stacks(self, layer: str) -> set[str]:
+        """Names of a layer's stacks in the backend that is logged in."""
+        listed = json.loads(self.ask(layer, "stack", "ls", "--json"))
+        return {stack["name"].rpartition("/")[2] for stack in listed}
+
+    def create(self, layer: str) -> None:
+        """Make a layer's stack, whose secrets the key encrypts that the settings' file names, if it does."""
+        name = f"Pulumi.{self.environment}.yaml"
+        places = (self.directory(layer) / name, self.root / name)
+        text = next((path.read_text(encoding="utf-8") for path in places if path.is_file()), "")
+        keyed = _SECRETS_PROVIDER.search(text)
+        options = ("--secrets-provider", keyed[1]) if keyed else ()
+        self.ask(layer, "stack", "init", self.environment, *options)
+
+    def export(self, layer: str) -> dict[str, Any] | None:
+        """A layer's whole state, as `pulumi stack import` takes it; None where the layer has no stack."""
+        try:
+            state: dict[str, Any] = json.loads(
+                self.ask(layer, "stack", "export", "--stack", self.environment)
+            )
+        except CommandError as error:
+            if _NO_STACK in str(error):
+                return None
+            raise
+        return state
+
+    def state(self, layer: str) -> list[dict[str, Any]]:
+        """The resources in a layer's state. Raises CommandError where the layer has no stack."""
+        exported = json.loads(self.ask(layer, "stack", "export", "--stack", self.environment))
+        resources: list[dict[str, Any]] = exported["deployment"].get("resources") or []
+        return resources
+
+    def backend(self) -> str:
+        """Where the state is kept: a URL such as `gs://NAME`, `file:///FOLDER`, `https://app.pulumi.com/ME`."""
+        at_root = next(one for one in layers.layers() if one.directory == ".")
+        return str(json.loads(self.ask(at_root.name, "whoami", "--json"))["url"])
+
+    def require_passphrase(self) -> None:
+        """Raises CommandError where Pulumi would ask for one that nobody is there to give.
+
+        A folder or bucket as backend encrypts stack secrets by a passphrase, unless the settings' file names
+        a key; our stacks hold no secrets, and Pulumi wants the passphrase all the same.
+        """
+        if {"PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"} & self.variables.keys():
+            return
+        path = self.root / f"Pulumi.{self.environment}.yaml"
+        keyed = path.is_file() and _SECRETS_PROVIDER.search(path.read_text(encoding="utf-8"))
+        if not keyed and not self.backend().startswith("http"):
+            raise CommandError(NO_PASSPHRASE)
+
+
+def sentence(said: str) -> str:
+    """A message without the frame that the official provider writes around it, and without colours."""
+    return _COLOUR.sub("", _FRAME.sub("", said)).strip("\n")
+
+
+def _errors(events: str) -> dict[str, list[str]]:
+    """The errors in an event log of Pulumi's, by the resource's URN."""
+    found: dict[str, list[str]] = {}
+    for line in events.splitlines():
+        one = json.loads(line).get("diagnosticEvent", {})
+        if one.get("severity") == "error":
+            found.setdefault(str(one.get("urn", "")), []).append(str(one["message"]))
+    return found
+
+
+def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, root: Path) -> Iterator[str]:
+    """Which role to ask for, of an update's errors that name a permission.
+
+    An account that the layer makes may be what lacks one.
+    """
+    settings = from_file(environment, root) if errors else None
+    declared = layers.named(layer)
+    found: dict[str, None] = {}
+    for message in chain(*errors.values()):
+        if theirs := declared.lacks(settings, message) if declared and settings else "":
+            found[f"grant {theirs}"] = None
+        elif (failure := classify(message)).kind is Kind.PERMISSION:
+            found[failure.fix] = None
+    return iter(found)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on the terminal, unless `yes`. Raises CommandError without one, or at any answer but yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError(f"{question} There is no terminal to ask at\n    fix: --yes")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("nothing was changed")
+
+
+def run(command: Callable[[], int]) -> int:
+    """The exit status of `command`; what went wrong is said in its own words, never as a traceback."""
+    try:
+        return command()
+    except InfraError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return 130

@@ -1,0 +1,1 @@
+"""Recovery of stacks after an interrupted `pulumi`."""

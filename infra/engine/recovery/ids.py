@@ -1,0 +1,32 @@
+"""What Google calls a resource, or a cluster an object, from type and inputs: the id that an import takes.
+
+The forms are those of the "Import" sections of the provider's documentation, by type; where an import wants
+another form than the state keeps (members of policies), the provider hands the state's one back.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from infra.engine.layers import layers
+from infra.google.ids import FORMS
+
+
+def forms() -> Mapping[str, str]:
+    """Those above, and those that layers declare for types of their own."""
+    return {**FORMS, **{kind: form for layer in layers() for kind, form in layer.ids.items()}}
+
+
+def google_id(kind: str, inputs: Mapping[str, Any], project: str) -> str | None:
+    """The id that a resource of a type has once it is made; None where that can't be said.
+
+    `project` is the provider's, for resources that name none.
+    """
+    if kind.startswith("kubernetes:"):  # https://www.pulumi.com/registry/packages/kubernetes/, "Import"
+        meta = inputs.get("metadata", {})
+        return "/".join(filter(None, (meta.get("namespace"), meta.get("name")))) or None
+    try:
+        found = forms()[kind].format_map({"project": project, **inputs})
+    except KeyError:
+        return None
+    condition = inputs.get("condition")  # of a member of a policy; its title tells bindings of a role apart
+    return f"{found} {condition['title']}" if condition else found

@@ -1,0 +1,196 @@
+"""After a `pulumi` that was killed: its lock is put aside, and the state says again what is at Google.
+
+An update that begins without that creates again what was made (409), and a `destroy` calls deleted what it
+doesn't know.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.core.layer import directory
+from infra.engine.pulumi import Pulumi
+from infra.engine.recovery.interrupted import (
+    Record,
+    called,
+    interrupted,
+    mark_of,
+    mark_pending,
+    marked,
+    state_of,
+)
+from infra.engine.recovery.locks import locks, torn
+from infra.engine.settings import from_file
+from infra.errors import CommandError
+from infra.settings.sources import ROOT
+
+# How long after its sender is gone a request may show at Google at the latest. Our choice: Google says
+# nothing on it; operations on networks and disks end within a minute.
+CREATION_SHOWS_S, DELETION_SHOWS_S = 15.0, 120.0
+POLL_S = 5.0
+# As long as the program lets Pulumi wait for the largest slice.
+NODE_PATIENCE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long is waited, in seconds: for requests that are on their way, and between two looks."""
+
+    creation_s: float = CREATION_SHOWS_S
+    deletion_s: float = DELETION_SHOWS_S
+    poll_s: float = POLL_S
+
+
+def settle(
+    environment: str,
+    layer: str,
+    root: Path = ROOT,
+    *,
+    patience: Patience = Patience(),
+    until_made: bool = True,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+) -> list[str]:
+    """Bring a layer's state in line with Google after a killed `pulumi`; nothing is created or deleted there.
+
+    Args:
+        environment, layer, root: which stack, of the project at `root`.
+        patience: see `Patience`.
+        until_made: wait also for slices that are still being made.
+        say: gets a line when it takes long.
+
+    Returns:
+        What was done, a line each; none where there was nothing to do, which costs a look at the locks and
+        one `stack export`.
+
+    Raises:
+        CommandError: somebody else's lock, a refused read, a resource whose id isn't known: what it is, and
+            the next command. Nothing is half done that isn't gone on with by the next call.
+    """
+    pulumi = Pulumi(environment, root)
+    done = _put_locks_aside(pulumi, layer)  # first: the state of an update that runs is none to work on
+    state = pulumi.export(layer)
+    if state is None:
+        return done
+    if state["deployment"].get("pending_operations"):
+        mark_pending(state["deployment"], from_file(environment, root).project)
+        _write(pulumi, layer, state)
+    return done + _look(pulumi, layer, state, patience, until_made, say)
+
+
+def unsettled(environment: str, layer: str, root: Path = ROOT) -> list[str]:
+    """What `settle` would do, in words; nothing is changed."""
+    pulumi = Pulumi(environment, root)
+    state = pulumi.export(layer)
+    if state is None:
+        return []
+    found = [f"locked by {lock}{', which is gone' if lock.gone else ''}" for lock in locks(pulumi, layer)]
+    return found + interrupted(state["deployment"])
+
+
+def settle_command(layer: str, environment: str) -> str:
+    """The command that settles a layer."""
+    return f"tpu infra settle {environment} {layer}"
+
+
+def _put_locks_aside(pulumi: Pulumi, layer: str) -> list[str]:
+    held = locks(pulumi, layer)
+    alive = [lock for lock in held if not lock.gone]
+    if alive:
+        cancel = f"pulumi -C {directory(layer)} cancel -s {pulumi.environment}"
+        raise CommandError(
+            f"{layer} is being worked on: locked by {', '.join(map(str, alive))}\n"
+            f"    fix: wait until that ends; where you know that it is dead: {cancel} --yes, and then "
+            f"{settle_command(layer, pulumi.environment)}"
+        )
+    empty = torn(pulumi, layer)
+    for path in empty:
+        path.unlink(missing_ok=True)
+    if held:
+        pulumi.ask(layer, "cancel", "--yes", "--stack", pulumi.environment)
+    return [
+        *(f"put aside the lock of {lock}, which is gone" for lock in held),
+        *(f"removed {path.name}, which a killed pulumi left empty" for path in empty),
+    ]
+
+
+def _look(
+    pulumi: Pulumi,
+    layer: str,
+    state: Record,
+    patience: Patience,
+    until_made: bool,
+    say: Callable[[str], None],
+) -> list[str]:
+    """Refreshes what is marked until it is known what became of it; a line on each."""
+    done: dict[str, str] = {}
+    begun = time.monotonic()
+    while unsure := marked(state["deployment"]):
+        if not until_made:
+            unsure = [one for one in unsure if mark_of(one)[0] or state_of(one) != "CREATING"]
+            if not unsure:
+                break
+        # A creation that doesn't show is dropped by the refresh, so it must have had its time before.
+        made = [at for doing, at in map(mark_of, unsure) if doing == "creating"]
+        if made and (wait_s := max(made) + patience.creation_s - time.time()) > 0:
+            say(f"{layer}: an interrupted creation may still show at Google: {wait_s:.0f} s to wait")
+            time.sleep(wait_s)
+        urns = dict.fromkeys(one["urn"] for one in unsure)
+        targets = [part for urn in urns for part in ("--target", urn)]
+        pulumi.ask(layer, "refresh", "--yes", "--skip-preview", "--stack", pulumi.environment, *targets)
+        state = pulumi.export(layer) or state
+        again = []
+        for one in unsure:
+            found = _same(one, state["deployment"])
+            done[f"{one['urn']} {one.get('id')}"] = _told(one, found)
+            if found and _is_on_its_way(one, found, patience, until_made):
+                again.append((one, found))
+        if not again:
+            break
+        if time.monotonic() - begun > NODE_PATIENCE_S:
+            on = ", ".join(f"{called(one)} ({state_of(one)})" for _, one in again)
+            raise CommandError(
+                f"{layer}: Google is still at work after an hour: {on}\n"
+                f"    fix: {settle_command(layer, pulumi.environment)}, later"
+            )
+        resources = state["deployment"]["resources"]
+        for one, found in again:
+            if mark_of(one)[0]:
+                found["initErrors"] = one["initErrors"]
+                resources[resources.index(found)] = found
+        _write(pulumi, layer, state)
+        say(f"{layer}: waiting for Google: {', '.join(called(one) for one, _ in again)}")
+        time.sleep(patience.poll_s)
+    return list(done.values())
+
+
+def _same(one: Record, deployment: Mapping[str, Any]) -> Record | None:
+    """The resource after a refresh, which may have got another form of its id."""
+    left = [each for each in deployment.get("resources") or () if each["urn"] == one["urn"]]
+    exact = [each for each in left if each.get("id") == one.get("id")]
+    rest = [each for each in left if bool(each.get("delete")) == bool(one.get("delete"))]
+    return next(iter(exact or rest), None)
+
+
+def _is_on_its_way(one: Record, found: Record, patience: Patience, until_made: bool) -> bool:
+    """Whether Google is still at work on a resource, as far as can be told."""
+    doing, at = mark_of(one)
+    if state := state_of(found):
+        return state == "DELETING" or (state == "CREATING" and until_made)
+    return doing == "deleting" and time.time() < at + patience.deletion_s
+
+
+def _told(one: Record, found: Record | None) -> str:
+    doing = mark_of(one)[0]
+    if doing == "creating":
+        return f"{called(one)}: " + ("made, and imported" if found else "never made; its record is dropped")
+    if found is None:
+        return f"{called(one)}: gone, and taken out of the state"
+    return f"{called(one)}: " + ("still there" if doing == "deleting" else "read again")
+
+
+def _write(pulumi: Pulumi, layer: str, state: Mapping[str, Any]) -> None:
+    pulumi.ask(layer, "stack", "import", "--stack", pulumi.environment, given=json.dumps(state))

@@ -1,0 +1,65 @@
+"""What stands against a destroy, all of it before anything is deleted: protection, and what lives.
+
+`pulumi destroy` stops at each by itself (infra/core/guard.py), one after the other, and in the middle
+of a stack.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.core import guard
+from infra.core.layer import directory, up_command
+from infra.engine.pulumi import Pulumi
+from infra.errors import CommandError, Problem, listed
+from infra.settings.sources import ROOT
+
+_SHOWN = 3
+_DYNAMIC = "pulumi-python:dynamic:Resource"  # guards, and others
+
+
+def refuse(environment: str, layers: Sequence[str], root: Path = ROOT) -> None:
+    """Raises CommandError with all that stands against taking these layers down."""
+    pulumi = Pulumi(environment, root)
+    pulumi.require_passphrase()
+    found: list[Problem] = []
+    for layer in layers:
+        state = pulumi.export(layer)
+        resources = (state or {}).get("deployment", {}).get("resources") or []
+        found += against(environment, layer, resources)
+    if found:
+        raise CommandError(listed(f"a destroy of {', '.join(layers)} in {environment}", _once(found)))
+
+
+def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    """What the resources of one layer's state say against it."""
+    protected = [one for one in resources if one.get("protect") and not one.get("external")]
+    if protected:
+        names = [str(one["urn"]).rpartition("::")[2] for one in protected]
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")
+        where = directory(layer)
+        place = "" if where == "." else f"-C {where} "
+        unprotect = f"pulumi {place}state unprotect -s {environment} '{protected[0]['urn']}'"
+        fix = f"leave it up, or, of each that may be lost: {unprotect}"
+        yield Problem(layer, f"protected: {shown}", "what is protected is never destroyed", fix)
+    for one in resources:
+        if (one.get("inputs") or {}).get("deletionProtection") is True:
+            name = one["inputs"].get("name", str(one["urn"]).rpartition("::")[2])
+            rule = "Google deletes nothing that has deletion protection"
+            fix = f"{layer}:deletionProtection: false, then {up_command(layer, environment)} (or the build)"
+            yield Problem(layer, f"deletion protection of {name}", rule, fix)
+        held = one.get("outputs") or {}
+        if one.get("type") == _DYNAMIC and held.get("what") in (guard.MEMBERS, guard.JOBS):
+            try:
+                guard.refuse(
+                    held["what"], held["project"], held["environment"], held["labels"],
+                    held.get("namespace", ""),
+                )  # fmt: skip
+            except guard.LivingError as error:
+                what, _, fix = str(error).partition("\n    fix: ")
+                yield Problem(str(held["what"]), what, "nothing is taken from under what lives", fix)
+
+
+def _once(found: Sequence[Problem]) -> list[Problem]:
+    """Layers that lie upon one another say the same of what lives on all."""
+    return list(dict.fromkeys(found))

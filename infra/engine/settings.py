@@ -1,0 +1,123 @@
+"""Settings of an environment: parsed by the declarations of all layers, from Pulumi or from the file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.core.layer import Layer
+from infra.engine import layers
+from infra.errors import InfraError, Problem, SettingsError
+from infra.settings import labels, rules, yaml_file
+from infra.settings.parser import Parser, nearest, shown
+from infra.settings.schema import Settings, keys_of
+from infra.settings.sources import ROOT, _as_text, path_of
+
+
+def from_pulumi(environment: str) -> Settings:
+    """The settings of the stack that Pulumi is running."""
+    from pulumi.runtime.config import CONFIG  # a third of a second, which commands without Pulumi don't wait
+
+    return parse(environment, dict(CONFIG.get()), f"Pulumi.{environment}.yaml")
+
+
+def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str, Any]] = ()) -> Settings:
+    """The settings in `Pulumi.<environment>.yaml` under `root`, read without Pulumi.
+
+    Args:
+        environment: its name.
+        root: the project's folder.
+        slices: further items of `tpu:slices`, which stand in no file.
+    """
+    name = f"Pulumi.{environment}.yaml"
+    try:
+        content = yaml_file.load(path_of(environment, root).read_text(encoding="utf-8"))
+        config = content.get("config") if isinstance(content, dict) else None
+        values, problems = _as_text(config) if isinstance(config, dict) else (None, [])
+        problems += [_beside_config(*found) for found in yaml_file.unknown_keys(content)] if values else []
+    except OSError as error:
+        raise InfraError(f"{name} can't be read: {error.strerror}") from None
+    # Beside what the scanner refuses: bytes that aren't UTF-8, a number that is none, endless nesting.
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
+        output = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
+        raise InfraError(f"{name} is not YAML for settings: {output}") from None
+    if values is None:
+        raise InfraError(f"{name} has no `config:` with settings under it: see docs/settings.md")
+    if slices:
+        values["tpu:slices"] = json.dumps([*json.loads(values.get("tpu:slices", "[]")), *slices])
+    return parse(environment, values, name, problems)
+
+
+def _beside_config(key: str, near: str) -> Problem:
+    fix = f"perhaps {near} was meant" if near else "remove it, or move it under config:"
+    return Problem(key, "a key beside config:", "settings stand under config:, and Pulumi skips others", fix)
+
+
+def parse(
+    environment: str, values: Mapping[str, str], source: str, problems: Sequence[Problem] = ()
+) -> Settings:
+    """Settings from `values` ("storage:bucketName" → text), whose `problems` of reading are known.
+
+    A layer that isn't always on is on where the file has a setting of it, good or not. Raises SettingsError
+    with every problem.
+    """
+    classes, every = layers.section_classes(), layers.layers()
+    rules_of = {kind: rule for layer in every for kind, rule in layer.record_rules.items()}
+    parser = Parser(rules_of, problems)
+    raw: dict[str, dict[str, str]] = {name: {} for name in classes}
+    for path, value in sorted(values.items()):
+        namespace, colon, key = path.partition(":")
+        if namespace in raw and not key:
+            rule = "a section is its keys, each with a value"
+            fix = f"write e.g. {namespace}:{next(iter(keys_of(classes[namespace])))}: …, or remove it"
+            parser.report(f"{namespace}{colon}", value, rule, fix)
+        elif namespace in raw:
+            raw[namespace][key] = value
+        elif namespace != "pulumi":  # Pulumi's own, such as pulumi:disable-default-providers
+            near = nearest(namespace, list(classes))
+            fix = f"perhaps {near}:{key} was meant" if near else "remove it"
+            if near:  # that layer is on, and its other settings are judged
+                parser.broken.add(f"{near}:{key}")
+            parser.report(path, value, f"a setting belongs to one of {', '.join(classes)}", fix)
+    written = {path.partition(":")[0] for path in (*values, *parser.broken)}
+    off = {layer.name for layer in every if not layer.always_on and layer.name not in written}
+    sections: dict[type, Any] = {
+        kind: parser.section(name, kind, raw[name]) for name, kind in classes.items() if name not in off
+    }
+    if not rules.LABEL_VALUE.ok(environment):
+        fix = "rename its file, Pulumi.NAME.yaml"
+        rule = "an environment's name is a label: 1 to 63 lowercase letters, digits, - and _"
+        parser.problems.append(Problem("environment", shown(environment), rule, fix))
+    settings = Settings(environment, sections)
+    parser.problems.extend(labels.problems(settings, classes, parser.broken))
+    for layer in (layer for layer in every if layer.name not in off):
+        for name in sorted(off & set(layer.reads)):
+            found, fix = (
+                f"on, and {name} is off",
+                f"add the settings of {name}, or remove those of {layer.name}",
+            )
+            parser.problems.append(Problem(f"{layer.name}:", found, f"{layer.name} reads {name}", fix))
+        if not off & set(layer.reads):
+            parser.problems.extend(_relations(layer, settings, parser.broken, set(values)))
+    if parser.problems:
+        raise SettingsError(source, sorted(parser.problems))
+    layers.services(settings)  # what is wrong with one is seen before anything is asked of Google
+    return settings
+
+
+def _relations(layer: Layer, settings: Settings, broken: set[str], given: set[str]) -> Iterator[Problem]:
+    """What is wrong by a layer's rules. One whose inputs are broken is silent: it would only repeat that."""
+    anywhere = {re.sub(r"\[\d+\]", "[]", path) for path in broken}
+    for reads, rule in layer.rules:
+        if not any(_within(path, read) or _within(read, path) for path in anywhere for read in reads):
+            yield from rule(settings, given)
+
+
+def _within(path: str, other: str) -> bool:
+    """Whether `path` is `other`, or a part of it."""
+    return path == other or path.startswith((f"{other}.", f"{other}["))

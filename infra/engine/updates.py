@@ -1,0 +1,190 @@
+"""`up` and `down` of layers: what a killed `pulumi` left is settled first, then Pulumi does the work.
+
+A layer's stack is made where there is none. The settings' file keeps its text whatever Pulumi writes into it.
+"""
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from infra.core import layer as core_layer
+from infra.engine import layers as declared
+from infra.engine import prices
+from infra.engine.pulumi import Pulumi
+from infra.engine.recovery.interrupted import interrupted
+from infra.engine.recovery.settle import Patience, settle
+from infra.engine.settings import from_file
+from infra.errors import CommandError, UpdateError
+from infra.settings.record import formatting_kept
+from infra.settings.sources import ROOT, path_of
+
+
+def up(
+    environment: str,
+    layers: Sequence[str] = (),
+    root: Path = ROOT,
+    options: Sequence[str] = (),
+    after: str | None = None,
+    output: int | None = None,
+    plans: Path | None = None,
+) -> int:
+    """Bring layers up in their order; without `layers` all that are on, or those behind `after`.
+
+    `options` go to each `pulumi up`; `plans`: folder with what `tpu plan --save` wrote, beyond which nothing
+    is changed. Raises InfraError where one fails; those before it are up then.
+    """
+    checked = from_file(environment, root)
+    prices.within_budget(checked)
+    on = [layer.name for layer in declared.on(checked)]
+    ordered, pulumi = _ready(environment, [*layers, *filter(None, [after])], root, output)
+    if not layers:
+        ordered = on[on.index(after) + 1 if after in on else 0 :]
+    if off := [name for name in ordered if name not in on]:
+        raise CommandError(core_layer.off(off[0], environment))
+    saved = {layer: _saved(plans, layer, environment) for layer in ordered} if plans else {}
+    for layer in ordered:
+        with formatting_kept(environment, root):
+            _settle(environment, layer, root)
+            if pulumi.export(layer) is None:
+                pulumi.create(layer)
+            if not plans:
+                _up(pulumi, layer, options)
+                continue
+            try:
+                pulumi.show(layer, "up", "--stack", environment, *options, *saved[layer])
+            except CommandError as error:
+                # Pulumi 3.272 says nothing where an output isn't as the plan has it.
+                fix = _AGAIN.format(environment, layer, plans)
+                raise CommandError(f"{error}\n    fix: {fix}") from None
+    return 0
+
+
+def _up(pulumi: Pulumi, layer: str, options: Sequence[str]) -> None:
+    """Bring a layer up; again while all that Google refuses is what the layer expects to be over in minutes.
+
+    Raises CommandError if it fails otherwise, or after `ASKED_AGAIN_S`.
+    """
+    end = time.monotonic() + ASKED_AGAIN_S
+    while True:
+        try:
+            pulumi.show(layer, "up", "--stack", pulumi.environment, *options)
+            return
+        except UpdateError as error:
+            reason, left = _not_yet(layer, error), end - time.monotonic()
+            if not reason:
+                raise
+            if left <= 0:
+                again = f"tpu up {pulumi.environment} {layer}"
+                raise CommandError(f"{error}\n    fix: {reason}; once they do: {again}") from None
+        print(f"\n{layer}: {reason}; asking again, for {left / 60:.0f} min at most", flush=True)
+        time.sleep(PAUSE_S)
+
+
+def _not_yet(layer: str, error: UpdateError) -> str:
+    """What a failed update waits for; empty where anything failed that isn't over by itself."""
+    one = declared.named(layer)
+    assert one is not None
+    reasons: set[str] = set()
+    for messages in error.errors.values():
+        if all(_FAILED in message for message in messages):
+            continue  # the stack, since a resource of it did
+        found = [reason for text, reason in one.not_yet.items() if any(re.search(text, m) for m in messages)]
+        if not found:
+            return ""
+        reasons.update(found)
+    return "; ".join(sorted(reasons))
+
+
+def _saved(plans: Path, layer: str, environment: str) -> tuple[str, str]:
+    """The option for a layer's saved plan. Raises CommandError where there is none."""
+    path = plans.absolute() / f"{layer}.json"
+    if not path.is_file():
+        fix = f"tpu plan {environment} {layer} --save {plans}"
+        raise CommandError(f"no saved plan of {layer} in {plans}\n    fix: {fix}")
+    return "--plan", str(path)
+
+
+def down(
+    environment: str,
+    layers: Sequence[str],
+    root: Path = ROOT,
+    options: Sequence[str] = (),
+    output: int | None = None,
+) -> int:
+    """Take layers down, the last one first.
+
+    `options` go to each `pulumi destroy`. Raises InfraError where one fails; nothing after it was begun then.
+    """
+    ordered, pulumi = _ready(environment, layers, root, output)
+    for layer in reversed(ordered):
+        with formatting_kept(environment, root):
+            _settle(environment, layer, root, until_made=False)
+            state = pulumi.export(layer)
+            if state is None or not state["deployment"].get("resources"):
+                print(f"{layer}: nothing is up", flush=True)
+                continue
+            # With a target Pulumi doesn't end in the advice to run `pulumi stack rm`, which would delete the
+            # settings of all layers. This one stands for everything.
+            pulumi.show(layer, "destroy", "--stack", environment, "--target", "**", *options)
+            print(f"{layer}: destroyed; its settings stay in Pulumi.{environment}.yaml", flush=True)
+    return 0
+
+
+def settle_layers(environment: str, layers: Sequence[str], root: Path = ROOT) -> int:
+    """Settle layers, without `layers` all that are on, and say what was done."""
+    layers = layers or [layer.name for layer in declared.on(from_file(environment, root))]
+    for layer in _ready(environment, layers, root)[0]:
+        if not _settle(environment, layer, root):
+            print(f"{layer}: nothing to settle", flush=True)
+    return 0
+
+
+def refuse_interrupted(environment: str, layer: str) -> None:
+    """For the program itself: what was interrupted must be settled before anything is made or left as it is.
+
+    Raises CommandError with the command. Where Pulumi can't be asked, as under another CLI than the one on
+    PATH, nothing is refused: Pulumi's own warning stays.
+    """
+    try:
+        state = Pulumi(environment).export(layer)
+    except CommandError:
+        return
+    left = interrupted(state["deployment"]) if state else []
+    if left:
+        raise CommandError(f"{'; '.join(left)}\n    fix: tpu infra settle {environment} {layer}")
+
+
+def _settle(environment: str, layer: str, root: Path, until_made: bool = True) -> list[str]:
+    lines = settle(environment, layer, root, patience=PATIENCE, until_made=until_made)
+    for line in lines:
+        print(f"{layer}: {line}", flush=True)
+    return lines
+
+
+def _ready(
+    environment: str, layers: Sequence[str], root: Path, output: int | None = None
+) -> tuple[list[str], Pulumi]:
+    """Some layers in their order, and Pulumi. Raises InfraError, before Pulumi is asked where it can."""
+    ordered = in_order(layers)
+    path_of(environment, root)
+    pulumi = Pulumi(environment, root, output=output)
+    pulumi.require_passphrase()
+    return ordered, pulumi
+
+
+def in_order(layers: Sequence[str]) -> list[str]:
+    """These layers, each behind those that it reads. Raises CommandError for one that there isn't."""
+    known = [layer.name for layer in declared.layers()]
+    if unknown := sorted(set(layers) - set(known)):
+        raise CommandError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(known)}")
+    return [name for name in known if name in layers]
+
+
+ASKED_AGAIN_S, PAUSE_S = 900.0, 15.0
+_FAILED = "update failed"
+_AGAIN = (
+    "if nothing above says why, or it names the plan: what is there isn't what the plan was made of; "
+    "make it again: tpu plan {} {} --save {}"
+)
+PATIENCE = Patience()

@@ -1,0 +1,207 @@
+"""Requests to Google's REST APIs: one login, retries where they help, pages, and what a failure means.
+
+Errors are as https://cloud.google.com/apis/design/errors says; pages as https://google.aip.dev/158.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import google.auth
+import requests
+from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
+from google.auth.transport.requests import AuthorizedSession
+from google.oauth2.credentials import Credentials
+from requests.adapters import HTTPAdapter
+
+from infra.errors import InfraError
+from infra.google.failures import Failure, Kind, classify
+
+T = TypeVar("T")
+Query = Mapping[str, str | Sequence[str]]
+Body = Mapping[str, Any] | bytes | None
+NO_QUERY: Query = MappingProxyType({})
+
+TPU, STORAGE = "https://tpu.googleapis.com", "https://storage.googleapis.com"
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer
+NOBODY = "no Google credentials|no token"
+"""What a failure says where nobody is logged in, and not only somebody who may not."""
+_PASSING = re.compile(r'"code": *(429|5\d\d)')  # in an answer that impersonation quotes
+_TRIES, _PAUSE_S, _LONGEST_PAUSE_S = 3, 1.0, 30.0
+_CONNECTIONS = 128  # kept to one API: more than a controller of all of v6e's zones has threads
+
+
+class RequestError(InfraError):
+    """A request that failed for good; holds what that means."""
+
+    def __init__(self, failure: Failure):
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class Client:
+    """One project's APIs, as the account that is logged in; every method raises RequestError."""
+
+    def __init__(
+        self,
+        project: str,
+        session: requests.Session | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        """Logs in with the first request, unless `session` is given."""
+        self.project = project
+        self._sleep, self._lock = sleep, Lock()
+        self._login: requests.Session | Failure | None = session
+
+    @property
+    def _session(self) -> requests.Session:
+        with self._lock:  # once for all threads, whatever it comes to
+            self._login = self._login or _login()
+        if isinstance(self._login, Failure):
+            raise RequestError(self._login)
+        return self._login
+
+    def nodes(self, zone: str, fields: str) -> Iterator[dict[str, Any]]:
+        """Every TPU node of a zone, or with `-` of all; a list that isn't complete is a failure.
+
+        https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes/list
+        """
+        query = {"pageSize": "1000", "fields": f"nodes({fields}),nextPageToken,unreachable"}
+        for page in self.pages(self.tpu(f"locations/{zone}/nodes"), query):
+            if page.get("unreachable"):
+                why = f"{', '.join(page['unreachable'])} can't be reached; the list isn't complete"
+                raise RequestError(Failure(Kind.UNKNOWN, why))
+            yield from page.get("nodes") or ()
+
+    def tpu(self, path: str) -> str:
+        """URL of something of this project's in the TPU API."""
+        return f"{tpu_api()}projects/{self.project}/{path}"
+
+    def exists(self, url: str) -> bool:
+        """Whether Google knows what a URL names."""
+        return or_none(lambda: self.ask("GET", url)) is not None
+
+    def content(self, url: str) -> bytes | None:
+        """What the object at a URL holds; None where there is none."""
+        answer = or_none(lambda: self.ask("GET", url, {"alt": "media"}))
+        return None if answer is None else answer.content
+
+    def items(self, url: str, key: str, query: Query) -> Iterator[dict[str, Any]]:
+        """The items of a collection, which its pages hold as `key`."""
+        for page in self.pages(url, query):
+            yield from page.get(key) or ()
+
+    def pages(self, url: str, query: Query) -> Iterator[dict[str, Any]]:
+        """A collection's pages, to the last."""
+        token: str | None = ""
+        while token is not None:
+            page = self.json("GET", url, {**query, **({"pageToken": token} if token else {})})
+            yield page
+            token = page.get("nextPageToken") or None
+
+    def json(self, method: str, url: str, query: Query = NO_QUERY, body: Body = None) -> dict[str, Any]:
+        """An answer that must be a JSON object."""
+        answer = self.ask(method, url, query, body)
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise RequestError(Failure(Kind.TRANSIENT, f"no JSON object: {answer.text[:100]!r}"))
+        return found
+
+    def ask(self, method: str, url: str, query: Query = NO_QUERY, body: Body = None) -> requests.Response:
+        """An answer; asked again where that may help, as long as the request may be repeated."""
+        content, headers = body, {}
+        if isinstance(body, Mapping):
+            content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        failure = Failure(Kind.UNKNOWN, "no request was sent")
+        for attempt in range(_TRIES):
+            if attempt:
+                pause_s = failure.retry_after_s or _PAUSE_S * 2**attempt
+                if pause_s > _LONGEST_PAUSE_S:
+                    break  # a controller asks later, and continues with the rest until then
+                self._sleep(pause_s)
+            try:
+                answer = self._session.request(
+                    method, url, params=query, data=content, headers=headers, timeout=_TIMEOUT_S
+                )
+            except RefreshError as error:
+                failure = _no_token(error)
+                if failure.kind is Kind.LOGIN:
+                    raise RequestError(failure) from None
+                continue
+            except (requests.RequestException, GoogleAuthError) as error:
+                failure = classify(f"{method} {url}: connection: {error}")
+                continue
+            if answer.ok:
+                return answer
+            failure = classify(_words(answer), answer.status_code, _retry_after_s(answer))
+            if failure.kind not in (Kind.TRANSIENT, Kind.RATE):
+                break
+        raise RequestError(failure)
+
+
+def or_none(ask: Callable[[], T]) -> T | None:
+    """What a request gives; None where Google says that there is no such thing. Raises RequestError."""
+    try:
+        return ask()
+    except RequestError as error:
+        if error.failure.kind is not Kind.MISSING:
+            raise
+        return None
+
+
+def tpu_api() -> str:
+    """Base of the TPU API; the variable is that of Pulumi's provider, for a private endpoint."""
+    return os.environ.get("GOOGLE_TPU_V2_CUSTOM_ENDPOINT", f"{TPU}/v2/")
+
+
+def object_url(bucket: str, name: str) -> str:
+    """URL of an object: https://cloud.google.com/storage/docs/json_api/v1/objects"""
+    return f"{STORAGE}/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
+
+
+def _login() -> requests.Session | Failure:
+    """As Pulumi's provider logs in: by the token in its variable, else by application-default credentials."""
+    try:
+        token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
+        credentials = Credentials(token) if token else google.auth.default(scopes=[_SCOPE])[0]  # type: ignore[no-untyped-call]
+    except Exception as error:  # what a file that is no login raises isn't GoogleAuthError alone
+        return Failure(Kind.LOGIN, f"no Google credentials ({error})")
+    session: requests.Session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
+    return session
+
+
+def _no_token(error: RefreshError) -> Failure:
+    """Why there is no token. The words of who refused it are of another API, and say nothing of ours."""
+    # The metadata server of a VM, or the API that impersonates, didn't answer: that passes.
+    passing = error.retryable or isinstance(error.__cause__, TransportError) or _PASSING.search(str(error))
+    return Failure(Kind.TRANSIENT if passing else Kind.LOGIN, f"no token: {error}")
+
+
+def _words(answer: requests.Response) -> str:
+    """Google's sentence, with the reasons that programs are meant to read."""
+    try:
+        found = answer.json()
+        if found.get("kind") == "Status":  # of a cluster's control plane
+            return str(found["message"])
+        error = found["error"]
+        reasons = [str(one.get("reason") or "") for one in error.get("details") or error.get("errors") or ()]
+        return " ".join([str(error["message"]), *filter(None, reasons)])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"HTTP {answer.status_code}: {answer.text[:200]}"
+
+
+def _retry_after_s(answer: requests.Response) -> float | None:
+    output = answer.headers.get("Retry-After", "")
+    return float(output) if output.isdigit() else None

@@ -1,0 +1,153 @@
+"""Why a request failed, told apart: each kind has its own consequence, and only a 404 says "gone".
+
+Google's words come three ways: the answer to a request, the end of an operation, and the provider's
+sentence about either, which holds their number (`Error 429`, `Error code 8`) and their text. Texts that
+tests hold were reported by users of the TPU API: hashicorp/terraform-provider-google#21243,
+marin-community/marin#1612, #87 and #6198, skypilot-org/skypilot#4579.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from infra.engine.roles import role_of
+
+
+class Kind(StrEnum):
+    """What a failure means for who asked."""
+
+    STOCK_OUT = "stock-out"  # no chips in the zone now: later, or in another zone
+    QUOTA = "quota"  # the project may not have more: a user must act
+    PERMISSION = "permission"  # this account may not: a user must act
+    LOGIN = "login"  # nobody is logged in, or no longer: a user must act
+    API_OFF = "api off"  # the project hasn't enabled the API: a user must act
+    INVALID = "invalid"  # the request can never succeed: a user must act
+    MISSING = "missing"  # Google says that there is no such thing
+    EXISTS = "exists"  # it is there already, whoever made it
+    RATE = "rate"  # too many requests: slower
+    TRANSIENT = "transient"  # Google's own trouble: again, later
+    STACK = "stack"  # the update as a whole didn't go through; no word of Google's about this one
+    UNKNOWN = "unknown"  # nobody can say what happened or whether it did: look again
+
+
+# The numbers that operations end with: google.rpc.Code. 9, FAILED_PRECONDITION, and 10, ABORTED, have no
+# meaning of their own: something else continues with the node, and it is looked at again.
+_HTTP_OF_RPC = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 11: 400, 12: 501, 13: 500, 14: 503, 16: 401}
+_OF_STATUS = {
+    400: Kind.INVALID, 401: Kind.LOGIN, 403: Kind.PERMISSION, 404: Kind.MISSING, 409: Kind.TRANSIENT,
+    412: Kind.INVALID, 422: Kind.INVALID, 429: Kind.RATE, 501: Kind.INVALID,
+}  # fmt: skip
+# What the text says counts before the number: Google gives 429 and 8 to three different things. In order.
+_OF_TEXT: tuple[tuple[str, Kind], ...] = (
+    # Of a login without one, with the reason SERVICE_DISABLED: the API that is off is another project's.
+    (r"requires a quota project", Kind.LOGIN),
+    (r"has not been used in project|SERVICE_DISABLED|accessNotConfigured|it is disabled", Kind.API_OFF),
+    (r"no more capacity|insufficient (reserved )?capacity|resources available to fulfill", Kind.STOCK_OUT),
+    (r"ZONE_RESOURCE_POOL_EXHAUSTED|stockout|currently unavailable in the", Kind.STOCK_OUT),
+    (r"requests per (minute|second|day)", Kind.RATE),
+    # Before the reason that Google adds to any 429, rateLimitExceeded.
+    (r"quota (limit )?'[^']+'", Kind.QUOTA),
+    (r"rate ?limit|RATE_LIMIT_EXCEEDED", Kind.RATE),
+    (r"quota exceeded|QUOTA_EXCEEDED|quotaExceeded", Kind.QUOTA),
+    (r"already exists", Kind.EXISTS),
+    # Something else continues with the node, such as the deletion whose answer was lost.
+    (r"failedPrecondition|FAILED_PRECONDITION|\bis (DELETING|CREATING|STOPPING|STARTING)", Kind.TRANSIENT),
+    (r"invalid_grant|could not find default credentials|reauth|UNAUTHENTICATED", Kind.LOGIN),
+    (r"LOCATION_POLICY_VIOLATED|permission '?[\w.]+'? denied|PERMISSION_DENIED", Kind.PERMISSION),
+    (r"required '[\w.]+' permission", Kind.PERMISSION),
+    (r"4033: 'not authorized'|permission denied \(publickey", Kind.PERMISSION),
+    (r"connection (reset|refused|aborted)|unexpected EOF|\bEOF\b|broken pipe|no such host", Kind.UNKNOWN),
+    (r"timed? ?out|timeout while waiting|deadline exceeded", Kind.UNKNOWN),
+)
+# As Cloud TPU and IAM say it, as Cloud Storage does, and as Compute Engine does.
+_LACKED = (
+    r"(?:permission '?|does not have |required '|with the )([a-z]\w*\.[\w.]+\w)"
+    r"(?:'? denied| access|'? permission)"
+)
+# What SSH is refused by: its tunnel (https://cloud.google.com/iap/docs/faq), and the host.
+_OF_SSH = {"4033": "iap.tunnelInstances.accessViaIAP", "(publickey": "compute.instances.osLogin"}
+_NAMED = {Kind.QUOTA: r"quota (?:limit )?'([^']+)'", Kind.PERMISSION: _LACKED}
+_FIXES = {
+    Kind.STOCK_OUT: "no action needed: retried with backoff. `fallbackZones`, or another zone, helps",
+    Kind.QUOTA: "ask for more (console: IAM & Admin > Quotas, service Cloud TPU API), or lower count",
+    Kind.PERMISSION: "grant the account that you are logged in as a role that holds the permission",
+    Kind.LOGIN: "gcloud auth application-default login",
+    Kind.API_OFF: "pulumi -C infra/layers/storage up, which enables the APIs, and wait some minutes",
+    Kind.INVALID: "correct the settings; a retry won't help",
+    Kind.MISSING: "nothing: it is created again",
+    Kind.EXISTS: "nothing where it is ours; else delete it, or rename the slice",
+    Kind.RATE: "nothing: it is retried, more slowly",
+    Kind.TRANSIENT: "nothing: it is retried",
+    Kind.STACK: "what Pulumi asks for, if anything; it is retried in a minute",
+    Kind.UNKNOWN: "nothing: it is observed again before anything is done",
+}
+OF_ONE = frozenset({Kind.INVALID, Kind.EXISTS})
+"""What is wrong with one node's request, and says nothing of its neighbours."""
+FOR_PEOPLE = frozenset({Kind.QUOTA, Kind.PERMISSION, Kind.LOGIN, Kind.API_OFF, Kind.INVALID})
+"""What waiting doesn't mend: no further attempt is made until somebody has acted."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failed request or operation.
+
+    Attributes:
+        kind: what it means.
+        message: Google's words, or the client's.
+        about: which quota, or which permission; empty where the words name none.
+        retry_after_s: how long Google asked to wait; None where it didn't.
+    """
+
+    kind: Kind
+    message: str
+    about: str = ""
+    retry_after_s: float | None = None
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        role = role_of(self.about) if self.kind is Kind.PERMISSION else None
+        if role:
+            return f"grant the account that you are logged in as {role}, which holds {self.about}"
+        return fix_of(self.kind)
+
+    def __str__(self) -> str:
+        about = f" {self.about}" if self.about else ""
+        return f"{self.kind}{about}: {self.message}\n    fix: {self.fix}"
+
+
+def fix_of(kind: Kind) -> str:
+    """What to do about a kind of failure."""
+    return _FIXES[kind]
+
+
+def classify(message: str, status: int | None = None, retry_after_s: float | None = None) -> Failure:
+    """What a failure means.
+
+    Args:
+        message: all that was said.
+        status: of the HTTP answer; None where none came, or only a sentence about it did.
+        retry_after_s: the answer's Retry-After.
+    """
+    if status is None:
+        status = _number_in(message)
+    kind = next((kind for text, kind in _OF_TEXT if re.search(text, message, re.IGNORECASE)), None)
+    if kind is None or (status == 404 and kind is not Kind.API_OFF):
+        kind = _of_status(status)
+    named = re.search(_NAMED[kind], message, re.IGNORECASE) if kind in _NAMED else None
+    of_ssh = next((one for text, one in _OF_SSH.items() if kind is Kind.PERMISSION and text in message), "")
+    return Failure(kind, message.strip(), named[1] if named else of_ssh, retry_after_s)
+
+
+def _of_status(status: int | None) -> Kind:
+    if status is None:
+        return Kind.UNKNOWN
+    return _OF_STATUS.get(status, Kind.TRANSIENT if status >= 500 else Kind.UNKNOWN)
+
+
+def _number_in(message: str) -> int | None:
+    """The HTTP status that a provider's sentence names, or that of the code of an operation's end."""
+    if named := re.search(r"\bError code (\d+), message", message):
+        return _HTTP_OF_RPC.get(int(named[1]))
+    named = re.search(r"(?:googleapi: |HTTP )?\bError (\d{3})\b", message)
+    return int(named[1]) if named else None

@@ -1,0 +1,93 @@
+"""Roles as data: the role, the resource it is granted on, and why it is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    pass
+
+On = Literal[
+    "project",
+    "hosts' account",
+    "GKE nodes' account",
+    "pipeline's accounts",
+    "checkpoint bucket",
+    "controller's bucket",
+    "billing account",
+]
+
+
+BASIC = ("roles/owner", "roles/editor", "roles/viewer")
+"""What Google calls basic roles: each is of nearly every service."""
+
+
+# What a controller does with nodes. Guest attributes are read by tpu.nodes.get.
+ON_NODES = (
+    "tpu.nodes.create", "tpu.nodes.delete", "tpu.nodes.get", "tpu.nodes.list", "tpu.nodes.update",
+    "tpu.operations.get",
+)  # fmt: skip
+
+
+# What finds out whether something lives on a layer (infra/core/guard.py), by what that is (`Layer.holds`).
+OF_GUARDS = {
+    "members": ("tpu.nodes.list",),
+    "jobs": ("container.clusters.connect", "container.clusters.list", "container.thirdPartyObjects.list"),
+}
+
+
+@dataclass(frozen=True)
+class Role:
+    """A role to ask for.
+
+    Attributes:
+        name: at Google.
+        why: what for, in words.
+        permissions: those of it that are used.
+        on: on what it is granted.
+        setting: field of the layer's settings without which it isn't needed.
+    """
+
+    name: str
+    why: str
+    permissions: tuple[str, ...]
+    on: On = "project"
+    setting: str = ""
+
+
+TPU_ADMIN = Role(
+    "roles/tpu.admin", "create, update and delete slices; see what is offered",
+    (*ON_NODES, "tpu.acceleratortypes.list", "tpu.runtimeversions.list"),
+)  # fmt: skip
+
+
+ACT_AS = Role(
+    "roles/iam.serviceAccountUser", "start hosts that run as it", ("iam.serviceAccounts.actAs",),
+    "hosts' account",
+)  # fmt: skip
+
+
+ACT_AS_NODES = Role(
+    "roles/iam.serviceAccountUser", "create nodes that run as it", ("iam.serviceAccounts.actAs",),
+    "GKE nodes' account",
+)  # fmt: skip
+
+
+OBJECTS = (
+    "storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list",
+)  # fmt: skip
+
+
+def only(prefix: str, bucket: str) -> str:
+    """A condition: objects of a bucket whose names begin so.
+
+    https://cloud.google.com/iam/docs/conditions-attribute-reference
+    """
+    return f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")'
+
+
+def _both(first: Role, second: Role) -> Role:
+    """One role for what two layers need it for."""
+    permissions = tuple(dict.fromkeys((*first.permissions, *second.permissions)))
+    return replace(first, why=f"{first.why}; {second.why}", permissions=permissions)

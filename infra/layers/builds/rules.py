@@ -1,0 +1,73 @@
+"""Rules between the builds layer's settings."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from infra.errors import Problem
+from infra.layers.builds.access import applied
+from infra.layers.builds.settings import BuildsSettings
+from infra.layers.storage.settings import StorageSettings
+from infra.settings.schema import Relation, Settings
+
+
+def _state(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    storage = settings[StorageSettings]
+    for key, value, example in (
+        ("storage:stateBucketName", storage.state_bucket_name, f"{settings.project}-pulumi"),
+        ("storage:stateKeyRing", storage.state_key_ring, "pulumi"),
+    ):
+        if BuildsSettings in settings.sections and not value:
+            rule = "builds hold Pulumi's state in a bucket, and its secrets by a key"
+            yield Problem(key, "nothing, beside builds:…", rule, f"write {key}: {example}")
+
+
+def _accounts(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    builds, storage = settings.get(BuildsSettings), settings[StorageSettings]
+    if builds is None:
+        return
+    taken = {
+        storage.service_account_id: "the hosts'",
+        str(storage.controller_account_id): "the fleet controller's",
+    }
+    for key, id_, whose in (
+        ("previewAccountId", builds.preview_account_id, "previews'"),
+        ("applyAccountId", builds.apply_account_id, "applying builds'"),
+        ("imageAccountId", builds.image_account_id, "image builds'"),
+    ):
+        if id_ in taken:
+            rule = f"that account is {taken[id_]}; each has its own, with its own roles"
+            yield Problem(f"builds:{key}", f'"{id_}"', rule, "give it another name")
+        taken.setdefault(id_, whose)
+
+
+def _layers(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    from infra.engine import layers as declared  # here, because layers declare rules
+
+    builds = settings.get(BuildsSettings)
+    if builds is None:
+        return
+    can = [layer.name for layer in applied(settings, every=True)]
+    known = {layer.name for layer in declared.layers()}
+    for number, name in enumerate(builds.layers):
+        if name in can:
+            continue
+        if name in known - {one.name for one in declared.on(settings)}:
+            fix = f"remove it, or switch it on: a setting {name}:…"
+        else:
+            near = get_close_matches(name, can, 1)
+            fix = f"perhaps {near[0]}" if near else "remove it"
+        rule = f"builds bring up layers that are on, and what they don't stand on: {', '.join(can)}"
+        yield Problem(f"builds:layers[{number}]", f'"{name}"', rule, fix)
+
+
+RULES: tuple[Relation, ...] = (
+    (("storage:stateBucketName", "storage:stateKeyRing"), _state),
+    (
+        (
+            *("builds:previewAccountId", "builds:applyAccountId", "builds:imageAccountId"),
+            *("storage:serviceAccountId", "storage:controllerAccountId"),
+        ),
+        _accounts,
+    ),
+    (("builds:layers",), _layers),
+)

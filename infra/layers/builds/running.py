@@ -1,0 +1,112 @@
+"""Starts a build from this checkout and follows it, as `gcloud builds submit` does."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.errors import CommandError
+from infra.google.client import STORAGE, Client, object_url
+from infra.layers.builds import commands
+from infra.layers.storage.settings import StorageSettings
+from infra.settings.schema import Settings
+
+Build = dict[str, Any]
+
+CLOUD_BUILD, LOGGING = "https://cloudbuild.googleapis.com/v1", "https://logging.googleapis.com/v2"
+SUCCESS = "SUCCESS"
+_UNFINISHED = ("PENDING", "QUEUED", "WORKING", "STATUS_UNKNOWN")
+_EVERY_S = 2.0
+_LOG_LINES = 40
+_SKIPPED = ("__pycache__", "node_modules")
+
+
+def start(settings: Settings, build: Mapping[str, Any], root: Path, client: Client) -> str:
+    """Upload the checkout and start a build on it; the build's id. Raises RequestError."""
+    bucket = str(settings[StorageSettings].state_bucket_name)
+    content = archive(root)
+    name = f"{commands.SOURCES}{hashlib.sha256(content).hexdigest()}.tgz"
+    query = {"uploadType": "media", "name": name}
+    made = client.json("POST", f"{STORAGE}/upload/storage/v1/b/{bucket}/o", query, content)
+    source = {"storageSource": {"bucket": bucket, "object": name, "generation": made["generation"]}}
+    url = f"{CLOUD_BUILD}/projects/{settings.project}/builds"
+    operation = client.json("POST", url, body={**build, "source": source})
+    return str(operation["metadata"]["build"]["id"])
+
+
+def follow(project: str, id_: str, client: Client, show: Callable[[str], None]) -> Build:
+    """Wait for a build's end and show each step as it begins and ends; the build. Raises RequestError."""
+    seen: dict[str, str] = {}
+    while True:
+        build = client.json("GET", f"{CLOUD_BUILD}/projects/{project}/builds/{id_}")
+        for step in build.get("steps") or ():
+            state = step.get("status", "QUEUED")
+            if state != "QUEUED" and seen.get(step["id"]) != state:
+                seen[step["id"]] = state
+                show(f"{step['id']}: {state}")
+        if build["status"] not in _UNFINISHED:
+            return build
+        time.sleep(_EVERY_S)
+
+
+def log(project: str, id_: str, client: Client) -> Iterator[str]:
+    """The last lines of a build's log, the oldest first. Raises RequestError."""
+    body = {
+        "resourceNames": [f"projects/{project}"],
+        "filter": f'resource.type="build" AND resource.labels.build_id="{id_}"',
+        "orderBy": "timestamp desc",
+        "pageSize": _LOG_LINES,
+    }
+    entries = client.json("POST", f"{LOGGING}/entries:list", body=body).get("entries") or ()
+    for entry in reversed(entries):
+        yield str(entry.get("textPayload", ""))
+
+
+def fetch(settings: Settings, id_: str, layers: Sequence[str], folder: Path, client: Client) -> None:
+    """Bring the plans here that a preview saved. Raises CommandError for one that isn't there."""
+    bucket = str(settings[StorageSettings].state_bucket_name)
+    folder.mkdir(parents=True, exist_ok=True)
+    for layer in layers:
+        url = object_url(bucket, f"{commands.PLANS}{id_}/{layer}.json")
+        if (content := client.content(url)) is None:
+            raise CommandError(
+                f"the build {id_} saved no plan of {layer} in gs://{bucket}/{commands.PLANS}{id_}/\n"
+                f"    fix: take one that succeeded: tpu builds submit {settings.environment} preview"
+            )
+        (folder / f"{layer}.json").write_bytes(content)
+
+
+def archive(root: Path) -> bytes:
+    """The checkout as a .tgz that is the same for the same files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for path in _files(root):
+            tar.add(path, path.relative_to(root).as_posix(), filter=_plain)
+    return gzip.compress(packed.getvalue(), compresslevel=6, mtime=0)
+
+
+def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = entry.mtime = 0
+    entry.uname = entry.gname = "root"
+    return entry
+
+
+def _files(root: Path) -> list[Path]:
+    """What git tracks or doesn't ignore; outside of a repository all but hidden files."""
+    git = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    if (root / ".git").exists():
+        listed = subprocess.run(git, cwd=root, capture_output=True, check=True).stdout.decode()
+        return sorted(root / name for name in listed.split("\0") if name and (root / name).is_file())
+    return sorted(
+        path
+        for path in root.rglob("*")
+        if path.is_file()
+        and not any(part.startswith(".") or part in _SKIPPED for part in path.relative_to(root).parts)
+    )

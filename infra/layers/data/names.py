@@ -1,0 +1,31 @@
+"""Names and ids that the data layer owns and other layers read."""
+
+from __future__ import annotations
+
+from infra.core.names import fitted
+from infra.layers.data.settings import DataSettings
+from infra.settings.schema import Settings
+
+
+def snapshot_id(settings: Settings) -> str | None:
+    """Full id of the data snapshot, which the settings may name shortly; None without one."""
+    data = settings.get(DataSettings)
+    snapshot = data.snapshot if data else None
+    if snapshot is None or "/" in snapshot:
+        return snapshot
+    return f"projects/{settings.project}/global/snapshots/{snapshot}"
+
+
+def disk_name(settings: Settings, zone: str) -> str | None:
+    """Data disk of a zone. It carries the snapshot's name, so that new data is a new disk."""
+    snapshot = snapshot_id(settings)
+    if not snapshot:
+        return None
+    parts = (settings[DataSettings].disk_prefix, snapshot.rpartition("/")[2], zone)
+    return fitted("-".join(filter(None, parts)))
+
+
+def disk_id(settings: Settings, zone: str) -> str | None:
+    """Full id of a zone's data disk; None where there is no data."""
+    disk = disk_name(settings, zone)
+    return disk and f"projects/{settings.project}/zones/{zone}/disks/{disk}"

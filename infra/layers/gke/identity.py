@@ -1,0 +1,129 @@
+"""Two identities: what nodes run as, and what pods may do."""
+
+from collections.abc import Mapping
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.core import names
+from infra.layers.builds.names import applying_member
+from infra.layers.gke.settings import GkeSettings
+from infra.settings.schema import Settings
+
+# As the hosts of slices have them: objects, and the bucket itself, which gcsfs asks for.
+BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
+
+
+class NodeIdentity(pulumi.ComponentResource):
+    """The account that all nodes run as, its roles, and who may create nodes that run as it."""
+
+    account: gcp.serviceaccount.Account
+
+    def __init__(self, settings: Settings, opts: pulumi.ResourceOptions | None = None):
+        desired = settings[GkeSettings]
+        id_ = desired.node_account_id
+        super().__init__("tpu:gke:NodeIdentity", id_, None, opts)
+        self.account = gcp.serviceaccount.Account(
+            id_,
+            account_id=id_,
+            display_name="GKE nodes",
+            description="Pulls images and writes logs; pods never see its token",
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        email = names.account_email(settings, id_)
+        after = pulumi.ResourceOptions(parent=self, depends_on=[self.account])
+        for role in desired.node_roles:
+            gcp.projects.IAMMember(
+                f"{id_}-{short(role)}",
+                project=settings.project,
+                role=role,
+                member=f"serviceAccount:{email}",
+                opts=after,
+            )
+        for user in dict.fromkeys([*desired.node_account_users, *filter(None, [applying_member(settings)])]):
+            gcp.serviceaccount.IAMMember(
+                f"{id_}-user-{user}",
+                service_account_id=f"projects/{settings.project}/serviceAccounts/{email}",
+                role="roles/iam.serviceAccountUser",
+                member=user,
+                opts=after,
+            )
+        self.register_outputs({})
+
+
+class WorkloadIdentity(pulumi.ComponentResource):
+    """What pods of the namespaces may do, by their Kubernetes accounts.
+
+    They are granted roles directly, or, where `gke:workloadAccountId` says so, may be a Google account
+    that has them.
+    https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity
+    """
+
+    account: gcp.serviceaccount.Account | None = None
+
+    def __init__(
+        self,
+        settings: Settings,
+        project_number: pulumi.Input[str],
+        buckets: Mapping[str, pulumi.Input[str]],
+        cluster: pulumi.Resource,
+        opts: pulumi.ResourceOptions | None = None,
+    ):
+        """`buckets`: that pods read and write, by what their grants are called.
+
+        `cluster`: the first one of a project makes its workload pool.
+        """
+        desired = settings[GkeSettings]
+        super().__init__("tpu:gke:WorkloadIdentity", "workload", None, opts)
+        after = pulumi.ResourceOptions(parent=self, depends_on=[cluster])
+        members: dict[str, pulumi.Input[str]] = {}
+        if id_ := desired.workload_account_id:
+            self.account = self._impersonated(settings, id_, after)
+            members[id_] = f"serviceAccount:{names.account_email(settings, id_)}"
+            after = pulumi.ResourceOptions(parent=self, depends_on=[cluster, self.account])
+        else:
+            for namespace in desired.namespaces:
+                members[namespace] = pulumi.Output.concat(
+                    "principal://iam.googleapis.com/projects/", project_number,
+                    f"/locations/global/workloadIdentityPools/{settings.project}.svc.id.goog"
+                    f"/subject/ns/{namespace}/sa/{desired.kubernetes_account}",
+                )  # fmt: skip
+        for who, member in members.items():
+            for which, bucket in buckets.items():
+                for role in BUCKET_ROLES:
+                    gcp.storage.BucketIAMMember(
+                        f"{who}-{which}-{short(role)}", bucket=bucket, role=role, member=member, opts=after
+                    )
+            for role in desired.workload_roles:
+                gcp.projects.IAMMember(
+                    f"{who}-{short(role)}", project=settings.project, role=role, member=member, opts=after
+                )
+        self.register_outputs({})
+
+    def _impersonated(
+        self, settings: Settings, id_: str, after: pulumi.ResourceOptions
+    ) -> gcp.serviceaccount.Account:
+        desired = settings[GkeSettings]
+        account = gcp.serviceaccount.Account(
+            id_,
+            account_id=id_,
+            display_name="Training jobs on GKE",
+            description="What pods of the training namespaces impersonate",
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        for namespace in desired.namespaces:
+            gcp.serviceaccount.IAMMember(
+                f"{id_}-{namespace}",
+                service_account_id=account.name,
+                role="roles/iam.workloadIdentityUser",
+                member=(
+                    f"serviceAccount:{settings.project}.svc.id.goog[{namespace}/{desired.kubernetes_account}]"
+                ),
+                opts=after,
+            )
+        return account
+
+
+def short(role: str) -> str:
+    """ "roles/storage.objectUser" → "objectUser"."""
+    return role.rpartition("/")[2].rpartition(".")[2]

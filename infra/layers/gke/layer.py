@@ -1,0 +1,92 @@
+"""GKE layer: a cluster, its CPU nodes, and a node pool for each TPU slice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from infra.core.layer import Layer, deferred
+from infra.core.providers import GOOGLE
+from infra.google.role import ACT_AS_NODES, Role
+from infra.layers.gke import pools
+from infra.layers.gke.one_pool import checked
+from infra.layers.gke.outputs import GkeOutputs, planned
+from infra.layers.gke.rules import RULES
+from infra.layers.gke.settings import GkeSettings, PoolSettings
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    pass
+
+
+def _services(settings: Settings) -> Iterator[str]:
+    yield "compute.googleapis.com"
+    yield "container.googleapis.com"
+
+
+def _at_google(settings: Settings) -> dict[str, str]:
+    place = f"projects/{settings.project}/locations/{pools.region(settings)}"
+    id_ = f"{place}/clusters/{settings[GkeSettings].cluster_name}"
+    names = [id_, *(f"{id_}/nodePools/{pool.name}" for pool in pools.pools(settings))]
+    return {name: f"https://container.googleapis.com/v1/{name}" for name in names}
+
+
+_ROLES = (
+    Role(
+        "roles/container.clusterAdmin", "create the cluster and its node pools",
+        ("container.clusters.create", "container.clusters.delete", "container.clusters.get",
+         "container.clusters.update", "container.operations.get"),
+    ),
+    Role(
+        "roles/compute.networkAdmin", "create the cluster's subnet",
+        ("compute.subnetworks.create", "compute.subnetworks.delete", "compute.subnetworks.get",
+         "compute.subnetworks.update"),
+    ),
+    Role(
+        "roles/compute.viewer", "count the nodes of a pool", ("compute.instanceGroupManagers.list",),
+    ),
+    Role(
+        "roles/iam.serviceAccountAdmin", "create the nodes' account and say who uses it",
+        ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
+         "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
+    ),
+    Role(
+        "roles/resourcemanager.projectIamAdmin", "let nodes pull images and write logs",
+        ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
+    ),
+    Role(
+        "roles/storage.admin", "let pods use the buckets",
+        ("storage.buckets.get", "storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy"),
+    ),
+    Role(
+        "roles/storage.admin", "create the bucket of artifacts",
+        ("storage.buckets.create", "storage.buckets.delete", "storage.buckets.update"),
+        setting="artifact_bucket",
+    ),
+    ACT_AS_NODES,
+)  # fmt: skip
+
+LAYER = Layer(
+    name="gke",
+    reads=("storage", "network"),
+    may_read=("builds",),
+    settings=GkeSettings,
+    rules=RULES,
+    record_rules={PoolSettings: checked},
+    roles=_ROLES,
+    grants=lambda given: (*given[GkeSettings].node_roles, *given[GkeSettings].workload_roles),
+    services=_services,
+    providers=GOOGLE,
+    outputs=GkeOutputs,
+    planned=planned,
+    prices=pools.rows,
+    rates=pools.rates,
+    at_google=_at_google,
+    ids={
+        "gcp:container/cluster:Cluster": "projects/{project}/locations/{location}/clusters/{name}",
+        "gcp:container/nodePool:NodePool": (
+            "projects/{project}/locations/{location}/clusters/{cluster}/nodePools/{name}"
+        ),
+    },
+    program=deferred(f"{__package__}.program"),
+)

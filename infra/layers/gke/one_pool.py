@@ -1,0 +1,72 @@
+"""Rules between the settings of one item of `gke:tpuPools`."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from infra.catalog import CATALOG
+from infra.errors import Problem
+from infra.layers.gke.facts import MACHINES, machines_for
+from infra.layers.gke.pools import FLEX_START, QUEUED, provisioning
+from infra.layers.gke.settings import PoolSettings
+from infra.slices import sizes
+
+_SETTING = {"spot": "spot: true", "flex-start": "flexStart: true", "queued": "queued: true"}
+
+
+def checked(
+    path: str, one: PoolSettings, raw: dict[str, Any], broken: set[str]
+) -> tuple[PoolSettings, list[Problem]]:
+    """A pool with a name and a size, so that rules between pools can read it; and what is wrong with it."""
+    problems = list(_within(path, one, broken))
+    broken.update(problem.path for problem in problems if problem.path != path)
+    if sizes.kind_of(one.accelerator_type, one.topology) is None:
+        broken.add(f"{path}.acceleratorType")
+        one = replace(one, accelerator_type=CATALOG.types[0].name)
+    return replace(one, name=one.name or path), problems
+
+
+def _within(path: str, one: PoolSettings, broken: set[str]) -> Iterator[Problem]:
+    def fine(*keys: str) -> bool:
+        return not any(f"{path}.{key}" in broken for key in keys)
+
+    if fine("topology"):
+        yield from sizes.problems(
+            path, one.accelerator_type, one.topology, type_known=fine("acceleratorType")
+        )
+    if fine("topology", "acceleratorType", "machineType", "numNodes"):
+        yield from _machines(path, one)
+    asked = provisioning(one)
+    if len(asked) > 1:
+        given = " and ".join(_SETTING.get(name, f"reservation: {one.reservation}") for name in asked)
+        yield Problem(
+            path,
+            given,
+            "nodes are provisioned in one way, or in none of these (on demand)",
+            "keep one of them",
+        )
+    elif one.max_run_duration_s and not set(asked) & {FLEX_START, QUEUED}:
+        yield Problem(
+            f"{path}.maxRunDurationS", str(one.max_run_duration_s),
+            "only flex-start and queued nodes have a life time", "remove it, or add flexStart: true",
+        )  # fmt: skip
+
+
+def _machines(path: str, one: PoolSettings) -> Iterator[Problem]:
+    kind = sizes.kind_of(one.accelerator_type, one.topology)
+    if kind is None:
+        return
+    able = machines_for(kind)
+    given = next((machine for machine in MACHINES if machine.name == one.machine_type), able[0])
+    if given not in able:
+        yield Problem(
+            f"{path}.machineType", f'"{given.name}" for {kind.name}',
+            f"a {kind.topology} slice is built of {' or '.join(machine.name for machine in able)}",
+            f"write {able[0].name}, or remove it",
+        )  # fmt: skip
+    elif one.num_nodes not in (None, nodes := kind.chips // given.chips):
+        yield Problem(
+            f"{path}.numNodes", str(one.num_nodes),
+            f"a {kind.topology} slice of {given.name} has {nodes} nodes with {given.chips} chips each",
+            f"write {nodes}, or remove it",
+        )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Declares the GKE layer."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.core import upstream
+from infra.layers.gke import pools
+from infra.layers.gke.bucket import ArtifactBucket
+from infra.layers.gke.cluster import TrainingCluster
+from infra.layers.gke.identity import NodeIdentity, WorkloadIdentity
+from infra.layers.gke.outputs import GkeOutputs
+from infra.layers.gke.settings import GkeSettings
+from infra.layers.gke.tpu_pool import TpuPool
+from infra.layers.network.outputs import NetworkOutputs
+from infra.layers.storage.outputs import StorageOutputs
+from infra.prices import row as prices_row
+from infra.settings.schema import Settings
+
+
+def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> GkeOutputs:
+    """The cluster, its pools, and who may do what."""
+    desired, provider = settings[GkeSettings], providers["gcp"]
+    opts = pulumi.ResourceOptions(provider=provider)
+    # All that it reads, first: what isn't up is reported before anything is made.
+    network_id = upstream.read(NetworkOutputs, settings).network_id
+    storage = upstream.read(StorageOutputs, settings)
+    buckets: dict[str, pulumi.Input[str]] = {
+        "checkpoints": storage.bucket_name,
+        "steps": storage.steps_bucket_name,
+    }
+    nodes = NodeIdentity(settings, opts)
+    after = pulumi.ResourceOptions(provider=provider, depends_on=[nodes])
+    cluster = TrainingCluster(settings, network_id, nodes.account, after)
+    slices = pools.pools(settings)
+    for pool in slices:
+        TpuPool(settings, pool, cluster, nodes.account, after)
+    name = desired.artifact_bucket
+    artifacts = ArtifactBucket(settings, name, opts).bucket if name else None
+    if artifacts:
+        buckets["artifacts"] = artifacts.name
+    number = gcp.organizations.get_project_output(
+        project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
+    ).number
+    workload = WorkloadIdentity(settings, number, buckets, cluster.cluster, opts)
+    endpoint: pulumi.Output[str] = cluster.cluster.control_plane_endpoints_config.apply(_dns_name)
+    hourly = prices_row.total([row.hourly for row in pools.rows(settings)])
+    return GkeOutputs(
+        cluster_name=cluster.cluster.name,
+        location=pulumi.Output.from_input(pools.region(settings)),
+        endpoint=endpoint,
+        workload_pool=pulumi.Output.from_input(f"{settings.project}.svc.id.goog"),
+        namespaces=pulumi.Output.from_input(list(desired.namespaces)),
+        kubernetes_account=pulumi.Output.from_input(desired.kubernetes_account),
+        workload_account_email=workload.account.email if workload.account else None,
+        pools=pulumi.Output.from_input([pool.outputs() for pool in slices]),
+        multislice_group=pulumi.Output.from_input(desired.multislice_group),
+        price_per_hour=None if hourly is None else pulumi.Output.from_input(hourly),
+        node_account_email=nodes.account.email,
+        artifact_bucket=artifacts.name if artifacts else None,
+        kubeconfig=endpoint.apply(lambda host: kubeconfig(settings, host)),
+    )
+
+
+def _dns_name(
+    config: gcp.container.outputs.ClusterControlPlaneEndpointsConfig,
+) -> pulumi.Output[str]:
+    """Google chooses it: a preview that took it for empty would be a plan that no update can follow."""
+    name: Any = (config.dns_endpoint_config and config.dns_endpoint_config.endpoint) or ""
+    if not name and pulumi.runtime.is_dry_run():
+        name = pulumi.UNKNOWN
+    return pulumi.Output.from_input(name)
+
+
+def kubeconfig(settings: Settings, host: str) -> str:
+    """A kubeconfig whose token is asked for at each call, by the plug-in of the Google Cloud CLI.
+
+    By the application default credentials, with which Pulumi asks Google too: one login, one account.
+    https://cloud.google.com/kubernetes-engine/docs/how-to/cluster-access-for-kubectl
+    """
+    name = f"gke_{settings.project}_{pools.region(settings)}_{settings[GkeSettings].cluster_name}"
+    execute = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "command": "gke-gcloud-auth-plugin",
+        "args": ["--use_application_default_credentials"],
+        "installHint": "gcloud components install gke-gcloud-auth-plugin",
+        "interactiveMode": "Never",
+        "provideClusterInfo": True,
+    }
+    # The control plane's DNS name has a certificate of a public authority: none is given here.
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": {"server": f"https://{host}"}}],
+            "users": [{"name": name, "user": {"exec": execute}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        },
+        indent=2,
+    )

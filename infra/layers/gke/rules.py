@@ -1,0 +1,242 @@
+"""Rules between the GKE layer's settings, and with those of what the cluster stands on."""
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator
+
+from infra.catalog import region_of
+from infra.errors import Problem
+from infra.layers.gke.facts import CHANNELS, CHANNELS_READ
+from infra.layers.gke.pools import PODS_PER_CPU_NODE, addresses, block, cpu_zones, region
+from infra.layers.gke.settings import GkeSettings, of_kubernetes
+from infra.layers.network.names import subnet_ranges
+from infra.layers.network.settings import NetworkSettings
+from infra.layers.storage.names import controller_bucket, steps_bucket
+from infra.layers.storage.settings import StorageSettings
+from infra.settings.schema import PRODUCTION, Relation, Settings
+from infra.slices import nodes
+
+_KEPT = 4  # https://cloud.google.com/vpc/docs/subnets#unusable-ip-addresses-in-every-subnet
+_SIZES = (
+    "gke:tpuPools[].acceleratorType", "gke:tpuPools[].topology", "gke:tpuPools[].machineType",
+    "gke:tpuPools[].count", "gke:cpuPoolNodes", "gke:cpuPoolZones", "gke:podsPerTpuNode",
+)  # fmt: skip
+
+
+def _zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    known, home = nodes.known_zones(settings), region(settings)
+    for number, one in enumerate(settings[GkeSettings].tpu_pools):
+        path = f"gke:tpuPools[{number}].zone"
+        if one.zone not in known:
+            yield nodes.unknown_zone(path, one.zone)
+        elif region_of(one.zone) != home:
+            yield Problem(
+                path, f'"{one.zone}"', f"a cluster's nodes are in its region, {home}",
+                f"write gke:region: {region_of(one.zone)}, or a zone of {home}",
+            )  # fmt: skip
+
+
+def _region(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    home, location = region(settings), settings[StorageSettings].location
+    if home != location and not settings[StorageSettings].allow_cross_region:
+        yield Problem(
+            "gke:region", f'"{home}"',
+            f"the bucket is in {location}, and every byte between regions is slow and is billed",
+            f"write {location}, or storage:allowCrossRegion: true",
+        )  # fmt: skip
+
+
+def _cpu_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    found, home = cpu_zones(settings), region(settings)
+    if not found:
+        yield Problem(
+            "gke:cpuPoolZones", "nothing", "without a TPU pool nothing says where the CPU nodes are",
+            f"add e.g. gke:cpuPoolZones: [{home}-b]",
+        )  # fmt: skip
+    for zone in found:
+        if region_of(zone) != home:
+            if settings[GkeSettings].cpu_pool_zones:  # else the TPU pool's zone is at fault, and is named
+                yield Problem(
+                    "gke:cpuPoolZones", f'"{zone}"', f"a cluster's nodes are in its region, {home}",
+                    f"write zones of {home}",
+                )  # fmt: skip
+        elif zone.rpartition("-")[2].startswith("ai"):
+            yield Problem(
+                "gke:cpuPoolZones", f'"{zone}"', "an AI zone has accelerators and no CPU nodes",
+                f"add another zone of the region, e.g. gke:cpuPoolZones: [{home}-b]",
+            )  # fmt: skip
+
+
+def _names(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    times = Counter(one.name for one in settings[GkeSettings].tpu_pools)
+    for name in sorted(name for name in times if times[name] > 1):
+        yield Problem(
+            "gke:tpuPools", f'{times[name]} pools called "{name}"', "each pool has its own name", "rename one"
+        )
+    fixed = [one.name for one in settings[GkeSettings].tpu_pools]
+    for one in settings[GkeSettings].tpu_pools:
+        stem, _, number = one.name.rpartition("-")
+        if stem in fixed and number.isdigit():
+            yield Problem(
+                "gke:tpuPools", f'"{one.name}" beside "{stem}"',
+                f"the node pools of {stem} are called {stem}-0, {stem}-1 and so on", "rename one",
+            )  # fmt: skip
+
+
+def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings[GkeSettings]
+    if desired.existing_subnet:
+        for key in ("subnetRange", "podsRange", "servicesRange"):
+            if f"gke:{key}" in given:
+                yield Problem(
+                    f"gke:{key}", "a value beside existingSubnet", "an existing subnet is used as it is",
+                    "remove it, or remove gke:existingSubnet",
+                )  # fmt: skip
+        return
+    ours = {
+        "gke:subnetRange": desired.subnet_range,
+        "gke:podsRange": desired.pods_range,
+        "gke:servicesRange": desired.services_range,
+    }
+    others = {}
+    if not settings[NetworkSettings].existing_network:
+        ranges = subnet_ranges(settings, nodes.regions(settings))
+        others = {f"network:subnetRanges.{where}": text for where, text in ranges.items()}
+    taken = dict(others)
+    for path, text in ours.items():
+        for other, another in taken.items():
+            if ipaddress.IPv4Network(text).overlaps(ipaddress.IPv4Network(another)):
+                yield Problem(
+                    path, f'"{text}"', f"ranges of one network don't overlap; {other} is {another}",
+                    "choose another range",
+                )  # fmt: skip
+        taken[path] = text
+
+
+def _room(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings[GkeSettings]
+    if desired.existing_subnet:
+        return
+    need = addresses(settings)
+    nodes_room = ipaddress.IPv4Network(desired.subnet_range).num_addresses - _KEPT
+    if need.nodes > nodes_room:
+        yield Problem(
+            "gke:subnetRange", f'"{desired.subnet_range}" for {need.nodes} nodes',
+            f"each node has an address, and Google keeps {_KEPT} of a subnet: {nodes_room} are left",
+            f"write a range of /{_length(need.nodes + _KEPT)} or larger",
+        )  # fmt: skip
+    room = ipaddress.IPv4Network(desired.pods_range).num_addresses
+    if need.pods > room:
+        left = max(0, room - need.cpu_nodes * block(PODS_PER_CPU_NODE)) // need.tpu_block
+        fewer = ", or gke:podsPerTpuNode: 15" if need.tpu_block > block(15) else ""
+        yield Problem(
+            "gke:podsRange",
+            f'"{desired.pods_range}" for {need.tpu_nodes} TPU and {need.cpu_nodes} CPU nodes',
+            f"a node with up to {desired.pods_per_tpu_node} pods takes a /{_length(need.tpu_block)} of it, "
+            f"one with {PODS_PER_CPU_NODE} a /24: beside the CPU nodes, {left} TPU nodes have room",
+            f"write a range of /{_length(need.pods)} or larger{fewer}",
+        )  # fmt: skip
+
+
+def _length(addresses_: int) -> int:
+    return 32 - (addresses_ - 1).bit_length()
+
+
+def _existing_subnet(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    subnet, home = settings[GkeSettings].existing_subnet, region(settings)
+    if subnet and subnet.split("/")[3] != home:
+        yield Problem(
+            "gke:existingSubnet", f'"{subnet}"',
+            f"the nodes of a cluster in {home} are in a subnet of that region",
+            f"write a subnet of {home}",
+        )  # fmt: skip
+    elif not subnet and (network := settings[NetworkSettings].existing_network):
+        yield Problem(
+            "gke:existingSubnet", "nothing",
+            f"a network that exists ({network}) gets no subnets from here",
+            f"add a subnet of it with two secondary ranges: projects/P/regions/{home}/subnetworks/S",
+        )  # fmt: skip
+
+
+def _version(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings[GkeSettings]
+    channel, minor = CHANNELS[desired.channel], int(desired.version.split(".")[1])
+    if not channel.first <= minor <= channel.last:
+        able = [name for name, one in CHANNELS.items() if one.first <= minor <= one.last]
+        other = f", or gke:channel: {able[0]}" if able else ""
+        yield Problem(
+            "gke:version", f'"{desired.version}" of channel {desired.channel}',
+            f"{desired.channel} offers 1.{channel.first} to 1.{channel.last} (read {CHANNELS_READ})",
+            f"write 1.{channel.last}{other}",
+        )  # fmt: skip
+
+
+def _given_up(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings[GkeSettings]
+    if desired.force_destroy and settings.environment == PRODUCTION:
+        yield Problem(
+            "gke:forceDestroy",
+            "true in prod",
+            "a bucket of prod is never deleted with what it holds",
+            "remove it",
+        )
+    if desired.force_destroy and not desired.artifact_bucket:
+        yield Problem(
+            "gke:forceDestroy", "true without a bucket", "it is about the artifact bucket",
+            "add gke:artifactBucket, or remove it",
+        )  # fmt: skip
+
+
+def _artifacts(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired, storage = settings[GkeSettings], settings[StorageSettings]
+    if desired.artifact_bucket in (
+        storage.bucket_name, steps_bucket(settings), controller_bucket(settings),
+        storage.state_bucket_name or "",
+    ):  # fmt: skip
+        yield Problem(
+            "gke:artifactBucket", f'"{desired.artifact_bucket}"',
+            "the bucket of that name is the storage layer's",
+            "give it another name",
+        )  # fmt: skip
+
+
+def _accounts(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired, storage = settings[GkeSettings], settings[StorageSettings]
+    taken = {
+        "storage:serviceAccountId": storage.service_account_id,
+        "storage:controllerAccountId": storage.controller_account_id,
+    }
+    for path, account in (
+        ("gke:nodeAccountId", desired.node_account_id),
+        ("gke:workloadAccountId", desired.workload_account_id),
+    ):  # fmt: skip
+        for other, id_ in taken.items():
+            if account and account == id_:
+                yield Problem(
+                    path, f'"{account}"', f"{other} is that account; each component has its own", "rename one"
+                )
+        taken[path] = account
+
+
+def _namespaces(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    for name in settings[GkeSettings].namespaces:
+        if of_kubernetes(name):
+            yield Problem(
+                "gke:namespaces", f'"{name}"', "this namespace belongs to Kubernetes", "write one of your own"
+            )
+
+
+RULES: tuple[Relation, ...] = (
+    (("gke:tpuPools[].zone", "gke:region", "storage:location", "tpu:additionalZones"), _zones),
+    (("gke:region", "storage:location", "storage:allowCrossRegion"), _region),
+    (("gke:cpuPoolZones", "gke:region", "storage:location", "gke:tpuPools[].zone"), _cpu_zones),
+    (("gke:tpuPools[].name",), _names),
+    (("gke:subnetRange", "gke:podsRange", "gke:servicesRange", "network:subnetRanges"), _ranges),
+    (("gke:subnetRange", "gke:podsRange", *_SIZES), _room),
+    (("gke:existingSubnet", "gke:region", "storage:location", "network:existingNetwork"), _existing_subnet),
+    (("gke:version", "gke:channel"), _version),
+    (("gke:forceDestroy", "gke:artifactBucket"), _given_up),
+    (("gke:artifactBucket", "storage:bucketName", "storage:stateBucketName"), _artifacts),
+    (("gke:nodeAccountId", "gke:workloadAccountId", "storage:serviceAccountId"), _accounts),
+    (("gke:namespaces",), _namespaces),
+)

@@ -1,0 +1,22 @@
+"""Where the dashboards are, and the commands to begin with."""
+
+from infra.settings.schema import Settings
+from infra.slices.names import LOG
+
+
+def dashboard_url(dashboard: str, project: str) -> str:
+    """Where people see a dashboard, by its full name `projects/P/dashboards/D`."""
+    number = dashboard.rpartition("/")[2]
+    return f"https://console.cloud.google.com/monitoring/dashboards/builder/{number}?project={project}"
+
+
+def useful(settings: Settings) -> dict[str, str]:
+    """Commands, by what they show."""
+    project, environment = settings.project, settings.environment
+    events = f'logName="projects/{project}/logs/{LOG}" AND jsonPayload.event:*'
+    return {
+        "alerts": f"gcloud monitoring policies list --project={project} "
+        f"--filter='userLabels.environment={environment}'",
+        "events": f"gcloud logging read '{events}' --project={project} --freshness=1d",
+        "status": f"tpu status {environment}",
+    }

@@ -1,0 +1,113 @@
+"""The three dashboards: the fleet, a run, and pipeline with cost."""
+
+from infra.layers.monitoring import metrics
+from infra.layers.monitoring.alerts import mean, spend, summed
+from infra.layers.monitoring.prices import dollars_per_chip_hour
+from infra.layers.monitoring.widgets import Chart, Dashboard, Incidents, Line, Logs, Row, Score, Widget
+from infra.settings.schema import Settings
+from infra.slices.names import LOG
+
+WINDOW = "10m"
+NODE, ZONE = ("node",), ("zone",)
+_EACH = "${labels.node}"
+
+
+def dashboards(settings: Settings) -> dict[str, Dashboard]:
+    """All of them, by name."""
+    return {"fleet": _fleet(settings), "run": _run(settings), "pipeline": _pipeline(settings)}
+
+
+def _titled(settings: Settings, what: str) -> str:
+    return f"TPU {settings.environment}: {what}"
+
+
+def _counted(settings: Settings, title: str, metric: str, by: tuple[str, ...] = ()) -> Chart:
+    label = f"${{labels.{by[0]}}}" if by else title
+    return Chart(title, (Line(summed(metric, settings, WINDOW, by), label),), plot="STACKED_BAR")
+
+
+def _measured(settings: Settings, title: str, metric: str) -> Chart:
+    unit = metrics.OF[metric].unit
+    return Chart(title, (Line(mean(metric, settings, WINDOW, NODE), _EACH),), unit)
+
+
+def _chips(settings: Settings, by: tuple[str, ...]) -> str:
+    return f"sum{f' by ({by[0]})' if by else ''} ({mean('chips', settings, WINDOW, (*NODE, *by))})"
+
+
+def _fleet(settings: Settings) -> Dashboard:
+    running = f"count({summed('running', settings, WINDOW, NODE)} > 0)"
+    failed = metrics.filter_of(metrics.OF["boot-failed"], settings)
+    return Dashboard(
+        _titled(settings, "fleet"),
+        (
+            Row(8, (
+                Score("Chips that are up", _chips(settings, ()), "{chip}"),
+                Score("Nodes that are up", f"count({summed('chips', settings, WINDOW, NODE, '_count')} > 0)"),
+                Score("Nodes with a running job", running),
+                Incidents("Open incidents"),
+            )),
+            Row(16, (
+                Chart("Chips by zone", (Line(_chips(settings, ZONE), "${labels.zone}"),), "{chip}",
+                      "STACKED_AREA"),
+                _measured(settings, "Duty cycle (TPU only)", "duty-cycle"),
+            )),
+            Row(16, (
+                _counted(settings, "Nodes taken back", "terminations"),
+                _counted(settings, "Creations refused", "creations-refused"),
+                _counted(settings, "Boots that failed", "boot-failed", NODE),
+            )),
+            Row(16, (
+                _counted(settings, "Starts of jobs that failed", "job-failed", NODE),
+                _measured(settings, "Memory of the chips (TPU only)", "memory"),
+            )),
+            Row(16, (Logs("Boots that failed", failed),)),
+        ),
+    )  # fmt: skip
+
+
+def _run(settings: Settings) -> Dashboard:
+    log = f'logName="projects/{settings.project}/logs/{LOG}"'
+    events = f'resource.type="{metrics.HOST}" AND {log} AND jsonPayload.event:*'
+    return Dashboard(
+        _titled(settings, "run"),
+        (
+            Row(16, (_measured(settings, "Loss", "loss"), _measured(settings, "Step time", "step-time"))),
+            Row(16, (
+                _measured(settings, "Goodput", "goodput"),
+                _measured(settings, "Waiting for data", "data-stall"),
+                _measured(settings, "Duty cycle (TPU only)", "duty-cycle"),
+            )),
+            Row(16, (
+                _measured(settings, "Since the last step", "step-age"),
+                _measured(settings, "Since the last checkpoint", "checkpoint-age"),
+                _counted(settings, "Checkpoints begun", "checkpoints", NODE),
+            )),
+            Row(16, (Logs("Events of runs", events),)),
+        ),
+    )  # fmt: skip
+
+
+def _pipeline(settings: Settings) -> Dashboard:
+    finished = "workflows_googleapis_com:finished_execution_count"
+    resource = '{monitored_resource="workflows.googleapis.com/Workflow"}'
+    executions = f"sum by (status) (increase({finished}{resource}[{WINDOW}]))"
+    priced: tuple[Widget, ...] = ()
+    if dollars_per_chip_hour(settings):
+        priced = (
+            Score("Dollars an hour, by the catalog", spend(settings, WINDOW), "USD/h"),
+            Chart("Dollars an hour", (Line(spend(settings, WINDOW), "all nodes"),), "USD/h", "STACKED_AREA"),
+        )
+    rows = [
+        *([Row(16, priced)] if priced else []),
+        Row(16, (
+            Chart("Executions of workflows", (Line(executions, "${labels.status}"),), plot="STACKED_BAR"),
+            _counted(settings, "Spark batches that failed", "batches-failed", ("batch",)),
+        )),
+        Row(16, (
+            _counted(settings, "Access to buckets changed", "bucket-access-changed", ("bucket",)),
+            _counted(settings, "Buckets made public", "bucket-public", ("bucket",)),
+        )),
+        Row(16, (Logs("Spark batches", f'resource.type="{metrics.BATCH}" AND severity>=WARNING'),)),
+    ]  # fmt: skip
+    return Dashboard(_titled(settings, "pipeline and cost"), tuple(rows))

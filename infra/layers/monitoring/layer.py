@@ -1,0 +1,126 @@
+"""Monitoring layer: metrics of the logs, alerts, who is notified, dashboards, and a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from infra.core.layer import Layer, deferred
+from infra.core.lookup import Lookup
+from infra.core.providers import GOOGLE
+from infra.google.role import Role
+from infra.layers.monitoring.metrics import METRICS, full_name
+from infra.layers.monitoring.outputs import MonitoringOutputs, planned
+from infra.layers.monitoring.rules import RULES, channel, made
+from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
+from infra.layers.storage.settings import StorageSettings
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from infra.prices.row import Rate, Row
+
+
+def _topics(settings: Settings) -> list[str]:
+    return [one.topic for one in settings[MonitoringSettings].channels if one.topic]
+
+
+def _services(settings: Settings) -> tuple[str, ...]:
+    budget = ("billingbudgets.googleapis.com",) if settings[MonitoringSettings].billing_account else ()
+    topics = ("pubsub.googleapis.com",) if _topics(settings) else ()
+    return ("logging.googleapis.com", "monitoring.googleapis.com", *topics, *budget)
+
+
+def _at_google(settings: Settings) -> dict[str, str]:
+    """What has a name of ours; policies, channels and dashboards get theirs from Google."""
+    metrics = [full_name(one.name, settings) for one in METRICS]
+    topics = [f"projects/{settings.project}/topics/{one}" for one in _topics(settings)]
+    log = f"https://logging.googleapis.com/v2/projects/{settings.project}/metrics"
+    return {
+        **{name: f"{log}/{name}" for name in metrics},
+        **{topic: f"https://pubsub.googleapis.com/v1/{topic}" for topic in topics},
+    }
+
+
+def _prices(settings: Settings) -> Iterable[Row]:
+    from infra.prices import row as prices_row  # here, because it imports the layers
+
+    if count := sum(len(alert.conditions) for alert, _, _ in made(settings)):
+        yield prices_row.row(f"{count} conditions of alerts", "global", ("monitoring.condition", count))
+
+
+def _rates(settings: Settings) -> Iterable[Rate]:
+    """Dashboards, e-mails, webhooks and budgets are free; the logs that metrics count are storage's."""
+    from infra.prices import row as prices_row
+
+    used = ["monitoring.metrics"]
+    used += ["monitoring.series"] if made(settings) else []
+    used += ["pubsub"] if _topics(settings) else []
+    return [prices_row.rate(id_, settings[StorageSettings].location) for id_ in used]
+
+
+_ROLES = (
+    Role(
+        "roles/logging.configWriter", "define metrics of the logs",
+        ("logging.logMetrics.create", "logging.logMetrics.get", "logging.logMetrics.update",
+         "logging.logMetrics.delete"),
+    ),
+    Role(
+        "roles/monitoring.editor", "make alerts, channels and dashboards",
+        ("monitoring.alertPolicies.create", "monitoring.alertPolicies.get", "monitoring.alertPolicies.update",
+         "monitoring.alertPolicies.delete", "monitoring.notificationChannels.create",
+         "monitoring.notificationChannels.get", "monitoring.notificationChannels.update",
+         "monitoring.notificationChannels.delete", "monitoring.dashboards.create",
+         "monitoring.dashboards.get", "monitoring.dashboards.update", "monitoring.dashboards.delete"),
+    ),
+    Role(
+        "roles/pubsub.admin", "make the topics that incidents are published to, and let Google publish",
+        ("pubsub.topics.create", "pubsub.topics.get", "pubsub.topics.update", "pubsub.topics.delete",
+         "pubsub.topics.getIamPolicy", "pubsub.topics.setIamPolicy"),
+    ),
+    Role(
+        "roles/billing.costsManager", "make the budget",
+        ("billing.budgets.create", "billing.budgets.get", "billing.budgets.update", "billing.budgets.delete"),
+        "billing account", "billing_account",
+    ),
+)  # fmt: skip
+
+_MONITORING = "https://monitoring.googleapis.com/"
+
+LAYER = Layer(
+    name="monitoring",
+    reads=("storage",),
+    settings=MonitoringSettings,
+    rules=RULES,
+    record_rules={ChannelSettings: channel},
+    roles=_ROLES,
+    services=_services,
+    providers=GOOGLE,
+    outputs=MonitoringOutputs,
+    planned=planned,
+    prices=_prices,
+    rates=_rates,
+    at_google=_at_google,
+    ids={
+        "gcp:logging/metric:Metric": "{name}",
+        "gcp:pubsub/topic:Topic": "projects/{project}/topics/{name}",
+        "gcp:pubsub/topicIAMMember:TopicIAMMember": "{topic} {role} {member}",
+    },
+    lookups={
+        "gcp:monitoring/alertPolicy:AlertPolicy": Lookup(
+            "MONITORING", _MONITORING, "v3/projects/{project}/alertPolicies", "alertPolicies"
+        ),
+        "gcp:monitoring/notificationChannel:NotificationChannel": Lookup(
+            "MONITORING", _MONITORING, "v3/projects/{project}/notificationChannels", "notificationChannels"
+        ),
+        "gcp:monitoring/dashboard:Dashboard": Lookup(
+            "MONITORING", _MONITORING, "v1/projects/{project}/dashboards", "dashboards"
+        ),
+        "gcp:billing/budget:Budget": Lookup(
+            "BILLING",
+            "https://billingbudgets.googleapis.com/v1/",
+            "billingAccounts/{billingAccount}/budgets",
+            "budgets",
+        ),
+    },
+    program=deferred(f"{__package__}.program"),
+)

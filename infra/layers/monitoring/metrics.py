@@ -1,0 +1,182 @@
+"""Metrics that Cloud Logging makes of log entries: `logging.googleapis.com/user/tpu-ENVIRONMENT-NAME`.
+
+A metric without a value counts entries; one with a value is a distribution of it, whose mean a query gets as
+sum over count. Filters are of https://cloud.google.com/logging/docs/view/logging-query-language. Events are
+docs/architecture.md's; audit entries are those of
+https://cloud.google.com/logging/docs/audit/understanding-audit-logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from infra.engine import buckets as engine_buckets
+from infra.settings.schema import Settings
+from infra.slices.names import LOG, VITALS_LOG
+
+HOST, AUDIT, BUCKET, BATCH = "generic_node", "audited_resource", "gcs_bucket", "cloud_dataproc_batch"
+"""Monitored resources of the entries: https://cloud.google.com/monitoring/api/resources."""
+NODE = {"node": "EXTRACT(labels.node)"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogMetric:
+    """One metric.
+
+    Attributes:
+        name: last part of its name.
+        about: what it counts, or is the distribution of.
+        resource: type of the entries' resource.
+        filter: which entries, beside the resource; `{log}`, `{vitals}` and `{buckets}` are filled in.
+        labels: label → extractor.
+        value: extractor of the value, for a distribution.
+        unit: of the value, in UCUM.
+        hardware: whether only a host with chips tells the value.
+    """
+
+    name: str
+    about: str
+    resource: str
+    filter: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    value: str = ""
+    unit: str = "1"
+    hardware: bool = False
+
+
+def _event(kind: str, log: str = "log") -> str:
+    return f'logName="{{{log}}}" AND jsonPayload.event="{kind}"'
+
+
+def _counted(name: str, kind: str, about: str) -> LogMetric:
+    return LogMetric(name=name, about=about, resource=HOST, filter=_event(kind), labels=NODE)
+
+
+def _measured(name: str, key: str, unit: str, about: str, *, hardware: bool = False) -> LogMetric:
+    """What the heartbeats of jobs say of one of their numbers."""
+    return LogMetric(
+        name=name,
+        about=about,
+        resource=HOST,
+        filter=f"{_event('heartbeat', 'vitals')} AND jsonPayload.{key}>=0",
+        labels=NODE,
+        value=f"EXTRACT(jsonPayload.{key})",
+        unit=unit,
+        hardware=hardware,
+    )
+
+
+def _audited(service: str, method: str) -> str:
+    return f'protoPayload.serviceName="{service}.googleapis.com" AND protoPayload.methodName{method}'
+
+
+_ACCESS = _audited("storage", '="storage.setIamPermissions"') + " AND {buckets}"
+_DELTAS = "protoPayload.serviceData.policyDelta.bindingDeltas"
+
+METRICS = (
+    LogMetric(
+        name="chips",
+        about="chips of a node whose hosts are up, reported by its worker 0 each minute",
+        resource=HOST,
+        filter=_event("alive", "vitals"),
+        labels={**NODE, "zone": "EXTRACT(labels.zone)"},
+        value="EXTRACT(jsonPayload.chips)",
+        unit="{chip}",
+    ),
+    LogMetric(
+        name="boot-failed",
+        about="boots of hosts that failed in a stage",
+        resource=HOST,
+        filter='logName="{log}" AND labels.unit="google-startup-scripts.service" '
+        'AND textPayload:"boot failed in stage"',
+        labels={**NODE, "stage": 'REGEXP_EXTRACT(textPayload, "boot failed in stage ([a-z-]+)")'},
+    ),
+    LogMetric(
+        name="running",
+        about="heartbeats of workers whose job runs, one a minute or more",
+        resource=HOST,
+        filter=f'{_event("heartbeat", "vitals")} AND jsonPayload.state="running"',
+        labels=NODE,
+    ),
+    LogMetric(
+        name="job-failed",
+        about="starts of jobs that failed, on each worker",
+        resource=HOST,
+        filter=f'{_event("heartbeat", "vitals")} AND jsonPayload.state="failed"',
+        labels={**NODE, "worker": "EXTRACT(labels.worker)"},
+    ),
+    _measured("step-age", "step_age_s", "s", "seconds since the job's step, or sample, last advanced"),
+    _measured("checkpoint-age", "checkpoint_age_s", "s", "seconds since the newest complete checkpoint"),
+    _measured("step-time", "step_s", "s", "seconds a step"),
+    _measured("loss", "loss", "1", "training loss"),
+    _measured("goodput", "goodput", "1", "share of a start's wall time spent on steps"),
+    _measured("data-stall", "data_stall", "1", "share of a start's wall time spent waiting for examples"),
+    _measured(
+        "duty-cycle", "duty_cycle_percent", "%", "share of the time that chips computed", hardware=True
+    ),
+    _measured("memory", "hbm_percent", "%", "share of the chips' memory in use", hardware=True),
+    _counted("checkpoints", "save", "checkpoints that were begun"),
+    _counted("checkpoint-failed", "save-failed", "checkpoints that failed"),
+    _counted("loss-not-finite", "loss-not-finite", "steps whose loss or gradient was no number"),
+    LogMetric(
+        name="terminations",
+        about="nodes that Google took back or lost",
+        resource=AUDIT,
+        filter=_audited("tpu", '="tpu.nodes.terminate"'),
+    ),
+    LogMetric(
+        name="creations-refused",
+        about="creations of nodes that Google refused: no capacity, no quota, no right",
+        resource=AUDIT,
+        filter=_audited("tpu", ':"Tpu.CreateNode"') + " AND severity>=ERROR",
+    ),
+    LogMetric(
+        name="bucket-access-changed",
+        about="changes of who may read or write the buckets",
+        resource=BUCKET,
+        filter=_ACCESS,
+        labels={"bucket": "EXTRACT(resource.labels.bucket_name)"},
+    ),
+    LogMetric(
+        name="bucket-public",
+        about="grants on the buckets to everybody",
+        resource=BUCKET,
+        filter=f'{_ACCESS} AND {_DELTAS}.action="ADD" AND {_DELTAS}.member=~"^all(Authenticated)?Users$"',
+        labels={"bucket": "EXTRACT(resource.labels.bucket_name)"},
+    ),
+    LogMetric(
+        name="batches-failed",
+        about="Spark batches that failed, or were ended",
+        resource=BATCH,
+        filter=_audited("dataproc", ':"BatchController.CreateBatch"') + " AND severity>=ERROR",
+        labels={"batch": "EXTRACT(resource.labels.batch_id)"},
+    ),
+)
+OF = {metric.name: metric for metric in METRICS}
+
+
+def full_name(metric: str, settings: Settings) -> str:
+    """What Cloud Logging calls it."""
+    return f"tpu-{settings.environment}-{metric}"
+
+
+def metric_type(metric: str, settings: Settings) -> str:
+    """What Cloud Monitoring calls it."""
+    return f"logging.googleapis.com/user/{full_name(metric, settings)}"
+
+
+def promql_name(metric: str, settings: Settings) -> str:
+    """What PromQL calls it: https://cloud.google.com/monitoring/promql/promql-mapping."""
+    domain, _, rest = metric_type(metric, settings).partition("/")
+    return ":".join("".join(c if c.isalnum() else "_" for c in part) for part in (domain, rest))
+
+
+def filter_of(metric: LogMetric, settings: Settings) -> str:
+    """The filter, with this environment's log and buckets."""
+    own = metric.filter.format(
+        log=f"projects/{settings.project}/logs/{LOG}",
+        vitals=f"projects/{settings.project}/logs/{VITALS_LOG}",
+        buckets=f'resource.labels.bucket_name=~"^({"|".join(engine_buckets.buckets(settings))})$"',
+    )
+    return f'resource.type="{metric.resource}" AND {own}'

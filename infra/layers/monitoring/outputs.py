@@ -1,0 +1,28 @@
+"""Outputs of the monitoring layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infra.core.outputs import Outputs, output
+from infra.layers.monitoring import commands
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from pulumi import Output
+
+
+class MonitoringOutputs(Outputs):
+    """Where to look."""
+
+    dashboard_urls: Output[dict[str, str]] = output("mapping: a dashboard's address, by its name")
+    policy_names: Output[dict[str, str]] = output("mapping: `projects/P/alertPolicies/N`, by the alert")
+    channel_names: Output[dict[str, str]] = output(
+        "mapping: `projects/P/notificationChannels/N`, by the channel's name"
+    )
+    useful_commands: Output[dict[str, str]] = output("mapping: commands to begin with, by what they show")
+
+
+def planned(settings: Settings) -> dict[str, Any]:
+    """Return the outputs that the settings determine, for previews of layers that read them."""
+    return {"useful_commands": commands.useful(settings)}

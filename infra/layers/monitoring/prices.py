@@ -1,0 +1,28 @@
+"""What a chip costs an hour in each zone of an environment, for the alert on what is spent."""
+
+from infra.catalog import CATALOG
+from infra.settings.schema import Settings
+from infra.slices.nodes import nodes, zones
+
+
+def dollars_per_chip_hour(settings: Settings) -> dict[str, float]:
+    """Zone → US dollars; of several ways to pay in one zone the dearest. Zones without a price are left out.
+
+    Reserved chips count as on demand, and so do those that `tpu run` may create in `tpu:zones`.
+    """
+    ways = {zone: set[bool]() for zone in zones(settings)}
+    for node in nodes(settings):
+        for zone in node.places:
+            ways.setdefault(zone, set()).add(node.spot)
+    found = {}
+    for zone, spot in ways.items():
+        price = CATALOG.price(zone)
+        each = price.spot if spot == {True} and price.spot is not None else price.on_demand
+        if each is not None:
+            found[zone] = each
+    return dict(sorted(found.items()))
+
+
+def unpriced(settings: Settings) -> list[str]:
+    """Zones of the environment whose price the catalog lacks."""
+    return sorted(set(zones(settings)) - dollars_per_chip_hour(settings).keys())

@@ -1,0 +1,146 @@
+"""Declares the monitoring layer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.core import names
+from infra.layers.monitoring import commands, documentation, metrics
+from infra.layers.monitoring.alerts import Alert
+from infra.layers.monitoring.budget import Budget
+from infra.layers.monitoring.channels import Channels
+from infra.layers.monitoring.dashboards import dashboards
+from infra.layers.monitoring.metrics import LogMetric
+from infra.layers.monitoring.outputs import MonitoringOutputs
+from infra.layers.monitoring.rules import made
+from infra.layers.monitoring.settings import MonitoringSettings
+from infra.settings.schema import Settings
+
+# 64 buckets from 0.001 on, each 1.5 times as wide: to 10⁸. Means are exact; only percentiles are as coarse.
+_BUCKETS: Any = {"exponential_buckets": {"num_finite_buckets": 64, "growth_factor": 1.5, "scale": 0.001}}
+# An incident without new points, because its node is gone, is closed after so long.
+_AUTO_CLOSE = "86400s"
+
+
+class Metrics(pulumi.ComponentResource):
+    """The metrics that are made of log entries."""
+
+    metrics: list[gcp.logging.Metric]
+
+    def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
+        super().__init__("tpu:monitoring:Metrics", "metrics", None, opts)
+        ours = pulumi.ResourceOptions(parent=self)
+        self.metrics = [self._metric(one, settings, ours) for one in metrics.METRICS]
+        self.register_outputs({})
+
+    @staticmethod
+    def _metric(one: LogMetric, settings: Settings, ours: pulumi.ResourceOptions) -> gcp.logging.Metric:
+        described: Any = {
+            "metric_kind": "DELTA",
+            "value_type": "DISTRIBUTION" if one.value else "INT64",
+            "unit": one.unit,
+            "display_name": one.about,
+        }
+        if one.labels:
+            described["labels"] = [{"key": key, "value_type": "STRING"} for key in one.labels]
+        return gcp.logging.Metric(
+            one.name,
+            name=metrics.full_name(one.name, settings),
+            description=one.about,
+            filter=metrics.filter_of(one, settings),
+            metric_descriptor=described,
+            label_extractors=dict(one.labels) or None,
+            value_extractor=one.value or None,
+            bucket_options=_BUCKETS if one.value else None,
+            opts=ours,
+        )
+
+
+def _conditions(alert: Alert, settings: Settings, threshold: float) -> Any:
+    return [
+        {"display_name": called, **condition.arguments(settings, threshold)}
+        for called, condition in alert.conditions.items()
+    ]
+
+
+class Alerts(pulumi.ComponentResource):
+    """The alert policies, by the names of the alerts."""
+
+    policies: dict[str, gcp.monitoring.AlertPolicy]
+
+    def __init__(
+        self, settings: Settings, channels: Channels, counted: Metrics, opts: pulumi.ResourceOptions
+    ):
+        super().__init__("tpu:monitoring:Alerts", "alerts", None, opts)
+        # A threshold on a metric that isn't there is refused: the metrics come first.
+        ours = pulumi.ResourceOptions(parent=self, depends_on=counted.metrics)
+        self.policies = {
+            alert.name: gcp.monitoring.AlertPolicy(
+                alert.name,
+                display_name=f"tpu {settings.environment}: {alert.name}",
+                combiner="OR",
+                conditions=_conditions(alert, settings, threshold),
+                severity=alert.severity,
+                documentation=documentation.of(alert, settings),
+                alert_strategy={"auto_close": _AUTO_CLOSE},
+                notification_channels=[channels.ids[name] for name in named],
+                enabled=True,
+                user_labels={**names.labels(settings.environment, "monitoring"), "alert": alert.name},
+                opts=ours,
+            )
+            for alert, threshold, named in made(settings)
+        }
+        self.register_outputs({})
+
+
+class Dashboards(pulumi.ComponentResource):
+    """The dashboards, by name."""
+
+    dashboards: dict[str, gcp.monitoring.Dashboard]
+
+    def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
+        super().__init__("tpu:monitoring:Dashboards", "dashboards", None, opts)
+        self.dashboards = {
+            name: gcp.monitoring.Dashboard(
+                name,
+                dashboard_json=one.text(),
+                project=settings.project,
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+            for name, one in dashboards(settings).items()
+        }
+        self.register_outputs({})
+
+
+def _together(values: Mapping[str, pulumi.Output[str]]) -> pulumi.Output[dict[str, str]]:
+    """`Output.all` of nothing would be a list."""
+    return pulumi.Output.all(**values) if values else pulumi.Output.from_input({})
+
+
+def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> MonitoringOutputs:
+    """Metrics, channels, alerts, dashboards and the budget."""
+    provider = providers["gcp"]
+    opts = pulumi.ResourceOptions(provider=provider)
+    monitoring = settings[MonitoringSettings]
+    number: pulumi.Input[str] = ""
+    if monitoring.billing_account or any(one.topic for one in monitoring.channels):
+        found = gcp.organizations.get_project_output(
+            project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
+        )
+        number = found.number
+    counted = Metrics(settings, opts)
+    channels = Channels(settings, number, opts)
+    alerts = Alerts(settings, channels, counted, opts)
+    shown = Dashboards(settings, opts).dashboards if monitoring.dashboards else {}
+    if monitoring.billing_account:
+        Budget(settings, channels, number, opts)
+    return MonitoringOutputs(
+        dashboard_urls=_together({name: one.id for name, one in shown.items()}).apply(
+            lambda ids: {name: commands.dashboard_url(id_, settings.project) for name, id_ in ids.items()}
+        ),
+        policy_names=_together({name: one.name for name, one in alerts.policies.items()}),
+        channel_names=_together(channels.ids),
+        useful_commands=pulumi.Output.from_input(commands.useful(settings)),
+    )

@@ -1,0 +1,110 @@
+"""Rules of the monitoring layer's settings."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from infra.errors import Problem
+from infra.layers.monitoring import alerts
+from infra.layers.monitoring.prices import unpriced
+from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
+from infra.settings.schema import Relation, Settings
+
+KINDS = ("email", "webhook", "topic", "existing")
+
+
+def channel(
+    path: str, one: ChannelSettings, text: dict[str, Any], bad: set[str]
+) -> tuple[Any, list[Problem]]:
+    """An item of `monitoring:channels`."""
+    given = [kind for kind in KINDS if text.get(kind) is not None]
+    if len(given) == 1 or any(place.startswith(f"{path}.") for place in bad):
+        return one, []
+    bad.add(path)
+    found = " and ".join(given) or "none of them"
+    return one, [Problem(path, found, f"a channel is one of {', '.join(KINDS)}", "write exactly one")]
+
+
+def made(settings: Settings) -> list[tuple[alerts.Alert, float, tuple[str, ...]]]:
+    """The alerts of an environment: each with its threshold and the channels that it goes to."""
+    monitoring = settings[MonitoringSettings]
+    given = {one.name: one for one in monitoring.alerts}
+    every = tuple(one.name for one in monitoring.channels)
+    found = []
+    for alert in alerts.ALERTS if monitoring.alerting else ():
+        own = given.get(alert.name)
+        if own and not own.enabled:
+            continue
+        threshold = alert.threshold if own is None or own.threshold is None else own.threshold
+        found.append((alert, threshold, (own.channels if own else ()) or every))
+    return found
+
+
+def _listed(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    monitoring = settings.get(MonitoringSettings)
+    if monitoring is None:
+        return
+    known = [one.name for one in monitoring.channels]
+    for number, name in enumerate(known):
+        if name in known[:number]:
+            rule = "each channel has its own name"
+            yield Problem(f"monitoring:channels[{number}].name", f'"{name}" again', rule, "rename one")
+    names = [one.name for one in monitoring.alerts]
+    for number, one in enumerate(monitoring.alerts):
+        path = f"monitoring:alerts[{number}]"
+        alert = alerts.OF.get(one.name)
+        if one.name in names[:number]:
+            yield Problem(f"{path}.name", f'"{one.name}" again', "an alert stands there once", "join the two")
+        if alert is None:
+            near = get_close_matches(one.name, alerts.OF, 1)
+            rule = f"the alerts are {', '.join(alerts.OF)}"
+            fix = f"perhaps {near[0]}" if near else "remove it"
+            yield Problem(f"{path}.name", f'"{one.name}"', rule, fix)
+        elif one.threshold is not None and not alert.low <= one.threshold <= alert.high:
+            rule = f"{alert.low:g} to {alert.high:g}: {alert.unit}"
+            yield Problem(f"{path}.threshold", f"{one.threshold:g}", rule, "write a number in that range")
+        for place, name in enumerate(one.channels):
+            if name not in known:
+                rule = f"a channel of monitoring:channels: {', '.join(known) or 'there is none'}"
+                near = get_close_matches(name, known, 1)
+                fix = f"perhaps {near[0]}" if near else "add it there"
+                yield Problem(f"{path}.channels[{place}]", f'"{name}"', rule, fix)
+
+
+def _notified(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    monitoring = settings.get(MonitoringSettings)
+    if monitoring and not monitoring.channels and made(settings):
+        fix = "write e.g. [{name: oncall, email: oncall@example.com}], or monitoring:alerting: false"
+        yield Problem("monitoring:channels", "nothing", "an alert goes to somebody", fix)
+
+
+def _priced(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if MonitoringSettings not in settings.sections:
+        return
+    if any(alert.name == "spend-high" for alert, _, _ in made(settings)) and (without := unpriced(settings)):
+        rule = "what is spent is known where the catalog has a price of the zone"
+        fix = "add {name: spend-high, enabled: false}"
+        yield Problem("monitoring:alerts", f"spend-high, and slices in {', '.join(without)}", rule, fix)
+
+
+def _budget(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    monitoring = settings.get(MonitoringSettings)
+    if monitoring is None:
+        return
+    account, dollars = monitoring.billing_account, monitoring.budget_dollars_per_month
+    for key, value, other, example in (
+        ("billingAccount", account, dollars, "012345-6789AB-CDEF01"),
+        ("budgetDollarsPerMonth", dollars, account, "1000"),
+    ):
+        if value is None and other is not None:
+            rule = "a budget is an account's, and of an amount"
+            yield Problem(f"monitoring:{key}", "nothing", rule, f"write monitoring:{key}: {example}")
+
+
+_ALERTS = ("monitoring:alerts", "monitoring:channels")
+RULES: tuple[Relation, ...] = (
+    (_ALERTS, _listed),
+    ((*_ALERTS, "monitoring:alerting"), _notified),
+    ((*_ALERTS, "monitoring:alerting", "tpu:slices", "tpu:zones"), _priced),
+    (("monitoring:billingAccount", "monitoring:budgetDollarsPerMonth"), _budget),
+)

@@ -1,0 +1,66 @@
+"""Who may reach a host: the other hosts, and people by SSH. Google refuses everything else by default."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.layers.network.names import SLICE_TAG, network_id
+from infra.layers.network.settings import NetworkSettings
+from infra.settings.schema import Settings
+
+# What hosts say to one another, by port. Rules match by network tag, since that is what the TPU API
+# documents for its nodes; it says nothing on rules by service account.
+SLICE_PORTS: Mapping[str, str] = MappingProxyType(
+    {
+        "8080": "megascale (libtpu), between the hosts of slices that run one job",
+        "8470-8475": "TPU runtime (libtpu), between the hosts of a slice",
+        "8476": "JAX coordinator: the port that the workload pins",
+        "8482": "JAX coordinator: default since JAX 0.8.1",
+        "32768-60999": "what programs open on a free port (Linux's range): gloo, data between slices",
+    }
+)
+
+
+class Firewall(pulumi.ComponentResource):
+    """The rules of one network. Named after it, so that two environments can share an existing one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        network: pulumi.Input[str],
+        opts: pulumi.ResourceOptions | None = None,
+    ):
+        prefix = settings[NetworkSettings].name
+        super().__init__("tpu:network:Firewall", prefix, None, opts)
+        project = network_id(settings).split("/")[1]  # a shared network has its rules at its own project
+        gcp.compute.Firewall(
+            f"{prefix}-slice-internal",
+            name=f"{prefix}-slice-internal",
+            project=project,
+            network=network,
+            direction="INGRESS",
+            source_tags=[SLICE_TAG],
+            target_tags=[SLICE_TAG],
+            allows=[
+                {"protocol": "tcp", "ports": [*SLICE_PORTS]},
+                # Without ICMP nobody learns that a packet was too large, and large packets are the point.
+                {"protocol": "icmp"},
+            ],
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        if settings[NetworkSettings].ssh_source_ranges:
+            gcp.compute.Firewall(
+                f"{prefix}-ssh",
+                name=f"{prefix}-ssh",
+                project=project,
+                network=network,
+                direction="INGRESS",
+                source_ranges=list(settings[NetworkSettings].ssh_source_ranges),
+                target_tags=[SLICE_TAG],
+                allows=[{"protocol": "tcp", "ports": ["22"]}],
+                log_config={"metadata": "INCLUDE_ALL_METADATA"},
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+        self.register_outputs({})

@@ -1,0 +1,54 @@
+"""Names and ids that the network layer owns and other layers read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from infra.layers.network.settings import NetworkSettings
+from infra.settings.schema import Settings
+
+# The TPU API documents network tags, and only these, as what firewall rules match on a node.
+SLICE_TAG = "tpu-slice"
+
+
+# Where Identity-Aware Proxy's connections come from: https://cloud.google.com/iap/docs/using-tcp-forwarding
+IAP_RANGE = "35.235.240.0/20"
+
+
+# One range for each region that is known to have v6e, so that a new region never moves another's.
+# Each /20 holds 4,092 hosts.
+DEFAULT_RANGES: Mapping[str, str] = MappingProxyType(
+    {
+        "us-central1": "10.64.0.0/20",
+        "us-east1": "10.64.16.0/20",
+        "us-east5": "10.64.32.0/20",
+        "europe-west4": "10.64.48.0/20",
+        "asia-northeast1": "10.64.64.0/20",
+        "us-south1": "10.64.80.0/20",
+    }
+)
+
+
+def network_id(settings: Settings) -> str:
+    """The network: ours, or the existing one."""
+    ours = f"projects/{settings.project}/global/networks/{settings[NetworkSettings].name}"
+    return settings[NetworkSettings].existing_network or ours
+
+
+def subnet_name(settings: Settings, region: str) -> str:
+    """Name of our subnet in a region."""
+    return f"{settings[NetworkSettings].name}-{region}"
+
+
+def subnet_id(settings: Settings, region: str) -> str:
+    """The subnet in a region: ours, or the existing one."""
+    if settings[NetworkSettings].existing_network:
+        return settings[NetworkSettings].existing_subnets[region]
+    return f"projects/{settings.project}/regions/{region}/subnetworks/{subnet_name(settings, region)}"
+
+
+def subnet_ranges(settings: Settings, regions: Iterable[str]) -> dict[str, str]:
+    """Region → address range of our subnets; regions without one are left out."""
+    ranges = {**DEFAULT_RANGES, **settings[NetworkSettings].subnet_ranges}
+    return {region: ranges[region] for region in regions if region in ranges}

@@ -1,0 +1,314 @@
+"""Who of the pipeline may do what: one table, of which the grants are declared, documented, and named where
+one is missing.
+
+Workflows, batches, custom jobs and the events of Eventarc have no policies of their own, so these roles stand
+on the project; what stands on a bucket is for a folder where one will do.
+https://cloud.google.com/iam/docs/roles-permissions
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from infra.google.role import only
+from infra.layers.pipeline import places
+from infra.layers.pipeline.names import scratch_bucket
+from infra.layers.pipeline.settings import NO_TRAINING, WORKER, PipelineSettings
+from infra.layers.storage.names import controller_bucket
+from infra.layers.storage.settings import StorageSettings
+from infra.settings.schema import Settings
+
+EVENTARC_AGENT_ROLE, STORAGE_AGENT_ROLE = "roles/eventarc.serviceAgent", "roles/pubsub.publisher"
+"""Of Google's own accounts, which carry the raw bucket's events."""
+RUNNER, VIEWER = "a runner", "a viewer"
+"""Who `pipeline:runners` and `pipeline:viewers` name, in the table."""
+On = Literal["project", "bucket", "account", "repository", "function"]
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A role of an account.
+
+    Attributes:
+        who: id of the account; RUNNER or VIEWER for people; an agent of Google's in words.
+        role: at Google; empty for a role of our own, which has just these permissions.
+        on: kind of what it is granted on.
+        what: its name: of the bucket or the account; empty where there is one.
+        permissions: those that are used.
+        only: condition of the grant, as IAM writes it.
+        why: what it is for, and the title of the condition.
+    """
+
+    who: str
+    role: str
+    on: On
+    what: str
+    permissions: tuple[str, ...]
+    why: str
+    only: str = ""
+
+    @property
+    def named(self) -> str:
+        """For a sentence: "roles/storage.objectViewer on the bucket my-raw for tpu-pipeline-spark"."""
+        role = self.role or f"the role {self.role_id}"
+        what = f" {self.what}" if self.what else ""
+        what += f", below {self.folder}/," if self.folder else ""
+        return f"{role} on the {self.on}{what} for {self.who}"
+
+    @property
+    def of_commands(self) -> bool:
+        """Whether it is of those who type commands: a refusal tells them which setting grants it."""
+        return self.who in (RUNNER, VIEWER) or self.who.endswith(f"-{places.VIEW}")
+
+    @property
+    def role_id(self) -> str:
+        """Id of the role of our own."""
+        return f"{self.who}_{self.title}".replace("-", "_")
+
+    @property
+    def title(self) -> str:
+        """Of the role of our own: what it is for, in one word."""
+        return self.why.partition(" ")[0]
+
+    def full_role(self, project: str) -> str:
+        """Of a role of our own: as policies name it."""
+        return self.role or f"projects/{project}/roles/{self.role_id}"
+
+    @property
+    def folder(self) -> str:
+        """The folder of the bucket that it is for; empty: all of it."""
+        return self.only.rpartition("/objects/")[2].partition("/")[0]
+
+
+_OBJECT_READS = ("storage.objects.get", "storage.objects.list")
+_OBJECT_CREATES = (*_OBJECT_READS, "storage.objects.create")
+_OBJECT_WRITES = (*_OBJECT_CREATES, "storage.objects.delete")  # which overwriting needs
+
+
+def grants(settings: Settings) -> Iterator[Grant]:
+    """Every grant of the accounts of an environment's pipeline."""
+    desired = settings[PipelineSettings]
+    raw, scratch = desired.raw_bucket_name, scratch_bucket(settings)
+    bucket = settings[StorageSettings].bucket_name
+    spark, run, trigger, check, build, view = (
+        places.account_id(settings, which) for which in places.ACCOUNTS
+    )
+    tokens, records = (folder(one, bucket) for one in (places.TOKENS, places.RECORDS))
+    node: tuple[str, ...] = ("dataproc.agents.create", "dataproc.tasks.lease")
+    if desired.spark_role == WORKER:  # which holds what the grants below hold elsewhere
+        node = (*node, *_OBJECT_CREATES, "logging.logEntries.create")
+    yield Grant(spark, desired.spark_role, "project", "", node, "run as a batch's nodes")
+    # The worker's role reads and writes every bucket of its project: a grant beside it would do nothing.
+    if desired.spark_role != WORKER or desired.existing_raw_bucket:
+        yield Grant(spark, "roles/storage.objectViewer", "bucket", raw, _OBJECT_READS, "raw text")
+    if desired.spark_role != WORKER:
+        yield Grant(spark, "roles/storage.objectUser", "bucket", scratch, ("storage.objects.get",),
+                    "code, and Spark's own files")  # fmt: skip
+        yield Grant(spark, "roles/storage.objectUser", "bucket", bucket, _OBJECT_CREATES, "shards", tokens)
+        yield Grant(spark, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
+                    "what a batch prints")  # fmt: skip
+    yield from (
+        Grant(run, "", "project", "", ("dataproc.batches.create", "dataproc.batches.get"),
+              "batches are created and looked at"),
+        Grant(run, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
+              "a line for the begin and the end of a run"),
+        Grant(run, "roles/iam.serviceAccountUser", "account", spark,
+              ("iam.serviceAccounts.actAs",), "batches run as it"),
+        Grant(run, "roles/storage.objectViewer", "bucket", raw, ("storage.objects.list",),
+              "what was submitted"),
+        Grant(run, "roles/storage.objectUser", "bucket", bucket, _OBJECT_WRITES,
+              "records of runs", records),
+        Grant(run, "roles/run.invoker", "function", "", ("run.routes.invoke",),
+              "ask whether shards are complete"),
+        Grant(check, "roles/storage.objectViewer", "bucket", bucket, ("storage.objects.get",),
+              "shards", tokens),
+        Grant(build, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
+              "the log of the function's build"),
+        Grant(build, "roles/storage.objectViewer", "bucket", scratch, ("storage.objects.get",),
+              "the function's source"),
+        Grant(build, "roles/artifactregistry.writer", "repository", places.name(settings),
+              ("artifactregistry.repositories.uploadArtifacts",), "the function's image"),
+    )  # fmt: skip
+    yield from _viewing(view, bucket)
+    if desired.on_submit or desired.schedule:
+        yield Grant(trigger, "roles/workflows.invoker", "project", "",
+                    ("workflows.executions.create",), "start runs")  # fmt: skip
+    if desired.on_submit:
+        yield Grant(trigger, "roles/eventarc.eventReceiver", "project", "",
+                    ("eventarc.events.receiveEvent",), "events of the raw bucket")  # fmt: skip
+    if desired.schedule:
+        yield Grant(run, "roles/workflows.invoker", "project", "",
+                    ("workflows.executions.create",), "start a run for each submission")  # fmt: skip
+    if desired.train != NO_TRAINING:
+        yield from _training(settings)
+
+
+def _training(settings: Settings) -> Iterator[Grant]:
+    desired = settings[PipelineSettings]
+    who = places.account_id(settings, places.ORCHESTRATOR)
+    storage = settings[StorageSettings]
+    if desired.train == "jobset":  # as a member of the team, to whom the queue grants all that it needs
+        return
+    if desired.train == "slice":
+        yield Grant(who, "roles/storage.objectUser", "bucket", storage.bucket_name,
+                    ("storage.objects.get", "storage.objects.create", "storage.objects.delete"),
+                    "hand a slice its run", folder(places.HANDOFFS, storage.bucket_name))  # fmt: skip
+        return
+    yield Grant(who, "roles/iam.serviceAccountUser", "account", storage.service_account_id,
+                ("iam.serviceAccounts.actAs",), "training runs as the hosts' account")  # fmt: skip
+    if desired.train == "vertex":
+        yield Grant(who, "", "project", "", ("aiplatform.customJobs.create", "aiplatform.customJobs.list"),
+                    "training as a custom job")  # fmt: skip
+        return
+    heartbeats = folder("heartbeats", storage.bucket_name)
+    yield Grant(who, "", "project", "", ("tpu.nodes.create", "tpu.nodes.delete"),
+                "slices are created and deleted")  # fmt: skip
+    yield Grant(who, "roles/storage.objectViewer", "bucket", storage.bucket_name, ("storage.objects.get",),
+                "how far training is", heartbeats)  # fmt: skip
+    yield Grant(who, "roles/storage.objectUser", "bucket", controller_bucket(settings),
+                ("storage.objects.create", "storage.objects.delete"),
+                "tell fleet commands of the slice")  # fmt: skip
+
+
+def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]:
+    """What each runner and each viewer is granted; who is both has a runner's.
+
+    `everybody`: also where the settings name none.
+    """
+    desired, bucket = settings[PipelineSettings], settings[StorageSettings].bucket_name
+    raw, scratch = desired.raw_bucket_name, scratch_bucket(settings)
+    records = folder(places.RECORDS, bucket)
+    if desired.runners or everybody:
+        yield from (
+            Grant(RUNNER, "roles/dataproc.serverlessEditor", "project", "",
+                  ("dataproc.batches.get", "dataproc.operations.cancel"), "cancel a batch"),
+            Grant(RUNNER, "roles/workflows.invoker", "project", "",
+                  ("workflows.executions.create", "workflows.executions.list", "workflows.executions.cancel"),
+                  "start, retry and cancel runs"),
+            Grant(RUNNER, "roles/logging.viewer", "project", "", ("logging.logEntries.list",),
+                  "what Spark printed"),
+            Grant(RUNNER, "roles/storage.objectUser", "bucket", bucket, _OBJECT_WRITES,
+                  "records of runs", records),
+            Grant(RUNNER, "roles/storage.objectUser", "bucket", scratch,
+                  ("storage.objects.create",), "publish code"),
+            Grant(RUNNER, "roles/storage.objectUser", "bucket", raw,
+                  ("storage.objects.create", "storage.objects.list"), "submit text"),
+        )  # fmt: skip
+        if desired.train == "slice":
+            yield Grant(RUNNER, "roles/storage.objectUser", "bucket", bucket,
+                        ("storage.objects.get", "storage.objects.delete"), "take a run back from its slice",
+                        folder(places.HANDOFFS, bucket))  # fmt: skip
+    if {*desired.viewers} - {*desired.runners} or everybody:
+        yield from _viewing(VIEWER, bucket)
+
+
+def _viewing(who: str, bucket: str) -> Iterator[Grant]:
+    yield from (
+        Grant(who, "roles/dataproc.serverlessViewer", "project", "", ("dataproc.batches.get",),
+              "the state of a batch"),
+        Grant(who, "roles/workflows.viewer", "project", "", ("workflows.executions.list",),
+              "runs that failed before they had a record"),
+        Grant(who, "roles/logging.viewer", "project", "", ("logging.logEntries.list",),
+              "what Spark printed"),
+        Grant(who, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS,
+              "records of runs", folder(places.RECORDS, bucket)),
+    )  # fmt: skip
+
+
+def of_agents(settings: Settings) -> Iterator[Grant]:
+    """What Google's own accounts are granted, which carry the events.
+
+    https://cloud.google.com/eventarc/docs/all-roles-permissions
+    """
+    if settings[PipelineSettings].on_submit:
+        yield Grant("Eventarc's service agent", EVENTARC_AGENT_ROLE, "project", "",
+                    ("pubsub.subscriptions.create", "iam.serviceAccounts.getAccessToken"),
+                    "deliver events as the trigger's account")  # fmt: skip
+        yield Grant("Cloud Storage's service agent", STORAGE_AGENT_ROLE, "project", "",
+                    ("pubsub.topics.publish",), "publish events of the raw bucket")  # fmt: skip
+
+
+def by_message(settings: Settings, asker: str = "") -> list[dict[str, str]]:
+    """What a refusal's text matches, and the grant that it lacks, the narrowest first.
+
+    Google's refusals name the permission, those of Cloud Storage also the account, and none the bucket: the
+    workflow and Google's clients add the URL that was asked. Each pattern is one that RE2 takes, which knows
+    no lookahead; an empty one matches everything.
+
+    Args:
+        settings: of the environment.
+        asker: id of the account whose refusals don't name it; the workflow's, unless given.
+    """
+    asker = asker or places.account_id(settings, places.ORCHESTRATOR)
+    found: list[tuple[int, dict[str, str]]] = []
+    every = list(grants(settings))
+    for one in every:
+        permission = "|".join(map(_permission, one.permissions))
+        alone = (
+            sum(one.who == each.who and bool({*one.permissions} & {*each.permissions}) for each in every) == 1
+        )
+        for place in dict.fromkeys((_folder(one), _place(one), "" if alone else _place(one))):
+            for who in (f"{re.escape(one.who)}@", *([""] if one.who == asker else [])):
+                weight = 4 * bool(place and place == _folder(one)) + 2 * bool(place) + bool(who)
+                found.append((weight, {"permission": permission, "who": who, "on": place, "role": one.named}))
+    return [one for _, one in sorted(found, key=lambda each: -each[0])]
+
+
+def lacking(settings: Settings, message: str, asker: str = "") -> str:
+    """The grant that a refusal lacks, as `named`; empty where it names none, and for what is no refusal."""
+    if not re.search(r"(?i)permission|does not have|denied|lacks|act as|403", message):
+        return ""
+    parts = ("permission", "who", "on")
+    return next(
+        (
+            one["role"]
+            for one in by_message(settings, asker)
+            if all(re.search(one[part], message) for part in parts)
+        ),
+        "",
+    )
+
+
+def of_the_build(settings: Settings, message: str) -> str:
+    """The grant that the function's build lacks, which an update fails with."""
+    return lacking(settings, message, places.account_id(settings, places.BUILD))
+
+
+def _permission(one: str) -> str:
+    """As IAM names it, and as services write that refuse an account to run as another."""
+    also = "|act as (?:the specified )?service account" if one.endswith(".actAs") else ""
+    return f"{re.escape(one)}{also}"
+
+
+def _place(one: Grant) -> str:
+    """What a URL or a name has of what the grant is on; empty: it is nowhere else."""
+    if one.on == "bucket":
+        return rf"{_bucket(one)}(?:[^\w.-]|$)"
+    return f"{re.escape(one.what)}@" if one.on == "account" else ""
+
+
+def _folder(one: Grant) -> str:
+    if not one.folder:
+        return _place(one)
+    return rf"{_bucket(one)}/(?:o/|objects/)?(?:o\?\S*name=)?{one.folder}(?:/|%2F)"
+
+
+def _bucket(one: Grant) -> str:
+    return rf"(?:/b/|gs://|buckets/){re.escape(one.what)}"
+
+
+def folder(name: str, bucket: str) -> str:
+    """A folder's objects, and the listing of the bucket, which has no folders."""
+    return f'resource.type == "storage.googleapis.com/Bucket" || {only(f"{name}/", bucket)}'
+
+
+def on_project(settings: Settings) -> set[str]:
+    """The roles that the layer grants on the project."""
+    return {
+        one.full_role(settings.project)
+        for one in (*grants(settings), *of_people(settings), *of_agents(settings))
+        if one.on == "project"
+    }

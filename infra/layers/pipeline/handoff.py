@@ -1,0 +1,351 @@
+"""The hand-off to training: requests that the workflow sends when the shards are complete.
+
+Each request may be sent again: what it makes is named after the run, as `places.TRAINING`, so that a second
+one is refused with 409 or 412, which the workflow takes for success. `watch` is the object that says how
+training ends, `logs` the command that shows why. `stop` is sent when it has, and where it takes too long;
+there `end` instead, if it is given. `ends` says how it ends then, if no request of ours does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from infra.catalog import CATALOG, SliceType
+from infra.core.layer import up_command
+from infra.errors import InfraError, Problem
+from infra.layers.gke.settings import GkeSettings
+from infra.layers.pipeline import places
+from infra.layers.pipeline.places import RUN, TRAINING
+from infra.layers.pipeline.settings import NO_TRAINING, PipelineSettings
+from infra.layers.queue.jobs.jobset import API, jobset
+from infra.layers.queue.jobs.submission import Request, observed, submission
+from infra.layers.queue.settings import QueueSettings
+from infra.layers.queue.team import planned_pools
+from infra.layers.storage.names import controller_bucket, service_account_email
+from infra.layers.storage.settings import StorageSettings
+from infra.layers.tpu.request import member_request
+from infra.settings import commands
+from infra.settings.schema import Settings
+from infra.slices.names import member_labels
+from infra.slices.nodes import Node, nodes, zones
+from infra.slices.settings import SliceSettings, TpuSettings
+
+if TYPE_CHECKING:
+    from pulumi import ProviderResource
+
+_STORAGE = "https://storage.googleapis.com"
+_TPU = "https://tpu.googleapis.com/v2"
+_GCSFUSE = "/gcs"  # where a custom job of Vertex AI has its buckets
+_MACHINES = {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"}
+
+
+def handoff(settings: Settings, stack: str = "", cluster_endpoint: str = "") -> dict[str, Any] | None:
+    """The requests; None without training.
+
+    Args:
+        stack: id of the slices' stack, which members of its fleets carry.
+        cluster_endpoint: DNS name of the cluster's API server.
+    """
+    train = settings[PipelineSettings].train
+    if train == NO_TRAINING:
+        return None
+    if train == "fleet":
+        return _fleet(settings, stack)
+    if train == "slice":
+        return _slice(settings)
+    return _jobset(settings, cluster_endpoint) if train == "jobset" else _vertex(settings)
+
+
+def command(settings: Settings, mount: str = places.MOUNT) -> str:
+    """What trains, with the folder of the shards as the host has it."""
+    given = settings[PipelineSettings].train_run.replace("@RUN@", RUN)
+    given = given.replace("@DATA@", f"{mount}/{places.FOLDER}")
+    if settings[PipelineSettings].train == "jobset":  # whose queue adds what observes it
+        return given
+    return " ".join(observed(settings, given.split(" "), places.name(settings)))
+
+
+def problems(settings: Settings) -> Iterator[Problem]:
+    """What keeps the training that the settings choose from being started."""
+    desired = settings[PipelineSettings]
+    if desired.train == "fleet":
+        yield from _fleet_problems(settings, desired)
+    elif desired.train == "slice":
+        yield from _slice_problems(settings, desired)
+    elif desired.train == "jobset":
+        yield from _jobset_problems(settings, desired)
+    elif desired.train == "vertex":
+        kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
+        if kind.chips not in _MACHINES:
+            rule = f"a custom job of several hosts is documented for no v6e: {max(_MACHINES)} chips at most"
+            fix = "train: fleet, or a smaller slice"
+            yield Problem("pipeline:trainSlice", f'"{kind.name}"', rule, fix)
+        if desired.train_image is None:
+            fix = f"tpu job image {settings.environment}, and its digest as pipeline:trainImage"
+            yield Problem("pipeline:trainImage", "nothing", "a custom job runs in an image", fix)
+
+
+def pool_usd(settings: Settings, kind: SliceType) -> float | None:
+    """What an hour of the dearest node pool for such slices costs; None where there is none, or no price."""
+    found = [
+        pool["pricePerHour"]
+        for pool in (planned_pools(settings) if GkeSettings in settings.sections else ())
+        if pool["acceleratorType"] == kind.name
+    ]
+    return None if not found or None in found else max(found)
+
+
+def require_bundle(settings: Settings, bucket: str | None, provider: ProviderResource) -> None:
+    """Refuse an update whose slice would have nothing to install. Raises BundleError."""
+    from infra.layers.tpu import bundle  # Pulumi's SDK, which commands don't wait for
+
+    train = settings[PipelineSettings].train
+    if train == "fleet":
+        bundle.require(settings, [node(settings).bundle], bucket, provider)
+    elif train == "jobset" and settings[QueueSettings].install == "bundle":
+        bundle.require(settings, [settings[TpuSettings].bundle], bucket, provider)
+
+
+def node(settings: Settings) -> Node:
+    """The slice of the fleet, as `tpu:slices` would have it."""
+    desired = settings[PipelineSettings]
+    one = SliceSettings(
+        name=TRAINING, accelerator_type=desired.train_slice, zones=(str(desired.train_zone),), count=1,
+        spot=desired.train_spot, run=command(settings),
+    )  # fmt: skip
+    alone = replace(settings[TpuSettings], slices=(one,))
+    (found,) = nodes(replace(settings, sections={**settings.sections, TpuSettings: alone}))
+    return replace(found, name=TRAINING)
+
+
+def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
+    """An ad hoc fleet of one, as `tpu run` makes it: every fleet command knows it, and a monitor keeps it."""
+    desired, one = settings[PipelineSettings], node(settings)
+    controllers, bucket = controller_bucket(settings), settings[StorageSettings].bucket_name
+    described = {
+        "name": TRAINING, "acceleratorType": desired.train_slice, "zones": [one.zone], "count": 1,
+        "spot": desired.train_spot, "run": one.run, "bundle": one.bundle, "stopWhenDone": True,
+    }  # fmt: skip
+    ours = member_labels(settings.environment, TRAINING, 0, stack)
+    body = member_request(settings, one, {**one.labels, **ours, "bundle": one.bundle_label})
+    nodes_ = f"{_TPU}/projects/{settings.project}/locations/{one.zone}/nodes"
+    heartbeat = f"heartbeats%2F{TRAINING}%2Fworker-0"
+    description = f"{stack}/fleets/{TRAINING}.json"
+    return {
+        "training": f"slice {TRAINING} ({desired.train_slice}, {one.zone})",
+        "logs": f"tpu logs {settings.environment} {TRAINING}",
+        "start": [
+            {
+                "method": "POST",
+                "url": f"{_STORAGE}/upload/storage/v1/b/{controllers}/o?uploadType=media&ifGenerationMatch=0"
+                f"&name={description.replace('/', '%2F')}",
+                "body": described,
+            },
+            {"method": "POST", "url": f"{nodes_}?nodeId={TRAINING}", "body": body},
+        ],
+        "watch": {
+            "url": f"{_STORAGE}/storage/v1/b/{bucket}/o/{heartbeat}?alt=media",
+            "path": ["state"],
+            "done": ["done"],
+            "failed": [],  # a program that failed is started again, unless its heartbeat says `final`
+        },
+        "stop": [
+            {"method": "DELETE", "url": f"{_STORAGE}/storage/v1/b/{controllers}/o/"
+             f"{description.replace('/', '%2F')}"},
+            {"method": "DELETE", "url": f"{nodes_}/{TRAINING}"},
+        ],
+    }  # fmt: skip
+
+
+def _slice(settings: Settings) -> dict[str, Any]:
+    """An object that the hosts of a slice poll: who creates it has the slice, until it is deleted, or says of
+    its run that it has ended.
+    """
+    name = str(settings[PipelineSettings].train_slice_name)
+    one = next(each for each in nodes(settings) if each.name == name)
+    objects = f"{_STORAGE}/storage/v1/b/{settings[StorageSettings].bucket_name}/o"
+    handed = places.handed(name).replace("/", "%2F")
+    ended = f"{objects}/{places.HANDOFFS}%2F{name}%2Fended%2F"
+    return {
+        "training": f"{TRAINING} on slice {name} ({one.kind.name}, {one.zone}), which is paid for anyway",
+        "logs": f"tpu logs {settings.environment} {name}",
+        "start": [],
+        "claim": {
+            "slice": name,
+            "url": f"{objects.replace('/storage/v1', '/upload/storage/v1')}?uploadType=media&name={handed}",
+            "object": f"{objects}/{handed}",
+            "ended": ended,
+            "body": {"id": TRAINING, "run": command(settings)},
+        },
+        "watch": {
+            "url": f"{ended}{TRAINING}.json?alt=media",
+            "path": ["state"],
+            "done": ["done"],
+            "failed": ["failed"],
+        },
+        "stop": [
+            {"method": "DELETE", "url": f"{objects}/{handed}?ifGenerationMatch={places.GENERATION}"},
+        ],
+    }
+
+
+def _published(settings: Settings) -> Settings:
+    """With a bundle: the settings are read before the first one is published, and previewed; `require_bundle`
+    ends an update without.
+    """
+    tpu = settings[TpuSettings]
+    if tpu.bundle:
+        return settings
+    return replace(settings, sections={**settings.sections, TpuSettings: replace(tpu, bundle="0" * 64)})
+
+
+def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
+    settings = _published(settings)
+    desired = settings[PipelineSettings]
+    asked = Request(
+        str(desired.train_team),
+        command(settings).split(),
+        name=f"tokens-{TRAINING}",
+        size=desired.train_slice,
+    )
+    made = jobset(submission(settings, asked).job)
+    namespace = made["metadata"]["namespace"]
+    url = f"https://{endpoint}/apis/{API}/namespaces/{namespace}/jobsets"
+    return {
+        "training": f"JobSet tokens-{TRAINING} of {desired.train_team}",
+        "logs": f"tpu job logs {settings.environment} {desired.train_team} tokens-{TRAINING}",
+        "start": [{"method": "POST", "url": url, "body": made}],
+        "watch": {
+            "url": f"{url}/tokens-{TRAINING}",
+            "path": ["status", "terminalState"],
+            "done": ["Completed"],
+            "failed": ["Failed"],
+        },
+        "stop": [],  # the queue keeps it for a while, and then deletes it
+        "end": [{"method": "DELETE", "url": f"{url}/tokens-{TRAINING}"}],
+    }
+
+
+def _vertex(settings: Settings) -> dict[str, Any]:
+    """One host: several hosts of v6e in a custom job are documented nowhere.
+
+    No client names a custom job, so a second request would make a second one: its first is to ask for it.
+    """
+    desired = settings[PipelineSettings]
+    region = places.region(settings)
+    bucket = settings[StorageSettings].bucket_name
+    base = f"https://{region}-aiplatform.googleapis.com/v1/projects/{settings.project}/locations/{region}"
+    kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
+    return {
+        "training": f"custom job {TRAINING} ({desired.train_slice}, {region})",
+        "logs": f"gcloud ai custom-jobs list --project={settings.project} --region={region} "
+        f"--filter=displayName={TRAINING}",
+        "once": f'{base}/customJobs?filter=displayName%3D"{TRAINING}"',
+        "start": [
+            {
+                "method": "POST",
+                "url": f"{base}/customJobs",
+                "body": {
+                    "displayName": TRAINING,
+                    "labels": places.labels(settings),
+                    "jobSpec": {
+                        "workerPoolSpecs": [
+                            {
+                                "machineSpec": {
+                                    "machineType": _MACHINES[kind.chips], "tpuTopology": kind.topology
+                                },
+                                "replicaCount": "1",
+                                # v6e takes no Persistent Disk, which is the default.
+                                "diskSpec": {"bootDiskType": "hyperdisk-balanced", "bootDiskSizeGb": 100},
+                                "containerSpec": {
+                                    "imageUri": desired.train_image,
+                                    "command": [
+                                        "workload", *command(settings, f"{_GCSFUSE}/{bucket}").split()
+                                    ],
+                                    "env": [{"name": "CHECKPOINT_BUCKET", "value": bucket}],
+                                },
+                            }
+                        ],
+                        "scheduling": {
+                            "timeout": f"{desired.train_hours * 3600}s",
+                            "restartJobOnWorkerRestart": False,
+                        },
+                        "serviceAccount": service_account_email(settings),
+                    },
+                },
+            }
+        ],
+        "watch": {
+            "url": f'{base}/customJobs?filter=displayName%3D"{TRAINING}"',
+            "list": "customJobs",
+            "path": ["state"],
+            "done": ["JOB_STATE_SUCCEEDED"],
+            "failed": ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED"],
+        },
+        "stop": [],
+        "ends": "Vertex AI ends it itself, that long after it began to run",
+    }  # fmt: skip
+
+
+def _fleet_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
+    covered = zones(settings)
+    if desired.train_zone not in covered:
+        found = f'"{desired.train_zone}"' if desired.train_zone else "nothing"
+        rule = f"a slice stands where there is a subnet: {', '.join(covered) or 'in no zone'}"
+        yield Problem("pipeline:trainZone", found, rule, "one of these, or add the zone to tpu:zones")
+
+
+def _slice_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
+    """A slice of the settings, alone, whose hosts wait for a run, beside the bucket."""
+    key, name = "pipeline:trainSliceName", desired.train_slice_name
+    named = [one for one in nodes(settings) if one.member is None]
+    one = next((each for each in named if each.name == name), None)
+    if one is None:
+        known = ", ".join(each.name for each in named)
+        found = f'"{name}"' if name else "nothing"
+        rule = f"one of tpu:slices without a count: {known or 'none'}"
+        yield Problem(key, found, rule, "write one of these")
+        return
+    if commands.split(one.run or "") != [commands.STANDBY]:
+        fix = f"run: {commands.STANDBY}, then boot its hosts again"
+        rule = f"a slice that is handed runs has run: {commands.STANDBY}"
+        yield Problem(f"tpu:slices ({name}) run", f'"{one.run}"' if one.run else "nothing", rule, fix)
+    region = places.region(settings)
+    if one.region != region:
+        fix = f"a slice in {region}"
+        yield Problem(key, f'"{name}" in {one.zone}', f"shards and checkpoints are in {region}", fix)
+    try:
+        trains = commands.training(command(settings)) is not None
+        why = "a slice is handed a `train …`"
+    except ValueError as error:
+        trains, why = False, str(error)
+    if not trains:
+        yield Problem("pipeline:trainRun", f'"{desired.train_run}"', why, "write e.g. train tiny.toml")
+
+
+def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
+    queue = settings.get(QueueSettings)
+    if queue is None or settings.get(GkeSettings) is None:
+        yield Problem("pipeline:train", '"jobset"', "the layers gke and queue are on", "write their settings")
+        return
+    member = f"serviceAccount:{places.account(settings, places.ORCHESTRATOR)}"
+    team = next((one for one in queue.teams if one.name == desired.train_team), None)
+    if team is None:
+        known = ", ".join(one.name for one in queue.teams)
+        found = f'"{desired.train_team}"' if desired.train_team else "nothing"
+        yield Problem("pipeline:trainTeam", found, f"one of queue:teams: {known}", "write one of these")
+        return
+    if member not in team.members:
+        rule = "the workflow submits as a member of the team"
+        up = up_command("queue", settings.environment)
+        fix = f"add {member} to the members of {team.name}, then {up}"
+        yield Problem(f"queue:teams ({team.name})", f"{len(team.members)} members without it", rule, fix)
+    try:
+        submission(
+            _published(settings),
+            Request(team.name, command(settings).split(), name="tokens", size=desired.train_slice),
+        )
+    except InfraError as error:
+        yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', str(error), "mend what it names")

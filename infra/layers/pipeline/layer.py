@@ -1,0 +1,175 @@
+"""Pipeline layer: submitted text becomes token shards by Spark, and these a training job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from infra.catalog import region_of
+from infra.core.layer import Layer, deferred
+from infra.core.providers import GOOGLE
+from infra.google.quotas import Use, cpus
+from infra.google.role import Role
+from infra.layers.pipeline import access, places
+from infra.layers.pipeline.outputs import PipelineOutputs
+from infra.layers.pipeline.rules import RULES
+from infra.layers.pipeline.settings import PipelineSettings
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from infra.prices.row import Rate, Row
+
+
+def _services(settings: Settings) -> Iterable[str]:
+    desired = settings[PipelineSettings]
+    found = ["artifactregistry", "cloudbuild", "cloudfunctions", "dataproc", "run", "workflowexecutions",
+             "workflows"]  # fmt: skip
+    found += ["eventarc", "pubsub"] if desired.on_submit else []
+    found += ["cloudscheduler"] if desired.schedule else []
+    found += ["aiplatform"] if desired.train == "vertex" else []
+    return (f"{one}.googleapis.com" for one in found)
+
+
+def _quotas(settings: Settings) -> Iterable[Use]:
+    one = settings[PipelineSettings]
+    cores = one.driver_cores + one.max_executors * one.executor_cores
+    yield Use(cpus(places.region(settings)), cores, "a batch of the pipeline uses at most")
+
+
+def _at_google(settings: Settings) -> dict[str, str]:
+    emails = (places.account(settings, id_) for id_ in places.ACCOUNTS)
+    accounts = (f"projects/{settings.project}/serviceAccounts/{email}" for email in emails)
+    workflow = places.workflow_id(settings)
+    return {
+        **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
+        workflow: f"https://workflows.googleapis.com/v1/{workflow}",
+    }
+
+
+def _prices(settings: Settings) -> Iterable[Row]:
+    from infra.prices import row as prices_row  # here, because it imports the layers
+
+    if settings[PipelineSettings].schedule:
+        yield prices_row.row("schedule of the pipeline", places.region(settings), ("scheduler", 1))
+
+
+def _rates(settings: Settings) -> Iterable[Rate]:
+    from infra.prices import row as prices_row
+
+    desired, region = settings[PipelineSettings], places.region(settings)
+    used = [f"spark.dcu.{desired.tier}", f"spark.shuffle.{desired.tier}"]
+    used += ["workflows.internal", "workflows.external", "run.cpu", "run.memory", "run.requests"]
+    used += ["registry", "build", "storage.standard", "storage.class-a", "storage.class-b", "logging"]
+    if desired.raw_nearline_days:
+        used += ["storage.nearline", "storage.retrieval.nearline"]
+    if desired.on_submit:
+        used.append("pubsub")  # which carries Eventarc's events
+    if desired.train == "vertex":
+        used.append("vertex.training")
+    found = [prices_row.rate(id_, region) for id_ in used]
+    if desired.train == "fleet" and desired.train_zone:
+        chips = "tpu.spot" if desired.train_spot else "tpu.on-demand"
+        found.append(prices_row.rate(chips, region_of(desired.train_zone)))
+    return found
+
+
+_ROLES = (
+    Role(
+        "roles/storage.admin", "create the raw and the scratch bucket, and say who uses them",
+        ("storage.buckets.create", "storage.buckets.get", "storage.buckets.update", "storage.buckets.delete",
+         "storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy", "storage.objects.create",
+         "storage.objects.get", "storage.objects.list", "storage.objects.delete"),
+    ),
+    Role(
+        "roles/iam.serviceAccountAdmin", "create the pipeline's accounts and say who runs as them",
+        ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
+         "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
+    ),
+    Role(
+        "roles/iam.serviceAccountUser", "make what runs as the pipeline's accounts",
+        ("iam.serviceAccounts.actAs",), "pipeline's accounts",
+    ),
+    Role(
+        "roles/iam.roleAdmin", "define what runs do in the project",
+        ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
+    ),
+    Role(
+        "roles/resourcemanager.projectIamAdmin", "grant the pipeline's accounts their roles",
+        ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
+    ),
+    Role(
+        "roles/compute.securityAdmin", "let Spark's nodes reach one another",
+        ("compute.firewalls.create", "compute.firewalls.get", "compute.firewalls.update",
+         "compute.firewalls.delete"),
+    ),
+    Role(
+        "roles/artifactregistry.admin", "create the repository of the function's image",
+        ("artifactregistry.repositories.create", "artifactregistry.repositories.get",
+         "artifactregistry.repositories.update", "artifactregistry.repositories.delete",
+         "artifactregistry.repositories.getIamPolicy", "artifactregistry.repositories.setIamPolicy"),
+    ),
+    Role(
+        "roles/cloudfunctions.admin", "create the function that checks",
+        ("cloudfunctions.functions.create", "cloudfunctions.functions.get", "cloudfunctions.functions.update",
+         "cloudfunctions.functions.delete", "cloudfunctions.operations.get"),
+    ),
+    Role(
+        "roles/run.admin", "say who calls it",
+        ("run.services.getIamPolicy", "run.services.setIamPolicy"),
+    ),
+    Role(
+        "roles/workflows.admin", "create the workflow",
+        ("workflows.workflows.create", "workflows.workflows.get", "workflows.workflows.update",
+         "workflows.workflows.delete", "workflows.operations.get"),
+    ),
+    Role(
+        "roles/eventarc.admin", "create the trigger",
+        ("eventarc.triggers.create", "eventarc.triggers.get", "eventarc.triggers.delete",
+         "eventarc.operations.get"), setting="on_submit",
+    ),
+    Role(
+        "roles/serviceusage.serviceUsageAdmin", "make Eventarc's service agent",
+        ("serviceusage.services.generateServiceIdentity",), setting="on_submit",
+    ),
+    Role(
+        "roles/cloudscheduler.admin", "create the schedule",
+        ("cloudscheduler.jobs.create", "cloudscheduler.jobs.get", "cloudscheduler.jobs.update",
+         "cloudscheduler.jobs.delete"), setting="schedule",
+    ),
+)  # fmt: skip
+
+# https://cloud.google.com/eventarc/docs/troubleshooting
+_NOT_YET = {
+    r"(?i)service agent|service account for cloud storage|pubsub\.(topics\.)?publish": (
+        "Google's service agents are new, and their roles don't count yet"
+    )
+}
+
+LAYER = Layer(
+    name="pipeline",
+    reads=("storage", "network"),
+    may_read=("tpu", "gke"),
+    settings=PipelineSettings,
+    rules=RULES,
+    roles=_ROLES,
+    grants=access.on_project,
+    lacks=access.of_the_build,
+    not_yet=_NOT_YET,
+    services=_services,
+    quotas=_quotas,
+    providers=GOOGLE,
+    outputs=PipelineOutputs,
+    prices=_prices,
+    rates=_rates,
+    at_google=_at_google,
+    ids={
+        "gcp:cloudfunctionsv2/function:Function": "projects/{project}/locations/{location}/functions/{name}",
+        "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": (
+            "projects/{project}/locations/{location}/services/{name} {role} {member}"
+        ),
+        "gcp:workflows/workflow:Workflow": "projects/{project}/locations/{region}/workflows/{name}",
+        "gcp:eventarc/trigger:Trigger": "projects/{project}/locations/{location}/triggers/{name}",
+        "gcp:cloudscheduler/job:Job": "projects/{project}/locations/{region}/jobs/{name}",
+    },
+    program=deferred(f"{__package__}.program"),
+)

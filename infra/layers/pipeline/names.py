@@ -1,0 +1,14 @@
+"""Names and ids that the pipeline layer owns and other layers read."""
+
+from __future__ import annotations
+
+from infra.core.names import NAME_LENGTH
+from infra.settings.schema import Settings
+
+
+def scratch_bucket(settings: Settings) -> str:
+    """Where the pipeline keeps its code, and what Spark leaves behind."""
+    from infra.layers.pipeline.settings import PipelineSettings  # its package imports this module
+
+    desired = settings[PipelineSettings]
+    return desired.scratch_bucket_name or f"{desired.raw_bucket_name}-scratch"[:NAME_LENGTH].rstrip("-_")

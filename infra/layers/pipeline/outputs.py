@@ -1,0 +1,24 @@
+"""Outputs of the pipeline layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infra.core.outputs import Outputs, output
+
+if TYPE_CHECKING:
+    from pulumi import Output
+
+
+class PipelineOutputs(Outputs):
+    """What people and commands read of the pipeline."""
+
+    workflow: Output[str] = output("`projects/PROJECT/locations/REGION/workflows/tpu-pipeline-ENV`")
+    function_url: Output[str] = output("URL of the function that says whether shards are complete")
+    raw_bucket_name: Output[str] = output("bucket of the raw text")
+    scratch_bucket_name: Output[str] = output("bucket of code, and of what Spark leaves")
+    tokens_folder: Output[str] = output("`gs://BUCKET/tokens`, with a folder for each run")
+    accounts: Output[dict[str, str]] = output("mapping: address of each account", key="account")
+    trigger: Output[str] | None = output("the trigger by an object's event", default=None)
+    schedule: Output[str] | None = output("the schedule", default=None)
+    useful_commands: Output[dict[str, str]] = output("mapping: what to type", key="what")

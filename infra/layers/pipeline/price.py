@@ -1,0 +1,118 @@
+"""What a run costs: predicted by the amount of text, at most, and by the hour of each of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from infra.catalog import CATALOG
+from infra.catalog.book import BOOK
+from infra.errors import Problem
+from infra.layers.pipeline import places
+from infra.layers.pipeline.settings import NO_TRAINING, PipelineSettings
+from infra.layers.pipeline.spark_price import SparkNode, predicted
+from infra.settings.schema import Settings
+
+CORE_S_PER_GIB = 400.0
+"""Assumed, not measured: a GiB is 270 million tokens of 4 bytes, a core tokenizes 1.2 million a second, and
+reading, deduplication and shuffling take as long again. `tpu pipeline cost` shows how far off it is.
+"""
+_START_H = 2 / 60  # until the executors are there
+_BOOT_GIB = 50  # of each node, billed with its disk
+_MIB_PER_GB = 1024
+
+
+def _nodes(desired: PipelineSettings) -> tuple[SparkNode, SparkNode]:
+    """The driver and an executor, as they are billed."""
+    disk = desired.disk_gib + _BOOT_GIB
+    driver = (desired.driver_memory_mib + desired.driver_overhead_mib) / _MIB_PER_GB
+    executor = (desired.executor_memory_mib + desired.executor_overhead_mib) / _MIB_PER_GB
+    return SparkNode(desired.driver_cores, driver, disk), SparkNode(desired.executor_cores, executor, disk)
+
+
+def spark_usd(settings: Settings, executors: int, hours: float) -> float | None:
+    """What a batch costs with so many executors for so long; None where a price isn't known."""
+    desired = settings[PipelineSettings]
+    return predicted(*_nodes(desired), executors, hours, desired.tier, places.region(settings)).dollars
+
+
+def run_usd(settings: Settings, gib: float) -> float | None:
+    """What shards of so much text cost: by the core-seconds that it takes, not the number of executors."""
+    start, each = start_usd(settings), usd_per_gib(settings)
+    return None if start is None or each is None else start + gib * each
+
+
+def start_usd(settings: Settings) -> float | None:
+    """What a batch costs until it works."""
+    return spark_usd(settings, settings[PipelineSettings].min_executors, _START_H)
+
+
+def usd_per_gib(settings: Settings) -> float | None:
+    """What a GiB of text costs once it works."""
+    with_, without = spark_usd(settings, 1, 1), spark_usd(settings, 0, 1)
+    if with_ is None or without is None:
+        return None
+    return (with_ - without) / settings[PipelineSettings].executor_cores * CORE_S_PER_GIB / 3600
+
+
+def training_hour_usd(settings: Settings) -> float | None:
+    """What the slice costs an hour; None where its price isn't known, 0 without training."""
+    desired = settings[PipelineSettings]
+    if desired.train in (NO_TRAINING, "slice"):  # which is paid for while it stands by, too
+        return 0.0
+    kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
+    if desired.train == "jobset":
+        from infra.layers.pipeline.handoff import pool_usd  # it imports the layers that train
+
+        return pool_usd(settings, kind)
+    if desired.train != "fleet" or desired.train_zone is None:
+        return None
+    each = CATALOG.price(desired.train_zone)
+    price = each.spot if desired.train_spot else each.on_demand
+    return None if price is None else price * kind.chips
+
+
+def most_usd(settings: Settings) -> float | None:
+    """What a run costs at the very most: all executors until its time to live, training until its hours."""
+    desired = settings[PipelineSettings]
+    training = training_hour_usd(settings)
+    spark = spark_usd(settings, desired.max_executors, desired.ttl_minutes / 60)
+    return None if training is None or spark is None else spark + training * desired.train_hours
+
+
+def of_runs(settings: Settings) -> dict[str, Any]:
+    """What the workflow computes a run's price of; null where the book has none."""
+    desired, region = settings[PipelineSettings], places.region(settings)
+    return {
+        "dcu_hour_usd": BOOK[f"spark.dcu.{desired.tier}"].price(region).dollars,
+        "shuffle_gib_hour_usd": BOOK[f"spark.shuffle.{desired.tier}"].price(region).dollars,
+        "training_hour_usd": training_hour_usd(settings),
+        "most_usd": most_usd(settings),
+        "limit_usd": desired.max_run_cost_usd,
+        "start_usd": start_usd(settings),
+        "usd_per_gib": usd_per_gib(settings),
+    }
+
+
+def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    """More than `pipeline:maxRunCostUsd` allows, or an unknown price beside it."""
+    desired = settings.get(PipelineSettings)
+    if desired is None or desired.max_run_cost_usd is None:
+        return
+    most = most_usd(settings)
+    if most is None:
+        rule = f"a run that may cost ${desired.max_run_cost_usd:,} has prices that the book knows"
+        found = f"tier {desired.tier} with training by {desired.train}, of unknown price"
+        yield Problem(
+            "pipeline:maxRunCostUsd",
+            found,
+            rule,
+            "take it out, or tier: standard and train: fleet, slice or jobset",
+        )
+    elif most > desired.max_run_cost_usd:
+        yield Problem(
+            "pipeline:maxRunCostUsd", f"${desired.max_run_cost_usd:,}",
+            f"a run costs ${most:,.2f} at most: {desired.max_executors} executors for "
+            f"{desired.ttl_minutes} min, training for {desired.train_hours} h",
+            "fewer executors, ttlMinutes or trainHours; or a larger limit",
+        )  # fmt: skip

@@ -1,0 +1,129 @@
+"""Rules between the pipeline's settings, and with those of the layers that it reads."""
+
+import ipaddress
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from infra.catalog import region_of
+from infra.errors import Problem
+from infra.layers.network.names import subnet_ranges
+from infra.layers.network.settings import NetworkSettings
+from infra.layers.pipeline import places, price, schedule, spark
+from infra.layers.pipeline.names import scratch_bucket
+from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.storage.names import controller_bucket, steps_bucket
+from infra.layers.storage.settings import StorageSettings
+from infra.settings.schema import Relation, Settings
+from infra.slices import nodes
+
+_ADDRESSES_KEPT = 4
+
+
+def _runtime(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    yield from spark.runtime_problems(settings, datetime.now(UTC).date())
+
+
+def _buckets(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired, storage = settings.get(PipelineSettings), settings[StorageSettings]
+    if desired is None:
+        return
+    taken = {
+        storage.bucket_name: "the checkpoint bucket",
+        steps_bucket(settings): "the steps' bucket",
+        controller_bucket(settings): "the fleet controller's bucket",
+        str(storage.state_bucket_name): "the bucket of Pulumi's state",
+    }
+    for key, name in (
+        ("rawBucketName", desired.raw_bucket_name),
+        ("scratchBucketName", scratch_bucket(settings)),
+    ):
+        if name in taken:
+            yield Problem(f"pipeline:{key}", f'"{name}"', f"that is {taken[name]}", "name another bucket")
+        taken[name] = "the raw bucket"
+
+
+def _place(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    """Spark stands in the bucket's region, in the subnet that network makes there."""
+    if settings.get(PipelineSettings) is None:
+        return
+    region, network = places.region(settings), settings[NetworkSettings]
+    if region not in nodes.regions(settings):
+        rule = f"Spark runs beside the bucket, in {region}, and network makes subnets where slices may be"
+        fix = f"tpu:zones: [a zone of {region}], then tpu up {settings.environment} network"
+        yield Problem("pipeline", f"no zone of {region}", rule, fix)
+        return
+    text = subnet_ranges(settings, [region]).get(region)
+    if text is None or network.existing_network:
+        return
+    hosts = sum(
+        one.kind.hosts for one in nodes.nodes(settings) if region in {region_of(zone) for zone in one.places}
+    )
+    room = ipaddress.IPv4Network(text).num_addresses - _ADDRESSES_KEPT - hosts
+    executors = settings[PipelineSettings].max_executors
+    if executors + 1 > room:
+        yield Problem(
+            "pipeline:maxExecutors", str(executors),
+            f"each has an address of {text}, as the driver and {hosts} hosts have: {max(room - 1, 0)} fit",
+            f"lower it, or give network:subnetRanges.{region} a larger range",
+        )  # fmt: skip
+
+
+def _schedule(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings.get(PipelineSettings)
+    if desired is None or desired.schedule is None:
+        return
+    try:
+        if schedule.fires(desired.schedule, datetime.now(UTC).date()):
+            return
+        rule, fix = "a schedule that comes; this day doesn't", "correct day and month"
+    except ValueError as error:
+        rule = f"minute hour day month weekday, as crontab writes them; wrong: {error}"
+        fix = 'write e.g. "30 2 * * mon-fri"'
+    yield Problem("pipeline:schedule", f'"{desired.schedule}"', rule, fix)
+
+
+def _training(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    from infra.layers.pipeline.handoff import problems  # it imports the layers that train
+
+    if PipelineSettings in settings.sections:
+        yield from problems(settings)
+
+
+def _code(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings.get(PipelineSettings)
+    if desired and desired.existing_raw_bucket and "pipeline:rawNearlineDays" in given:
+        fix = "remove it, or set it on the bucket"
+        yield Problem("pipeline:rawNearlineDays", "a value beside existingRawBucket",
+                      "a bucket that belongs to somebody else isn't changed", fix)  # fmt: skip
+
+
+_SPARK = tuple(
+    f"pipeline:{key}"
+    for key in (
+        "driverCores", "driverMemoryMib", "driverOverheadMib", "executorCores", "executorMemoryMib",
+        "executorOverheadMib",
+    )
+)  # fmt: skip
+_TRAIN = ("pipeline:train", "pipeline:trainRun", "pipeline:trainSlice", "pipeline:trainSliceName",
+          "pipeline:trainZone", "pipeline:trainTeam", "pipeline:trainImage")  # fmt: skip
+_TRAINS = ("storage:location", "tpu:slices", "tpu:slices[].run")
+RULES: tuple[Relation, ...] = (
+    (("pipeline:runtimeVersion",), _runtime),
+    (_SPARK, spark.memory_problems),
+    (("pipeline:minExecutors", "pipeline:maxExecutors"), spark.executor_problems),
+    (("pipeline:rawBucketName", "pipeline:scratchBucketName", "storage:bucketName"), _buckets),
+    (
+        ("storage:location", "network:subnetRanges", "pipeline:maxExecutors", "tpu:slices", "tpu:zones"),
+        _place,
+    ),
+    (("pipeline:schedule",), _schedule),
+    (
+        (*_TRAIN, *_TRAINS, "tpu:zones", "tpu:bundle", "gke:tpuPools", "queue:teams", "queue:image"),
+        _training,
+    ),
+    (
+        (*_SPARK, *_TRAIN, "pipeline:maxExecutors", "pipeline:trainHours", "pipeline:ttlMinutes"),
+        price.problems,
+    ),
+    (("pipeline:existingRawBucket", "pipeline:rawNearlineDays"), _code),
+)

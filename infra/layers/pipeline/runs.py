@@ -1,0 +1,344 @@
+"""Runs as people see them: submitted, looked at, cancelled, tried again.
+
+A run is its record in the checkpoint bucket, which the workflow writes; nothing here remembers any.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+from infra.core.layer import up_command
+from infra.errors import CommandError
+from infra.google.client import STORAGE, Client, RequestError, object_url, or_none
+from infra.google.failures import Kind
+from infra.layers.pipeline import access, places
+from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.storage.settings import StorageSettings
+from infra.settings.schema import Settings
+
+Run = dict[str, Any]
+
+WORKFLOWS = "https://workflowexecutions.googleapis.com/v1"
+DATAPROC, LOGGING = "https://dataproc.googleapis.com/v1", "https://logging.googleapis.com/v2"
+RUNNING, WAITING, SWEEP = "running", "waiting", "sweep"
+GOOD = ("trained", "shards")
+_AT_ONCE = 32
+_LOOKED_AT = 100  # executions, the newest, for those that have no record
+_URL = re.compile(r"gs://([^/]+)/(?:(.*)/)?")
+_RUN = re.compile(r"r\d+")
+
+
+class NoRunError(CommandError):
+    """There is no run of that name."""
+
+
+class Runs:
+    """Of one environment, as who is logged in."""
+
+    def __init__(self, settings: Settings, client: Client):
+        self._settings, self._client = settings, client
+        self._bucket = settings[StorageSettings].bucket_name
+        self._raw = settings[PipelineSettings].raw_bucket_name
+
+    def measure(self, url: str) -> tuple[str, int, int]:
+        """The folder below the raw bucket, its number of objects, and their bytes.
+
+        Raises CommandError for a folder elsewhere or an empty one.
+        """
+        found = _URL.fullmatch(url if url.endswith("/") else f"{url}/")
+        if found is None or found[1] != self._raw:
+            raise CommandError(
+                f"{url}: is no folder of gs://{self._raw}, the raw bucket\n"
+                f"    fix: gcloud storage cp -r FILES gs://{self._raw}/FOLDER/, then that folder"
+            )
+        folder = f"{found[2]}/" if found[2] else ""
+        with self._role(self._raw):
+            sizes = [
+                int(one["size"])
+                for one in self._items(self._raw, folder, "items(name,size),nextPageToken")
+                if not str(one["name"]).endswith(places.SUBMIT)
+            ]
+        if not sum(sizes):
+            fix = f"gcloud storage cp FILES gs://{self._raw}/{folder}"
+            raise CommandError(f"{url}: nothing is there\n    fix: {fix}")
+        return folder, len(sizes), sum(sizes)
+
+    def submit(self, folder: str) -> str:
+        """Write `_SUBMIT` into a folder, and start its run; the run."""
+        name = f"{folder}{places.SUBMIT}"
+        url = f"{STORAGE}/upload/storage/v1/b/{self._raw}/o"
+        with self._role(self._raw):
+            made = self._client.json("POST", url, {"uploadType": "media", "name": name}, b"")
+        self._start({"data": {"bucket": self._raw, "name": name, "generation": str(made["generation"])}})
+        return f"r{made['generation']}"
+
+    def retry(self, run: Run) -> None:
+        """Start a run again: what is there stays. Raises CommandError for one that runs, or has succeeded."""
+        if run["outcome"] == RUNNING and self.execution(run).get("state") == "ACTIVE":
+            raise CommandError(f"{run['run']} is running\n    fix: tpu pipeline cancel … first, or wait")
+        if run["outcome"] in GOOD:
+            fix = f"tpu pipeline run {self._settings.environment} {run['raw']}, for a new one"
+            raise CommandError(f"{run['run']} has ended well\n    fix: {fix}")
+        folder = str(run["raw"]).partition(f"gs://{self._raw}/")[2]
+        data = {"bucket": self._raw, "name": f"{folder}{places.SUBMIT}", "generation": str(run["run"])[1:]}
+        # The last heartbeat of a job that was ended stays, and so may its slice for a while: another name.
+        restart = int(run.get("restart", 0)) + (run["outcome"] in ("training_failed", "train_hours"))
+        self._start({"data": data, "retry": int(run.get("retry", 0)) + 1, "restart": restart})
+
+    def all(self) -> list[Run]:
+        """Every run that has a record, the newest first."""
+        with self._role(self._bucket):
+            names = [str(one["name"]) for one in self._items(self._bucket, f"{places.RECORDS}/r")]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # a run is a request
+            found = list(pool.map(self._read, (name for name in names if name.endswith("/run.json"))))
+        return sorted((one for one in found if one), key=lambda one: str(one["began"]), reverse=True)
+
+    def unrecorded(self, known: Sequence[Run]) -> list[Run]:
+        """Runs and sweeps that failed and aren't in the records, `known`; and submissions without a run."""
+        executions = self._executions()
+        there = {str(one["run"]) for one in (*known, *executions)}
+        failed = [self._named(one) for one in _failed(executions, known)]
+        return [*failed, *(one for one in self._submitted() if one["run"] not in there)]
+
+    def _submitted(self) -> list[Run]:
+        """Every submission, the newest first; nothing for who may not list the raw bucket."""
+        url = f"{STORAGE}/storage/v1/b/{quote(self._raw)}/o"
+        query = {"matchGlob": f"**{places.SUBMIT}", "fields": "items(name,generation,updated),nextPageToken"}
+        try:
+            items = list(self._client.items(url, "items", query))
+        except RequestError as error:
+            if error.failure.kind is Kind.PERMISSION:
+                return []
+            raise
+        found = [
+            {
+                "run": f"r{one['generation']}", "began": str(one["updated"]), "stage": "submitted",
+                "outcome": WAITING, "raw": f"gs://{self._raw}/{str(one['name']).removesuffix(places.SUBMIT)}",
+            }
+            for one in items
+        ]  # fmt: skip
+        return sorted(found, key=lambda one: one["began"], reverse=True)
+
+    def one(self, run: str) -> Run:
+        """A run by its name. Raises NoRunError where there is none."""
+        found = self._read(places.record(run)) if _RUN.fullmatch(run) else None
+        if found is None:  # it may not even have begun its record
+            failed = _failed(self._executions(), [])
+            found = next((self._named(one) for one in failed if one["run"] == run), None)
+        if found is None:
+            raise NoRunError(f"no run {run}\n    fix: tpu pipeline status {self._settings.environment}")
+        return found
+
+    def execution(self, run: Run) -> dict[str, Any]:
+        """The workflow's execution; empty once Google has forgotten it."""
+        url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions/{run['execution']}"
+        try:
+            with self._role():
+                return self._client.json("GET", url)
+        except RequestError as error:
+            if error.failure.kind is Kind.MISSING:
+                return {}
+            raise
+
+    def batch(self, run: Run) -> str:
+        """What Dataproc says of the batch that a run waits for; empty where it waits for none."""
+        if run["outcome"] != RUNNING or run["stage"] != "preprocess" or not run.get("batch"):
+            return ""
+        with self._role():
+            found = or_none(lambda: self._batch(run)) or {}
+        return f"{found['state']} since {found['stateTime']}" if found else "not there yet"
+
+    def _batch(self, run: Run) -> dict[str, Any]:
+        place = f"projects/{self._settings.project}/locations/{places.region(self._settings)}"
+        return self._client.json("GET", f"{DATAPROC}/{place}/batches/{run['batch']}")
+
+    def cancel(self, run: Run) -> str:
+        """End what a run does now; what was ended, in words. Raises CommandError for one that has ended."""
+        if run["outcome"] != RUNNING:
+            raise CommandError(f"{run['run']} has ended: {run['outcome']}")
+        if run["stage"] == "preprocess" and run.get("batch"):
+            with self._role(changes=True):
+                batch = self._batch(run)
+                self._client.json("POST", f"{DATAPROC}/{batch['operation']}:cancel", body={})
+            return "its batch; the run ends by itself when it sees that"
+        taken = self._take_back(run) if run.get("slice") else ""
+        url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions/{run['execution']}"
+        with self._role(changes=True):
+            self._client.json("POST", f"{url}:cancel", body={})
+        if taken:  # what it handed over until then
+            self._take_back(run)
+        ended = {**run, "outcome": "cancelled", "why": "somebody cancelled the run"}
+        query = {"uploadType": "media", "name": places.record(str(run["run"]))}
+        place = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o"
+        with self._role(self._bucket):
+            self._client.json("POST", place, query, json.dumps(ended).encode())
+        if taken:
+            return f"its workflow; {taken}"
+        training = run.get("training")
+        return "its workflow" + (f"; its training continues: {training}" if training else "")
+
+    def _take_back(self, run: Run) -> str:
+        """Whatever a slice was handed of a run, of any of its tries; what became of it, in words."""
+        url = object_url(self._bucket, places.handed(str(run["slice"])))
+        with self._role(self._bucket, changes=True):
+            handed = or_none(lambda: self._client.ask("GET", url, {"alt": "media"}))
+            if handed is None or re.fullmatch(rf"{run['run']}(-\d+)?", str(handed.json().get("id"))) is None:
+                return f"slice {run['slice']} hadn't been handed it"
+            generation = {"ifGenerationMatch": handed.headers["x-goog-generation"]}
+            or_none(lambda: self._client.ask("DELETE", url, generation))
+        return f"slice {run['slice']} saves, and stands by"
+
+    def logs(self, run: Run) -> Iterator[str]:
+        """What its batch printed, the oldest first."""
+        query = {
+            "resourceNames": [f"projects/{self._settings.project}"],
+            "filter": 'resource.type="cloud_dataproc_batch" AND resource.labels.batch_id='
+            f'"{run.get("batch", "")}" AND logName:"dataproc.googleapis.com"',  # no audit entries
+            "orderBy": "timestamp asc",
+            "pageSize": 1000,
+        }
+        while True:
+            with self._role():
+                answer = self._client.json("POST", f"{LOGGING}/entries:list", body=query)
+            for entry in answer.get("entries") or ():
+                payload = entry.get("jsonPayload") or {}
+                yield str(entry.get("textPayload") or payload.get("message") or json.dumps(payload))
+            if not answer.get("nextPageToken"):
+                return
+            query["pageToken"] = answer["nextPageToken"]
+
+    def why(self, run: Run) -> str:
+        """Why a run failed, or doesn't begin, with the grant that is missing where one is."""
+        message = str(run.get("why") or "")
+        if run["outcome"] == WAITING:
+            return f"neither its event nor the schedule has started it yet; {carried_by(self._settings)}"
+        if not message and run["outcome"] == RUNNING:
+            error = self.execution(run).get("error") or {}
+            message = str(error.get("payload") or error.get("context") or "")
+        return f"{message}{missing(self._settings, message)}"
+
+    def _start(self, argument: dict[str, Any]) -> None:
+        url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions"
+        with self._role(changes=True):
+            self._client.json("POST", url, body={"argument": json.dumps(argument)})
+
+    def _named(self, run: Run) -> Run:
+        """With the outcome of a refusal where it failed by one, and what comes next."""
+        outcome = "permission" if missing(self._settings, run["why"]) else run["outcome"]
+        again = f"tpu pipeline retry {self._settings.environment} {run['run']}"
+        return {**run, "outcome": outcome, "next": "" if run["run"] == SWEEP else again}
+
+    def _executions(self) -> list[Run]:
+        """The newest of the workflow, the newest first, as runs of which nothing else is known."""
+        url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions"
+        query = {"view": "FULL", "pageSize": str(_LOOKED_AT)}
+        with self._role():
+            found = self._client.json("GET", url, query).get("executions") or []
+        return sorted(map(_run_of, found), key=lambda one: str(one["began"]), reverse=True)
+
+    def _read(self, name: str) -> Run | None:
+        with self._role(self._bucket):
+            content = self._client.content(object_url(self._bucket, name))
+        return None if content is None else dict(json.loads(content))
+
+    def _items(self, bucket: str, prefix: str, fields: str = "items(name),nextPageToken") -> Iterator[Run]:
+        url = f"{STORAGE}/storage/v1/b/{quote(bucket)}/o"
+        return self._client.items(url, "items", {"prefix": prefix, "fields": fields})
+
+    @contextmanager
+    def _role(self, bucket: str = "", *, changes: bool = False) -> Iterator[None]:
+        """Requests on the project, or on a bucket: a refusal of who is logged in names the role.
+
+        `changes`: of something that viewers don't do.
+        """
+        try:
+            yield
+        except RequestError as error:
+            failure = error.failure
+            lacked = {
+                one.who: one
+                for one in access.of_people(self._settings, everybody=True)
+                if failure.about in one.permissions and one.what == bucket
+                if not changes or one.who == access.RUNNER
+            }
+            if failure.kind is not Kind.PERMISSION or not lacked:
+                raise
+            lists = {access.VIEWER: "pipeline:viewers", access.RUNNER: "pipeline:runners"}
+            roles = " or ".join(
+                f"{lacked[who].role} ({name})" for who, name in lists.items() if who in lacked
+            )
+            where = f"the bucket {bucket}" if bucket else "the project"
+            up = up_command("pipeline", self._settings.environment)
+            raise CommandError(f"{failure.message}\n    fix: {roles} on {where}, then {up}") from None
+
+
+def _run_of(execution: dict[str, Any]) -> Run:
+    """An execution as a run of which nothing else is known; without a name for none of ours."""
+    try:
+        argument = json.loads(execution.get("argument") or "{}")
+    except ValueError:
+        argument = {}
+    data = argument.get("data") or {} if isinstance(argument, dict) else {}
+    swept = isinstance(argument, dict) and bool(argument.get("sweep"))
+    folder = str(data.get("name", "")).removesuffix(places.SUBMIT)
+    error = execution.get("error") or {}
+    return {
+        "run": SWEEP if swept else f"r{data['generation']}" if "generation" in data else "",
+        "raw": f"gs://{data['bucket']}/{folder}" if "bucket" in data else "",
+        "execution": str(execution["name"]).rpartition("/")[2],
+        "began": str(execution["startTime"]),
+        "ended": execution.get("endTime"),
+        "stage": "begin",
+        "outcome": {"FAILED": "failed", "CANCELLED": "cancelled"}.get(str(execution["state"]), RUNNING),
+        "why": _sentence(str(error.get("payload") or error.get("context") or "")),
+    }
+
+
+def _failed(executions: Sequence[Run], known: Sequence[Run]) -> list[Run]:
+    """Executions that failed, by run the newest, where the run's record doesn't have that."""
+    recorded = {str(one["run"]): (str(one["execution"]), str(one.get("ended") or "")) for one in known}
+    newest: dict[str, Run] = {}
+    for one in executions:
+        newest.setdefault(str(one["run"]), one)
+    found = []
+    for name, one in newest.items():
+        execution, ended = recorded.get(name, ("", ""))
+        if name and one["outcome"] == "failed" and one["execution"] != execution and one["began"] > ended:
+            found.append(one)
+    return found
+
+
+def _sentence(payload: str) -> str:
+    """What an execution failed with, as text: of a refused request Google's message, and what was asked."""
+    try:
+        error = json.loads(payload)
+    except ValueError:
+        return payload
+    if not isinstance(error, dict):
+        return str(error)
+    body = error.get("body")
+    inner = body.get("error") if isinstance(body, dict) else None
+    words = inner.get("message") if isinstance(inner, dict) else body if isinstance(body, str) else None
+    return f"{words or error.get('message') or payload}{error.get('at') or ''}"
+
+
+def missing(settings: Settings, message: str) -> str:
+    """ "; it needs ROLE on …" for a refusal that lacks a grant; empty for anything else."""
+    if "; it needs " in message:
+        return ""
+    role = access.lacking(settings, message)
+    return f"; it needs {role}" if role else ""
+
+
+def carried_by(settings: Settings) -> str:
+    """What starts runs by itself, and the grants that it can't do without."""
+    who = places.account_id(settings, places.TRIGGER)
+    needed = [f"{one.role} for {who}" for one in access.grants(settings) if one.who == who]
+    agents = access.of_agents(settings)
+    return f"that needs, on the project: {', '.join([*needed, *(one.named for one in agents)])}"

@@ -1,0 +1,171 @@
+"""Settings of the pipeline layer."""
+
+from dataclasses import dataclass
+
+from infra.catalog import CATALOG
+from infra.layers.pipeline import facts
+from infra.settings import commands, rules
+from infra.settings.rules import Rule
+from infra.settings.schema import setting
+
+WORKER, SMALL_ROLE = "roles/dataproc.worker", "roles/dataproc.serverlessNode"
+"""Of Spark's account: of runtime 2, which holds all that it needs; of runtime 3, with grants beside it."""
+NO_TRAINING = "none"
+TRAININGS = (NO_TRAINING, "fleet", "slice", "jobset", "vertex")
+_NAME = rules.pattern(
+    "[a-z]([-a-z0-9]{2,19}[a-z0-9])",
+    "4 to 21 lowercase letters, digits and hyphens (others add to it), first a letter, last no hyphen",
+    "rename it",
+)
+_OBJECT = rules.pattern(r"gs://[a-z0-9][\w.-]*/[\w./-]{1,200}\.toml", "", "")
+_CONFIG = Rule(
+    lambda value: value in commands.PREPROCESSES or _OBJECT.ok(value),
+    f"gs://BUCKET/OBJECT.toml that Spark's account may read, or packaged: {', '.join(commands.PREPROCESSES)}",
+    f"write {commands.PREPROCESSES[0]}, and what differs as pipeline:changes",
+)
+_CHANGE = rules.pattern(r"[\w.]+=[^\n]{0,500}", "section.key=value, as `--set` takes it", "write it so")
+_CODE = rules.pattern(
+    "[0-9a-f]{64}", "the sha256 that `tpu pipeline publish` writes", "run tpu pipeline publish ENV"
+)
+_CORES = Rule(
+    lambda value: int(value) in facts.CORES,
+    f"one of {', '.join(map(str, facts.CORES))}",
+    "write one of these",
+)
+_TIME_ZONE = rules.pattern(
+    r"[A-Z]\w+(/[\w+-]+){0,2}", "a time zone of the tz database, e.g. Europe/Berlin", "write Etc/UTC"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineSettings:
+    """Raw text that is submitted becomes token shards by Spark, and these a training job."""
+
+    name: str = setting(
+        "of the workflow, its trigger and function, and prefix of its accounts; environments that share a "
+        "project need one each",
+        default="tpu-pipeline",
+        rule=_NAME,
+    )
+    raw_bucket_name: str = setting(
+        "bucket of the raw text; it stays when its stack is destroyed",
+        rule=rules.BUCKET_NAME,
+        example="my-project-raw",
+    )
+    existing_raw_bucket: bool = setting(
+        "the bucket is there, in storage:location, and belongs to somebody else: it is read, never changed",
+        default=False,
+    )
+    raw_nearline_days: int = setting(
+        "days after which raw text goes to NEARLINE, which bills each read; 0: never",
+        default=0,
+        rule=rules.between(0, 3650),
+    )
+    scratch_bucket_name: str | None = setting(
+        "bucket of code and of what Spark leaves behind; rawBucketName-scratch, unless given",
+        default=None,
+        rule=rules.BUCKET_NAME,
+    )
+    scratch_days: int = setting(
+        "days after which what lies in it is removed", default=7, rule=rules.between(1, 365)
+    )
+    code: str | None = setting(
+        "sha256 of the job's code and packages; `tpu pipeline publish` writes it", default=None, rule=_CODE
+    )
+    config: str = setting(
+        "what `workload preprocess` does: a TOML file (docs/preprocess.md)", default="text.toml", rule=_CONFIG
+    )
+    changes: tuple[str, ...] = setting(
+        "values of that file that differ, as its `--set` takes them", default=(), rule=_CHANGE
+    )
+    runtime_version: str = setting(
+        "runtime of the batches",
+        default="2.3",
+        rule=rules.one_of(facts.RUNTIMES),
+    )
+    driver_cores: int = setting("cores of the driver", default=4, rule=_CORES)
+    driver_memory_mib: int = setting(
+        "heap of the driver's JVM", default=9600, rule=rules.between(512, 118784, "MiB")
+    )
+    driver_overhead_mib: int = setting(
+        "memory of the driver beside the heap", default=2400, rule=rules.between(384, 118784, "MiB")
+    )
+    executor_cores: int = setting("cores of an executor, each with a Python worker", default=4, rule=_CORES)
+    executor_memory_mib: int = setting(
+        "heap of an executor's JVM", default=6144, rule=rules.between(512, 118784, "MiB")
+    )
+    executor_overhead_mib: int = setting(
+        "memory of an executor beside the heap: its Python workers", default=6144,
+        rule=rules.between(384, 118784, "MiB"),
+    )  # fmt: skip
+    dynamic_allocation: bool = setting(
+        "executors come and go with the work, between the least and the most", default=True
+    )
+    min_executors: int = setting(
+        "least number of executors", default=2, rule=rules.between(2, facts.MOST_EXECUTORS)
+    )
+    max_executors: int = setting(
+        "most executors; without dynamicAllocation, as many", default=20,
+        rule=rules.between(2, facts.MOST_EXECUTORS),
+    )  # fmt: skip
+    disk_gib: int = setting(
+        "disk of each node", default=250, rule=rules.between(facts.LEAST_DISK_GIB, 16384, "GiB")
+    )
+    tier: str = setting(
+        "compute tier of driver and executors", default="standard", rule=rules.one_of(("standard", "premium"))
+    )
+    ttl_minutes: int = setting(
+        "how long a batch may take until it is ended",
+        default=240,
+        rule=rules.between(facts.LEAST_TTL_MINUTES, facts.MOST_TTL_MINUTES, "min"),
+    )
+    on_submit: bool = setting("start a run when an object FOLDER/_SUBMIT is written", default=True)
+    schedule: str | None = setting(
+        "when to start runs of what was submitted and has none, as crontab writes it", default=None
+    )
+    time_zone: str = setting("of the schedule", default="Etc/UTC", rule=_TIME_ZONE)
+    train: str = setting(
+        "who trains on the shards: a new slice of the fleet, a slice of tpu:slices that stands already, a "
+        "JobSet of the queue, a Vertex custom job; or none",
+        default=NO_TRAINING,
+        rule=rules.one_of(TRAININGS),
+    )
+    train_run: str = setting(
+        "what they run; @DATA@ is the folder of the shards, @RUN@ the run", default="train tiny.toml "
+        "--name @RUN@ --set data.path=@DATA@", rule=rules.COMMAND,
+    )  # fmt: skip
+    train_slice: str = setting(
+        "size of the slice", default="v6e-8", rule=rules.one_of(kind.name for kind in CATALOG.types)
+    )
+    train_slice_name: str | None = setting(
+        "slice of tpu:slices that is handed runs, by train: slice; its own run is standby", default=None,
+        rule=rules.RESOURCE_NAME,
+    )  # fmt: skip
+    train_zone: str | None = setting("zone of a slice of the fleet", default=None, rule=rules.ZONE)
+    train_spot: bool = setting("a Spot slice", default=True)
+    train_hours: int = setting(
+        "how long training may take until it is ended", default=24, rule=rules.between(1, 8760, "h")
+    )
+    train_team: str | None = setting("team of queue:teams whose JobSet it is", default=None)
+    train_image: str | None = setting(
+        "image of the Vertex custom job, which `tpu job image` writes", default=None, rule=rules.DIGEST
+    )
+    max_run_cost_usd: int | None = setting(
+        "what a run may cost at most, by the price book: more is refused before anything starts",
+        default=None,
+        rule=rules.between(1, 1_000_000, "$"),
+    )
+    account_users: tuple[str, ...] = setting(
+        "who brings the layer up: what it makes runs as its accounts", default=(), rule=rules.MEMBER
+    )
+    runners: tuple[str, ...] = setting("who may start, cancel and retry runs", default=(), rule=rules.MEMBER)
+    viewers: tuple[str, ...] = setting("who may look at runs", default=(), rule=rules.MEMBER)
+    spark_role: str = setting(
+        "role of Spark's account on the project; dataproc.worker, as documented for runtime 2, reads "
+        "and writes every bucket of the project",
+        default=WORKER,
+        rule=rules.one_of((WORKER, SMALL_ROLE)),
+    )
+    poll_s: int = setting(
+        "how often a run looks at its batch and its training", default=30, rule=rules.between(1, 3600, "s")
+    )

@@ -1,0 +1,152 @@
+"""What the API server refuses of JobSets that ask for chips, whoever wrote them and with whichever client.
+
+A ValidatingAdmissionPolicy: rules in CEL that the API server evaluates, without a webhook that could be away.
+`tpu job submit` checks the same before; a manifest for kubectl is checked here alone.
+https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from infra.catalog import CATALOG, chips_of
+from infra.layers.queue.kueue import TOPOLOGY_LABEL, TPU, Object, Team
+
+NAME = "tpu-jobs"
+CLUSTER = "tpu-cluster"
+"""Annotation of a JobSet: the cluster that its manifest was written for."""
+_API = "admissionregistration.k8s.io/v1"
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_WITH_CHIPS = f"has(c.resources) && has(c.resources.limits) && '{TPU}' in c.resources.limits"
+_PODS = "template.spec.template.spec"
+# A pod's chips are those of its containers, or of an initial one.
+_CONTAINERS = f"(has(r.{_PODS}.initContainers) ? r.{_PODS}.initContainers : []) + r.{_PODS}.containers"
+_ANY_WITH_CHIPS = f"({_CONTAINERS}).exists(c, {_WITH_CHIPS})"
+_DIGEST = "@sha256:[0-9a-f]{64}$"
+
+
+def objects(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: str) -> Iterator[Object]:
+    """The policy and what puts it into force.
+
+    `pools`: the output of the gke layer. `cluster`: full name of the cluster, `projects/…/clusters/…`.
+    """
+    yield {
+        "apiVersion": _API, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": NAME},
+        "spec": _policy(pools, teams, cluster),
+    }  # fmt: skip
+    yield {
+        "apiVersion": _API, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": NAME},
+        "spec": {"policyName": NAME, "validationActions": ["Deny"]},
+    }  # fmt: skip
+
+
+def _policy(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: str) -> Object:
+    rule = {"apiGroups": ["jobset.x-k8s.io"], "apiVersions": ["*"], "resources": ["jobsets"]}
+    variables = {
+        # CEL's lists have elements of one type, so numbers are text here.
+        "slices": (
+            f"object.spec.replicatedJobs.filter(r, {_ANY_WITH_CHIPS}).map(r, {{"
+            "'name': string(r.name), "
+            f"'topology': has(r.{_PODS}.nodeSelector) && '{TOPOLOGY_LABEL}' in r.{_PODS}.nodeSelector ? "
+            f"string(r.{_PODS}.nodeSelector['{TOPOLOGY_LABEL}']) : 'none', "
+            "'pods': (has(r.template.spec.parallelism) ? string(r.template.spec.parallelism) : '1') + 'x' + "
+            f"string(({_CONTAINERS}).filter(c, {_WITH_CHIPS})[0].resources.limits['{TPU}'])}})"
+        ),
+        "queue": f"has(object.metadata.labels) && '{_QUEUE}' in object.metadata.labels ? "
+        f"string(object.metadata.labels['{_QUEUE}']) : 'none'",
+        "cluster": f"has(object.metadata.annotations) && '{CLUSTER}' in object.metadata.annotations ? "
+        f"string(object.metadata.annotations['{CLUSTER}']) : {_cel(cluster)}",
+        "problems": " + ".join(_problems(pools, teams, cluster)),
+    }
+    return {
+        "failurePolicy": "Fail",
+        # Created alone: of what is there, Kueue and JobSet change what no rule reads, and must be able to.
+        "matchConstraints": {"resourceRules": [{**rule, "operations": ["CREATE"]}]},
+        "matchConditions": [
+            {
+                "name": "with-chips",
+                "expression": f"object.spec.replicatedJobs.exists(r, {_ANY_WITH_CHIPS})",
+            }
+        ],
+        "variables": [{"name": name, "expression": expression} for name, expression in variables.items()],
+        "validations": [
+            {
+                "expression": "size(variables.problems) == 0",
+                "message": "the JobSet can't run on this cluster",
+                "messageExpression": "variables.problems.join('; ')",
+            }
+        ],
+    }
+
+
+def _problems(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: str) -> Iterator[str]:
+    """Lists of messages in CEL, each empty where its rule holds."""
+    queues = {team.namespace: team.queue for team in teams}
+    spaces = _cel(sorted(queues))
+    yield (
+        f"(request.namespace in {spaces} ? [] : ['the namespace ' + request.namespace + ' is no team\\'s and "
+        f"has no queue; fix: write the namespace of a team ({', '.join(sorted(queues))}), or add a team to "
+        "queue:teams'])"
+    )
+    yield (
+        f"(!(request.namespace in {spaces}) || variables.queue == {_cel(queues)}[request.namespace] ? [] : "
+        f"['the label {_QUEUE} is ' + variables.queue + ', and jobs wait in queues alone; fix: write "
+        f"{_QUEUE}: ' + {_cel(queues)}[request.namespace]])"
+    )
+    yield (
+        f"(variables.cluster == {_cel(cluster)} ? [] : ['the manifest was written for ' + variables.cluster "
+        f"+ ', and this is {cluster}; fix: kubectl config use-context, or tpu job submit --out anew'])"
+    )
+    shapes = _shapes(pools)
+    if shapes:
+        yield from _of_slices(shapes)
+    else:
+        yield (
+            "variables.slices.map(s, s.name + ' has the topology ' + s.topology + ', and the cluster has no "
+            "pools with TPUs; fix: such a pool in gke:tpuPools, then tpu up ENV gke queue')"
+        )
+    bad = f"!has(c.image) || !c.image.matches('{_DIGEST}')"
+    yield (
+        f"object.spec.replicatedJobs.filter(r, ({_CONTAINERS}).exists(c, {bad})).map(r, r.name + ' has an "
+        "image without a digest, which may be another one tomorrow; fix: IMAGE@sha256:..., by crane digest')"
+    )
+
+
+def _of_slices(shapes: Mapping[str, list[str]]) -> Iterator[str]:
+    """Likewise, for the topologies that pools have."""
+    known, nearest = (
+        _cel(shapes),
+        _cel({kind.topology: _nearest(kind.chips, shapes) for kind in CATALOG.types}),
+    )
+    listed = ", ".join(shapes)
+    yield (
+        f"variables.slices.filter(s, !(s.topology in {known})).map(s, s.name + ' has the topology ' + "
+        f"s.topology + ', and the pools have {listed}; fix: {TOPOLOGY_LABEL}: ' + (s.topology in {nearest} ? "
+        f"{nearest}[s.topology] : {_cel(next(iter(shapes)))}) + ', or such a pool in gke:tpuPools')"
+    )
+    yield (
+        f"variables.slices.filter(s, s.topology in {known} && !(s.pods in {known}[s.topology])).map(s, "
+        "s.name + ' has ' + s.pods + ' chips (parallelism x google.com/tpu of a pod), and a slice of ' + "
+        f"s.topology + ' is ' + {known}[s.topology].join(' or ') + '; fix: one pod on each host, "
+        "with all of its chips')"
+    )
+
+
+def _shapes(pools: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Topology → hosts x chips of a host, as pools have them."""
+    found: dict[str, set[str]] = {}
+    for pool in pools:
+        shape = f"{pool['hosts']}x{pool['chips'] // pool['hosts']}"
+        found.setdefault(pool["topology"], set()).add(shape)
+    return {topology: sorted(found[topology]) for topology in sorted(found, key=chips_of)}
+
+
+def _nearest(chips: int, shapes: Mapping[str, Any]) -> str:
+    return min(shapes, key=lambda topology: abs(chips_of(topology) - chips))
+
+
+def _cel(value: Any) -> str:
+    """A literal: lists, maps and texts of JSON are CEL's, too."""
+    return json.dumps(value)

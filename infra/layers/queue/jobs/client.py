@@ -1,0 +1,233 @@
+"""The jobs of a team as the cluster has them: submitted, listed, followed, cancelled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from infra.core.layer import up_command
+from infra.errors import InfraError
+from infra.google.client import RequestError
+from infra.google.failures import Kind
+from infra.google.kubernetes import DRY_RUN, Cluster
+from infra.layers.queue.jobs.jobset import API, DISRUPTED, SLICE, Job, jobset
+from infra.layers.queue.kueue import API as KUEUE
+from infra.layers.queue.kueue import CPU_FLAVOR, Team
+
+QUEUED, STARTING, RUNNING, COMPLETED, FAILED = "queued", "starting", "running", "completed", "failed"
+ENDED = (COMPLETED, FAILED)
+_VISIBLE = "/apis/visibility.kueue.x-k8s.io/v1beta2"
+_LABEL, _PART = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name"
+# That CPU nodes have no chips is nothing that holds a job.
+_OF_CPU = re.compile(f'Flavor "{CPU_FLAVOR}" does not support TopologyAwareScheduling, ')
+_STAMP = re.compile(r"(\S+Z) (.*)")
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a job is doing.
+
+    Attributes:
+        state: one of QUEUED, STARTING, RUNNING, COMPLETED, FAILED.
+        why: what holds a job in the queue or its pods, or how it ended; empty where there is nothing to say.
+        position: its place in the queue, from 1; None where it isn't queued.
+        restarts: how often it was started again, and `counted` those that its limit counts.
+        admitted_s: of a job that has ended, seconds from its last admission to its end; None where unknown.
+    """
+
+    name: str
+    state: str
+    why: str
+    priority: str
+    hosts: int
+    running: int
+    created: str
+    position: int | None = None
+    restarts: int = 0
+    counted: int = 0
+    admitted_s: float | None = None
+
+
+class Jobs:
+    """Of one team; every method raises RequestError where the cluster can't answer."""
+
+    def __init__(self, cluster: Cluster, team: Team, environment: str = "ENV"):
+        """`environment`: for the commands that its messages name."""
+        self._cluster, self._team, self._environment = cluster, team, environment
+        self._jobsets = f"/apis/{API}/namespaces/{team.namespace}/jobsets"
+        self._queue = f"namespaces/{team.namespace}/localqueues/{team.queue}"
+
+    def submit(self, job: Job) -> None:
+        """Put a job into the queue. Raises InfraError where there is one of that name, or no queue."""
+        if self._cluster.get(f"/apis/{KUEUE}/{self._queue}") is None:
+            raise InfraError(
+                f"the namespace {self._team.namespace} has no queue {self._team.queue}\n"
+                "    fix: the platform engineer brings the layer up: "
+                f"{up_command('queue', self._environment)}"
+            )
+        manifest = jobset(job)
+        try:
+            self._cluster.create(self._jobsets, manifest, DRY_RUN)  # which may be repeated
+            self._cluster.create(self._jobsets, manifest)
+        except RequestError as error:
+            if error.failure.kind is Kind.EXISTS:
+                raise InfraError(
+                    f"{self._team.name} has a job {job.name} already\n"
+                    "    fix: another name (--name), or "
+                    f"tpu job cancel {self._environment} {self._team.name} {job.name}"
+                ) from None
+            raise
+
+    def cancel(self, name: str) -> bool:
+        """Delete a job with its pods; False where there is none. What it saved stays in the bucket."""
+        return self._cluster.delete(f"{self._jobsets}/{name}")
+
+    def status(self, name: str) -> Status | None:
+        """One job's; None where there is none."""
+        return next((one for one in self.all() if one.name == name), None)
+
+    def all(self) -> Sequence[Status]:
+        """The oldest first."""
+        space = self._team.namespace
+        workloads = {
+            owner["uid"]: one
+            for one in self._cluster.items(f"/apis/{KUEUE}/namespaces/{space}/workloads")
+            for owner in one["metadata"].get("ownerReferences", ())
+        }
+        pods: dict[str, list[Mapping[str, Any]]] = {}
+        for pod in self._pods(_LABEL):
+            pods.setdefault(pod["metadata"]["labels"][_LABEL], []).append(pod)
+        waiting = self._positions()
+        found = [
+            _status(
+                one, workloads.get(one["metadata"]["uid"], {}), pods.get(one["metadata"]["name"], []), waiting
+            )
+            for one in self._cluster.items(self._jobsets)
+        ]
+        return sorted(found, key=lambda one: (one.created, one.name))
+
+    def _positions(self) -> Mapping[str, int]:
+        """Place in the whole queue by workload, from 1."""
+        answer = self._cluster.get(f"{_VISIBLE}/{self._queue}/pendingworkloads") or {}
+        return {
+            one["metadata"]["name"]: one.get("positionInClusterQueue", 0) + 1
+            for one in answer.get("items") or ()
+        }
+
+    def _pods(self, of: str) -> Iterator[Mapping[str, Any]]:
+        """The workers' pods of jobs that a selector names."""
+        query = {"labelSelector": f"{of},{_PART}={SLICE}"}
+        yield from self._cluster.items(f"/api/v1/namespaces/{self._team.namespace}/pods", query)
+
+    def worker(self, name: str, number: int) -> str | None:
+        """The newest pod of a worker, counted over all slices; None while there is none."""
+        found = [one["metadata"] for one in self._pods(f"{_LABEL}={name}") if _worker(one) == number]
+        newest = max(found, key=lambda meta: str(meta["creationTimestamp"]), default=None)
+        return None if newest is None else str(newest["name"])
+
+    def failed(self, name: str) -> tuple[int, str, int] | None:
+        """Worker, pod and exit status of whichever failed first; None where no pod is left that did.
+
+        The others are ended for its sake, by SIGTERM, and most of their pods are deleted.
+        """
+        found = []
+        for pod in self._pods(f"{_LABEL}={name}"):
+            for one in pod.get("status", {}).get("containerStatuses", ()):
+                ended = one.get("state", {}).get("terminated", {})
+                if one["name"] == "worker" and (code := ended.get("exitCode", 0)):
+                    when = ended.get("finishedAt") or ""
+                    found.append((code in DISRUPTED, when, _worker(pod), pod["metadata"]["name"], code))
+        return min(found)[2:] if found else None
+
+    def log(self, pod: str, since: str = "", lines: int | None = None) -> Iterator[tuple[str, str]]:
+        """Timestamp and text of what a pod's worker printed after `since`; nothing while it hasn't begun."""
+        query = {"container": "worker", "timestamps": "true"}
+        if since:
+            query["sinceTime"] = f"{since.partition('.')[0].rstrip('Z')}Z"
+        if lines is not None:
+            query["tailLines"] = str(lines)
+        try:
+            text = self._cluster.text(f"/api/v1/namespaces/{self._team.namespace}/pods/{pod}/log", query)
+        except RequestError as error:
+            if error.failure.kind in (Kind.MISSING, Kind.INVALID):  # gone, or still being created
+                return
+            raise
+        for line in text.splitlines():
+            if (found := _STAMP.fullmatch(line)) and found[1] > since:
+                yield found[1], found[2]
+
+
+def _worker(pod: Mapping[str, Any]) -> int:
+    """Which worker a pod is, counted over all slices: those of the first slice come first."""
+    notes = pod["metadata"].get("annotations", {})
+    job = int(notes.get("jobset.sigs.k8s.io/job-index", 0))
+    hosts = next((e["value"] for e in pod["spec"]["containers"][0]["env"] if e["name"] == "JOB_HOSTS"), "1")
+    return job * int(hosts) + int(notes.get("batch.kubernetes.io/job-completion-index", 0))
+
+
+def _held(pod: Mapping[str, Any]) -> str:
+    """What keeps a pod from running, as the scheduler or its node says; empty where nothing does."""
+    status = pod.get("status", {})
+    if status.get("phase") != "Pending":
+        return ""
+    for one in status.get("conditions", ()):
+        if one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable":
+            return f"{pod['metadata']['name']} isn't scheduled: {one.get('message', '').partition('. ')[0]}"
+    for one in status.get("containerStatuses", ()):
+        waiting = one.get("state", {}).get("waiting", {})
+        if waiting.get("message"):
+            return f"{pod['metadata']['name']}: {waiting['reason']}: {waiting['message']}"
+    return str(status.get("message", ""))
+
+
+def _status(
+    one: Mapping[str, Any],
+    workload: Mapping[str, Any],
+    pods: Sequence[Mapping[str, Any]],
+    waiting: Mapping[str, int],
+) -> Status:
+    meta, status = one["metadata"], one.get("status", {})
+    conditions = {c["type"]: c for c in workload.get("status", {}).get("conditions", ())}
+    ended = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
+    # Workers may end at times of their own.
+    running = sum(pod.get("status", {}).get("phase") in ("Running", "Succeeded") for pod in pods)
+    hosts = sum(
+        each["replicas"] * each["template"]["spec"].get("parallelism", 1)
+        for each in one["spec"]["replicatedJobs"]
+        if each["name"] == SLICE
+    )
+    why = ""
+    if terminal := status.get("terminalState", ""):
+        state = COMPLETED if terminal == "Completed" else FAILED
+        why = "" if state == COMPLETED else ended.get("Failed", {}).get("message", "")
+    elif conditions.get("Admitted", {}).get("status") != "True":
+        state = QUEUED
+        why = _OF_CPU.sub("", conditions.get("QuotaReserved", {}).get("message", ""))
+    else:
+        state = RUNNING if running == hosts else STARTING
+        why = "" if state == RUNNING else next(filter(None, map(_held, pods)), "")
+    return Status(
+        name=meta["name"],
+        state=state,
+        why=why,
+        priority=meta.get("labels", {}).get("kueue.x-k8s.io/priority-class", ""),
+        hosts=hosts,
+        running=running,
+        created=meta["creationTimestamp"],
+        position=waiting.get(workload.get("metadata", {}).get("name", "")) if state == QUEUED else None,
+        restarts=status.get("restarts", 0),
+        counted=status.get("restartsCountTowardsMax", 0),
+        admitted_s=_seconds(conditions.get("Admitted"), ended.get("Completed") or ended.get("Failed")),
+    )
+
+
+def _seconds(begun: Mapping[str, Any] | None, ended: Mapping[str, Any] | None) -> float | None:
+    """From one condition to another; None where one of them isn't there."""
+    stamps = [one.get("lastTransitionTime") for one in (begun, ended) if one]
+    if len(stamps) < 2 or None in stamps:
+        return None
+    first, last = (datetime.fromisoformat(str(stamp)) for stamp in stamps)
+    return max(0.0, (last - first).total_seconds())

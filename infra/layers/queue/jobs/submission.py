@@ -1,0 +1,328 @@
+"""From words to a job: `--slice v6e-16 -- train tiny.toml`, checked against the pools of the settings."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from infra.catalog import CATALOG
+from infra.core.layer import up_command
+from infra.errors import InfraError, Problem, listed
+from infra.layers.data.names import disk_name
+from infra.layers.data.settings import DataSettings
+from infra.layers.gke import pools
+from infra.layers.gke.pools import Pool
+from infra.layers.gke.settings import GkeSettings
+from infra.layers.queue.jobs.jobset import Claim, Job
+from infra.layers.queue.kueue import PRIORITIES, Team, flavor
+from infra.layers.queue.namespace import CHECKPOINTS, data_claim
+from infra.layers.queue.settings import QueueSettings
+from infra.layers.queue.team import cluster, teams
+from infra.layers.storage.names import steps_bucket
+from infra.layers.storage.settings import StorageSettings
+from infra.prices import row as prices_row
+from infra.settings import commands, rules
+from infra.settings.schema import Settings
+from infra.slices.settings import TpuSettings
+
+MOUNT, DATA_MOUNT = "/mnt/checkpoints", "/mnt/data"
+_NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_MOST_SLICES = 1024
+
+
+class SubmissionError(InfraError):
+    """All that is wrong with what was asked for."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for; empty where they leave the choice to the settings.
+
+    Attributes:
+        program: as the `run` of a slice: a command of the workload, or a program.
+        size: accelerator type or topology of a slice.
+        pool: first part of the name of node pools, as in gke:tpuPools.
+    """
+
+    team: str
+    program: Sequence[str]
+    name: str = ""
+    size: str = ""
+    slices: int = 1
+    pool: str = ""
+    zone: str = ""
+    priority: str = "medium"
+    image: str = ""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job, with the pools that it may run on and what it costs an hour; None where unknown."""
+
+    job: Job
+    pools: Sequence[Pool]
+    hourly: float | None
+
+    @property
+    def reason(self) -> str:
+        """The choice of pools in words."""
+        one = self.pools[0]
+        same = {pool.zone for pool in self.pools}
+        return (
+            f"{self.job.slices} x {one.kind.name} ({one.kind.topology}, {one.nodes} hosts of "
+            f"{one.machine.name}) in {', '.join(sorted(same))}: {len(self.pools)} such pools"
+        )
+
+
+def submission(settings: Settings, asked: Request) -> Submission:
+    """The job. Raises SubmissionError with all problems."""
+    problems = [*_people(settings, asked), *_program(settings, asked)]
+    fitting = _fitting(settings, asked, problems)
+    if problems:
+        raise SubmissionError(listed("the job", problems))
+    team = next(one for one in teams(settings) if one.name == asked.team)
+    first = fitting[0]
+    zones = sorted({pool.zone for pool in fitting})
+    selector = {"topology.kubernetes.io/zone": zones[0]} if len(zones) == 1 else {}
+    if asked.pool:  # one item of gke:tpuPools, whose node pools are alike
+        selector = {**flavor(first.outputs()).labels, **selector}
+    claims = {MOUNT: Claim(CHECKPOINTS)}
+    if disk := disk_name(settings, zones[0]):
+        claims[DATA_MOUNT] = Claim(data_claim(disk), read_only=True)
+    name = asked.name or _default_name(asked.program)
+    job = Job(
+        name=name,
+        team=team,
+        image=asked.image or str(settings[QueueSettings].image),
+        command=_command(settings, observed(settings, asked.program, team.namespace)),
+        topology=first.kind.topology,
+        hosts=first.nodes,
+        chips_per_host=first.machine.chips,
+        slices=asked.slices,
+        account=settings[GkeSettings].kubernetes_account,
+        priority=asked.priority,
+        environment=_environment(settings, f"{team.namespace}-{name}", first),
+        selector=selector,
+        claims=claims,
+        scales=first.scales,
+        restarts=settings[QueueSettings].restarts,
+        cluster=cluster(settings),
+    )
+    dearest = prices_row.total([pool.hourly for pool in fitting]) and max(
+        pool.hourly or 0 for pool in fitting
+    )
+    return Submission(job, fitting, None if dearest is None else asked.slices * dearest)
+
+
+def _people(settings: Settings, asked: Request) -> Iterator[Problem]:
+    known = [team.name for team in teams(settings)]
+    if asked.team not in known:
+        near = difflib.get_close_matches(asked.team, known, 1)
+        up = up_command("queue", settings.environment)
+        fix = f"perhaps {near[0]}" if near else f"add it to queue:teams, then {up}"
+        yield Problem("TEAM", f'"{asked.team}"', f"one of queue:teams: {', '.join(known) or 'none'}", fix)
+    if asked.priority not in PRIORITIES:
+        yield Problem(
+            "--priority", f'"{asked.priority}"', f"one of {', '.join(PRIORITIES)}", "write one of these"
+        )
+    name = asked.name or _default_name(asked.program)
+    if not _NAME.fullmatch(name):
+        yield Problem(
+            "--name", f'"{name}"',
+            "1 to 40 lowercase letters, digits and hyphens, first a letter, last no hyphen",
+            "write --name NAME",
+        )  # fmt: skip
+
+
+def _program(settings: Settings, asked: Request) -> Iterator[Problem]:
+    run = shlex.join(asked.program)
+    if not commands.can_start(run):
+        yield Problem(
+            "-- PROGRAM", f'"{run}"',
+            f"a command of the workload ({', '.join(commands.COMMANDS)}), a path, or one of "
+            f"{', '.join(commands.PROGRAMS)}",
+            "write e.g. -- train tiny.toml",
+        )  # fmt: skip
+    else:
+        yield from _command_line(settings, run)
+    image = asked.image or settings[QueueSettings].image
+    if not image:
+        fix = "add queue:image, or write --image HOST/PATH@sha256:…"
+        yield Problem("--image", "nothing", "a job runs in an image", fix)
+    elif not rules.DIGEST.ok(image):
+        yield Problem("--image", f'"{image}"', rules.DIGEST.text, rules.DIGEST.fix)
+    if settings[QueueSettings].install == "bundle" and not settings[TpuSettings].bundle:
+        fix = f"tpu publish {settings.environment}, or queue:install: image"
+        yield Problem("tpu:bundle", "nothing", "pods install the bundle that hosts install", fix)
+
+
+def _command_line(settings: Settings, run: str) -> Iterator[Problem]:
+    """What a worker would find once the job has its slice: a wrong option, a config that isn't there."""
+    try:
+        commands.training(run)
+    except ValueError as error:
+        fix = "write e.g. -- train tiny.toml --name first; what `tpu job` takes stands before --"
+        yield Problem("-- PROGRAM", f'"{run}"', str(error), fix)
+        return
+    by_pods = settings[QueueSettings].install == "bundle" and not settings[TpuSettings].code
+    if by_pods and (file := commands.own_file(run)):
+        packaged = commands.PACKAGED.get(commands.split(run)[0], [])
+        near = difflib.get_close_matches(file, packaged, 1)
+        fix = f"perhaps {near[0]}" if near else f"tpu:code: and the folder of {file}, then tpu publish"
+        rule = f"the bundle has no {file}" + (f"; it has {', '.join(packaged)}" if packaged else "")
+        yield Problem("-- PROGRAM", f'"{run}" without tpu:code', rule, fix)
+
+
+def _fitting(settings: Settings, asked: Request, problems: list[Problem]) -> list[Pool]:
+    """The pools that the job may run on: of one size and machine, as many as it has slices."""
+    every = pools.pools(settings)
+    if not every:
+        fix = f"add one, then {up_command('gke', settings.environment)}, then infra/layers/queue"
+        problems.append(Problem("gke:tpuPools", "no pool", "jobs run on node pools", fix))
+        return []
+    found = [
+        pool
+        for pool in every
+        if asked.size in ("", pool.kind.name, pool.kind.topology)
+        and asked.pool in ("", pool.group)
+        and asked.zone in ("", pool.zone)
+    ]
+    if not found:
+        problems.append(_no_pool(every, asked))
+        return []
+    shapes = {(pool.kind.name, pool.machine.name): pool for pool in found}
+    if len(shapes) > 1:
+        sizes = ", ".join(f"{pool.kind.name} ({pool.group})" for pool in shapes.values())
+        several = len({pool.kind.name for pool in found}) > 1
+        fix = f"write e.g. --pool {found[0].group}" + (
+            f", or --slice {found[0].kind.name}" if several else ""
+        )
+        problems.append(
+            Problem("--slice", "several that fit", f"a job has slices of one size and machine: {sizes}", fix)
+        )
+    elif len({pool.scales for pool in found}) > 1:
+        groups = ", ".join(dict.fromkeys(pool.group for pool in found))
+        rule = f"pools that scale take jobs of their own, since their nodes aren't there yet: {groups}"
+        problems.append(Problem("--pool", "nothing", rule, f"write e.g. --pool {found[0].group}"))
+    if asked.program[:1] == ["extract"] and found[0].nodes > 1:
+        rule = f"a host extracts alone, on its own chips, and {found[0].kind.name} has {found[0].nodes} hosts"
+        fix = "a pool of one host in gke:tpuPools, up to v6e-8; with --slices as many as there are streams"
+        problems.append(Problem("--slice", found[0].kind.name, rule, fix))
+    zones = sorted({pool.zone for pool in found})
+    if len(zones) > 1 and _has_data(settings):
+        fix = f"write e.g. --zone {zones[0]}"
+        problems.append(
+            Problem(
+                "--zone", "nothing", f"the data's disk is in the zone of the job: {', '.join(zones)}", fix
+            )
+        )
+    if not 1 <= asked.slices <= _MOST_SLICES:
+        problems.append(Problem("--slices", str(asked.slices), f"1 to {_MOST_SLICES}", "write such a number"))
+    most = max(sum(_kind(pool) == kind for pool in found) for kind in {_kind(pool) for pool in found})
+    if asked.slices > most:
+        rule = f"the slices of a job are pools of one kind, in one zone: {most} at most"
+        fix = f"--slices {most}, or a larger count in gke:tpuPools"
+        problems.append(Problem("--slices", str(asked.slices), rule, fix))
+    return found
+
+
+def _kind(pool: Pool) -> tuple[str, str, str, str]:
+    return pool.kind.name, pool.machine.name, pool.provisioning, pool.zone
+
+
+def _no_pool(every: Sequence[Pool], asked: Request) -> Problem:
+    known = dict.fromkeys(f"{pool.kind.name} ({pool.group}, {pool.zone})" for pool in every)
+    given = {"--slice": asked.size, "--pool": asked.pool, "--zone": asked.zone}
+    words = {option: word for option, word in given.items() if word}
+    near = min(every, key=lambda pool: _distance(pool, asked))
+    fix = f"the nearest is --pool {near.group} ({near.kind.name}); or add such a pool to gke:tpuPools"
+    return Problem(
+        " ".join(words), '"' + " ".join(words.values()) + '"', f"the pools are {', '.join(known)}", fix
+    )
+
+
+def _distance(pool: Pool, asked: Request) -> tuple[float, ...]:
+    """How far a pool is from what was asked for: by name, then by chips, or by how the size is written."""
+    chips = next((kind.chips for kind in CATALOG.types if asked.size in (kind.name, kind.topology)), None)
+    by_size = -_alike(asked.size, pool.kind.name) if chips is None else abs(pool.kind.chips - chips)
+    return -_alike(asked.pool, pool.group), by_size, pool.kind.chips
+
+
+def _alike(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def _has_data(settings: Settings) -> bool:
+    data = settings.get(DataSettings)
+    return data is not None and data.snapshot is not None
+
+
+def _default_name(program: Sequence[str]) -> str:
+    """ "train tiny.toml" → "train-tiny"."""
+    words = [
+        re.sub(r"\.\w+$", "", word.rpartition("/")[2]) for word in program[:2] if not word.startswith("-")
+    ]
+    return re.sub("[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")[:40].strip("-")
+
+
+def _command(settings: Settings, program: Sequence[str]) -> list[str]:
+    """What a container starts: the program at its place, behind the bundle's installation."""
+    own = ["workload", *program] if program[0] in commands.COMMANDS else list(program)
+    if settings[QueueSettings].install == "image":
+        return ["workload", "launch", "--", *own]
+    loader = resources.files("infra.layers.queue.jobs").joinpath("loader.sh").read_text("utf-8")
+    return ["bash", "-c", loader, "job", *own]
+
+
+def _environment(settings: Settings, name: str, pool: Pool) -> Mapping[str, str]:
+    """What a program finds, as on a TPU VM (docs/code.md)."""
+    found = {
+        "TPU_NAME": name,
+        "ACCELERATOR_TYPE": pool.kind.name,
+        "CHECKPOINT_BUCKET": settings[StorageSettings].bucket_name,
+        "CHECKPOINT_DIR": MOUNT,
+        "STEPS_BUCKET": steps_bucket(settings),
+    }
+    if _has_data(settings):
+        found["DATA_DIR"] = DATA_MOUNT
+    if settings[QueueSettings].install == "bundle":
+        found["TPU_BUNDLE"] = str(settings[TpuSettings].bundle)
+    return found
+
+
+def observed(settings: Settings, program: Sequence[str], experiment: str) -> Sequence[str]:
+    """A program; one that trains in the bucket uploads its curves, if the settings say so.
+
+    What the program itself says comes later, and counts.
+    """
+    board = settings[StorageSettings].tensorboard
+    if not (board and run_of(program)):
+        return program
+    first, *rest = program
+    return [first, *f"--set observe.tensorboard={board} --set observe.experiment={experiment}".split(), *rest]
+
+
+def run_of(program: Sequence[str]) -> str:
+    """The run in the bucket that a program trains; empty where it trains none."""
+    try:
+        training = commands.training(shlex.join(program))
+    except ValueError:
+        return ""  # the trainer says what is wrong
+    return training.name if training and not training.folder else ""
+
+
+def curves(settings: Settings, run: str = "") -> str:
+    """Where TensorBoard finds the curves of a run, or of all (docs/architecture.md)."""
+    folder = f"gs://{settings[StorageSettings].bucket_name}/runs"
+    return f"{folder}/{run}/tensorboard" if run else folder
+
+
+def team_of(settings: Settings, name: str) -> Team:
+    """The team of that name. Raises SubmissionError."""
+    if problems := list(_people(settings, Request(name, ["train"]))):
+        raise SubmissionError(listed("the command", problems))
+    return next(one for one in teams(settings) if one.name == name)

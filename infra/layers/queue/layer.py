@@ -1,0 +1,57 @@
+"""Queue layer: JobSet and Kueue on the cluster, its pools as quota, and the teams that submit jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infra.core.layer import Layer, Rendered, deferred
+from infra.google.role import Role
+from infra.layers.queue import manifests
+from infra.layers.queue.cluster import KUBERNETES
+from infra.layers.queue.names import queue_role_id
+from infra.layers.queue.outputs import QueueOutputs, planned
+from infra.layers.queue.rules import RULES
+from infra.layers.queue.settings import QueueSettings
+
+if TYPE_CHECKING:
+    pass
+
+
+_ROLES = (
+    # Controllers, their rights and the teams': who grants rights on the cluster must hold all of them.
+    # https://cloud.google.com/kubernetes-engine/docs/how-to/iam
+    Role(
+        "roles/container.admin", "install JobSet and Kueue, and grant teams their rights",
+        ("container.clusters.connect", "container.customResourceDefinitions.create",
+         "container.deployments.create", "container.clusterRoles.bind", "container.clusterRoles.escalate",
+         "container.namespaces.create", "container.persistentVolumes.create",
+         "container.thirdPartyObjects.create"),
+    ),
+    Role(
+        "roles/iam.roleAdmin", "define what members of teams may do in the project",
+        ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
+    ),
+    Role(
+        "roles/resourcemanager.projectIamAdmin", "grant it to them",
+        ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
+    ),
+)  # fmt: skip
+
+LAYER = Layer(
+    name="queue",
+    reads=("storage", "gke"),
+    may_read=("data",),
+    after=("pipeline",),  # whose account may be a member of a team
+    settings=QueueSettings,
+    rules=RULES,
+    roles=_ROLES,
+    grants=lambda given: (f"projects/{given.project}/roles/{queue_role_id(given.environment)}",),
+    services=lambda _: ("container.googleapis.com",),
+    providers=KUBERNETES,
+    outputs=QueueOutputs,
+    planned=planned,
+    holds="jobs",
+    held_by="gke",
+    rendered=Rendered(read=manifests.files, hashes=manifests.HASHES, variable=manifests.FOLDER_VARIABLE),
+    program=deferred(f"{__package__}.program"),
+)

@@ -1,0 +1,121 @@
+"""The released manifests of JobSet and Kueue, with images by digest.
+
+tools/install.sh renders them with kustomize from the modules that tools/queue/go.mod names; the builder image
+(infra/layers/builds) brings them along. Others than tools/queue/manifests.sha256 has are refused. Their
+images are a test registry's, so the settings' stand in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.errors import InfraError
+from infra.layers.queue.kueue import Object
+from infra.settings.sources import ROOT
+
+_KINDS = "CustomResourceDefinition"
+# Their kinds must be there: what serves them, and who is asked about each object.
+_LAST = ("Deployment", "APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+
+
+FOLDER_VARIABLE = "TPU_QUEUE_MANIFESTS"
+"""The folder that they are in, where tools/install.sh has none: in the builder image."""
+HASHES = "tools/queue/manifests.sha256"
+
+
+def files() -> dict[str, bytes]:
+    """Every rendered file, by its name.
+
+    Raises:
+        InfraError: they aren't rendered yet, or are of other versions.
+    """
+    folder, fix = _folder()
+    found = {}
+    for line in (ROOT / HASHES).read_text(encoding="utf-8").splitlines():
+        expected, name = line.split()
+        try:
+            found[name] = (folder / name).read_bytes()
+        except OSError:
+            found[name] = b""
+        if hashlib.sha256(found[name]).hexdigest() != expected:
+            raise InfraError(
+                f"{name} isn't what {HASHES} has: the manifests of JobSet and Kueue are of other versions\n"
+                f"    fix: {fix}"
+            )
+    return found
+
+
+def _folder() -> tuple[Path, str]:
+    """Where they are, and what helps where they are wrong."""
+    if given := os.environ.get(FOLDER_VARIABLE):
+        return Path(given), "tpu builds render, build the image again, and write it as builds:image"
+    folder = _installed()
+    return folder, f"remove {folder}, then tools/setup.sh kubernetes"
+
+
+@cache
+def _installed() -> Path:
+    line = [str(ROOT / "tools" / "install.sh"), "--cached", "queue"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise InfraError(
+            "the manifests of JobSet and Kueue aren't here yet\n"
+            "    fix: tools/setup.sh kubernetes (about 10 minutes, once)"
+        )
+    return Path(done.stdout.strip())
+
+
+@cache
+def _documents(name: str) -> Sequence[Object]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return tuple(one for one in yaml.load_all(files()[f"{name}.yaml"], loader) if one)
+
+
+def stages(name: str, image: str) -> tuple[list[Object], ...]:
+    """The manifests of `jobset` or `kueue`, in four stages, each of which needs those before it.
+
+    The namespace; roles, settings and services; the kinds; what runs. The kinds are 2 MB of the state, which
+    Pulumi writes again after each object, so they come as late as they can.
+
+    Raises:
+        InfraError: they aren't rendered yet.
+    """
+    found: tuple[list[Object], ...] = ([], [], [], [])
+    for one in _documents(name):
+        kind = one["kind"]
+        stage = 0 if kind == "Namespace" else 2 if kind == _KINDS else 3 if kind in _LAST else 1
+        found[stage].append(_with_image(_bare(one) if kind == _KINDS else one, image))
+    return found
+
+
+def _bare(schema: Any) -> Any:
+    """A schema without its descriptions, three quarters of it: only `kubectl explain` shows them."""
+    if isinstance(schema, list):
+        return [_bare(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _bare(value) for key, value in schema.items() if not _is_description(key, value)}
+
+
+def _is_description(key: str, value: Any) -> bool:
+    return key == "description" and isinstance(value, str)  # a property of that name has a schema
+
+
+def _with_image(one: Object, image: str) -> Object:
+    if one["kind"] != "Deployment":
+        return one
+    spec = one["spec"]
+    pod = spec["template"]["spec"]
+    containers = [{**each, "image": image, "imagePullPolicy": "IfNotPresent"} for each in pod["containers"]]
+    return {
+        **one,
+        "spec": {**spec, "template": {**spec["template"], "spec": {**pod, "containers": containers}}},
+    }

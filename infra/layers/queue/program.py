@@ -1,0 +1,184 @@
+"""Declares the queue layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.core import names, upstream
+from infra.core.guard import JOBS, Living
+from infra.layers.data.names import disk_name
+from infra.layers.data.outputs import DataOutputs
+from infra.layers.gke.outputs import GkeOutputs
+from infra.layers.gke.settings import GkeSettings
+from infra.layers.queue import admission, kueue, manifests, namespace
+from infra.layers.queue.kueue import CLUSTER_QUEUE, Object, Team
+from infra.layers.queue.names import queue_role_id
+from infra.layers.queue.outputs import QueueOutputs
+from infra.layers.queue.ready import Ready
+from infra.layers.queue.settings import QueueSettings
+from infra.layers.queue.team import cluster as cluster_name
+from infra.layers.queue.team import planned_pools, teams
+from infra.layers.storage.outputs import StorageOutputs
+from infra.settings.schema import Settings
+from infra.slices import nodes
+
+_VOLUME = "PersistentVolume"
+# To find the cluster and reach its control plane; what people may do there, their namespace says.
+_CONNECT = ("container.clusters.connect", "container.clusters.get", "container.clusters.list")
+
+
+class Manifest(pulumi.CustomResource):
+    """An object of the cluster, as its manifest says."""
+
+    def __init__(self, one: Object, opts: pulumi.ResourceOptions):
+        version, kind, meta = one["apiVersion"], one["kind"], one["metadata"]
+        name = "-".join(filter(None, (kind, meta.get("namespace"), meta["name"])))
+        group = version if "/" in version else f"core/{version}"
+        super().__init__(f"kubernetes:{group}:{kind}", name, dict(one), opts)
+
+
+class Controller(pulumi.ComponentResource):
+    """JobSet or Kueue, from its released manifests; what runs comes behind `needs`."""
+
+    def __init__(
+        self, name: str, image: str, opts: pulumi.ResourceOptions, needs: Sequence[pulumi.Resource] = ()
+    ):
+        super().__init__("tpu:queue:Controller", name, None, opts)
+        self.objects: list[Manifest] = []
+        *first, last = manifests.stages(name, image)
+        for stage in first:
+            self._declare(stage, self.objects)
+        self._declare(last, [*self.objects, *needs])
+        self.register_outputs({})
+
+    def _declare(self, stage: Iterable[Object], needs: Sequence[pulumi.Resource]) -> None:
+        opts = pulumi.ResourceOptions(parent=self, depends_on=list(needs))
+        self.objects += [Manifest(one, opts) for one in stage]
+
+
+class ClusterQueue(pulumi.ComponentResource):
+    """The pools as quota that all teams share, and the priorities of jobs."""
+
+    def __init__(self, pools: Sequence[Mapping[str, Any]], strategy: str, opts: pulumi.ResourceOptions):
+        super().__init__("tpu:queue:ClusterQueue", CLUSTER_QUEUE, None, opts)
+        self.objects = _in_order(kueue.objects(pools, strategy), pulumi.ResourceOptions(parent=self))
+        self.register_outputs({})
+
+
+class Admission(pulumi.ComponentResource):
+    """What the API server refuses of JobSets."""
+
+    def __init__(self, objects: Iterable[Object], opts: pulumi.ResourceOptions):
+        super().__init__("tpu:queue:Admission", admission.NAME, None, opts)
+        self.objects = _in_order(objects, pulumi.ResourceOptions(parent=self))
+        self.register_outputs({})
+
+
+class TeamSpace(pulumi.ComponentResource):
+    """A team's namespace, with its queue, its rights and its volumes."""
+
+    def __init__(self, team: Team, objects: Iterable[Object], opts: pulumi.ResourceOptions):
+        super().__init__("tpu:queue:TeamSpace", team.name, None, opts)
+        first, *rest = objects
+        # Volumes go last: each is held by its claim, and a claim by the pods of jobs that have ended.
+        volumes = [
+            Manifest(one, pulumi.ResourceOptions(parent=self)) for one in rest if one["kind"] == _VOLUME
+        ]
+        space = Manifest(first, pulumi.ResourceOptions(parent=self, depends_on=volumes))
+        # The namespace takes all that is in it along.
+        inside = pulumi.ResourceOptions(parent=self, depends_on=[space], deleted_with=space)
+        self.objects = [*volumes, space, *(Manifest(one, inside) for one in rest if one["kind"] != _VOLUME)]
+        self.register_outputs({})
+
+
+class Members(pulumi.ComponentResource):
+    """Lets the teams' people reach the cluster, and do nothing there that their namespace doesn't say."""
+
+    def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
+        super().__init__("tpu:queue:Members", "members", None, opts)
+        project, role_id = settings.project, queue_role_id(settings.environment)
+        role = gcp.projects.IAMCustomRole(
+            "members",
+            role_id=role_id,
+            title="TPU queue",
+            description="Finds GKE clusters and reaches their control planes",
+            permissions=_CONNECT,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        after = pulumi.ResourceOptions(parent=self, depends_on=[role])
+        every = dict.fromkeys(member for team in settings[QueueSettings].teams for member in team.members)
+        for member in every:
+            gcp.projects.IAMMember(
+                member, project=project, role=f"projects/{project}/roles/{role_id}", member=member, opts=after
+            )
+        self.register_outputs({})
+
+
+def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> QueueOutputs:
+    """The controllers, the queue and the teams."""
+    desired, cluster = settings[QueueSettings], providers["kubernetes"]
+    # All that it reads, first: what isn't up is reported before anything is made.
+    gke = upstream.read(GkeOutputs, settings)
+    volumes = namespace.Volumes(upstream.read(StorageOutputs, settings).bucket_name, _disks(settings))
+    opts = pulumi.ResourceOptions(provider=cluster)
+    jobset = Controller("jobset", desired.jobset_image, opts)
+    # JobSet's webhooks are asked about every Deployment outside of its own namespace.
+    kueue_ = Controller("kueue", desired.kueue_image, opts, needs=jobset.objects)
+    controllers = [*jobset.objects, *kueue_.objects]
+    ready = Ready(settings.project, gke.endpoint, [desired.jobset_image, desired.kueue_image], controllers)
+    pools = _pools(settings)
+    after = pulumi.ResourceOptions(provider=cluster, depends_on=[ready, *controllers])
+    queue = ClusterQueue(pools, desired.queueing_strategy, after)
+    rules = Admission(admission.objects(pools, teams(settings), cluster_name(settings)), after)
+    after = pulumi.ResourceOptions(provider=cluster, depends_on=[*queue.objects, *rules.objects])
+    account = settings[GkeSettings].kubernetes_account
+    id_ = settings[GkeSettings].workload_account_id
+    google_account = names.account_email(settings, id_) if id_ else None
+    for team, one in zip(teams(settings), desired.teams, strict=True):
+        mine = namespace.objects(team, one.members, account, google_account, volumes)
+        space = TeamSpace(team, mine, after)
+        # A team that is taken out of the settings loses its namespace, with all that runs there.
+        labels: dict[str, pulumi.Input[str]] = dict(names.labels(settings.environment, "gke"))
+        Living(JOBS, settings.project, settings.environment, labels, space.objects, team.namespace)
+    Members(settings, pulumi.ResourceOptions(provider=providers["gcp"]))
+    commands = [
+        f"tpu job submit {settings.environment} {team.name} -- train tiny.toml --name {team.name}"
+        for team in teams(settings)
+    ]
+    return QueueOutputs(
+        cluster_queue=pulumi.Output.from_input(CLUSTER_QUEUE),
+        namespaces=pulumi.Output.from_input({team.name: team.namespace for team in teams(settings)}),
+        chips=pulumi.Output.from_input(sum(pool["chips"] for pool in pools)),
+        submit=pulumi.Output.from_input(commands),
+    )
+
+
+def _pools(settings: Settings) -> Sequence[Mapping[str, Any]]:
+    """The pools that exist; in a preview before there is a cluster, those that the settings ask for."""
+    exist = upstream.known(GkeOutputs, "pools")
+    if exist is None:
+        exist = planned_pools(settings)
+    return [{**pool, **{key: int(pool[key]) for key in ("hosts", "chips")}} for pool in exist]
+
+
+def _disks(settings: Settings) -> Sequence[namespace.Disk]:
+    """The data disk of each zone in use, with pools or without: pools come and go."""
+    known = {zone: disk for zone in nodes.zones(settings) if (disk := disk_name(settings, zone))}
+    if not known:
+        return ()
+    ids = upstream.read(DataOutputs, settings).disk_ids
+    return [namespace.Disk(zone, disk, ids[zone]) for zone, disk in known.items()]
+
+
+def _in_order(objects: Iterable[Object], opts: pulumi.ResourceOptions) -> list[Manifest]:
+    """Each behind the one before: they name one another."""
+    made: list[Manifest] = []
+    for one in objects:
+        made.append(
+            Manifest(one, pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=made[-1:])))
+        )
+    return made

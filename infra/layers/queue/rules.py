@@ -1,0 +1,135 @@
+"""Rules between the queue's settings, and with the cluster that it is on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from infra.catalog import region_of
+from infra.errors import Problem
+from infra.layers.data.settings import DataSettings
+from infra.layers.gke.settings import GkeSettings, of_kubernetes
+from infra.layers.queue.settings import QueueSettings
+from infra.layers.queue.team import planned_pools, teams
+from infra.layers.queue.versions import IMAGES
+from infra.layers.storage.settings import BOARD_ROLE, StorageSettings
+from infra.settings.schema import Relation, Settings
+from infra.slices import nodes
+
+_CONTROLLERS = ("kueue-system", "jobset-system")
+_TEAMS = ("queue:teams[].name", "queue:teams[].namespace")
+_POOLS = ("gke:tpuPools[].count", "gke:tpuPools[].acceleratorType", "gke:tpuPools[].topology")
+
+
+def _names(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    found = teams(settings)
+    for name, times in Counter(team.name for team in found).items():
+        if times > 1:
+            yield Problem(
+                "queue:teams", f'{times} teams called "{name}"', "each team has its own name", "rename one"
+            )
+    for space in dict.fromkeys(team.namespace for team in found):
+        sharing = [team.name for team in found if team.namespace == space]
+        if len(set(sharing)) > 1:
+            yield Problem(
+                "queue:teams", f'"{space}" as the namespace of {" and ".join(sharing)}',
+                "each team has a namespace of its own", "give one of them another",
+            )  # fmt: skip
+
+
+def _namespaces(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    known = settings[GkeSettings].namespaces
+    for team in teams(settings):
+        if team.namespace in _CONTROLLERS:
+            yield Problem(
+                "queue:teams", f'namespace "{team.namespace}" of {team.name}',
+                "this namespace is a controller's, and has its rights", "write one of the team's own",
+            )  # fmt: skip
+        elif of_kubernetes(team.namespace):
+            if team.namespace not in known:  # else gke's own rule names it
+                yield Problem(
+                    "queue:teams", f'namespace "{team.namespace}" of {team.name}',
+                    "this namespace belongs to Kubernetes", "write one of the team's own",
+                )  # fmt: skip
+        elif team.namespace not in known:
+            yield Problem(
+                "queue:teams", f'namespace "{team.namespace}" of {team.name}',
+                f"pods may use the buckets in gke:namespaces alone: {', '.join(known) or 'none'}",
+                f"add {team.namespace} to gke:namespaces",
+            )  # fmt: skip
+
+
+def _members(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings[GkeSettings].security_group:
+        return
+    for one in settings[QueueSettings].teams:
+        for member in one.members:
+            if member.startswith("group:"):
+                yield Problem(
+                    "queue:teams", f'"{member}" in {one.name}',
+                    "a cluster knows Google groups only through the one that gke:securityGroup names, whose "
+                    "members they are",
+                    "add gke:securityGroup: gke-security-groups@YOUR-DOMAIN, or name users",
+                )  # fmt: skip
+
+
+def _chips(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    asked, found = settings[QueueSettings].chips, planned_pools(settings)
+    have = sum(pool["chips"] for pool in found)
+    if asked is not None and asked != have:
+        yield Problem(
+            "queue:chips", str(asked),
+            f"the queue's quota is what all node pools have: {have} chips in {len(found)}",
+            f"write {have}, remove it, or change gke:tpuPools",
+        )  # fmt: skip
+
+
+def _data(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    data = settings.get(DataSettings)
+    if data is None or data.snapshot is None:
+        return
+    has, known, gke = nodes.zones(settings), nodes.known_zones(settings), settings[GkeSettings]
+    home = gke.region or settings[StorageSettings].location
+    for number, pool in enumerate(gke.tpu_pools):
+        zone = pool.zone
+        if not pool.count or zone in has or zone not in known or region_of(zone) != home:
+            continue  # gke's own rule names a zone that the cluster can't have
+        yield Problem(
+            f"gke:tpuPools[{number}].zone", f'"{zone}"',
+            "jobs read the data from a disk in their zone, and there is none",
+            f"add {zone} to tpu:zones",
+        )  # fmt: skip
+
+
+def _versions(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings[QueueSettings]
+    for name, image in (("kueue", desired.kueue_image), ("jobset", desired.jobset_image)):
+        tag = IMAGES[name].rpartition(":")[2]
+        found = image.partition("@")[0].rpartition(":")[2]
+        if found != tag:
+            yield Problem(
+                f"queue:{name}Image", f'"{image}"',
+                f"the manifests are those of {tag}, and an image says its version in its tag",
+                f"write {IMAGES[name]}@sha256:…, or your mirror of it",
+            )  # fmt: skip
+
+
+def _tensorboard(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    board = settings[StorageSettings].tensorboard
+    if board and BOARD_ROLE not in settings[GkeSettings].workload_roles:
+        yield Problem(
+            "storage:tensorboard", f'"{board}"',
+            f"the account of the pods writes there, which needs {BOARD_ROLE} on the project",
+            f"add {BOARD_ROLE} to gke:workloadRoles",
+        )  # fmt: skip
+
+
+RULES: tuple[Relation, ...] = (
+    (_TEAMS, _names),
+    ((*_TEAMS, "gke:namespaces"), _namespaces),
+    (("queue:teams[].members", "gke:securityGroup"), _members),
+    (("queue:chips", *_POOLS), _chips),
+    (("gke:tpuPools[].zone", "tpu:zones", "data:snapshot"), _data),
+    (("storage:tensorboard", "gke:workloadRoles"), _tensorboard),
+    (("queue:kueueImage", "queue:jobsetImage"), _versions),
+)

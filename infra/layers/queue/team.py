@@ -1,0 +1,35 @@
+"""The teams of the settings, and the cluster and node pools that they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from infra.layers.queue.kueue import Team
+from infra.layers.queue.settings import QueueSettings
+from infra.settings.schema import Settings
+
+
+def planned_pools(settings: Settings) -> Sequence[Mapping[str, Any]]:
+    """What the gke layer will export as `pools`."""
+    found: Sequence[Mapping[str, Any]] = _planned(settings)["pools"]
+    return found
+
+
+def cluster(settings: Settings) -> str:
+    """Full name of the cluster: `projects/P/locations/L/clusters/C`."""
+    found = _planned(settings)
+    return f"projects/{settings.project}/locations/{found['location']}/clusters/{found['cluster_name']}"
+
+
+def _planned(settings: Settings) -> Mapping[str, Any]:
+    from infra.engine import layers  # here, because it imports this layer
+
+    gke = layers.named("gke")
+    assert gke is not None, "the queue layer reads it"
+    return gke.planned(settings)
+
+
+def teams(settings: Settings) -> tuple[Team, ...]:
+    """In the order of the settings."""
+    return tuple(Team(one.name, one.namespace or one.name) for one in settings[QueueSettings].teams)

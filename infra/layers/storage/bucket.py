@@ -1,0 +1,99 @@
+"""The buckets: their settings are the checkpoint bucket's, changed where another one differs."""
+
+from typing import Any
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.layers.storage.names import TOKENS
+from infra.layers.storage.settings import StorageSettings
+
+SECONDS_PER_DAY = 86400
+
+
+def _declared(
+    name: str, kept: StorageSettings, opts: pulumi.ResourceOptions, **more: Any
+) -> gcp.storage.Bucket:
+    """A private bucket that `destroy` refuses to remove."""
+    return gcp.storage.Bucket(
+        name,
+        name=name,
+        location=kept.location.upper(),  # as the API gives it back
+        storage_class=kept.storage_class,
+        uniform_bucket_level_access=True,
+        public_access_prevention="enforced",
+        force_destroy=False,
+        versioning=None if kept.hierarchical_namespace else {"enabled": kept.versioning},
+        soft_delete_policy={"retention_duration_seconds": kept.soft_delete_days * SECONDS_PER_DAY},
+        encryption={"default_kms_key_name": kept.kms_key} if kept.kms_key else None,
+        labels=kept.labels,
+        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(protect=True)),
+        **more,
+    )
+
+
+class ProtectedBucket(pulumi.ComponentResource):
+    """A private bucket that no `pulumi destroy` removes, and none of whose objects goes at once."""
+
+    bucket: gcp.storage.Bucket
+
+    def __init__(
+        self,
+        name: str,
+        kept: StorageSettings,
+        opts: pulumi.ResourceOptions | None = None,
+        *,
+        import_existing: bool = False,
+    ):
+        """`kept`: how it keeps its objects."""
+        super().__init__("tpu:storage:ProtectedBucket", name, None, opts)
+        # retain_on_delete: even unprotected, or removed from the program, the bucket stays and only leaves
+        # Pulumi's state. import_ is the way back; where it is in the state already, it changes nothing.
+        ours = pulumi.ResourceOptions(
+            parent=self, retain_on_delete=True, import_=name if import_existing else None
+        )
+        self.bucket = _declared(
+            name,
+            kept,
+            ours,
+            hierarchical_namespace={"enabled": True} if kept.hierarchical_namespace else None,
+            lifecycle_rules=_lifecycle(kept),
+        )
+        self.register_outputs({})
+
+
+class ControllerBucket(pulumi.ComponentResource):
+    """The fleet controller's own: what decides over slices lies where no host can write.
+
+    Nobody is granted it here, least of all the hosts' account. Versioning is off: the state is written anew
+    all the time. Once unprotected it goes, if it is empty, and a stack that comes back makes it anew.
+    """
+
+    bucket: gcp.storage.Bucket
+
+    def __init__(self, name: str, kept: StorageSettings, opts: pulumi.ResourceOptions | None = None):
+        super().__init__("tpu:storage:ControllerBucket", name, None, opts)
+        self.bucket = _declared(name, kept, pulumi.ResourceOptions(parent=self))
+        self.register_outputs({})
+
+
+def _lifecycle(kept: StorageSettings) -> list[gcp.storage.BucketLifecycleRuleArgsDict]:
+    unfinished: gcp.storage.BucketLifecycleRuleArgsDict = {
+        "action": {"type": "AbortIncompleteMultipartUpload"},
+        "condition": {"age": kept.unfinished_upload_days},
+    }
+    shards: gcp.storage.BucketLifecycleRuleArgsDict = {
+        "action": {"type": "Delete"},
+        "condition": {"age": kept.tokens_days, "matches_prefixes": [f"{TOKENS}/"]},
+    }
+    always = [unfinished, *([shards] if kept.tokens_days else [])]
+    if kept.hierarchical_namespace:
+        return always
+    # Without versioning, too: versions from before it was switched off would stay, and be billed.
+    # By time and not by number of newer versions: a checkpoint that the trainer deletes is never
+    # written again, so it never gets a newer version and would be kept, and billed.
+    noncurrent: gcp.storage.BucketLifecycleRuleArgsDict = {
+        "action": {"type": "Delete"},
+        "condition": {"days_since_noncurrent_time": kept.noncurrent_version_days, "with_state": "ARCHIVED"},
+    }
+    return [noncurrent, *always]

@@ -1,0 +1,118 @@
+"""The account that the fleet controller runs as, and all that it may do."""
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.google.role import ON_NODES
+from infra.layers.storage.names import (
+    controller_account_email,
+    controller_account_id,
+    controller_role_id,
+    service_account_id,
+)
+from infra.layers.storage.settings import StorageSettings
+from infra.settings.schema import Settings
+from infra.slices.names import BLOBS, MANIFESTS
+
+# What it lists in the checkpoint bucket: what boots and jobs report. What it reads there: whether the bundle
+# is published, with the start-up script (infra/layers/tpu/published.py), before it creates anything.
+LISTED, READ = ("boot/", "heartbeats/"), (MANIFESTS, BLOBS)
+
+# Who attaches an account to a machine needs the one, who impersonates it the other.
+USER_ROLES = ("roles/iam.serviceAccountUser", "roles/iam.serviceAccountTokenCreator")
+
+
+class ControllerAccount(pulumi.ComponentResource):
+    """A service account, a role with what it does, its grants, and who may run as it.
+
+    None of it is protected, so that it can be switched off: while members live, `destroy` is refused anyway
+    (infra/core/guard.py).
+    """
+
+    account: gcp.serviceaccount.Account
+
+    def __init__(
+        self,
+        settings: Settings,
+        checkpoints: gcp.storage.Bucket,
+        controllers: gcp.storage.Bucket,
+        hosts: gcp.serviceaccount.Account,
+        opts: pulumi.ResourceOptions | None = None,
+    ):
+        """`controllers` holds the controller's state; it starts nodes that run as `hosts`."""
+        account_id = str(settings[StorageSettings].controller_account_id)
+        super().__init__("tpu:storage:ControllerAccount", account_id, None, opts)
+        ours = pulumi.ResourceOptions(parent=self)
+        self.account = gcp.serviceaccount.Account(
+            account_id,
+            account_id=account_id,
+            display_name="Fleet controller",
+            description="Creates and deletes the members of TPU fleets",
+            opts=ours,
+        )
+        project, role_id = settings.project, controller_role_id(settings)
+        role = gcp.projects.IAMCustomRole(
+            f"{account_id}-role",
+            role_id=role_id,
+            title="TPU fleet controller",
+            description="Creates, reads, updates and deletes TPU nodes",
+            permissions=ON_NODES,
+            opts=ours,
+        )
+        # Written out instead of taken from the resources, so that a preview and a policy see who gets what.
+        member = f"serviceAccount:{controller_account_email(settings)}"
+        after = pulumi.ResourceOptions(parent=self, depends_on=[self.account, role, hosts])
+        gcp.projects.IAMMember(
+            f"{account_id}-nodes",
+            project=project,
+            role=f"projects/{project}/roles/{role_id}",
+            member=member,
+            opts=after,
+        )
+        gcp.serviceaccount.IAMMember(
+            f"{account_id}-hosts",
+            service_account_id=service_account_id(settings),
+            role="roles/iam.serviceAccountUser",
+            member=member,
+            opts=after,
+        )
+        gcp.storage.BucketIAMMember(
+            f"{account_id}-reports",
+            bucket=checkpoints.name,
+            role="roles/storage.objectViewer",
+            member=member,
+            condition={
+                "title": "reports and manifests",
+                "description": f"Lists {' and '.join(LISTED)}, reads {' and '.join(READ)}",
+                "expression": _reports(settings[StorageSettings].bucket_name),
+            },
+            opts=after,
+        )
+        gcp.storage.BucketIAMMember(
+            f"{account_id}-state",
+            bucket=controllers.name,
+            role="roles/storage.objectUser",
+            member=member,
+            opts=after,
+        )
+        for user in settings[StorageSettings].controller_account_users:
+            for user_role in USER_ROLES:
+                gcp.serviceaccount.IAMMember(
+                    f"{account_id}-{user_role.rpartition('.')[2]}-{user}",
+                    service_account_id=controller_account_id(settings),
+                    role=user_role,
+                    member=user,
+                    opts=after,
+                )
+        self.register_outputs({})
+
+
+def _reports(bucket: str) -> str:
+    """A listing is asked of the bucket, whose name says no prefix: that is an attribute of the request.
+
+    https://cloud.google.com/iam/docs/conditions-attribute-reference
+    """
+    listing = 'api.getAttribute("storage.googleapis.com/objectListPrefix", "")'
+    objects = f"projects/_/buckets/{bucket}/objects"
+    read = [f'resource.name.startsWith("{objects}/{prefix}")' for prefix in READ]
+    return " || ".join([*read, *(f'{listing}.startsWith("{prefix}")' for prefix in LISTED)])

@@ -1,0 +1,124 @@
+"""Storage layer: the checkpoint bucket, the hosts' account, and what the project must have enabled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from infra.core.layer import Layer, deferred
+from infra.core.providers import GOOGLE
+from infra.google.role import Role
+from infra.layers.storage.names import (
+    controller_account_id,
+    service_account_id,
+)
+from infra.layers.storage.outputs import StorageOutputs, planned
+from infra.layers.storage.rules import RULES
+from infra.layers.storage.settings import StorageSettings
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from infra.prices.row import Rate, Row
+
+
+def _services(settings: Settings) -> Iterator[str]:
+    desired = settings[StorageSettings]
+    for one in ("cloudresourcemanager", "iam", "logging", "monitoring", "storage"):
+        yield f"{one}.googleapis.com"
+    if desired.kms_key or desired.state_key_ring:
+        yield "cloudkms.googleapis.com"
+    if desired.tensorboard:
+        yield "aiplatform.googleapis.com"
+    if desired.controller_account_id:
+        yield "iamcredentials.googleapis.com"
+
+
+def _at_google(settings: Settings) -> dict[str, str]:
+    bucket = settings[StorageSettings].bucket_name
+    accounts = [service_account_id(settings)]
+    if settings[StorageSettings].controller_account_id:
+        accounts.append(controller_account_id(settings))
+    return {
+        bucket: f"https://storage.googleapis.com/storage/v1/b/{bucket}",
+        **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
+    }
+
+
+def _prices(settings: Settings) -> Iterable[Row]:
+    from infra.prices import row as prices_row  # here, because it imports the layers
+
+    desired = settings[StorageSettings]
+    if desired.state_key_ring:
+        # Each rotation leaves the earlier version active, and billed.
+        yield prices_row.row("key of Pulumi's secrets, first version", desired.location, ("kms.key", 1))
+
+
+def _rates(settings: Settings) -> Iterable[Rate]:
+    from infra.prices import row as prices_row
+
+    desired = settings[StorageSettings]
+    used = ["storage.standard", "storage.class-a", "storage.class-b", "logging"]
+    if desired.storage_class != "STANDARD":
+        kind = desired.storage_class.lower()
+        used += [f"storage.{kind}", f"storage.retrieval.{kind}"]
+    if desired.tensorboard:
+        used.append("tensorboard")
+    if desired.allow_cross_region:
+        used.append("traffic.regions")
+    if desired.kms_key or desired.state_key_ring:
+        used.append("kms.operations")
+    return [prices_row.rate(id_, desired.location) for id_ in used]
+
+
+_ROLES = (
+    Role(
+        "roles/serviceusage.serviceUsageAdmin", "enable the APIs",
+        ("serviceusage.services.enable", "serviceusage.services.get", "serviceusage.services.list"),
+    ),
+    Role(
+        "roles/storage.admin", "create the buckets and say who uses them",
+        ("storage.buckets.create", "storage.buckets.get", "storage.buckets.getIamPolicy",
+         "storage.buckets.setIamPolicy", "storage.buckets.update", "storage.buckets.delete"),
+    ),
+    Role(
+        "roles/iam.serviceAccountAdmin", "create the hosts' account and say who uses it",
+        ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
+         "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete", "iam.serviceAccounts.list"),
+    ),
+    Role(
+        "roles/resourcemanager.projectIamAdmin", "let the hosts' account write logs and metrics",
+        ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
+    ),
+    Role(
+        "roles/iam.roleAdmin", "define the controller's role",
+        ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
+        setting="controller_account_id",
+    ),
+    Role(
+        "roles/cloudkms.admin", "create the key of Pulumi's state",
+        ("cloudkms.keyRings.create", "cloudkms.keyRings.get", "cloudkms.cryptoKeys.create",
+         "cloudkms.cryptoKeys.get", "cloudkms.cryptoKeys.update"),
+        setting="state_key_ring",
+    ),
+    Role(
+        "roles/cloudkms.admin", "say who uses it",
+        ("cloudkms.cryptoKeys.getIamPolicy", "cloudkms.cryptoKeys.setIamPolicy"),
+        setting="state_users",
+    ),
+)  # fmt: skip
+
+LAYER = Layer(
+    name="storage",
+    always_on=True,
+    settings=StorageSettings,
+    rules=RULES,
+    roles=_ROLES,
+    services=_services,
+    providers=GOOGLE,
+    outputs=StorageOutputs,
+    planned=planned,
+    prices=_prices,
+    rates=_rates,
+    at_google=_at_google,
+    program=deferred(f"{__package__}.program"),
+)

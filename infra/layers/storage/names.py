@@ -1,0 +1,55 @@
+"""Names and ids that the storage layer owns and other layers read."""
+
+from __future__ import annotations
+
+from infra.core.names import account_email, fitted
+from infra.layers.storage.settings import StorageSettings
+from infra.settings.schema import Settings
+
+# Folder of the checkpoint bucket for shards of text.
+TOKENS = "tokens"
+
+
+STATE_KEY = "pulumi-secrets"
+
+
+def service_account_email(settings: Settings) -> str:
+    """Address of the account that the hosts run as."""
+    return account_email(settings, settings[StorageSettings].service_account_id)
+
+
+def service_account_id(settings: Settings) -> str:
+    """Full id of that account, as its own IAM policy takes it."""
+    return f"projects/{settings.project}/serviceAccounts/{service_account_email(settings)}"
+
+
+def controller_account_email(settings: Settings) -> str:
+    """Address of the account that the fleet controller runs as, where there is one."""
+    return account_email(settings, settings[StorageSettings].controller_account_id)
+
+
+def controller_account_id(settings: Settings) -> str:
+    """Full id of that account, as its own IAM policy takes it."""
+    return f"projects/{settings.project}/serviceAccounts/{controller_account_email(settings)}"
+
+
+def controller_role_id(settings: Settings) -> str:
+    """What the project calls the role of that account: an id of a role has no hyphens."""
+    return str(settings[StorageSettings].controller_account_id).replace("-", "_")
+
+
+def state_key_id(settings: Settings) -> str:
+    """Full id of the key of Pulumi's state, where there is one."""
+    storage = settings[StorageSettings]
+    ring = f"projects/{settings.project}/locations/{storage.location}/keyRings/{storage.state_key_ring}"
+    return f"{ring}/cryptoKeys/{STATE_KEY}"
+
+
+def controller_bucket(settings: Settings) -> str:
+    """Where the fleet controller keeps its state: a bucket that the hosts' account can't write."""
+    return fitted(f"{settings[StorageSettings].bucket_name}-fleet")
+
+
+def steps_bucket(settings: Settings) -> str:
+    """Where the checkpoints of running jobs are: without versions and soft delete."""
+    return fitted(f"{settings[StorageSettings].bucket_name}-steps")

@@ -1,0 +1,57 @@
+"""Declares the storage layer."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pulumi
+
+from infra.layers.storage.bucket import ControllerBucket, ProtectedBucket
+from infra.layers.storage.controller_account import ControllerAccount
+from infra.layers.storage.identity import TrainingIdentity
+from infra.layers.storage.names import controller_bucket, steps_bucket
+from infra.layers.storage.outputs import StorageOutputs
+from infra.layers.storage.services import ProjectServices
+from infra.layers.storage.settings import StorageSettings
+from infra.layers.storage.state import StateKey, StateUsers
+from infra.settings.schema import Settings
+
+# Pulumi writes a stack's state anew on each change; old ones are of use for days, not permanently.
+STATE_VERSION_DAYS = 90
+
+
+def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> StorageOutputs:
+    """The buckets, the account and the services."""
+    provider = providers["gcp"]
+    desired = settings[StorageSettings]
+    services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
+    opts = pulumi.ResourceOptions(provider=provider, depends_on=services.services)
+    plain = replace(desired, storage_class="STANDARD", versioning=False, hierarchical_namespace=False)
+    bucket = ProtectedBucket(desired.bucket_name, desired, opts, import_existing=desired.import_bucket).bucket
+    # Where running jobs save, every few minutes, and remove what is too old: kept for three weeks, that
+    # would be hundreds of terabytes. STANDARD, because other classes bill an object for a month at least.
+    gone = replace(plain, noncurrent_version_days=1, unfinished_upload_days=1, soft_delete_days=0)
+    steps = ProtectedBucket(
+        steps_bucket(settings), gone, opts, import_existing=desired.import_steps_bucket
+    ).bucket
+    identity = TrainingIdentity(settings, {"": bucket, "-steps": steps}, opts)
+    controllers = ControllerBucket(controller_bucket(settings), plain, opts).bucket
+    account = state = key = None
+    if desired.controller_account_id:
+        account = ControllerAccount(settings, bucket, controllers, identity.account, opts).account
+    if desired.state_bucket_name:
+        versioned = replace(plain, versioning=True, noncurrent_version_days=STATE_VERSION_DAYS)
+        state = ProtectedBucket(desired.state_bucket_name, versioned, opts).bucket
+    if desired.state_key_ring:
+        key = StateKey(settings, desired.state_key_ring, opts).key
+    if desired.state_users:
+        StateUsers(settings, state, key, opts)
+    return StorageOutputs(
+        bucket_name=bucket.name,
+        steps_bucket_name=steps.name,
+        service_account_email=identity.account.email,
+        controller_bucket_name=controllers.name,
+        controller_account_email=account.email if account else None,
+        state_backend=state.name.apply(lambda name: f"gs://{name}") if state else None,
+        secrets_provider=key.id.apply(lambda key_id: f"gcpkms://{key_id}") if key else None,
+        services=pulumi.Output.all(*(one.service for one in services.services)),
+    )

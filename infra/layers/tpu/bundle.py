@@ -1,0 +1,46 @@
+"""No slice is made whose bundle isn't in the bucket (infra/layers/tpu/published.py)."""
+
+import re
+from collections.abc import Collection
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.errors import BundleError
+from infra.layers.tpu.published import unpublished
+from infra.settings.schema import Settings
+
+# As words of their own: the object's name, which errors quote, is 64 hex digits and may hold a 404.
+_MISSING = re.compile(r"\b(404|notFound)\b|No such object")
+
+
+def require(
+    settings: Settings, bundles: Collection[str | None], bucket: str | None, provider: pulumi.ProviderResource
+) -> None:
+    """Refuse to continue without a published bundle in `bucket` (None: a preview before there is one).
+
+    A preview only says what is missing: it shows the plan before anything exists.
+    """
+    missing = unpublished(
+        settings, bundles, bucket or "", lambda name: bucket is None or _present(bucket, name, provider)
+    )
+    if missing is None:
+        return
+    problem = "\n    fix: ".join(missing)
+    if not pulumi.runtime.is_dry_run():
+        raise BundleError(problem)
+    pulumi.log.warn(problem)
+
+
+def _present(bucket: str, name: str, provider: pulumi.ProviderResource) -> bool:
+    """Whether an object is there. What can't be found out is an error, not a no."""
+    try:
+        found = gcp.storage.get_bucket_object(
+            bucket=bucket, name=name, opts=pulumi.InvokeOptions(provider=provider)
+        )
+    except Exception as error:  # the engine raises no narrower type
+        output = str(error)
+        if _MISSING.search(output):
+            return False
+        raise BundleError(f"gs://{bucket}/{name} can't be looked up: {output}") from error
+    return bool(found.self_link)

@@ -1,0 +1,53 @@
+"""TPU layer: the slices, and what a host does when it boots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from infra.core.layer import Layer, deferred
+from infra.core.providers import GOOGLE
+from infra.google.role import ACT_AS, TPU_ADMIN
+from infra.layers.tpu.outputs import TpuOutputs
+from infra.layers.tpu.rules import RULES
+from infra.settings.schema import Settings
+from infra.slices import nodes
+from infra.slices.names import node_id
+from infra.slices.rules import checked
+from infra.slices.settings import SliceSettings, TpuSettings
+
+if TYPE_CHECKING:
+    from infra.prices.row import Row
+
+
+def _prices(settings: Settings) -> Iterable[Row]:
+    from infra.slices import price as slices_price
+
+    return slices_price.rows(nodes.nodes(settings))
+
+
+def _at_google(settings: Settings) -> dict[str, str]:
+    """Slices that people name; members of fleets, of which there may be a thousand, are not in it."""
+    slices = (one for one in nodes.nodes(settings) if one.member is None)
+    ids = (node_id(settings.project, one.zone, one.name) for one in slices)
+    return {id_: f"https://tpu.googleapis.com/v2/{id_}" for id_ in ids}
+
+
+LAYER = Layer(
+    name="tpu",
+    reads=("storage", "network"),
+    may_read=("data",),
+    always_on=True,
+    settings=TpuSettings,
+    rules=RULES,
+    record_rules={SliceSettings: checked},
+    roles=(TPU_ADMIN, ACT_AS),
+    services=lambda _: ("tpu.googleapis.com",),
+    providers=GOOGLE,
+    outputs=TpuOutputs,
+    prices=_prices,
+    at_google=_at_google,
+    holds="members",
+    held_by="tpu",
+    program=deferred(f"{__package__}.program"),
+)

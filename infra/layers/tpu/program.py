@@ -1,0 +1,88 @@
+"""Declares the TPU layer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pulumi
+
+from infra.core import upstream
+from infra.layers.data.outputs import DataOutputs
+from infra.layers.data.settings import DataSettings
+from infra.layers.network.outputs import NetworkOutputs
+from infra.layers.storage.outputs import StorageOutputs
+from infra.layers.tpu import bundle
+from infra.layers.tpu.backend import Place
+from infra.layers.tpu.mark import StackMark
+from infra.layers.tpu.metadata import metadata
+from infra.layers.tpu.outputs import TpuOutputs
+from infra.layers.tpu.slice import TpuSlice
+from infra.settings.schema import Settings
+from infra.slices import preflight
+from infra.slices.nodes import Node, nodes
+from infra.slices.settings import TpuSettings
+
+
+def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> TpuOutputs:
+    """All slices."""
+    desired, provider = nodes(settings), providers["gcp"]
+    storage = upstream.read(StorageOutputs, settings)
+    bucket, steps = storage.bucket_name, storage.steps_bucket_name
+    for words in preflight.of(desired) if pulumi.runtime.is_dry_run() else ():
+        (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
+    if desired:
+        bundles = {node.bundle for node in desired}
+        bundle.require(settings, bundles, upstream.known(StorageOutputs, "bucket_name"), provider)
+    # All that it reads, first: what isn't up is reported before anything is made.
+    place_of = _places(settings, storage)
+    placed = [(node, place_of(node)) for node in desired if node.member is None]
+    mark = StackMark()
+    slices = []
+    for node, place in placed:
+        disk = place.data_disk_id
+        attributes = metadata(
+            settings,
+            node,
+            bucket=bucket,
+            steps_bucket=steps,
+            data_disk=disk and pulumi.Output.from_input(disk).apply(lambda id_: id_.rpartition("/")[2]),
+        )
+        slices.append(TpuSlice(node, place, attributes, opts=pulumi.ResourceOptions(provider=provider)))
+    published = settings[TpuSettings].bundle
+    return TpuOutputs(
+        slices=pulumi.Output.from_input([one.outputs(settings.project, bucket) for one in slices]),
+        fleets=pulumi.Output.from_input(_fleets(settings, desired)),
+        stack_id=mark.id,
+        bundle=pulumi.Output.from_input(published) if published else None,
+    )
+
+
+def _fleets(settings: Settings, wanted: Sequence[Node]) -> list[dict[str, Any]]:
+    """What Pulumi doesn't make, and who does."""
+    found = []
+    for one in settings[TpuSettings].slices:
+        members = [node for node in wanted if node.slice == one.name and node.member is not None]
+        if members:
+            command = f"tpu fleet create {settings.environment} --slice {one.name}"
+            zones = ", ".join(sorted({node.zone for node in members}))
+            what = f"{len(members)} x {members[0].kind.name} in {zones}"
+            pulumi.log.info(f"fleet {one.name}: {what} are not Pulumi's: `{command}` makes and keeps them")
+            found.append({"name": one.name, "count": len(members), "create": command})
+    return found
+
+
+def _places(settings: Settings, storage: StorageOutputs) -> Callable[[Node], Place]:
+    """What the layers before this one made for a node's zone."""
+    network = upstream.read(NetworkOutputs, settings)
+    data = settings.get(DataSettings)
+    disks = upstream.read(DataOutputs, settings) if data and data.snapshot else None
+
+    def place(node: Node) -> Place:
+        return Place(
+            network_id=network.network_id,
+            subnet_id=network.subnet_ids[node.region],
+            data_disk_id=None if disks is None else disks.disk_ids[node.zone],
+            service_account_email=storage.service_account_email,
+            secure_boot=settings[TpuSettings].secure_boot,
+        )
+
+    return place

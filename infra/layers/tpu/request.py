@@ -1,0 +1,67 @@
+"""A node as the TPU API takes it: the one place that says what a node is.
+
+`V2VmBackend` gives it to Pulumi for the slices that people name, `fleet` sends it for a fleet's members.
+https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes#Node
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from infra.layers.data.names import disk_id, disk_name
+from infra.layers.network.names import SLICE_TAG, network_id, subnet_id
+from infra.layers.storage.names import service_account_email, steps_bucket
+from infra.layers.storage.settings import StorageSettings
+from infra.layers.tpu.backend import Place
+from infra.layers.tpu.metadata import metadata
+from infra.settings.schema import GcpSettings, Settings
+from infra.slices.nodes import Node
+from infra.slices.settings import TpuSettings
+
+
+def request(
+    node: Node, place: Place, attributes: Mapping[str, Any], labels: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The body of nodes.create. Nobody reaches the hosts from outside; they run as the training account."""
+    body: dict[str, Any] = {
+        "acceleratorType": node.kind.name,
+        "runtimeVersion": node.runtime_version,
+        "description": f"{node.kind.name} ({node.kind.topology}), {node.kind.hosts} host(s)",
+        "networkConfig": {
+            "network": place.network_id,
+            "subnetwork": place.subnet_id,
+            "enableExternalIps": False,
+            "canIpForward": False,
+        },
+        "serviceAccount": {
+            "email": place.service_account_email,
+            "scope": ["https://www.googleapis.com/auth/cloud-platform"],  # IAM decides, not scopes
+        },
+        "shieldedInstanceConfig": {"enableSecureBoot": place.secure_boot},
+        "tags": [SLICE_TAG],
+        "labels": dict(labels),
+        "metadata": dict(attributes),
+    }
+    if place.data_disk_id:
+        body["dataDisks"] = [{"sourceDisk": place.data_disk_id, "mode": "READ_ONLY"}]
+    if node.spot or node.reserved:  # else on demand
+        body["schedulingConfig"] = {"preemptible": False, "spot": node.spot, "reserved": node.reserved}
+    return body
+
+
+def member_request(settings: Settings, node: Node, labels: Mapping[str, str]) -> dict[str, Any]:
+    """The body for a fleet's member. What other layers made has the ids that the settings give it."""
+    place = Place(
+        network_id=network_id(settings),
+        subnet_id=subnet_id(settings, node.region),
+        data_disk_id=disk_id(settings, node.zone),
+        service_account_email=service_account_email(settings),
+        secure_boot=settings[TpuSettings].secure_boot,
+    )
+    attributes = metadata(
+        settings,
+        node,
+        bucket=settings[StorageSettings].bucket_name,
+        steps_bucket=steps_bucket(settings),
+        data_disk=disk_name(settings, node.zone),
+    )
+    return request(node, place, attributes, {**settings[GcpSettings].default_labels, **labels})

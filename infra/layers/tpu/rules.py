@@ -1,0 +1,165 @@
+"""Rules between slices, and with the settings of what they stand on."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from infra.catalog import region_of
+from infra.errors import Problem
+from infra.layers.storage.settings import StorageSettings
+from infra.settings import commands
+from infra.settings.schema import FleetSettings, Relation, Settings
+from infra.slices import nodes
+from infra.slices.paths import HOSTS
+from infra.slices.settings import TpuSettings
+
+_SHORTEST_WAIT_S = 180  # systemd gives a job up that starts more than 20 times an hour
+_MOST_WORKERS = 4096  # workload.train.cluster
+
+
+def _location(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    location = settings[StorageSettings].location
+    if settings[StorageSettings].allow_cross_region:
+        return
+    homes = {region_of(zone) for one in settings[TpuSettings].slices for zone in one.zones}
+    for region in nodes.regions(settings):
+        if region != location:
+            stand, fix = "stand in", f"write storage:location: {region}, or storage:allowCrossRegion: true"
+            if region not in homes:
+                stand, fix = (
+                    "may be moved to",
+                    "take it out of fallbackZones, or storage:allowCrossRegion: true",
+                )
+            yield Problem(
+                "storage:location",
+                f'"{location}"',
+                f"slices {stand} {region}, and every byte between regions is slow and is billed",
+                fix,
+            )
+
+
+def _known_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    known = nodes.known_zones(settings)
+    for zone in nodes.zones(settings):
+        if zone not in known:
+            yield nodes.unknown_zone("tpu:slices", zone)
+
+
+def _unique_names(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    times = Counter(one.name for one in settings[TpuSettings].slices)
+    for name in sorted(name for name in times if times[name] > 1):
+        yield Problem(
+            "tpu:slices",
+            f'{times[name]} slices called "{name}"',
+            "each slice has its own name",
+            "rename one",
+        )
+
+
+def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    owners: dict[str, set[str]] = defaultdict(set)
+    fixed = set()  # another fleet's member gets the next free id
+    for node in nodes.nodes(settings):
+        owners[node.name].add(node.slice)
+        if node.member is None or node.together:
+            fixed.add(node.name)
+    clashes: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name, slices in sorted(owners.items()):
+        if len(slices) > 1 and name in fixed:
+            clashes[tuple(sorted(slices))].append(name)
+    for clashing, shared in clashes.items():
+        yield Problem(
+            "tpu:slices",
+            f"{', '.join(shared)} in {' and '.join(clashing)}",
+            "a node has its id in its zone for itself",
+            "rename the slice, or set a fleet's firstWorkerId past the other's ids",
+        )
+
+
+def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    writers: dict[str, list[nodes.Node]] = defaultdict(list)
+    for node in nodes.nodes(settings):
+        asked = commands.training(node.run or "")
+        if asked and not asked.folder:
+            writers[asked.name].append(node)
+    for run, several in writers.items():
+        if len({node.slice if node.together else node.name for node in several}) > 1:
+            slices = sorted({node.slice for node in several})
+            yield Problem(
+                "tpu:slices",
+                f'run "{run}" on {len(several)} nodes of {" and ".join(slices)}',
+                "one node trains a run: a second would overwrite and remove its checkpoints",
+                "add --name to the run of one of the slices; members of a fleet can't train, unless"
+                " multislice: true makes one job of them",
+            )
+
+
+def _barrier(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    several = [one for one in settings[TpuSettings].slices if one.multislice]
+    if several and settings[TpuSettings].barrier_timeout_s < _SHORTEST_WAIT_S:
+        yield Problem(
+            "tpu:barrierTimeoutS",
+            f"{settings[TpuSettings].barrier_timeout_s} beside {several[0].name}, a multislice job",
+            "a slice that waits for another to come back is started at most 20 times an hour",
+            f"write {_SHORTEST_WAIT_S} or more",
+        )
+
+
+def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    for one in (one for one in settings[TpuSettings].slices if one.multislice):
+        hosts = sum(node.kind.hosts for node in nodes.nodes(settings) if node.slice == one.name)
+        if hosts > _MOST_WORKERS:
+            yield Problem(
+                "tpu:slices",
+                f"{hosts} hosts in {one.name}",
+                f"the trainer takes a job of at most {_MOST_WORKERS} hosts",
+                "lower count",
+            )
+
+
+def _own_code(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings[TpuSettings].code:
+        return
+    for number, one in enumerate(settings[TpuSettings].slices):
+        # A bundle of its own brings it along.
+        if one.run and not one.bundle and (file := commands.own_file(one.run)):
+            packaged = commands.PACKAGED.get(commands.split(one.run)[0], [])
+            near = get_close_matches(file, packaged, 1)
+            yield Problem(
+                f"tpu:slices[{number}].run",
+                f'"{one.run}" without tpu:code',
+                f"nothing brings {file} to the hosts, whose disks are new after every preemption",
+                f"perhaps {near[0]} was meant"
+                if near
+                else f"write tpu:code: and the folder that holds it, then tpu publish; or name "
+                f"{'one of ' + ', '.join(packaged) if packaged else 'a program by its absolute path'}",
+            )
+
+
+def _silence(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    heartbeat_timeout_s, barrier_s = (
+        settings[FleetSettings].heartbeat_timeout_s,
+        settings[TpuSettings].barrier_timeout_s,
+    )
+    if heartbeat_timeout_s <= barrier_s:
+        yield Problem(
+            "fleet:heartbeatTimeoutS",
+            f"{heartbeat_timeout_s} beside tpu:barrierTimeoutS {barrier_s}",
+            "a host says nothing while it waits for the others, and isn't to be taken for dead",
+            f"write more than {barrier_s}, or lower tpu:barrierTimeoutS",
+        )
+
+
+RULES: tuple[Relation, ...] = (
+    (("storage:location", "storage:allowCrossRegion"), _location),
+    (("tpu:additionalZones",), _known_zones),
+    (("tpu:slices[].name",), _unique_names),
+    (("tpu:slices[].count", "tpu:slices[].firstWorkerId"), _unique_nodes),
+    (("tpu:slices[].count", "tpu:slices[].multislice", "tpu:slices[].run"), _one_writer),
+    (("tpu:barrierTimeoutS",), _barrier),
+    (HOSTS, _together),
+    (("tpu:code",), _own_code),
+    (("fleet:heartbeatTimeoutS", "tpu:barrierTimeoutS"), _silence),
+)

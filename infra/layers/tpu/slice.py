@@ -1,0 +1,71 @@
+"""One TPU slice as the rest of the program sees it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+
+from infra.layers.tpu.backend import Backend, Place
+from infra.layers.tpu.v2_vm import V2VmBackend
+from infra.settings.schema import LOGIN, SSH
+from infra.slices.names import BOOT_LOG, JOB_UNIT, LOG, SLICE_TYPE
+from infra.slices.nodes import Node
+
+
+class TpuSlice(pulumi.ComponentResource):
+    """A slice, what it is made of, and the commands that people need for it."""
+
+    state: pulumi.Output[str]
+    addresses: pulumi.Output[list[str]]
+    resource: pulumi.Resource
+    node: Node
+
+    def __init__(
+        self,
+        node: Node,
+        place: Place,
+        metadata: Mapping[str, Any],
+        backend: Backend | None = None,
+        opts: pulumi.ResourceOptions | None = None,
+    ):
+        super().__init__(SLICE_TYPE, node.name, None, opts)
+        self.node = node
+        created = (backend or V2VmBackend()).create(
+            node, place, metadata, pulumi.ResourceOptions(parent=self)
+        )
+        self.state, self.addresses, self.resource = created.state, created.addresses, created.resource
+        self.register_outputs({})
+
+    def outputs(self, project: str, bucket: pulumi.Output[str]) -> dict[str, Any]:
+        """What the stack exports about it."""
+        environment = pulumi.get_stack()
+        return {
+            "name": self.node.name,
+            "zone": self.node.zone,
+            "acceleratorType": self.node.kind.name,
+            "hosts": self.node.kind.hosts,
+            "state": self.state,
+            "addresses": self.addresses,
+            "usefulCommands": bucket.apply(
+                lambda name: useful_commands(self.node, project, name, environment)
+            ),
+        }
+
+
+def useful_commands(node: Node, project: str, bucket: str, environment: str) -> dict[str, str]:
+    """Commands to paste."""
+    where = f"{node.name} --project={project} --zone={node.zone}"
+    ssh = SSH.format(login=f"$({LOGIN})", node=node.name, project=project, zone=node.zone)
+    logs = f'logName="projects/{project}/logs/{LOG}" AND labels.node="{node.name}" AND labels.worker="0"'
+    return {
+        "ssh": f"{ssh} --worker=0",
+        "sshAll": f"{ssh} --worker=all --command='hostname'",
+        "bootLog": f"{ssh} --worker=all --command='sudo tail -n 50 {BOOT_LOG}'",
+        "jobLog": f"{ssh} --worker=0 --command='sudo journalctl --unit={JOB_UNIT} --follow'",
+        "logs": f"gcloud logging read '{logs}' --project={project} --order=asc"
+        " --format='value(timestamp,textPayload,jsonPayload.message)'",
+        "bootStatus": f"gcloud storage cat 'gs://{bucket}/boot/{node.name}/worker-*.json'",
+        "describe": f"gcloud compute tpus tpu-vm describe {where}",
+        "recover": f"tpu recover {environment}",
+        "delete": f"gcloud compute tpus tpu-vm delete {where}",
+    }

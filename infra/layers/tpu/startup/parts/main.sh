@@ -1,0 +1,68 @@
+# shellcheck shell=bash
+# The order, and for how long each stage may be retried, in seconds. Grants of a
+# new service account can take minutes to hold, hence the patience with the bucket.
+
+# The script is of the bundle that it installs, and the loader, which found it there, says which that is.
+export TPU_BUNDLE=${1:?the id of the bundle that this script is of}
+
+# An image of the bundle (infra/publish/image.py) is built without a network: its files are mounted here.
+if [[ ${2:-} == image ]]; then
+  cd "/opt/tpu/bundles/$TPU_BUNDLE"
+  if ! { echo "$TPU_BUNDLE  manifest" | sha256sum --check --status && sha256sum --check --strict --quiet manifest; }; then
+    fail "the build's context isn't the bundle $TPU_BUNDLE"
+  fi
+  mkdir -p "$RUN" /opt/training /var/lib/tpu
+  stage_python
+  code=0
+  (set -e; stage_code) & # in the background, where errexit holds
+  wait $! || code=$?
+  ((code == 0 || code == SKIPPED)) || exit "$code"
+  exit 0
+fi
+
+# A container of a job (infra/layers/queue/jobs/jobset.py) installs the same bundle, and becomes the program that it names.
+if [[ ${2:-} == pod ]]; then
+  mkdir -p "$RUN" /opt/tpu /var/lib/tpu
+  for stage in bundle python code; do
+    until
+      code=0
+      (set -e; "stage_$stage") & # in the background, where errexit holds
+      wait $! || code=$?
+      ((code != TRY_AGAIN))
+    do
+      ((SECONDS < 420)) || fail "the stage $stage didn't get on for 7 min"
+      sleep 5
+    done
+    ((code == 0 || code == SKIPPED)) || exit "$code"
+  done
+  export PATH=/opt/tpu/venv/bin:$PATH
+  [[ ! -d /opt/training ]] || cd /opt/training
+  exec workload launch -- "${@:3}"
+fi
+
+mkdir -p "$RUN" /var/lib/tpu /var/log/tpu /opt/tpu
+chmod 0755 "$RUN"
+exec 9>"$RUN/boot.lock"
+flock --wait 5 9 || { log "another run of this script is under way"; exit 1; }
+exec > >(tee --append "$LOG" 9>&-) 2>&1
+export LOG_WRITER=$!
+exec 7>&1
+trap interrupted EXIT
+
+run_stage identity 60
+run_stage network 120
+run_stage locks 0
+run_stage bundle 420
+run_stage mount-data 30
+run_stage mount-checkpoints 420
+run_stage python 0
+run_stage logs 0
+run_stage environment 0
+run_stage code 0
+run_stage barrier 30
+run_stage launch 30
+
+trap flush_log EXIT
+touch "$RUN/ready"
+record ready launch "${FINISHED[@]}"
+log "ready after $SECONDS s"

@@ -1,0 +1,65 @@
+"""Slices by the Cloud TPU API: one `gcp.tpu.V2Vm` is one slice with all its hosts."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.layers.tpu.backend import Created, Place
+from infra.layers.tpu.request import request
+from infra.slices.nodes import Node
+
+_SNAKE = re.compile("[A-Z]")
+
+
+def timeouts(hosts: int) -> pulumi.CustomTimeouts:
+    """How long Pulumi is patient: the provider's own 20 minutes for one host, an hour for sixty-four.
+
+    All that long the provider repeats what was answered by 429, a quota's refusal too, and nobody else may
+    change the stack.
+    """
+    return pulumi.CustomTimeouts(create=f"{20 + 40 * (hosts - 1) // 63}m", update="30m", delete="30m")
+
+
+class V2VmBackend:
+    """Creates nodes through Pulumi, which then holds them."""
+
+    def create(
+        self, node: Node, place: Place, metadata: Mapping[str, Any], opts: pulumi.ResourceOptions
+    ) -> Created:
+        """Declare the node. Labels, metadata and description change in place; all else replaces it."""
+        vm = gcp.tpu.V2Vm(
+            node.name,
+            name=node.name,
+            zone=node.zone,
+            **_arguments(request(node, place, metadata, {**node.labels, "slice": node.slice})),
+            opts=pulumi.ResourceOptions.merge(
+                opts,
+                # A node keeps its name, so the old one must go before the new one comes.
+                pulumi.ResourceOptions(delete_before_replace=True, custom_timeouts=timeouts(node.kind.hosts)),
+            ),
+        )
+        return Created(
+            state=vm.state,
+            addresses=vm.network_endpoints.apply(
+                lambda endpoints: [endpoint.ip_address or "" for endpoint in endpoints or ()]
+            ),
+            resource=vm,
+        )
+
+
+def _arguments(body: Any) -> dict[str, Any]:
+    """A request's body as the SDK's arguments: its names in snake case, and `scope` in the plural."""
+    found = {
+        _SNAKE.sub(lambda upper: f"_{upper[0].lower()}", key): (
+            _arguments(value) if isinstance(value, dict) and key not in ("labels", "metadata") else value
+        )
+        for key, value in body.items()
+    }
+    if disks := found.get("data_disks"):
+        found["data_disks"] = [_arguments(disk) for disk in disks]
+    if "scope" in found:
+        found["scopes"] = found.pop("scope")
+    return found

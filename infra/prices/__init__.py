@@ -1,0 +1,1 @@
+"""Price rows, rates, run prices and tables. Imports no layer."""

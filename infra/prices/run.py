@@ -1,0 +1,84 @@
+"""What a run will cost, and the limit that it may not exceed: known before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from infra.errors import InfraError
+from infra.prices import row as prices_row
+
+
+@dataclass(frozen=True)
+class RunPrice:
+    """A prediction.
+
+    Attributes:
+        dollars: None where unknown.
+        why: how it was reckoned, or what is missing.
+        fix: what makes it known, where it isn't.
+        checked: whether somebody has read the prices that it is made of.
+    """
+
+    dollars: float | None
+    why: str
+    fix: str = ""
+    checked: bool = True
+
+    def __str__(self) -> str:
+        return f"${prices_row.dollars(self.dollars, checked=self.checked)} ({self.why})"
+
+    def beside(self, spent: float | None) -> dict[str, Any]:
+        """For programs: what was predicted, and what was spent; US dollars, None where unknown."""
+        return {
+            "predicted_dollars": None if self.dollars is None else round(self.dollars, 2),
+            "dollars": None if spent is None else round(spent, 2),
+        }
+
+
+def of_hours(hourly: float | None, hours: float | None, *, checked: bool = True) -> RunPrice:
+    """Of what costs `hourly` dollars an hour, for so many hours; either may be unknown."""
+    if hourly is None:
+        fix = "slices of a known price (docs/prices.md)"
+        return RunPrice(None, "no price of its slices is known", fix)
+    if hours is None:
+        return RunPrice(None, "nothing says how long it takes", "--hours N")
+    return RunPrice(hourly * hours, f"${prices_row.dollars(hourly)} an hour, {hours:g} h", checked=checked)
+
+
+def hours(text: str) -> float:
+    """The value of `--hours`. Raises ArgumentTypeError where it is no time above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: a number of hours above 0, e.g. 1.5")
+    return value
+
+
+def within_limit(predicted: RunPrice, limit: float | None, setting: str) -> None:
+    """Refuse a run that costs more than a limit, or may.
+
+    Args:
+        predicted: the run's price.
+        limit: US dollars; None: there is none.
+        setting: where the limit is written, e.g. "fleet:dollarsPerRun".
+
+    Raises:
+        InfraError: it is above the limit, or unknown, and then it may be.
+    """
+    if limit is None:
+        return
+    if predicted.dollars is None:
+        raise InfraError(
+            f"{setting} allows ${limit:,.0f} a run, and this one's price is unknown: {predicted.why}\n"
+            f"    fix: {predicted.fix}, or take {setting} out"
+        )
+    if predicted.dollars > limit:
+        raise InfraError(
+            f"this run would cost {predicted}, {setting} allows ${limit:,.0f}\n"
+            f"    fix: a smaller slice or fewer hours, or a larger {setting}"
+        )

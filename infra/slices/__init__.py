@@ -1,0 +1,1 @@
+"""Slices as users declare them: settings, rules, nodes, sizes, names, prices."""

@@ -1,0 +1,127 @@
+"""Which nodes the slices of the settings are: a fleet with `count: 8` is eight of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from infra.catalog import CATALOG, SliceType, region_of
+from infra.errors import Problem
+from infra.settings.schema import Settings
+from infra.slices import sizes
+from infra.slices.names import fleet_member
+from infra.slices.settings import SliceSettings, TpuSettings
+
+_BUNDLE_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Node:
+    """One TPU slice as Google knows it: a node in a zone, with one or more hosts."""
+
+    slice: str
+    name: str
+    zone: str  # where it is, or is to be made
+    home: str  # where its slice names it; a fleet's member may be in another one
+    kind: SliceType
+    spot: bool
+    reserved: bool
+    runtime_version: str
+    run: str | None
+    labels: Mapping[str, str]
+    bundle: str | None = None  # that its hosts install
+    checkpoint_folder: str | None = None
+    member: int | None = None  # of a fleet, which `fleet` makes and not Pulumi; counted from 0 over all zones
+    together: tuple[str, ...] = ()  # all nodes that run one job together, this one too; empty for one alone
+    others: tuple[str, ...] = ()  # zones where it may be made besides home, in order
+    spread: tuple[str, ...] = ()  # zones of its fleet
+
+    @property
+    def key(self) -> str:
+        """What the fleet remembers it by, wherever it is made: a named slice's name, or fleet and number."""
+        return self.name if self.member is None else f"{self.slice}/{self.member}"
+
+    @property
+    def bundle_label(self) -> str:
+        """What its label `bundle` says: the first digits of the bundle's id."""
+        return (self.bundle or "")[:_BUNDLE_DIGITS]
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Every zone where it may be: where it is first, then home, then the others."""
+        return tuple(dict.fromkeys((self.zone, self.home, *self.others)))
+
+    @property
+    def region(self) -> str:
+        """The region of its zone."""
+        return region_of(self.zone)
+
+
+def members(one: SliceSettings) -> list[tuple[str, str]]:
+    """(node id, zone) of each node. A fleet that has no node yet is spread over its zones in turn; what is
+    there already keeps its number, name and zone, whatever the settings say since (fleet/members.py).
+    """
+    if one.count is None or not one.zones:
+        return [(one.name, zone) for zone in one.zones]
+    places = len(one.zones)
+    return [
+        (fleet_member(zone := one.zones[i % places], one.first_worker_id + i // places), zone)
+        for i in range(one.count)
+    ]
+
+
+def nodes(settings: Settings) -> tuple[Node, ...]:
+    """All nodes, in the order of the settings."""
+    found: list[Node] = []
+    for one in settings[TpuSettings].slices:
+        kind = sizes.kind_of(one.accelerator_type, one.topology)
+        assert kind is not None, "the settings were checked"
+        named = members(one)
+        together = tuple(name for name, _ in named) if one.multislice else ()
+        found += [
+            Node(
+                slice=one.name,
+                name=name,
+                zone=zone,
+                home=zone,
+                spread=one.zones if one.count else (),
+                others=tuple(other for other in one.fallback_zones if other != zone),
+                kind=kind,
+                spot=one.spot,
+                reserved=one.reserved,
+                runtime_version=one.runtime_version or settings[TpuSettings].runtime_version,
+                run=one.run,
+                labels=one.labels,
+                bundle=one.bundle or settings[TpuSettings].bundle,
+                checkpoint_folder=one.checkpoint_folder,
+                member=None if one.count is None else member,
+                together=together,
+            )
+            for member, (name, zone) in enumerate(named)
+        ]
+    return tuple(found)
+
+
+def zones(settings: Settings) -> tuple[str, ...]:
+    """Zones in use, or that slices may be made in, sorted."""
+    tpu = settings[TpuSettings]
+    slices = {zone for one in tpu.slices for zone in (*one.zones, *one.fallback_zones)}
+    return tuple(sorted({*slices, *tpu.zones}))
+
+
+def known_zones(settings: Settings) -> tuple[str, ...]:
+    """Zones that offer v6e: those of the catalog, and those that the settings add."""
+    return (*CATALOG.zones, *settings[TpuSettings].additional_zones)
+
+
+def unknown_zone(path: str, zone: str) -> Problem:
+    """What is wrong with a zone that isn't known to offer v6e."""
+    return Problem(
+        path,
+        f'zone "{zone}"',
+        f"v6e is offered in {', '.join(CATALOG.zones)} (read {CATALOG.zones_read})",
+        f"choose one of these; if Google offers it there to you, add {zone} to tpu:additionalZones",
+    )
+
+
+def regions(settings: Settings) -> tuple[str, ...]:
+    """Regions in use, sorted."""
+    return tuple(sorted({region_of(zone) for zone in zones(settings)}))

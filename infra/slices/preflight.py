@@ -1,0 +1,69 @@
+"""What preflight said of the runs that the slices are to do; it is asked for, never run, here.
+
+The workload is another room: it is spoken to by its command line.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from infra.settings.commands import training
+from infra.settings.sources import ROOT
+from infra.slices.nodes import Node
+
+_NO_CACHED_RESULT = 4  # `workload preflight --cached`: no cached result
+TIMEOUT_S = 60.0  # to read an answer that was kept
+_WORDS = {"yes": "fits", "no": "does not fit", "uncertain": "may not fit"}
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line for people; `warn` if it should worry them."""
+
+    line: str
+    warn: bool
+
+
+def of(nodes: Iterable[Node]) -> list[Said]:
+    """What it said of each run that some nodes are to train, once."""
+    jobs = ((node.run, node.kind.name, len(node.together) or 1) for node in nodes if node.run)
+    found = (said(run, kind, together) for run, kind, together in dict.fromkeys(jobs))
+    return [words for words in found if words]
+
+
+@cache  # asking takes a second, and a program asks about each slice
+def said(run: str, accelerator_type: str, slices: int = 1) -> Said | None:
+    """The verdict on a slice's `run`, or how to get one; None if it trains nothing.
+
+    Args:
+        run: what the slice runs, e.g. `train tiny.toml --set train.steps=20`.
+        accelerator_type: e.g. `v6e-16`.
+        slices: how many of them run it together.
+    """
+    asks = training(run)
+    if asks is None:
+        return None
+    several = ["--slices", str(slices)] if slices > 1 else []
+    asked = [asks.config, "--slice", accelerator_type, *several, *(f"--set={one}" for one in asks.changes)]
+    where = f"{slices} x {accelerator_type}" if slices > 1 else accelerator_type
+    line = [sys.executable, "-m", "workload", "preflight", *asked, "--cached", "--json"]
+    command = f"tpu preflight {shlex.join(asked)}"
+    try:
+        answer = subprocess.run(
+            line, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Said(f"`{run}` isn't checked: no answer within {TIMEOUT_S:g} s; ask it: {command}", warn=True)
+    if answer.returncode == _NO_CACHED_RESULT:
+        return Said(f"no preflight of `{run}` on {where} yet; ask it: {command}", warn=True)
+    try:
+        found = json.loads(answer.stdout)
+        verdict, reason = found["fits"], found["reason"]
+    except (ValueError, KeyError):
+        return Said(f"`{run}` can't be checked ({command}): {answer.stderr.strip()}", warn=True)
+    fits = f"{_WORDS[verdict]} {where}: {reason}"
+    return Said(f"preflight of `{run}`: {fits}", warn=verdict != "yes")

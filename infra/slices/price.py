@@ -1,0 +1,72 @@
+"""Hourly prices of slices, by zone."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from infra.catalog import CATALOG, SliceType
+from infra.prices.row import Row
+from infra.slices.nodes import Node
+
+
+def rows(meant: Sequence[Node]) -> list[Row]:
+    """One row for each slice and zone, in their order."""
+    alike: dict[tuple[str, str], list[Node]] = defaultdict(list)
+    for node in meant:
+        alike[node.slice, node.zone].append(node)
+    return [_row(same) for same in alike.values()]
+
+
+def at_dearest(node: Node) -> Node:
+    """A node in that of its zones where it costs most; one of unknown price, if there is any."""
+
+    def price(zone: str) -> float:
+        each = CATALOG.price(zone)
+        dollars = each.spot if node.spot else each.on_demand
+        return math.inf if dollars is None else dollars
+
+    return replace(node, zone=max(node.places, key=price))
+
+
+def _row(same: Sequence[Node]) -> Row:
+    node = same[0]
+    price = CATALOG.price(node.zone)
+    chips = node.kind.chips
+    paid, each = "on demand", price.on_demand
+    if node.spot:
+        paid, each = "spot", price.spot
+    elif node.reserved:
+        paid, each = "reserved", None  # a contract's price, which no catalog knows
+    hourly = None if each is None else chips * each
+    return of_chips(
+        node.slice, tuple(node.name for node in same), node.kind, node.zone, paid=paid, each=hourly
+    )
+
+
+def of_chips(
+    what: str,
+    named: tuple[str, ...],
+    kind: SliceType,
+    zone: str,
+    *,
+    paid: str,
+    each: float | None,
+    idle: bool = False,
+) -> Row:
+    """Equal slices in one zone; `each`: what one of them costs an hour, None where unknown."""
+    on_demand, chips = CATALOG.price(zone).on_demand, len(named) * kind.chips
+    return Row(
+        what=what,
+        nodes=named,
+        kind=kind.name,
+        zone=zone,
+        chips=chips,
+        paid=paid,
+        hourly=None if each is None else len(named) * each,
+        source=f"Prices of v6e chips, read {CATALOG.prices_read}: {CATALOG.prices_source}. Spot prices move.",
+        on_demand_hourly=None if on_demand is None else chips * on_demand,
+        idle=idle,
+    )

@@ -1,0 +1,116 @@
+"""Rules between the settings of one slice."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from infra.catalog import CATALOG
+from infra.errors import Problem
+from infra.settings import commands
+from infra.slices import sizes
+from infra.slices.settings import SliceSettings
+
+
+def checked(
+    path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]
+) -> tuple[SliceSettings, list[Problem]]:
+    """A slice with a name and a size, so that rules between slices can read it; and what is wrong with it."""
+    problems = list(_within(path, one, raw, broken))
+    broken.update(problem.path for problem in problems if problem.path != path)
+    if sizes.kind_of(one.accelerator_type, one.topology) is None:
+        broken.add(f"{path}.acceleratorType")
+        one = replace(one, accelerator_type=CATALOG.types[0].name)
+    return replace(one, name=one.name or path), problems
+
+
+def _within(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]) -> Iterator[Problem]:
+    """What is wrong between the fields of one slice."""
+
+    def fine(*keys: str) -> bool:
+        return not any(
+            bad == f"{path}.{key}" or bad.startswith(f"{path}.{key}[") for bad in broken for key in keys
+        )
+
+    if fine("topology"):
+        yield from sizes.problems(
+            path, one.accelerator_type, one.topology, type_known=fine("acceleratorType")
+        )
+    if fine("zones") and not one.zones and "zones" in raw:
+        yield Problem(f"{path}.zones", "[]", "a slice is in a zone", "add one: [us-east5-b]")
+    if fine("zones", "count") and one.count is None and len(one.zones) > 1:
+        yield Problem(
+            f"{path}.zones",
+            f"{len(one.zones)} zones",
+            "one slice is in one zone; a fleet is spread over several",
+            "keep one zone, or add count",
+        )
+    if one.spot and one.reserved:
+        yield Problem(
+            f"{path}.reserved",
+            "true beside spot: true",
+            "a slice is spot, reserved or neither (on demand)",
+            "remove one of the two",
+        )
+    if fine("count") and one.count is None and one.first_worker_id:
+        yield Problem(
+            f"{path}.firstWorkerId",
+            str(one.first_worker_id),
+            "only members of a fleet have worker ids",
+            "remove it, or set count",
+        )
+    if fine("count") and one.count is None and one.fallback_zones:
+        yield Problem(
+            f"{path}.fallbackZones",
+            f"{len(one.fallback_zones)} zones",
+            "only members of a fleet are made elsewhere; Pulumi makes a named slice, where it is named",
+            "remove it, or set count",
+        )
+    if fine("zones", "fallbackZones"):
+        yield from _fallback_zones(path, one)
+    if one.multislice and fine("count", "zones"):
+        yield from _together(path, one)
+    try:
+        commands.training(one.run or "")
+    except ValueError as error:
+        yield Problem(f"{path}.run", f'"{one.run}"', str(error), "write e.g. train tiny.toml --name first")
+
+
+def _fallback_zones(path: str, one: SliceSettings) -> Iterator[Problem]:
+    if len(one.zones) == 1 and one.zones[0] in one.fallback_zones:
+        yield Problem(
+            f"{path}.fallbackZones",
+            f'"{one.zones[0]}"',
+            "zones besides the slices' only one",
+            "write another zone, or remove it",
+        )
+    if one.fallback_zones and one.multislice:
+        yield Problem(
+            f"{path}.fallbackZones",
+            f"{len(one.fallback_zones)} beside multislice: true",
+            "the slices of one job talk at every step, so they are in one zone",
+            "remove one of the two",
+        )
+    if one.fallback_zones and one.reserved:
+        yield Problem(
+            f"{path}.fallbackZones",
+            f"{len(one.fallback_zones)} beside reserved: true",
+            "a reservation is of one zone",
+            "remove one of the two",
+        )
+
+
+def _together(path: str, one: SliceSettings) -> Iterator[Problem]:
+    if (one.count or 1) < 2:
+        yield Problem(
+            f"{path}.multislice",
+            "true without a fleet",
+            "several slices run one job together",
+            "add count: 2 or more, or remove it",
+        )
+    if len(one.zones) > 1:
+        yield Problem(
+            f"{path}.zones",
+            f"{len(one.zones)} zones",
+            "the slices of one job talk at every step, so they are in one zone",
+            "keep one zone, or remove multislice",
+        )

@@ -1,0 +1,1 @@
+"""Parts that all emulated services build on: errors, service, world, clock, operations."""

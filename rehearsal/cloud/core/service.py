@@ -1,0 +1,74 @@
+"""What the front door and the services behind it share.
+
+A service is a table of methods keyed by the discovery document's method id. The front door
+has already authenticated the caller, validated the request against the discovery document and
+asked IAM when a handler runs, so handlers hold only what the API does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aiohttp import web
+
+from rehearsal.cloud.core.errors import JsonObject
+
+if TYPE_CHECKING:
+    pass
+
+
+Answer = JsonObject | web.StreamResponse
+
+
+@dataclass(frozen=True)
+class Call:
+    """One authenticated, validated request.
+
+    `path` holds the discovery document's path parameters, decoded; `query` the query parameters as
+    declared (repeated ones as lists); `body` the parsed JSON or None. `raw` is for media.
+    """
+
+    api: str
+    version: str
+    method_id: str
+    path: Mapping[str, str]
+    query: Mapping[str, Any]
+    body: JsonObject | None
+    principal: str
+    raw: web.Request
+
+
+Handler = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A handler and what IAM asks before it runs: `permission` on the resource `resource(call)`.
+
+    A permission of None means that any authenticated caller may (operations, token look-ups).
+    Resource names are full ones without a leading slash: `projects/P`, `projects/_/buckets/B`,
+    `projects/P/serviceAccounts/EMAIL`, `projects/P/zones/Z/disks/D`. A policy on a project holds for
+    all that is inside it. `list_prefix` is what conditions see as `objectListPrefix`.
+    """
+
+    handler: Handler
+    permission: str | None = None
+    resource: Callable[[Call], str] | None = None
+    list_prefix: Callable[[Call], str] | None = None
+
+
+class Service(Protocol):
+    """One Google API."""
+
+    @property
+    def api(self) -> str:
+        """As in the discovery document: `compute`, `tpu`."""
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Those that are served (`("v1", "beta")`), each with the same methods."""
+
+    def methods(self) -> Mapping[str, Method]:
+        """Method id → method. Ids that are missing here are answered with 501 and fail the rehearsal."""

@@ -1,0 +1,1 @@
+"""HTTP and gRPC servers, request checks, faults and the request log."""

@@ -1,0 +1,168 @@
+"""What every door does with a request: fault rules before it, the log after it, errors told apart.
+
+The doors are the APIs' front door, the metadata server and the gRPC side of Cloud Storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from aiohttp import web
+
+from rehearsal.cloud.core.errors import ApiError, NotEmulatedError
+from rehearsal.cloud.core.operations import planned_failure
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.door.breakage import FAULT, abort, send_half
+from rehearsal.cloud.door.faults import Fault, Faults, LostError
+from rehearsal.cloud.door.requestlog import Entry, RequestLog
+
+T = TypeVar("T")
+
+
+@dataclass
+class Passage:
+    """What has become known of one request on its way through a door.
+
+    `refused`: it fails a rehearsal, since it should never have been sent, or because the mistake is ours.
+    """
+
+    method_id: str
+    http_method: str
+    host: str
+    path: str
+    principal: str
+    address: str
+    query: str = ""
+    started: float = field(default_factory=time.monotonic)
+    fault: Fault | None = None
+    status: int = 0
+    reason: str = ""
+    message: str = ""
+    validated: bool = False
+    refused: bool = False
+
+    def refuse(self, reason: str) -> None:
+        """Mark a request that fails a rehearsal."""
+        self.reason, self.refused = reason, True
+
+
+class Doorway:
+    """Faults and the log, for one door."""
+
+    def __init__(self, world: World, faults: Faults, requests: RequestLog) -> None:
+        self._world = world
+        self._faults = faults
+        self._requests = requests
+
+    async def http(
+        self,
+        request: web.Request,
+        passage: Passage,
+        serve: Callable[[], Awaitable[web.StreamResponse]],
+        refuse: Callable[[ApiError, Fault | None], web.Response],
+    ) -> web.StreamResponse:
+        """The answer of a door that speaks HTTP; `refuse` renders errors."""
+
+        async def served() -> web.StreamResponse:
+            fault = passage.fault
+            if fault is None:
+                return await serve()
+            request[FAULT] = fault
+            response = await serve()
+            if fault.truncated and isinstance(response, web.Response) and not response.prepared:
+                return await send_half(request, response)
+            return response
+
+        try:
+            return await self.answer(passage, served, lambda: abort(request))
+        except ApiError as error:
+            return refuse(error, passage.fault)
+        except ConnectionError:
+            return web.Response(status=499)
+
+    async def answer(
+        self, passage: Passage, serve: Callable[[], Awaitable[T]], cut: Callable[[], ConnectionError]
+    ) -> T:
+        """What `serve` answers, unless a fault rule has it otherwise; `cut` closes the connection.
+
+        Raises ApiError, or ConnectionError where there is nobody to answer.
+        """
+        try:
+            answer = await self._disturbed(passage, serve, cut)
+            passage.status = getattr(answer, "status", 200)
+            return answer
+        except ApiError as error:
+            if isinstance(error, NotEmulatedError):
+                passage.refuse("unimplemented")
+            passage.reason = passage.reason or error.reason
+            passage.status, passage.message = error.code, error.message
+            raise
+        except ConnectionError:
+            passage.reason = passage.reason or "connection-lost"
+            raise
+        except LostError:
+            raise
+        except asyncio.CancelledError:
+            passage.reason = "cancelled"
+            raise
+        except Exception as error:
+            self._world.blame(f"{passage.http_method} {passage.host}{passage.path}", error)
+            passage.refuse("crashed")
+            passage.status, passage.message = 500, repr(error)
+            raise ApiError(500, "INTERNAL", "Internal error encountered.") from error
+        finally:
+            self._log(passage)
+
+    async def _disturbed(
+        self, passage: Passage, serve: Callable[[], Awaitable[T]], cut: Callable[[], ConnectionError]
+    ) -> T:
+        about = (passage.method_id, passage.host, passage.path, passage.principal, passage.query)
+        fault = self._faults.inject(*about)
+        if fault is None:
+            return await serve()
+        passage.fault, passage.reason = fault, fault.rule_id
+        if fault.delay_s:
+            await asyncio.sleep(fault.delay_s)
+        if fault.error is not None:
+            raise fault.error
+        if fault.lost:
+            raise LostError(fault.rule_id)
+        if fault.reset:
+            raise cut()
+        planned = planned_failure.set(fault.operation_error)
+        try:
+            answer = await serve()
+        except ApiError:
+            if fault.lost_answer:
+                raise cut() from None
+            raise
+        finally:
+            if planned_failure.get() is not None:  # no operation began that could have failed
+                self._faults.missed(fault)
+            planned_failure.reset(planned)
+        if fault.lost_answer:
+            raise cut()
+        return answer
+
+    def _log(self, passage: Passage) -> None:
+        self._requests.add(
+            Entry(
+                time=self._world.clock.rfc3339(),
+                method_id=passage.method_id,
+                http_method=passage.http_method,
+                host=passage.host,
+                path=f"{passage.path}?{passage.query}" if passage.query else passage.path,
+                principal=passage.principal,
+                address=passage.address,
+                status=passage.status,
+                reason=passage.reason,
+                message=passage.message,
+                duration_s=round(time.monotonic() - passage.started, 6),
+            ),
+            validated=passage.validated,
+            refused=passage.refused,
+        )

@@ -1,0 +1,1 @@
+"""Emulated IAM: accounts, roles, policies, conditions, tokens, audit log."""

@@ -1,0 +1,496 @@
+"""Who is calling and what they may do: tokens, policies and their slow propagation.
+
+A principal is an e-mail address, or a pod's `principal://…`. A policy set on a resource takes effect
+`Lags.grant_s` later, for grants and for revocations.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import itertools
+import re
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request, not_found
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.conditions import compile_condition
+from rehearsal.cloud.iam.roles import check, grants, named
+
+T = TypeVar("T")
+
+TOKEN_LIFETIME_S = 3600.0
+
+# projectOwner:P and its sisters stand for the members of these roles on the project.
+_CONVENIENCE = {
+    "projectOwner": "roles/owner",
+    "projectEditor": "roles/editor",
+    "projectViewer": "roles/viewer",
+}
+# The domains of the agents of services, as far as these are emulated.
+_AGENTS = {
+    "aiplatform": "gcp-sa-aiplatform",
+    "artifactregistry": "gcp-sa-artifactregistry",
+    "cloudfunctions": "gcf-admin-robot",
+    "cloudscheduler": "gcp-sa-cloudscheduler",
+    "dataproc": "dataproc-accounts",
+    "eventarc": "gcp-sa-eventarc",
+    "pubsub": "gcp-sa-pubsub",
+    "run": "serverless-robot-prod",
+    "secretmanager": "gcp-sa-secretmanager",
+    "storage": "gs-project-accounts",
+    "workflows": "gcp-sa-workflows",
+}
+_ON_DEMAND = ("eventarc",)  # that whoever doesn't ask for it misses: the others come with the API
+_PERMISSION = re.compile(r"[a-z]\w*\.\w+\.\w+")
+_POD = re.compile(r"([^\[/]+\.svc\.id\.goog)\[([^/]+)/([^]]+)\]")
+_MEMBER_KINDS = (
+    *_CONVENIENCE, "user", "serviceAccount", "group", "domain", "deleted", "principal", "principalSet",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Token:
+    """An access token, or with an `audience` an identity token for it.
+
+    `expires_at` is on the world's real clock, as clients time it.
+    """
+
+    value: str
+    principal: str
+    expires_at: float
+    audience: str = ""
+
+
+@dataclass
+class _Policy:
+    """The versions of one resource's policy: (real time from which it holds, policy), oldest first."""
+
+    versions: list[tuple[float, JsonObject]] = field(default_factory=list)
+
+
+class Iam:
+    """The one place where access is decided."""
+
+    def __init__(
+        self,
+        world: World,
+        owner: str,
+        token_lifetime_s: float = TOKEN_LIFETIME_S,
+        roles: Mapping[str, Iterable[tuple[str, str]]] | None = None,
+    ) -> None:
+        """`roles`: what the owner grants to whom, (role, resource), on each as soon as it is there."""
+        self._world = world
+        # By account, permission, and the (role, resource) pairs that each grant it; none: it was refused.
+        self.access: Counter[tuple[str, str, tuple[tuple[str, str], ...]]] = Counter()
+        self.project = f"projects/{world.project}"
+        self._recorded = frozenset(roles or ())
+        self._first: dict[str, list[JsonObject]] = {}
+        for who, granted in (roles or {}).items():
+            for role, resource in granted:
+                binding = {"role": role, "members": [member(who)]}
+                self._first.setdefault(resource, []).append(binding)
+        self.token_lifetime_s = token_lifetime_s
+        self.agents: set[str] = set()  # of Google's services, those that are there on demand
+        self.asked: set[str] = set()  # permissions that some method asks for
+        self._tokens: dict[str, Token] = {}
+        self._policies: dict[str, _Policy] = {}
+        # Custom roles: permissions by the real time from which they hold, oldest first.
+        self._roles: dict[str, list[tuple[float, frozenset[str]]]] = {}
+        self._etags = itertools.count(time.time_ns() // 1000)
+        self.create(self.project, [{"role": "roles/owner", "members": [member(owner)]}])
+        self.create(world.billing_account, [{"role": "roles/billing.admin", "members": [member(owner)]}])
+
+    # Tokens
+
+    def mint(self, principal: str, lifetime_s: float | None = None, audience: str = "") -> Token:
+        """A fresh token for this account; ApiError 404 if it is a service account that is gone.
+
+        It is good for `lifetime_s` real seconds, or as long as tokens are here. With an audience it is an
+        identity token, opaque here: the front door alone reads it.
+        """
+        if not self._exists(principal):
+            raise not_found(f"projects/{self._world.project}/serviceAccounts/{principal}")
+        ends = self._world.monotonic_s() + (self.token_lifetime_s if lifetime_s is None else lifetime_s)
+        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, ends, audience)
+        self._tokens[token.value] = token
+        return token
+
+    def left_s(self, token: Token) -> int:
+        """Whole seconds that a token is still good for."""
+        return max(0, int(token.expires_at - self._world.monotonic_s()))
+
+    def find_token(self, value: str, audience: str = "") -> Token | None:
+        """The token of this value if it is still good, and for this audience."""
+        token = self._tokens.get(value)
+        if (
+            token is None
+            or token.audience != audience
+            or token.expires_at <= self._world.monotonic_s()
+            or not self._exists(token.principal)
+        ):
+            return None
+        return token
+
+    def _exists(self, principal: str) -> bool:
+        if principal in self.agents_on_demand:
+            return principal in self.agents
+        if not principal.endswith(f"@{self._world.project}.iam.gserviceaccount.com"):
+            return True
+        return self._world.find(f"projects/{self._world.project}/serviceAccounts/{principal}") is not None
+
+    @property
+    def agents_on_demand(self) -> frozenset[str]:
+        """Service agents that aren't there before somebody asks for them, or a service needs its own."""
+        return frozenset(agent(self._world, api) for api in _ON_DEMAND)
+
+    # Policies
+
+    def create(self, resource: str, bindings: Iterable[JsonObject] = ()) -> JsonObject:
+        """Give a new resource its first policy, which holds at once."""
+        first = copy.deepcopy(self._first.get(resource, []))
+        policy = {"version": 1, "etag": self._etag(), "bindings": [*bindings, *first]}
+        self._policies[resource] = _Policy([(float("-inf"), policy)])
+        return copy.deepcopy(policy)
+
+    def create_bucket(self, bucket: str) -> JsonObject:
+        """The first policy of `projects/_/buckets/B`: what Google grants to the project's basic roles."""
+        project = self._world.project
+        owners = [f"projectEditor:{project}", f"projectOwner:{project}"]
+        viewers = [f"projectViewer:{project}"]
+        bindings: list[JsonObject] = [
+            {"role": "roles/storage.legacyBucketOwner", "members": owners},
+            {"role": "roles/storage.legacyBucketReader", "members": viewers},
+            {"role": "roles/storage.legacyObjectOwner", "members": owners},
+            {"role": "roles/storage.legacyObjectReader", "members": viewers},
+        ]
+        return self.create(bucket, bindings)
+
+    def drop(self, resource: str) -> None:
+        """Forget the policies of a deleted resource and of all that is inside it."""
+        for name in [name for name in self._policies if name == resource or name.startswith(f"{resource}/")]:
+            del self._policies[name]
+
+    def policy(self, resource: str) -> JsonObject:
+        """The newest policy, whether or not it holds yet; resources without one have an empty one."""
+        resource = self._canonical(resource)
+        if resource not in self._policies:
+            return self.create(resource)
+        return copy.deepcopy(self._policies[resource].versions[-1][1])
+
+    def existing(self, resource: str) -> JsonObject:
+        """The newest policy of a resource, {} where it has none yet."""
+        resource = self._canonical(resource)
+        return self.policy(resource) if resource in self._policies else {}
+
+    def shown(self, resource: str, version: int) -> JsonObject:
+        """The newest policy in this version: before 3, conditions are left out and their roles renamed.
+
+        https://cloud.google.com/iam/docs/troubleshooting-withcond
+        """
+        policy = self.policy(resource)
+        if version not in (0, 1, 3):
+            raise bad_request(f"Requested policy version {version} is invalid: it must be 0, 1 or 3.")
+        if version == 3 or policy["version"] < 3:
+            return policy
+        for binding in policy["bindings"]:
+            if condition := binding.pop("condition", None):
+                digest = hashlib.sha256(repr(sorted(condition.items())).encode()).hexdigest()[:20]
+                binding["role"] += f"_withcond_{digest}"
+        return policy | {"version": 1}
+
+    def set_policy(self, resource: str, policy: JsonObject) -> JsonObject:
+        """Replace the policy if its etag (where given) is the newest one; holds after `Lags.grant_s`."""
+        resource = self._canonical(resource)
+        newest = self.policy(resource)
+        if policy.get("etag") not in (None, "", newest["etag"]):
+            raise ApiError(
+                409,
+                "ABORTED",
+                "There were concurrent policy changes. Please retry the whole read-modify-write with "
+                "exponential backoff. The request's ETag did not match the current policy's ETag.",
+                reason="aborted",
+            )
+        bindings = [binding for binding in policy.get("bindings") or [] if binding.get("members")]
+        conditional = any("condition" in binding for binding in bindings)
+        version = policy.get("version") or 1
+        if conditional and version != 3:
+            raise bad_request("Policies with conditional role bindings must have version 3.")
+        there = {binding["role"] for binding in newest["bindings"]}
+        for binding in bindings:
+            self._check_binding(binding, there)
+        accepted: JsonObject = {
+            "version": 3 if conditional else 1,
+            "etag": self._etag(),
+            "bindings": bindings,
+        }
+        if policy.get("auditConfigs"):
+            accepted["auditConfigs"] = policy["auditConfigs"]
+        accepted = copy.deepcopy(accepted)
+        since = self._world.monotonic_s() + self._world.lags.grant_s
+        self._policies[resource].versions.append((since, accepted))
+        return copy.deepcopy(accepted)
+
+    def _check_binding(self, binding: JsonObject, there: set[str]) -> None:
+        """`there`: roles that the policy grants already, so that a deleted custom one may stay in it."""
+        role = binding.get("role", "")
+        custom = self._world.directory.get(role, {"deleted": True})
+        if role.startswith("projects/") and custom.get("deleted") and role not in there:
+            raise bad_request(f"Role ({role}) does not exist in the resource's hierarchy.")
+        if role.startswith("organizations/"):
+            raise NotEmulatedError(f"A custom role of an organization ({role})")
+        if not role.startswith("projects/"):
+            check(role)
+        if "condition" in binding:
+            compile_condition(binding["condition"].get("expression", ""))
+        for name in binding["members"]:
+            kind, _, who = name.partition(":")
+            if name in ("allUsers", "allAuthenticatedUsers"):
+                continue
+            if kind not in _MEMBER_KINDS or not who:
+                raise bad_request(
+                    f"The member {name} is of an unknown type. Please set a valid type prefix for the member."
+                )
+            if kind == "serviceAccount" and not self._exists(who):
+                raise bad_request(f"Service account {who} does not exist.")
+
+    def forget_account(self, email: str, unique_id: str) -> None:
+        """Mark a deleted service account in every policy, as Google does."""
+        old, new = f"serviceAccount:{email}", f"deleted:serviceAccount:{email}?uid={unique_id}"
+        for policy in self._policies.values():
+            for _, version in policy.versions:
+                for binding in version["bindings"]:
+                    binding["members"] = [new if name == old else name for name in binding["members"]]
+
+    # Custom roles
+
+    def define_role(self, role: str, permissions: Iterable[str]) -> None:
+        """A custom role grants these permissions after `Lags.grant_s`; a new one, which nobody has, now."""
+        versions = self._roles.setdefault(role, [])
+        since = self._world.monotonic_s() + self._world.lags.grant_s if versions else float("-inf")
+        versions.append((since, frozenset(permissions)))
+
+    def forget_role(self, role: str) -> None:
+        """Take a role that is gone for good out of every policy, as Google does."""
+        del self._roles[role]
+        for policy in self._policies.values():
+            for _, version in policy.versions:
+                version["bindings"] = [one for one in version["bindings"] if one["role"] != role]
+
+    def _grants(self, role: str, permission: str) -> bool:
+        if role not in self._roles:
+            return grants(role, permission)
+        return permission in _holding(self._roles[role], self._world.monotonic_s())
+
+    # Decisions
+
+    def allowed(self, principal: str, permission: str, resource: str, list_prefix: str = "") -> bool:
+        """Whether the policies that hold now, on the resource or above it, grant the permission.
+
+        `list_prefix`: what objects are listed by, for conditions.
+        """
+        return any(self._granting(principal, permission, resource, list_prefix))
+
+    def require_grants(
+        self, principal: str, permission: str, resource: str, one: JsonObject, other: JsonObject
+    ) -> None:
+        """ApiError 403 unless the permission holds for the roles whose grants differ between two policies.
+
+        https://cloud.google.com/iam/docs/setting-limits-on-granting-roles
+        """
+        pairs = (_by_role(one), _by_role(other))
+        changed = frozenset(
+            role for role in pairs[0].keys() | pairs[1].keys() if pairs[0].get(role) != pairs[1].get(role)
+        )
+        if next(self._granting(principal, permission, resource, "", changed), None) is None:
+            raise denied(principal, permission, resource)
+
+    def _granting(
+        self,
+        principal: str,
+        permission: str,
+        resource: str,
+        list_prefix: str,
+        changed: frozenset[str] = frozenset(),
+    ) -> Iterator[tuple[str, str]]:
+        """Each (role, resource that it is granted on) that gives the permission."""
+        resource = self._canonical(resource)
+        return (
+            (binding["role"], name)
+            for name in self._ancestry(resource)
+            for binding in self._effective(name)
+            if self._grants(binding["role"], permission)
+            and self._is_member(principal, binding["members"])
+            and (
+                "condition" not in binding
+                or compile_condition(binding["condition"]["expression"])(resource, list_prefix, changed)
+            )
+        )
+
+    def require(self, principal: str, permission: str, resource: str, list_prefix: str = "") -> None:
+        """ApiError 403, in the words of the permission's API, unless the principal has the permission."""
+        if not self.holds(principal, permission, resource, list_prefix):
+            raise denied(principal, permission, resource)
+
+    def holds(self, principal: str, permission: str, resource: str, list_prefix: str = "") -> bool:
+        """As `allowed`, for the record, of what a service asks for that has words of its own for a no."""
+        granting = self._granting(principal, permission, resource, list_prefix)
+        if principal not in self._recorded:
+            return next(granting, None) is not None
+        found = tuple(sorted(set(granting)))
+        self.access[principal, permission, found] += 1
+        return bool(found)
+
+    def require_use(self, principal: str, project: str) -> None:
+        """ApiError 403 unless the principal may have requests counted for a project.
+
+        https://cloud.google.com/docs/quotas/quota-project#project-client-base
+        """
+        try:
+            self.require(principal, "serviceusage.services.use", f"projects/{project}")
+        except ApiError:
+            text = (
+                f"Caller does not have required permission to use project {project}. Grant the caller the "
+                "roles/serviceusage.serviceUsageConsumer role, or a custom role with the "
+                "serviceusage.services.use permission, by visiting "
+                f"https://console.developers.google.com/iam-admin/iam/project?project={project} and then "
+                "retry. Propagation of the new permission may take a few minutes."
+            )
+            raise ApiError(403, "PERMISSION_DENIED", text, reason="forbidden") from None
+
+    def test(self, principal: str, permissions: Iterable[str], resource: str) -> list[str]:
+        """Those of the permissions that the principal has, for testIamPermissions.
+
+        ApiError 400 for what can't be a permission; of others that nothing here asks for, nobody can say
+        whether Google has them.
+        """
+        permissions = list(permissions)
+        for permission in permissions:
+            if not _PERMISSION.fullmatch(permission):
+                raise bad_request(f"Permission {permission} is not valid for this resource.")
+            if permission not in self.asked and permission not in named():
+                raise NotEmulatedError(f"Permission {permission}")
+        return [permission for permission in permissions if self.allowed(principal, permission, resource)]
+
+    def _effective(self, resource: str) -> list[JsonObject]:
+        policy = self._policies.get(resource)
+        if policy is None:
+            return self._first.get(resource, [])
+        bindings: list[JsonObject] = _holding(policy.versions, self._world.monotonic_s())["bindings"]
+        return bindings
+
+    def _is_member(self, principal: str, members: Iterable[str]) -> bool:
+        for name in members:
+            kind, _, who = name.partition(":")
+            if name == member(principal) or name in ("allUsers", "allAuthenticatedUsers"):
+                return True
+            if kind == "principalSet" and _is_in(principal, who):
+                return True
+            # How policies named a Kubernetes account before there were principals.
+            found = _POD.fullmatch(who) if kind == "serviceAccount" else None
+            if found and principal.endswith("/{}/subject/ns/{}/sa/{}".format(*found.groups())):
+                return True
+            if kind == "domain" and principal.endswith(f"@{who}"):
+                return True
+            if kind in _CONVENIENCE and any(
+                binding["role"] == _CONVENIENCE[kind] and member(principal) in binding["members"]
+                for binding in self._effective(f"projects/{who}")
+            ):
+                return True
+        return False
+
+    def _ancestry(self, resource: str) -> list[str]:
+        """The resource, what it is in, the project (a bucket's name does not say which), what that is in."""
+        host, plain = "", resource
+        if resource.startswith("//"):  # the name of one API's, where two have the same
+            host, _, plain = resource[2:].partition("/")
+        parts = plain.split("/")
+        names = ["/".join(parts[:length]) for length in range(len(parts), 1, -1)]
+        if names[-1] == "projects/_":
+            names[-1] = f"projects/{self._world.project}"
+        top = names[-1]
+        names = [f"//{host}/{name}" for name in names] if host else names[:-1]
+        while top:
+            names.append(top)
+            top = self._world.above.get(top, "")
+        return names
+
+    def _canonical(self, resource: str) -> str:
+        number = f"projects/{self._world.number}"
+        if resource == number or resource.startswith(f"{number}/"):
+            return f"projects/{self._world.project}{resource[len(number) :]}"
+        return resource
+
+    def _etag(self) -> str:
+        return base64.b64encode(next(self._etags).to_bytes(8, "big")).decode()
+
+
+def _holding(versions: list[tuple[float, T]], now: float) -> T:
+    """The version that holds now; older ones are dropped."""
+    while len(versions) > 1 and versions[1][0] <= now:
+        versions.pop(0)
+    return versions[0][1]
+
+
+def _by_role(policy: JsonObject) -> dict[str, list[str]]:
+    """Who has each role, under which condition."""
+    found: dict[str, list[str]] = {}
+    for binding in policy.get("bindings") or ():
+        marks = (f"{who} {binding.get('condition')}" for who in binding.get("members") or ())
+        found.setdefault(binding.get("role", ""), []).extend(marks)
+    return {role: sorted(marks) for role, marks in found.items() if marks}
+
+
+def agent(world: World, api: str) -> str:
+    """The address of a service's agent (https://cloud.google.com/iam/docs/service-agents)."""
+    if api not in _AGENTS:
+        raise NotEmulatedError(f"The service agent of {api}")
+    return f"service-{world.number}@{_AGENTS[api]}.iam.gserviceaccount.com"
+
+
+def member(principal: str) -> str:
+    """An account's e-mail address as policies write it; a principal is one already."""
+    if principal.startswith("principal://"):
+        return principal
+    kind = "serviceAccount" if principal.endswith(".gserviceaccount.com") else "user"
+    return f"{kind}:{principal}"
+
+
+def _is_in(principal: str, group: str) -> bool:
+    """Whether a pod's account is in `principalSet:GROUP`: a namespace's accounts, or all of a pool.
+
+    https://cloud.google.com/kubernetes-engine/docs/concepts/workload-identity
+    """
+    pool, _, kind = group.partition("/workloadIdentityPools/")[2].partition("/")
+    place = f"principal:{group.partition('/workloadIdentityPools/')[0]}/workloadIdentityPools/{pool}/subject/"
+    namespace = f"ns/{kind.removeprefix('namespace/')}/" if kind.startswith("namespace/") else ""
+    return principal.startswith(place + namespace) and (kind == "*" or bool(namespace))
+
+
+def denied(principal: str, permission: str, resource: str) -> ApiError:
+    """The 403 that the permission's API answers."""
+    service = permission.split(".", 1)[0]
+    if service == "compute":
+        return ApiError(403, "PERMISSION_DENIED", f"Required '{permission}' permission for '{resource}'")
+    if service == "storage":
+        kind = "object" if "/objects/" in resource else "bucket"
+        text = (
+            f"{principal} does not have {permission} access to the Google Cloud Storage {kind}. "
+            f"Permission '{permission}' denied on resource (or it may not exist)."
+        )
+        return ApiError(403, "PERMISSION_DENIED", text)
+    host = {"resourcemanager": "cloudresourcemanager"}.get(service, service) + ".googleapis.com"
+    info: JsonObject = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "IAM_PERMISSION_DENIED",
+        "domain": host,
+        "metadata": {"permission": permission, "resource": resource},
+    }
+    text = f"Permission '{permission}' denied on resource '//{host}/{resource}' (or it may not exist)."
+    return ApiError(403, "PERMISSION_DENIED", text, details=[info])

@@ -1,0 +1,1 @@
+"""Services of emulated machines: metadata server, guest attributes, pods, sandboxes."""

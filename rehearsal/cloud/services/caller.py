@@ -1,0 +1,76 @@
+"""Requests that Google's own services make: a workflow's, an event's, a scheduled job's.
+
+They go through the front door like everybody's: with a token of the account that they are sent as, past fault
+rules and the log. A cluster's DNS name leads to its API server. No other host has an address here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+
+import aiohttp
+from yarl import URL
+
+from rehearsal.cloud.core.errors import ApiError
+from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.services.workflows.engine import Reply, Request
+
+OAUTH2, OIDC = "OAuth2", "OIDC"
+CLOCK = "X-Rehearsal-Clock"
+"""Header of these requests: who sends them waits by the virtual clock."""
+_HOST = re.compile(r"[a-z0-9.-]+\.(?:googleapis\.com|run\.app|cloudfunctions\.net)")
+_CLUSTER = re.compile(r"gke-[a-z0-9-]+\.[a-z0-9-]+\.gke\.goog")
+
+
+class Caller:
+    """`host` and `port` are the front door's; with `tls`, it speaks HTTPS."""
+
+    def __init__(self, iam: Iam, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._iam, self._address, self._tls = iam, (host, port), tls
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, request: Request, account: str) -> Reply:
+        """The answer, as `account` where the request has `auth`.
+
+        ConnectionError where no one answers, TimeoutError after `timeout_s` real seconds, PermissionError
+        where there is no such account.
+        """
+        url = URL(request.url)
+        cluster = url.host and _CLUSTER.fullmatch(url.host)
+        if url.host is None or not (cluster or _HOST.fullmatch(url.host)):
+            raise ConnectionError(f"there is no host {url.host} in the emulated cloud")
+        headers = {**request.headers, "Host": url.host, CLOCK: "virtual"}
+        if request.auth:
+            headers["Authorization"] = f"Bearer {self._token(request, account)}"
+        host, port = (url.host, 443) if cluster else self._address
+        there = URL.build(
+            scheme="https" if self._tls else "http", host=host, port=port, path=url.raw_path,
+            query_string=url.raw_query_string, encoded=True,
+        )  # fmt: skip
+        if self._session is None:
+            self._session = aiohttp.ClientSession(auto_decompress=True)
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                async with self._session.request(
+                    request.method, there, headers=headers, data=request.body, allow_redirects=False,
+                    ssl=self._tls or False, server_hostname=url.host if self._tls else None,
+                ) as answer:  # fmt: skip
+                    return Reply(answer.status, dict(answer.headers), await answer.read())
+        except aiohttp.ClientError as error:
+            raise ConnectionError(f"{url.host}: {error or type(error).__name__}") from None
+
+    def _token(self, request: Request, account: str) -> str:
+        try:
+            audience = request.audience if request.auth == OIDC else ""
+            return self._iam.mint(account, audience=audience).value
+        except ApiError as error:
+            raise PermissionError(error.message) from None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            with contextlib.suppress(aiohttp.ClientError):
+                await self._session.close()

@@ -1,0 +1,149 @@
+"""Runs the steps of builds: processes in a network of the build's own, where the metadata server knows it.
+
+Real: the steps, one after the other in one workspace, as the build's account, with nothing of whoever
+started it. Imitated: images. The environment of the world stands for one that is in a repository of the
+project, which the account must be allowed to read. The workspace isn't called /workspace, but is the working
+directory, as it is there. Timeouts are real seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Coroutine, Sequence
+from typing import Any, cast
+
+from aiohttp import web
+
+from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.core.service import Call, Method
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.machines.sandboxes import Lines, Sandbox, Sandboxes
+
+_IMAGE = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/]+)/[^@]+@sha256:[0-9a-f]{64}")
+_READ = "artifactregistry.repositories.downloadArtifacts"
+_POLL_S = 0.2
+
+
+class _BuildError(Exception):
+    """A build ends; `status` and why."""
+
+    def __init__(self, status: str, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.kind = status, kind
+
+
+class Builder:
+    """Runs builds in `sandboxes`, whose output `write_log` takes."""
+
+    def __init__(self, world: World, iam: Iam, sandboxes: Sandboxes, write_log: Method) -> None:
+        self._world, self._iam, self._sandboxes, self._write_log = world, iam, sandboxes, write_log
+
+    async def run(self, build: JsonObject) -> None:
+        """From QUEUED to its end, which is written into the build."""
+        build |= {"status": "WORKING", "startTime": self._world.clock.rfc3339()}
+        try:
+            async with asyncio.timeout(float(build["timeout"].removesuffix("s"))):
+                await self._run(build)
+            end: JsonObject = {"status": "SUCCESS"}
+        except TimeoutError:
+            end = {"status": "TIMEOUT", "statusDetail": "build timed out"}
+        except _BuildError as error:
+            end = {
+                "status": error.status, "statusDetail": str(error),
+                "failureInfo": {"type": error.kind, "detail": str(error)},
+            }  # fmt: skip
+        if build["status"] != "CANCELLED":
+            build |= {**end, "finishTime": self._world.clock.rfc3339()}
+
+    async def _run(self, build: JsonObject) -> None:
+        account = build["serviceAccount"].rpartition("/")[2]
+        async with self._sandboxes.open(f"build-{build['id']}", account) as sandbox:
+            (sandbox.place / "workspace").mkdir()
+            if source := build.get("source", {}).get("storageSource"):
+                await self._helper(build, sandbox, "FETCHSOURCE", {"fetch": source})
+            for index, step in enumerate(build["steps"]):
+                await self._step(build, sandbox, index, step)
+            if objects := build.get("artifacts", {}).get("objects"):
+                await self._helper(build, sandbox, "PUSH", {"push": objects})
+
+    async def _step(self, build: JsonObject, sandbox: Sandbox, index: int, step: JsonObject) -> None:
+        step["status"] = "WORKING"
+        step["timing"] = {"startTime": self._world.clock.rfc3339()}
+        try:
+            self._pull(step["name"], build["serviceAccount"].rpartition("/")[2])
+            line = [*([step["entrypoint"]] if step.get("entrypoint") else []), *step.get("args", ())]
+            options = build.get("options", {})
+            variables = dict(one.split("=", 1) for one in (*options.get("env", ()), *step.get("env", ())))
+            folder = sandbox.place / "workspace" / step.get("dir", "")
+            label = f'Step #{index} - "{step["id"]}"'
+            running = sandbox.run(line, variables, folder, self._lines(build, label))
+            status = await self._until_cancelled(build, running)
+        except BaseException:
+            step["status"] = "CANCELLED"
+            raise
+        finally:
+            step["timing"]["endTime"] = self._world.clock.rfc3339()
+        step["status"] = "SUCCESS" if status == 0 else "FAILURE"
+        if status != 0:
+            why = (
+                f'Build step failure: build step {index} "{step["name"]}" failed: step exited with non-zero '
+            )
+            raise _BuildError("FAILURE", "USER_BUILD_STEP", f"{why}status: {status}")
+
+    def _pull(self, image: str, account: str) -> None:
+        """Refuses an image that isn't in a repository here which the account may read."""
+        found = _IMAGE.fullmatch(image)
+        name = f"projects/{found[2]}/locations/{found[1]}/repositories/{found[3]}" if found else ""
+        if name not in self._world.directory or not self._iam.allowed(account, _READ, name):
+            why = f'failed to pull {image}: denied: Permission "{_READ}" denied (or it may not exist)'
+            raise _BuildError("FAILURE", "FETCH_SOURCE_FAILED", why)
+
+    async def _helper(self, build: JsonObject, sandbox: Sandbox, label: str, what: JsonObject) -> None:
+        """What Cloud Build does itself before and after the steps, as the build's account."""
+        arguments = [json.dumps(what), str(sandbox.place / "workspace")]
+
+        running = sandbox.module(
+            "rehearsal.cloud.services.cloudbuild.worker", arguments, self._lines(build, label)
+        )
+        if await self._until_cancelled(build, running) != 0:
+            kind = "FETCH_SOURCE_FAILED" if label == "FETCHSOURCE" else "PUSH_NOT_AUTHORIZED"
+            raise _BuildError("FAILURE", kind, f"{label} failed; see the log")
+
+    async def _until_cancelled(self, build: JsonObject, work: Coroutine[Any, Any, int]) -> int:
+        """The exit status; _BuildError once the build is cancelled, and what ran is killed."""
+        running = asyncio.ensure_future(work)
+        try:
+            while not running.done() and build["status"] != "CANCELLED":
+                await asyncio.wait([running], timeout=_POLL_S)
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+        if build["status"] == "CANCELLED":
+            raise _BuildError("CANCELLED", "USER_BUILD_STEP", "the build was cancelled")
+        return running.result()
+
+    def _lines(self, build: JsonObject, label: str) -> Lines:
+        async def lines(some: Sequence[str]) -> None:
+            await self._log(build, [f"{label}: {one}" for one in some])
+
+        return lines
+
+    async def _log(self, build: JsonObject, lines: Sequence[str]) -> None:
+        """Write to Cloud Logging as the build's account, which must be allowed to."""
+        if build["options"]["logging"] == "NONE":
+            return
+        labels = {"project_id": self._world.project, "build_id": build["id"], "build_trigger_id": ""}
+        body = {
+            "logName": f"projects/{self._world.project}/logs/cloudbuild",
+            "resource": {"type": "build", "labels": labels},
+            "entries": [{"textPayload": line} for line in lines],
+        }
+        account, method = build["serviceAccount"].rpartition("/")[2], "logging.entries.write"
+        call = Call("logging", "v2", method, {}, {}, body, account, cast(web.Request, None))
+        try:
+            await self._write_log.handler(call)
+        except ApiError as error:
+            raise _BuildError("FAILURE", "LOGGING_FAILURE", error.message) from None

@@ -1,0 +1,106 @@
+"""What the control planes of a world's clusters ask the cloud, by its control socket.
+
+Which clusters there are, whose a token is, what an account may do. None of it counts as a request of the
+people in the world.
+"""
+
+from __future__ import annotations
+
+from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.door.faults import Faults
+from rehearsal.cloud.iam.iam import Iam, denied
+from rehearsal.cloud.services.container import access
+from rehearsal.cloud.services.container.pools import resize, sizes
+
+# What a fault rule matches to let the autoscaler find no machines.
+SCALE_UP = "container.autoscaler.scaleUp"
+
+
+class Clusters:
+    """The answers to the control planes' process."""
+
+    def __init__(self, world: World, iam: Iam, faults: Faults) -> None:
+        self._world, self._iam, self._faults = world, iam, faults
+        self._lost: dict[str, JsonObject] = {}
+        iam.asked.update(access.permissions())
+
+    async def found(self, body: JsonObject) -> JsonObject:
+        """Clusters, each with its pools and how many nodes they have in each zone."""
+        clusters = []
+        for name, cluster in self._below("clusters", 6):
+            pools = [
+                {"body": pool, "sizes": sizes(self._world, full, pool), "lost": self._lost_of(full)}
+                for full, pool in self._below("nodePools", 8)
+                if full.startswith(f"{name}/")
+            ]
+            clusters.append({"name": name, "body": cluster, "pools": pools})
+        return {"clusters": clusters, "rate": self._world.clock.rate}
+
+    async def report(self, body: JsonObject) -> JsonObject:
+        """How a cluster's control plane is: `state` (starting, ready, failed), `message`, `nodes` by pool."""
+        if self._world.control_planes is not None:
+            keys = ("state", "message", "nodes")
+            self._world.control_planes[body["name"]] = {key: body[key] for key in keys}
+        return {}
+
+    def reports(self) -> dict[str, JsonObject]:
+        """What was reported of each cluster."""
+        return dict(self._world.control_planes or {})
+
+    async def account(self, body: JsonObject) -> JsonObject:
+        """Whose access token it is; empty for one that isn't good."""
+        token = self._iam.find_token(body["token"])
+        return {"account": token.principal if token else ""}
+
+    async def access(self, body: JsonObject) -> JsonObject:
+        """Whether an account may: `allowed` by IAM, `denied` for good, or neither: RBAC decides."""
+        account, name = body["account"], body["cluster"]
+        if not self._iam.allowed(account, access.CONNECT, name):
+            reason = denied(account, access.CONNECT, name).message
+            return {"allowed": False, "denied": True, "reason": reason}
+        asked = access.permission(*(body[key] for key in ("group", "resource", "subresource", "verb")))
+        if asked is None:
+            return {"allowed": False, "denied": False, "reason": ""}
+        allowed = self._iam.allowed(account, asked, name)
+        reason = "" if allowed else f'requires one of ["{asked}"] permission(s).'
+        return {"allowed": allowed, "denied": False, "reason": reason}
+
+    async def scale(self, body: JsonObject) -> JsonObject:
+        """Give a pool so many nodes in a zone, as the autoscaler does; ApiError by a fault rule."""
+        if body["count"]:
+            fault = self._faults.inject(SCALE_UP, "container.googleapis.com", body["pool"], "")
+            if fault is not None and (error := fault.error or fault.operation_error):
+                raise error
+        resize(self._world, body["pool"], body["zone"], int(body["count"]))
+        return {}
+
+    async def disk(self, body: JsonObject) -> JsonObject:
+        """The file with a disk's content; empty where there is none."""
+        return {"image": str(self._world.images.get(body["id"], ""))}
+
+    async def lose(self, body: JsonObject) -> JsonObject:
+        """Take all nodes of a pool away, with notice or without, for so many virtual seconds."""
+        found = [full for full, _ in self._below("nodePools", 8) if full.rpartition("/")[2] == body["pool"]]
+        if not found:
+            raise ApiError(404, "NOT_FOUND", f"The node pool '{body['pool']}' was not found")
+        until = self._world.clock.now() + float(body["for_s"])
+        for full in found:
+            self._lost[full] = {"notice": bool(body["notice"]), "until": until}
+        return {}
+
+    def _lost_of(self, full: str) -> str:
+        """How a pool's nodes went that aren't there now: `notice` or `power-loss`; empty if they are."""
+        lost = self._lost.get(full)
+        if lost is None or lost["until"] <= self._world.clock.now():
+            self._lost.pop(full, None)
+            return ""
+        return "notice" if lost["notice"] else "power-loss"
+
+    def _below(self, collection: str, parts: int) -> list[tuple[str, JsonObject]]:
+        found = []
+        for name, body in self._world.directory.items():
+            words = name.split("/")
+            if len(words) == parts and words[-2] == collection and words[4:5] == ["clusters"]:
+                found.append((name, body))
+        return found

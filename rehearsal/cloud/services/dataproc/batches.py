@@ -1,0 +1,153 @@
+"""Serverless Spark: batches, which rehearsal/cloud/services/dataproc/runner.py runs.
+
+https://cloud.google.com/dataproc-serverless/docs/reference/rest/v1/projects.locations.batches
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from rehearsal.cloud.collections import Change, Collection, Entry, Reference
+from rehearsal.cloud.collections.checks import (
+    acts_as,
+    default_account,
+    every,
+    not_emulated,
+    one_of,
+    wrong_state,
+)
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.services.dataproc import rules as spark_rules
+from rehearsal.cloud.services.dataproc.runner import move
+
+_RUN = "environmentConfig.executionConfig"
+_START_S = 45.0  # of virtual time, until a batch runs
+_DEFAULT_TTL_S, _TTL_S = 4 * 3600, (600, 14 * 86400)
+_ENDINGS = {
+    "archiveUris": (".jar", ".tar", ".tar.gz", ".tgz", ".zip"), "pythonFileUris": (".py", ".egg", ".zip"),
+    "jarFileUris": (".jar",),
+}  # fmt: skip
+
+
+def _complete(change: Change) -> None:
+    """What the service sets; ApiError 400 with all that it refuses of what was sent."""
+    body = change.body
+    if body.get("runtimeConfig", {}).get("version", "").startswith("3."):
+        raise NotEmulatedError("A batch of a runtime 3")
+    run = body.setdefault("environmentConfig", {}).setdefault("executionConfig", {})
+    if not run.get("serviceAccount"):
+        run["serviceAccount"] = default_account(change)
+    run.setdefault("ttl", f"{_DEFAULT_TTL_S}s")
+    runtime = body["runtimeConfig"]
+    today = change.world.clock.rfc3339()[:10]
+    found = spark_rules.problems(runtime["version"], runtime.get("properties", {}), today)
+    found += _of_files(body.get("pysparkBatch", {}))
+    low, high = _TTL_S
+    if not low <= float(run["ttl"].removesuffix("s")) <= high:
+        found.append(f"ttl must be from {low}s to {high}s, not {run['ttl']}")
+    if run.get("stagingBucket", "").startswith("gs://"):
+        found.append("stagingBucket must be a bucket's name, without gs://")
+    if found:
+        raise bad_request(f"Batch is invalid: {'; '.join(found)}.")
+    body |= {"uuid": str(uuid.uuid4()), "creator": change.call.principal, "state": "PENDING"}
+    body["stateTime"] = change.world.clock.rfc3339()
+    change.waits.append(lambda: _run(change))
+
+
+def _of_files(given: JsonObject) -> list[str]:
+    found = []
+    if given and not given.get("mainPythonFileUri", "").endswith(".py"):
+        found.append("mainPythonFileUri must be a .py file")
+    for field, endings in _ENDINGS.items():
+        for uri in given.get(field, ()):
+            if not uri.partition("#")[0].endswith(endings):
+                found.append(f"{field}: {uri} must end in {', '.join(endings)}")
+    return found
+
+
+def _reaches_google(change: Change) -> None:
+    """No batch without it: https://cloud.google.com/dataproc-serverless/docs/concepts/network."""
+    subnet = change.body.get("environmentConfig", {}).get("executionConfig", {}).get("subnetworkUri", "")
+    place = f"projects/{change.world.project}/regions/{change.name.split('/')[3]}/subnetworks"
+    name = subnet.rpartition("/")[2]
+    if subnet and not change.world.directory[f"{place}/{name}"].get("privateIpGoogleAccess"):
+        raise bad_request(
+            f"Subnetwork '{name}' does not support Private Google Access which is required for Dataproc "
+            "clusters when 'internal_ip_only' is set to 'true'. Enable Private Google Access on it."
+        )
+
+
+async def _run(change: Change) -> None:
+    """Run it; ApiError unless it succeeds."""
+    batch = change.world.directory[change.name]
+    if change.world.run_batch is None:
+        raise ApiError(400, "FAILED_PRECONDITION", "This cloud has nothing to run batches with.")
+    await change.world.run_batch(batch)
+    move(change.world, batch, "SUCCEEDED")
+    change.private["batch"] = batch
+
+
+def _ended(change: Change) -> None:
+    change.world.directory[change.name] = change.private.pop("batch")
+
+
+def _failed(change: Change, error: ApiError) -> None:
+    """A batch whose operation was cancelled, or that failed, is still there."""
+    state = "CANCELLED" if error.status == "CANCELLED" else "FAILED"
+    move(change.world, change.world.directory[change.name], state, error.message)
+
+
+ENTRY = Entry(
+    "dataproc",
+    ("v1",),
+    (
+        Collection(
+            "dataproc.projects.locations.batches",
+            pattern="[a-z0-9][-a-z0-9]{2,61}[a-z0-9]",
+            seconds=_START_S,
+            defaults={"runtimeConfig": {"version": spark_rules.DEFAULT_VERSION}},
+            references=(
+                acts_as(f"{_RUN}.serviceAccount"),
+                Reference(
+                    f"{_RUN}.networkUri",
+                    ("compute.networks",),
+                    short="projects/{project}/global/networks/{id}",
+                ),
+                Reference(
+                    f"{_RUN}.subnetworkUri",
+                    ("compute.subnetworks",),
+                    short="projects/{project}/regions/{region}/subnetworks/{id}",
+                ),
+            ),
+            check=every(
+                one_of("pysparkBatch", "sparkBatch", "sparkRBatch", "sparkSqlBatch", "pysparkNotebookBatch"),
+                not_emulated(f"{_RUN}.kmsKey", "environmentConfig.peripheralsConfig"),
+                _reaches_google,
+                _complete,
+            ),
+            created=_ended,
+            failed=_failed,
+            deleting=lambda change: wrong_state(change, "state", ("CANCELLED", "SUCCEEDED", "FAILED")),
+        ),
+    ),
+    package="google.cloud.dataproc.v1",
+    metadata="BatchOperationMetadata",
+    roles={
+        "roles/dataproc.admin": ("dataproc.*",),
+        "roles/dataproc.editor": ("!*.setIamPolicy", "dataproc.*"),
+        "roles/dataproc.viewer": ("dataproc.*.get", "dataproc.*.list"),
+        "roles/dataproc.serverlessEditor": ("dataproc.batches.*", "dataproc.operations.*"),
+        "roles/dataproc.serverlessViewer": ("dataproc.batches.get", "dataproc.batches.list"),
+        "roles/dataproc.worker": (
+            *(
+                "dataproc.agents.*",
+                "dataproc.tasks.*",
+                "logging.logEntries.create",
+                "monitoring.timeSeries.create",
+            ),
+            *("storage.buckets.get", "storage.objects.*", "storage.folders.*", "storage.managedFolders.*"),
+            "storage.multipartUploads.*",
+        ),
+        "roles/dataproc.serverlessNode": ("dataproc.agents.*", "dataproc.tasks.*"),
+    },
+)

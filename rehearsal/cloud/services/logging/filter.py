@@ -1,0 +1,125 @@
+"""Cloud Logging's query language, as far as it is emulated: comparisons, joined by AND.
+
+`FIELD = "VALUE"`, `!=`, `:` (has the text), `:*` (is there), `=~` (matches), and of timestamps, severities
+and numbers `<`, `<=`, `>`, `>=`. Of a list one element is enough. What else the language has (OR, NOT,
+parentheses, text without a field, functions) is refused as not emulated.
+https://cloud.google.com/logging/docs/view/logging-query-language
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from datetime import datetime
+
+from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
+
+__all__ = ["Matches", "epoch", "parse", "values"]
+
+Matches = Callable[[JsonObject], bool]
+
+_MAX_CHARACTERS = 20_000
+_TOKEN = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|(!=|<=|>=|=~|!~|[=<>:()-])|([^\s"=<>!:()]+))')
+_FIELD = re.compile(
+    r"logName|insertId|severity|timestamp|textPayload|resource\.type|(?:resource\.labels|labels|jsonPayload|protoPayload)\.[\w.-]+"
+)
+_SEVERITIES = (
+    *("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING"),
+    *("ERROR", "CRITICAL", "ALERT", "EMERGENCY"),
+)
+_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def epoch(timestamp: str) -> float:
+    """Seconds since the epoch of an RFC 3339 time; ApiError 400 for what is none."""
+    found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", timestamp)
+    try:
+        if found:
+            whole = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00")).timestamp()
+            return whole + float(found[2] or 0)
+    except ValueError:
+        pass
+    raise bad_request(f"Invalid timestamp: {timestamp}")
+
+
+def parse(text: str) -> Matches:
+    """What decides whether an entry matches; ApiError 400 for a broken filter."""
+    if len(text) > _MAX_CHARACTERS:
+        raise bad_request(f"The filter is longer than {_MAX_CHARACTERS} characters.")
+    tokens = _tokens(text)
+    conditions: list[Matches] = []
+    while tokens:
+        if conditions and tokens[0] == "AND":  # without it, too, comparisons are joined by it
+            tokens.pop(0)
+        if len(tokens) < 3 or not _FIELD.fullmatch(tokens[0]) or tokens[2] in ("(", ")"):
+            raise NotEmulatedError(f"The filter {text!r}")
+        field, comparison, value = tokens[:3]
+        del tokens[:3]
+        conditions.append(_condition(text, field, comparison, _unquoted(value)))
+    return lambda entry: all(condition(entry) for condition in conditions)
+
+
+def _tokens(text: str) -> list[str]:
+    tokens: list[str] = []
+    at = 0
+    while text[at:].strip():
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise bad_request(f"Unparseable filter: syntax error at {text[at : at + 20]!r}")
+        tokens.append(found[1] or found[2] or found[3])
+        at = found.end()
+    return tokens
+
+
+def _unquoted(value: str) -> str:
+    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
+
+
+def _condition(text: str, field: str, comparison: str, value: str) -> Matches:
+    if field == "timestamp" and comparison in _COMPARE:
+        desired, compare = epoch(value), _COMPARE[comparison]
+        return lambda entry: compare(epoch(entry["timestamp"]), desired)
+    if field == "severity":
+        if value not in _SEVERITIES:
+            raise bad_request(f"Unknown severity: {value}")
+        if comparison in _COMPARE:
+            compare, least = _COMPARE[comparison], _SEVERITIES.index(value)
+            return lambda entry: compare(_SEVERITIES.index(entry["severity"]), least)
+    if comparison == "=":
+        return lambda entry: value in values(entry, field)
+    if comparison == "!=":
+        return lambda entry: value not in values(entry, field)
+    if comparison == ":":
+        has = value.lower() if value != "*" else ""
+        return lambda entry: any(has in one.lower() for one in values(entry, field))
+    if comparison == "=~":
+        try:
+            pattern = re.compile(value)
+        except re.error as error:
+            raise bad_request(f"Invalid regular expression {value!r}: {error}") from None
+        return lambda entry: any(pattern.search(one) for one in values(entry, field))
+    if comparison in _COMPARE and field.startswith("jsonPayload."):
+        compare, bound = _COMPARE[comparison], _number(value)
+        if bound is None:
+            raise NotEmulatedError(f"The filter {text!r}")
+        return lambda entry: any(
+            number is not None and compare(number, bound) for number in map(_number, values(entry, field))
+        )
+    raise NotEmulatedError(f"The filter {text!r}")
+
+
+def values(entry: JsonObject, field: str) -> list[str]:
+    """What an entry has at a field, as text: nothing, one value, or those of a list on the way."""
+    found: list[object] = [entry]
+    for part in field.split("."):
+        found = [one[part] for one in found if isinstance(one, dict) and one.get(part) is not None]
+        found = [each for one in found for each in (one if isinstance(one, list) else [one])]
+    return [str(one) for one in found]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

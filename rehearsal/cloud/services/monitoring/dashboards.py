@@ -1,0 +1,49 @@
+"""Cloud Monitoring: dashboards, of its first version.
+
+https://cloud.google.com/monitoring/api/ref_v3/rest/v1/projects.dashboards
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from rehearsal.cloud.collections import Change, Collection, Entry
+from rehearsal.cloud.collections.checks import every, one_of
+from rehearsal.cloud.services.monitoring.telemetry import promql
+
+_LAYOUTS = ("gridLayout", "mosaicLayout", "rowLayout", "columnLayout")
+
+
+def _queries(change: Change) -> None:
+    """PromQL that can't be evaluated shows nothing."""
+    for text in _found(change.body):
+        promql.parse(text)
+
+
+def _found(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from filter(None, [value.get("prometheusQuery")])
+        value = list(value.values())
+    for one in value if isinstance(value, list) else ():
+        yield from _found(one)
+
+
+ENTRY = Entry(
+    "monitoring",
+    ("v1",),
+    (
+        Collection(
+            "monitoring.projects.dashboards",
+            id_field="name",
+            pattern=r"[-\w.~%]{1,100}",
+            new_id=lambda *_: str(uuid.uuid4()),
+            check=every(one_of(*_LAYOUTS), _queries),
+        ),
+    ),
+    roles={
+        "roles/monitoring.dashboardEditor": ("monitoring.dashboards.*",),
+        "roles/monitoring.dashboardViewer": ("monitoring.dashboards.get", "monitoring.dashboards.list"),
+    },
+)

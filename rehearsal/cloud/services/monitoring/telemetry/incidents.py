@@ -1,0 +1,221 @@
+"""Alert policies at work: conditions that hold open incidents, which are notified and closed again.
+
+https://cloud.google.com/monitoring/alerts/concepts-indepth: an incident is one condition's, for one set of
+labels; it opens once the condition has held for its duration, and closes when it holds no more.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rehearsal.cloud.core.clock import rfc3339
+from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.services.monitoring.telemetry import logmetrics, notify, promql, thresholds
+from rehearsal.cloud.services.monitoring.telemetry.series import Points
+
+EVERY_S = 60.0
+_THRESHOLD, _PROMQL = "conditionThreshold", "conditionPrometheusQueryLanguage"
+# What Google itself measures and this cloud does too: type → resource.
+NATIVE = {
+    "serviceruntime.googleapis.com/quota/exceeded": "consumer_quota",
+    "workflows.googleapis.com/finished_execution_count": "workflows.googleapis.com/Workflow",
+}
+_Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass
+class Incident:
+    """One; times are virtual seconds since the epoch, `closed_s` 0 while it is open."""
+
+    id: str
+    name: str
+    policy: JsonObject
+    condition: JsonObject
+    labels: _Labels
+    value: float
+    opened_s: float
+    closed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Notification:
+    """What a channel was sent: `failed` says why it wasn't delivered."""
+
+    channel: str
+    kind: str
+    to: str
+    message: JsonObject
+    failed: str = ""
+
+
+class Telemetry:
+    """Counts entries, evaluates policies, keeps incidents and what was sent."""
+
+    def __init__(self, world: World, iam: Iam) -> None:
+        self._world, self._iam = world, iam
+        self.points = Points()
+        self.incidents: list[Incident] = []
+        self.sent: list[Notification] = []
+        self._holds: dict[tuple[str, str, _Labels], float] = {}  # since when
+        self._finished: set[str] = set()
+        self._blamed: set[str] = set()
+
+    async def watch(self) -> None:
+        """Evaluates every minute of the virtual clock, where there is a policy."""
+        while True:
+            await self._world.clock.sleep(EVERY_S)
+            self.evaluate()
+
+    def observe(self, entry: JsonObject) -> None:
+        """An entry that was written: each metric that takes it gets a point."""
+        resource, now = entry["resource"], self._world.clock.now()
+        for body in self._bodies("metrics"):
+            if made := logmetrics.point(body, entry):
+                labels, value = made
+                kind = body["metricDescriptor"]["type"]
+                self.points.add(kind, resource["type"], resource.get("labels", {}), labels, now, value)
+
+    def measure(
+        self, metric: str, resource_labels: dict[str, str], labels: dict[str, str], value: float = 1.0
+    ) -> None:
+        """A point of one of Google's own metrics."""
+        now = self._world.clock.now()
+        self.points.add(metric, NATIVE[metric], resource_labels, labels, now, value)
+
+    def evaluate(self) -> None:
+        """Every enabled policy, as of now."""
+        self._count_executions()
+        seen: set[tuple[str, str, _Labels]] = set()
+        now = self._world.clock.now()
+        for policy in self._bodies("alertPolicies"):
+            if not policy.get("enabled", True):
+                continue
+            for condition in policy["conditions"]:
+                for labels, value in self._judged(condition, now).items():
+                    key = policy["name"], condition["name"], labels
+                    seen.add(key)
+                    since = self._holds.setdefault(key, now)
+                    if now - since >= _duration_s(condition) and not self._open(key):
+                        self._begin(policy, condition, labels, value, now)
+        for key in self._holds.keys() - seen:
+            del self._holds[key]
+        for incident in self.incidents:
+            key = incident.policy["name"], incident.condition["name"], incident.labels
+            if not incident.closed_s and key not in seen:
+                incident.closed_s = now
+                self._notify(incident)
+
+    def check(self, condition: JsonObject) -> None:
+        """Refuses, by ApiError, what Google refuses. What isn't emulated fails where it is evaluated."""
+        with suppress(NotEmulatedError):
+            self._check(condition)
+
+    def _check(self, condition: JsonObject) -> None:
+        if _THRESHOLD in condition:
+            thresholds.check(condition[_THRESHOLD])
+        elif _PROMQL in condition:
+            inner = condition[_PROMQL]
+            _, names = promql.parse(inner.get("query", ""))
+            interval_s = float(str(inner.get("evaluationInterval", "30s")).removesuffix("s"))
+            if interval_s < 30 or interval_s % 30:
+                raise bad_request("The evaluation interval must be a multiple of 30 seconds.")
+            unknown = sorted(one for one in names if not promql.resolved(one, self._types())[0])
+            if unknown and not inner.get("disableMetricValidation"):
+                raise bad_request(f"The metric {unknown[0]} doesn't exist, or has no data yet.")
+        else:
+            kind = next((key for key in condition if key.startswith("condition")), "none")
+            raise NotEmulatedError(f"A condition of kind {kind}")
+
+    def alert(self, incident: Incident) -> JsonObject:
+        """An incident as the API's Alert."""
+        ended = {"closeTime": rfc3339(incident.closed_s)} if incident.closed_s else {}
+        return {
+            "name": incident.name,
+            "state": "CLOSED" if incident.closed_s else "OPEN",
+            "openTime": rfc3339(incident.opened_s),
+            **ended,
+            "metric": {"labels": dict(incident.labels)},
+            "policy": {
+                key: incident.policy[key]
+                for key in ("name", "displayName", "userLabels", "severity")
+                if incident.policy.get(key)
+            },
+        }
+
+    def query(self, text: str, now_s: float | None = None) -> promql.Vector:
+        """The value of a PromQL expression now, or at a time."""
+        node, _ = promql.parse(text)
+        at = self._world.clock.now() if now_s is None else now_s
+        return promql.vector(node, promql.Moment(self.points, at, self._types()))
+
+    def _judged(self, condition: JsonObject, now: float) -> dict[_Labels, float]:
+        """The series for which a condition holds; one that can't be evaluated is a mistake, and not false."""
+        try:
+            self._check(condition)
+            return self._found(condition, now)
+        except NotEmulatedError as error:
+            if condition["name"] not in self._blamed:
+                self._blamed.add(condition["name"])
+                self._world.blame(f"the condition {condition['displayName']!r}", error.message)
+            return {}
+
+    def _found(self, condition: JsonObject, now: float) -> dict[_Labels, float]:
+        if _THRESHOLD in condition:
+            return thresholds.evaluate(condition[_THRESHOLD], self.points, now)
+        return self.query(condition[_PROMQL]["query"], now)
+
+    def _types(self) -> dict[str, str]:
+        metrics = [body["metricDescriptor"]["type"] for body in self._bodies("metrics")]
+        return {promql.promql_name(kind): kind for kind in (*metrics, *NATIVE)}
+
+    def _bodies(self, collection: str) -> Iterator[JsonObject]:
+        prefix = f"projects/{self._world.project}/{collection}/"
+        return (body for name, body in list(self._world.directory.items()) if name.startswith(prefix))
+
+    def _open(self, key: tuple[str, str, _Labels]) -> bool:
+        return any(
+            not one.closed_s and (one.policy["name"], one.condition["name"], one.labels) == key
+            for one in self.incidents
+        )
+
+    def _begin(
+        self, policy: JsonObject, condition: JsonObject, labels: _Labels, value: float, now: float
+    ) -> None:
+        id_ = uuid.uuid4().hex
+        name = f"projects/{self._world.project}/alerts/{id_}"
+        incident = Incident(id_, name, dict(policy), dict(condition), labels, value, now)
+        self.incidents.append(incident)
+        self._notify(incident)
+
+    def _notify(self, incident: Incident) -> None:
+        for name in incident.policy.get("notificationChannels") or ():
+            channel = self._world.directory.get(name)
+            if channel is None or not channel.get("enabled", True):
+                continue
+            failed = notify.send(channel, incident, self._world, self._iam)
+            to = next(iter(channel.get("labels", {}).values()), "")
+            body = notify.message(incident, self._world)
+            self.sent.append(Notification(name, channel["type"], to, body, failed))
+
+    def _count_executions(self) -> None:
+        """Executions of workflows that have ended since the last look."""
+        for name, body in list(self._world.directory.items()):
+            parts = name.split("/")
+            if len(parts) != 8 or parts[6] != "executions" or name in self._finished:
+                continue
+            if body.get("state") in ("SUCCEEDED", "FAILED", "CANCELLED"):
+                self._finished.add(name)
+                place = {"location": parts[3], "workflow_id": parts[5]}
+                self.measure(
+                    "workflows.googleapis.com/finished_execution_count", place, {"status": body["state"]}
+                )
+
+
+def _duration_s(condition: JsonObject) -> float:
+    inner = condition.get(_THRESHOLD) or condition[_PROMQL]
+    return float(str(inner.get("duration") or "0s").removesuffix("s"))

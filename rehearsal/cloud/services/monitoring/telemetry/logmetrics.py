@@ -1,0 +1,65 @@
+"""Log-based metrics: which entries they take, with which labels and value.
+
+https://cloud.google.com/logging/docs/logs-based-metrics/labels
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError
+from rehearsal.cloud.services.logging import filter as logfilter
+
+_EXTRACTOR = re.compile(r'(?:EXTRACT\(([\w.-]+)\)|REGEXP_EXTRACT\(([\w.-]+), "((?:[^"\\]|\\.)*)"\))')
+
+
+@lru_cache(maxsize=1000)
+def matcher(text: str) -> logfilter.Matches:
+    """What a filter takes, parsed once."""
+    return logfilter.parse(text)
+
+
+def check(body: JsonObject) -> None:
+    """Refuses what isn't emulated, which would count nothing in silence."""
+    matcher(body.get("filter", ""))
+    labels = {label["key"] for label in body.get("metricDescriptor", {}).get("labels", ())}
+    extractors = body.get("labelExtractors", {})
+    if labels != set(extractors):
+        raise NotEmulatedError(f"A metric whose labels {sorted(labels)} aren't its extractors'")
+    for extractor in (*extractors.values(), *filter(None, [body.get("valueExtractor")])):
+        _parts(extractor)
+
+
+def point(body: JsonObject, entry: JsonObject) -> tuple[dict[str, str], float] | None:
+    """The labels and the number that a metric makes of an entry; None for one that it doesn't take.
+
+    A counter's number is 1. An entry without the value of a distribution isn't counted, as Google has it.
+    """
+    if body.get("disabled") or not matcher(body["filter"])(entry):
+        return None
+    labels = {key: extract(how, entry) or "" for key, how in body.get("labelExtractors", {}).items()}
+    how = body.get("valueExtractor")
+    if not how:
+        return labels, 1.0
+    try:
+        return labels, float(extract(how, entry) or "")
+    except ValueError:
+        return None
+
+
+def extract(extractor: str, entry: JsonObject) -> str | None:
+    """A field of an entry, or what an expression finds in it."""
+    field, pattern = _parts(extractor)
+    found = next(iter(logfilter.values(entry, field)), None)
+    if found is None or pattern is None:
+        return found
+    match = re.search(pattern, found)
+    return match[1] if match else None
+
+
+def _parts(extractor: str) -> tuple[str, str | None]:
+    found = _EXTRACTOR.fullmatch(extractor)
+    if not found:
+        raise NotEmulatedError(f"The extractor {extractor!r}")
+    return found[1] or found[2], found[3]

@@ -1,0 +1,61 @@
+"""Notifications: what a channel is sent of an incident.
+
+The message to Pub/Sub and to webhooks: https://cloud.google.com/monitoring/support/notification-options.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING
+
+from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.iam import Iam
+
+if TYPE_CHECKING:
+    from rehearsal.cloud.services.monitoring.telemetry.incidents import Incident
+
+
+def message(incident: Incident, world: World) -> JsonObject:
+    """The JSON that is published or posted."""
+    policy = incident.policy
+    about = policy.get("documentation", {})
+    return {
+        "version": "1.2",
+        "incident": {
+            "incident_id": incident.id,
+            "scoping_project_id": world.project,
+            "state": "closed" if incident.closed_s else "open",
+            "severity": policy.get("severity", "No severity"),
+            "started_at": int(incident.opened_s),
+            "ended_at": int(incident.closed_s) if incident.closed_s else None,
+            "policy_name": policy["displayName"],
+            "policy_user_labels": policy.get("userLabels", {}),
+            "condition_name": incident.condition["displayName"],
+            "observed_value": f"{incident.value:g}",
+            "metric": {"labels": dict(incident.labels)},
+            "documentation": {key: about[key] for key in ("content", "subject", "links") if about.get(key)},
+        },
+    }
+
+
+def send(channel: JsonObject, incident: Incident, world: World, iam: Iam) -> str:
+    """Delivers where there is something to deliver to; "" or why it couldn't be.
+
+    E-mails and webhooks are recorded by the caller, and leave the emulated cloud by no way.
+    """
+    if channel.get("type") != "pubsub":
+        return ""
+    topic = channel["labels"]["topic"]
+    agent = f"serviceAccount:service-{world.number}@gcp-sa-monitoring-notification.iam.gserviceaccount.com"
+    if topic not in world.directory:
+        return f"there is no topic {topic}"
+    try:
+        iam.require(agent.partition(":")[2], "pubsub.topics.publish", topic)
+    except ApiError as error:
+        return f"{agent} may not publish to {topic}: {error.message}"
+    data = base64.b64encode(json.dumps(message(incident, world)).encode()).decode()
+    assert world.publish, "a topic was made, so there is Pub/Sub"
+    world.publish(topic, [{"data": data}])
+    return ""

@@ -1,0 +1,251 @@
+"""Service Usage: which APIs the project may call, the refusal where one is off, the quotas of TPUs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.service import Call, Method
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.iam import Iam, agent
+from rehearsal.cloud.iam.oauth import account_id
+from rehearsal.cloud.services.tpu.quotas import OF_SERVICES, Quotas
+
+# Of what is emulated, what a new project has on
+# (https://cloud.google.com/service-usage/docs/enabled-service).
+NEW_PROJECT = (
+    "logging.googleapis.com",
+    "monitoring.googleapis.com",
+    "serviceusage.googleapis.com",
+    "storage.googleapis.com",
+    "storage-api.googleapis.com",
+    "storage-component.googleapis.com",
+)
+# Never refused: these calls are charged to the project of the caller's OAuth client, not to the one they
+# are about, so that a fresh project can be asked about and have its first API enabled.
+_ALWAYS = frozenset({"cloudresourcemanager", "iamcredentials", "oauth2", "serviceusage"})
+_TITLES = {
+    "cloudkms": "Cloud Key Management Service (KMS) API",
+    "compute": "Compute Engine API",
+    "iam": "Identity and Access Management (IAM) API",
+    "logging": "Cloud Logging API",
+    "monitoring": "Cloud Monitoring API",
+    "storage": "Cloud Storage API",
+    "tpu": "Cloud TPU API",
+}
+# Virtual seconds until an API is on or off: of the order of the real ones, and this project's choice.
+_CHANGE_S = 4.0
+_MAX_BATCH = 20
+
+
+class ServiceUsage:
+    """The serviceusage API, and what the front door asks about other APIs."""
+
+    api = "serviceusage"
+    versions = ("v1", "v1beta1")
+
+    def __init__(
+        self,
+        world: World,
+        operations: Operations,
+        enabled: Iterable[str] = NEW_PROJECT,
+        quotas: Quotas | None = None,
+        iam: Iam | None = None,
+    ) -> None:
+        self._world, self._iam = world, iam
+        self._quotas = quotas or Quotas()
+        self._operations = operations
+        self._enabled = {name: float("-inf") for name in enabled}  # and the real time from which it answers
+        documents = files("googleapiclient") / "discovery_cache" / "documents"
+        self._known = {f"{item.name.partition('.')[0]}.googleapis.com" for item in documents.iterdir()}
+        self._known.update(NEW_PROJECT)
+
+    def require(self, api: str) -> None:
+        """ApiError 403, as Google words it, unless the API is enabled in the project."""
+        service = f"{api}.googleapis.com"
+        if api in _ALWAYS or self._enabled.get(service, float("inf")) <= self._world.monotonic_s():
+            return
+        consumer = f"projects/{self._world.number}"
+        title = _TITLES.get(api, service)
+        url = (
+            f"https://console.developers.google.com/apis/api/{service}/overview?project={self._world.number}"
+        )
+        text = (
+            f"{title} has not been used in project {self._world.number} before or it is disabled. "
+            f"Enable it by visiting {url} then retry. If you enabled this API recently, wait a few minutes "
+            "for the action to propagate to our systems and retry."
+        )
+        info: JsonObject = {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "SERVICE_DISABLED",
+            "domain": "googleapis.com",
+            "metadata": {
+                "service": service,
+                "serviceTitle": title,
+                "consumer": consumer,
+                "containerInfo": self._world.number,
+                "activationUrl": url,
+            },
+        }
+        links: JsonObject = {
+            "@type": "type.googleapis.com/google.rpc.Help",
+            "links": [{"description": "Google developers console API activation", "url": url}],
+        }
+        raise ApiError(403, "PERMISSION_DENIED", text, reason="accessNotConfigured", details=[info, links])
+
+    def methods(self) -> Mapping[str, Method]:
+        """By method id; v1 and v1beta1 share them."""
+        return {
+            "serviceusage.services.list": Method(self._list, "serviceusage.services.list"),
+            "serviceusage.services.get": Method(self._get, "serviceusage.services.get"),
+            "serviceusage.services.batchGet": Method(self._batch_get, "serviceusage.services.get"),
+            "serviceusage.services.enable": Method(self._enable, "serviceusage.services.enable"),
+            "serviceusage.services.batchEnable": Method(self._batch_enable, "serviceusage.services.enable"),
+            "serviceusage.services.disable": Method(self._disable, "serviceusage.services.disable"),
+            "serviceusage.services.generateServiceIdentity": Method(
+                self._identity, "serviceusage.services.enable"
+            ),
+            "serviceusage.operations.get": Method(self._operation),
+            "serviceusage.services.consumerQuotaMetrics.list": Method(
+                self._quota_metrics, "serviceusage.quotas.get"
+            ),
+        }
+
+    async def _list(self, call: Call) -> JsonObject:
+        self._check_parent(call.path["parent"])
+        desired = {"state:ENABLED": True, "state:DISABLED": False, "": None}
+        asked = call.query.get("filter", "")
+        if asked not in desired:
+            raise bad_request(
+                f"Invalid filter '{asked}': 'state:ENABLED' and 'state:DISABLED' are supported."
+            )
+        names = [
+            name
+            for name in sorted(self._known)
+            if desired[asked] is None or (name in self._enabled) == desired[asked]
+        ]
+        return _page(call, "services", [self._service(name) for name in names])
+
+    async def _quota_metrics(self, call: Call) -> JsonObject:
+        """The limits are shown for each place, whether the view is BASIC or FULL: each was granted."""
+        name = self._named(call.path["parent"])
+        if name not in OF_SERVICES:
+            raise NotEmulatedError(f"A quota of {name}")
+        return _page(call, "metrics", self._quotas.metrics(f"projects/{self._world.number}", name))
+
+    async def _get(self, call: Call) -> JsonObject:
+        return self._service(self._named(call.path["name"]))
+
+    async def _batch_get(self, call: Call) -> JsonObject:
+        return {"services": [self._service(self._named(name)) for name in call.query.get("names", ())]}
+
+    async def _enable(self, call: Call) -> JsonObject:
+        name = self._named(call.path["name"])
+
+        async def work() -> JsonObject:
+            await self._world.clock.sleep(_CHANGE_S)
+            self._enable_now(name)
+            return {"service": self._service(name)}
+
+        return self._start(call, "EnableServiceResponse", work)
+
+    async def _batch_enable(self, call: Call) -> JsonObject:
+        self._check_parent(call.path["parent"])
+        names = (call.body or {}).get("serviceIds", [])
+        if not 1 < len(names) <= _MAX_BATCH:  # of a single one, services.enable
+            raise bad_request(
+                f"Between 2 and {_MAX_BATCH} services can be enabled at once, not {len(names)}."
+            )
+        for name in names:
+            self._check_known(name)
+
+        async def work() -> JsonObject:
+            await self._world.clock.sleep(_CHANGE_S)
+            self._enable_now(*names)
+            return {"services": [self._service(name) for name in names]}
+
+        return self._start(call, "BatchEnableServicesResponse", work)
+
+    def _enable_now(self, *names: str) -> None:
+        since = self._world.monotonic_s() + self._world.lags.api_s
+        self._enabled = dict.fromkeys(names, since) | self._enabled
+
+    async def _disable(self, call: Call) -> JsonObject:
+        name = self._named(call.path["name"])
+
+        async def work() -> JsonObject:
+            await self._world.clock.sleep(_CHANGE_S)
+            self._enabled.pop(name, None)
+            return {"service": self._service(name)}
+
+        return self._start(call, "DisableServiceResponse", work)
+
+    async def _identity(self, call: Call) -> JsonObject:
+        """The service's agent, which is there from then on (v1beta1 only)."""
+        api = self._named(call.path["parent"]).partition(".")[0]
+        email = agent(self._world, api)
+
+        async def work() -> JsonObject:
+            await self._world.clock.sleep(_CHANGE_S)
+            if self._iam is not None:
+                self._iam.agents.add(email)
+            return {"email": email, "uniqueId": account_id(email)}
+
+        return self._start(call, "ServiceIdentity", work)
+
+    async def _operation(self, call: Call) -> JsonObject:
+        return self._operations.get(call.path["name"])
+
+    def _start(self, call: Call, response: str, work: Any) -> JsonObject:
+        resources = [f"services/{name}" for name in (call.body or {}).get("serviceIds", ())]
+        metadata: JsonObject = {
+            "@type": f"type.googleapis.com/google.api.serviceusage.{call.version}.OperationMetadata",
+            "resourceNames": resources or [call.path.get("name", "")],
+        }
+        return self._operations.longrunning(
+            api=call.api,
+            parent="",
+            metadata=metadata,
+            response_type=f"google.api.serviceusage.{call.version}.{response}",
+            work=work,
+            name=f"operations/acat.p2-{self._world.number}-{uuid.uuid4()}",
+        )
+
+    def _service(self, name: str) -> JsonObject:
+        parent = f"projects/{self._world.number}"
+        title = _TITLES.get(name.partition(".")[0], name)
+        return {
+            "name": f"{parent}/services/{name}",
+            "parent": parent,
+            "config": {"name": name, "title": title},
+            "state": "ENABLED" if name in self._enabled else "DISABLED",
+        }
+
+    def _named(self, full_name: str) -> str:
+        """`tpu.googleapis.com` of `projects/P/services/tpu.googleapis.com`."""
+        parent, _, name = full_name.partition("/services/")
+        self._check_parent(parent)
+        self._check_known(name)
+        return name
+
+    def _check_parent(self, parent: str) -> None:
+        if parent not in (f"projects/{self._world.project}", f"projects/{self._world.number}"):
+            raise ApiError(
+                403, "PERMISSION_DENIED", f"Permission denied on resource {parent} (or it may not exist)."
+            )
+
+    def _check_known(self, name: str) -> None:
+        if name not in self._known:
+            text = f"Not found or permission denied for service(s): {name}."
+            raise ApiError(400, "FAILED_PRECONDITION", text)
+
+
+def _page(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
+    """A page of a list; the token is the number of the item that comes next."""
+    start = int(call.query.get("pageToken") or 0)
+    end = start + min(int(call.query.get("pageSize") or 50), 200)
+    return {key: items[start:end]} | ({"nextPageToken": str(end)} if end < len(items) else {})

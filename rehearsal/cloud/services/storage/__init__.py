@@ -1,0 +1,6 @@
+"""Cloud Storage: see docs/storage-emulation.md."""
+
+from rehearsal.cloud.services.storage.control import HttpOrGrpcSite
+from rehearsal.cloud.services.storage.service import StorageService
+
+__all__ = ["HttpOrGrpcSite", "StorageService"]

@@ -1,0 +1,167 @@
+"""Objects as the JSON API shows them, and the fields of them that clients may set."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from urllib.parse import quote
+
+from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.service import Call
+from rehearsal.cloud.services.storage.versions import Version
+
+SETTABLE = (
+    "cacheControl",
+    "contentDisposition",
+    "contentEncoding",
+    "contentLanguage",
+    "contentType",
+    "customTime",
+    "eventBasedHold",
+    "metadata",
+    "temporaryHold",
+)
+# What clients send back after reading it, and the API ignores.
+_OUTPUT = frozenset(
+    (
+        "bucket",
+        "componentCount",
+        "crc32c",
+        "customerEncryption",
+        "etag",
+        "generation",
+        "hardDeleteTime",
+        "id",
+        "kind",
+        "kmsKeyName",
+        "md5Hash",
+        "mediaLink",
+        "metageneration",
+        "name",
+        "owner",
+        "retentionExpirationTime",
+        "selfLink",
+        "size",
+        "softDeleteTime",
+        "storageClass",
+        "timeCreated",
+        "timeDeleted",
+        "timeFinalized",
+        "timeStorageClassUpdated",
+        "updated",
+    )
+)
+_METADATA_BYTES = 8 << 10  # https://cloud.google.com/storage/quotas
+STORAGE_CLASSES = frozenset(
+    (
+        "STANDARD",
+        "NEARLINE",
+        "COLDLINE",
+        "ARCHIVE",
+        "MULTI_REGIONAL",
+        "REGIONAL",
+        "DURABLE_REDUCED_AVAILABILITY",
+    )
+)
+
+
+def base_url(call: Call) -> str:
+    """Scheme and host under which the client reached us: its links must lead back here."""
+    return f"{call.raw.scheme}://{call.raw.headers['Host']}"
+
+
+def refuse_acls(call: Call) -> None:
+    """NotEmulatedError if the request asks for an ACL."""
+    for name in ("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl"):
+        if call.query.get(name):
+            raise NotEmulatedError(f"An ACL ({name})")
+
+
+def settable(body: JsonObject) -> JsonObject:
+    """The settable fields of a client's object body; NotEmulatedError for the others."""
+    for key, value in body.items():
+        if key not in SETTABLE and key not in _OUTPUT and value:
+            raise NotEmulatedError(f"Object field '{key}'")
+    storage_class(body)
+    custom = body.get("metadata") or {}
+    size = sum(len(f"{key}{value or ''}".encode()) for key, value in custom.items())
+    if size > _METADATA_BYTES:
+        raise bad_request(f"Custom metadata has {size} bytes; at most {_METADATA_BYTES} are allowed.")
+    return {key: body[key] for key in SETTABLE if body.get(key) is not None}
+
+
+def check_name(name: str, sent: str) -> None:
+    """ApiError 400 unless an object may have this name, which `sent`, a percent-encoded text, may contain.
+
+    https://cloud.google.com/storage/docs/objects#naming
+    """
+    if not name:
+        raise bad_request("Required parameter: name")
+    # What isn't UTF-8 arrives as replacement characters from a query and as surrogates from JSON.
+    broken = "\ufffd" in name and "%EF%BF%BD" not in sent.upper()
+    if broken or name.encode(errors="replace") != name.encode(errors="ignore"):
+        raise bad_request("Object names must be valid UTF-8.")
+    forbidden = name in (".", "..") or name.startswith(".well-known/acme-challenge/")
+    if len(name.encode()) > 1024 or "\n" in name or "\r" in name or forbidden:
+        raise bad_request(f"Invalid object name: {name!r}")
+
+
+def storage_class(body: JsonObject) -> str | None:
+    """The class the body names; ApiError 400 if there is no such class."""
+    name = body.get("storageClass") or None
+    if name is not None and name not in STORAGE_CLASSES:
+        raise bad_request(f"Invalid argument: storage class '{name}' does not exist.")
+    return name
+
+
+def merged(fields: JsonObject, patch: JsonObject) -> JsonObject:
+    """The fields after a PATCH: null removes a field, `metadata` is merged key by key."""
+    result = dict(fields)
+    for key, value in patch.items():
+        if key == "metadata" and value is not None:
+            metadata = {**result.get("metadata", {}), **value}
+            value = {name: text for name, text in metadata.items() if text is not None}
+        result[key] = value
+    settable({key: value for key, value in patch.items() if value is not None})
+    return settable({key: value for key, value in result.items() if value not in (None, {})})
+
+
+def check_custom_time(before: JsonObject, after: JsonObject) -> None:
+    """ApiError 400 if the custom time goes or moves back."""
+    old, new = before.get("customTime"), after.get("customTime")
+    if old and (not new or datetime.fromisoformat(new) < datetime.fromisoformat(old)):
+        raise bad_request("Custom time cannot be removed or set to an earlier time.")
+
+
+def object_body(version: Version, call: Call, *, written: bool = False) -> JsonObject:
+    """The object resource. Hashes under a customer's key are for who brings it, or has just `written` it."""
+    base = base_url(call)
+    needed = version.fields.get("customerEncryption", {}).get("keySha256")
+    hashes = written or not needed or call.raw.headers.get("X-Goog-Encryption-Key-Sha256") == needed
+    path = f"/b/{version.bucket}/o/{quote(version.name, safe='')}"
+    body: JsonObject = {
+        "kind": "storage#object",
+        "id": f"{version.bucket}/{version.name}/{version.generation}",
+        "selfLink": f"https://www.googleapis.com/storage/v1{path}",
+        "mediaLink": f"{base}/download/storage/v1{path}?generation={version.generation}&alt=media",
+        "name": version.name,
+        "bucket": version.bucket,
+        "generation": str(version.generation),
+        "metageneration": str(version.metageneration),
+        **version.fields,
+        "storageClass": version.storage_class,
+        "size": str(version.blob.size),
+        "etag": version.etag,
+        "timeCreated": version.created,
+        "updated": version.updated,
+        "timeStorageClassUpdated": version.storage_class_updated,
+        "timeFinalized": version.created,
+    }
+    optional = {
+        "crc32c": version.blob.crc32c if hashes else None,
+        "md5Hash": version.blob.md5 if hashes else None,
+        "componentCount": version.component_count,
+        "timeDeleted": version.deleted,
+        "softDeleteTime": version.soft_deleted,
+        "hardDeleteTime": version.hard_deleted,
+    }
+    return body | {key: value for key, value in optional.items() if value is not None}

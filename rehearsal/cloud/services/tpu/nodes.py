@@ -1,0 +1,254 @@
+"""The nodes that exist, and what brings their machines up and down."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from rehearsal.cloud.core.clock import rfc3339
+from rehearsal.cloud.core.errors import ApiError, JsonObject, not_found
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam import audit
+from rehearsal.cloud.machines.metadata import Guest
+from rehearsal.cloud.services.tpu.node import LATE_KEYS, Node
+from rehearsal.hosts.errors import HostError
+from rehearsal.hosts.machine import Hosts
+
+# https://cloud.google.com/compute/docs/instances/spot#preemption-process: up to 30 s after the notice.
+NOTICE_S = 30.0
+# How often a machine that was told to switch off is looked at.
+_LOOK_S = 0.1
+# https://cloud.google.com/tpu/docs/view-maintenance-notifications: seven days of notice if scheduled.
+_NOTIFIED_S, _WINDOW_S = 7 * 86_400.0, 4 * 3600.0
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Virtual seconds that operations take besides the machines' own time: this project's choice.
+
+    Attributes:
+        create: to create a node; each takes so long times a number drawn from `spread`.
+        delete: to delete one.
+        change: to stop one, or to change what it is.
+        spread: the least and the most.
+        repair: from a machine's end for maintenance to the next boot, or to its end for good.
+        late: at most so long after its machines' inits run a node is READY. Others wait up to an hour
+            (https://github.com/marin-community/marin/pull/6122); here it is less than a boot takes.
+        told: at most so long after them a machine's agent has written each of `LATE_KEYS`, drawn for each
+            by itself: so long that start-up scripts have to wait for some.
+    """
+
+    create: float = 60.0
+    delete: float = 20.0
+    change: float = 5.0
+    repair: float = 120.0
+    spread: tuple[float, float] = (1.0, 1.0)
+    late: float = 40.0
+    told: float = 120.0
+
+
+class Nodes:
+    """The fleet of one project."""
+
+    def __init__(self, world: World, hosts: Hosts, durations: Durations, seed: int) -> None:
+        self.deleted: Counter[str] = Counter()  # by the state in which a request for it found the node
+        self._rng = random.Random(0)
+        self._late_dice = random.Random(seed)
+        self._world = world
+        self._hosts = hosts
+        self._durations = durations
+        self._nodes: dict[str, Node] = {}
+        self._changed = asyncio.Event()
+
+    def all(self) -> list[Node]:
+        """Every node, oldest first."""
+        return list(self._nodes.values())
+
+    def get(self, name: str) -> Node:
+        """By full name; ApiError 404."""
+        node = self._nodes.get(name)
+        if node is None:
+            raise not_found(name)
+        return node
+
+    def render(self, node: Node) -> JsonObject:
+        """The resource as it is read now."""
+        return node.render(self._hosts)
+
+    def add(self, node: Node) -> None:
+        """Enter a new node; its disks and its network are in use from here on."""
+        self._nodes[node.name] = node
+        self._world.directory[node.name] = node.body
+
+    def use_disks(self, node: Node, disks: list[JsonObject]) -> None:
+        """Make these the node's disks; the `users` of a disk are read from that."""
+        for disk in disks:
+            self._world.require(disk["sourceDisk"])
+        node.body["dataDisks"] = disks
+        if not disks:
+            del node.body["dataDisks"]
+
+    def announce(self) -> None:
+        """Something that a metadata server tells has changed."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def changed(self) -> None:
+        """Return at the next announcement."""
+        await self._changed.wait()
+
+    def guest(self, address: str) -> Guest | None:
+        """The worker with this address."""
+        for node in self._nodes.values():
+            if address in node.addresses:
+                return node.guest(self._world, node.addresses.index(address))
+        return None
+
+    # Work of operations
+
+    async def bring_up(self, node: Node, state: str = "CREATING") -> JsonObject:
+        """READY some time after every machine's init runs; ApiError if the node is deleted meanwhile."""
+        await self._world.clock.sleep(self._durations.create * self._rng.uniform(*self._durations.spread))
+        async with node.power:
+            still(node, state)
+            node.untold = {(worker, key) for worker in range(node.slice.hosts) for key in LATE_KEYS}
+            boots = [self._hosts.boot(spec) for spec in node.specs(self._world)]
+            for outcome in await asyncio.gather(*boots, return_exceptions=True):
+                if isinstance(outcome, HostError):
+                    raise ApiError(500, "INTERNAL", f"a machine did not boot: {outcome}") from outcome
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            still(node, state)  # deleted while it booted: the deletion, which waits for us, has it now
+        for untold in sorted(node.untold):
+            self._world.spawn(self._tell(node, untold, self._late_dice.uniform(0.0, self._durations.told)))
+        await self._world.clock.sleep(self._late_dice.uniform(0.0, self._durations.late))
+        still(node, state)
+        for (name, _), own in zip(node.instances, node.guest_attributes, strict=True):
+            # `gcloud compute tpus tpu-vm ssh --tunnel-through-iap` looks for it.
+            own.agent_writes("deviceInfo", "hostname", name)
+        node.body["state"] = "READY"
+        return self.render(node)
+
+    async def _tell(self, node: Node, untold: tuple[int, str], after_s: float) -> None:
+        """A machine's agent writes a key."""
+        await self._world.clock.sleep(after_s)
+        node.untold.discard(untold)
+        self.announce()
+
+    def abandon(self, node: Node) -> None:
+        """After a creation that failed: no node is left, and its machines go."""
+        if self._nodes.get(node.name) is node and node.state == "CREATING":
+            self._remove(node)
+            self._world.spawn(self._discard(node))
+
+    async def take_down(self, node: Node) -> None:
+        """Switch off in order, then remove node and boot disks."""
+        await self._world.clock.sleep(self._durations.delete)
+        async with node.power:
+            await self._switch_off(node)
+        await self._discard(node)
+        self._remove(node)
+
+    async def stop(self, node: Node) -> JsonObject:
+        """STOPPED, boot disks kept."""
+        await self._world.clock.sleep(self._durations.change)
+        async with node.power:
+            await self._switch_off(node)
+            still(node, "STOPPING")
+            node.body["state"] = "STOPPED"
+        return self.render(node)
+
+    # What a scenario does
+
+    async def preempt(self, node: Node, notice: bool) -> None:
+        """Google takes a spot node back. With notice its machines learn of it and have 30 real seconds.
+
+        Returns once it has begun. The node is PREEMPTED when the last machine is off, and stays.
+        """
+        if not node.revocable or node.state != "READY" or node.preempted:
+            why = "is neither spot nor preemptible" if not node.revocable else f"is {node.state}"
+            text = f"The node {node.id} {why}{' and being preempted' if node.preempted else ''}."
+            raise ApiError(400, "FAILED_PRECONDITION", text)
+        node.preempted = True
+        self.announce()
+        if notice:
+            await asyncio.gather(*(self._hosts.power_off(name) for name in node.host_names))
+        self._world.spawn(self._finish_preemption(node, NOTICE_S if notice else 0.0))
+
+    async def _finish_preemption(self, node: Node, notice_s: float) -> None:
+        async with node.power:
+            await self._wait_off(node, notice_s)
+            await self._cut_power(node)
+            if node.state == "READY":
+                node.body["state"] = "PREEMPTED"
+                audit.terminated(self._world, node.name)
+
+    async def maintain(self, node: Node, ends: str) -> None:
+        """Google's maintenance of the machines, which `ends` in READY, TERMINATED or UNKNOWN (a repair that
+        failed); PENDING announces it only. Machines are switched off in order, once this has returned.
+        """
+        if ends not in ("PENDING", "READY", "TERMINATED", "UNKNOWN"):
+            raise ApiError(400, "INVALID_ARGUMENT", f"Maintenance doesn't end in {ends}.")
+        if node.state != "READY" or node.preempted:
+            raise ApiError(400, "FAILED_PRECONDITION", f"The node {node.id} is {node.state}.")
+        pending = ends == "PENDING"
+        start_s = self._world.clock.now() + (_NOTIFIED_S if pending else 0.0)
+        node.body["upcomingMaintenance"] = {
+            "canReschedule": pending,
+            "maintenanceStatus": "PENDING" if pending else "ONGOING",
+            "type": "SCHEDULED" if pending else "UNSCHEDULED",
+            "windowStartTime": rfc3339(start_s),
+            "windowEndTime": rfc3339(start_s + _WINDOW_S),
+            "latestWindowStartTime": rfc3339(start_s),
+        }
+        self.announce()
+        if not pending:
+            node.body["state"] = "REPAIRING"
+            self._world.spawn(self._repair(node, ends))
+
+    async def _repair(self, node: Node, ends: str) -> None:
+        async with node.power:
+            if node.state == "REPAIRING":
+                await self._switch_off(node)
+        await self._world.clock.sleep(self._durations.repair)
+        if node.state != "REPAIRING":
+            return  # it was deleted meanwhile
+        del node.body["upcomingMaintenance"]
+        self.announce()
+        try:
+            if ends == "READY":
+                await self.bring_up(node, "REPAIRING")
+            else:
+                node.body["state"] = ends
+        except ApiError:
+            if node.state == "REPAIRING":
+                raise
+
+    async def _switch_off(self, node: Node) -> None:
+        await asyncio.gather(*(self._hosts.power_off(name) for name in node.host_names))
+        await self._wait_off(node, NOTICE_S)
+        await self._cut_power(node)
+
+    async def _wait_off(self, node: Node, limit_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + limit_s
+        while loop.time() < end and any(self._hosts.running(name) for name in node.host_names):
+            await asyncio.sleep(_LOOK_S)
+
+    async def _cut_power(self, node: Node) -> None:
+        await asyncio.gather(*(self._hosts.cut_power(name) for name in node.host_names))
+
+    async def _discard(self, node: Node) -> None:
+        await asyncio.gather(*(self._hosts.discard(name) for name in node.host_names))
+
+    def _remove(self, node: Node) -> None:
+        self._nodes.pop(node.name, None)
+        self._world.directory.pop(node.name, None)
+
+
+def still(node: Node, state: str) -> None:
+    """ApiError 409 if another operation has taken the node into another state meanwhile."""
+    if node.state != state:
+        raise ApiError(409, "ABORTED", f"The node {node.name} is {node.state}.", reason="aborted")

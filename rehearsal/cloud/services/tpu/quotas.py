@@ -1,0 +1,113 @@
+"""Quotas: how many v6e chips the project may have, and the refusal of more; CPUs are listed alone.
+
+Kinds and names: https://cloud.google.com/tpu/docs/quota. The region's and the zone's are both enforced, and a
+reservation counts against on demand (https://cloud.google.com/tpu/docs/consumption-options). Google keeps
+them at 0 until somebody asks for more; here somebody has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.services.tpu.catalog import ZONES
+from rehearsal.cloud.services.tpu.node import Node
+
+SERVICE = "tpu.googleapis.com"
+COMPUTE = "compute.googleapis.com"
+# Chips of each kind, or CPUs, in each place, unless a scenario says otherwise: this project's choice.
+GRANTED = 8192
+
+
+@dataclass(frozen=True)
+class Quota:
+    """One limit: its name in refusals, the metric that it is of, and what it holds for."""
+
+    name: str
+    metric: str
+    dimension: str  # "region" or "zone"
+
+    @property
+    def unit(self) -> str:
+        """As Service Usage writes it."""
+        return f"1/{{project}}/{{{self.dimension}}}"
+
+    def place(self, zone: str) -> str:
+        """The region or zone that a node in `zone` counts for."""
+        return zone if self.dimension == "zone" else zone.rpartition("-")[0]
+
+
+ON_DEMAND = (
+    Quota("TPUV6EPerProjectPerRegionForTPUAPI", f"{SERVICE}/tpu-v6e", "region"),
+    Quota("TPUV6EPerProjectPerZoneForTPUAPI", f"{SERVICE}/tpu-v6e", "zone"),
+)
+REVOCABLE = (
+    Quota("TPUV6EPreemptiblePerProjectPerRegionForTPUAPI", f"{SERVICE}/tpu-v6e-preemptible", "region"),
+    Quota("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", f"{SERVICE}/tpu-v6e-preemptible", "zone"),
+)
+CPUS = (Quota("CPUS-per-project-region", f"{COMPUTE}/cpus", "region"),)
+OF_SERVICES = {SERVICE: (ON_DEMAND, REVOCABLE), COMPUTE: (CPUS,)}
+
+
+class Quotas:
+    """The limits of one project."""
+
+    def __init__(self) -> None:
+        self._limits = {
+            (quota.name, quota.place(zone)): GRANTED
+            for quota in (*ON_DEMAND, *REVOCABLE, *CPUS)
+            for zone in sorted(ZONES)
+        }
+
+    def set(self, name: str, place: str, chips: int) -> None:
+        """Another limit from here on; ValueError if there is no such quota. Nodes that exist stay."""
+        if (name, place) not in self._limits:
+            names = ", ".join(sorted({known for known, _ in self._limits}))
+            raise ValueError(f"no quota {name!r} in {place!r}; the names are {names}, in places with v6e")
+        if chips < 0:
+            raise ValueError(f"limit: {chips} must be 0 or more")
+        self._limits[name, place] = chips
+
+    def require(self, wanted: Node, nodes: Iterable[Node]) -> None:
+        """ApiError 429 unless `wanted` fits beside `nodes`; whatever exists counts, in any state."""
+        alike = [node for node in nodes if node.revocable == wanted.revocable]
+        exceeded = []
+        for quota in REVOCABLE if wanted.revocable else ON_DEMAND:
+            place = quota.place(wanted.zone)
+            used = sum(node.slice.chips for node in alike if quota.place(node.zone) == place)
+            if used + wanted.slice.chips > self._limits[quota.name, place]:
+                exceeded.append((quota, place))
+        if exceeded:
+            # Several are one sentence, each part with commas between, as users of the API have reported.
+            names = ",".join(quota.name for quota, _ in exceeded)
+            limits = ",".join(str(self._limits[quota.name, place]) for quota, place in exceeded)
+            places = ",".join(f"{quota.dimension} {place}" for quota, place in exceeded)
+            text = f"Quota limit '{names}' has been exceeded. Limit: {limits} in {places}."
+            raise ApiError(429, "RESOURCE_EXHAUSTED", text)
+
+    def metrics(self, consumer: str, service: str = SERVICE) -> list[JsonObject]:
+        """Every ConsumerQuotaMetric of one of OF_SERVICES; `consumer` is `projects/NUMBER`."""
+        found = []
+        for quotas in OF_SERVICES[service]:
+            metric = quotas[0].metric
+            name = f"{consumer}/services/{service}/consumerQuotaMetrics/{quote(metric, safe='')}"
+            limits = [
+                {
+                    "name": f"{name}/limits/{quote(f'/project/{quota.dimension}', safe='')}",
+                    "metric": metric,
+                    "unit": quota.unit,
+                    "quotaBuckets": [{}, *self._buckets(quota)],
+                }
+                for quota in quotas
+            ]
+            found.append({"name": name, "metric": metric, "unit": "1", "consumerQuotaLimits": limits})
+        return found
+
+    def _buckets(self, quota: Quota) -> Iterator[JsonObject]:
+        """One for each place. A limit of 0 is left out, as JSON made of protocol buffers does with zeros."""
+        for (name, place), chips in self._limits.items():
+            if name == quota.name:
+                limit: JsonObject = {"effectiveLimit": str(chips)} if chips else {}
+                yield {**limit, "dimensions": {quota.dimension: place}}

@@ -1,0 +1,415 @@
+"""tpu.googleapis.com, v2 and v2alpha1: nodes and what they can be made of.
+
+Not emulated, and answered with 501: reservations, maintenance. Queued resources: `queued`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from rehearsal.cloud.core.errors import (
+    ApiError,
+    JsonObject,
+    NotEmulatedError,
+    already_exists,
+    bad_request,
+    not_found,
+)
+from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.service import Call, Method
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.machines.guestattributes import DISABLED
+from rehearsal.cloud.machines.metadata import Guest
+from rehearsal.cloud.services.tpu.catalog import ACCELERATOR, RUNTIME_VERSIONS, SLICES, ZONES, find
+from rehearsal.cloud.services.tpu.node import Node
+from rehearsal.cloud.services.tpu.nodes import Durations, Nodes, still
+from rehearsal.cloud.services.tpu.quotas import Quotas
+from rehearsal.cloud.services.tpu.request import Requests, refusal
+from rehearsal.hosts.machine import Hosts
+
+_PAGE_SIZE = 1000
+# updateMask paths, in both spellings of field masks.
+_CHANGEABLE = {
+    "dataDisks": "dataDisks",
+    "data_disks": "dataDisks",
+    "description": "description",
+    "labels": "labels",
+    "metadata": "metadata",
+    "tags": "tags",
+}
+
+
+class TpuService:
+    """The API, and the nodes for the control socket and the metadata server."""
+
+    api = "tpu"
+    versions = ("v2", "v2alpha1")
+
+    def __init__(
+        self,
+        world: World,
+        operations: Operations,
+        iam: Iam,
+        hosts: Hosts,
+        durations: Durations | None = None,
+        quotas: Quotas | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._world = world
+        self._operations = operations
+        self._hosts = hosts
+        self._requests = Requests(world, iam)
+        self._durations = durations or Durations()
+        self._quotas = quotas or Quotas()
+        self._nodes = Nodes(world, hosts, self._durations, seed)
+        self._ids = itertools.count(int(time.time()) * 1_000_000)
+
+    def methods(self) -> Mapping[str, Method]:
+        """By method id."""
+        table: dict[str, tuple[Callable[[Call], Awaitable[JsonObject]], str]] = {
+            "get": (self.get_location, "tpu.locations.get"),
+            "list": (self.list_locations, "tpu.locations.list"),
+            "acceleratorTypes.get": (self.get_accelerator_type, "tpu.acceleratortypes.get"),
+            "acceleratorTypes.list": (self.list_accelerator_types, "tpu.acceleratortypes.list"),
+            "runtimeVersions.get": (self.get_runtime_version, "tpu.runtimeversions.get"),
+            "runtimeVersions.list": (self.list_runtime_versions, "tpu.runtimeversions.list"),
+            "nodes.create": (self.create, "tpu.nodes.create"),
+            "nodes.get": (self.get, "tpu.nodes.get"),
+            # https://cloud.google.com/iam/docs/roles-permissions/tpu has no permission of its own for it;
+            # getMaintenanceInfo, its sibling, asks for this one. Not tried against Google.
+            "nodes.getGuestAttributes": (self.get_guest_attributes, "tpu.nodes.get"),
+            "nodes.list": (self.list_nodes, "tpu.nodes.list"),
+            "nodes.patch": (self.patch, "tpu.nodes.update"),
+            "nodes.delete": (self.delete, "tpu.nodes.delete"),
+            "nodes.stop": (self.stop, "tpu.nodes.stop"),
+            "nodes.start": (self.start, "tpu.nodes.start"),
+            "operations.get": (self.get_operation, "tpu.operations.get"),
+            "operations.list": (self.list_operations, "tpu.operations.list"),
+        }
+        return {
+            f"tpu.projects.locations.{name}": Method(handler, permission, self._resource)
+            for name, (handler, permission) in table.items()
+        }
+
+    def _resource(self, call: Call) -> str:
+        """The full name that the call is about, with the project's id for its number."""
+        name = call.path.get("name") or call.path["parent"]
+        number = f"projects/{self._world.number}"
+        if name == number or name.startswith(f"{number}/"):
+            return f"projects/{self._world.project}{name[len(number) :]}"
+        return name
+
+    # Nodes
+
+    async def create(self, call: Call) -> JsonObject:
+        """nodes.create: READY when the machines' inits run; a failure leaves no node behind."""
+        nodes, node = self._nodes, self.check(call)
+        nodes.add(node)
+        return self._start(
+            call,
+            "create",
+            node,
+            lambda: nodes.bring_up(node),
+            on_error=lambda error: nodes.abandon(node),
+        )
+
+    def check(self, call: Call) -> Node:
+        """The node that nodes.create would make; ApiError if it refuses."""
+        nodes = self._nodes
+        node = self._requests.create(call, nodes.all(), next(self._ids))
+        for other in nodes.all():
+            if other.name == node.name:
+                raise already_exists(node.name)
+            if other.id == node.id:
+                raise NotEmulatedError(f"A second node with the machine names of {other.name}")
+        self._quotas.require(node, nodes.all())
+        return node
+
+    async def get(self, call: Call) -> JsonObject:
+        """nodes.get."""
+        return self._nodes.render(self._find(call))
+
+    async def get_guest_attributes(self, call: Call) -> JsonObject:
+        """nodes.getGuestAttributes: an entry a worker, which has no number but its place in the list.
+
+        gcloud asks for all workers by an empty id. What Google answers where they are switched off, or where
+        some worker has nothing of the path, isn't documented: an error here, as compute's API has it.
+        """
+        node, sent = self._find(call), call.body or {}
+        if not node.tells_guest_attributes:
+            raise ApiError(400, "FAILED_PRECONDITION", DISABLED)
+        hosts, desired = node.slice.hosts, [one for one in sent.get("workerIds") or () if one]
+        for one in desired:
+            if not one.isascii() or not one.isdecimal() or int(one) >= hosts:
+                raise refusal(f'invalid worker ID "{one}": the node has workers 0 to {hosts - 1}')
+        workers = [int(one) for one in desired] or range(hosts)
+        path = sent.get("queryPath") or ""
+        return {"guestAttributes": [node.guest_attributes[worker].entry(path) for worker in workers]}
+
+    async def list_nodes(self, call: Call) -> JsonObject:
+        """nodes.list: of one zone, or of all with `locations/-`."""
+        zone = self._resource(call).split("/")[3]
+        nodes = [self._nodes.render(node) for node in self._nodes.all() if zone in ("-", node.zone)]
+        return _page(call, "nodes", nodes)
+
+    async def patch(self, call: Call) -> JsonObject:
+        """nodes.patch: what `updateMask` names. A data disk reaches the machines at their next boot."""
+        node, sent = self._find(call), call.body or {}
+        paths = [path.strip() for path in str(call.query.get("updateMask") or "").split(",") if path.strip()]
+        if not paths:
+            raise refusal("update mask in UpdateNode request is missing")
+        for path in paths:
+            if path not in _CHANGEABLE:
+                raise refusal(f'update mask path "{path}" is not one of {", ".join(sorted(_CHANGEABLE))}')
+        if node.state not in ("READY", "STOPPED"):
+            raise _wrong_state(node, "updated")
+        _require_idle(node)
+        before = node.state
+        changes = self._requests.mutable(sent, node.zone, node.slice.hosts)
+        fields = {_CHANGEABLE[path] for path in paths}
+
+        async def work() -> JsonObject:
+            await self._world.clock.sleep(self._durations.change)
+            still(node, before)
+            if "dataDisks" in fields:
+                self._nodes.use_disks(node, changes.get("dataDisks", []))
+            for name in fields - {"dataDisks"}:
+                node.body.pop(name, None)
+                node.body.update({name: changes[name]} if name in changes else {})
+            self._nodes.announce()
+            done()
+            return self._nodes.render(node)
+
+        def done(error: ApiError | None = None) -> None:
+            node.changing = False
+
+        node.changing = True
+        return self._start(call, "update", node, work, on_error=done)
+
+    async def delete(self, call: Call) -> JsonObject:
+        """nodes.delete: machines are switched off in order, within 30 s."""
+        node = self._find(call)
+        if node.state == "DELETING":
+            raise _wrong_state(node, "deleted")
+        self._nodes.deleted[node.state] += 1
+        undo = _enter(node, "DELETING")
+        return self._start(
+            call, "delete", node, lambda: self._nodes.take_down(node), on_error=undo, empty=True
+        )
+
+    async def stop(self, call: Call) -> JsonObject:
+        """nodes.stop: single-host nodes only."""
+        node = self._find(call)
+        if node.slice.hosts > 1:
+            raise refusal("stop is not supported for TPU pods: a node of several hosts can only be deleted")
+        if node.state != "READY":
+            raise _wrong_state(node, "stopped")
+        _require_idle(node)
+        undo = _enter(node, "STOPPING")
+        return self._start(call, "stop", node, lambda: self._nodes.stop(node), on_error=undo)
+
+    async def start(self, call: Call) -> JsonObject:
+        """nodes.start: of a stopped node, with the boot disk that it had."""
+        node = self._find(call)
+        if node.state != "STOPPED":
+            raise _wrong_state(node, "started")
+        _require_idle(node)
+        undo = _enter(node, "STARTING")
+        work = functools.partial(self._nodes.bring_up, node, "STARTING")
+        return self._start(call, "start", node, work, on_error=undo)
+
+    def _find(self, call: Call) -> Node:
+        return self._nodes.get(self._resource(call))
+
+    def _start(
+        self,
+        call: Call,
+        verb: str,
+        node: Node,
+        work: Callable[[], Awaitable[JsonObject | None]],
+        *,
+        on_error: Callable[[ApiError], None] | None = None,
+        empty: bool = False,
+    ) -> JsonObject:
+        """An operation on the node, in the types of google/cloud/tpu/v2/cloud_tpu.proto, which REST clients
+        parse (https://github.com/googleapis/googleapis)."""
+        package = f"google.cloud.tpu.{call.version}"
+        metadata: JsonObject = {
+            "@type": f"type.googleapis.com/{package}.OperationMetadata",
+            "createTime": self._world.clock.rfc3339(),
+            "target": f"tpu.googleapis.com/{node.name}",
+            "verb": verb,
+            "cancelRequested": False,
+            "apiVersion": call.version,
+        }
+        response = "google.protobuf.Empty" if empty else f"{package}.Node"
+        return self._operations.longrunning(
+            api=call.api,
+            parent=node.name.split("/nodes/")[0],
+            metadata=metadata,
+            response_type=response,
+            work=work,
+            on_error=on_error,
+        )
+
+    # What nodes can be made of
+
+    async def list_accelerator_types(self, call: Call) -> JsonObject:
+        """acceleratorTypes.list."""
+        location = self._location(call)
+        types = [self._accelerator_type(location, each.accelerator_type) for each in SLICES]
+        return _page(call, "acceleratorTypes", types)
+
+    async def get_accelerator_type(self, call: Call) -> JsonObject:
+        """acceleratorTypes.get."""
+        name = self._resource(call)
+        return self._accelerator_type(self._location(call), name.rsplit("/", 1)[-1])
+
+    def _accelerator_type(self, location: str, kind: str) -> JsonObject:
+        piece, name = find(kind), f"{location}/acceleratorTypes/{kind}"
+        if piece is None:
+            raise not_found(name)
+        config = {"type": ACCELERATOR, "topology": piece.topology}
+        return {"name": name, "type": kind, "acceleratorConfigs": [config]}
+
+    async def list_runtime_versions(self, call: Call) -> JsonObject:
+        """runtimeVersions.list."""
+        location = self._location(call)
+        versions = [_runtime_version(location, version) for version in RUNTIME_VERSIONS]
+        return _page(call, "runtimeVersions", versions)
+
+    async def get_runtime_version(self, call: Call) -> JsonObject:
+        """runtimeVersions.get."""
+        name = self._resource(call)
+        version = name.rsplit("/", 1)[-1]
+        if version not in RUNTIME_VERSIONS:
+            raise not_found(name)
+        return _runtime_version(self._location(call), version)
+
+    async def list_locations(self, call: Call) -> JsonObject:
+        """locations.list: the zones that have v6e."""
+        prefix = f"projects/{self._world.project}/zones/"
+        zones = sorted(zone for zone in ZONES if f"{prefix}{zone}" in self._world.directory)
+        return _page(call, "locations", [self._render_location(zone) for zone in zones])
+
+    async def get_location(self, call: Call) -> JsonObject:
+        """locations.get."""
+        return self._render_location(self._location(call).rsplit("/", 1)[-1])
+
+    def _location(self, call: Call) -> str:
+        """The location of the call, which must have v6e; ApiError 404."""
+        zone = self._requests.zone(self._resource(call))
+        name = f"projects/{self._world.project}/locations/{zone}"
+        if zone not in ZONES:
+            raise not_found(name)
+        return name
+
+    def _render_location(self, zone: str) -> JsonObject:
+        return {"name": f"projects/{self._world.project}/locations/{zone}", "locationId": zone}
+
+    # Operations
+
+    async def get_operation(self, call: Call) -> JsonObject:
+        """operations.get."""
+        return self._operations.get(self._resource(call))
+
+    async def list_operations(self, call: Call) -> JsonObject:
+        """operations.list."""
+        names = self._operations.names(call.api, self._resource(call))
+        return _page(call, "operations", [self._operations.get(name) for name in names])
+
+    # The control socket and the metadata server
+
+    async def preempt(self, node: str, notice: bool) -> None:
+        """Take a spot node back; see Nodes.preempt. ApiError 404 if no node has this id."""
+        await self._nodes.preempt(self._by_id(node), notice)
+
+    async def maintain(self, node: str, ends: str) -> None:
+        """Maintenance; see Nodes.maintain. ApiError 404 if no node has this id."""
+        await self._nodes.maintain(self._by_id(node), ends)
+
+    def _by_id(self, node: str) -> Node:
+        found = next((each for each in self._nodes.all() if each.id == node), None)
+        if found is None:
+            raise not_found(node)
+        return found
+
+    async def cut_power(self, host: str) -> None:
+        """Cut one host's power; ApiError 404 if no host has this name."""
+        if not any(host in node.host_names for node in self._nodes.all()):
+            raise not_found(host)
+        await self._hosts.cut_power(host)
+
+    def all(self) -> list[Node]:
+        """Every node, oldest first."""
+        return self._nodes.all()
+
+    def deletions(self) -> dict[str, int]:
+        """Deletions that were begun, by the state in which they found the node."""
+        return dict(self._nodes.deleted)
+
+    def nodes_status(self) -> list[JsonObject]:
+        """Every node with its hosts, as GET /status of the control socket has them."""
+        return [
+            {
+                "name": node.id,
+                "zone": node.zone,
+                "state": node.state,
+                "hosts": [
+                    {"name": name, "address": address, "running": self._hosts.running(name)}
+                    for name, address in zip(node.host_names, node.addresses, strict=True)
+                ],
+            }
+            for node in self._nodes.all()
+        ]
+
+    def guest(self, address: str) -> Guest | None:
+        """The worker with this address."""
+        return self._nodes.guest(address)
+
+    async def changed(self) -> None:
+        """Return when something that a guest is told has changed."""
+        await self._nodes.changed()
+
+
+def _enter(node: Node, state: str) -> Callable[[ApiError], None]:
+    """Put the node into a passing state; calling the result takes it back."""
+    before, node.body["state"] = node.state, state
+
+    def undo(error: ApiError) -> None:
+        if node.state == state:
+            node.body["state"] = before
+
+    return undo
+
+
+def _require_idle(node: Node) -> None:
+    """ApiError 409 while a patch is under way, in the words of Google's operation queue
+    (https://github.com/hashicorp/terraform-provider-google/issues/24278)."""
+    if node.changing:
+        raise ApiError(409, "ABORTED", "unable to queue the operation", reason="aborted")
+
+
+def _runtime_version(location: str, version: str) -> JsonObject:
+    return {"name": f"{location}/runtimeVersions/{version}", "version": version}
+
+
+def _wrong_state(node: Node, what: str) -> ApiError:
+    text = f"Cloud TPU received a bad request. the node {node.name} is {node.state} and cannot be {what}"
+    return ApiError(400, "FAILED_PRECONDITION", text, reason="failedPrecondition")
+
+
+def _page(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
+    """A page of a list; the token is the number of the item that comes next."""
+    if call.query.get("filter") or call.query.get("orderBy"):
+        raise NotEmulatedError("A list with filter or orderBy")
+    token = str(call.query.get("pageToken") or "0")
+    if not token.isdigit():
+        raise bad_request(f"Invalid page token '{token}'.")
+    start, size = int(token), int(call.query.get("pageSize") or _PAGE_SIZE)
+    page: JsonObject = {key: items[start : start + size]} if items else {}
+    return page | ({"nextPageToken": str(start + size)} if start + size < len(items) else {})

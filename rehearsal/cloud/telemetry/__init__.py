@@ -1,5 +1,0 @@
-"""Cloud Monitoring at work: entries become points, policies are evaluated, and people are notified."""
-
-from rehearsal.cloud.telemetry.incidents import Incident, Notification, Telemetry
-
-__all__ = ["Incident", "Notification", "Telemetry"]

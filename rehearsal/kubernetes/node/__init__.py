@@ -1,0 +1,1 @@
+"""Emulated Kubernetes nodes: pods as processes, volumes, images, webhooks."""

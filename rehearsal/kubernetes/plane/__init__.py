@@ -1,0 +1,1 @@
+"""Kubernetes control planes of emulated clusters."""

@@ -1,0 +1,248 @@
+"""A resource type's fields from the SDK (names, shapes, defaults, values) and the API's discovery document.
+
+The document says where a property stands in Google's JSON: under the same name, in the singular, or spelt
+with other capitals. What neither says (when a zero is sent, what replaces the resource, what is called
+otherwise) is an exception, written manually. A property without a place and without an exception is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from rehearsal.providers.gcp import sdk
+from rehearsal.providers.gcp.field import Field, Kind, Send
+
+# What is otherwise, by the paths of properties (`"a b.c *.d"` are three): words, or attributes of `Field`
+# with words under `is`. A word is one of these, or `default=…`, `only=…`, `at=…`: the place in the JSON.
+Exceptions = Mapping[str, str | Mapping[str, Any]]
+_WORDS: Mapping[str, Mapping[str, Any]] = {
+    "always": {"send": Send.ALWAYS},  # sent, zero or not
+    "given": {"send": Send.GIVEN},  # sent if the program gave it, zero or not
+    "own": {"send": Send.OWN},  # sent only if the program gave it
+    "never": {"send": Send.NEVER},
+    "updated": {"send_update": Send.ALWAYS},  # as always, but in updates alone
+    "fixed": {"replaces": True},
+    "free": {"replaces": False},
+    "computed": {"computed": True},
+    "local": {"rest": None, "replaces": False},  # the provider's own, of which Google isn't told
+    "nameless": {"rest": None},  # stands in the path alone
+    "refused": {"rest": None, "output": True},  # not recorded, so not taken from a program
+    "output": {"output": True},
+    "no-output": {"output": False},
+    "text": {"text": True},
+    "no-text": {"text": False},
+    "set": {"kind": Kind.SET},
+    "blocks": {"kind": Kind.BLOCK_SET},
+}
+Schema = Mapping[str, Any]
+
+_KINDS = {"str": Kind.STRING, "int": Kind.INT, "float": Kind.NUMBER, "bool": Kind.BOOL, "Any": Kind.ANY}
+_ASSETS = ("Asset", "Archive")
+_EVERYWHERE: Exceptions = {
+    "project": {"rest": None, "computed": True, "replaces": True},
+    "deletionPolicy": {
+        "rest": None, "send": Send.NEVER, "computed": True, "one_of": ("DELETE", "PREVENT", "ABANDON"),
+    },
+    "effectiveAnnotations": {"rest": "annotations"},
+}  # fmt: skip
+
+
+def expanded(exception: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of `Field`; raises KeyError for a word that isn't one."""
+    words = exception if isinstance(exception, str) else exception.get("is", "")
+    found: dict[str, Any] = {}
+    for word in words.split():
+        key, equals, value = word.partition("=")
+        found |= {"rest" if key == "at" else key: value} if equals else _WORDS[word]
+    return (
+        found
+        if isinstance(exception, str)
+        else {**found, **{k: v for k, v in exception.items() if k != "is"}}
+    )
+
+
+def fields(
+    token: str,
+    document: str,
+    path: str,
+    mutable: str,
+    exceptions: Exceptions,
+    schema: str = "",
+    library: bool = False,
+) -> tuple[Field, ...]:
+    """The fields of the type `token`.
+
+    `document`: the API's, `compute.beta`. `path`: the resource's, under the origin; its JSON is what a GET of
+    it answers, or `schema` by name. `mutable`: the properties that an update can send, `*` for all; what else
+    is sent replaces the resource. `library`: Google's Go library sends the requests, numbers as texts where
+    the document says so.
+    """
+    known = sdk.resource_type(token)
+    maker = _Maker(document, known.module, exceptions, library)
+    shape = maker.named(schema) if schema else maker.answer(path)
+    found = []
+    for name in sorted((known.inputs.keys() | known.outputs.keys()) - {"effectiveLabels", "pulumiLabels"}):
+        output = name not in known.inputs
+        about = known.outputs[name] if output else known.inputs[name]
+        in_path = f"{{{name}}}" in path
+        made = maker.field(about, shape, name, output=output, unplaced=output or in_path)
+        if made is None:
+            continue
+        attributes = {"computed": name in known.computed, "output": output, **made}
+        is_labels = name in ("labels", "resourceLabels") and "effectiveLabels" in known.outputs
+        if attributes["kind"] is Kind.MAP and is_labels:
+            attributes["kind"] = Kind.LABELS
+        is_fixed = attributes["rest"] is not None and mutable != "*" and name not in mutable.split()
+        if path.endswith("/{name}") and name == "name":
+            attributes.setdefault("decode", lambda link: link and str(link).rpartition("/")[2])
+        attributes.setdefault("replaces", in_path or (is_fixed and not output))
+        found.append(Field(name, **attributes))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """What every field of one type is made with."""
+
+    document: str
+    module: str
+    exceptions: Exceptions
+    library: bool
+
+    def field(
+        self, about: sdk.Property, shape: Schema | None, path: str, *, output: bool, unplaced: bool
+    ) -> dict[str, Any] | None:
+        """A field's attributes, or None if the property has no place in `shape` and need not have one."""
+        more = {**expanded(_EVERYWHERE.get(path, "")), **self._excepted(path)}
+        place = more["rest"] if "rest" in more else _place(shape, about.name)
+        if place is None and "rest" not in more and not unplaced:
+            return None
+        at = self._at(shape, place)
+        kind = _kind(about)
+        more |= {
+            key: _value(more[key], kind) for key in ("default", "only") if isinstance(more.get(key), str)
+        }
+        listed = at is not None and at.get("type") == "array"
+        attributes: dict[str, Any] = {
+            "kind": kind,
+            "rest": place,
+            "required": not about.optional and not output,
+            "default": _value(about.default, kind),
+            "one_of": about.values if kind is Kind.STRING else (),
+            "listed": listed and kind in (Kind.BLOCK, Kind.STRING),
+            "single": at is not None
+            and "properties" in (self._element(at) or {})
+            and not listed
+            and "additionalProperties" not in at
+            and kind is Kind.BLOCKS,
+            "text": self.library and kind is Kind.INT and at is not None and at.get("type") == "string",
+        }
+        if kind in (Kind.BLOCK, Kind.BLOCKS) and "fields" not in more:
+            attributes["fields"] = tuple(self._nested(about.shape, self._element(at), path))
+        return {**attributes, **more}
+
+    def _nested(self, shape: str, schema: Schema | None, path: str) -> Iterator[Field]:
+        for about in sdk.nested(self.module, shape).values():
+            made = self.field(about, schema, f"{path}.{about.name}", output=False, unplaced=schema is None)
+            if made is not None:
+                yield Field(about.name, **{**made, "rest": about.name if schema is None else made["rest"]})
+
+    def _excepted(self, path: str) -> dict[str, Any]:
+        return {
+            key: value
+            for paths, more in self.exceptions.items()
+            if any(fnmatchcase(path, pattern) for pattern in paths.split())
+            for key, value in expanded(more).items()
+        }
+
+    def named(self, name: str) -> Schema:
+        """The document's schema of that name."""
+        found: Schema = _document(self.document)["schemas"][name]
+        return found
+
+    def answer(self, path: str) -> Schema | None:
+        """The schema of what a GET of `path` answers; None if the document has no such method."""
+        name = _answers(self.document).get(_shape(path))
+        return self.named(name) if name else None
+
+    def _at(self, shape: Schema | None, place: str | None) -> Schema | None:
+        for part in (place or "").split("."):
+            shape = (self._element(shape) or {}).get("properties", {}).get(part)
+        return shape
+
+    def _element(self, shape: Schema | None) -> Schema | None:
+        """What a list or a reference stands for."""
+        if shape is not None and shape.get("type") == "array":
+            shape = shape["items"]
+        if shape is not None and isinstance(shape.get("additionalProperties"), dict):
+            shape = shape["additionalProperties"]
+        return self.named(shape["$ref"]) if shape is not None and "$ref" in shape else shape
+
+
+def _place(shape: Schema | None, name: str) -> str | None:
+    properties = (shape or {}).get("properties", {})
+    singular = (name.removesuffix("s"), name.removesuffix("es"), name.removesuffix("ies") + "y")
+    for one in (name, *singular):
+        if one in properties:
+            return one
+    return next((key for key in properties if key.lower() == name.lower()), None)
+
+
+def _kind(about: sdk.Property) -> Kind:
+    if about.mapping:
+        return Kind.MAP
+    if about.shape in _KINDS:
+        return Kind.LIST if about.many else _KINDS[about.shape]
+    if about.shape in _ASSETS:
+        return Kind.ASSET
+    return Kind.BLOCKS if about.many else Kind.BLOCK
+
+
+def _value(text: str | None, kind: Kind) -> Any:
+    """A default from the SDK's text."""
+    match kind:
+        case Kind.STRING if text and text != "null":
+            return text.strip('"')
+        case Kind.BOOL if text in ("true", "false"):
+            return text == "true"
+        case Kind.INT if text and text.isdigit():
+            return int(text)
+        case Kind.NUMBER if text:
+            return float(text)
+    return None
+
+
+@cache
+def _document(name: str) -> Mapping[str, Any]:
+    file = resources.files("googleapiclient") / "discovery_cache" / "documents" / f"{name}.json"
+    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def _answers(document: str) -> Mapping[str, str]:
+    """Names of the schemas that GETs answer, by their paths."""
+    base = _document(document)["servicePath"]
+    return {
+        _shape(base + method.get("flatPath", method["path"])): method["response"]["$ref"]
+        for method in _methods(_document(document))
+        if method["httpMethod"] == "GET" and "$ref" in method.get("response", {})
+    }
+
+
+def _methods(resource: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from resource.get("methods", {}).values()
+    for nested in resource.get("resources", {}).values():
+        yield from _methods(nested)
+
+
+def _shape(path: str) -> str:
+    """A path without its parameters' names."""
+    return re.sub(r"\{[^}]*\}", "{}", path.strip("/"))

@@ -1,0 +1,107 @@
+"""Look-ups that programs make without a resource: `gcp.compute.get_network` and its like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rehearsal.providers.gcp.lifecycle import Context, Resource
+from rehearsal.providers.gcp.table import RESOURCE_MANAGER
+from rehearsal.providers.gcp.types.bucket import BUCKET
+from rehearsal.providers.gcp.types.bucket_object import BUCKET_OBJECT
+from rehearsal.providers.gcp.types.compute import NETWORK, SUBNETWORK
+from rehearsal.providers.plugin.errors import StandInError, UnsupportedError
+
+Invoke = Callable[[Context, Mapping[str, Any]], dict[str, Any]]
+
+
+def _only(function: str, arguments: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    """The arguments that were given; one that isn't known is refused by name."""
+    given = {key: value for key, value in arguments.items() if value is not None}
+    if unknown := sorted(set(given) - set(known)):
+        raise UnsupportedError(f"the stand-in doesn't know the argument {unknown[0]!r} of {function}")
+    return given
+
+
+def _found(resource: Resource, context: Context, known: Mapping[str, Any]) -> dict[str, Any]:
+    id_ = resource.id(known)
+    outputs = resource.read(context, id_, known)
+    if outputs is None:
+        message = f"The resource {id_!r} was not found, notFound"
+        raise StandInError(f"Error reading {resource.label}: googleapi: Error 404: {message}")
+    return outputs
+
+
+def _get_network(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    given = _only("getNetwork", arguments, ("name", "project", "networkProfile"))
+    outputs = _found(NETWORK, context, {"project": context.settings.project, **given})
+    # The look-up has the number as a number, the resource as a text.
+    return {**outputs, "networkId": int(outputs["networkId"]), "subnetworksSelfLinks": []}
+
+
+def _get_subnetwork(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    given = _only("getSubnetwork", arguments, ("name", "project", "region", "selfLink"))
+    if link := given.pop("selfLink", None):
+        id_ = "projects/" + link.rpartition("projects/")[2]
+        given |= SUBNETWORK.parse(id_, context.settings)
+    defaults = {"project": context.settings.project, "region": context.settings.location("region")}
+    return _found(SUBNETWORK, context, {**defaults, **given})
+
+
+def _get_bucket(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    given = _only("getBucket", arguments, ("name", "project"))
+    # With a project the provider doesn't ask Compute Engine for it.
+    return _found(BUCKET, context, {**given, "id": given["name"]} if "project" in given else given)
+
+
+def _get_bucket_object(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    given = _only("getBucketObject", arguments, ("bucket", "name"))
+    outputs = _found(BUCKET_OBJECT, context, given)
+    return {key: value for key, value in outputs.items() if key not in ("source", "outputName")}
+
+
+def _get_project(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    given = _only("getProject", arguments, ("projectId",))
+    project = given.get("projectId") or context.settings.project
+    found = context.send(RESOURCE_MANAGER, "GET", f"projects/{project}", library=True)
+    parent = found.get("parent") or {}
+    labels = found.get("labels") or {}
+    return {
+        "id": f"projects/{project}",
+        "projectId": found["projectId"],
+        "number": found["projectNumber"],
+        "name": found.get("name", ""),
+        "labels": labels,
+        "effectiveLabels": labels,
+        "pulumiLabels": {},
+        "tags": {},
+        "orgId": parent.get("id", "") if parent.get("type") == "organization" else "",
+        "folderId": parent.get("id", "") if parent.get("type") == "folder" else "",
+        "billingAccount": "",  # a second API, which no stack here asks for
+        "autoCreateNetwork": False,
+        "deletionPolicy": "",
+    }
+
+
+def _get_client_config(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    _only("getClientConfig", arguments, ())
+    settings = context.settings
+    region = settings.location("region")
+    return {
+        "id": "/".join(("projects", settings.project, "regions", region, "zones", settings.zone)),
+        "accessToken": context.client.token(),
+        "project": settings.project,
+        "region": region,
+        "zone": settings.zone,
+        "defaultLabels": settings.effective_labels(None),
+    }
+
+
+INVOKES: dict[str, Invoke] = {
+    "gcp:compute/getNetwork:getNetwork": _get_network,
+    "gcp:compute/getSubnetwork:getSubnetwork": _get_subnetwork,
+    "gcp:storage/getBucket:getBucket": _get_bucket,
+    "gcp:storage/getBucketObject:getBucketObject": _get_bucket_object,
+    "gcp:organizations/getProject:getProject": _get_project,
+    "gcp:organizations/getClientConfig:getClientConfig": _get_client_config,
+}

@@ -1,0 +1,17 @@
+"""The resource types that the stand-in knows: every `Resource` in a module of this package."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from rehearsal.providers.gcp.lifecycle import Resource
+
+_MODULES = [importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)]
+
+TYPES: dict[str, Resource] = {
+    found.table.token: found
+    for module in _MODULES
+    for found in vars(module).values()
+    if isinstance(found, Resource)
+}

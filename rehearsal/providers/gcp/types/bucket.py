@@ -1,0 +1,111 @@
+"""gcp:storage/bucket:Bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from rehearsal.providers.gcp.field import Kind
+from rehearsal.providers.gcp.lifecycle import Change, Context, Resource
+from rehearsal.providers.gcp.table import COMPUTE, STORAGE, Update
+from rehearsal.providers.plugin.errors import StandInError
+
+_STATES = {"LIVE": True, "ARCHIVED": False}  # ANY is left out
+_ACCESS = {"uniformBucketLevelAccess", "publicAccessPrevention"}
+
+
+class Bucket(Resource):
+    """A bucket. It is deleted only if empty, or with `forceDestroy` together with every object in it."""
+
+    def complete(self, _context: Context, planned: dict[str, Any]) -> dict[str, Any]:
+        """Empty bucket-wide permissions have a value even where nobody set one."""
+        return {**planned, "uniformBucketLevelAccess": planned.get("uniformBucketLevelAccess") or False}
+
+    def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The bucket, and its project's id, which Cloud Storage doesn't tell: Compute Engine does."""
+        outputs = super().read(context, id_, prior)
+        if outputs is None:
+            return None
+        if not prior.get("id") or not outputs["project"]:
+            number = outputs["projectNumber"]
+            found = context.send(COMPUTE, "GET", f"projects/{number}")
+            outputs["project"] = found["name"]
+        return {**outputs, "url": f"gs://{outputs['name']}"}
+
+    def patch(self, context: Context, request: Update, change: Change) -> None:
+        """Send what changed; both access settings together, and null for labels that are to go."""
+        changed, planned = change.changed, change.planned
+        if changed & _ACCESS:
+            changed = changed | _ACCESS
+        if "labels" in changed:
+            gone = dict.fromkeys(
+                (change.state.get("pulumiLabels") or {}).keys() - planned["pulumiLabels"].keys()
+            )
+            planned = {**planned, "effectiveLabels": {**planned["effectiveLabels"], **gone}}
+        super().patch(context, request, replace(change, planned=planned, changed=changed))
+
+    def remove(self, context: Context, known: Mapping[str, Any]) -> None:
+        """Look for caches and objects in the way, delete those if asked to, then the bucket."""
+        item = self.item(known)
+        context.send(STORAGE, "GET", f"{item}/anywhereCaches/")
+        while objects := self.call(context, "GET", f"{item}/o", known, query={"versions": "true"}).get(
+            "items"
+        ):
+            if not known.get("forceDestroy"):
+                raise StandInError(
+                    f"Error trying to delete bucket {known['name']} containing objects"
+                    " without `force_destroy` set to true"
+                )
+            for found in objects:
+                path = f"{item}/o/{quote(found['name'], safe='')}"
+                self.call(context, "DELETE", path, known, query={"generation": found["generation"]})
+        self.call(context, "DELETE", item, known)
+
+
+def _rules(rules: list[dict[str, Any]] | None, _planned: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Lifecycle rules without the nulls that withState ANY leaves behind."""
+    return [
+        {**rule, "condition": {k: v for k, v in rule["condition"].items() if v is not None}}
+        for rule in rules or ()
+    ]
+
+
+BUCKET = Bucket(
+    "gcp:storage/bucket:Bucket",
+    STORAGE,
+    "b/{name}",
+    (Update(changed_only=True),),
+    {
+        "location": {"is": "fixed", "same": lambda one, other: str(one).upper() == str(other).upper()},
+        "forceDestroy": "local",
+        "lifecycleRules": {"is": "at=lifecycle.rule always", "encode": _rules},
+        "*.withState": {
+            "is": "at=isLive",
+            "one_of": ("LIVE", "ARCHIVED", "ANY"),
+            "encode": lambda state, _: _STATES.get(state),
+            "decode": lambda live: "ANY" if live is None else "LIVE" if live else "ARCHIVED",
+        },
+        "*.sendAgeIfZero *.sendDaysSince* *.sendNumNewerVersionsIfZero": "local only=false",
+        "storageClass": "default=STANDARD",
+        "versioning.enabled autoclass.enabled hierarchicalNamespace.enabled": "always",
+        "softDeletePolicy.retentionDurationSeconds": "always",
+        "softDeletePolicy.effectiveTime": "never",
+        "uniformBucketLevelAccess": "at=iamConfiguration.uniformBucketLevelAccess.enabled always",
+        "publicAccessPrevention": {
+            "is": "at=iamConfiguration.publicAccessPrevention",
+            "one_of": ("inherited", "enforced"),
+        },
+        "defaultEventBasedHold": "updated",
+        "requesterPays": "at=billing.requesterPays updated",
+        "hierarchicalNamespace": {"is": "fixed", "decode": lambda raw: raw or {"enabled": False}},
+        "projectNumber": {"kind": Kind.INT},
+        "url": "local",
+        "cors customPlacementConfig enableObjectRetention ipFilter retentionPolicy website": "refused",
+    },
+    id="{name}",
+    create_query={"project": "{project}"},
+    client_library=True,
+    looks=1,
+)

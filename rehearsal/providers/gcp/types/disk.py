@@ -1,0 +1,88 @@
+"""gcp:compute/disk:Disk, whose labels, size and performance each have a request of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rehearsal.providers.gcp.lifecycle import NOT_FOUND, Context, Resource
+from rehearsal.providers.gcp.table import COMPUTE, Update, basename, same_basename, same_link
+from rehearsal.providers.gcp.types.compute import LINK, SET_LABELS, compute
+from rehearsal.providers.plugin.errors import ApiError
+
+
+def _disk_type(value: str, planned: Mapping[str, Any]) -> str:
+    if "/" in value:
+        return value
+    return f"projects/{planned['project']}/zones/{basename(planned['zone'])}/diskTypes/{value}"
+
+
+def same_image(wanted: Any, current: Any) -> bool:
+    """An image family is the same as any image in it: `debian-12` and `debian-12-v20260801`."""
+    name, there = basename(wanted), str(basename(current))
+    return same_link(wanted, current) or there == name or there.startswith(f"{name}-")
+
+
+def resolve_image(context: Context, image: str, planned: Mapping[str, Any]) -> str:
+    """The full path of an image or of a family's newest: which of the two the name is, is asked."""
+    if "/images/" in image:
+        return image
+    project, _, name = image.rpartition("/")
+    images = f"projects/{project or planned['project']}/global/images"
+    for path in (f"{images}/{name}", f"{images}/family/{name}"):
+        try:
+            context.send(COMPUTE, "GET", path, library=True)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+        else:
+            return path
+    raise ApiError(NOT_FOUND, f"no image and no image family {image!r}")
+
+
+class Disk(Resource):
+    """A disk; one made from an image first asks whether the name is an image or a family."""
+
+    def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+        """Make the disk, with its image spelt out."""
+        if image := planned.get("image"):
+            planned = {**planned, "image": resolve_image(context, image, planned)}
+        super().insert(context, planned, inputs)
+
+
+DISK = compute(
+    Disk,
+    "disk:Disk",
+    "zones/{zone}/disks",
+    (
+        replace(SET_LABELS, extra={"name": "{name}", **SET_LABELS.extra}),
+        Update("size", "POST", "/resize"),
+        Update(
+            "provisionedIops provisionedThroughput",
+            changed_only=True,
+            mask="paths",
+            mask_repeats=True,
+            extra={"name": "{name}"},
+        ),
+        Update("accessMode", mask="paths", mask_repeats=True, extra={"name": "{name}"}),
+    ),
+    {
+        "type": {
+            "is": "default=pd-standard",
+            "same": same_basename,
+            "encode": _disk_type,
+            "decode": basename,
+        },
+        "size": "at=sizeGb no-text",
+        "snapshot": {"is": "at=sourceSnapshot", **LINK},
+        "image": {"is": "at=sourceImage", "same": same_image},
+        "provisionedIops provisionedThroughput": "no-text",
+        "physicalBlockSizeBytes": "no-text",
+        "eraseWindowsVssSignature": "local only=false default=false",
+        "createSnapshotBeforeDestroy createSnapshotBeforeDestroyPrefix": "local only=false",
+        "architecture": "refused",
+        "diskId": "at=id",
+    },
+    read_before_delete=True,
+)

@@ -1,0 +1,36 @@
+"""TPU VMs. No spelling of a network, subnetwork or disk is taken for another one's: as recorded."""
+
+from __future__ import annotations
+
+from rehearsal.providers.gcp.lifecycle import Resource
+from rehearsal.providers.gcp.table import Service, Update, same_basename
+
+TPU = Service("TPU_V2", "https://tpu.googleapis.com/v2alpha1/")
+_ZONES = "projects/{project}/locations/{zone}"
+
+V2_VM = Resource(
+    "gcp:tpu/v2Vm:V2Vm",
+    TPU,
+    f"{_ZONES}/nodes/{{name}}",
+    (Update("dataDisks description labels metadata tags", mask="updateMask"),),
+    {
+        "zone": {"is": "computed", "same": same_basename},
+        "acceleratorType": {"conflicts": ("acceleratorConfig",)},
+        "acceleratorConfig": {"conflicts": ("acceleratorType",)},
+        "networkConfig": {"conflicts": ("networkConfigs",)},
+        "networkConfigs": {"conflicts": ("networkConfig",)},
+        "*.canIpForward *.enableExternalIps": "always",
+        "schedulingConfig.preemptible schedulingConfig.reserved": "always",
+        "shieldedInstanceConfig.enableSecureBoot": "always",
+        "dataDisks.mode": "default=READ_WRITE",
+    },
+    create_query={"nodeId": "{name}"},
+)
+
+V2_QUEUED_RESOURCE = Resource(
+    "gcp:tpu/v2QueuedResource:V2QueuedResource",
+    TPU,
+    f"{_ZONES}/queuedResources/{{name}}",
+    exceptions={"zone": "computed", "*.canIpForward *.enableExternalIps": "always"},
+    create_query={"queuedResourceId": "{name}"},
+)

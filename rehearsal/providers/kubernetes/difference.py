@@ -1,0 +1,185 @@
+"""What an update would change: the object as it was, cut down to what was declared, against what is now.
+
+By provider.go (Diff, pruneLiveState, normalizeInputs, convertPatchToDiff) and diff.go (forceNew).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from rehearsal.providers.plugin.provider import Difference
+from rehearsal.providers.plugin.values import has_unknown, is_empty
+
+# The SDK's names of fields that are no names of Python's.
+_DASHED = {
+    name.replace("-", "_"): name
+    for name in (
+        "x-kubernetes-embedded-resource", "x-kubernetes-int-or-string", "x-kubernetes-list-map-keys",
+        "x-kubernetes-list-type", "x-kubernetes-map-type", "x-kubernetes-preserve-unknown-fields",
+        "x-kubernetes-validations",
+    )
+}  # fmt: skip
+_UNDERSCORED = {name: key for key, name in _DASHED.items()}
+
+READ_ONLY = (
+    "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "managedFields",
+    "resourceVersion", "uid",
+)  # fmt: skip
+
+
+def _in_spec(names: str) -> tuple[str, ...]:
+    return tuple(f".spec.{name}" for name in names.split())
+
+
+# By group and kind: what can't be changed in place; Pod and PersistentVolume aren't here.
+_REPLACED: dict[tuple[str, str], tuple[str, ...]] = {
+    ("", "PersistentVolumeClaim"): _in_spec("accessModes selector storageClassName volumeName"),
+    ("", "ResourceQuota"): (".spec.scopes",),
+    ("", "Secret"): (".type",),
+    ("", "Service"): (".spec.clusterIP",),
+    ("apps", "DaemonSet"): _in_spec("selector"),
+    ("apps", "Deployment"): _in_spec("selector"),
+    ("apps", "StatefulSet"): _in_spec(
+        "podManagementPolicy revisionHistoryLimit selector serviceName volumeClaimTemplates"
+    ),
+    ("batch", "Job"): _in_spec("completions parallelism selector template"),
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding"): (".roleRef",),
+    ("rbac.authorization.k8s.io", "RoleBinding"): (".roleRef",),
+    ("storage.k8s.io", "StorageClass"): (".parameters", ".provisioner"),
+}
+
+# Maps of quantities, which the API server writes in their shortest form.
+_QUANTITIES = {
+    "limits",
+    "requests",
+    "capacity",
+    "hard",
+    "overhead",
+    "default",
+    "defaultRequest",
+    "min",
+    "max",
+}
+_QUANTITY = re.compile(r"([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:[eE]([+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)")
+_POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+
+
+def group_of(version: str) -> str:
+    """The group of an apiVersion; empty for the core's."""
+    return version.rpartition("/")[0]
+
+
+def is_built_in(version: str) -> bool:
+    """Whether the official provider has Go types of a version's kinds, and so normalizes them."""
+    group = group_of(version)
+    return "." not in group or group.endswith(".k8s.io")
+
+
+def declared(value: Any) -> Any:
+    """Inputs with the API's names of fields."""
+    return _renamed(value, _DASHED)
+
+
+def shown(value: Any) -> Any:
+    """Outputs with the SDK's names of fields."""
+    return _renamed(value, _UNDERSCORED)
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {names.get(key, key): _renamed(one, names) for key, one in value.items()}
+    return [_renamed(one, names) for one in value] if isinstance(value, list) else value
+
+
+def normalized(one: Mapping[str, Any]) -> dict[str, Any]:
+    """An object without what the API server sets, or drops, or writes elsewhere."""
+    result = dict(one)
+    if isinstance(meta := result.get("metadata"), Mapping):
+        result["metadata"] = {key: value for key, value in meta.items() if key not in READ_ONLY}
+    if not is_built_in(str(result.get("apiVersion"))) or has_unknown(result):
+        return result
+    result = {key: _without_nulls(value) for key, value in result.items() if value is not None}
+    if result.get("kind") == "CustomResourceDefinition":
+        result.pop("status", None)
+        if result.get("spec", {}).get("preserveUnknownFields") is False:
+            del result["spec"]["preserveUnknownFields"]
+    if result.get("kind") == "Secret" and (texts := result.pop("stringData", None)):
+        coded = {key: base64.b64encode(str(text).encode()).decode() for key, text in texts.items()}
+        result["data"] = {**(result.get("data") or {}), **coded}
+    return result
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def pruned(live: Any, shape: Any) -> Any:
+    """`live` without what `shape` doesn't have."""
+    if isinstance(live, Mapping) and isinstance(shape, Mapping):
+        return {key: pruned(value, shape[key]) for key, value in live.items() if key in shape}
+    if isinstance(live, list) and isinstance(shape, list):
+        return [pruned(one, other) for one, other in zip(live, shape, strict=False)]
+    return live
+
+
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], mutable: Sequence[str] = (), ignored: Sequence[str] = ()
+) -> list[Difference]:
+    """What differs. `mutable`: kinds among ConfigMap and Secret whose data is changed in place."""
+    replaced = [".metadata.name", ".metadata.namespace"]
+    kind = str(new.get("kind"))
+    if kind in ("ConfigMap", "Secret") and (kind not in mutable or new.get("immutable")):
+        replaced += [".type", ".data"] if kind == "Secret" else [".binaryData", ".data"]
+    replaced += _REPLACED.get((group_of(str(new.get("apiVersion"))), kind), ())
+    found = []
+    for path, what in _compare((), old, new, is_built_in(str(new.get("apiVersion")))):
+        text = "".join(_step(one) for one in path).removeprefix(".")
+        if not any(text == one or text.startswith((f"{one}.", f"{one}[")) for one in ignored):
+            place = "".join("[*]" if isinstance(one, int) else f".{one}" for one in path)
+            replaces = any(place == one or place.startswith((f"{one}.", f"{one}[")) for one in replaced)
+            found.append(Difference(text, text, what, replaces))
+    return found
+
+
+_MISSING = object()
+
+
+def _compare(path: tuple[str | int, ...], old: Any, new: Any, built_in: bool) -> Iterator[tuple[Any, str]]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in sorted(old.keys() | new.keys()):
+            yield from _compare((*path, key), old.get(key, _MISSING), new.get(key, _MISSING), built_in)
+    elif isinstance(old, list) and isinstance(new, list):
+        for i in range(max(len(old), len(new))):
+            before, now = (one[i] if i < len(one) else _MISSING for one in (old, new))
+            yield from _compare((*path, i), before, now, built_in)
+    elif new is _MISSING:
+        yield path, "DELETE"
+    elif old is _MISSING:
+        if not (built_in and not has_unknown(new) and is_empty(new)):  # which the API server drops
+            yield path, "ADD"
+    elif not (old == new and isinstance(old, bool) == isinstance(new, bool)) and not (
+        built_in and _QUANTITIES & {*map(str, path[:-1])} and _quantity(old) == _quantity(new)
+    ):
+        yield path, "UPDATE"
+
+
+def _quantity(value: Any) -> Any:
+    """A quantity's number; https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
+    if not (match := _QUANTITY.fullmatch(str(value))):
+        return value
+    number, exponent, suffix = match.groups()
+    if suffix and suffix.endswith("i"):
+        return Decimal(number) * 1024 ** ("KMGTPE".index(suffix[0]) + 1)
+    return Decimal(number).scaleb(int(exponent) if exponent else _POWERS[suffix or ""])
+
+
+def _step(one: str | int) -> str:
+    if isinstance(one, int):
+        return f"[{one}]"
+    return f'["{one}"]' if re.search(r'[."\[\]]', one) else f".{one}"

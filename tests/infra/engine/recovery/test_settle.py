@@ -1,0 +1,370 @@
+"""What is made of a state with pending operations, ids of all types, locks, and the settings' file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.engine.layers import layers
+from infra.engine.recovery.ids import forms, google_id
+from infra.engine.recovery.interrupted import MARK, REPEATED, interrupted, mark_of, mark_pending, marked
+from infra.engine.recovery.locks import Lock
+from infra.engine.recovery.lookups import found, lookup
+from infra.errors import CommandError
+from infra.layers.queue.versions import IMAGES
+from infra.settings.record import formatting_kept
+from rehearsal.providers.gcp.settings import Settings
+from rehearsal.providers.gcp.types import TYPES
+from tests.infra.layers.queue.test_queue_layer import CLUSTER
+from tests.infra.recording import UPSTREAM, run
+from tests.limits import HANG_S
+
+STACK = "urn:pulumi:dev::network::"
+NETWORK, SUBNET = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
+PROVIDER = f"{STACK}pulumi:providers:gcp::gcp"
+LAYERS = [layer.name for layer in layers()]
+ALL_OF_IT = {
+    "network:cloudNat": True,
+    "storage:stateBucketName": "my-state",
+    "storage:stateKeyRing": "pulumi",
+    "storage:stateUsers": ["user:ann@example.com"],
+    "builds:applyUsers": ["user:ann@example.com"],
+    "storage:serviceAccountUsers": ["user:ann@example.com"],
+    "storage:controllerAccountId": "tpu-fleet",
+    "gke:namespaces": ["vision"],
+    "queue:kueueImage": f"{IMAGES['kueue']}@sha256:{'0' * 64}",
+    "queue:teams": [{"name": "vision", "members": ["user:ann@example.com"]}],
+    "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
+    "monitoring:channels": [{"name": "bus", "topic": "tpu-alerts"}],
+    "monitoring:billingAccount": "012345-6789AB-CDEF01",
+    "monitoring:budgetDollarsPerMonth": 1000,
+    "pipeline:rawBucketName": "my-project-raw",
+    "pipeline:schedule": "0 3 * * *",
+    "pipeline:train": "fleet",
+    "pipeline:trainZone": "us-east5-b",
+}
+UP = {**UPSTREAM, "gke": CLUSTER, "tpu": {"stackId": "0123abc", "slices": [], "fleets": []}}
+
+
+def record(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    inputs = {"name": name, "region": "us-east5"}
+    return {
+        "urn": f"{STACK}{kind}::{name}", "custom": True, "type": kind, "inputs": inputs,
+        "provider": f"{PROVIDER}::7", **more,
+    }  # fmt: skip
+
+
+def state(
+    *pending: tuple[str, dict[str, Any]], resources: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    provider = {"urn": PROVIDER, "custom": True, "type": "pulumi:providers:gcp", "id": "7"}
+    return {
+        "manifest": {"time": "2026-11-22T14:37:04.258045012Z"},
+        "resources": [{**provider, "inputs": {"project": "p"}}, *(resources or [])],
+        "pending_operations": [{"type": doing, "resource": one} for doing, one in pending],
+    }
+
+
+def test_every_type_that_the_program_declares_has_an_id() -> None:
+    declared = {
+        one.type
+        for layer in LAYERS
+        for one in run(layer, ALL_OF_IT, up=UP).resources
+        if one.type.startswith("gcp:")
+    }
+    chosen = {kind for layer in layers() for kind in layer.lookups}
+    repeated = {one for one in REPEATED if one.startswith("gcp:")}
+    assert declared == set(forms()) | chosen | repeated
+    assert not set(forms()) & (chosen | repeated)
+
+
+def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
+    """The stand-in's parsing of ids is that of the official provider's imports, as far as it was recorded."""
+    for layer in LAYERS:
+        for one in run(layer, ALL_OF_IT, up=UP).resources:
+            if not one.type.startswith("gcp:") or one.type in REPEATED:
+                continue
+            id_ = google_id(one.type, one.inputs, "my-project")
+            if lookup(one.type):
+                assert id_ is None, "Google chooses it"
+                continue
+            assert id_, one
+            if "Member" in one.type:
+                title = [one.inputs["condition"]["title"]] if "condition" in one.inputs else []
+                assert id_.split(maxsplit=3)[1:] == [one.inputs["role"], one.inputs["member"], *title]
+                continue
+            output = TYPES[one.type].parse(id_, Settings(project="my-project"))
+            assert output, one.type
+            for key, value in output.items():
+                if key not in ("project", "email"):
+                    assert value == one.inputs[key], (one.type, key)
+
+
+def test_an_object_of_a_cluster_is_called_by_its_namespace_and_name() -> None:
+    objects = [one for one in run("queue", ALL_OF_IT, up=UP).resources if one.type.startswith("kubernetes:")]
+    found = {google_id(one.type, one.inputs, "p") for one in objects}
+    assert {"vision", "vision/checkpoints", "tpu", "kueue-system/kueue-controller-manager"} <= found
+    assert None not in found
+
+
+def test_a_pending_creation_becomes_a_resource_to_be_looked_at() -> None:
+    deployment = state(("creating", record(NETWORK, "net")))
+    assert interrupted(deployment) == [f"{MARK} creating Network net"]
+    mark_pending(deployment, "p")
+    (one,) = marked(deployment)
+    assert one["id"] == "projects/p/global/networks/net"
+    doing, at = mark_of(one)
+    assert (doing, int(at)) == ("creating", int(datetime(2026, 11, 22, 14, 37, 4, tzinfo=UTC).timestamp()))
+    assert deployment["pending_operations"] == []
+    assert interrupted(deployment) == [f"{MARK} creating Network net"], "until it was looked at"
+    mark_pending(deployment, "p")
+    assert marked(deployment) == [one]
+
+
+POLICY, DASHBOARD = "gcp:monitoring/alertPolicy:AlertPolicy", "gcp:monitoring/dashboard:Dashboard"
+
+
+def test_a_pending_creation_whose_id_google_chooses_is_found_or_dropped() -> None:
+    asked: list[Any] = []
+
+    def find(kind: str, inputs: Mapping[str, Any], project: str, known: Collection[str]) -> str | None:
+        asked.append((kind, inputs["displayName"], project))
+        return "projects/p/alertPolicies/7" if inputs["displayName"] == "there" else None
+
+    for name, ids in (("there", ["projects/p/alertPolicies/7"]), ("nowhere", [])):
+        pending = {**record(POLICY, name), "inputs": {"displayName": name}}
+        deployment = state(("creating", pending))
+        mark_pending(deployment, "p", find)
+        assert [one["id"] for one in marked(deployment)] == ids
+        assert deployment["pending_operations"] == []
+    assert asked == [(POLICY, "there", "p"), (POLICY, "nowhere", "p")]
+
+
+class Listed:
+    """A client whose lists hold these."""
+
+    def __init__(self, **items: list[dict[str, str]]) -> None:
+        self.held, self.urls = items, list[str]()
+
+    def items(self, url: str, key: str, query: object) -> list[dict[str, str]]:
+        self.urls.append(url)
+        return self.held[key]
+
+
+def test_what_google_named_is_found_by_its_display_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_MONITORING_CUSTOM_ENDPOINT", raising=False)
+    boards = [{"name": f"projects/p/dashboards/{n}", "displayName": f"TPU {n}"} for n in "ab"]
+    client: Any = Listed(dashboards=[*boards, {"name": "projects/p/dashboards/c", "displayName": "TPU b"}])
+    a, b = ({"dashboardJson": json.dumps({"displayName": f"TPU {name}"})} for name in "ab")
+    assert found(DASHBOARD, a, "p", (), client) == "projects/p/dashboards/a"
+    assert found(DASHBOARD, a, "p", {"projects/p/dashboards/a"}, client) is None, "that is another's"
+    assert client.urls[0] == "https://monitoring.googleapis.com/v1/projects/p/dashboards"
+    with pytest.raises(CommandError, match=r"2 called 'TPU b'.*\n    fix: delete all but one"):
+        found(DASHBOARD, b, "p", (), client)
+
+
+def test_what_is_deleted_and_updated_stays_and_is_looked_at() -> None:
+    there = [record(NETWORK, "net", id="a"), record(SUBNET, "sub", id="b"), record(SUBNET, "other", id="c")]
+    deployment = state(("deleting", there[0]), ("updating", there[1]), resources=there)
+    mark_pending(deployment, "p")
+    assert [(one["id"], mark_of(one)[0]) for one in marked(deployment)] == [
+        ("a", "deleting"),
+        ("b", "updating"),
+    ]
+
+
+def test_components_providers_and_readings_are_nothing_to_settle() -> None:
+    component = {"urn": f"{STACK}tpu:network:Firewall::f", "custom": False, "type": "tpu:network:Firewall"}
+    provider = {"urn": PROVIDER, "custom": True, "type": "pulumi:providers:gcp", "inputs": {}}
+    read = record(NETWORK, "existing", id="x")
+    deployment = state(("creating", component), ("creating", provider), ("reading", read))
+    assert interrupted(deployment) == []
+    mark_pending(deployment, "p")
+    assert (len(deployment["resources"]), marked(deployment)) == (1, [])
+
+
+def test_creations_of_several_kills_come_in_their_order_and_once() -> None:
+    net, sub = record(NETWORK, "net"), record(SUBNET, "sub", dependencies=[record(NETWORK, "net")["urn"]])
+    deployment = state(("creating", sub), ("creating", net), ("creating", dict(net)))
+    mark_pending(deployment, "p")
+    assert [one["urn"] for one in deployment["resources"][1:]] == [net["urn"], sub["urn"]]
+
+
+def test_what_a_later_update_has_made_is_left_alone() -> None:
+    made = record(NETWORK, "net", id="projects/p/global/networks/net", outputs={"mtu": 8896})
+    deployment = state(("creating", record(NETWORK, "net")), resources=[made])
+    mark_pending(deployment, "p")
+    assert deployment["resources"][1:] == [made]
+
+
+def test_a_grant_whose_id_the_state_writes_otherwise_is_the_same_one() -> None:
+    inputs = {"project": "p", "role": "roles/r", "member": "user:a"}
+    kind = "gcp:projects/iAMMember:IAMMember"
+    grant = {**record(kind, "g"), "inputs": inputs}
+    deployment = state(("creating", grant), resources=[{**grant, "id": "p/roles/r/user:a"}])
+    mark_pending(deployment, "p")
+    assert deployment["resources"][1:] == [{**grant, "id": "p/roles/r/user:a"}], "not to be revoked"
+
+
+def test_a_replacement_takes_the_place_and_the_old_one_is_deleted_later() -> None:
+    old = record(NETWORK, "net", id="projects/p/global/networks/old", inputs={"name": "old"})
+    deployment = state(("creating", record(NETWORK, "net")), resources=[old, record(SUBNET, "sub", id="b")])
+    mark_pending(deployment, "p")
+    assert [(one.get("id"), one.get("delete")) for one in deployment["resources"][1:]] == [
+        ("projects/p/global/networks/net", None),
+        ("b", None),
+        ("projects/p/global/networks/old", True),
+    ]
+
+
+def test_of_a_node_that_was_deleted_for_its_replacement_only_the_new_one_stays() -> None:
+    same = {"id": "projects/p/global/networks/net", "pendingReplacement": True}
+    deployment = state(("creating", record(NETWORK, "net")), resources=[record(NETWORK, "net", **same)])
+    mark_pending(deployment, "p")
+    (one,) = deployment["resources"][1:]
+    assert "pendingReplacement" not in one
+
+
+def test_what_a_destroy_took_out_of_the_state_is_there_again() -> None:
+    parent = f"{STACK}tpu:network:TrainingNetwork::net"
+    gone = record(SUBNET, "sub", parent=parent, dependencies=[f"{STACK}{NETWORK}::net"])
+    deployment = {"manifest": {}, "pending_operations": [{"type": "creating", "resource": gone}]}
+    mark_pending(deployment, "p")
+    resources = {one["urn"]: one for one in deployment["resources"]}  # type: ignore[attr-defined]
+    assert resources[PROVIDER]["id"] == "7"
+    assert resources[PROVIDER]["inputs"]["project"] == "p"
+    assert resources[parent] == {"urn": parent, "custom": False, "type": "tpu:network:TrainingNetwork"}
+    assert resources[gone["urn"]]["dependencies"] == []
+
+
+def test_a_type_whose_id_nobody_knows_is_refused_with_the_next_command() -> None:
+    with pytest.raises(CommandError, match=r"creating Thing a.*\n.*--clear-pending-creates"):
+        mark_pending(state(("creating", record("gcp:new/thing:Thing", "a"))), "p")
+
+
+# Locks
+
+
+def lock(pid: int, *, since: datetime | None = None, host: str = socket.gethostname()) -> Lock:
+    return Lock("ann", host, pid, since or datetime.now(UTC))
+
+
+def ended() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_process_that_ended_is_gone_and_one_of_another_machine_never() -> None:
+    assert lock(ended()).gone
+    assert not lock(ended(), host="elsewhere").gone
+    assert not lock(os.getpid()).gone
+
+
+def test_a_process_that_got_the_number_later_is_another_one() -> None:
+    assert lock(os.getpid(), since=datetime.now(UTC) - timedelta(days=1)).gone
+
+
+def test_a_process_that_nobody_has_asked_after_its_end_is_gone() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    stat = Path(f"/proc/{process.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    assert lock(process.pid).gone
+    process.wait()
+
+
+# Ctrl+C
+
+SLOW = """#!{python}
+import pathlib, signal, sys, time
+def end(*_):
+    time.sleep(1)
+    pathlib.Path({told!r}).write_text("ended in order")
+    sys.exit(7)
+signal.signal(signal.SIGINT, end)
+print("working", flush=True)
+time.sleep(60)
+"""
+
+
+def test_ctrl_c_lets_pulumi_end_in_order(tmp_path: Path) -> None:
+    told, program = tmp_path / "told", tmp_path / "pulumi"
+    program.write_text(SLOW.format(python=sys.executable, told=str(told)))
+    program.chmod(0o755)
+    code = "from infra.engine.pulumi import Pulumi, run; run(lambda: Pulumi('dev').show('tpu', 'up') or 0)"
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout
+    assert process.stdout.readline() == "working\n"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, output = process.communicate(timeout=HANG_S)
+    assert told.read_text() == "ended in order"
+    assert output == "error: `pulumi up` of tpu failed; see the output above\n"
+
+
+# The settings' file
+
+SETTINGS = "# mine\nconfig:\n  gcp:project:   p   # ours\n  data:sizeGib: 1000\n\n  network:cloudNat: true\n"
+ADDED = "config:\n  a:b: c\nencryptionsalt: v1:a="
+AS_PULUMI = 'config:\n  gcp:project: p\n  data:sizeGib: "1000"\n  network:cloudNat: "true"\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        (SETTINGS, f"{AS_PULUMI}encryptionsalt: v1:a=\n", f"{SETTINGS}encryptionsalt: v1:a=\n"),
+        (SETTINGS[:-1], f"{AS_PULUMI}encryptionsalt: v1:a=\n", f"{SETTINGS}encryptionsalt: v1:a=\n"),
+        (
+            f"encryptionsalt: v1:a=\n{SETTINGS}",
+            f"{AS_PULUMI}encryptionsalt: v1:b=\n",
+            f"{SETTINGS}encryptionsalt: v1:b=\n",
+        ),
+        (
+            SETTINGS.replace("\n", "\r\n"),
+            f"{AS_PULUMI}encryptionsalt: v1:a=\n",
+            f"{SETTINGS}encryptionsalt: v1:a=\n".replace("\n", "\r\n"),
+        ),
+        (SETTINGS, AS_PULUMI, SETTINGS),
+        (SETTINGS, SETTINGS, SETTINGS),
+        # Somebody changed a setting meanwhile: what he wrote stays.
+        (SETTINGS, SETTINGS.replace("1000", "2000"), SETTINGS.replace("1000", "2000")),
+        (SETTINGS, "config: {", "config: {"),
+        # What stands in braces takes no line after it.
+        ('{"config": {"a:b": "c"}}\n', f"{ADDED}\n", f"{ADDED}\n"),
+        # What only PyYAML took for truth is a text to Pulumi, and stays as it was written.
+        ("config:\n  a:b: yes # mine\n", 'config:\n  a:b: "yes"\n', "config:\n  a:b: yes # mine\n"),
+    ],
+)
+def test_pulumi_adds_its_keys_and_formats_nothing(
+    before: str, after: str, wanted: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "Pulumi.dev.yaml"
+    path.write_bytes(before.encode())
+    path.chmod(0o640)
+    with formatting_kept("dev", tmp_path):
+        path.write_bytes(after.encode())
+    assert path.read_bytes().decode() == wanted
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [each.name for each in tmp_path.iterdir()] == ["Pulumi.dev.yaml"]
+
+
+def test_a_lock_is_read_as_pulumi_writes_it() -> None:
+    from infra.engine.recovery.locks import _parse
+
+    text = {"pid": 7, "username": "a", "hostname": "h", "timestamp": "2026-11-22T14:37:04.258045012+01:00"}
+    assert str(_parse(json.dumps(text).encode())).startswith("a@h (pid 7) at 2026-11-22 14:37:04 UTC+01:00")

@@ -1,0 +1,158 @@
+"""`up` asks again while all that Google refuses is what a layer names as not yet."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infra.engine import updates as stacks
+from infra.engine.layers import layers
+from infra.errors import CommandError
+from infra.settings.sources import ROOT
+from tests.infra.conftest import FakePulumi
+from tests.infra.lab import OWNER, PROJECT, SETTINGS, Lab
+from tests.infra.recording import BASE
+
+RAW = f"{PROJECT}-raw"
+URN = "urn:pulumi:dev::pipeline::tpu:pipeline:Triggers$gcp:eventarc/trigger:Trigger::tpu-pipeline"
+OTHER = "urn:pulumi:dev::pipeline::gcp:storage/bucket:Bucket::raw"
+STACK = "urn:pulumi:dev::pipeline::pulumi:pulumi:Stack::pipeline-dev"
+TOO_NEW = (
+    'Invalid resource state for "": Permission denied while using the Eventarc Service Agent. If you '
+    "recently started to use Eventarc, it may take a few minutes before all necessary permissions are "
+    "propagated to the Service Agent. Otherwise, verify that it has Eventarc Service Agent role."
+)
+TAKEN = "googleapi: Error 409: The requested bucket name is not available."
+SAID = "Google's service agents are new, and their roles don't count yet"
+
+
+@pytest.fixture(name="root")
+def _root(tmp_path: Path, pulumi_cli: FakePulumi) -> Path:
+    folder = tmp_path / "project"
+    for layer in layers():
+        path = Path(layer.directory) / "Pulumi.yaml"
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text((ROOT / path).read_text())
+    (folder / "Pulumi.dev.yaml").write_text(
+        yaml.safe_dump({"config": {**BASE, "pipeline:rawBucketName": "my-project-raw"}})
+    )
+    pulumi_cli.answer("stack export", {"deployment": {}})
+    pulumi_cli.answer("whoami", {"url": "https://example.com/me"})
+    pulumi_cli.answer("up", status=255)
+    return folder
+
+
+@pytest.fixture(name="slept")
+def _slept(pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses; after the second the update succeeds. They take no time, and move the clock on."""
+    slept: list[float] = []
+
+    def sleep(pause_s: float) -> None:
+        slept.append(pause_s)
+        if len(slept) == 2:
+            pulumi_cli.answer("up")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: sum(slept))
+    return slept
+
+
+def errors(pulumi: FakePulumi, *messages: tuple[str, str]) -> None:
+    """What the update says of resources, and of the stack."""
+    pulumi.log(
+        *(
+            {"diagnosticEvent": {"urn": urn, "severity": "error", "message": message}}
+            for urn, message in (*messages, (STACK, "<{%reset%}>update failed<{%reset%}>\n"))
+        )
+    )
+
+
+def ups(pulumi: FakePulumi) -> int:
+    return sum(arguments[0] == "up" for _, arguments, _ in pulumi.calls)
+
+
+def test_a_refusal_that_is_over_in_minutes_is_waited_for_and_said(
+    root: Path, pulumi_cli: FakePulumi, slept: list[float], capfd: pytest.CaptureFixture[str]
+) -> None:
+    errors(pulumi_cli, (URN, f"error creating Trigger: {TOO_NEW}"), (URN, "1 error occurred"))
+    assert stacks.up("dev", ["pipeline"], root, ["--yes"]) == 0
+    assert (ups(pulumi_cli), len(slept)) == (3, 2)
+    printed = capfd.readouterr().out
+    assert printed.count(f"\npipeline: {SAID}; asking again, for 15 min at most\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("layer", "messages"),
+    [
+        ("pipeline", [(URN, TOO_NEW), (OTHER, TAKEN)]),
+        ("pipeline", [(URN, TAKEN)]),
+        ("pipeline", [(STACK, "a rule is broken")]),
+        ("pipeline", []),
+        ("storage", [(OTHER, TOO_NEW)]),
+    ],
+)
+def test_what_is_not_over_by_itself_ends_the_update_at_once(
+    layer: str, messages: list[tuple[str, str]], root: Path, pulumi_cli: FakePulumi, slept: list[float]
+) -> None:
+    errors(pulumi_cli, *messages)
+    with pytest.raises(CommandError, match=f"`pulumi up` of {layer} failed"):
+        stacks.up("dev", [layer], root, ["--yes"])
+    assert (ups(pulumi_cli), slept) == (1, [])
+
+
+def test_it_ends_after_a_quarter_of_an_hour_and_says_what_to_type(
+    root: Path, pulumi_cli: FakePulumi, slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors(pulumi_cli, (URN, TOO_NEW))
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(stacks, "PAUSE_S", 150)
+    with pytest.raises(CommandError, match=f"fix: {SAID}; once they do: tpu up dev pipeline"):
+        stacks.up("dev", ["pipeline"], root, ["--yes"])
+    assert sum(slept) == stacks.ASKED_AGAIN_S == 900
+
+
+def test_a_saved_plan_is_applied_once(root: Path, pulumi_cli: FakePulumi, slept: list[float]) -> None:
+    errors(pulumi_cli, (URN, TOO_NEW))
+    (root / "pipeline.json").touch()
+    with pytest.raises(CommandError, match="make it again: tpu plan dev pipeline"):
+        stacks.up("dev", ["pipeline"], root, ["--yes"], plans=root)
+    assert (ups(pulumi_cli), slept) == (1, [])
+
+
+@pytest.fixture(name="lab")
+def _lab(tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path)
+    usage = f"{lab.urls['serviceusage.googleapis.com']}/v1beta1/"  # where service agents are made
+    lab.environment["GOOGLE_SERVICE_USAGE_CUSTOM_ENDPOINT"] = usage
+    yield lab
+    lab.close()
+
+
+@pytest.mark.prove
+@pytest.mark.slow
+def test_one_up_makes_a_trigger_that_google_refuses_three_times_since_its_agent_is_new(lab: Lab) -> None:
+    lab.settings.write_text(
+        f'{SETTINGS}  pipeline:rawBucketName: {RAW}\n  pipeline:accountUsers: ["user:{OWNER}"]\n'
+    )
+    for layer in ("storage", "network"):
+        lab.infra("up", "dev", layer, "--yes", "--skip-preview")
+    method = "eventarc.projects.locations.triggers.create"
+    lab.cloud.faults.add(
+        {"match": {"method": method}, "times": 3, "what": {"status": 400, "message": TOO_NEW}}
+    )
+    line = (
+        "import sys; from pathlib import Path; from cli import updates; "
+        "from infra.engine import updates as stacks; stacks.PAUSE_S = 0.5; "
+        "sys.exit(updates.up(['dev', 'pipeline', '--yes'], Path(sys.argv[1])))"
+    )
+    printed = lab.run(sys.executable, "-c", line, str(lab.root))
+    (fault,) = lab.cloud.faults.report()
+    assert fault["observed"] == 3
+    assert printed.count(f"pipeline: {SAID}; asking again") == 3
+    asked = [one for one in lab.cloud.requests.since(0)["requests"] if one["method_id"] == method]
+    assert [one["status"] for one in asked] == [400, 400, 400, 200]
+    assert [one for one in lab.cloud.world.directory if "/triggers/" in one]
+    lab.pulumi("pipeline", "preview", "-s", "dev", "--expect-no-changes")

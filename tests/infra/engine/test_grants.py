@@ -1,0 +1,56 @@
+"""PL9: who may do what, over all layers with everything on: account, role, where, under which condition.
+
+`python -m tests.infra.engine.test_grants` writes the table again; each line that changes is somebody's right.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from infra.engine.layers import layers
+from tests.infra.layers.test_all_layers import LAYERS, UP
+from tests.infra.policy.test_policy import OF_ALL_KINDS
+from tests.infra.recording import Registration, run
+
+TABLE = Path(__file__).with_name("grants.txt")
+_ON = {
+    "artifactregistry/repositoryIamMember": "repository",
+    "cloudrunv2/serviceIamMember": "name",
+    "kms/cryptoKeyIAMMember": "cryptoKeyId",
+    "projects/iAMMember": "project",
+    "pubsub/topicIAMMember": "topic",
+    "serviceaccount/iAMMember": "serviceAccountId",
+    "storage/bucketIAMMember": "bucket",
+}
+
+
+def table() -> str:
+    """A line for each grant, sorted."""
+    return "".join(f"{line}\n" for layer in LAYERS for line in sorted(lines(layer)))
+
+
+def lines(layer: str) -> Iterator[str]:
+    for one in run(layer, OF_ALL_KINDS, up=UP).resources:
+        if re.fullmatch("gcp:.*IAM(Member|Binding|Policy)", one.type, re.IGNORECASE):
+            yield f"{layer}: {one.inputs['member']} {one.inputs['role']} on {place(one)}"
+
+
+def place(one: Registration) -> str:
+    """The kind of what it is on, its name, and the title of the condition, if there is one."""
+    kind = one.type.split(":")[1]
+    name = str(one.inputs[_ON[kind]]).rpartition("/")[2]
+    only = (one.inputs.get("condition") or {}).get("title")
+    return f"{kind.partition('/')[0]} {name}" + (f", {only}" if only else "")
+
+
+def test_every_grant_is_in_the_table_and_every_line_is_granted() -> None:
+    assert len(LAYERS) == len(layers())
+    made = table()
+    assert made.count("\n") >= 100
+    assert made == TABLE.read_text(encoding="utf-8"), (
+        "python -m tests.infra.engine.test_grants; then read the diff"
+    )
+
+
+if __name__ == "__main__":
+    TABLE.write_text(table(), encoding="utf-8")

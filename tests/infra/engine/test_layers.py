@@ -1,0 +1,280 @@
+"""What a layer may declare, and what comes of a declaration that can't be."""
+
+import asyncio
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+
+from infra.core import upstream
+from infra.core.layer import Layer
+from infra.core.outputs import Outputs, output
+from infra.core.outputs import declared as outputs_of
+from infra.engine import layers
+from infra.engine.layers import ordered
+from infra.engine.settings import parse
+from infra.errors import InfraError, LayersError
+from infra.settings.schema import setting
+from infra.settings.sources import ROOT, as_pulumi_hands_it_over
+from tests.infra.recording import BASE, UPSTREAM, Recording, execute, run
+
+
+def layer(name: str, **more: Any) -> Layer:
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        """Of a test."""
+
+        size: int = setting("size", default=1)
+
+    class Made(Outputs):
+        """Of a test."""
+
+    return Layer(**{
+        "name": name, "settings": Settings, "outputs": Made, "program": lambda *_: Made(), "providers": {},
+        **more,
+    })  # fmt: skip
+
+
+def refused(tmp_path: Path, *found: tuple[str, Layer], project: str | None = None) -> str:
+    for folder, one in found:
+        (tmp_path / "infra" / "layers" / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "infra" / "layers" / folder / "Pulumi.yaml").write_text(f"name: {project or one.name}\n")
+    with pytest.raises(LayersError) as caught:
+        ordered(found, tmp_path)
+    return str(caught.value)
+
+
+def test_layers_come_behind_those_that_they_read(tmp_path: Path) -> None:
+    found = [
+        layer("a", reads=("c",)), layer("b"), layer("c"), layer("d", reads=("a",), may_read=("b",))
+    ]  # fmt: skip
+    for one in found:
+        (tmp_path / "infra" / "layers" / one.name).mkdir(parents=True)
+        (tmp_path / "infra" / "layers" / one.name / "Pulumi.yaml").write_text(f"name: {one.name}\n")
+    for some in (found, found[::-1]):
+        assert [one.name for one in ordered([(one.name, one) for one in some], tmp_path)] == list("bcad")
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    message = refused(
+        tmp_path,
+        ("selfish", layer("selfish", reads=("selfish",))),
+        ("lonely", layer("lonely", may_read=("nowhere",))),
+        ("hen", layer("hen", after=("egg",))),
+        ("egg", layer("egg", reads=("hen",))),
+        ("omelette", layer("omelette", reads=("egg",))),
+        ("twin", layer("twin")),
+        ("other", layer("twin")),
+        ("fleet", layer("fleet")),
+    )
+    for sentence in (
+        "infra/layers/selfish: found reads selfish. Rule: a layer doesn't read itself. ",
+        "infra/layers/lonely: found reads nowhere. Rule: a layer reads layers that are there: egg, fleet, ",
+        "infra/layers/egg, infra/layers/hen: found egg after hen; hen after egg. Rule: a layer comes up",
+        "infra/layers/twin: found layer twin, as infra/layers/other. Rule: each layer has its own name. ",
+        "infra/layers/other: found layer twin, as infra/layers/twin. Rule: each layer has its own name. ",
+        "twin:size: found claimed by infra/layers/twin and infra/layers/other. Rule: a setting",
+        "fleet:: found claimed by the program itself and infra/layers/fleet. Rule: a setting",
+    ):
+        assert sentence in message
+    assert "omelette" not in message.replace("egg, fleet, hen, omelette", ""), "it is in no circle"
+
+
+def test_a_setting_is_made_by_setting_and_has_one_name(tmp_path: Path) -> None:
+    twice = dataclasses.make_dataclass(
+        "Twice",
+        [
+            ("disk_gib", int, setting("a", default=1)),
+            ("diskGib", int, setting("b", default=1)),
+            ("plain", int),
+        ],
+        kw_only=True,
+    )
+    message = refused(tmp_path, ("a", layer("a", settings=twice)))
+    assert "a:diskGib: found claimed by infra/layers/a twice. Rule: a setting belongs to one" in message
+    assert "infra/layers/a: found the field plain. Rule: settings are made by setting(). " in message
+
+
+def test_the_project_is_called_as_the_layer(tmp_path: Path) -> None:
+    message = refused(tmp_path, ("a", layer("a")), project="b")
+    assert "infra/layers/a: found name: b in infra/layers/a/Pulumi.yaml. Rule: " in message
+    assert 'infra/layers/b: found layer "a". Rule: ' in refused(tmp_path, ("b", layer("a")))
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> Iterable[list[Layer]]:
+    """Layers that are there beside the project's own."""
+    more: list[Layer] = []
+    own = layers.layers()
+    monkeypatch.setattr(layers, "layers", lambda: (*own, *more))
+    return more
+
+
+def settings(**changes: Any) -> Any:
+    values = {**BASE, **{key.replace("__", ":"): value for key, value in changes.items()}}
+    return parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+
+
+@pytest.mark.parametrize("service", ["compute", "Compute.googleapis.com", "compute.googleapi.com", ""])
+def test_a_service_is_a_name_at_google(service: str, declared: list[Layer]) -> None:
+    declared.append(layer("extra", services=lambda _: [service]))
+    settings()
+    with pytest.raises(LayersError, match=f'infra/layers/extra: found the service "{service}". Rule: '):
+        settings(extra__size=2)
+
+
+def test_a_layer_is_on_where_the_file_has_a_setting_of_it(declared: list[Layer]) -> None:
+    declared += [layer("extra"), layer("more", reads=("extra",))]
+    on = [one.name for one in layers.on(settings(extra__size=1))]
+    assert ("extra" in on, "more" in on) == (True, False)
+    with pytest.raises(
+        InfraError, match=r"more:: found on, and extra is off\. Rule: more reads extra\. Fix: add"
+    ):
+        settings(more__size=1)
+    for key in ("extra", "extra:"):
+        with pytest.raises(
+            InfraError, match=rf"{key}: found {{}}\. Rule: a section is its keys, .*extra:size: "
+        ):
+            settings(**{key: {}})
+
+
+def test_a_layer_that_is_off_has_no_settings_and_no_program() -> None:
+    off = settings()
+    data = next(one for one in layers.layers() if one.name == "data")
+    assert data in layers.on(off)
+    off = parse(
+        "dev", as_pulumi_hands_it_over({k: v for k, v in BASE.items() if k != "data:snapshot"}, "f"), "f"
+    )
+    assert data not in layers.on(off)
+    with pytest.raises(InfraError, match="DataSettings isn't set in dev: its layer is off there"):
+        off[data.settings]
+    with pytest.raises(pulumi.RunError, match=r"data is off in dev: .*\n    fix: .*tpu down dev data"):
+        run("data", {"data:snapshot": None})
+    assert not [call for call in run("tpu", {"data:snapshot": None}).calls if "/data/" in str(call)]
+
+
+class Cluster(Outputs):
+    """Of a cluster, which nobody can foretell."""
+
+    endpoint: "pulumi.Output[str]" = output("address")
+    ca: "pulumi.Output[str]" = output("certificate")
+    name: "pulumi.Output[str]" = output("name")
+    pools: dict[str, "pulumi.Output[str]"] = output("by zone", key="zone")
+    spare: "pulumi.Output[str] | None" = output("or none", default=None)
+
+
+def test_outputs_are_those_that_are_declared() -> None:
+    given: dict[str, Any] = {"endpoint": "e", "ca": "c", "colour": "red", "pools": None}
+    with pytest.raises(InfraError) as caught:
+        Cluster(**given)
+    assert str(caught.value).splitlines() == [
+        "3 problems in the outputs of a layer:",
+        "  Cluster.name is declared and the program doesn't give it",
+        "  Cluster.pools is declared and the program doesn't give it",
+        "  Cluster.colour is given and isn't declared",
+        "    fix: in its class and program",
+    ]
+
+
+def test_outputs_may_be_unknown_in_a_preview_and_secret(declared: list[Layer]) -> None:
+    seen: dict[str, Any] = {}
+
+    def program(checked: Any, _: Any) -> Outputs:
+        there = upstream.read(Cluster, checked)
+        for name, value in {
+            "endpoint": there.endpoint, "ca": there.ca, "name": there.name, "pool": there.pools["us-east5-b"],
+        }.items():  # fmt: skip
+            seen[name] = value
+        assert there.spare is None
+        return reader.outputs()
+
+    async def told() -> dict[str, tuple[Any, bool]]:
+        return {
+            name: (await one.future() if await one.is_known() else "unknown", await one.is_secret())
+            for name, one in seen.items()
+        }
+
+    reader = layer("reader", reads=("cluster",), program=program)
+    foretold = {"name": "planned", "pools": {"us-east5-b": "pool"}}
+    declared += [layer("cluster", outputs=Cluster, planned=lambda _: foretold), reader]
+    values = {**BASE, "cluster:size": 1, "reader:size": 1}
+
+    up = {"endpoint": "10.0.0.2", "ca": "pem", "name": "", "pools": {"us-east5-b": "one"}}
+    recording = Recording(True, {**UPSTREAM, "cluster": up}, secret=("endpoint", "ca"))
+    execute("reader", values, recording)
+    assert asyncio.run(told()) == {
+        "endpoint": ("10.0.0.2", True), "ca": ("pem", True), "name": ("", False), "pool": ("one", False),
+    }  # fmt: skip
+
+    recording = Recording(True, UPSTREAM)
+    execute("reader", values, recording)
+    assert {name: value for name, (value, _) in asyncio.run(told()).items()} == {
+        "endpoint": "unknown", "ca": "unknown", "name": "planned", "pool": "pool",
+    }  # fmt: skip
+    assert "cluster is not up yet: this preview doesn't know its endpoint" in recording.log
+
+    with pytest.raises(pulumi.RunError, match=r"cluster is not up; run this first: pulumi .*up -s dev"):
+        execute("reader", values, Recording(False, UPSTREAM))
+    declared[0] = replace(declared[0], planned=lambda _: {"colour": "red"})
+    with pytest.raises(pulumi.RunError, match="cluster plans colour, and declares no such output"):
+        execute("reader", values, Recording(True, UPSTREAM))
+
+
+ON = {
+    "builds": {
+        "builds:repository": "tpu-builds",
+        "storage:stateBucketName": "my-project-pulumi",
+        "storage:stateKeyRing": "pulumi",
+    },
+    "gke": {"gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}]},
+}
+# By Google, or drawn when the stack is first brought up; of a slice's state nothing is known before.
+CHOSEN_LATER = {"gke": {"endpoint", "kubeconfig"}, "tpu": {"stack_id", "slices", "fleets"}}
+
+
+def test_what_others_read_of_our_layers_can_be_previewed_before_it_is_up() -> None:
+    read = {name for one in layers.layers() for name in one.needs}
+    assert read
+    for one in layers.layers():
+        if one.name in read:
+            needed = {each.name for each in outputs_of(one.outputs).values() if each.required}
+            known = settings(**ON.get(one.name, {}))
+            assert set(one.planned(known)) == needed - CHOSEN_LATER.get(one.name, set()), one.name
+
+
+def test_a_program_gives_what_its_layer_declares(declared: list[Layer]) -> None:
+    declared.append(layer("extra", program=lambda *_: Cluster(endpoint=1, ca=1, name=1, pools=1)))  # type: ignore[arg-type]
+    with pytest.raises(pulumi.RunError, match="the program of extra gives Cluster and declares Made"):
+        run("extra", {"extra:size": 1})
+
+
+def test_each_module_can_be_the_first_that_is_imported() -> None:
+    """Layers import what all of them share, which imports their settings."""
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((ROOT / "infra").rglob("*.py"))
+        if path.stem != "__main__"
+    ]
+    script = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    for one in [one for one in sys.modules if one.partition('.')[0] == 'infra']:\n"
+        "        del sys.modules[one]\n"
+        "    importlib.import_module(name)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, *names], cwd=ROOT, check=True)
+
+
+def test_who_only_reads_the_settings_does_not_wait_for_pulumi() -> None:
+    script = "from infra.engine.settings import from_file; from_file('dev')"
+    script += "; import sys; print('pulumi' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "False\n"

@@ -1,0 +1,117 @@
+"""Google's words, as users of the TPU API have met them, mean what they mean."""
+
+import pytest
+
+from infra.google.failures import FOR_PEOPLE, Kind, classify
+
+SAID = [
+    (
+        'Error waiting to create Vm: Error waiting for Creating Vm: Error code 8, message: There is no more'
+        ' capacity in the zone "us-central1-c"; you can try in another zone where Cloud TPU Nodes are',
+        Kind.STOCK_OUT,
+    ),
+    ("Error code 8, message: Insufficient reserved capacity. Contact customer support", Kind.STOCK_OUT),
+    ("The zone 'z' does not have resources available to fulfill the request", Kind.STOCK_OUT),
+    (
+        "googleapi: Error 429: Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded."
+        " Limit: 0 in region us-east5.",
+        Kind.QUOTA,
+    ),
+    (
+        "googleapi: Error 429: Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in"
+        " zone us-east5-b., rateLimitExceeded",
+        Kind.QUOTA,
+    ),
+    ("Quota 'TPUV5sPreemptibleLitepodPerProjectPerRegionForTPUAPI' exhausted. Limit 10000", Kind.QUOTA),
+    (
+        "googleapi: Error 429: Quota exceeded for quota metric 'Maximum number of CreateNode requests' and"
+        " limit 'Maximum number of CreateNode requests per minute' of service 'tpu.googleapis.com'",
+        Kind.RATE,
+    ),
+    ("googleapi: Error 403: Permission 'tpu.nodes.create' denied on resource", Kind.PERMISSION),
+    (
+        "googleapi: Error 403: Cloud TPU API has not been used in project 1 before or it is disabled.",
+        Kind.API_OFF,
+    ),
+    (
+        "googleapi: Error 403: Your application is authenticating by using local Application Default"
+        " Credentials. The tpu.googleapis.com API requires a quota project, which is not set by default."
+        " [SERVICE_DISABLED]",
+        Kind.LOGIN,
+    ),
+    ("Error code 16, message: Request had invalid authentication credentials", Kind.LOGIN),
+    ("oauth2: \"invalid_grant\" \"Bad Request\"", Kind.LOGIN),
+    ("googleapi: Error 409: Resource 'projects/p/locations/z/nodes/n' already exists", Kind.EXISTS),
+    ("googleapi: Error 409: unable to queue the operation", Kind.TRANSIENT),
+    ("Error code 10, message: The operation was aborted", Kind.UNKNOWN),
+    ("Error code 9, message: Cloud TPU is not in a state for it", Kind.UNKNOWN),
+    ("googleapi: Error 404: Resource 'projects/p/locations/z/nodes/n' was not found", Kind.MISSING),
+    ("googleapi: Error 400: The requested accelerator configuration could not be found", Kind.INVALID),
+    ("Error code 13, message: an internal error has occurred", Kind.TRANSIENT),
+    ("googleapi: Error 503: The service is currently unavailable.", Kind.TRANSIENT),
+    ("Error code 14, message: unavailable", Kind.TRANSIENT),
+    ("read tcp 10.0.0.1:1->10.0.0.2:443: read: connection reset by peer", Kind.UNKNOWN),
+    ("timeout while waiting for state to become 'done: true'", Kind.UNKNOWN),
+    ("", Kind.UNKNOWN),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "kind"), SAID, ids=[kind for _, kind in SAID])
+def test_what_was_said_is_told_apart(said: str, kind: Kind) -> None:
+    found = classify(said)
+    assert found.kind is kind
+    assert found.fix
+
+
+@pytest.mark.parametrize(
+    ("said", "role"),
+    [
+        ("googleapi: Error 403: Permission 'tpu.nodes.create' denied on resource", "roles/tpu.admin"),
+        (
+            "googleapi: Error 403: me@example.com does not have storage.objects.list access to the Google"
+            " Cloud Storage bucket.",
+            "roles/storage.objectUser",
+        ),
+        (
+            "googleapi: Error 403: Permission 'iam.serviceaccounts.actAs' denied on service account",
+            "roles/iam.serviceAccountUser",
+        ),
+        (
+            "googleapi: Error 403: Required 'compute.firewalls.create' permission for 'projects/p'",
+            "roles/compute.securityAdmin",
+        ),
+        ("Required 'compute.projects.get' permission for 'projects/p'", "roles/compute.osAdminLogin"),
+        ("Error while connecting [4033: 'not authorized'].", "roles/iap.tunnelResourceAccessor"),
+        ("ada@example.com: Permission denied (publickey).", "roles/compute.osAdminLogin"),
+        (
+            "Error 403: Grant the caller a custom role with the serviceusage.services.use permission",
+            "roles/serviceusage.serviceUsageConsumer",
+        ),
+        ("googleapi: Error 403: Permission 'compute.disks.use' denied", "a role that holds the permission"),
+        ("googleapi: Error 403: Forbidden", "a role that holds the permission"),
+    ],
+)  # fmt: skip
+def test_a_permission_names_the_role(said: str, role: str) -> None:
+    found = classify(said)
+    assert found.kind is Kind.PERMISSION
+    assert f"logged in as {role}" in found.fix
+
+
+def test_only_a_404_is_missing() -> None:
+    """activation-extract took every failed `describe` for NOT_FOUND, and deleted what was alive."""
+    for status in (*range(400, 404), *range(405, 600), None):
+        assert classify("The node can't be shown: not found in cache", status).kind is not Kind.MISSING
+    assert classify("whatever", 404).kind is Kind.MISSING
+
+
+@pytest.mark.parametrize("status", [*range(400, 600)])
+def test_every_status_has_a_kind_and_a_fix(status: int) -> None:
+    found = classify("no words", status)
+    assert found.fix
+    assert (found.kind in FOR_PEOPLE) == (status in (400, 401, 403, 412, 422, 501))
+
+
+def test_a_quota_and_a_permission_are_named() -> None:
+    output = "Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone us-east5-b."
+    assert classify(output, 429).about == "TPUV6EPerProjectPerZoneForTPUAPI"
+    assert classify("Permission 'tpu.nodes.list' denied on resource", 403).about == "tpu.nodes.list"

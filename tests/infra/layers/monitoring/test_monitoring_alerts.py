@@ -1,0 +1,456 @@
+"""Every alert fires exactly once by its fault, is notified on every channel, and by nothing else: 1 min."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
+
+from cli import logs as logs_command
+from cli.__main__ import COMMANDS, SUBCOMMANDS
+from cli.__main__ import main as cli
+from infra.google.client import Client
+from infra.layers.monitoring import documentation
+from infra.layers.monitoring.alerts import ALERTS
+from infra.layers.tpu import startup
+from rehearsal.cloud.control import Control
+from rehearsal.cloud.services.monitoring.telemetry import picture
+from rehearsal.cloud.services.tpu.quotas import REVOCABLE
+from tests.infra.layers.monitoring.watched import (
+    ACCOUNT,
+    PROJECT,
+    REGION,
+    ZONE,
+    Beating,
+    P,
+    Watched,
+    alert_of,
+)
+from tests.limits import HANG_S
+from workload.host import events
+from workload.runs.step_log import StepLog
+from workload.runs.store import open_store
+
+STORAGE = "storage.googleapis.com/storage/v1/b"
+# Faults that two alerts are about: opening a bucket changes who may access it, and so on.
+TOGETHER = {"bucket-public": {"bucket-access-changed"}}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    lab = Watched(tmp_path_factory.mktemp("watched"))
+    for bucket in ("wire-test-checkpoints", "wire-test-checkpoints-steps"):
+        lab.posted(STORAGE, {"name": bucket, "location": REGION}, project=PROJECT)
+    yield lab
+    assert lab.cloud.world.mistakes == []
+    lab.close()
+
+
+def boot_failed(lab: Watched) -> None:
+    line = "tpu-boot: boot failed in stage bundle; run it again with: systemctl restart x"
+    lab.printed("boots", [line], "google-startup-scripts.service")
+
+
+def job_failing(lab: Watched) -> None:
+    first, second = Beating(lab, "fails"), Beating(lab, "fails", 1)
+    for _ in range(3):  # on two workers: the same failures
+        for one in (first, second):
+            one.beat("failed", "exit status 1")
+        lab.minutes(5)
+
+
+def run_stalled(lab: Watched) -> None:
+    worker = Beating(lab, "stalls")
+    worker.report(samples=7, of_samples=100)
+    lab.minutes(45, worker.beat)
+
+
+def checkpoint_old(lab: Watched) -> None:
+    worker, steps = Beating(lab, "forgets"), iter(range(1, 10_000))
+    worker.saved()
+
+    def minute() -> None:
+        worker.report(samples=next(steps))
+        worker.beat()
+
+    lab.minutes(135, minute)
+
+
+def printed_events(lab: Watched, kind: str, count: int) -> None:
+    """Events of the trainer, as its step log prints them."""
+    out = io.StringIO()
+    log = StepLog(open_store(str(lab.folder / "run")), "run", "saves", 10)
+    with redirect_stdout(out):
+        for _ in range(count):
+            log.event(kind, step=3, reason="of the test")
+    log.close()
+    lab.printed("saves", out.getvalue().splitlines())
+
+
+def loss_not_finite(lab: Watched) -> None:
+    printed_events(lab, "loss-not-finite", 1)
+
+
+def checkpoint_failed(lab: Watched) -> None:
+    printed_events(lab, "save-failed", 2)
+
+
+def measured(**numbers: float) -> Callable[[Watched], None]:
+    def fault(lab: Watched) -> None:
+        worker, steps = Beating(lab, "measures"), iter(range(1, 10_000))
+
+        def minute() -> None:
+            worker.report(samples=next(steps))
+            worker.measure(**numbers)
+            worker.beat()
+
+        lab.minutes(75, minute)
+
+    return fault
+
+
+def chips_idle(lab: Watched) -> None:
+    lab.minutes(40, lambda: lab.alive("idles", "v6e-4"))
+
+
+def spend_high(lab: Watched) -> None:
+    lab.minutes(20, lambda: lab.alive("costs", "v6e-256"))
+
+
+def preemption_storm(lab: Watched) -> None:
+    for number in range(4):
+        lab.create_node(f"taken-{number}")
+    for number in range(4):
+        lab._call(lab.cloud.nodes.preempt(f"taken-{number}", False))
+    lab.minutes(2)
+
+
+def creation_refused(lab: Watched) -> None:
+    error = {"code": "RESOURCE_EXHAUSTED", "message": "There is no more capacity in the zone"}
+    rule = {"match": {"method": "tpu.*.nodes.create"}, "times": 6, "what": {"operation_error": error}}
+    lab.cloud.faults.add(rule)
+    for number in range(6):
+        lab.posted_node(f"refused-{number}")
+    lab.minutes(2)
+
+
+def quota_exceeded(lab: Watched) -> None:
+    quotas, name = lab.cloud._quotas, REVOCABLE[1].name
+    quotas.set(name, ZONE, 0)
+    lab.create_node("too-much", refused=True)
+    quotas.set(name, ZONE, 1000)
+
+
+def granted(bucket: str, member: str) -> Callable[[Watched], None]:
+    def fault(lab: Watched) -> None:
+        policy = lab.request("GET", f"{STORAGE}/{bucket}/iam").json()
+        policy.setdefault("bindings", []).append({"role": "roles/storage.objectViewer", "members": [member]})
+        answer = lab.request("PUT", f"{STORAGE}/{bucket}/iam", policy)
+        assert answer.ok, answer.text
+
+    return fault
+
+
+def batch_failed(lab: Watched) -> None:
+    """Its account lacks the role with which a node asks for work."""
+    run = {"serviceAccount": ACCOUNT, "subnetworkUri": f"{P}/regions/{REGION}/subnetworks/watched"}
+    body = {
+        "pysparkBatch": {"mainPythonFileUri": "gs://wire-test-checkpoints/main.py"},
+        "environmentConfig": {"executionConfig": run},
+    }
+    batches = f"dataproc.googleapis.com/v1/{P}/locations/{REGION}/batches"
+    lab.posted(batches, body, batchId="batch-1")
+    lab.minutes(2)
+    batch = lab.request("GET", f"{batches}/batch-1").json()
+    assert (batch["state"], "roles/dataproc.worker has them" in batch["stateMessage"]) == ("FAILED", True)
+
+
+ASKS = """\
+main:
+  steps:
+    - ask:
+        call: http.get
+        args:
+          url: https://storage.googleapis.com/storage/v1/b?project=wire-test
+          auth: {type: OAuth2}
+"""
+
+
+def workflow_failed(lab: Watched) -> None:
+    """Its account may not list the project's buckets."""
+    place = f"{P}/locations/{REGION}"
+    workflow = {"serviceAccount": f"{P}/serviceAccounts/{ACCOUNT}", "sourceContents": ASKS}
+    lab.posted(f"workflows.googleapis.com/v1/{place}/workflows", workflow, workflowId="asks")
+    lab.minutes(2)
+    executions = f"workflowexecutions.googleapis.com/v1/{place}/workflows/asks/executions"
+    name = lab.posted(executions, {})["name"].rpartition("/")[2]
+    until = time.monotonic() + HANG_S
+    while (found := lab.request("GET", f"{executions}/{name}").json())["state"] == "ACTIVE":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert "storage.buckets.list" in found["error"]["payload"], found
+    lab.minutes(1)
+
+
+FAULTS: dict[str, Callable[[Watched], None]] = {
+    "boot-failed": boot_failed,
+    "job-failing": job_failing,
+    "run-stalled": run_stalled,
+    "checkpoint-old": checkpoint_old,
+    "checkpoint-failed": checkpoint_failed,
+    "loss-not-finite": loss_not_finite,
+    "goodput-low": measured(goodput=0.3),
+    "data-stall": measured(goodput=0.6, data_stall=0.35),
+    "chips-idle": chips_idle,
+    "preemption-storm": preemption_storm,
+    "creation-refused": creation_refused,
+    "quota-exceeded": quota_exceeded,
+    "spend-high": spend_high,
+    "bucket-public": granted("wire-test-checkpoints", "allUsers"),
+    "bucket-access-changed": granted("wire-test-checkpoints-steps", "user:ada@example.com"),
+    "batch-failed": batch_failed,
+    "workflow-failed": workflow_failed,
+}
+
+
+def test_each_alert_has_a_fault() -> None:
+    assert sorted(FAULTS) == sorted(alert.name for alert in ALERTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alert", FAULTS)
+def test_an_alert_fires_once_by_its_fault_and_closes_again(lab: Watched, alert: str) -> None:
+    first, sent = lab.quiet(), len(lab.cloud.telemetry.sent)
+    FAULTS[alert](lab)
+    lab.minutes(1)
+    assert lab.fired(first) == Counter({alert, *TOGETHER.get(alert, ())})
+    opened = [one for one in lab.cloud.telemetry.sent[sent:] if one.message["incident"]["state"] == "open"]
+    (mine,) = (one for one in lab.cloud.telemetry.incidents[first:] if alert_of(one) == alert)
+    about = [one for one in opened if one.message["incident"]["incident_id"] == mine.id]
+    assert [(one.kind, one.to, one.failed) for one in about] == [
+        ("email", "oncall@example.com", ""),
+        ("pubsub", f"{P}/topics/tpu-alerts", ""),
+        ("webhook_tokenauth", "https://hooks.example.com/tpu", ""),
+    ]
+    content = about[0].message["incident"]["documentation"]["content"]
+    assert content.startswith(f"# {alert}\n")
+    assert "ENV" not in content
+    lab.quiet()
+
+
+@pytest.mark.slow
+def test_a_failure_that_all_workers_see_counts_once(lab: Watched) -> None:
+    first = lab.quiet()
+    for one in [Beating(lab, "together", worker) for worker in range(4)]:
+        for _ in range(2):
+            one.beat("failed", "exit status 1")
+    lab.minutes(2)
+    assert lab.fired(first) == Counter()
+
+
+@pytest.mark.slow
+def test_a_job_in_health_fires_nothing(lab: Watched) -> None:
+    first = lab.quiet()
+    workers, steps = [Beating(lab, "healthy", worker) for worker in (0, 1)], iter(range(1, 10_000))
+
+    def minute() -> None:
+        step = next(steps)
+        lab.alive("healthy", "v6e-16")
+        for worker in workers:
+            worker.report(samples=step)
+            worker.measure(goodput=0.9, data_stall=0.01, loss=2.5, step_s=60.0, duty_cycle_percent=80.0)
+            if step % 30 == 0:
+                worker.saved()
+            worker.beat()
+
+    lab.minutes(180, minute)
+    assert lab.fired(first) == Counter()
+    chips = "logging_googleapis_com:user_tpu_dev_chips_sum"
+    seen = lab.cloud.telemetry.query(f'sum (increase({chips}{{monitored_resource="generic_node"}}[10m]))')
+    assert seen == {(): 160.0}, "it was watched"
+
+
+@pytest.mark.slow
+def test_idle_chips_of_a_running_job_are_opened_by_their_duty_cycle(lab: Watched) -> None:
+    first = lab.quiet()
+    worker, steps = Beating(lab, "spins"), iter(range(1, 10_000))
+
+    def minute() -> None:
+        lab.alive("spins", "v6e-4")
+        worker.report(samples=next(steps))
+        worker.measure(goodput=0.9, duty_cycle_percent=1.0)
+        worker.beat()
+
+    lab.minutes(75, minute)
+    assert lab.fired(first) == Counter({"chips-idle": 1})
+
+
+@pytest.mark.slow
+def test_incidents_are_published_and_listed(lab: Watched) -> None:
+    first = lab.quiet()
+    boot_failed(lab)
+    lab.minutes(1)
+    pulled = lab.posted(f"pubsub.googleapis.com/v1/{P}/subscriptions/watched:pull", {"maxMessages": 1000})
+    messages = [json.loads(base64.b64decode(one["message"]["data"])) for one in pulled["receivedMessages"]]
+    newest = messages[-1]["incident"]
+    assert (newest["policy_name"], newest["state"]) == ("tpu dev: boot-failed", "open")
+    assert newest["metric"]["labels"] == {"node": "boots"}
+    listed = lab.request("GET", f"monitoring.googleapis.com/v3/{P}/alerts").json()["alerts"]
+    assert len(listed) == first + 1
+    assert (listed[0]["state"], listed[0]["policy"]["displayName"]) == ("OPEN", "tpu dev: boot-failed")
+
+
+@pytest.mark.slow
+def test_the_dashboards_are_drawn_with_what_was_seen(lab: Watched) -> None:
+    lab.quiet()
+    worker, steps = Beating(lab, "drawn"), iter(range(1, 10_000))
+
+    def minute() -> None:
+        lab.alive("drawn", "v6e-16")
+        worker.report(samples=next(steps))
+        worker.measure(loss=2.5, goodput=0.9)
+        worker.beat()
+
+    lab.minutes(30, minute)
+    drawn = picture.boards(lab.cloud.world, lab.cloud.telemetry, lab.cloud.logging.entries(), 3600)
+    assert list(drawn) == ["TPU dev: fleet", "TPU dev: pipeline and cost", "TPU dev: run"]
+    fleet, pipeline, run = (ElementTree.fromstring(text) for text in drawn.values())
+    assert texts(fleet)["Chips that are up"] == "16"
+    assert texts(pipeline)["Dollars an hour, by the catalog"] == "22.45 USD/h"
+    assert texts(run)["Loss"] == "2.5"
+    assert texts(run)["Duty cycle (TPU only)"] == "no data"
+    assert drawn["TPU dev: run"].count("<polyline") == 3
+    page = Control(lab.folder / "control").dashboards(3600)
+    assert all(name in page for name in drawn)
+
+
+def texts(board: ElementTree.Element) -> dict[str, str]:
+    """Of each tile its title, and the first text in it."""
+    found = {}
+    for tile in board.findall("{http://www.w3.org/2000/svg}svg"):
+        title, first, *_ = [str(one.text) for one in tile.iter("{http://www.w3.org/2000/svg}text")]
+        found[title] = first
+    return found
+
+
+@pytest.mark.slow
+def test_a_condition_that_cannot_be_evaluated_is_a_mistake(lab: Watched) -> None:
+    """And not false: it fails a rehearsal."""
+    query = {"query": "rate(x[5m]) > 1", "duration": "0s", "disableMetricValidation": True}
+    body = {
+        "displayName": "strange",
+        "combiner": "OR",
+        "conditions": [{"displayName": "strange", "conditionPrometheusQueryLanguage": query}],
+    }
+    made = lab.posted(f"monitoring.googleapis.com/v3/{P}/alertPolicies", body)
+    lab.minutes(2)
+    mistakes = list(lab.cloud.world.mistakes)
+    lab.cloud.world.mistakes.clear()
+    assert lab.request("DELETE", f"monitoring.googleapis.com/v3/{made['name']}").ok
+    assert mistakes == ["the condition 'strange': PromQL's function rate is not emulated."]
+
+
+FIRST = re.compile(r"## First command\n\n    (.+)\n")
+
+
+@pytest.mark.parametrize("alert", [alert.name for alert in ALERTS])
+def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of `tpu`: its own parser takes it. Of gcloud: it reads, and names the project."""
+    found = FIRST.search(documentation.page(alert))
+    assert found
+    line = found[1].replace("ENV", "dev").replace("PROJECT", PROJECT).replace("REGION", REGION)
+    program, *words = shlex.split(line)
+    if program == "gcloud":
+        assert words[2:3] in (["list"], ["read"]) or words[1] in ("list", "read")
+        assert f"--project={PROJECT}" in words
+        return
+    assert program == "tpu"
+    assert words[0] in {**COMMANDS, **SUBCOMMANDS}
+    with pytest.raises(SystemExit) as ended:
+        cli([*words, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.parametrize("alert", [alert.name for alert in ALERTS])
+def test_every_command_of_a_runbook_is_taken_as_it_stands(
+    alert: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With all its arguments: what each then reports is that there is no such environment."""
+    lines = re.findall(r"(?:^    |`)(tpu [^`\n]*\bENV\b[^`\n]*)", documentation.page(alert), re.MULTILINE)
+    for line in lines:
+        words = shlex.split(line.replace("ENV", "nowhere").replace("--worker N", "--worker 0"))
+        try:
+            status = cli(words[1:])
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        shown = capsys.readouterr().err
+        assert status, line
+        assert "Pulumi.nowhere.yaml" in shown, f"{line}: {shown}"
+
+
+@pytest.mark.slow
+def test_the_first_command_finds_the_line_of_the_fault(
+    lab: Watched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`tpu logs` of the runbooks, by its own code, on the entries of the faults."""
+    lab.quiet()
+    boot_failed(lab)
+    printed_events(lab, "save-failed", 1)
+    session = Session()
+    session.headers["Authorization"] = f"Bearer {lab.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"
+    session.mount("https://logging.googleapis.com", ToLab(lab.urls["logging.googleapis.com"]))
+    for alert, line in (("boot-failed", "boot failed in stage bundle"), ("checkpoint-failed", "save-failed")):
+        found = FIRST.search(documentation.page(alert))
+        assert found
+        words = [word for word in shlex.split(found[1].replace("ENV", "dev"))[2:] if not word.endswith("h")]
+        words = [word for word in words if word != "--since"]  # virtual time is ahead of this machine's
+        assert logs_command.main(words, lab.root, Client(PROJECT, session)) == 0
+        assert line in capsys.readouterr().out
+
+
+class ToLab(HTTPAdapter):
+    """Requests to Google go to the lab."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+
+    def send(self, request: PreparedRequest, *arguments: Any, **named: Any) -> Response:  # type: ignore[override]
+        assert request.url
+        request.url = request.url.replace("https://logging.googleapis.com", self._url)
+        return super().send(request, *arguments, **named)
+
+
+def test_the_boot_script_says_what_the_metric_counts() -> None:
+    script = startup.render()
+    assert 'log "boot failed in stage $name;' in script
+    assert '"boot failed in stage $1' in script
+    assert re.search(r"boot failed in stage ([a-z-]+)", "boot failed in stage mount-data; run")
+
+
+def test_an_event_is_a_line_and_an_entry() -> None:
+    found = events.payload(events.line("save", {"step": 5, "loss": float("nan")}))
+    assert found is not None
+    assert (found["event"], found["step"], found["loss"]) == ("save", 5, "NaN")
+    assert found["message"].endswith('Z save {"step": 5, "loss": NaN}')
+    assert events.payload("step 5/10  loss 2.0") is None
+    assert events.payload('2026-11-24T10:00:00Z save {"step": ') is None
+
+
+def test_runbooks_and_alerts_are_the_same() -> None:
+    pages = {path.stem for path in (Path(__file__).parents[4] / "docs" / "runbooks").glob("*.md")}
+    assert pages - {"README"} == {alert.name for alert in ALERTS}

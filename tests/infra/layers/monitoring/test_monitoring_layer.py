@@ -1,0 +1,392 @@
+"""What the monitoring layer declares; the real CLI brings it up, finds it unchanged and takes it down."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.engine.settings import parse
+from infra.errors import SettingsError
+from infra.layers.monitoring import alerts, commands, dashboards, documentation, metrics
+from infra.layers.monitoring.widgets import COLUMNS, Chart, Dashboard, Line, Row, Score
+from infra.settings.schema import Settings
+from infra.settings.sources import as_pulumi_hands_it_over
+from rehearsal.cloud.door import discovery
+from rehearsal.cloud.services.monitoring.telemetry import logmetrics, promql, thresholds
+from tests.infra.lab import BUCKET, SETTINGS, Lab
+from tests.infra.layers.monitoring.watched import APIS, CHANNELS
+from tests.infra.layers.test_all_layers import EVERYTHING, OFF, UP
+from tests.infra.recording import BASE, Recording, run
+
+GOLDEN = Path(__file__).parent / "dashboards"
+ALERT = "gcp:monitoring/alertPolicy:AlertPolicy"
+
+
+def settings(**changes: Any) -> Settings:
+    given = {**BASE, **OFF["monitoring"], **{f"monitoring:{key}": value for key, value in changes.items()}}
+    return parse("dev", as_pulumi_hands_it_over(given, "f"), "f")
+
+
+def up(**changes: Any) -> Recording:
+    given = {**OFF["monitoring"], **{f"monitoring:{key}": value for key, value in changes.items()}}
+    return run("monitoring", given, preview=False)
+
+
+@pytest.fixture(scope="module")
+def everything() -> Recording:
+    return run("monitoring", EVERYTHING, preview=False)
+
+
+def test_each_alert_says_how_bad_it_is_what_to_do_and_to_whom(everything: Recording) -> None:
+    policies = everything.of(ALERT)
+    assert [one.name for one in policies] == sorted(alert.name for alert in alerts.ALERTS)
+    assert len(policies) >= 12
+    for one in policies:
+        about = one.inputs["documentation"]
+        assert one.inputs["severity"] in ("CRITICAL", "ERROR", "WARNING")
+        assert about["content"].startswith(f"# {one.name}\n")
+        assert len(about["content"].encode()) <= documentation.MOST_BYTES
+        assert about["links"] == [
+            {"displayName": "runbook", "url": f"https://example.com/runbooks/{one.name}.md"}
+        ]
+        assert len(one.inputs["notificationChannels"]) == 4
+        assert 1 <= len(one.inputs["conditions"]) <= 6
+        assert (one.inputs["enabled"], one.inputs["combiner"]) == (True, "OR")
+        assert one.inputs["alertStrategy"] == {"autoClose": "86400s"}
+        before = {urn.rpartition("::")[2] for urn in one.options["dependencies"]}
+        assert {metric.name for metric in metrics.METRICS} <= before, "Google refuses what isn't there yet"
+        assert one.inputs["userLabels"] == {"environment": "dev", "layer": "monitoring", "alert": one.name}
+
+
+def test_conditions_are_thresholds_and_promql_that_can_be_evaluated(everything: Recording) -> None:
+    kinds = set()
+    own = {promql.promql_name(metrics.metric_type(one.name, settings())) for one in metrics.METRICS}
+    for one in everything.of(ALERT):
+        for condition in one.inputs["conditions"]:
+            (kind,) = condition.keys() - {"displayName"}
+            kinds.add(kind)
+            if kind == "conditionThreshold":
+                thresholds.check(condition[kind])
+                continue
+            query = condition[kind]
+            assert query["disableMetricValidation"] is True
+            _, names = promql.parse(query["query"])
+            assert {name.removesuffix("_sum").removesuffix("_count") for name in names} <= own
+    assert kinds == {"conditionThreshold", "conditionPrometheusQueryLanguage"}
+
+
+def test_thresholds_are_compared_as_the_page_says() -> None:
+    for one in alerts.ALERTS:
+        texts = [str(condition.arguments(settings(), 7.5)) for condition in one.conditions.values()]
+        own = [text for text in texts if "7.5" in text or "0.075" in text]
+        assert own, "a condition has the threshold"
+        assert all((" < " in text) == one.below for text in own), one.name
+
+
+def test_metrics_have_few_labels_and_filters_that_can_be_evaluated(everything: Recording) -> None:
+    declared = everything.of("gcp:logging/metric:Metric")
+    assert len(declared) == len(metrics.METRICS)
+    for one in declared:
+        logmetrics.check(one.inputs)
+        assert one.inputs["name"] == f"tpu-dev-{one.name}"
+        assert len(one.inputs.get("labelExtractors", ())) <= 2
+        described = one.inputs["metricDescriptor"]
+        assert (described["valueType"] == "DISTRIBUTION") == ("valueExtractor" in one.inputs)
+        assert ("bucketOptions" in one.inputs) == ("valueExtractor" in one.inputs)
+
+
+def test_access_is_watched_on_every_bucket_that_is_declared() -> None:
+    given = {**EVERYTHING, "storage:stateBucketName": "my-project-pulumi"}
+    declared = {
+        one.inputs["name"]
+        for layer in ("storage", "gke", "pipeline")
+        for one in run(layer, given, up=UP).of("gcp:storage/bucket:Bucket")
+    }
+    assert len(declared) == 7
+    known = parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
+    for name in ("bucket-public", "bucket-access-changed"):
+        watched = re.search(r'bucket_name=~"\^\(([^)]+)\)\$"', metrics.filter_of(metrics.OF[name], known))
+        assert watched
+        assert {*watched[1].split("|")} == declared
+
+
+GRANTED: list[tuple[str, str, str, bool]] = [
+    ("my-project-raw", "allUsers", "ADD", True),
+    ("my-project-raw", "allAuthenticatedUsers", "ADD", True),
+    ("my-project-raw", "user:allUsers@example.com", "ADD", False),
+    ("my-project-raw", "allUsers", "REMOVE", False),
+    ("another-my-project-raw", "allUsers", "ADD", False),
+    ("my-project-raw-of-others", "allUsers", "ADD", False),
+]
+
+
+@pytest.mark.parametrize(("bucket", "member", "action", "counted"), GRANTED)
+def test_a_grant_to_everybody_is_counted_on_our_buckets_and_no_others(
+    everything: Recording, bucket: str, member: str, action: str, counted: bool
+) -> None:
+    granted = {"action": action, "role": "roles/storage.objectViewer", "member": member}
+    entry = {
+        "resource": {"type": metrics.BUCKET, "labels": {"bucket_name": bucket}},
+        "protoPayload": {
+            "serviceName": "storage.googleapis.com", "methodName": "storage.setIamPermissions",
+            "serviceData": {"policyDelta": {"bindingDeltas": [granted]}},
+        },
+    }  # fmt: skip
+    body = everything.named("gcp:logging/metric:Metric", "bucket-public").inputs
+    assert logmetrics.point(body, entry) == (({"bucket": bucket}, 1.0) if counted else None)
+
+
+def test_an_alert_can_be_changed_and_left_out() -> None:
+    changed = up(
+        channels=[
+            {"name": "oncall", "email": "oncall@example.com"},
+            {"name": "team", "email": "team@example.com"},
+        ],
+        alerts=[
+            {"name": "boot-failed", "enabled": False},
+            {"name": "run-stalled", "threshold": 600, "channels": ["team"]},
+            {"name": "job-failing", "threshold": 0},
+        ],
+    )
+    names = {one.name for one in changed.of(ALERT)}
+    assert names == {alert.name for alert in alerts.ALERTS} - {"boot-failed"}
+    (failing,) = changed.named(ALERT, "job-failing").inputs["conditions"]
+    assert failing["conditionThreshold"]["thresholdValue"] == 0
+    stalled = changed.named(ALERT, "run-stalled").inputs
+    assert stalled["notificationChannels"] == ["team-id"]
+    assert stalled["conditions"][0]["conditionPrometheusQueryLanguage"]["query"].endswith(" > 600")
+
+
+def test_without_alerts_there_are_metrics_and_dashboards() -> None:
+    done = up(channels=[], alerting=False)
+    assert done.of(ALERT) == []
+    assert len(done.of("gcp:monitoring/dashboard:Dashboard")) == 3
+    assert up(dashboards=False).of("gcp:monitoring/dashboard:Dashboard") == []
+
+
+def test_spend_counts_each_zone_at_its_dearest_price() -> None:
+    slices: list[dict[str, Any]] = [
+        {"name": "a", "acceleratorType": "v6e-1", "zones": ["us-east5-a"], "spot": True},
+        {"name": "b", "acceleratorType": "v6e-1", "zones": ["us-east5-b"], "spot": True},
+        {"name": "c", "acceleratorType": "v6e-1", "zones": ["us-east5-b"]},
+    ]
+    moves = {**slices[2], "name": "d", "count": 1, "fallbackZones": ["us-east5-a"]}
+    for more, dearest in (([], "1.4033"), ([moves], "2.7")):
+        given = {**BASE, **OFF["monitoring"], "tpu:slices": [*slices, *more]}
+        text = alerts.spend(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))
+        found = re.findall(r'zone="([a-z0-9-]+)"\}\[10m\]\)\)\) \* ([\d.]+)', text)
+        assert found == [("us-east5-a", dearest), ("us-east5-b", "2.7")]
+        assert text.count(" or vector(0))") == 2, "a zone without nodes leaves the other's sum"
+    lone = {"name": "e", "acceleratorType": "v6e-1", "zones": ["us-central1-b"], "spot": True}
+    given = {**BASE, **OFF["monitoring"], "storage:allowCrossRegion": True, "tpu:slices": [lone]}
+    text = alerts.spend(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))
+    assert 'zone="us-central1-b"' in text
+    assert " * 2.7 " in text, "a Spot price that is unknown is at most that on demand"
+
+
+def test_channels_are_of_the_kinds_that_google_notifies(everything: Recording) -> None:
+    channels = everything.of("gcp:monitoring/notificationChannel:NotificationChannel")
+    ours = [one for one in channels if one.name != "theirs"]
+    assert all(one.inputs["userLabels"] == {"environment": "dev", "layer": "monitoring"} for one in ours)
+    made = {one.name: (one.inputs["type"], one.inputs["labels"]) for one in ours}
+    assert made == {
+        "oncall": ("email", {"email_address": "oncall@example.com"}),
+        "bus": ("pubsub", {"topic": "tpu-alerts-id"}),
+        "hook": ("webhook_tokenauth", {"url": "https://hooks.example.com/tpu"}),
+    }
+
+
+@pytest.mark.parametrize("budget", [True, False])
+def test_a_channel_that_publishes_may_be_published_to(everything: Recording, budget: bool) -> None:
+    done = everything if budget else up(channels=[{"name": "bus", "topic": "tpu-alerts"}])
+    grant = done.only("gcp:pubsub/topicIAMMember:TopicIAMMember")
+    assert grant.inputs["role"] == "roles/pubsub.publisher"
+    assert grant.inputs["member"] == (
+        "serviceAccount:service-123456789012@gcp-sa-monitoring-notification.iam.gserviceaccount.com"
+    )
+    needed = {urn.rpartition("::")[2] for urn in grant.options["dependencies"]}
+    assert "bus" in needed, "the agent is there once there is a channel"
+
+
+def test_the_budget_notifies_at_half_nine_tenths_and_all_of_it(everything: Recording) -> None:
+    inputs = everything.only("gcp:billing/budget:Budget").inputs
+    assert [(one["spendBasis"], one["thresholdPercent"]) for one in inputs["thresholdRules"]] == [
+        ("CURRENT_SPEND", 0.5),
+        ("CURRENT_SPEND", 0.9),
+        ("CURRENT_SPEND", 1.0),
+        ("FORECASTED_SPEND", 1.0),
+    ]
+    assert inputs["budgetFilter"] == {
+        "projects": ["projects/123456789012"],
+        "calendarPeriod": "MONTH",
+        "creditTypesTreatment": "INCLUDE_ALL_CREDITS",
+    }
+    assert inputs["allUpdatesRule"] == {
+        "disableDefaultIamRecipients": False,
+        "monitoringNotificationChannels": ["oncall-id"],  # it takes no other kind
+        "pubsubTopic": "tpu-alerts-id",
+        "schemaVersion": "1.0",
+    }
+    assert inputs["amount"]["specifiedAmount"] == {"currencyCode": "USD", "units": "1000"}
+
+
+def test_a_budget_names_five_channels_at_most() -> None:
+    many = [{"name": f"team{n}", "email": f"team{n}@example.com"} for n in range(6)]
+    given = {"billingAccount": "012345-6789AB-CDEF01", "budgetDollarsPerMonth": 1000}
+    inputs = up(channels=many, **given).only("gcp:billing/budget:Budget").inputs
+    assert inputs["allUpdatesRule"]["monitoringNotificationChannels"] == [f"team{n}-id" for n in range(5)]
+    bare = up(channels=[{"name": "hook", "webhook": "https://hooks.example.com/tpu"}], **given)
+    assert "allUpdatesRule" not in bare.only("gcp:billing/budget:Budget").inputs
+
+
+@pytest.mark.parametrize("name", ["fleet", "run", "pipeline"])
+def test_dashboards_are_those_of_the_golden_files(name: str) -> None:
+    """To accept a change: python -m tests.infra.layers.monitoring.test_monitoring_layer."""
+    content = dashboards.dashboards(settings())[name].content()
+    assert content == json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+def wrong(content: dict[str, Any]) -> list[str]:
+    found: list[Any] = []
+    discovery.document("monitoring", "v1").schemas.compile({"$ref": "Dashboard"})(content, "", found)
+    return [one.description for one in found]
+
+
+@pytest.mark.parametrize("name", ["fleet", "run", "pipeline"])
+def test_dashboards_are_what_the_api_describes_and_gives_back(name: str) -> None:
+    content = dashboards.dashboards(settings())[name].content()
+    assert wrong(content) == []
+    assert wrong({**content, "mosaicLayuot": {}})
+    tiles = content["mosaicLayout"]["tiles"]
+    taken = [
+        (x, y)
+        for tile in tiles
+        for x in range(tile.get("xPos", 0), tile.get("xPos", 0) + tile["width"])
+        for y in range(tile.get("yPos", 0), tile.get("yPos", 0) + tile["height"])
+    ]
+    assert len(taken) == len(set(taken)), "none lies on another"
+    assert max(x for x, _ in taken) < COLUMNS
+    assert "[]" not in json.dumps(content)
+    assert all(tile.get("xPos", 1) and tile.get("yPos", 1) for tile in tiles), "zeros would be a change"
+
+
+def test_a_row_that_does_not_divide_is_refused() -> None:
+    chart = Chart("x", (Line("vector(1)", "x"),))
+    with pytest.raises(ValueError, match="5 widgets in a row of 48 columns"):
+        Dashboard("d", (Row(4, (chart,) * 5),)).content()
+    assert Score("x", "vector(1)").widget()["scorecard"]["timeSeriesQuery"]["unitOverride"] == "1"
+
+
+def test_a_dashboards_address_names_its_project() -> None:
+    found = commands.dashboard_url("projects/p/dashboards/1-2", "p")
+    assert found == "https://console.cloud.google.com/monitoring/dashboards/builder/1-2?project=p"
+
+
+def test_an_alert_without_a_page_is_a_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(documentation, "RUNBOOKS", documentation.ROOT / "docs" / "nowhere")
+    with pytest.raises(Exception, match="the alert boot-failed has no page\n    fix: write docs/nowhere"):
+        documentation.page("boot-failed")
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"channels": []}, "an alert goes to somebody"),
+    ({"channels": [{"name": "hook", "webhook": "https://me:pw@hooks.example.com/tpu"}]}, "without user"),
+    ({"billingAccount": "012345-6789AB", "budgetDollarsPerMonth": 1000}, "a billing account's id"),
+])  # fmt: skip
+def test_settings_are_refused_before_anything_is_asked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        settings(**changes)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path, apis=APIS)
+    yield lab
+    assert lab.cloud.world.mistakes == []
+    lab.close()
+
+
+def ours(lab: Lab) -> list[str]:
+    """What the layer has at Google."""
+    kinds = ("alertPolicies", "notificationChannels", "dashboards", "metrics", "topics", "budgets")
+    return [name for name in lab.cloud.world.directory if name.split("/")[-2] in kinds]
+
+
+@pytest.mark.slow
+def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
+    account = lab.cloud.world.billing_account.partition("/")[2]
+    budget = f"  monitoring:billingAccount: {account}\n  monitoring:budgetDollarsPerMonth: 1000\n"
+    lab.settings.write_text(SETTINGS + CHANNELS + budget)
+    lab.pulumi("monitoring", "stack", "init", "dev")
+    yes = ("-s", "dev", "--yes", "--skip-preview")
+    assert "+ 53 to create" in lab.pulumi("monitoring", "preview", "-s", "dev"), "no rule is broken"
+    lab.pulumi("monitoring", "up", *yes)
+    assert len(ours(lab)) == len(metrics.METRICS) + len(alerts.ALERTS) + 3 + 3 + 1 + 1
+    lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")
+    lab.pulumi("monitoring", "refresh", *yes, "--expect-no-changes")
+    changed = "config:\n  monitoring:alerts: [{name: run-stalled, threshold: 60}]\n"
+    lab.settings.write_text(lab.settings.read_text().replace("config:\n", changed, 1))
+    assert "~ 1 updated" in lab.pulumi("monitoring", "up", *yes)
+    lab.pulumi("monitoring", "destroy", *yes)
+    assert ours(lab) == []
+
+
+@pytest.mark.slow
+def test_a_channel_that_google_does_not_have_ends_the_plan(lab: Lab) -> None:
+    lab.settings.write_text(
+        f"{SETTINGS}  monitoring:channels:\n"
+        "    - {name: theirs, existing: projects/wire-test/notificationChannels/4711}\n"
+    )
+    lab.pulumi("monitoring", "stack", "init", "dev")
+    output = lab.pulumi("monitoring", "preview", "-s", "dev", fine=False)
+    assert "projects/wire-test/notificationChannels/4711" in output
+    assert ours(lab) == []
+
+
+@pytest.mark.slow
+def test_a_role_that_was_taken_away_is_put_back_by_a_refresh_alone(lab: Lab) -> None:
+    """As the runbooks say: a plan compares with the stack's state."""
+    lab.infra("up", "dev", "storage", "--yes")
+    place = f"storage.googleapis.com/storage/v1/b/{BUCKET}/iam"
+    granted = lab.request("GET", place, optionsRequestedPolicyVersion="3").json()
+    taken = next(one for one in granted["bindings"] if one["role"] == "roles/storage.objectUser")
+    without = {**granted, "bindings": [one for one in granted["bindings"] if one != taken]}
+    assert lab.request("PUT", place, without).ok
+    lab.pulumi("storage", "preview", "-s", "dev", "--expect-no-changes")
+    lab.pulumi("storage", "up", "-s", "dev", "--yes", "--skip-preview", "--refresh")
+    assert taken in lab.request("GET", place, optionsRequestedPolicyVersion="3").json()["bindings"]
+
+
+@pytest.mark.slow
+def test_what_a_killed_up_was_making_is_found_by_its_name(lab: Lab) -> None:
+    lab.settings.write_text(SETTINGS + CHANNELS)
+    lab.pulumi("monitoring", "stack", "init", "dev")
+    up_ = lab.line("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
+    assert lab.killed(up_, 60)
+    before = ours(lab)
+    assert any("/dashboards/" in name or "/notificationChannels/" in name for name in before)
+    output = lab.infra("up", "dev", "monitoring", "--yes", "--skip-preview")
+    assert "made, and imported" in output
+    after = ours(lab)
+    assert set(before) <= set(after)
+    shown = [lab.cloud.world.directory[name].get("displayName") for name in after]
+    named = [name for name in shown if name]
+    assert len(named) == len(set(named)), "nothing was made twice"
+    lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")
+    assert lab.infra("settle", "dev", "monitoring") == "monitoring: nothing to settle\n"
+
+
+def write_golden() -> None:
+    """The dashboards as they are now."""
+    GOLDEN.mkdir(exist_ok=True)
+    for name, one in dashboards.dashboards(settings()).items():
+        (GOLDEN / f"{name}.json").write_text(json.dumps(one.content(), indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    write_golden()

@@ -1,0 +1,238 @@
+"""The monitoring layer on an emulated cloud, and hosts that print what real ones print.
+
+Real are the program, the CLI, the plugin (the stand-in), the workload's heartbeats, events and shipper, and
+the front door that takes their entries. Virtual time stands still, and jumps a minute at a time.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from rehearsal.cloud.services.monitoring.telemetry import Incident
+from rehearsal.cloud.services.serviceusage import NEW_PROJECT
+from tests.infra.lab import OWNER, PROJECT, SETTINGS, Lab
+from workload.host import heartbeat, logs
+
+ZONE, REGION = "us-east5-b", "us-east5"
+P = f"projects/{PROJECT}"
+ACCOUNT = f"watched@{PROJECT}.iam.gserviceaccount.com"
+APIS = (
+    *NEW_PROJECT,
+    *(
+        f"{name}.googleapis.com"
+        for name in (
+            *("billingbudgets", "cloudresourcemanager", "compute", "dataproc", "iam", "pubsub", "tpu"),
+            *("workflowexecutions", "workflows"),
+        )
+    ),
+)
+CHANNELS = """\
+  monitoring:channels:
+    - {name: oncall, email: oncall@example.com}
+    - {name: bus, topic: tpu-alerts}
+    - {name: hook, webhook: "https://hooks.example.com/tpu"}
+"""
+_cursors = itertools.count(1)
+
+
+class Watched(Lab):
+    """A lab in which the layer is up."""
+
+    def __init__(self, folder: Path, settings: str = CHANNELS) -> None:
+        super().__init__(folder, apis=APIS, spark_python=sys.executable)
+        self.settings.write_text(SETTINGS + settings)
+        self.pulumi("monitoring", "stack", "init", "dev")
+        self.pulumi("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
+        self.furnish()
+        self.stop_clock()
+
+    # Time
+
+    def stop_clock(self) -> None:
+        """From here on no virtual time passes but by `minutes`."""
+
+        async def stop() -> None:
+            self.cloud.world.clock.rate = 0.0
+
+        self._call(stop())
+
+    def minutes(self, count: float, each: Callable[[], None] | None = None) -> None:
+        """So many minutes pass, with `each` after every one; policies are evaluated in each."""
+        for _ in range(round(count)):
+            self._call(self.cloud.world.clock.jump(60.0))
+            if each:
+                each()
+        self._call(self._evaluate())
+
+    async def _evaluate(self) -> None:
+        self.cloud.telemetry.evaluate()
+
+    # What fired
+
+    def fired(self, since: int = 0) -> Counter[str]:
+        """Incidents by their alert, from the one with this number on."""
+        return Counter(alert_of(one) for one in self.cloud.telemetry.incidents[since:])
+
+    def quiet(self) -> int:
+        """Hours without a fault: all incidents are closed. The number of the next one."""
+        self.minutes(4 * 60)
+        still = [alert_of(one) for one in self.cloud.telemetry.incidents if not one.closed_s]
+        assert still == []
+        return len(self.cloud.telemetry.incidents)
+
+    # Hosts
+
+    def printed(self, node: str, lines: list[str], unit: str = "tpu-job.service", worker: int = 0) -> None:
+        """Lines of a worker, by way of the journal, go to Cloud Logging."""
+        shared = self.shared(node, worker)
+        token = self.environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
+        server = self.urls["logging.googleapis.com"]
+        shipper = logs.Shipper(
+            shared, threading.Event(), server=server, token=lambda: token, say=_refused, first_pause_s=0.1
+        )
+        entries = []
+        for line in lines:
+            number = next(_cursors)
+            journal = {
+                "__CURSOR": f"{node}-{number}",
+                "__REALTIME_TIMESTAMP": str(number),
+                "MESSAGE": line,
+                "_SYSTEMD_UNIT": unit,
+                "PRIORITY": "6",
+            }
+            _, entry = logs.entry(json.dumps(journal).encode())
+            entries.append({**entry, "timestamp": self.cloud.world.clock.rfc3339()})
+        if entries:
+            shipper.send(entries)
+
+    def alive(self, node: str, kind: str) -> None:
+        """What a node says of itself each minute."""
+        shared = self.shared(node, 0)
+        entry = logs.alive(shared, kind)
+        assert entry is not None
+        token = self.environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
+        server = self.urls["logging.googleapis.com"]
+        shipper = logs.Shipper(shared, threading.Event(), server=server, token=lambda: token, say=_refused)
+        shipper.send([{**entry, "timestamp": self.cloud.world.clock.rfc3339()}])
+
+    @staticmethod
+    def shared(node: str, worker: int) -> dict[str, Any]:
+        """As `logs.destination` reads it from a host's metadata."""
+        attributes = {
+            "project/project-id": PROJECT,
+            "instance/id": f"{node}-{worker}",
+            "instance/attributes/tpu-slice": node,
+            "instance/attributes/tpu-zone": ZONE,
+            "instance/attributes/agent-worker-number": str(worker),
+        }
+        with mock.patch.object(logs, "read", attributes.get):
+            return logs.destination()
+
+    # What faults need
+
+    def furnish(self) -> None:
+        """A network, an account, a topic's subscription: made through the front door."""
+        compute = f"compute.googleapis.com/compute/beta/{P}"
+        self.done(f"{compute}/global/networks", {"name": "watched", "autoCreateSubnetworks": False})
+        subnet = {
+            "name": "watched",
+            "network": f"{P}/global/networks/watched",
+            "ipCidrRange": "10.9.0.0/24",
+            "privateIpGoogleAccess": True,
+        }
+        self.done(f"{compute}/regions/{REGION}/subnetworks", subnet)
+        account = {"accountId": "watched", "serviceAccount": {"displayName": "watched"}}
+        self.posted(f"iam.googleapis.com/v1/{P}/serviceAccounts", account)
+        body = {"topic": f"{P}/topics/tpu-alerts"}
+        answer = self.request("PUT", f"pubsub.googleapis.com/v1/{P}/subscriptions/watched", body)
+        assert answer.ok, answer.text
+
+    def posted(self, path: str, body: Any, **query: str) -> Any:
+        """The answer of a request that must be accepted."""
+        answer = self.request("POST", path, body, **query)
+        assert answer.ok, answer.text
+        return answer.json()
+
+    def done(self, path: str, body: Any) -> None:
+        """A request to Compute Engine, once its operation is done."""
+        link = self.posted(path, body)["selfLink"].removeprefix("https://www.googleapis.com/")
+        assert self.posted(f"compute.googleapis.com/{link}/wait", None)["status"] == "DONE"
+
+    def create_node(self, node: str, kind: str = "v6e-1", refused: bool = False) -> None:
+        """As Pulumi does it; `refused`: at once."""
+        assert self.posted_node(node, kind).ok != refused
+        self.minutes(15)  # more than a creation takes
+
+    def posted_node(self, node: str, kind: str = "v6e-1") -> Any:
+        """The answer to a creation."""
+        body = {
+            "acceleratorType": kind,
+            "runtimeVersion": "v2-alpha-tpuv6e",
+            "networkConfig": {
+                "network": f"{P}/global/networks/watched",
+                "subnetwork": f"{P}/regions/{REGION}/subnetworks/watched",
+            },
+            "schedulingConfig": {"spot": True},
+            "serviceAccount": {"email": ACCOUNT},
+            "metadata": {"startup-script": "#!/bin/bash\n", "tpu-slice": node},
+        }
+        path = f"tpu.googleapis.com/v2alpha1/{P}/locations/{ZONE}/nodes"
+        return self.request("POST", path, body, nodeId=node)
+
+
+class Beating:
+    """A worker's heartbeat, whose minutes are the lab's."""
+
+    def __init__(self, lab: Watched, node: str, worker: int = 0) -> None:
+        self._lab, self._node, self._worker, self._now_s = lab, node, worker, 0.0
+        self._heartbeat = heartbeat.Heartbeat(mock.Mock(), node, worker)
+        self.report, self.measure, self.saved = (
+            self.timed(getattr(self._heartbeat, name)) for name in ("report", "measure", "saved")
+        )
+
+    def timed(self, call: Callable[..., None]) -> Callable[..., None]:
+        """A call at the lab's time."""
+
+        def at_its_time(*arguments: Any, **named: Any) -> None:
+            with mock.patch.object(heartbeat.time, "monotonic", return_value=self._now_s):
+                call(*arguments, **named)
+
+        return at_its_time
+
+    def beat(self, state: str = "running", why: str = "") -> None:
+        """What is printed in this minute; the next call is a minute later."""
+        self._now_s += 60.0
+        self._heartbeat._state = state
+        facts = {"why": why} if why else {}
+        with self.quietly() as out:
+            self._heartbeat._facts |= facts
+            self._heartbeat.tell(state)
+        self._lab.printed(self._node, out.getvalue().splitlines(), worker=self._worker)
+
+    @contextmanager
+    def quietly(self) -> Iterator[io.StringIO]:
+        out = io.StringIO()
+        with mock.patch.object(heartbeat.time, "monotonic", return_value=self._now_s), redirect_stdout(out):
+            yield out
+
+
+def alert_of(incident: Incident) -> str:
+    """The name of the alert whose incident it is."""
+    return str(incident.policy["userLabels"]["alert"])
+
+
+def _refused(text: str) -> None:
+    raise AssertionError(text)
+
+
+__all__ = ["ACCOUNT", "OWNER", "PROJECT", "REGION", "ZONE", "Beating", "P", "Watched", "alert_of"]

@@ -1,0 +1,218 @@
+"""What the pipeline keeps, what starts its runs, who is granted what, and which settings can't work."""
+
+import base64
+import json
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pulumi
+import pytest
+from google.api_core.exceptions import PreconditionFailed
+
+from infra.errors import SettingsError
+from infra.layers.pipeline import access, schedule, spark
+from infra.publish import pipeline as code
+from tests.infra.layers.pipeline.test_pipeline_layer import JOBSET, settings, up
+from tests.infra.layers.queue.test_queue_layer import CLUSTER
+from tests.infra.layers.test_all_layers import OFF, UP
+from tests.infra.recording import Recording, run
+
+BUCKETS, CHECKPOINTS = "gcp:storage/bucket:Bucket", "my-project-checkpoints"
+
+
+def test_text_is_kept_and_of_scratch_the_code_alone() -> None:
+    raw, scratch = up({"pipeline:rawNearlineDays": 30, "pipeline:scratchDays": 3}).of(BUCKETS)
+    unfinished = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}}
+    colder = {"action": {"type": "SetStorageClass", "storageClass": "NEARLINE"}, "condition": {"age": 30}}
+    assert raw.inputs["lifecycleRules"] == [unfinished, colder]
+    assert raw.inputs["softDeletePolicy"] == {"retentionDurationSeconds": 604800}
+    assert (raw.options["protect"], raw.options["retainOnDelete"]) == (True, True)
+    prefixes = ["google-cloud-dataproc-metainfo/", "tmp/"]  # and not code/, with which a run retries
+    removed = {"action": {"type": "Delete"}, "condition": {"age": 3, "matchesPrefixes": prefixes}}
+    assert scratch.inputs["lifecycleRules"] == [unfinished, removed]
+    assert scratch.inputs["softDeletePolicy"] == {"retentionDurationSeconds": 0}
+    assert up().of(BUCKETS)[0].inputs["lifecycleRules"] == [unfinished]
+
+
+def test_the_event_is_of_an_object_of_the_raw_bucket_and_the_schedule_sweeps() -> None:
+    recording = up({"pipeline:schedule": "0 3 * * *", "pipeline:timeZone": "Europe/Berlin"})
+    event = recording.only("gcp:eventarc/trigger:Trigger").inputs
+    assert event["matchingCriterias"] == [
+        {"attribute": "type", "value": "google.cloud.storage.object.v1.finalized"},
+        {"attribute": "bucket", "value": "my-project-raw"},
+    ]
+    job = recording.only("gcp:cloudscheduler/job:Job").inputs
+    assert (job["schedule"], job["timeZone"]) == ("0 3 * * *", "Europe/Berlin")
+    assert job["httpTarget"]["uri"].endswith("/us-east5/workflows/tpu-pipeline/executions")
+    body = json.loads(base64.b64decode(job["httpTarget"]["body"]))
+    assert json.loads(body["argument"]) == {"sweep": True}
+    agents = {
+        one.inputs["role"]: one.inputs["member"].partition("@")[2]
+        for one in recording.of("gcp:projects/iAMMember:IAMMember")
+        if one.name.startswith("agent-")
+    }
+    assert agents == {
+        access.EVENTARC_AGENT_ROLE: "gcp-sa-eventarc.iam.gserviceaccount.com",
+        access.STORAGE_AGENT_ROLE: "gs-project-accounts.iam.gserviceaccount.com",
+    }
+
+
+def test_people_have_a_runners_roles_or_a_viewers_and_who_applies_acts_as_what_runs() -> None:
+    ada, bob, sre = "user:ada@example.com", "user:bob@example.com", "group:sre@example.com"
+    given = {"pipeline:runners": [ada], "pipeline:viewers": [ada, bob], "pipeline:accountUsers": [sre]}
+    recording = up({**OFF["builds"], **given})
+    grants = [one.inputs for one in recording.resources if one.type.lower().endswith("iammember")]
+
+    def roles(who: str) -> set[tuple[str, str]]:
+        return {(one["role"], one.get("bucket", "")) for one in grants if one["member"] == who}
+
+    known = settings(**{key.replace(":", "__"): value for key, value in given.items()})
+    view = "serviceAccount:tpu-pipeline-view@my-project.iam.gserviceaccount.com"
+    for who, which in ((ada, access.RUNNER), (bob, access.VIEWER), (view, access.VIEWER)):
+        table = [one for one in access.of_people(known) if one.who == which]
+        assert roles(who) == {(one.role, one.what if one.on == "bucket" else "") for one in table}
+    acts = {f"tpu-pipeline-{which}" for which in ("run", "trigger", "check", "build")}
+    applies = "serviceAccount:tpu-apply@my-project.iam.gserviceaccount.com"
+    for who, more in ((sre, {"tpu-pipeline-view"}), (applies, set())):
+        ids = [
+            one["serviceAccountId"] for one in grants if one["member"] == who and "serviceAccountId" in one
+        ]
+        assert {one.rpartition("/")[2].partition("@")[0] for one in ids} == acts | more
+
+
+@pytest.mark.parametrize("preview", [True, False])
+@pytest.mark.parametrize(("location", "found"), [
+    ("US-CENTRAL1", "my-project-raw, which is in us-central1"),
+    ("US", "my-project-raw, which is in us"),
+    ("", "my-project-raw, which can't be looked up: .*does not exist"),
+])  # fmt: skip
+def test_somebody_elses_raw_bucket_is_beside_spark_or_nothing_is_made(
+    preview: bool, location: str, found: str
+) -> None:
+    into: list[Recording] = []
+    values = {**OFF["pipeline"], "pipeline:existingRawBucket": True}
+    with pytest.raises(pulumi.RunError, match=rf"pipeline:rawBucketName: found {found}.*in us-east5.*Fix: "):
+        run("pipeline", values, preview=preview, up=UP, raw_location=location, into=into)
+    (recording,) = into
+    (call,) = [one for one in recording.calls if one[0].endswith(":getBucket")]
+    assert call[1] == {"name": "my-project-raw", "project": "my-project"}
+    assert "pulumi:providers:gcp::gcp::" in call[2]
+    assert not [one for one in recording.resources if one.type.startswith("gcp:")]
+
+
+def test_a_raw_bucket_of_somebody_else_is_granted_to_spark() -> None:
+    def raw(**more: Any) -> set[tuple[str, str]]:
+        known = settings(pipeline__runners=["user:a@example.com"], **more)
+        every = [*access.grants(known), *access.of_people(known)]
+        return {(one.who, one.role) for one in every if one.what == "my-project-raw"}
+
+    assert raw(pipeline__existingRawBucket=True) - raw() == {
+        ("tpu-pipeline-spark", "roles/storage.objectViewer"),
+    }
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"pipeline__scratchBucketName": "my-project-raw"}, "scratchBucketName.*that is the raw bucket"),
+    ({"pipeline__rawBucketName": f"{CHECKPOINTS}-steps"}, "that is the steps' bucket"),
+    ({"pipeline__rawBucketName": f"{CHECKPOINTS}-fleet"}, "that is the fleet controller's bucket"),
+    ({"pipeline__rawBucketName": "my-state", "storage__stateBucketName": "my-state"},
+     "that is the bucket of Pulumi's state"),
+    ({"pipeline__driverMemoryMib": 60000}, "driverMemoryMib: found 62400 MiB.*less memory, or more cores"),
+    ({"pipeline__executorMemoryMib": 1024, "pipeline__executorOverheadMib": 384},
+     "executorMemoryMib: found 1408 MiB.*more memory, or fewer cores"),
+    ({"pipeline__maxExecutors": 56, "network__subnetRanges": {"us-east5": "10.64.0.0/26"}}, "56.*: 55 fit"),
+    ({"pipeline__train": "vertex"}, "trainImage: found nothing. Rule: a custom job runs in an image"),
+    ({**{key.replace(":", "__"): value for key, value in JOBSET.items()},
+      "queue__teams": [{"name": "vision"}]},
+     "members without it. Rule: the workflow submits as a member of the team"),
+])  # fmt: skip
+def test_what_cannot_work_is_refused_with_the_settings(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        settings(**given)
+
+
+def test_sparks_settings_are_the_batchs() -> None:
+    given = {
+        "driverCores": 8, "driverMemoryMib": 20000, "driverOverheadMib": 4000, "executorCores": 16,
+        "executorMemoryMib": 30000, "executorOverheadMib": 20000, "minExecutors": 3, "maxExecutors": 5,
+        "diskGib": 400,
+    }  # fmt: skip
+    batch = spark.batch(
+        settings(**{f"pipeline__{key}": value for key, value in given.items()}, pipeline__changes=["a.b=1"])
+    )
+    found = batch["runtimeConfig"]["properties"]
+    expected = {
+        "driver.cores": "8", "driver.memory": "20000m", "driver.memoryOverhead": "4000m",
+        "executor.cores": "16", "executor.memory": "30000m", "executor.memoryOverhead": "20000m",
+        "dynamicAllocation.minExecutors": "3", "dynamicAllocation.maxExecutors": "5",
+        "dynamicAllocation.initialExecutors": "3", "sql.shuffle.partitions": "160",
+        "dataproc.driver.disk.size": "400g", "dataproc.executor.disk.size": "400g",
+        "dataproc.driver.compute.tier": "standard", "dataproc.executor.compute.tier": "standard",
+    }  # fmt: skip
+    assert {key: found[f"spark.{key}"] for key in expected} == expected
+    assert batch["pysparkBatch"]["args"][-2:] == ["--set", "a.b=1"]
+
+
+def test_a_runtime_is_supported_on_its_last_day() -> None:
+    assert list(spark.runtime_problems(settings(), date(2027, 11, 26))) == []
+
+
+@pytest.mark.parametrize(("text", "field", "values"), [
+    ("*/20 * * * *", 0, {0, 20, 40}), ("5/20 * * * *", 0, {5, 25, 45}), ("10-30/10 * * * *", 0, {10, 20, 30}),
+    ("0 0 * * 7", 4, {0}), ("0 0 * * sun,5-6", 4, {0, 5, 6}), ("0 0 * jan-mar *", 3, {1, 2, 3}),
+])  # fmt: skip
+def test_a_schedule_is_read_as_crontab_writes_it(text: str, field: int, values: set[int]) -> None:
+    assert schedule.parse(text)[field] == values
+
+
+class Scratch:
+    """A bucket for code, in which some objects are."""
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.sent = set(names), dict[str, bytes]()
+
+    def bucket(self, name: str) -> "Scratch":
+        assert name == "my-project-raw-scratch"
+        return self
+
+    def blob(self, name: str) -> SimpleNamespace:
+        def upload_from_filename(path: str, if_generation_match: int) -> None:
+            assert if_generation_match == 0, "what batches run with is never written over"
+            if name in self.names:
+                raise PreconditionFailed("conditionNotMet")  # type: ignore[no-untyped-call]
+            self.sent[name] = Path(path).read_bytes()
+
+        return SimpleNamespace(upload_from_filename=upload_from_filename)
+
+
+@pytest.mark.parametrize("upload", [True, False])
+def test_code_that_is_there_is_not_sent_again_and_a_dry_run_sends_nothing(
+    upload: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {name: tmp_path / name for name in ("b.zip", "a.py", "c.gz")}
+    for name, path in files.items():
+        path.write_text(name)
+    folder = f"code/{code.identity(files)}"
+    assert code.identity(dict(reversed(files.items()))) in folder, "whatever their order"
+    scratch = Scratch(f"{folder}/a.py")
+    monkeypatch.setattr(code.storage, "Client", lambda project: scratch)
+    monkeypatch.setattr(code, "built", lambda *_: files)
+    recorded: list[tuple[str, ...]] = []
+    monkeypatch.setattr(code, "record", lambda *given: recorded.append(given[:3]))
+    assert code.publish(settings(), tmp_path, upload=upload) == 0
+    left = {f"{folder}/b.zip": b"b.zip", f"{folder}/c.gz": b"c.gz"}
+    assert scratch.sent == (left if upload else {})
+    assert recorded == ([("dev", "pipeline:code", folder.removeprefix("code/"))] if upload else [])
+    assert ("b.zip, c.gz sent" if upload else "not sent") in capsys.readouterr().out
+
+
+def test_training_in_a_queue_waits_for_the_first_bundle_with_the_update_and_not_with_the_settings() -> None:
+    """Publishing reads the settings, too."""
+    more = {**OFF["pipeline"], **JOBSET, "queue:install": "bundle", "tpu:bundle": None}
+    preview = run("pipeline", more, preview=True, up={**UP, "gke": CLUSTER})
+    assert any("tpu:bundle: no bundle was published" in line for line in preview.log)
+    with pytest.raises(pulumi.RunError, match=r"tpu:bundle: no bundle .*\n    fix: tpu publish dev"):
+        run("pipeline", more, up={**UP, "gke": CLUSTER})
+    assert run("pipeline", {**more, "queue:install": "image"}, up={**UP, "gke": CLUSTER}).resources

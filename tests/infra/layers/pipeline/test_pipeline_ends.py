@@ -1,0 +1,54 @@
+"""How training ends that takes too long, where it is no slice: a JobSet, a custom job."""
+
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from infra.layers.pipeline import handoff
+from rehearsal.cloud.services.workflows.engine import Request
+from tests.infra.layers.pipeline.test_pipeline_layer import JOBSET, VERTEX, settings
+from tests.infra.layers.pipeline.test_pipeline_workflow import BUCKET, SETTINGS, Google, failed, run
+
+
+@dataclass
+class Cluster(Google):
+    """With a cluster, where a JobSet runs on and on."""
+
+    jobsets: list[str] = field(default_factory=list)
+
+    def _answer(self, request: Request, body: Any) -> tuple[int, Any]:
+        if urlsplit(request.url).hostname != "cluster.example":
+            return super()._answer(request, body)
+        if request.method == "POST":
+            self.jobsets.append(body["metadata"]["name"])
+        elif request.method == "DELETE":
+            self.jobsets.remove(request.url.rpartition("/")[2])
+        return 200, {}
+
+
+def test_a_jobset_that_takes_too_long_is_deleted() -> None:
+    google = Cluster(train=False)
+    known = settings(**{key.replace(":", "__"): value for key, value in JOBSET.items()})
+    google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"] = handoff.handoff(known, "", "cluster.example")
+    record = failed(google)
+    assert (record["outcome"], google.jobsets) == ("train_hours", [])
+    assert "was ended" in record["why"]
+
+
+def test_a_jobset_that_is_done_is_left_to_the_queue() -> None:
+    google = Cluster(train=False)
+    known = settings(**{key.replace(":", "__"): value for key, value in JOBSET.items()})
+    given = handoff.handoff(known, "", "cluster.example")
+    assert given
+    google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"] = {**given, "watch": {**given["watch"], "done": [""]}}
+    assert run(google)["outcome"] == "trained"
+    assert google.jobsets == ["tokens-r17"]
+
+
+def test_a_custom_job_that_takes_too_long_is_named_as_one_that_ends_itself() -> None:
+    google = Google(heartbeats=[{"state": "running"}])
+    known = settings(**{key.replace(":", "__"): value for key, value in VERTEX.items()})
+    given = handoff.handoff(known)
+    assert given
+    google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"]["ends"] = given["ends"]
+    assert "and Vertex AI ends it itself" in failed(google)["why"]

@@ -1,0 +1,484 @@
+"""What the pipeline layer declares, what a batch is, and what the hand-off asks for."""
+
+import json
+import zipfile
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+
+from infra.engine.settings import parse
+from infra.errors import SettingsError
+from infra.layers.pipeline import access, facts, handoff, places, price, schedule, spark
+from infra.layers.pipeline.places import RUN, TRAINING
+from infra.layers.pipeline.program import source
+from infra.layers.pipeline.runs import missing
+from infra.publish import pipeline as code
+from infra.settings.schema import Settings
+from infra.settings.sources import ROOT, as_pulumi_hands_it_over
+from rehearsal.cloud.door import discovery
+from tests.infra.layers.queue.test_queue_layer import CLUSTER
+from tests.infra.layers.test_all_layers import OFF, UP
+from tests.infra.recording import BASE, Recording, run
+from workload.preprocess.config import load
+
+FLEET = {"pipeline:train": "fleet", "pipeline:trainZone": "us-east5-b"}
+RUNS = "serviceAccount:tpu-pipeline-run@my-project.iam.gserviceaccount.com"
+SLICE: dict[str, Any] = {
+    "tpu:slices": [{"name": "idle", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "run": "standby"}],
+    "pipeline:train": "slice", "pipeline:trainSliceName": "idle",
+}  # fmt: skip
+VERTEX = {"pipeline:train": "vertex", "pipeline:trainImage": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}"}
+JOBSET = {
+    **OFF["queue"],
+    "queue:image": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}",
+    "queue:teams": [{"name": "vision", "members": [RUNS]}],
+    "pipeline:train": "jobset", "pipeline:trainTeam": "vision", "pipeline:trainSlice": "v6e-16",
+}  # fmt: skip
+
+
+def settings(**more: Any) -> Settings:
+    values = {**BASE, **OFF["pipeline"], **{key.replace("__", ":"): value for key, value in more.items()}}
+    return parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+
+
+def up(more: dict[str, Any] | None = None, *, preview: bool = False) -> Recording:
+    return run("pipeline", {**OFF["pipeline"], **(more or {})}, preview=preview, up=UP)
+
+
+def wrong(product: str, version: str, schema: str, body: dict[str, Any]) -> list[str]:
+    found: list[Any] = []
+    discovery.document(product, version).schemas.compile({"$ref": schema})(body, "", found)
+    return [one.description for one in found]
+
+
+def test_a_batch_is_what_the_api_describes() -> None:
+    body = spark.batch(settings())
+    assert wrong("dataproc", "v1", "Batch", body) == []
+    assert wrong("dataproc", "v1", "Batch", {**body, "pysparkBatch": {"main": ""}})
+    execution = body["environmentConfig"]["executionConfig"]
+    assert execution["ttl"] == "14400s"
+    assert execution["subnetworkUri"].endswith("/us-east5/subnetworks/tpu-training-us-east5")
+    assert not execution["stagingBucket"].startswith("gs://"), "a name, not a URL"
+    properties = body["runtimeConfig"]["properties"]
+    assert all(key.startswith("spark.") and isinstance(value, str) for key, value in properties.items())
+    assert properties["spark.sql.shuffle.partitions"] == "160", "Dataproc's default is 1000"
+    assert properties["spark.dynamicAllocation.maxExecutors"] == "20"
+
+
+def test_what_a_run_makes_has_the_labels_of_the_bill() -> None:
+    ours = {"team": "ml", "environment": "dev", "layer": "pipeline"}
+    known = settings(
+        **{k.replace(":", "__"): v for k, v in VERTEX.items()}, gcp__defaultLabels={"team": "ml"}
+    )
+    assert spark.batch(known)["labels"] == ours
+    found = handoff.handoff(known)
+    assert found is not None
+    assert found["start"][0]["body"]["labels"] == ours
+
+
+def test_the_config_of_a_batch_is_there_without_a_setting() -> None:
+    config = spark.batch(settings())["pysparkBatch"]["args"][0]
+    assert load(
+        config, ["input.sources=gs://my-project-raw", "output.url=gs://my-project-checkpoints/tokens"]
+    )
+    own = settings(pipeline__config="gs://my-project-raw/books.toml")
+    assert spark.batch(own)["pysparkBatch"]["args"][0] == "gs://my-project-raw/books.toml"
+
+
+def test_sparks_nodes_are_reached_by_one_another_alone() -> None:
+    rule = up().only("gcp:compute/firewall:Firewall").inputs
+    assert rule["sourceTags"] == rule["targetTags"] == [places.TAG]
+    assert "sourceRanges" not in rule
+    assert rule["direction"] == "INGRESS"
+    execution = spark.batch(settings())["environmentConfig"]["executionConfig"]
+    assert execution["networkTags"] == [places.TAG]
+
+
+def test_a_fixed_number_of_executors_is_a_setting() -> None:
+    properties = spark.properties(settings(pipeline__dynamicAllocation=False, pipeline__maxExecutors=7))
+    assert properties["spark.executor.instances"] == "7"
+    assert not [key for key in properties if "maxExecutors" in key]
+
+
+@pytest.mark.parametrize("more", [FLEET, VERTEX, JOBSET])
+def test_a_handoff_can_be_repeated_and_names_the_run(more: dict[str, Any]) -> None:
+    found = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in more.items()}), "0123abc", "e")
+    assert found is not None
+    text = json.dumps(found["start"])
+    assert RUN in text
+    assert places.FOLDER in text, "the folder of the shards"
+    assert "@RUN" not in text
+    assert "@DATA" not in text
+    for request in found["start"]:
+        assert request["method"] == "POST"
+        named = f"nodeId={TRAINING}" in request["url"] or "ifGenerationMatch=0" in request["url"]
+        named = named or request["body"].get("metadata", {}).get("name") == f"tokens-{TRAINING}"
+        assert named or "once" in found, "what no client names is asked for first"
+
+
+def test_a_slice_is_a_fleet_of_one_that_every_fleet_command_knows() -> None:
+    found = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in FLEET.items()}), "0123abc")
+    assert found is not None
+    described, node = found["start"]
+    assert described["url"].endswith(f"ifGenerationMatch=0&name=0123abc%2Ffleets%2F{TRAINING}.json")
+    assert described["body"]["stopWhenDone"] is True
+    assert wrong("tpu", "v2", "Node", node["body"]) == []
+    assert (
+        node["body"]["labels"] | {"fleet": TRAINING, "member": "0", "stack": "0123abc"}
+        == node["body"]["labels"]
+    )
+    run_ = f"train tiny.toml --name {RUN} --set data.path=/mnt/checkpoints/{places.FOLDER}"
+    assert node["body"]["metadata"]["tpu-run"] == described["body"]["run"] == run_
+    assert [
+        (request["method"], request["url"].partition("googleapis.com/")[2]) for request in found["stop"]
+    ] == [
+        ("DELETE", f"storage/v1/b/my-project-checkpoints-fleet/o/0123abc%2Ffleets%2F{TRAINING}.json"),
+        ("DELETE", f"v2/projects/my-project/locations/us-east5-b/nodes/{TRAINING}"),
+    ]
+    given = {key: value for key, value in described["body"].items() if key not in ("run", "bundle")}
+    assert given == {
+        "name": TRAINING, "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "count": 1, "spot": True,
+        "stopWhenDone": True,
+    }  # fmt: skip
+    assert node["body"]["labels"]["bundle"]
+
+
+def test_a_slice_that_would_have_nothing_to_install_is_refused_with_the_update() -> None:
+    for train, refused in ((FLEET, True), (VERTEX, False)):
+        with pytest.raises(pulumi.RunError, match="tpu publish") if refused else nullcontext():
+            run("pipeline", {**OFF["pipeline"], **train}, up=UP, published=False)
+
+
+OBJECTS = "storage.googleapis.com/storage/v1/b/my-project-checkpoints/o"
+CUSTOM_JOBS = "us-east5-aiplatform.googleapis.com/v1/projects/my-project/locations/us-east5/customJobs"
+WATCHED: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    (FLEET, f"{OBJECTS}/heartbeats%2F{TRAINING}%2Fworker-0?alt=media",
+     {"path": ["state"], "done": ["done"], "failed": []}),
+    (JOBSET, f"e/apis/jobset.x-k8s.io/v1alpha2/namespaces/vision/jobsets/tokens-{TRAINING}",
+     {"path": ["status", "terminalState"], "done": ["Completed"], "failed": ["Failed"]}),
+    (VERTEX, f'{CUSTOM_JOBS}?filter=displayName%3D"{TRAINING}"',
+     {"list": "customJobs", "path": ["state"], "done": ["JOB_STATE_SUCCEEDED"],
+      "failed": ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED"]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "url", "states"), WATCHED)
+def test_the_workflow_knows_every_state_in_which_training_ends(
+    more: dict[str, Any], url: str, states: dict[str, Any]
+) -> None:
+    found = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in more.items()}), "0123abc", "e")
+    assert found is not None
+    assert found["watch"] == {"url": f"https://{url}", **states}
+
+
+def test_a_custom_job_is_what_the_api_describes() -> None:
+    found = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in VERTEX.items()}))
+    assert found is not None
+    (request,) = found["start"]
+    assert wrong("aiplatform", "v1", "GoogleCloudAiplatformV1CustomJob", request["body"]) == []
+    (pool,) = request["body"]["jobSpec"]["workerPoolSpecs"]
+    assert "acceleratorType" not in pool["machineSpec"], "the API's list of accelerators has no v6e"
+    assert pool == {
+        "machineSpec": {"machineType": "ct6e-standard-8t", "tpuTopology": "2x4"},
+        "replicaCount": "1",
+        "diskSpec": {"bootDiskType": "hyperdisk-balanced", "bootDiskSizeGb": 100},
+        "containerSpec": {
+            "imageUri": VERTEX["pipeline:trainImage"],
+            "command": [
+                "workload", "train", "tiny.toml", "--name", RUN, "--set",
+                f"data.path=/gcs/my-project-checkpoints/{places.FOLDER}",
+            ],
+            "env": [{"name": "CHECKPOINT_BUCKET", "value": "my-project-checkpoints"}],
+        },
+    }  # fmt: skip
+    spec = request["body"]["jobSpec"]
+    assert spec["scheduling"] == {"timeout": "86400s", "restartJobOnWorkerRestart": False}
+    assert spec["serviceAccount"] == "tpu-training@my-project.iam.gserviceaccount.com"
+    assert found["once"] == found["watch"]["url"]
+
+
+@pytest.mark.parametrize("train", [FLEET, VERTEX, JOBSET])
+def test_whatever_trains_uploads_its_curves_to_the_tensorboard_of_the_settings(train: dict[str, Any]) -> None:
+    board = "projects/my-project/locations/us-east5/tensorboards/1"
+    may = {"gke:workloadRoles": ["roles/aiplatform.user"]} if train is JOBSET else {}
+    given = {k.replace(":", "__"): v for k, v in (train | may).items()}
+    known = settings(**given, storage__tensorboard=board)
+    text = json.dumps(handoff.handoff(known, "0123abc", "e"))
+    assert text.count(f"observe.tensorboard={board}") == (2 if train is FLEET else 1)
+    experiment = "vision" if train is JOBSET else "tpu-pipeline"
+    assert f"observe.experiment={experiment}" in text
+    for other in ("./train.py", "train tiny.toml --dir /mine"):  # a program of one's own, and no bucket
+        own = settings(**given, storage__tensorboard=board, pipeline__trainRun=other, tpu__code="training")
+        assert "observe" not in json.dumps(handoff.handoff(own, "0123abc", "e"))
+
+
+@pytest.mark.parametrize("more", [{}, FLEET, SLICE, VERTEX, JOBSET, {"pipeline:schedule": "0 3 * * *"}])
+def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any]) -> None:
+    known = settings(**{k.replace(":", "__"): v for k, v in more.items()})
+    recording = run("pipeline", {**OFF["pipeline"], **more}, preview=False, up={**UP, "gke": CLUSTER})
+    declared = {
+        (
+            one.inputs["member"].partition(":")[2].partition("@")[0],
+            one.inputs["role"].rpartition("/")[2],
+            one.inputs.get("bucket", ""),
+            one.inputs.get("serviceAccountId", "").rpartition("/")[2].partition("@")[0],
+            one.inputs.get("condition", {}).get("expression", ""),
+        )
+        for one in recording.resources
+        if one.type.lower().endswith("iammember") and "tpu-pipeline-" in one.inputs["member"]
+    }
+    assert declared
+    assert declared == {
+        (
+            one.who,
+            (one.role or one.role_id).rpartition("/")[2],
+            one.what if one.on == "bucket" else "",
+            one.what if one.on == "account" else "",
+            one.only,
+        )
+        for one in access.grants(known)
+    }
+
+
+def test_runners_may_take_back_what_a_slice_was_handed() -> None:
+    recording = up({**SLICE, "pipeline:runners": ["user:a@example.com"]})
+    found = [
+        one.inputs["condition"]["expression"]
+        for one in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
+        if one.inputs["member"] == "user:a@example.com" and one.inputs["bucket"] == "my-project-checkpoints"
+    ]
+    assert [text.rpartition("/objects/")[2].partition("/")[0] for text in found] == ["pipeline", "handoff"]
+
+
+def of_storage(who: str, permission: str, at: str) -> str:
+    """As Cloud Storage refuses, with the URL that its client adds."""
+    account = f"tpu-pipeline-{who}@my-project.iam.gserviceaccount.com"
+    return (
+        f"{account} does not have {permission} access to the Google Cloud Storage object. Permission "
+        f"'{permission}' denied on resource (or it may not exist). ({at})"
+    )
+
+
+_API, _BUCKET = "https://storage.googleapis.com/storage/v1/b", "my-project-checkpoints"
+_ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.googleapis.com/projects/p/"
+
+
+@pytest.mark.parametrize(("message", "role"), [
+    ("Permission 'dataproc.batches.create' denied on resource '//dataproc…'",
+     "the role tpu_pipeline_run_batches on the project for tpu-pipeline-run"),
+    (of_storage("spark", "storage.objects.get", f"{_API}/my-project-raw/o/a"),
+     "roles/storage.objectViewer on the bucket my-project-raw for tpu-pipeline-spark"),
+    (of_storage("spark", "storage.objects.get", "gs://my-project-raw-scratch/code/main.py"),
+     "roles/storage.objectUser on the bucket my-project-raw-scratch for tpu-pipeline-spark"),
+    (of_storage("check", "storage.objects.get", f"{_API}/my-project-checkpoints/o/tokens%2Fr1%2F_READY"),
+     f"roles/storage.objectViewer on the bucket {_BUCKET}, below tokens/, for tpu-pipeline-check"),
+    (of_storage("run", "storage.objects.get", f"{_API}/my-project-checkpoints/o/heartbeats%2Fr1%2Fworker-0"),
+     f"roles/storage.objectViewer on the bucket {_BUCKET}, below heartbeats/, for tpu-pipeline-run"),
+    (of_storage("run", "storage.objects.create", "gs://my-project-checkpoints/pipeline/r1/run.json"),
+     f"roles/storage.objectUser on the bucket {_BUCKET}, below pipeline/, for tpu-pipeline-run"),
+    (of_storage("run", "storage.objects.create",
+                "https://storage.googleapis.com/upload/storage/v1/b/my-project-checkpoints-fleet/o?name=s"),
+     "roles/storage.objectUser on the bucket my-project-checkpoints-fleet for tpu-pipeline-run"),
+    (f"{_ACT_AS}serviceAccounts/tpu-training@my-project.iam.gserviceaccount.com'",
+     "roles/iam.serviceAccountUser on the account tpu-training for tpu-pipeline-run"),
+    ("User not authorized to act as service account 'tpu-pipeline-spark@my-project.iam.gserviceaccount.com'.",
+     "roles/iam.serviceAccountUser on the account tpu-pipeline-spark for tpu-pipeline-run"),
+    ("tpu-pipeline-build@my-project.iam.gserviceaccount.com lacks logging.logEntries.create",
+     "roles/logging.logWriter on the project for tpu-pipeline-build"),
+    ("Permission 'logging.logEntries.create' denied on resource '//logging.googleapis.com/projects/p'",
+     "roles/logging.logWriter on the project for tpu-pipeline-run"),
+])  # fmt: skip
+def test_a_refusal_names_the_role_that_is_missing(message: str, role: str) -> None:
+    more = {"pipeline__train": "fleet", "pipeline__trainZone": "us-east5-b"}
+    known = settings(pipeline__sparkRole="roles/dataproc.serverlessNode", **more)
+    assert missing(known, f"{message}, 403") == f"; it needs {role}"
+    assert missing(known, "the disk is full") == ""
+
+
+def test_the_workflow_parses_and_fits_the_service() -> None:
+    text = (ROOT / "infra/layers/pipeline/workflow.yaml").read_text()
+    assert len(text.encode()) < 128 << 10
+    assert {"main", "preprocess", "check", "train", "named", "sweep"} <= yaml.safe_load(text).keys()
+
+
+def test_the_functions_source_is_named_by_its_content() -> None:
+    first, second = (up().named("gcp:storage/bucketObject:BucketObject", "source") for _ in range(2))
+    assert first.inputs["name"] == second.inputs["name"]
+    function = up().only("gcp:cloudfunctionsv2/function:Function")
+    assert function.inputs["buildConfig"]["source"]["storageSource"]["object"] == first.inputs["name"]
+    with zipfile.ZipFile(source()) as packed:
+        assert packed.namelist() == ["main.py", "requirements.txt"]
+    service = function.inputs["serviceConfig"]
+    assert (service["timeoutSeconds"], service["maxInstanceRequestConcurrency"]) == (1800, 1)
+
+
+def test_a_bucket_of_somebody_else_is_read_and_not_declared() -> None:
+    buckets = up({"pipeline:existingRawBucket": True}).of("gcp:storage/bucket:Bucket")
+    assert [one.name for one in buckets] == ["my-project-raw-scratch"]
+    assert [one.name for one in up().of("gcp:storage/bucket:Bucket")] == [
+        "my-project-raw",
+        "my-project-raw-scratch",
+    ]
+
+
+@pytest.mark.parametrize(("more", "triggers", "jobs"), [
+    ({"pipeline:onSubmit": False}, 0, 0),
+    ({}, 1, 0),
+    ({"pipeline:onSubmit": False, "pipeline:schedule": "0 3 * * *"}, 0, 1),
+])  # fmt: skip
+def test_what_starts_runs_is_chosen(more: dict[str, Any], triggers: int, jobs: int) -> None:
+    recording = up(more)
+    assert len(recording.of("gcp:eventarc/trigger:Trigger")) == triggers
+    assert len(recording.of("gcp:cloudscheduler/job:Job")) == jobs
+    agents = recording.of("gcp:projects/serviceIdentity:ServiceIdentity")
+    assert len(agents) == triggers
+
+
+def test_two_regions_are_two_environments() -> None:
+    given = {
+        "storage:location": "europe-west4", "pipeline:name": "tpu-eu",
+        "tpu:zones": ["europe-west4-a"], "storage:allowCrossRegion": True,
+        "pipeline:rawBucketName": "my-project-raw-eu",
+    }  # fmt: skip
+    there, here = up(given), up()
+    for kind in ("gcp:workflows/workflow:Workflow", "gcp:eventarc/trigger:Trigger"):
+        one, other = there.only(kind), here.only(kind)
+        assert one.name != other.name
+        where = "region" if "workflow" in kind else "location"
+        assert (one.inputs[where], other.inputs[where]) == ("europe-west4", "us-east5")
+    assert {one.inputs["location"] for one in there.of("gcp:storage/bucket:Bucket")} == {"EUROPE-WEST4"}
+    accounts = [{one.name for one in each.of("gcp:serviceaccount/account:Account")} for each in (there, here)]
+    assert not accounts[0] & accounts[1]
+
+
+@pytest.mark.parametrize(("text", "fires"), [
+    ("30 2 * * mon-fri", True),
+    ("0 0 29 2 *", True),
+    ("0 0 31 2 *", False),
+    ("0 0 31 4,6,9,11 *", False),
+    ("0 0 31 2 mon", True),  # crontab(5): either is enough
+    ("*/15 * * * *", True),
+])  # fmt: skip
+def test_a_schedule_that_never_comes_is_found(text: str, fires: bool) -> None:
+    assert schedule.fires(text, date(2026, 11, 24)) is fires
+
+
+@pytest.mark.parametrize("text", ["", "* * * *", "60 * * * *", "x * * * *", "*/0 * * * *", "5-1 * * * *"])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        schedule.parse(text)
+
+
+def test_a_runtimes_end_is_reported_two_months_before() -> None:
+    assert spark.runtime_ends_soon(settings(), date(2027, 9, 1)) == ""
+    assert "ends on 2027-11-26" in spark.runtime_ends_soon(settings(), date(2027, 10, 1))
+    (problem,) = spark.runtime_problems(settings(), date(2027, 11, 27))
+    assert "its support ended on 2027-11-26" in str(problem)
+
+
+def test_who_plans_is_warned_of_a_runtimes_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not [line for line in up(preview=True).log if "the support of" in line]
+    soon = datetime.now(UTC).date() + timedelta(days=30)
+    monkeypatch.setitem(facts.RUNTIMES, "2.3", replace(facts.RUNTIMES["2.3"], ends=soon))
+    assert any(f"the support of 2.3 ends on {soon}" in line for line in up(preview=True).log)
+
+
+def test_a_run_costs_most_with_all_executors_until_its_time_to_live() -> None:
+    known = settings(**{k.replace(":", "__"): v for k, v in FLEET.items()})
+    most, training = price.most_usd(known), price.training_hour_usd(known)
+    spark = price.spark_usd(known, 20, 4)
+    assert most is not None
+    assert training is not None
+    assert spark is not None
+    assert most == pytest.approx(spark + training * 24)
+    least = price.run_usd(known, 0)
+    assert least is not None
+    assert 0 < least < spark
+
+
+def test_training_in_a_queue_costs_what_the_dearest_pool_of_its_size_does() -> None:
+    each = {"acceleratorType": "v6e-16", "zone": "us-east5-b"}
+    pools = [{**each, "name": "spot", "spot": True}, {**each, "name": "sure"},
+             {**each, "name": "big", "acceleratorType": "v6e-64"}]  # fmt: skip
+    asked = {key.replace(":", "__"): value for key, value in JOBSET.items()}
+    prices = [
+        price.training_hour_usd(settings(**{**asked, "gke__tpuPools": some})) for some in (pools[:1], pools)
+    ]
+    assert prices == [pytest.approx(16 * 1.4033, abs=1), pytest.approx(16 * 2.70, abs=1)]
+    known = settings(**{**asked, "gke__tpuPools": pools}, pipeline__maxRunCostUsd=10_000)
+    most = price.most_usd(known)
+    assert most is not None
+    assert most > 16 * 2.70 * 24
+    assert price.of_runs(known)["training_hour_usd"] == prices[1]
+
+
+def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
+    given = {k.replace(":", "__"): v for k, v in FLEET.items()}
+    known, dcu, shuffle = settings(**given), 0.06, 0.000054795
+    executor = (4 * 0.6 + 12 * 0.1) * dcu + (250 + 50) * shuffle  # dollars an hour
+    driver = (4 * 0.6 + 12000 / 1024 * 0.1) * dcu + (250 + 50) * shuffle
+    start, each = (driver + 2 * executor) * 2 / 60, executor / 4 * price.CORE_S_PER_GIB / 3600
+    assert price.start_usd(known) == pytest.approx(start)
+    assert price.usd_per_gib(known) == pytest.approx(each)
+    assert price.run_usd(known, 10) == pytest.approx(start + 10 * each)
+    found = price.of_runs(known)
+    assert (found["start_usd"], found["usd_per_gib"]) == (pytest.approx(start), pytest.approx(each))
+    assert price.training_hour_usd(known) == pytest.approx(8 * 1.4033)
+    assert price.training_hour_usd(settings(**given, pipeline__trainSpot=False)) == pytest.approx(8 * 2.70)
+
+
+def test_a_price_that_the_book_lacks_is_unknown_and_never_guessed() -> None:
+    premium = settings(pipeline__tier="premium")
+    assert price.run_usd(premium, 1) is None
+    assert price.of_runs(premium)["shuffle_gib_hour_usd"] is None
+
+
+def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts() -> None:
+    with pytest.raises(SettingsError, match=r"pipeline:maxRunCostUsd: found \$1\. Rule: a run costs \$\d+"):
+        settings(pipeline__maxRunCostUsd=1)
+    assert settings(pipeline__maxRunCostUsd=1000)
+    with pytest.raises(SettingsError, match="of unknown price"):
+        settings(**{k.replace(":", "__"): v for k, v in VERTEX.items()}, pipeline__maxRunCostUsd=1000)
+
+
+def test_a_record_and_the_settings_of_runs_lie_where_runs_may_write() -> None:
+    stored = up().named("gcp:storage/bucketObject:BucketObject", "settings")
+    assert stored.inputs["name"].startswith(f"{places.RECORDS}/settings/")
+    other = up({"pipeline:ttlMinutes": 60}).named("gcp:storage/bucketObject:BucketObject", "settings")
+    assert other.inputs["name"] != stored.inputs["name"], "a run reads what it began with"
+    assert places.record("r1") == "pipeline/r1/run.json"
+
+
+def test_what_batches_run_leaves_out_what_the_runtime_has() -> None:
+    ours = "numpy==2.4.6 \\\n    --hash=sha256:aa\n"
+    lock = f"{ours}pyspark==3.5.3 \\\n    --hash=sha256:bb\npy4j==0.10 --hash=sha256:cc\n"
+    assert code.without_runtime(lock) == ours
+
+
+def test_wheels_are_unpacked_as_pip_would_put_them_on_the_path(tmp_path: Path) -> None:
+    wheel = tmp_path / "a-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for name in (
+            "a/__init__.py",
+            "a-1.data/purelib/b.py",
+            "a-1.data/scripts/tool",
+            "a-1.dist-info/RECORD",
+        ):
+            packed.writestr(name, name)
+    assert sorted(code.unpacked([wheel])) == ["a-1.dist-info/RECORD", "a/__init__.py", "b.py"]
+
+
+def test_code_is_known_by_names_and_contents(tmp_path: Path) -> None:
+    first, second = tmp_path / "x", tmp_path / "y"
+    first.write_text("1")
+    second.write_text("1")
+    assert code.identity({"main.py": first}) == code.identity({"main.py": second})
+    assert code.identity({"main.py": first}) != code.identity({"other.py": first})
+    second.write_text("2")
+    assert code.identity({"main.py": first}) != code.identity({"main.py": second})

@@ -1,0 +1,253 @@
+"""How a job is doing, read from what JobSet, Kueue and Kubernetes say of it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from infra.errors import InfraError
+from infra.google.client import Client, RequestError
+from infra.google.failures import Failure, Kind
+from infra.google.kubernetes import Cluster
+from infra.layers.queue.jobs.client import COMPLETED, FAILED, QUEUED, RUNNING, STARTING, Jobs, Status
+from infra.layers.queue.jobs.jobset import Job
+from infra.layers.queue.kueue import Team
+
+TEAM = Team("vision", "vision-space")
+ADMITTED_AT, ENDED_AT = "2026-11-24T10:00:00Z", "2026-11-24T10:30:30Z"
+JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/vision-space/jobsets"
+QUEUE = "namespaces/vision-space/localqueues/default"
+PENDING = f"/apis/visibility.kueue.x-k8s.io/v1beta2/{QUEUE}/pendingworkloads"
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/vision-space/workloads"
+PODS = "/api/v1/namespaces/vision-space/pods"
+
+
+class Api(Cluster):
+    """A cluster that has these objects, by the path of their collection or of themselves."""
+
+    def __init__(self, objects: Mapping[str, Any], failure: Kind | None = None):
+        super().__init__(Client("p"), "gke-1.us-east5.gke.goog")
+        self._objects, self._failure = objects, failure
+        self.asked: list[tuple[str, Mapping[str, Any]]] = []
+
+    def items(self, path: str, query: Mapping[str, Any] = {}) -> Iterator[dict[str, Any]]:
+        self.asked.append((path, query))
+        yield from self._objects.get(path, ())
+
+    def get(self, path: str) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._objects.get(path)
+        return found
+
+    def create(self, path: str, one: Mapping[str, Any], query: Mapping[str, Any] = {}) -> dict[str, Any]:
+        self.asked.append((path, query))
+        self._fail()
+        return dict(one)
+
+    def delete(self, path: str) -> bool:
+        return path in self._objects
+
+    def text(self, path: str, query: Mapping[str, Any] = {}) -> str:
+        self.asked.append((path, query))
+        self._fail()
+        return str(self._objects[path])
+
+    def _fail(self) -> None:
+        if self._failure:
+            raise RequestError(Failure(self._failure, "refused"))
+
+
+def jobset(name: str = "train", created: str = "2026-11-24T09:00:00Z", **status: Any) -> dict[str, Any]:
+    part = {"name": "slice", "replicas": 2, "template": {"spec": {"parallelism": 2}}}
+    uploader = {"name": "uploader", "replicas": 1, "template": {"spec": {}}}
+    labels = {"kueue.x-k8s.io/priority-class": "high"}
+    meta = {"name": name, "uid": f"uid-{name}", "creationTimestamp": created, "labels": labels}
+    return {"metadata": meta, "spec": {"replicatedJobs": [part, uploader]}, "status": status}
+
+
+def workload(name: str = "train", **conditions: tuple[str, str]) -> dict[str, Any]:
+    owner = {"uid": f"uid-{name}", "name": name}
+    found = [
+        {"type": kind, "status": status, "message": message, "lastTransitionTime": ADMITTED_AT}
+        for kind, (status, message) in conditions.items()
+    ]
+    return {"metadata": {"name": f"w-{name}", "ownerReferences": [owner]}, "status": {"conditions": found}}
+
+
+def pod(job: int, host: int, phase: str = "Running", made: str = "1", **status: Any) -> dict[str, Any]:
+    notes = {
+        "jobset.sigs.k8s.io/job-index": str(job),
+        "batch.kubernetes.io/job-completion-index": str(host),
+    }
+    return {
+        "metadata": {
+            "name": f"train-slice-{job}-{host}-{made}", "annotations": notes,
+            "labels": {"jobset.sigs.k8s.io/jobset-name": "train"},
+            "creationTimestamp": f"2026-11-24T09:00:0{made}Z",
+        },
+        "spec": {"containers": [{"env": [{"name": "JOB_HOSTS", "value": "2"}]}]},
+        "status": {"phase": phase, **status},
+    }  # fmt: skip
+
+
+def jobs(failure: Kind | None = None, **objects: Any) -> tuple[Jobs, Api]:
+    paths = {"jobsets": JOBSETS, "workloads": WORKLOADS, "pods": PODS, "pending": PENDING}
+    api = Api({paths.get(key, key): value for key, value in objects.items()}, failure)
+    return Jobs(api, TEAM, "dev"), api
+
+
+def status(one: Any, made: Any = None, pods: Any = (), **more: Any) -> Status:
+    ours, _ = jobs(jobsets=[one], workloads=[made] if made else [], pods=list(pods), **more)
+    found = ours.status("train")
+    assert found is not None
+    return found
+
+
+FLAVORS = 'couldn\'t assign flavors: Flavor "cpu" does not support TopologyAwareScheduling, 16 more needed'
+
+
+def test_a_job_in_the_queue_has_its_place_and_what_holds_it() -> None:
+    waiting = {"items": [{"metadata": {"name": "w-train"}, "positionInClusterQueue": 2}]}
+    found = status(jobset(), workload(QuotaReserved=("False", FLAVORS)), pending=waiting)
+    assert (found.state, found.position, found.why) == (
+        QUEUED, 3, "couldn't assign flavors: 16 more needed",
+    )  # fmt: skip
+    assert (found.priority, found.hosts, found.running) == ("high", 4, 0)
+    assert (found.restarts, found.counted) == (0, 0)
+
+
+def test_a_job_of_which_the_queue_has_heard_nothing_is_queued_without_a_place() -> None:
+    found = status(jobset())
+    assert (found.state, found.position, found.why) == (QUEUED, None, "")
+
+
+ADMITTED = workload(Admitted=("True", ""), QuotaReserved=("True", ""))
+
+
+@pytest.mark.parametrize(("pods", "state", "running"), [
+    ([pod(0, 0), pod(0, 1), pod(1, 0)], STARTING, 3),
+    ([pod(0, 0), pod(0, 1), pod(1, 0), pod(1, 1)], RUNNING, 4),
+    ([pod(0, 0), pod(0, 1), pod(1, 0), pod(1, 1, "Succeeded")], RUNNING, 4),
+    ([pod(0, 0), pod(0, 1), pod(1, 0), pod(1, 1, "Failed")], STARTING, 3),
+])  # fmt: skip
+def test_a_job_runs_when_all_of_its_hosts_do(pods: list[Any], state: str, running: int) -> None:
+    waiting = {"items": [{"metadata": {"name": "w-train"}}]}  # of a moment ago
+    found = status(jobset(), ADMITTED, pods, pending=waiting)
+    assert (found.state, found.running, found.position) == (state, running, None)
+
+
+UNSCHEDULED = {
+    "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes. and more",
+}  # fmt: skip
+PULL = {"state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}
+CREATING = {"state": {"waiting": {"reason": "ContainerCreating"}}}
+
+
+@pytest.mark.parametrize(("given", "why"), [
+    ({"conditions": [UNSCHEDULED]}, "train-slice-0-0-1 isn't scheduled: 0/3 nodes"),
+    ({"containerStatuses": [PULL]}, "train-slice-0-0-1: ErrImagePull: not found"),
+    ({"containerStatuses": [CREATING]}, ""),
+    ({"conditions": [{"type": "PodScheduled", "status": "True"}], "message": "no memory"}, "no memory"),
+])  # fmt: skip
+def test_what_holds_a_pod_is_named(given: dict[str, Any], why: str) -> None:
+    assert status(jobset(), ADMITTED, [pod(0, 1), pod(0, 0, "Pending", **given)]).why == why
+    assert status(jobset(), ADMITTED, [pod(0, 0, "Running", **given)]).why == ""
+
+
+@pytest.mark.parametrize(("terminal", "state", "why"), [
+    ("Completed", COMPLETED, ""), ("Failed", FAILED, "a worker failed"),
+])  # fmt: skip
+def test_how_a_job_ended_and_how_long_it_held_its_slices(terminal: str, state: str, why: str) -> None:
+    ended = {"type": terminal, "status": "True", "message": "a worker failed", "lastTransitionTime": ENDED_AT}
+    one = jobset(terminalState=terminal, conditions=[ended], restarts=3, restartsCountTowardsMax=1)
+    found = status(one, ADMITTED)
+    assert (found.state, found.why, found.restarts, found.counted) == (state, why, 3, 1)
+    assert found.admitted_s == 30 * 60 + 30
+    assert status(one).admitted_s is None
+    assert status(jobset(), ADMITTED).admitted_s is None
+
+
+def test_jobs_stand_in_the_order_of_their_submission() -> None:
+    ours, _ = jobs(jobsets=[jobset("c", "2026-11-24T09:00:02Z"), jobset("b"), jobset("a")])
+    assert [one.name for one in ours.all()] == ["a", "b", "c"]
+    assert ours.status("missing") is None
+
+
+def test_a_worker_is_counted_over_all_slices_and_its_newest_pod_is_found() -> None:
+    ours, api = jobs(pods=[pod(1, 0, made="1"), pod(1, 0, made="2"), pod(0, 0)])
+    assert [ours.worker("train", number) for number in (2, 0, 1)] == [
+        "train-slice-1-0-2", "train-slice-0-0-1", None,
+    ]  # fmt: skip
+    (_, query), *_ = api.asked
+    assert query["labelSelector"] == (
+        "jobset.sigs.k8s.io/jobset-name=train,jobset.sigs.k8s.io/replicatedjob-name=slice"
+    )
+
+
+def ended(code: int, at: str, name: str = "worker") -> dict[str, Any]:
+    return {
+        "containerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code, "finishedAt": at}}}]
+    }
+
+
+def test_whichever_failed_first_is_found_and_not_those_that_were_ended_for_its_sake() -> None:
+    pods = [
+        pod(0, 0, "Failed", **ended(143, "2026-11-24T09:00:00Z")),
+        pod(0, 1, "Failed", **ended(3, "2026-11-24T09:00:05Z")),
+        pod(1, 0, "Failed", **ended(1, "2026-11-24T09:00:03Z")),
+        pod(1, 1, "Failed", **ended(9, "2026-11-24T08:00:00Z", "gke-gcsfuse-sidecar")),
+    ]
+    assert jobs(pods=pods)[0].failed("train") == (2, "train-slice-1-0-1", 1)
+    assert jobs(pods=pods[:1])[0].failed("train") == (0, "train-slice-0-0-1", 143)
+    assert jobs(pods=[pod(0, 0, "Succeeded", **ended(0, "2026-11-24T09:00:00Z"))])[0].failed("train") is None
+
+
+def test_a_log_continues_behind_the_last_line() -> None:
+    text = "2026-11-24T09:00:01.5Z one\n2026-11-24T09:00:01.7Z two  \nwithout a time\n2026-11-24T09:00:02Z \n"
+    ours, api = jobs(**{f"{PODS}/p/log": text})
+    assert [line for _, line in ours.log("p")] == ["one", "two  ", ""]
+    assert [line for _, line in ours.log("p", "2026-11-24T09:00:01.5Z", 7)] == ["two  ", ""]
+    first, second = (query for _, query in api.asked)
+    assert first == {"container": "worker", "timestamps": "true"}
+    assert (second["sinceTime"], second["tailLines"]) == ("2026-11-24T09:00:01Z", "7")
+
+
+@pytest.mark.parametrize("kind", [Kind.MISSING, Kind.INVALID])
+def test_a_pod_without_a_log_has_no_lines(kind: Kind) -> None:
+    assert list(jobs(kind)[0].log("p")) == []
+
+
+def test_a_log_that_may_not_be_read_is_an_error() -> None:
+    with pytest.raises(RequestError):
+        list(jobs(Kind.PERMISSION)[0].log("p"))
+
+
+def job() -> Job:
+    return Job("train", TEAM, "image", ["train"], topology="4x4", hosts=4, chips_per_host=4)
+
+
+@pytest.mark.parametrize(("failure", "error", "message"), [
+    (Kind.EXISTS, InfraError, r"vision has a job train already\n.* or tpu job cancel dev vision train$"),
+    (Kind.PERMISSION, RequestError, "refused"),
+])  # fmt: skip
+def test_why_a_job_isnt_taken(failure: Kind, error: type[Exception], message: str) -> None:
+    ours, _ = jobs(failure, **{f"/apis/kueue.x-k8s.io/v1beta2/{QUEUE}": {}})
+    with pytest.raises(error, match=message):
+        ours.submit(job())
+
+
+def test_a_job_is_tried_before_it_is_made_and_not_without_its_queue() -> None:
+    ours, api = jobs(**{f"/apis/kueue.x-k8s.io/v1beta2/{QUEUE}": {}})
+    ours.submit(job())
+    assert api.asked == [(JOBSETS, {"dryRun": "All"}), (JOBSETS, {})]
+    ours, api = jobs()
+    message = (
+        r"the namespace vision-space has no queue default\n    fix: .*pulumi -C infra/layers/queue up -s dev$"
+    )
+    with pytest.raises(InfraError, match=message):
+        ours.submit(job())
+    assert api.asked == []
+
+
+def test_what_is_cancelled_was_there() -> None:
+    ours, _ = jobs(**{f"{JOBSETS}/train": {}})
+    assert (ours.cancel("train"), ours.cancel("other")) == (True, False)

@@ -1,0 +1,321 @@
+"""What the queue layer declares."""
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.layers.queue import manifests, versions
+from infra.layers.queue.versions import IMAGES
+from infra.settings.sources import ROOT
+from tests.infra.recording import UNKNOWN, UPSTREAM, Recording, run
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+KUEUE = f"{IMAGES['kueue']}@sha256:{'0' * 64}"
+POOL = {
+    "name": "train-0", "topology": "4x4", "machineType": "ct6e-standard-4t", "hosts": 4.0, "chips": 16.0,
+    "zone": "us-east5-b", "provisioning": "spot", "provisioningLabel": "spot", "scales": False,
+}  # fmt: skip
+SETTINGS: dict[str, Any] = {
+    "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True}],
+    "gke:namespaces": ["vision", "speech"],
+    "queue:kueueImage": KUEUE,
+    "queue:teams": [
+        {
+            "name": "vision",
+            "members": ["user:ada@example.com", "serviceAccount:ci@p.iam.gserviceaccount.com"],
+        },
+        {"name": "speech"},
+    ],
+}
+CLUSTER = {
+    "pools": [POOL], "kubeconfig": "{}", "endpoint": "gke-1.us-east5.gke.goog", "clusterName": "tpu",
+    "location": "us-east5",
+}  # fmt: skip
+
+
+def up(
+    preview: bool = False,
+    pools: list[dict[str, Any]] | None = None,
+    cluster: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Recording:
+    """With the cluster up; in a preview before there is one."""
+    known = {} if preview else {"gke": {**CLUSTER, **({"pools": pools} if pools else {}), **(cluster or {})}}
+    return run("queue", {**SETTINGS, **changes}, preview=preview, up={**UPSTREAM, **known})
+
+
+def manifest(recording: Recording, kind: str, name: str) -> dict[str, Any]:
+    (one,) = [one for one in recording.resources if one.type.endswith(f":{kind}") and one.name == name]
+    return copy.deepcopy(one.inputs)
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_every_object_of_the_released_manifests_is_applied_as_it_is(preview: bool) -> None:
+    """But for images and, of kinds, the descriptions; each object of the rendered files has its resource."""
+    recording = up(preview)
+    applied = {one.name: one.inputs for one in recording.resources if one.type.startswith("kubernetes:")}
+    for name in ("jobset", "kueue"):
+        released = [one for one in yaml.load_all(manifests.files()[f"{name}.yaml"], LOADER) if one]
+        assert len(released) == len(list(itertools.chain(*manifests.stages(name, "image"))))
+        for one in released:
+            found = applied[resource_name(one)]
+            expected = manifests._bare(one) if one["kind"] == "CustomResourceDefinition" else one
+            if one["kind"] == "Deployment":
+                for ours, theirs in zip(containers(found), containers(one), strict=True):
+                    theirs |= {key: ours[key] for key in ("image", "imagePullPolicy")}
+            assert found == expected
+
+
+def containers(deployment: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = deployment["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def resource_name(one: dict[str, Any]) -> str:
+    return "-".join(filter(None, (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"])))
+
+
+@pytest.mark.parametrize("name", ["kueue", "jobset"])
+def test_what_runs_waits_for_its_kinds_and_they_for_what_is_small(name: str) -> None:
+    """Pulumi writes its state after each object, and the kinds are 2 MB of it."""
+    needs = {
+        one.name: {urn.rpartition("::")[2] for urn in one.options.get("dependencies", ())}
+        for one in up().resources
+        if one.type.startswith("kubernetes:")
+    }
+    space, roles, kinds, running = (
+        [resource_name(one) for one in stage] for stage in manifests.stages(name, "i")
+    )
+    assert len(space) == 1
+    assert {kind.partition("-")[0] for kind in kinds} == {"CustomResourceDefinition"}
+    assert all(needs[one] >= {*space} for one in roles)
+    assert all(needs[one] >= {*space, *roles} for one in kinds)
+    assert all(needs[one] >= {*space, *roles, *kinds} for one in running)
+    # Asked about objects before it runs, a controller would refuse all of them.
+    asked = {"APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "Deployment"}
+    assert not asked & {one.partition("-")[0] for one in (*space, *roles, *kinds)}
+    assert asked - {"APIService"} <= {one.partition("-")[0] for one in running}
+
+
+def test_schemas_lose_their_descriptions_and_nothing_else() -> None:
+    schema = {"description": "a", "properties": {"description": {"description": "b", "type": "string"}}}
+    assert manifests._bare([schema, 1]) == [{"properties": {"description": {"type": "string"}}}, 1]
+
+
+@pytest.mark.parametrize(("name", "image"), [("kueue", KUEUE), ("jobset", IMAGES["jobset"])])
+def test_a_controller_runs_an_image_by_its_digest(name: str, image: str) -> None:
+    (deployment,) = [one for one in up().of("kubernetes:apps/v1:Deployment") if name in one.name]
+    (container,) = deployment.inputs["spec"]["template"]["spec"]["containers"]
+    assert container["image"].startswith(image)
+    assert "@sha256:" in container["image"]
+    assert container["imagePullPolicy"] == "IfNotPresent"
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_all_of_it_is_applied_to_the_cluster_of_the_gke_layer(preview: bool) -> None:
+    recording = up(preview)
+    provider = recording.only("pulumi:providers:kubernetes").inputs
+    assert provider["kubeconfig"] == (UNKNOWN if preview else "{}")
+    assert provider["clusterIdentifier"] == (UNKNOWN if preview else CLUSTER["endpoint"])
+    applied = [one for one in recording.resources if one.type.startswith("kubernetes:")]
+    assert applied
+    for one in applied:
+        assert "pulumi:providers:kubernetes::kubernetes::" in one.options["provider"]
+        assert one.inputs["metadata"]["name"]
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_queues_wait_until_the_controllers_take_objects(preview: bool) -> None:
+    recording = up(preview)
+    ready = recording.named("pulumi-python:dynamic:Resource", "ready")
+    assert ready.inputs["endpoint"] == (UNKNOWN if preview else CLUSTER["endpoint"])
+    needed = {urn.rpartition("::")[2] for urn in ready.options["dependencies"]}
+    assert {one.name for one in recording.of("kubernetes:apps/v1:Deployment")} <= needed
+    queue = recording.only("tpu:queue:ClusterQueue")
+    assert any(urn.endswith("::ready") for urn in queue.options["dependencies"])
+    for team in recording.of("tpu:queue:TeamSpace"):
+        assert any(urn.endswith("ClusterQueue-tpu") for urn in team.options["dependencies"])
+
+
+def test_the_quota_follows_the_pools_that_exist_and_not_those_of_the_settings() -> None:
+    recording = up(pools=[POOL, {**POOL, "name": "train-1"}])
+    queue = manifest(recording, "ClusterQueue", "ClusterQueue-tpu")
+    (group,) = queue["spec"]["resourceGroups"]
+    chips = {one["name"]: one["resources"][0]["nominalQuota"] for one in group["flavors"]}
+    assert chips == {"cpu": "0", "v6e-4x4-4t-spot-us-east5-b": "32"}
+    assert recording.exports["chips"] == 32
+
+
+@pytest.mark.parametrize("strategy", ["BestEffortFIFO", "StrictFIFO"])
+def test_whether_jobs_pass_one_that_does_not_fit_is_a_setting(strategy: str) -> None:
+    given = {} if strategy == "BestEffortFIFO" else {"queue:queueingStrategy": strategy}
+    queue = manifest(up(**given), "ClusterQueue", "ClusterQueue-tpu")
+    assert queue["spec"]["queueingStrategy"] == strategy
+
+
+def test_jobs_on_queued_pools_wait_for_their_nodes() -> None:
+    recording = up(
+        pools=[
+            POOL,
+            {
+                **POOL,
+                "name": "later-0",
+                "provisioning": "queued",
+                "provisioningLabel": "queued",
+                "scales": True,
+            },
+        ]
+    )
+    queue = manifest(recording, "ClusterQueue", "ClusterQueue-tpu")
+    checks = queue["spec"]["admissionChecksStrategy"]["admissionChecks"]
+    assert checks == [{"name": "provisioning", "onFlavors": ["v6e-4x4-4t-queued-us-east5-b"]}]
+    assert manifest(recording, "AdmissionCheck", "AdmissionCheck-provisioning")["spec"]["parameters"] == {
+        "apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "provisioning",
+    }  # fmt: skip
+    assert "admissionChecksStrategy" not in manifest(up(), "ClusterQueue", "ClusterQueue-tpu")["spec"]
+
+
+@pytest.mark.parametrize("team", ["vision", "speech"])
+def test_a_namespace_takes_its_claims_along_and_volumes_go_behind_it(team: str) -> None:
+    """Pods of ended jobs hold claims, and claims volumes: a claim deleted by itself would be waited for."""
+    found = {one.name: one for one in up().resources if one.type.startswith("kubernetes:")}
+    space, claim = found[f"Namespace-{team}"], found[f"PersistentVolumeClaim-{team}-checkpoints"]
+    assert claim.options["deletedWith"].endswith(f"::Namespace-{team}")
+    volumes = [name for name in found if name.startswith(f"PersistentVolume-{team}-")]
+    assert len(volumes) == 2
+    needed = {urn.rpartition("::")[2] for urn in space.options["dependencies"]}
+    assert needed >= {*volumes}
+
+
+def test_people_may_submit_in_their_teams_namespace_and_do_nothing_else() -> None:
+    recording = up()
+    binding = manifest(recording, "RoleBinding", "RoleBinding-vision-submit-jobs")
+    assert [one["name"] for one in binding["subjects"]] == ["ada@example.com", "ci@p.iam.gserviceaccount.com"]
+    assert manifest(recording, "RoleBinding", "RoleBinding-speech-submit-jobs")["subjects"] == []
+    role = manifest(recording, "Role", "Role-vision-submit-jobs")
+    writable = {
+        resource
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        if set(rule["verbs"]) - {"get", "list", "watch"}
+    }
+    assert writable == {"jobsets"}
+    readable = {
+        resource for rule in role["rules"] for resource in rule["resources"] if "get" in rule["verbs"]
+    }
+    assert readable == {
+        "jobsets", "workloads", "localqueues", "localqueues/pendingworkloads", "jobs", "pods", "pods/log",
+        "events", "persistentvolumeclaims",
+    }  # fmt: skip
+    (jobs,) = (rule for rule in role["rules"] if rule["resources"] == ["jobsets"])
+    assert jobs["verbs"] == ["get", "list", "watch", "create", "delete", "patch"]
+    assert binding["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "submit-jobs",
+    }  # fmt: skip
+
+
+def test_no_pod_of_another_namespace_reaches_a_teams() -> None:
+    recording = up()
+    assert manifest(recording, "NetworkPolicy", "NetworkPolicy-vision-same-namespace")["spec"] == {
+        "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}],
+    }  # fmt: skip
+    labels = manifest(recording, "Namespace", "Namespace-vision")["metadata"]["labels"]
+    assert labels == {"tpu-team": "vision", "pod-security.kubernetes.io/enforce": "baseline"}
+
+
+def test_people_reach_the_cluster_by_a_role_with_three_permissions() -> None:
+    recording = up()
+    role = recording.only("gcp:projects/iAMCustomRole:IAMCustomRole")
+    assert role.inputs["permissions"] == [
+        "container.clusters.connect", "container.clusters.get", "container.clusters.list",
+    ]  # fmt: skip
+    granted = [
+        (one.inputs["member"], one.inputs["role"]) for one in recording.of("gcp:projects/iAMMember:IAMMember")
+    ]
+    assert granted == [
+        (member, "projects/my-project/roles/tpuQueue_dev")
+        for member in ("serviceAccount:ci@p.iam.gserviceaccount.com", "user:ada@example.com")
+    ]
+    for one in recording.of("gcp:projects/iAMMember:IAMMember"):
+        assert any(urn.endswith("IAMCustomRole::members") for urn in one.options["dependencies"])
+
+
+def test_jobs_find_the_bucket_and_the_data_of_each_zone() -> None:
+    recording = up()
+    bucket = manifest(recording, "PersistentVolume", "PersistentVolume-vision-checkpoints")["spec"]
+    assert bucket["csi"] == {"driver": "gcsfuse.csi.storage.gke.io", "volumeHandle": "bucket-that-is-up"}
+    assert bucket["persistentVolumeReclaimPolicy"] == "Retain"
+    disk = manifest(recording, "PersistentVolume", "PersistentVolume-speech-data-training-data-us-east5-b")[
+        "spec"
+    ]
+    assert disk["csi"] == {
+        "driver": "pd.csi.storage.gke.io", "volumeHandle": "projects/my-project/zones/us-east5-b/disks/up",
+        "fsType": "ext4", "readOnly": True,
+    }  # fmt: skip
+    zone = {"key": "topology.gke.io/zone", "operator": "In", "values": ["us-east5-b"]}
+    assert disk["nodeAffinity"] == {"required": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
+    for one, mode in ((bucket, "ReadWriteMany"), (disk, "ReadOnlyMany")):
+        assert (one["accessModes"], one["storageClassName"]) == ([mode], ""), "no class makes another"
+    assert disk["claimRef"] == {"namespace": "speech", "name": "data-training-data-us-east5-b"}
+    assert bucket["mountOptions"] == ["implicit-dirs"]
+    claim = manifest(
+        recording, "PersistentVolumeClaim", "PersistentVolumeClaim-speech-data-training-data-us-east5-b"
+    )["spec"]
+    assert claim["volumeName"] == "speech-data-training-data-us-east5-b"
+    assert (claim["accessModes"], claim["storageClassName"]) == (["ReadOnlyMany"], "")
+    assert not [one for one in up(**{"data:snapshot": None}).resources if "data-us-east5" in one.name]
+
+
+def test_new_data_has_volumes_and_claims_of_its_own() -> None:
+    """A claim's volume and a volume's disk never change, and a job that runs holds the old ones."""
+
+    def claims(snapshot: str) -> set[str]:
+        recording = up(**{"data:snapshot": snapshot})
+        return {
+            one.name
+            for kind in ("PersistentVolume", "PersistentVolumeClaim")
+            for one in recording.of(f"kubernetes:core/v1:{kind}")
+            if "data-" in one.name
+        }
+
+    old, new = claims("first"), claims("second")
+    assert len(old) == len(new) > 0
+    assert not old & new
+
+
+@pytest.mark.parametrize(("account", "annotations"), [
+    (None, {}),
+    ("cloud-tpu-sa", {"iam.gke.io/gcp-service-account": "cloud-tpu-sa@my-project.iam.gserviceaccount.com"}),
+])  # fmt: skip
+def test_pods_run_as_the_account_that_has_the_bucket(
+    account: str | None, annotations: dict[str, str]
+) -> None:
+    recording = up(**{"gke:workloadAccountId": account})
+    one = manifest(recording, "ServiceAccount", "ServiceAccount-vision-trainer")
+    assert one["metadata"]["annotations"] == annotations
+    assert one["automountServiceAccountToken"] is False
+
+
+def test_nothing_is_destroyed_under_a_job() -> None:
+    recording = up()
+    guard = recording.named("pulumi-python:dynamic:Resource", "jobs")
+    assert guard.inputs["labels"] == {"environment": "dev", "layer": "gke"}
+    needed = {urn.rpartition("::")[2] for urn in guard.options["dependencies"]}
+    assert {one.name for one in recording.resources if one.type.startswith("kubernetes:")} <= needed
+    for team in ("vision", "speech"):
+        guard = recording.named("pulumi-python:dynamic:Resource", f"jobs-{team}")
+        assert guard.inputs["namespace"] == team
+        assert any(urn.endswith(f"::Namespace-{team}") for urn in guard.options["dependencies"])
+    below = run("gke", SETTINGS, up=UPSTREAM)
+    assert below.named("pulumi-python:dynamic:Resource", "jobs").inputs["environment"] == "dev"
+    alone = {key: value for key, value in SETTINGS.items() if not key.startswith("queue:")}
+    assert not run("gke", alone, up=UPSTREAM).of("pulumi-python:dynamic:Resource")
+
+
+@pytest.mark.parametrize(("name", "version"), [("kueue", versions.KUEUE), ("jobset", versions.JOBSET)])
+def test_the_manifests_are_those_of_the_images_versions(name: str, version: str) -> None:
+    pins = (ROOT / "tools" / "queue" / "go.mod").read_text()
+    assert f"sigs.k8s.io/{name} {version} " in pins

@@ -1,0 +1,221 @@
+"""A job from the words of a user: which pools it may run on, what it costs, what is refused."""
+
+import shlex
+from typing import Any
+
+import pytest
+
+from infra.engine.settings import parse
+from infra.errors import SettingsError
+from infra.layers.queue.jobs.jobset import jobset
+from infra.layers.queue.jobs.submission import Request, Submission, SubmissionError, submission
+from infra.settings.schema import Settings
+from infra.settings.sources import as_pulumi_hands_it_over
+from rehearsal.kubernetes.node.volumes import expanded
+from tests.infra.layers.queue.test_queue_layer import SETTINGS
+from tests.infra.recording import BASE
+
+IMAGE = "us-docker.pkg.dev/my-project/images/base@sha256:" + "0" * 64
+TWO: list[dict[str, Any]] = [
+    {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True, "count": 2},
+    {"name": "big", "acceleratorType": "v6e-256", "zone": "us-east5-b"},
+]
+
+
+def settings(**changes: Any) -> Settings:
+    values = {**BASE, **SETTINGS, "queue:image": IMAGE, "gke:podsRange": "192.168.0.0/18",
+              "gke:servicesRange": "192.168.80.0/20", **changes}  # fmt: skip
+    known = {key: value for key, value in values.items() if value is not None}
+    return parse("dev", as_pulumi_hands_it_over(known, "f"), "f")
+
+
+def ask(run: str = "train tiny.toml", pools: Any = None, **more: Any) -> Submission:
+    changes = {key: more.pop(key) for key in list(more) if ":" in key}
+    request = Request(**{"team": "vision", "program": shlex.split(run), **more})
+    return submission(settings(**{"gke:tpuPools": pools or SETTINGS["gke:tpuPools"], **changes}), request)
+
+
+def worker(one: Submission) -> dict[str, Any]:
+    pod = jobset(one.job)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return dict(pod["containers"][0], volumes=pod["volumes"], selector=pod["nodeSelector"])
+
+
+def notes(one: Submission) -> dict[str, str]:
+    """Annotations of the workers' pods."""
+    template = jobset(one.job)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    return dict(template["metadata"]["annotations"])
+
+
+def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
+    one = ask()
+    assert (one.job.name, one.job.hosts, one.job.chips_per_host, one.job.slices) == ("train-tiny", 4, 4, 1)
+    assert one.hourly == pytest.approx(16 * 1.4033)
+    assert one.reason == "1 x v6e-16 (4x4, 4 hosts of ct6e-standard-4t) in us-east5-b: 1 such pools"
+
+
+def test_a_multislice_job_pays_for_all_of_its_slices() -> None:
+    assert ask(pools=TWO, size="v6e-16", slices=2).hourly == pytest.approx(2 * (ask().hourly or 0))
+
+
+@pytest.mark.parametrize(("given", "restarts"), [({}, 4), ({"queue:restarts": 0}, 0)])
+def test_how_often_a_job_is_restarted_is_a_setting(given: dict[str, int], restarts: int) -> None:
+    assert jobset(ask(**given).job)["spec"]["failurePolicy"]["maxRestarts"] == restarts
+
+
+@pytest.mark.parametrize("words", [{"size": "v6e-256"}, {"size": "16x16"}, {"pool": "big"}])
+def test_a_pool_is_chosen_by_size_or_by_name(words: dict[str, str]) -> None:
+    assert ask(pools=TWO, **words).job.hosts == 64
+
+
+def test_a_job_on_pools_that_scale_is_placed_by_jobset() -> None:
+    flex = [{"name": "flex", "acceleratorType": "v6e-16", "zone": "us-east5-b", "flexStart": True}]
+    both = [*flex, {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}]
+    with pytest.raises(SubmissionError, match="--pool: found nothing"):
+        ask(pools=both)
+    for pool, keys in (
+        ("flex", ["alpha.jobset.sigs.k8s.io/exclusive-topology"]),
+        ("train", ["kueue.x-k8s.io/podset-required-topology"]),
+    ):
+        template = jobset(ask(pools=both, pool=pool).job)["spec"]["replicatedJobs"][0]["template"]
+        found = (
+            template.get("metadata", {}).get("annotations", {})
+            | template["spec"]["template"]["metadata"]["annotations"]
+        )
+        assert [key for key in found if "topology" in key] == keys
+
+
+def test_a_pod_finds_what_a_host_finds() -> None:
+    one = worker(ask())
+    assert {e["name"]: e["value"] for e in one["env"] if "value" in e} == {
+        "JOB_SLICES": "1",
+        "JOB_HOSTS": "4",
+        "TPU_NAME": "vision-train-tiny",
+        "ACCELERATOR_TYPE": "v6e-16",
+        "CHECKPOINT_BUCKET": "my-project-checkpoints",
+        "CHECKPOINT_DIR": "/mnt/checkpoints",
+        "STEPS_BUCKET": "my-project-checkpoints-steps",
+        "DATA_DIR": "/mnt/data",
+        "TPU_BUNDLE": "ab" * 32,
+    }
+    assert one["volumeMounts"] == [
+        {"name": "checkpoints", "mountPath": "/mnt/checkpoints"},
+        {"name": "data-training-data-us-east5-b", "mountPath": "/mnt/data", "readOnly": True},
+    ]
+    assert [v["persistentVolumeClaim"]["claimName"] for v in one["volumes"]] == [
+        "checkpoints",
+        "data-training-data-us-east5-b",
+    ]
+    assert one["selector"]["topology.kubernetes.io/zone"] == "us-east5-b"
+    assert notes(ask())["gke-gcsfuse/volumes"] == "true", "GKE puts the bucket's sidecar into such pods alone"
+
+
+@pytest.mark.parametrize(("install", "command"), [
+    ("bundle", ["job", "workload", "train", "tiny.toml"]),
+    ("image", ["workload", "launch", "--", "workload", "train", "tiny.toml"]),
+])  # fmt: skip
+def test_what_a_pod_starts(install: str, command: list[str]) -> None:
+    found = worker(ask(**{"queue:install": install}))["command"]
+    assert found[-len(command) :] == command
+    assert found[:2] == (["bash", "-c"] if install == "bundle" else ["workload", "launch"])
+
+
+def test_a_program_of_ones_own_is_started_as_it_is() -> None:
+    assert worker(ask("python train.py --lr 3e-4", **{"tpu:code": "training"}))["command"][3:] == [
+        "job",
+        "python",
+        "train.py",
+        "--lr",
+        "3e-4",
+    ]
+
+
+def test_a_pod_gets_the_words_that_were_typed_and_kubernetes_fills_nothing_into_them() -> None:
+    typed = ["bash", "-c", "echo $$ $(DATA_DIR) $DATA_DIR $$(date) a$ $$$$"]
+    shown = worker(ask(shlex.join(typed)))["command"]
+    assert [expanded(word, {"DATA_DIR": "/mnt/data"}) for word in shown][-3:] == typed
+
+
+TENSORBOARD = {
+    "storage:tensorboard": "projects/my-project/locations/us-east5/tensorboards/1",
+    "gke:workloadRoles": ["roles/logging.logWriter", "roles/aiplatform.user"],
+}
+
+
+def test_curves_are_copied_to_vertex_only_where_the_settings_say_so() -> None:
+    own = "train tiny.toml --set observe.experiment=mine"
+    assert worker(ask(own, **TENSORBOARD))["command"][3:] == [
+        "job", "workload", "train",
+        "--set", "observe.tensorboard=projects/my-project/locations/us-east5/tensorboards/1",
+        "--set", "observe.experiment=vision",
+        "tiny.toml", "--set", "observe.experiment=mine",
+    ]  # fmt: skip
+    for other in (
+        ask(),
+        ask("goodput gs://b/runs/tiny", **TENSORBOARD),
+        ask("train tiny.toml --dir /tmp", **TENSORBOARD),
+    ):
+        assert not [word for word in worker(other)["command"] if "observe" in word]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"team": "visoin"},
+        'TEAM: found "visoin". Rule: one of queue:teams: vision, speech. Fix: perhaps vision',
+    ),
+    ({"team": "research"}, "Fix: add it to queue:teams, then pulumi -C infra/layers/queue up -s dev"),
+    ({"priority": "urgent"}, "Rule: one of low, medium, high"),
+    ({"name": "Train"}, "1 to 40 lowercase letters"),
+    ({"name": "x" * 41}, "1 to 40 lowercase letters"),
+    ({"run": "rm -rf /"}, "a command of the workload (activations, checkpoints"),
+    ({"queue:image": None}, "Rule: a job runs in an image"),
+    ({"image": "python:3.11"}, "an image with its digest"),
+    ({"tpu:bundle": None}, "Fix: tpu publish dev, or queue:install: image"),
+    ({"size": "8x8"}, "the nearest is --pool train (v6e-16)"),
+    ({"size": "v6e-128", "pools": TWO}, "the nearest is --pool train (v6e-16)"),
+    ({"size": "v6e-16", "zone": "us-east5-a"}, '"v6e-16 us-east5-a"'),
+    ({"pool": "huge"}, '--pool: found "huge"'),
+    ({"pool": "bgi", "pools": TWO}, "the nearest is --pool big (v6e-256)"),
+    ({"size": "v6e256", "pools": TWO}, "the nearest is --pool big (v6e-256)"),
+    ({"zone": "mars"}, '--zone: found "mars"'),
+    ({"run": "train tiny.toml --slices 2"}, "Rule: --slices isn't an option of train"),
+    ({"run": "train"}, "Rule: train takes one config, not 0"),
+    ({"run": "train tiny.toml --name ../x"}, "Rule: a run is called by a-z, 0-9, '-', '_' and '.', not ../x"),
+    ({"run": "train tiny.toml --set steps"}, "Rule: --set takes SECTION.KEY=VALUE, not steps"),
+    ({"run": "train tiney.toml"}, "Fix: perhaps tiny.toml"),
+    ({"run": "python train.py"}, "the bundle has no train.py. Fix: tpu:code: and the folder of train.py"),
+    ({"pools": TWO}, "a job has slices of one size and machine: v6e-16 (train), v6e-256 (big)"),
+    ({"slices": 2}, "1 at most. Fix: --slices 1"),
+    ({"slices": 0}, "1 to 1024"),
+    ({"pools": TWO, "size": "v6e-16", "slices": 3}, "2 at most"),
+    ({"pools": [{**TWO[0], "count": 0}]}, "Fix: add one, then pulumi -C infra/layers/gke up -s dev"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_what_cant_run_is_refused_before_it_is_submitted(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(SubmissionError) as refused:
+        ask(**words)
+    assert message in str(refused.value)
+    assert str(refused.value).startswith("1 problem in the job:")
+
+
+def test_all_that_is_wrong_is_named_at_once() -> None:
+    with pytest.raises(SubmissionError, match="4 problems in the job"):
+        ask("rm -rf /", team="others", priority="now", size="8x8")
+
+
+def test_extraction_has_slices_of_one_host() -> None:
+    with pytest.raises(SubmissionError, match=r"a host extracts alone, on its own chips, and v6e-16"):
+        ask("extract qwen2.5-0.5b.toml --stream gs://b/streams")
+    single = [{"name": "single", "acceleratorType": "v6e-8", "zone": "us-east5-b", "count": 2}]
+    assert ask("extract qwen2.5-0.5b.toml --stream gs://b/streams", pools=single, slices=2).job.hosts == 1
+
+
+def test_without_data_a_pool_is_in_any_zone_of_the_cluster() -> None:
+    elsewhere = [{"name": "far", "acceleratorType": "v6e-16", "zone": "us-east5-a"}]
+    with pytest.raises(SettingsError, match="jobs read the data from a disk in their zone"):
+        ask(pools=elsewhere)
+    one = worker(ask(pools=elsewhere, **{"data:snapshot": None}))
+    assert one["selector"]["topology.kubernetes.io/zone"] == "us-east5-a"
+    assert [mount["mountPath"] for mount in one["volumeMounts"]] == ["/mnt/checkpoints"]
+    assert "DATA_DIR" not in {each["name"] for each in one["env"]}

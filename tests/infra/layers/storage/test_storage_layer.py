@@ -1,0 +1,300 @@
+"""What the storage layer declares."""
+
+from typing import Any
+
+import pytest
+
+from infra.google.role import ON_NODES
+from infra.layers.storage.identity import BUCKET_ROLES, PROJECT_ROLES
+from tests.infra.recording import Registration, run
+
+BUCKET = "gcp:storage/bucket:Bucket"
+CONTROLLER = "my-project-checkpoints-fleet"
+NAME, STEPS = "my-project-checkpoints", "my-project-checkpoints-steps"
+MEMBER = "serviceAccount:tpu-training@my-project.iam.gserviceaccount.com"
+
+
+def checkpoints(changes: dict[str, Any] | None = None, *, preview: bool = False) -> Registration:
+    return run("storage", changes, preview=preview).named(BUCKET, "my-project-checkpoints")
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_the_bucket_keeps_what_is_in_it(preview: bool) -> None:
+    bucket = checkpoints({"storage:labels": {"data": "checkpoints"}}, preview=preview)
+    assert bucket.inputs == {
+        "name": "my-project-checkpoints",
+        "location": "US-EAST5",
+        "storageClass": "STANDARD",
+        "uniformBucketLevelAccess": True,
+        "publicAccessPrevention": "enforced",
+        "forceDestroy": False,
+        "versioning": {"enabled": True},
+        "softDeletePolicy": {"retentionDurationSeconds": 7 * 86400},
+        "lifecycleRules": [
+            {
+                "action": {"type": "Delete"},
+                "condition": {"daysSinceNoncurrentTime": 14, "withState": "ARCHIVED"},
+            },
+            {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}},
+        ],
+        "labels": {"data": "checkpoints"},
+    }
+    assert bucket.options["protect"] is True
+    assert bucket.options["retainOnDelete"] is True
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_where_jobs_save_nothing_is_kept_that_they_remove(preview: bool) -> None:
+    changes = {"storage:storageClass": "NEARLINE", "storage:softDeleteDays": 30}
+    steps = run("storage", changes, preview=preview).named(BUCKET, STEPS)
+    assert steps.inputs["versioning"] == {"enabled": False}
+    assert steps.inputs["softDeletePolicy"] == {"retentionDurationSeconds": 0}
+    assert steps.inputs["storageClass"] == "STANDARD", "the others bill an object for a month at least"
+    for key in ("location", "uniformBucketLevelAccess", "publicAccessPrevention", "forceDestroy"):
+        assert steps.inputs[key] == run("storage", preview=preview).named(BUCKET, NAME).inputs[key]
+    assert (steps.options["protect"], steps.options["retainOnDelete"]) == (True, True)
+    assert not steps.options.get("importId")
+    imported = run("storage", {"storage:importStepsBucket": True}, preview=preview)
+    assert imported.named(BUCKET, STEPS).options["importId"] == STEPS
+    assert not imported.named(BUCKET, NAME).options.get("importId")
+
+
+def test_a_bucket_that_was_left_behind_is_taken_over_and_only_when_told() -> None:
+    imported = checkpoints({"storage:importBucket": True})
+    assert imported.options["importId"] == "my-project-checkpoints"
+    assert (imported.options["protect"], imported.options["retainOnDelete"]) == (True, True)
+    assert not checkpoints().options.get("importId")
+
+
+def test_a_bucket_with_folders_has_no_versions() -> None:
+    changes = {"storage:versioning": False, "storage:hierarchicalNamespace": True}
+    bucket = checkpoints(changes)
+    assert bucket.inputs["hierarchicalNamespace"] == {"enabled": True}
+    assert "versioning" not in bucket.inputs
+    assert [rule["action"]["type"] for rule in bucket.inputs["lifecycleRules"]] == [
+        "AbortIncompleteMultipartUpload"
+    ]
+    assert bucket.inputs["softDeletePolicy"] == {"retentionDurationSeconds": 7 * 86400}
+
+
+def test_versioning_switched_off_is_said_and_not_left_out() -> None:
+    bucket = checkpoints({"storage:versioning": False})
+    assert bucket.inputs["versioning"] == {"enabled": False}
+    # What was versioned before goes in its time all the same.
+    assert "Delete" in {rule["action"]["type"] for rule in bucket.inputs["lifecycleRules"]}
+
+
+@pytest.mark.parametrize(
+    "folders", [{}, {"storage:versioning": False, "storage:hierarchicalNamespace": True}]
+)
+def test_old_token_shards_are_removed_and_nothing_else_of_the_bucket(folders: dict[str, Any]) -> None:
+    shards = {"action": {"type": "Delete"}, "condition": {"age": 30, "matchesPrefixes": ["tokens/"]}}
+    assert checkpoints({**folders, "storage:tokensDays": 30}).inputs["lifecycleRules"][-1] == shards
+    assert shards["action"] not in [
+        rule["action"] for rule in checkpoints(folders).inputs["lifecycleRules"]
+        if "withState" not in rule["condition"]
+    ]  # fmt: skip
+
+
+def test_a_key_of_the_users_own() -> None:
+    key = "projects/my-project/locations/us-east5/keyRings/r/cryptoKeys/k"
+    recording = run("storage", {"storage:kmsKey": key})
+    encryption = [one.inputs["encryption"] for one in recording.of(BUCKET)]
+    assert encryption == [{"defaultKmsKeyName": key}] * 3
+    assert recording.named("gcp:projects/service:Service", "cloudkms.googleapis.com")
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_services_are_never_switched_off(preview: bool) -> None:
+    services = run("storage", preview=preview).of("gcp:projects/service:Service")
+    assert sorted(service.inputs["service"] for service in services) == [
+        "cloudresourcemanager.googleapis.com",
+        "compute.googleapis.com",
+        "iam.googleapis.com",
+        "iap.googleapis.com",
+        "logging.googleapis.com",
+        "monitoring.googleapis.com",
+        "storage.googleapis.com",
+        "tpu.googleapis.com",
+    ]
+    assert all(service.inputs["disableOnDestroy"] is False for service in services)
+    without_iap = run("storage", {"network:sshSourceRanges": ["203.0.113.0/24"]})
+    assert "iap.googleapis.com" not in {one.name for one in without_iap.resources}
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_the_account_is_granted_exactly_this(preview: bool) -> None:
+    recording = run("storage", preview=preview)
+    on_bucket = recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
+    on_project = recording.of("gcp:projects/iAMMember:IAMMember")
+    assert [
+        (grant.inputs["bucket"], grant.inputs["role"], grant.inputs["member"]) for grant in on_bucket
+    ] == [
+        (NAME, "roles/storage.legacyBucketReader", MEMBER),
+        (NAME, "roles/storage.objectUser", MEMBER),
+        (STEPS, "roles/storage.legacyBucketReader", MEMBER),
+        (STEPS, "roles/storage.objectUser", MEMBER),
+    ]
+    assert [
+        (grant.inputs["project"], grant.inputs["role"], grant.inputs["member"]) for grant in on_project
+    ] == [
+        ("my-project", "roles/logging.logWriter", MEMBER),
+        ("my-project", "roles/monitoring.metricWriter", MEMBER),
+    ]
+    assert not recording.of("gcp:serviceaccount/iAMMember:IAMMember")
+    assert {grant.inputs["role"] for grant in on_bucket} == set(BUCKET_ROLES)
+    assert {grant.inputs["role"] for grant in on_project} == set(PROJECT_ROLES)
+    account = recording.only("gcp:serviceaccount/account:Account")
+    assert account.inputs == {
+        "accountId": "tpu-training",
+        "displayName": "TPU hosts",
+        "description": "Runs the training jobs on TPU slices",
+    }
+    waits = [
+        f"::{account.name}" in "".join(grant.options["dependencies"]) for grant in on_bucket + on_project
+    ]
+    assert waits == [True] * 6
+
+
+def test_hosts_write_to_a_tensorboard_where_there_is_one() -> None:
+    board = "projects/my-project/locations/us-east5/tensorboards/1"
+    recording = run("storage", {"storage:tensorboard": board})
+    on_project = recording.of("gcp:projects/iAMMember:IAMMember")
+    assert {grant.inputs["role"] for grant in on_project} == {*PROJECT_ROLES, "roles/aiplatform.user"}
+    services = recording.of("gcp:projects/service:Service")
+    assert "aiplatform.googleapis.com" in {service.inputs["service"] for service in services}
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_every_component_waits_for_the_services(preview: bool) -> None:
+    """And what is in it for the component, which is registered only then."""
+    more = {"storage:controllerAccountId": "tpu-fleet", "storage:stateKeyRing": "pulumi"}
+    done = run("storage", {**more, "storage:stateBucketName": "my-state"}, preview=preview)
+    services = {one.name for one in done.of("gcp:projects/service:Service")}
+    assert services
+    components = {one.name: one for one in done.resources if one.type.startswith("tpu:storage:")}
+    assert {"my-project-checkpoints", "my-state", "tpu-training", "tpu-fleet", "pulumi"} <= set(components)
+    for name, one in components.items():
+        if name != "services":
+            assert {urn.rpartition("::")[2] for urn in one.options["dependencies"]} == services, name
+
+
+def test_people_who_may_use_the_account_are_granted_it_alone() -> None:
+    users = ["group:ml@example.com", "user:a@example.com"]
+    grants = run("storage", {"storage:serviceAccountUsers": users}).of(
+        "gcp:serviceaccount/iAMMember:IAMMember"
+    )
+    assert [grant.inputs for grant in grants] == [
+        {
+            "serviceAccountId": f"projects/my-project/serviceAccounts/{MEMBER.partition(':')[2]}",
+            "role": "roles/iam.serviceAccountUser",
+            "member": user,
+        }
+        for user in users
+    ]
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_a_place_for_pulumis_state(preview: bool) -> None:
+    changes = {"storage:stateBucketName": "my-project-pulumi", "storage:stateKeyRing": "pulumi"}
+    recording = run("storage", changes, preview=preview)
+    bucket = recording.named(BUCKET, "my-project-pulumi")
+    assert bucket.inputs["versioning"] == {"enabled": True}
+    assert (bucket.options["protect"], bucket.options["retainOnDelete"]) == (True, True)
+    ring = recording.only("gcp:kms/keyRing:KeyRing")
+    assert ring.inputs == {"name": "pulumi", "location": "us-east5"}
+    key = recording.only("gcp:kms/cryptoKey:CryptoKey")
+    assert key.inputs["rotationPeriod"] == "7776000s"
+    assert (key.options["protect"], key.options["retainOnDelete"]) == (True, True)
+    granted = {
+        grant.inputs["bucket"] for grant in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
+    }
+    assert granted == {NAME, STEPS}
+    assert recording.exports["stateBackend"] == "gs://my-project-pulumi"
+    if not preview:
+        assert recording.exports["secretsProvider"] == "gcpkms://pulumi-secrets-id"
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_the_controllers_bucket_is_granted_to_no_host(preview: bool) -> None:
+    recording = run("storage", {"storage:labels": {"data": "state"}}, preview=preview)
+    bucket = recording.named(BUCKET, CONTROLLER)
+    assert bucket.inputs == {
+        "name": CONTROLLER,
+        "location": "US-EAST5",
+        "storageClass": "STANDARD",
+        "uniformBucketLevelAccess": True,
+        "publicAccessPrevention": "enforced",
+        "forceDestroy": False,
+        "versioning": {"enabled": False},
+        "softDeletePolicy": {"retentionDurationSeconds": 7 * 86400},
+        "labels": {"data": "state"},
+    }
+    assert bucket.options["protect"] is True
+    assert not bucket.options.get("retainOnDelete"), "a stack that comes back makes it anew"
+    grants = recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
+    assert CONTROLLER not in {grant.inputs["bucket"] for grant in grants}
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_the_controllers_account_is_granted_exactly_this(preview: bool) -> None:
+    sre, email = "group:sre@example.com", "tpu-fleet@my-project.iam.gserviceaccount.com"
+    with_it = {"storage:controllerAccountId": "tpu-fleet", "storage:controllerAccountUsers": [sre]}
+    without, recording = run("storage", preview=preview), run("storage", with_it, preview=preview)
+    before = {(one.type, one.name) for one in without.resources}
+    more = [one for one in recording.resources if (one.type, one.name) not in before]
+    (role,) = [one for one in more if one.type.endswith("IAMCustomRole")]
+    assert role.inputs["roleId"] == "tpu_fleet"
+    assert sorted(role.inputs["permissions"]) == sorted(ON_NODES)
+    assert {one.partition(".")[0] for one in ON_NODES} == {"tpu"}
+    grants = [one for one in more if one.type.endswith("IAMMember")]
+    accounts, where = "projects/my-project/serviceAccounts", ("bucket", "serviceAccountId", "project")
+    assert {
+        (
+            next(one.inputs[key] for key in where if key in one.inputs),
+            one.inputs["role"],
+            one.inputs["member"],
+        )
+        for one in grants
+    } == {
+        ("my-project", "projects/my-project/roles/tpu_fleet", f"serviceAccount:{email}"),
+        (f"{accounts}/{MEMBER.partition(':')[2]}", "roles/iam.serviceAccountUser", f"serviceAccount:{email}"),
+        (NAME, "roles/storage.objectViewer", f"serviceAccount:{email}"),
+        (CONTROLLER, "roles/storage.objectUser", f"serviceAccount:{email}"),
+        (f"{accounts}/{email}", "roles/iam.serviceAccountUser", sre),
+        (f"{accounts}/{email}", "roles/iam.serviceAccountTokenCreator", sre),
+    }
+    for grant in grants:  # Google refuses who grants to, or on, what isn't there
+        after = " ".join(grant.options["dependencies"])
+        assert all(name in after for name in ("::tpu-fleet", "::tpu-fleet-role", "::tpu-training")), grant
+    (condition,) = [one.inputs["condition"] for one in grants if "condition" in one.inputs]
+    assert condition["expression"] == (
+        'resource.name.startsWith("projects/_/buckets/my-project-checkpoints/objects/bundles/manifests/") || '
+        'resource.name.startsWith("projects/_/buckets/my-project-checkpoints/objects/bundles/blobs/") || '
+        'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("boot/") || '
+        'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("heartbeats/")'
+    )
+    assert not [one.name for one in more if one.options.get("protect")], "it can be switched off"
+    assert recording.named("gcp:projects/service:Service", "iamcredentials.googleapis.com")
+    if not preview:
+        assert recording.exports["controllerAccountEmail"] == email
+
+
+def test_outputs() -> None:
+    done = run("storage")
+    enabled = [one.inputs["service"] for one in done.of("gcp:projects/service:Service")]
+    assert len(enabled) >= 5
+    assert done.exports == {
+        "services": enabled,
+        "bucketName": "my-project-checkpoints",
+        "stepsBucketName": "my-project-checkpoints-steps",
+        "serviceAccountEmail": "tpu-training@my-project.iam.gserviceaccount.com",
+        "controllerBucketName": CONTROLLER,
+    }
+
+
+def test_no_grant_is_wider_than_its_resource() -> None:
+    changes: dict[str, Any] = {"storage:serviceAccountUsers": ["group:ml@example.com"]}
+    roles = {one.inputs["role"] for one in run("storage", changes).of("gcp:projects/iAMMember:IAMMember")}
+    assert not [role for role in roles if "storage" in role or "admin" in role.lower() or "iam." in role]
+    assert len(roles) == 2

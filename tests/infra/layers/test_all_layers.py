@@ -1,0 +1,211 @@
+"""What holds for every resource of every layer."""
+
+import re
+from collections import Counter
+
+import pulumi
+import pytest
+
+from infra.engine.layers import layers
+from infra.engine.settings import parse
+from infra.layers.queue.versions import IMAGES
+from infra.settings.sources import as_pulumi_hands_it_over
+from rehearsal.providers.gcp.types import TYPES
+from tests.infra.layers.queue.test_queue_layer import CLUSTER
+from tests.infra.recording import BASE, UPSTREAM, Recording, run
+
+LAYERS = [layer.name for layer in layers()]
+DECLARED = {
+    "storage": 26,
+    "network": 9,
+    "data": 5,
+    "tpu": 7,
+    "gke": 16,
+    "queue": 134,
+    "builds": 41,
+    "pipeline": 50,
+    "monitoring": 46,
+}
+_GKE = {
+    "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
+    "gke:namespaces": ["vision"],
+}
+_QUEUE = {
+    "queue:kueueImage": f"{IMAGES['kueue']}@sha256:{'0' * 64}",
+    "queue:teams": [{"name": "vision", "members": ["user:ada@example.com"]}],
+}
+_BUILDS = {
+    "storage:stateBucketName": "my-project-pulumi",
+    "storage:stateKeyRing": "pulumi",
+    "builds:previewUsers": ["group:ml@example.com"],
+    "builds:applyUsers": ["group:sre@example.com"],
+}
+_PIPELINE = {"pipeline:rawBucketName": "my-project-raw", "pipeline:code": "0" * 64}
+_MONITORING = {"monitoring:channels": [{"name": "oncall", "email": "oncall@example.com"}]}
+OFF = {
+    "gke": _GKE,
+    "queue": {**_GKE, **_QUEUE},
+    "builds": _BUILDS,
+    "pipeline": _PIPELINE,
+    "monitoring": _MONITORING,
+}
+"""Settings that switch a layer on that is off in the tests' environment."""
+EVERYTHING = {
+    "network:cloudNat": True,
+    "storage:stateUsers": ["group:sre@example.com"],
+    "storage:serviceAccountUsers": ["group:ml@example.com"],
+    "storage:controllerAccountId": "tpu-fleet",
+    "storage:controllerAccountUsers": ["group:sre@example.com"],
+    "gcp:defaultLabels": {"team": "ml"},
+    "gke:artifactBucket": "my-project-artifacts",
+    "gke:nodeAccountUsers": ["group:sre@example.com"],
+    "gke:workloadAccountId": "cloud-tpu-sa",
+    "pipeline:accountUsers": ["group:sre@example.com"],
+    "pipeline:schedule": "30 2 * * mon-fri",
+    "pipeline:runners": ["group:ml@example.com"],
+    "pipeline:viewers": ["group:all@example.com"],
+    "pipeline:train": "fleet",
+    "pipeline:trainZone": "us-east5-b",
+    **{key: value for settings in OFF.values() for key, value in settings.items()},
+    "monitoring:channels": [
+        {"name": "oncall", "email": "oncall@example.com"},
+        {"name": "bus", "topic": "tpu-alerts"},
+        {"name": "hook", "webhook": "https://hooks.example.com/tpu"},
+        {"name": "theirs", "existing": "projects/my-project/notificationChannels/7"},
+    ],
+    "monitoring:billingAccount": "012345-6789AB-CDEF01",
+    "monitoring:budgetDollarsPerMonth": 1000,
+    "monitoring:runbooks": "https://example.com/runbooks",
+}
+UP = {**UPSTREAM, "gke": CLUSTER, "tpu": {"stackId": "0123abc", "slices": [], "fleets": []}}
+ONLY_SERVICES = {(one, "storage") for one in ("builds", "data", "monitoring", "network", "pipeline")}
+"""Layers that need what storage switches on, and none of its outputs."""
+KNOWN = {resource.table.token for resource in TYPES.values()}  # recorded, or taken from published source
+
+
+@pytest.fixture(scope="module", params=[(layer, preview) for layer in LAYERS for preview in (True, False)])
+def recording(request: pytest.FixtureRequest) -> tuple[str, Recording]:
+    layer, preview = request.param
+    return layer, run(layer, EVERYTHING, preview=preview, up=UP)
+
+
+@pytest.mark.parametrize(("layer", "count"), DECLARED.items())
+@pytest.mark.parametrize("preview", [True, False])
+def test_how_much_a_layer_declares(layer: str, count: int, preview: bool) -> None:
+    assert len(run(layer, OFF.get(layer), preview=preview, up=UP).resources) == count
+
+
+@pytest.mark.parametrize(
+    ("layer", "lacks"),
+    [
+        *(
+            (one.name, each)
+            for one in layers()
+            for each in one.reads
+            if (one.name, each) not in ONLY_SERVICES
+        ),
+        ("queue", "data"),
+        ("tpu", "data"),
+    ],
+)
+def test_an_update_names_the_layer_that_isnt_up_before_it_makes_anything(layer: str, lacks: str) -> None:
+    found: list[Recording] = []
+    with pytest.raises(pulumi.RunError, match=f"^{lacks} is not up; run this first: .*{lacks} up -s dev"):
+        run(layer, EVERYTHING, up={**UP, lacks: {}}, into=found)
+    assert [one.type for one in found[0].resources if not one.type.startswith("pulumi:")] == []
+
+
+@pytest.mark.parametrize("layer", [one.name for one in layers() if "storage" in one.needs])
+def test_a_service_that_came_with_a_setting_is_enabled_before_anything_is_made(layer: str) -> None:
+    (one,) = [each for each in layers() if each.name == layer]
+    settings = parse("dev", as_pulumi_hands_it_over({**BASE, **EVERYTHING}, "f"), "f")
+    *others, last = sorted(one.services(settings))
+    found: list[Recording] = []
+    up = {**UP, "storage": {**UP["storage"], "services": others}}
+    with pytest.raises(
+        pulumi.RunError, match=f"^{last}: not enabled in my-project; run this first: .*storage up"
+    ):
+        run(layer, EVERYTHING, up=up, into=found)
+    assert [each.type for each in found[0].resources if not each.type.startswith("pulumi:")] == []
+    assert f"{last}: not enabled" in "\n".join(run(layer, EVERYTHING, preview=True, up=up).log)
+    up["storage"] = {**UP["storage"], "services": [*others, last]}
+    assert run(layer, EVERYTHING, up=up).exports
+
+
+def test_only_known_types_are_used(recording: tuple[str, Recording]) -> None:
+    types = {one.type for one in recording[1].resources if one.type.startswith("gcp:")}
+    assert types
+    assert types <= KNOWN
+
+
+def test_one_explicit_provider_with_the_default_labels(recording: tuple[str, Recording]) -> None:
+    layer, done = recording
+    provider = done.only("pulumi:providers:gcp")
+    assert provider.inputs["project"] == "my-project"
+    assert provider.inputs["defaultLabels"] == (f'{{"team": "ml", "environment": "dev", "layer": "{layer}"}}')
+    ours = [one for one in done.resources if one.type.startswith("gcp:")]
+    assert ours
+    assert all("pulumi:providers:gcp::gcp::" in one.options["provider"] for one in ours)
+
+
+def test_every_resource_belongs_to_a_component(recording: tuple[str, Recording]) -> None:
+    layer, done = recording
+    ours = [one for one in done.resources if one.type.startswith("gcp:")]
+    assert ours
+    for one in ours:
+        assert f"tpu:{layer}:" in one.options["parent"], one.name
+    components = [one for one in done.resources if one.type.startswith("tpu:")]
+    assert all(re.fullmatch(rf"tpu:{layer}:[A-Z][A-Za-z]+", one.type) for one in components)
+
+
+def test_no_two_resources_have_one_urn(recording: tuple[str, Recording]) -> None:
+    """The engine refuses the second one."""
+    urns = Counter((one.options.get("parent"), one.type, one.name) for one in recording[1].resources)
+    assert urns
+    assert [urn for urn, times in urns.items() if times > 1] == []
+
+
+def test_every_name_is_ours(recording: tuple[str, Recording]) -> None:
+    """Pulumi would add random letters to a name that is left out."""
+    named = {"compute", "kms", "storage", "tpu"}
+    for one in recording[1].resources:
+        if (
+            one.type.startswith("gcp:")
+            and one.type.split(":")[1].split("/")[0] in named
+            and "IAM" not in one.type
+        ):
+            assert one.inputs["name"], one.type
+
+
+def test_only_what_must_outlive_everything_is_protected(recording: tuple[str, Recording]) -> None:
+    protected = {one.type for one in recording[1].resources if one.options.get("protect")}
+    expected = {
+        "gke": {"gcp:storage/bucket:Bucket"},
+        "pipeline": {"gcp:storage/bucket:Bucket"},
+        "storage": {
+            "gcp:storage/bucket:Bucket",
+            "gcp:storage/bucketIAMMember:BucketIAMMember",
+            "gcp:projects/iAMMember:IAMMember",
+            "gcp:serviceaccount/account:Account",
+            "gcp:kms/keyRing:KeyRing",
+            "gcp:kms/cryptoKey:CryptoKey",
+        },
+    }
+    assert protected == expected.get(recording[0], set())
+
+
+def test_what_a_fleet_stands_on_is_deleted_after_everything_was_asked(
+    recording: tuple[str, Recording],
+) -> None:
+    """The resource that refuses a destroy depends on every other one, so that it goes first."""
+    layer, done = recording
+    others = {one.name for one in done.resources if one.type.startswith(("gcp:", "kubernetes:"))}
+    assert others
+    for holding in layers():
+        if not holding.holds or layer not in (holding.name, *holding.needs):
+            continue
+        guard = done.named("pulumi-python:dynamic:Resource", holding.holds)
+        assert guard.inputs["environment"] == "dev"
+        assert f"pulumi:providers:pulumi-python::{holding.holds}::" in guard.options["provider"]
+        needed = {urn.rpartition("::")[2] for urn in guard.options["dependencies"]}
+        assert others | {one.name for one in done.resources if one.name == "stack"} <= needed

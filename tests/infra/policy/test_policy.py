@@ -1,0 +1,431 @@
+"""The rules: all stacks obey them, and of each rule a change to one property is noticed by it alone."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import pulumi
+import pytest
+from pulumi.output import Unknown
+
+from infra.engine.enforce import enforce
+from infra.engine.settings import parse
+from infra.errors import InfraError
+from infra.policy import RULES, STACK, Resource, findings, wrong_settings
+from infra.settings.schema import Settings
+from infra.settings.sources import as_pulumi_hands_it_over
+from tests.infra.layers.test_all_layers import EVERYTHING, LAYERS, UP
+from tests.infra.policy.policy_mutants import (
+    ALERT,
+    BATCHES,
+    BUCKET,
+    CHECKPOINTS,
+    CLUSTER,
+    COLDER,
+    DASHBOARD,
+    FIREWALL,
+    FUNCTION,
+    FURTHER,
+    GONE,
+    HOSTS,
+    MEMBER,
+    MUTANTS,
+    OBJECT,
+    OF_OTHER_TYPES,
+    STEPS,
+    UNFINISHED,
+    VM,
+)
+from tests.infra.recording import BASE, Registration, run
+
+OF_ALL_KINDS = {
+    **EVERYTHING,
+    "gke:tpuPools": [
+        *EVERYTHING["gke:tpuPools"],
+        {"name": "flex", "acceleratorType": "v6e-16", "zone": "us-east5-b", "flexStart": True},
+        {"name": "queued", "acceleratorType": "v6e-16", "zone": "us-east5-b", "queued": True},
+        {"name": "spot", "acceleratorType": "v6e-8", "zone": "us-east5-b", "spot": True, "autoscaling": True},
+    ],
+}
+
+
+def settings(environment: str = "dev", **more: Any) -> Settings:
+    values = {key: value for key, value in {**BASE, **EVERYTHING, **more}.items() if value is not None}
+    return parse(environment, as_pulumi_hands_it_over(values, "f"), "f")
+
+
+def resource(one: Registration) -> Resource:
+    options = one.options
+    return Resource(
+        one.type, one.name, one.inputs, bool(options.get("protect")), bool(options.get("retainOnDelete"))
+    )
+
+
+@pytest.fixture(scope="module", name="declared")
+def _declared() -> list[Resource]:
+    """All that all layers declare."""
+    return [resource(one) for layer in LAYERS for one in run(layer, EVERYTHING, up=UP).resources]
+
+
+@pytest.mark.parametrize("preview", [True, False])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_obeys_every_rule(layer: str, preview: bool) -> None:
+    done = [resource(one) for one in run(layer, OF_ALL_KINDS, preview=preview, up=UP).resources]
+    assert done
+    assert [str(one.problem) for one in findings(RULES, done, settings())] == []
+
+
+def changed(one: Resource, path: str, value: Any) -> Resource:
+    """A resource with another input, or without it; `protect` is its option."""
+    if path == "protect":
+        return replace(one, protect=value)
+    inputs = deepcopy(dict(one.inputs))
+    *above, last = path.split(".")
+    place: Any = inputs
+    for part in above:
+        place = place[int(part)] if part.isdecimal() else place.setdefault(part, {})
+    if value is GONE:
+        del place[last]
+    else:
+        place[last] = value
+    return replace(one, inputs=inputs)
+
+
+@pytest.mark.parametrize(("rule", "kind", "name", "path", "value"), [*MUTANTS, *FURTHER])
+def test_one_property_breaks_one_rule(
+    rule: str, kind: str, name: str, path: str, value: Any, declared: list[Resource]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (kind, name)]
+    found = list(findings(RULES, [changed(one, path, value)], settings(), declared))
+    assert {finding.rule.id for finding in found} == {rule}
+    assert path.rpartition(".")[2] in found[0].found or path.partition(".")[0] in found[0].found
+
+
+@pytest.mark.parametrize(("rule", "one"), OF_OTHER_TYPES)
+def test_what_no_stack_declares_is_refused(rule: str, one: Resource) -> None:
+    assert {finding.rule.id for finding in findings(RULES, [one], settings())} == {rule}
+
+
+def line(filter_: str, legend: str = "") -> Resource:
+    """A dashboard of one chart with one line."""
+    shown = {"legendTemplate": legend, "timeSeriesQuery": {"timeSeriesFilter": {"filter": filter_}}}
+    content = {"mosaicLayout": {"tiles": [{"widget": {"xyChart": {"dataSets": [shown]}}}]}}
+    return Resource(DASHBOARD, "chart", {"dashboardJson": json.dumps(content)})
+
+
+@pytest.mark.parametrize(("one", "found"), [
+    (line('resource.type="tpu_workers"'), ['resource.type="tpu_workers", perhaps tpu_worker']),
+    (line('resource.type = "tpu_worker"', "${resource.labels.node_name}"), ["labels.node_name, where tpu"]),
+    (line('resource.type="tpu_worker"', "${resource.labels.node_id}"), []),
+    (line('resource.type="bigquery_project"', "${resource.labels.anything}"), []),
+    (line('resource.type="tpu_worker" OR resource.type="gcs_bucket"', "${resource.labels.zone}"), []),
+    (line('resource.type="tpu_worker" OR resource.type="gcs_bucket"',
+          "${resource.labels.node_id} ${resource.labels.bucket_name}"), []),
+])  # fmt: skip
+def test_a_chart_names_a_resource_and_labels_that_there_are(one: Resource, found: list[str]) -> None:
+    problems = [finding.found for finding in findings(RULES, [one], settings())]
+    assert len(problems) == len(found)
+    assert all(text in problem for text, problem in zip(found, problems, strict=True))
+
+
+def test_a_functions_source_is_uploaded_before_the_function(declared: list[Resource]) -> None:
+    (one,) = [one for one in declared if one.type == FUNCTION]
+    before = [other for other in declared if other.type == OBJECT]
+    assert list(findings(RULES, [one], settings(), [*before, one])) == []
+    assert [f.rule.id for f in findings(RULES, [one], settings(), [one])] == ["PL18"]
+    to_come = changed(one, "buildConfig.source.storageSource.object", GONE)
+    assert list(findings(RULES, [to_come], settings(), [one])) == [], "an update knows it"
+
+
+@pytest.fixture(name="engine")
+def _engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Registers resources as the engine would, and returns what was logged."""
+    transforms: list[Any] = []
+    logged: list[str] = []
+    monkeypatch.setattr(pulumi.runtime, "register_resource_transform", transforms.append)
+    monkeypatch.setattr(pulumi.log, "error", logged.append)
+
+    def register(*resources: Resource) -> list[str]:
+        enforce(settings(), "network", date(2026, 11, 24))
+
+        async def all_of_them() -> None:
+            for one in resources:
+                inputs = {key: make() if callable(make) else make for key, make in one.inputs.items()}
+                options = pulumi.ResourceOptions(protect=one.protect, retain_on_delete=one.retain_on_delete)
+                await transforms[-1](pulumi.ResourceTransformArgs(True, one.type, one.name, inputs, options))
+
+        asyncio.run(all_of_them())
+        return logged
+
+    return register
+
+
+def test_the_engine_is_refused_a_function_whose_source_no_one_uploads(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (function,) = [one for one in declared if one.type == FUNCTION]
+    (source,) = [one for one in declared if (one.type, one.name) == (OBJECT, "source")]
+    (another,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
+    assert engine(source, function) == []
+    for order in ((function,), (function, source), (another, function)):
+        with pytest.raises(pulumi.RunError, match="tpu-pipeline breaks the policy: PL18"):
+            engine(*order)
+    assert "storageSource: my-project-raw-scratch/function-" in engine()[0]
+
+
+def test_the_engine_is_refused_a_bucket_without_the_options_that_keep_it(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (BUCKET, CHECKPOINTS)]
+    assert engine(one) == []
+    with pytest.raises(pulumi.RunError, match="breaks the policy: B07"):
+        engine(replace(one, protect=False))
+    endless = changed(one, "lifecycleRules", [])
+    with pytest.raises(pulumi.RunError, match="breaks the policy: B08"):
+        engine(endless)
+    assert len(engine(replace(endless, retain_on_delete=False))) == 2
+
+
+def test_what_a_preview_cannot_know_counts_as_absent(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (FIREWALL, "tpu-training-ssh")]
+    whole = {key: lambda: pulumi.Output.from_input(Unknown()) for key in ("targetTags", "sourceRanges")}
+    with pytest.raises(pulumi.RunError, match="breaks the policy: N06"):
+        engine(replace(one, inputs={**one.inputs, **whole}))
+    assert len(engine()) == 1
+
+
+def test_a_list_of_what_a_preview_cannot_know_is_not_empty(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (ALERT, "run-stalled")]
+    assert engine(replace(one, inputs={**one.inputs, "notificationChannels": [Unknown()]})) == []
+    with pytest.raises(pulumi.RunError, match="breaks the policy: PL6"):
+        engine(replace(one, inputs={**one.inputs, "notificationChannels": []}))
+
+
+def test_what_the_engine_hands_over_as_a_secret_output_is_checked(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
+    text = one.inputs["content"]["value"]
+    assert engine(replace(one, inputs={**one.inputs, "content": lambda: pulumi.Output.secret(text)})) == []
+    ended = text.replace('"version": "2.3"', '"version": "2.1"')
+    assert ended != text
+    with pytest.raises(pulumi.RunError, match="settings breaks the policy: PL2"):
+        engine(replace(one, inputs={**one.inputs, "content": lambda: pulumi.Output.secret(ended)}))
+
+
+@pytest.mark.parametrize(("runtime", "refused"), [
+    ("python312", False), ("python38", True), ("python310", True), ("nodejs22", False),
+])  # fmt: skip
+def test_a_functions_python_has_years_ahead_of_it(
+    runtime: str, refused: bool, declared: list[Resource]
+) -> None:
+    (one,) = [one for one in declared if one.type == FUNCTION]
+    found = findings(RULES, [changed(one, "buildConfig.runtime", runtime)], settings(), declared)
+    assert [f.rule.id for f in found] == (["PL19"] if refused else [])
+
+
+def test_text_may_go_to_a_colder_class_where_checkpoints_may_not(declared: list[Resource]) -> None:
+    (raw,) = [one for one in declared if (one.type, one.name) == (BUCKET, "my-project-raw")]
+    assert list(findings(RULES, [changed(raw, "lifecycleRules", [UNFINISHED, COLDER])], settings())) == []
+
+
+@pytest.mark.parametrize(("rule", "path", "value"), BATCHES)
+def test_one_property_of_the_batch_that_the_workflow_starts_breaks_one_rule(
+    rule: str, path: str, value: Any, declared: list[Resource]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
+    content = Resource("", "", json.loads(one.inputs["content"]["value"]))
+    batch = changed(content, f"batch.{path}", value).inputs
+    (found,) = findings(RULES, [changed(one, "content.value", json.dumps(batch))], settings())
+    assert found.rule.id == rule
+    assert path.rpartition(".")[2] in found.found
+
+
+@pytest.mark.parametrize("secret", [
+    "password=correcthorsebattery", "api_key: 'abcdef012345'", "TOKEN=abcdef012345", "ghp_" + "a" * 36,
+    "hf_" + "b" * 30, "ya29." + "c" * 20, "AIza" + "d" * 35, "-----BEGIN RSA PRIVATE KEY-----",
+])  # fmt: skip
+def test_a_finding_prints_nothing_of_a_secret(secret: str, declared: list[Resource]) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (VM, "train")]
+    (found,) = findings(RULES, [changed(one, "metadata.tpu-note", secret)], settings())
+    assert not any(secret[at : at + 4] in str(found.problem) for at in range(len(secret) - 3))
+
+
+def test_a_key_of_ones_own_encrypts_the_checkpoints(declared: list[Resource]) -> None:
+    key = "projects/my-project/locations/us-east5/keyRings/r/cryptoKeys/k"
+    keyed = settings(**{"storage:kmsKey": key})
+    ours = [one for one in declared if one.name in (CHECKPOINTS, STEPS) and one.type == BUCKET]
+    found = list(findings(RULES, ours, keyed))
+    assert [one.rule.id for one in found] == ["B06", "B06"]
+    encrypted = [changed(one, "encryption.defaultKmsKeyName", key) for one in ours]
+    assert list(findings(RULES, encrypted, keyed)) == []
+
+
+def test_what_is_deleted_can_be_recovered_for_a_week(declared: list[Resource]) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (BUCKET, CHECKPOINTS)]
+    bare = changed(one, "versioning.enabled", False)
+    assert list(findings(RULES, [bare], settings())) == [], "soft delete remains"
+    assert list(findings(RULES, [changed(bare, "softDeletePolicy", GONE)], settings())) == [], "the default"
+    for seconds in (0, 86400, 604799):
+        short = changed(bare, "softDeletePolicy.retentionDurationSeconds", seconds)
+        assert [f.rule.id for f in findings(RULES, [short], settings())] == ["B04"]
+    week = changed(bare, "softDeletePolicy.retentionDurationSeconds", 604800)
+    assert list(findings(RULES, [week], settings())) == []
+    (controllers,) = [one for one in declared if (one.type, one.name) == (BUCKET, f"{CHECKPOINTS}-fleet")]
+    anew = changed(controllers, "softDeletePolicy.retentionDurationSeconds", 0)
+    assert list(findings(RULES, [anew], settings())) == [], "it is written anew all the time"
+
+
+def test_a_cluster_is_protected_outside_of_dev(declared: list[Resource]) -> None:
+    (one,) = [one for one in declared if one.type == CLUSTER]
+    for value in (False, GONE):
+        bare = changed(one, "deletionProtection", value)
+        assert list(findings(RULES, [bare], settings())) == []
+        assert [f.rule.id for f in findings(RULES, [bare], settings("prod"))] == ["K09"]
+
+
+@pytest.mark.parametrize(("member", "refused"), [
+    ("group:sre@example.com", False), (f"serviceAccount:{HOSTS}", True),
+    ("serviceAccount:tpu-apply@my-project.iam.gserviceaccount.com", False),
+    ("serviceAccount:not-tpu-apply@my-project.iam.gserviceaccount.com", True),
+])  # fmt: skip
+def test_people_may_administer_what_no_program_may_but_the_one_that_applies(
+    member: str, refused: bool
+) -> None:
+    one = Resource(MEMBER, "admins", {"role": "roles/tpu.admin", "member": member})
+    assert [found.rule.id for found in findings(RULES, [one], settings())] == ["I02"] * refused
+
+
+def test_a_binding_to_everybody_breaks_the_rule_about_everybody_too() -> None:
+    inputs = {"role": "roles/storage.objectViewer", "members": ["user:a@example.com", "allUsers"]}
+    one = Resource("gcp:storage/bucketIAMBinding:BucketIAMBinding", "b", inputs)
+    assert {found.rule.id for found in findings(RULES, [one], settings())} == {"B03", "I07"}
+
+
+@pytest.mark.parametrize(("allowed", "refused"), [
+    ({"protocol": "tcp", "ports": ["22"]}, True), ({"protocol": "tcp", "ports": ["80", "20-25"]}, True),
+    ({"protocol": "tcp", "ports": ["0-65535"]}, True), ({"protocol": "tcp"}, True),
+    ({"protocol": "all"}, True), ({"protocol": "6", "ports": ["22"]}, True),
+    ({"protocol": "tcp", "ports": ["80", "23-25"]}, False), ({"protocol": "udp", "ports": ["22"]}, False),
+    ({"protocol": "icmp"}, False),
+])  # fmt: skip
+def test_whatever_lets_ssh_in_comes_from_the_proxy_alone(allowed: dict[str, Any], refused: bool) -> None:
+    inputs = {"direction": "INGRESS", "targetServiceAccounts": [HOSTS], "sourceRanges": ["203.0.113.0/24"]}
+    one = Resource(FIREWALL, "way-in", {**inputs, "allows": [{"protocol": "icmp"}, allowed]})
+    assert [found.rule.id for found in findings(RULES, [one], settings())] == ["N05"] * refused
+
+
+def test_a_rule_of_unknown_direction_may_be_a_way_in() -> None:
+    inputs = {"targetTags": ["tpu"], "sourceRanges": ["0.0.0.0/0"], "allows": [{"protocol": "icmp"}]}
+    for more, broken in (({}, {"N04", "N06"}), ({"direction": "EGRESS"}, set())):
+        one = Resource(FIREWALL, "way-in", {**inputs, **more})
+        assert {found.rule.id for found in findings(RULES, [one], settings())} == broken
+
+
+BUDGET_KEYS = ("monitoring:billingAccount", "monitoring:budgetDollarsPerMonth")
+WITHOUT_BUDGET: dict[str, Any] = dict.fromkeys(BUDGET_KEYS)
+WITHOUT_MONITORING = dict.fromkeys(key for key in EVERYTHING if key.startswith("monitoring:"))
+
+
+@pytest.mark.parametrize(("environment", "gone", "refused"), [
+    ("prod", {}, False), ("dev", WITHOUT_BUDGET, False),
+    ("prod", WITHOUT_BUDGET, True), ("prod", WITHOUT_MONITORING, True),
+])  # fmt: skip
+def test_an_environment_outside_of_dev_has_a_budget(
+    environment: str, gone: dict[str, Any], refused: bool
+) -> None:
+    stack = Resource(STACK, f"tpu-{environment}", {})
+    found = [str(one.problem) for one in findings(RULES, [stack], settings(environment, **gone))]
+    assert len(found) == refused
+    assert all(
+        "monitoring:budgetDollarsPerMonth: nothing. Rule: PL22: outside of dev" in one for one in found
+    )
+
+
+def test_a_program_is_refused_for_its_stack_before_it_declares_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transforms: list[Any] = []
+    logged: list[str] = []
+    monkeypatch.setattr(pulumi.runtime, "register_resource_transform", transforms.append)
+    for log in ("error", "warn"):
+        monkeypatch.setattr(pulumi.log, log, logged.append)
+    without, today = {**WITHOUT_BUDGET}, date(2026, 11, 24)
+    with pytest.raises(pulumi.RunError, match="storage-prod breaks the policy: PL22"):
+        enforce(settings("prod", **without), "storage", today)
+    assert (len(logged), transforms) == (1, [])
+    without["policy:enforcement"] = "advisory"
+    enforce(settings("staging", **without), "storage", today)
+    assert (len(logged), len(transforms)) == (2, 1)
+    with pytest.raises(InfraError, match=r"policy:enforcement: found advisory in prod\. Rule: "):
+        enforce(settings("prod", **without), "storage", today)
+    assert (len(logged), len(transforms)) == (2, 1)
+    without["policy:enforcement"] = None
+    one = {"rule": "PL22", "resource": "*-prod", "reason": "one for all projects", "until": "2027-03-31"}
+    enforce(settings("prod", **without, **{"policy:exceptions": [one]}), "storage", today)
+    assert (len(logged), len(transforms)) == (2, 2)
+
+
+def test_every_rule_has_a_change_that_breaks_it() -> None:
+    tried = (
+        {row[0] for row in (*MUTANTS, *BATCHES)}
+        | {rule for rule, _ in OF_OTHER_TYPES}
+        | {"B04", "B06", "K09", "PL22"}
+    )
+    assert tried == {rule.id for rule in RULES}
+    assert len({rule.id for rule in RULES}) == len(RULES)
+
+
+def exceptions(**changes: Any) -> Settings:
+    one = {"rule": "N05", "resource": "tpu-*-ssh", "reason": "the office's own VPN", "until": "2027-03-31"}
+    return settings(**{"policy:exceptions": [{**one, **changes}]})
+
+
+def broken(declared: list[Resource]) -> Resource:
+    (one,) = [one for one in declared if (one.type, one.name) == (FIREWALL, "tpu-training-ssh")]
+    return changed(one, "sourceRanges", ["203.0.113.0/24"])
+
+
+def test_an_exception_allows_what_it_names_and_nothing_else(declared: list[Resource]) -> None:
+    one = broken(declared)
+    assert [f.exception is not None for f in findings(RULES, [one], exceptions())] == [True]
+    for resource in ("other", "tpu-training-s"):
+        assert [f.exception for f in findings(RULES, [one], exceptions(resource=resource))] == [None]
+    assert [f.exception for f in findings(RULES, [one], exceptions(rule="N04"))] == [None]
+
+
+WRONG: list[tuple[Mapping[str, str], str]] = [
+    ({"rule": "N99"}, 'rule: found "N99". Rule: the id of a rule'),
+    ({"until": "2026-11-23"}, "until: found 2026-11-23. Rule: an exception ends on its date"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG)
+def test_an_exception_past_its_date_or_for_no_rule_is_refused(
+    changes: Mapping[str, str], message: str
+) -> None:
+    (problem,) = wrong_settings(RULES, exceptions(**changes), date(2026, 11, 24))
+    assert message in str(problem)
+    with pytest.raises(InfraError, match="policy:exceptions"):
+        enforce(exceptions(**changes), "network", date(2026, 11, 24))
+    assert list(wrong_settings(RULES, exceptions(until="2026-11-24"), date(2026, 11, 24))) == []
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"reason": ""}, "a reason, in words"),
+    ({"until": "31.3.2027"}, "a date, year-month-day"),
+    ({"until": "2027-02-30"}, "a date, year-month-day"),
+    ({"until": "2027-03-31 00:00:00 +0000 UTC"}, "in quotes"),  # a date without quotes, as Pulumi has it
+    ({"rule": "x"}, "the id of a rule"),
+])  # fmt: skip
+def test_an_exception_says_why_and_until_when(changes: Mapping[str, str], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        exceptions(**changes)

@@ -1,0 +1,89 @@
+"""The rules in real previews and updates: `pulumi` alone, without options."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.infra.lab import SETTINGS, Lab
+
+BROKEN = '  network:sshSourceRanges: ["203.0.113.0/24"]\n'
+EXCEPTION = """\
+  policy:exceptions:
+    - {rule: N05, resource: "*-ssh", reason: the office's own VPN, until: "2999-12-31"}
+"""
+
+
+@pytest.fixture(name="lab")
+def _lab(tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path)
+    yield lab
+    lab.close()
+
+
+def policy(lab: Lab, *words: str, fine: bool = True) -> str:
+    """What `tpu policy` prints, in the lab's project."""
+    line = "import sys; from pathlib import Path; from cli.policy import main; "
+    line += (
+        "from infra.engine.pulumi import run; sys.exit(run(lambda: main(sys.argv[2:], Path(sys.argv[1]))))"
+    )
+    return lab.run(sys.executable, "-c", line, str(lab.root), *words, fine=fine)
+
+
+@pytest.mark.slow
+def test_a_broken_rule_ends_a_preview_and_an_update_and_is_found_in_stored_state(lab: Lab) -> None:
+    lab.settings.write_text(SETTINGS + BROKEN)
+    lab.infra("up", "dev", "storage", "--yes")
+    assert "nothing is up of network in dev, so nothing was checked" in policy(
+        lab, "dev", "network", fine=False
+    )
+    refused = lab.infra("up", "dev", "network", "--yes", fine=False)
+    assert "N05: SSH comes from Identity-Aware Proxy alone" in refused
+    assert "found sourceRanges: 203.0.113.0/24" in refused
+    assert "tpu-training-ssh breaks the policy: N05" in refused
+    assert "unhandled exception" not in refused
+    assert "Traceback" not in refused
+    assert "enforce.py" not in refused, "where the code refused it helps no one"
+    assert not [one for one in lab.living() if one.endswith("-ssh")], "nothing was created that breaks a rule"
+
+    lab.settings.write_text(SETTINGS + BROKEN + "  policy:enforcement: advisory\n")
+    advised = lab.infra("up", "dev", "network", "--yes")
+    assert "N05: SSH comes from Identity-Aware Proxy alone" in advised
+    stored = policy(lab, "dev")
+    assert "network: gcp:compute/firewall:Firewall tpu-training-ssh: found sourceRanges: 203" in stored
+    assert "1 findings" in stored
+
+    lab.settings.write_text(SETTINGS + BROKEN)
+    assert "N05" in policy(lab, "dev", "network", fine=False)
+    lab.settings.write_text(SETTINGS + BROKEN + EXCEPTION)
+    allowed = policy(lab, "dev", "network")
+    assert "tpu-training-ssh, N05: allowed until 2999-12-31: the office's own VPN" in allowed
+    assert "0 findings" in allowed
+    assert "N05" not in lab.infra("up", "dev", "network", "--yes")
+
+    lab.settings.write_text(SETTINGS + BROKEN + EXCEPTION.replace("2999", "2025"))
+    over = lab.infra("up", "dev", "network", "--yes", fine=False)
+    assert "policy:exceptions[0].until: found 2025-12-31. Rule: an exception ends on its date" in over
+
+
+@pytest.mark.slow
+def test_prod_without_a_budget_is_refused_before_anything_is_made_and_found_in_stored_state(lab: Lab) -> None:
+    prod = lab.root / "Pulumi.prod.yaml"
+    prod.write_text(SETTINGS)
+    refused = lab.infra("up", "prod", "storage", "--yes", fine=False)
+    assert "storage-prod breaks the policy: PL22" in refused
+    assert "Fix: monitoring:billingAccount and monitoring:budgetDollarsPerMonth" in refused
+    assert "Traceback" not in refused
+    assert not lab.living()
+
+    prod.write_text(f"{SETTINGS}  policy:enforcement: advisory\n")
+    refused = lab.infra("up", "prod", "storage", "--yes", fine=False)
+    assert "policy:enforcement: found advisory in prod. Rule: rules are mandatory in prod" in refused
+    prod.write_text(SETTINGS + EXCEPTION.replace("N05", "PL22").replace("*-ssh", "storage-prod"))
+    lab.infra("up", "prod", "storage", "--yes")
+    prod.write_text(SETTINGS)
+    stored = policy(lab, "prod", "storage", fine=False)
+    assert (
+        "storage: pulumi:pulumi:Stack storage-prod: found monitoring:budgetDollarsPerMonth: nothing" in stored
+    )

@@ -1,0 +1,168 @@
+"""A whole cloud in a network of its own, where processes reach it by Google's names and addresses.
+
+Its thread has a network and mounts of its own, which every process that it starts inherits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from rehearsal import authority
+from rehearsal.cloud.cloud import Cloud
+from rehearsal.cloud.config import NO_LAGS, CloudConfig
+from rehearsal.cloud.services.workflows.engine import Reply, Request
+from rehearsal.world import names
+from tests.limits import HANG_S
+from tests.rehearsal.cloud.tpu_lab import PretendedHosts
+
+PROJECT, OWNER, REGION = "boxed", "owner@example.com", "us-east5"
+P = f"projects/{PROJECT}"
+L = f"{P}/locations/{REGION}"
+APIS = (
+    *("artifactregistry", "cloudbuild", "cloudfunctions", "cloudscheduler", "compute", "dataproc"),
+    *("eventarc", "iam"),
+    *("logging", "pubsub", "run", "storage", "workflowexecutions", "workflows"),
+)
+_NEWNS, _NEWNET, _FS = 0x00020000, 0x40000000, 0x00000200
+_JSON = {"Content-Type": "application/json"}
+
+
+class Boxed:
+    """The cloud; `more` is of its configuration."""
+
+    def __init__(self, folder: Path, project: str = PROJECT, **more: Any) -> None:
+        self.project, self.folder = project, folder
+        self._more = {
+            "clock_rate": 20.0,
+            "enabled_apis": tuple(f"{api}.googleapis.com" for api in APIS),
+            **more,
+        }
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self.call(self._open())
+
+    def _run(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(_NEWNS | _NEWNET | _FS) != 0:
+            raise OSError(ctypes.get_errno(), "unshare")
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def call(self, work: Coroutine[Any, Any, Any], timeout_s: float = HANG_S) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+    async def _open(self) -> None:
+        (self.folder / "hosts").write_text(names.hosts_file())
+        tls = authority.issue(self.folder / "tls", names.CERTIFICATE_NAMES, [names.FRONT_DOOR])
+        for line in (
+            ["mount", "--make-rprivate", "/"],
+            ["mount", "-t", "tmpfs", "tmpfs", "/run"],
+            ["mount", "--bind", str(self.folder / "hosts"), "/etc/hosts"],
+            ["ip", "link", "set", "lo", "up"],
+            *(
+                ["ip", "address", "add", f"{one}/32", "dev", "lo"]
+                for one in (names.FRONT_DOOR, names.METADATA)
+            ),
+        ):
+            subprocess.run(line, check=True, capture_output=True)
+        self.tls = tls
+        variables = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(__file__).parents[4]),
+            **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(tls.bundle)),
+        }
+        config = CloudConfig(
+            self.project, self.folder / "cloud", self.folder / "control", OWNER, "1//refresh",
+            certificate=tls.certificate, key=tls.key, ca_certificate=tls.ca, builder=variables,
+            **{**NO_LAGS, **self._more},
+        )  # fmt: skip
+        self.cloud = Cloud(config, PretendedHosts())
+        await self.cloud.start()
+
+    def send(self, method: str, url: str, body: Any = None, account: str = OWNER) -> Reply:
+        """One request to `HOST/PATH`; a body that isn't bytes is sent as JSON."""
+        caller = self.cloud.world.caller
+        assert caller is not None
+        kind = {} if body is None or isinstance(body, bytes) else _JSON
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        request = Request(method, f"https://{url}", kind, data, "OAuth2", "", 60)
+        reply: Reply = self.call(caller.send(request, account))
+        return reply
+
+    def ask(self, method: str, url: str, body: Any = None) -> Any:
+        """The answer's JSON, which must be fine."""
+        reply = self.send(method, url, body)
+        assert reply.status < 300, reply.body
+        return json.loads(reply.body or b"{}")
+
+    def bucket(self, name: str) -> None:
+        body = {"name": name, "location": REGION}
+        self.ask("POST", f"storage.googleapis.com/storage/v1/b?project={self.project}", body)
+
+    def upload(self, name: str, content: bytes, bucket: str = "raw") -> None:
+        self.ask(
+            "POST",
+            f"storage.googleapis.com/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}",
+            content,
+        )
+
+    def read(self, name: str, bucket: str = "raw") -> bytes:
+        reply = self.send("GET", f"storage.googleapis.com/storage/v1/b/{bucket}/o/{name}?alt=media")
+        assert reply.status == 200, reply.body
+        return reply.body
+
+    def account(self, name: str, *roles: str) -> str:
+        """A service account with these roles on the project; its address."""
+        self.ask("POST", f"iam.googleapis.com/v1/{P}/serviceAccounts", {"accountId": name})
+        email = f"{name}@{PROJECT}.iam.gserviceaccount.com"
+        for role in roles:
+            self.grant(P, role, f"serviceAccount:{email}")
+        return email
+
+    def grant(self, resource: str, role: str, member: str) -> None:
+        async def run() -> None:
+            policy = self.cloud.iam.policy(resource)
+            bindings = [*policy["bindings"], {"role": role, "members": [member]}]
+            self.cloud.iam.set_policy(resource, {**policy, "bindings": bindings})
+
+        self.call(run())
+
+    def done(self, host: str, operation: Any, timeout_s: float = HANG_S) -> Any:
+        """An operation, once it is done."""
+        end = time.monotonic() + timeout_s
+        while not operation.get("done"):
+            assert time.monotonic() < end, operation
+            time.sleep(0.05)
+            operation = self.ask("GET", f"{host}/{operation['name']}")
+        return operation
+
+    def compute(self, path: str, body: Any) -> None:
+        started = self.ask("POST", f"compute.googleapis.com/compute/v1/{P}/{path}", body)
+        link = started["selfLink"].removeprefix("https://www.googleapis.com/")
+        assert "error" not in self.ask("POST", f"compute.googleapis.com/{link}/wait")
+
+    def logged(self, matching: str) -> list[Any]:
+        """Entries of Cloud Logging, oldest first."""
+        body = {"resourceNames": [P], "filter": matching, "orderBy": "timestamp asc", "pageSize": 1000}
+        entries: list[Any] = self.ask("POST", "logging.googleapis.com/v2/entries:list", body).get(
+            "entries", []
+        )
+        return entries
+
+    def close(self) -> None:
+        self.call(self.cloud.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(HANG_S)
+        self._loop.close()
+        assert self.cloud.world.mistakes == []

@@ -1,0 +1,263 @@
+"""Guest attributes: written through a machine's own metadata server alone, read through the TPU API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from google.oauth2.credentials import Credentials
+from googleapiclient.discovery import build
+from tpu_lab import OWNER, PROJECT, ZONE, Lab, P, node_body, open_lab
+from yarl import URL
+
+from rehearsal.cloud.core.errors import ApiError
+from rehearsal.cloud.machines.guestattributes import GuestAttributes
+from rehearsal.cloud.machines.metadata import Guest, MetadataServer
+
+FLAVOR = {"Metadata-Flavor": "Google"}
+V1 = "/computeMetadata/v1/instance/guest-attributes/"
+ENABLED = {"enable-guest-attributes": "TRUE"}
+MINE = {"namespace": "tpu", "key": "job", "value": '{"state": "running"}'}
+
+
+@dataclass
+class Machine:
+    """Requests to the metadata server that come from `address`."""
+
+    lab: Lab
+    client: TestClient[web.Request, web.Application]
+    address: str
+
+    async def ask(self, method: str, path: str, data: str | None = None, **headers: str) -> tuple[int, str]:
+        sent = FLAVOR | headers
+        async with self.client.request(method, V1 + path, data=data, headers=sent) as response:
+            return response.status, await response.text()
+
+    def let_a_minute_pass(self) -> None:
+        """No query counts against a later one."""
+        guest = self.guest(self.address)
+        assert guest
+        assert guest.guest_attributes
+        guest.guest_attributes._queries.clear()
+
+    def guest(self, address: str) -> Guest | None:
+        return self.lab.tpu.guest(self.address)
+
+    async def changed(self) -> None:
+        await self.lab.tpu.changed()
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    """Worker 2 of tpu-dev, beside whose four hosts there is the host of `other`."""
+    async with open_lab(tmp_path) as lab:
+        await lab.ready(metadata=ENABLED)
+        await lab.ready("other", acceleratorType="v6e-1", metadata=ENABLED)
+        machine = Machine(lab, None, "10.128.0.4")  # type: ignore[arg-type]  # the server asks it who asks
+        async with TestClient(
+            TestServer(MetadataServer(lab.world, machine, lab.iam, lab.doorway).app())
+        ) as client:
+            machine.client = client
+            yield machine
+
+
+async def entries(lab: Lab, node: str = "tpu-dev", **body: Any) -> list[list[dict[str, str]]]:
+    """What the API lists, a list a worker, without what Google's agent says."""
+    status, answer = await lab.api("POST", f"nodes/{node}:getGuestAttributes", body, version="v2")
+    assert status == 200, answer
+    return [
+        [item for item in one["queryValue"].get("items", ()) if item["namespace"] != "deviceInfo"]
+        for one in answer["guestAttributes"]
+    ]
+
+
+async def test_what_a_host_writes_is_told_of_its_own_node_and_worker(machine: Machine) -> None:
+    assert (await machine.ask("PUT", "tpu/job", MINE["value"]))[0] == 200
+    assert await entries(machine.lab) == [[], [], [MINE], []]
+    assert await entries(machine.lab, "other") == [[]]
+    assert await entries(machine.lab, workerIds=["2"], queryPath="tpu/job") == [[MINE]]
+    assert await entries(machine.lab, workerIds=["2", "0"], queryPath="/") == [[MINE], []]
+
+
+async def test_no_host_writes_for_another(machine: Machine) -> None:
+    """Whatever it claims to be: the address that a request comes from says whose it is."""
+    forged = {"X-Forwarded-For": "10.128.0.6"}
+    assert (await machine.ask("PUT", "tpu/job", "x", **forged))[0] == 403
+    assert (await machine.ask("PUT", "tpu/job?worker=0&node=other", "x", Host="other"))[0] == 200
+    assert (await machine.ask("PUT", "../../other/tpu/job", "x"))[0] in (404, 405)
+    assert await entries(machine.lab, "other") == [[]]
+    assert [len(some) for some in await entries(machine.lab)] == [0, 0, 1, 0]
+    machine.address = "10.128.0.20"  # of no node
+    assert (await machine.ask("PUT", "tpu/job", "x"))[0] == 404
+
+
+async def test_a_host_reads_its_own_and_deletes(machine: Machine) -> None:
+    await machine.ask("PUT", "tpu/job", "one")
+    await machine.ask("PUT", "tpu/boot", "two")
+    assert await machine.ask("GET", "tpu/job") == (200, "one")
+    machine.let_a_minute_pass()
+    assert await machine.ask("GET", "tpu/") == (200, "boot\njob\n")
+    assert json.loads((await machine.ask("GET", "tpu/?recursive=true"))[1]) == {"boot": "two", "job": "one"}
+    assert (await machine.ask("DELETE", "tpu/job"))[0] == 200
+    machine.let_a_minute_pass()
+    assert (await machine.ask("DELETE", "tpu/job"))[0] == 404
+    assert (await machine.ask("GET", "tpu/job"))[0] == 404
+    machine.address = "10.128.0.5"
+    assert (await machine.ask("GET", "tpu/boot"))[0] == 404
+
+
+async def test_the_header_is_required_and_names_are_of_two_parts(machine: Machine) -> None:
+    async with machine.client.put(V1 + "tpu/job", data="x") as response:
+        assert response.status == 403
+    for path in ("tpu", "tpu/a/b", ""):
+        assert (await machine.ask("PUT", path, "x"))[0] == 404
+    assert (await machine.ask("PUT", "tpu/j%20b", "x"))[0] == 400
+    assert (await machine.ask("POST", "tpu/job", "x"))[0] == 405
+    async with machine.client.put("/computeMetadata/v1/instance/attributes/a", headers=FLAVOR) as response:
+        assert response.status == 405, "what others set is not for the machine to write"
+
+
+async def test_a_value_has_at_most_256_kib(machine: Machine) -> None:
+    assert (await machine.ask("PUT", "tpu/job", "x" * (256 << 10)))[0] == 200
+    assert (await machine.ask("PUT", "tpu/boot", "x" * ((256 << 10) + 1)))[0] == 400
+    assert len((await entries(machine.lab, workerIds=["2"]))[0]) == 1
+
+
+def test_too_many_queries_lose_what_is_being_written() -> None:
+    now_s = [100.0]
+    own = GuestAttributes("m", lambda: now_s[0])
+    for n in range(3):
+        own.write("tpu", "job", str(n))
+    assert own.entry("tpu/job")["queryValue"]["items"][0]["value"] == "2"
+    own.write("tpu", "job", "the fourth in a second")
+    with pytest.raises(ApiError, match="The resource 'tpu/job' of type 'Guest Attribute' was not found"):
+        own.entry("tpu/job")
+    for n in range(6):
+        now_s[0] += 2
+        own.write("tpu", "job", str(n))
+    assert own.read(["tpu", "job"]) == "5"  # the eleventh within a minute
+    now_s[0] += 2
+    own.write("tpu", "job", "the twelfth")
+    assert own.entry("")["queryValue"] == {}
+    now_s[0] += 60
+    own.write("tpu", "job", "a minute later")
+    assert own.read(["tpu", "job"]) == "a minute later"
+
+
+async def test_they_are_disabled_unless_the_nodes_metadata_says_so(machine: Machine) -> None:
+    await machine.ask("PUT", "tpu/job", "x")
+    body = node_body(metadata={"enable-guest-attributes": "FALSE"})
+    lab = machine.lab
+    await lab.finish(await lab.api("PATCH", "nodes/tpu-dev?updateMask=metadata", body))
+    disabled = "Guest attributes endpoint access is disabled."
+    assert await machine.ask("PUT", "tpu/job", "x") == (403, disabled)
+    assert await machine.ask("GET", "tpu/job") == (403, disabled)
+    status, answer = await lab.api("POST", "nodes/tpu-dev:getGuestAttributes", {})
+    assert (status, answer["error"]["message"]) == (400, disabled)
+
+
+async def test_a_new_node_of_the_same_name_has_said_nothing(machine: Machine) -> None:
+    await machine.ask("PUT", "tpu/boot", "x")
+    lab = machine.lab
+    await lab.finish(await lab.api("DELETE", "nodes/tpu-dev"))
+    assert (await lab.api("POST", "nodes/tpu-dev:getGuestAttributes", {}))[0] == 404
+    await lab.ready(metadata=ENABLED)
+    assert await entries(lab) == [[], [], [], []]
+
+
+async def test_googles_agent_names_each_machine(machine: Machine) -> None:
+    status, answer = await machine.lab.api(
+        "POST", "nodes/tpu-dev:getGuestAttributes", {"queryPath": "deviceInfo/hostname"}
+    )
+    assert status == 200
+    names = [one["queryValue"]["items"][0]["value"] for one in answer["guestAttributes"]]
+    assert [name.rpartition("-")[2] for name in names] == ["0", "1", "2", "3"]
+    assert len(set(names)) == 4
+
+
+async def test_what_is_not_there_is_404_in_googles_words(machine: Machine) -> None:
+    status, answer = await machine.lab.api("POST", "nodes/nobody:getGuestAttributes", {})
+    assert (status, answer["error"]["status"]) == (404, "NOT_FOUND")
+    await machine.ask("PUT", "tpu/job", "x")
+    status, answer = await machine.lab.api("POST", "nodes/tpu-dev:getGuestAttributes", {"queryPath": "tpu/"})
+    assert status == 404, "three of four workers have said nothing"
+    assert answer["error"]["message"] == "The resource 'tpu/' of type 'Guest Attribute' was not found."
+    for worker in ("4", "-1", "a"):
+        status, answer = await machine.lab.api(
+            "POST", "nodes/tpu-dev:getGuestAttributes", {"workerIds": [worker]}
+        )
+        assert (status, f'"{worker}"' in answer["error"]["message"]) == (400, True)
+
+
+async def test_who_may_not_see_a_node_may_not_see_what_it_says(machine: Machine) -> None:
+    lab = machine.lab
+    status, answer = await lab.api(
+        "POST", "nodes/tpu-dev:getGuestAttributes", {}, principal="stranger@example.com"
+    )
+    assert (status, "tpu.nodes.get" in json.dumps(answer)) == (403, True)
+
+
+# Google's own clients, which call the API by a URL that holds its host name here
+
+
+@pytest.fixture
+async def endpoint(machine: Machine) -> AsyncIterator[str]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        host, _, rest = request.raw_path.removeprefix("/").partition("/")
+        return await machine.lab.door.handle(
+            request.clone(rel_url=URL(f"/{rest}", encoded=True), headers={**request.headers, "Host": host})
+        )
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    async with TestServer(app) as server:
+        yield f"http://127.0.0.1:{server.port}/tpu.googleapis.com/"
+
+
+async def test_googles_python_client_reads_them(machine: Machine, endpoint: str) -> None:
+    await machine.ask("PUT", "tpu/job", MINE["value"])
+    token = Credentials(machine.lab.iam.mint(OWNER).value)  # type: ignore[no-untyped-call]
+
+    def ask() -> Any:
+        client = build("tpu", "v2", credentials=token, client_options={"api_endpoint": endpoint})
+        nodes = client.projects().locations().nodes()
+        name = f"{P}/locations/{ZONE}/nodes/tpu-dev"
+        return nodes.getGuestAttributes(name=name, body={"workerIds": ["2"]}).execute()
+
+    (one,) = (await asyncio.to_thread(ask))["guestAttributes"]
+    assert MINE in one["queryValue"]["items"]
+
+
+@pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is in no package registry")
+async def test_gcloud_reads_them(machine: Machine, endpoint: str, tmp_path: Path) -> None:
+    await machine.ask("PUT", "tpu/job", MINE["value"])
+    (tmp_path / "token").write_text(machine.lab.iam.mint(OWNER).value)
+    environment = {
+        **os.environ,
+        "CLOUDSDK_CONFIG": str(tmp_path),
+        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(tmp_path / "token"),
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": endpoint,
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+    }
+    words = ["compute", "tpus", "tpu-vm", "get-guest-attributes", "tpu-dev", f"--zone={ZONE}"]
+    words += [f"--project={PROJECT}", "--format=csv[no-heading](namespace,key,worker_id,value)"]
+    gcloud = await asyncio.create_subprocess_exec(
+        "gcloud", *words, stdout=-1, stderr=-1, stdin=asyncio.subprocess.DEVNULL, env=environment
+    )
+    out, output = await gcloud.communicate()
+    assert gcloud.returncode == 0, output.decode()
+    lines = out.decode().splitlines()
+    assert [line.rpartition(",")[0] for line in lines if line.startswith("deviceInfo")] == [
+        f"deviceInfo,hostname,{worker}" for worker in range(4)
+    ]
+    assert [line for line in lines if line.startswith("tpu")] == ['tpu,job,2,"{""state"": ""running""}"']

@@ -1,0 +1,97 @@
+"""What Google has accepted holds later: whoever doesn't wait is refused. Here real time stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cloud_front import NUMBER, OWNER, PROJECT, CloudFront
+
+from rehearsal.cloud.core.world import Lags
+
+ALICE = "alice@example.com"
+PROJECTS = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+ACCOUNTS = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
+SERVICES = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services"
+ZONES = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/zones"
+
+
+@pytest.fixture
+def still() -> Iterator[CloudFront]:
+    front = CloudFront(enabled=("iam.googleapis.com",), lags=Lags(grant_s=3, account_s=2, api_s=4))
+    yield front
+    front.close()
+
+
+def test_a_grant_holds_when_it_has_spread(still: CloudFront) -> None:
+    policy = still.request("POST", f"{PROJECTS}:getIamPolicy", {}).json
+    policy["bindings"].append({"role": "roles/iam.serviceAccountAdmin", "members": [f"user:{ALICE}"]})
+    assert still.request("POST", f"{PROJECTS}:setIamPolicy", {"policy": policy}).status == 200
+    assert still.request("POST", f"{PROJECTS}:getIamPolicy", {}).json["bindings"] == policy["bindings"]
+    assert still.request("GET", ACCOUNTS, token=still.token(ALICE)).status == 403
+    still.real_s += 3
+    assert still.request("GET", ACCOUNTS, token=still.token(ALICE)).status == 200
+
+
+def test_a_custom_roles_change_holds_when_it_has_spread(still: CloudFront) -> None:
+    role = f"projects/{PROJECT}/roles/lister"
+    for permissions in (["iam.serviceAccounts.list"], ["iam.serviceAccounts.get"]):
+        still.iam.define_role(role, permissions)
+        still.iam.create(f"projects/{PROJECT}", [{"role": role, "members": [f"user:{ALICE}"]}])
+        assert still.request("GET", ACCOUNTS, token=still.token(ALICE)).status == 200
+    still.real_s += 3
+    assert still.request("GET", ACCOUNTS, token=still.token(ALICE)).status == 403
+
+
+def test_a_new_account_shows_when_it_has_spread(still: CloudFront) -> None:
+    made = still.request("POST", ACCOUNTS, {"accountId": "tpu-hosts"})
+    assert made.status == 200
+    email, url = made.json["email"], f"{ACCOUNTS}/{made.json['email']}"
+
+    def outcomes() -> list[int]:
+        binding = {"role": "roles/logging.logWriter", "members": [f"serviceAccount:{email}"]}
+        owner = {"role": "roles/owner", "members": [f"user:{OWNER}"]}
+        return [
+            still.request("GET", url).status,
+            still.request("POST", f"{url}:getIamPolicy").status,
+            still.request(
+                "POST", f"{PROJECTS}:setIamPolicy", {"policy": {"bindings": [owner, binding]}}
+            ).status,
+        ]
+
+    assert outcomes() == [404, 404, 400]
+    assert still.request("POST", ACCOUNTS, {"accountId": "tpu-hosts"}).status == 409
+    still.real_s += 1.9
+    assert outcomes() == [404, 404, 400]
+    still.real_s += 0.2
+    assert outcomes() == [200, 200, 200]
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_an_api_answers_when_its_operation_has_ended_and_that_has_spread(
+    still: CloudFront, batch: bool
+) -> None:
+    ids = ["compute.googleapis.com", "tpu.googleapis.com"]
+    with still.stopped_clock():
+        if batch:
+            started = still.request("POST", f"{SERVICES}:batchEnable", {"serviceIds": ids}).json
+        else:
+            started = still.request("POST", f"{SERVICES}/{ids[0]}:enable", {}).json
+        still.real_s += 60  # of the operation itself, which takes virtual time
+        assert not still.request("GET", f"serviceusage.googleapis.com/v1/{started['name']}").json["done"]
+        assert still.request("GET", f"{SERVICES}/{ids[0]}").json["state"] == "DISABLED"
+        assert still.request("GET", ZONES).status == 403
+    still.until_done("serviceusage.googleapis.com/v1", started["name"])
+    assert still.request("GET", f"{SERVICES}/{ids[0]}").json["state"] == "ENABLED"
+    refused = still.request("GET", ZONES)
+    assert (refused.status, f"in project {NUMBER} before or it is disabled" in refused.error) == (403, True)
+    still.real_s += 3.9
+    assert still.request("GET", ZONES).status == 403
+    still.real_s += 0.2
+    assert still.request("GET", ZONES).status == 200
+
+
+def test_one_service_is_not_a_batch(still: CloudFront) -> None:
+    assert (
+        still.request("POST", f"{SERVICES}:batchEnable", {"serviceIds": ["run.googleapis.com"]}).status == 400
+    )

@@ -1,0 +1,183 @@
+"""The rules that the API server has for JobSets with chips, on manifests as users write them."""
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.layers.queue import admission, namespace
+from infra.layers.queue.jobs.jobset import Job, jobset
+from infra.layers.queue.kueue import Team, objects
+from infra.layers.queue.namespace import Volumes
+from rehearsal.kubernetes.errors import ApiError
+from tests.docs.test_queue import examples
+from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, Lab, output
+
+TEAM, OTHERS = Team("vision", "vision"), Team("speech", "speech")
+CLUSTER = "projects/my-project/locations/us-east5/clusters/tpu"
+IMAGE = f"us-docker.pkg.dev/p/i/image@sha256:{'0' * 64}"
+POOLS = [
+    output("admission-0"),
+    output("big-0", topology="16x16", chips=256, hosts=64),
+    output("extract-0", topology="2x4", chips=8, hosts=1),  # docs/queue.md extracts there
+]
+POLICY = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
+QUEUE = "kueue.x-k8s.io/queue-name"
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture(scope="module", name="cluster")
+def _cluster(lab: Lab) -> Iterator[Lab]:
+    """For the module alone: other modules' jobs run images of no registry."""
+    rules = list(admission.objects(POOLS, [TEAM, OTHERS], CLUSTER))
+
+    def make() -> None:
+        lab.api.apply_all(list(objects([output("admission-0")])), "tests")
+        for team in (TEAM, OTHERS):
+            lab.api.apply_all(list(namespace.objects(team, [], "trainer", None, Volumes("bucket"))), "tests")
+        lab.api.apply_all(rules, "tests")
+        # Policies are in force some moments after they are created.
+        lab.until(lambda: refusal(lab, manifest(image="debian")), "the policy")
+
+    INSIDE.submit(make).result()
+    yield lab
+
+    def end() -> None:
+        for one in rules:
+            lab.api.delete(lab.api.path(one))
+        lab.until(lambda: not refusal(lab, manifest(image="debian")), "the policy's end")
+
+    INSIDE.submit(end).result()
+
+
+def manifest(change: Change = lambda one: None, **more: Any) -> dict[str, Any]:
+    job = {"topology": "4x4", "hosts": HOSTS, "chips_per_host": 4, "image": IMAGE, "cluster": CLUSTER, **more}
+    one = copy.deepcopy(jobset(Job("raw", TEAM, command=["workload"], **job)))
+    change(one)
+    return one
+
+
+def refusal(lab: Lab, one: dict[str, Any]) -> str:
+    """What the API server has against a JobSet, applied as kubectl does; nothing if it takes it."""
+    try:
+        lab.api.apply(one, "tests", dry=True)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def pod(one: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = one["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return found
+
+
+def only_at_the_start(one: dict[str, Any]) -> None:
+    worker = pod(one)["containers"][0]
+    chips = worker.pop("resources")
+    pod(one)["initContainers"] = [{"name": "first", "image": IMAGE, "resources": chips}]
+
+
+def test_what_this_project_writes_is_taken(cluster: Lab) -> None:
+    for one in (
+        manifest(),
+        manifest(slices=2),
+        manifest(topology="16x16", hosts=64),
+        manifest(cluster=""),
+    ):
+        assert refusal(cluster, one) == ""
+
+
+def test_the_examples_of_the_page_are_taken(
+    cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = examples(tmp_path, monkeypatch)
+    assert len(found) == 4
+    for one in found.values():
+        assert refusal(cluster, one) == ""
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("a topology that no pool has", manifest(topology="8x8", hosts=16),
+     "slice has the topology 8x8, and the pools have 2x4, 4x4, 16x16; fix: "
+     "cloud.google.com/gke-tpu-topology: 4x4, or such a pool in gke:tpuPools"),
+    ("another, nearer to the other pool", manifest(topology="8x16", hosts=32), "gke-tpu-topology: 4x4, or"),
+    ("a topology that isn't v6e's", manifest(topology="2x2x1"),
+     "the topology 2x2x1, and the pools have 2x4, 4x4, 16x16; fix: cloud.google.com/gke-tpu-topology: 2x4"),
+    ("no topology", manifest(lambda one: pod(one).pop("nodeSelector")), "slice has the topology none"),
+    ("more hosts than a slice has", manifest(hosts=8),
+     "slice has 8x4 chips (parallelism x google.com/tpu of a pod), and a slice of 4x4 is 4x4; fix: one pod "
+     "on each host, with all of its chips"),
+    ("fewer hosts", manifest(hosts=2), "slice has 2x4 chips"),
+    ("a part of the chips", manifest(chips_per_host=1), "slice has 4x1 chips"),
+    ("an image without a digest", manifest(image="us-docker.pkg.dev/p/i/image:latest"),
+     "slice has an image without a digest, which may be another one tomorrow; fix: IMAGE@sha256:..., by "
+     "crane digest"),
+    ("an initial container without one",
+     manifest(lambda one: pod(one).update(initContainers=[{"name": "i", "image": "debian"}])),
+     "slice has an image without a digest"),
+    ("chips for an initial container alone", manifest(only_at_the_start, hosts=8), "slice has 8x4 chips"),
+    ("another queue", manifest(lambda one: one["metadata"]["labels"].update({QUEUE: "fast"})),
+     "the label kueue.x-k8s.io/queue-name is fast, and jobs wait in queues alone; fix: write "
+     "kueue.x-k8s.io/queue-name: default"),
+    ("a namespace without a queue", manifest(lambda one: one["metadata"].update(namespace="default")),
+     "the namespace default is no team's and has no queue; fix: write the namespace of a team (speech, "
+     "vision), or add a team to queue:teams"),
+    ("a manifest for another cluster", manifest(cluster=CLUSTER.replace("my-project", "prod")),
+     "the manifest was written for projects/prod/locations/us-east5/clusters/tpu, and this is "
+     f"{CLUSTER}; fix: kubectl config use-context, or tpu job submit --out anew"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "message"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_what_cannot_run_is_refused_with_the_rule_and_the_way_out(
+    one: dict[str, Any], message: str, cluster: Lab
+) -> None:
+    found = refusal(cluster, one)
+    assert message in found
+    assert "ValidatingAdmissionPolicy 'tpu-jobs'" in found
+
+
+def test_where_all_pools_are_gone_a_pool_is_the_way_out(cluster: Lab) -> None:
+    """As `count: 0` leaves the cluster."""
+    cluster.api.apply_all(list(admission.objects([], [TEAM, OTHERS], CLUSTER)), "tests")
+    message = (
+        "slice has the topology 4x4, and the cluster has no pools with TPUs; fix: such a pool in gke:tpuPools"
+    )
+    try:
+        cluster.until(lambda: message in refusal(cluster, manifest()), "the policy without pools")
+    finally:
+        cluster.api.apply_all(list(admission.objects(POOLS, [TEAM, OTHERS], CLUSTER)), "tests")
+        cluster.until(lambda: not refusal(cluster, manifest()), "the policy as it was")
+
+
+def test_without_a_label_kueue_puts_a_job_into_the_teams_queue(cluster: Lab) -> None:
+    one = manifest(lambda one: one["metadata"].pop("labels"))
+    made = cluster.api.apply(one, "tests", dry=True)
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "default"
+
+
+def test_all_that_is_wrong_is_named_at_once(cluster: Lab) -> None:
+    found = refusal(cluster, manifest(topology="8x8", image="debian", cluster="projects/p"))
+    for part in ("has the topology 8x8", "without a digest", "was written for projects/p"):
+        assert part in found
+
+
+def test_what_asks_for_no_chips_is_left_alone(cluster: Lab) -> None:
+    def without(one: dict[str, Any]) -> None:
+        del pod(one)["containers"][0]["resources"]
+        one["metadata"]["namespace"] = "default"
+
+    assert refusal(cluster, manifest(without, image="debian")) == ""
+
+
+def test_the_api_server_finds_no_error_in_the_rules(cluster: Lab) -> None:
+    def status() -> Any:
+        found = cluster.api.get(
+            "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", admission.NAME
+        )
+        assert found is not None
+        return found.get("status", {}).get("typeChecking")
+
+    assert cluster.until(lambda: status() is not None and [status()], "the rules' types") == [{}]
