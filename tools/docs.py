@@ -25,7 +25,7 @@ from infra.engine.layers import layers  # noqa: E402
 from infra.layers.monitoring.alerts import ALERTS  # noqa: E402
 from infra.layers.monitoring.metrics import METRICS  # noqa: E402
 from infra.policy import RULES  # noqa: E402
-from tools import gke_inputs, pipeline_grants, role_tables, update_kills  # noqa: E402
+from tools import gke_inputs, pipeline_grants, role_tables, rooms, update_kills  # noqa: E402
 from tools import provider_docs as document  # noqa: E402
 from tools.blocks import filled  # noqa: E402
 from tools.settings_tables import tables  # noqa: E402
@@ -178,7 +178,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     DOCS / "guides" / "infrastructure.md": {"prices": prices},
     DOCS / "prices.md": {"book": price_book},
     DOCS / "extraction.md": {"points": points},
-    DOCS / "architecture.md": {"outputs": outputs},
+    DOCS / "architecture.md": {"outputs": outputs, "packages": rooms.table, "picture": rooms.picture},
     DOCS / "settings.md": {"tables": tables, "roles": role_tables.tables, "kills": update_kills.table},
     DOCS / "policy.md": {"rules": policy_rules},
     DOCS / "pipeline.md": {"grants": pipeline_grants.table},
