@@ -81,7 +81,7 @@ def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str,
         )
         return stored["final_norm"].sum()
 
-    plain = jax.jit(bare).lower(params, tokens, segments).compile(forward.compiler_options)
+    plain = jax.jit(bare).lower(params, tokens, segments).compile()
     passes: dict[str, Callable[[], Any]] = {
         "bare": lambda: jax.block_until_ready(plain(params, tokens, segments)),
         "capturing": lambda: jax.block_until_ready(capturing(params, tokens, segments).values),

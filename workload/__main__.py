@@ -8,7 +8,6 @@ Imports wait until a command needs them: JAX takes seconds, and the host's comma
 """
 
 import argparse
-import functools
 import importlib.util
 import json
 import os
@@ -228,15 +227,15 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    from workload.data.prepare import prepare, say_on_terminal
+    from workload.data.prepare import prepare, print_progress
     from workload.data.sources import REJECTED
     from workload.data.tokenizers import open_tokenizer
 
     tokenizer = open_tokenizer(options.tokenizer, options.end)
     following = command("train", "tiny.toml", "--dir", "/tmp/training")
-    summary = prepare(options.source, options.out, tokenizer, options.field, say=say_on_terminal)
+    summary = prepare(options.source, options.out, tokenizer, options.field, progress=print_progress)
     if summary.rejected:
-        print(f"rejected: {summary.told()}; {options.out / REJECTED} names each")
+        print(f"rejected: {summary.reasons()}; {options.out / REJECTED} names each")
     for sample in summary.passed_over:
         print(f"  {sample.where}: {sample.problem}")
     print(
@@ -316,9 +315,11 @@ def _goodput(options: argparse.Namespace) -> int:
 
 
 def _standby(_: argparse.Namespace) -> int:
+    from workload.host import journal
     from workload.host.standby import Standby
 
-    host = Standby.of_host(os.environ, functools.partial(print, flush=True))
+    journal.configure()
+    host = Standby.of_host(os.environ)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: host.stop())
     return host.serve()

@@ -85,7 +85,7 @@ def test_the_commands_show_count_and_verify(run: Path, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["mlp_out.1"]["tokens"] == sum(40 + n % 80 for n in range(60))
     assert main(["activations", "verify", str(run)]) == 1
     output = capsys.readouterr().out
-    assert "of 8 streams, nothing of 0, 1, 2, 4, 5, 6, 7 is there yet" in output
+    assert "of 8 streams, 0, 1, 2, 4, 5, 6, 7 have no shard yet" in output
     assert "60 documents, 1 problems" in output
 
 
@@ -106,7 +106,7 @@ def test_verify_names_what_is_damaged_missing_or_there_twice(
     assert f"{first}: " in output
     assert "isn't what was written" in output
     assert "tpu_3: shards 2 of " in output
-    assert f"is in {third} too" in output
+    assert f"is also in {third}" in output
     assert "config.json: is missing or damaged" in output
     with pytest.raises(DataError, match="no shard is committed here"):
         Activations(str(tmp_path / "nowhere"))
@@ -159,8 +159,8 @@ def test_verify_tells_another_runs_shards_and_another_streams(
     mixed.write(theirs, FolderStore(tmp_path / "other").read(theirs))
     assert main(["activations", "verify", str(tmp_path / "mixed")]) == 1
     output = capsys.readouterr().out
-    assert f"{theirs}: is of another run than config.json" in output
-    assert f"{theirs}: is of another stream than shard 1" in output
+    assert f"{theirs}: belongs to another run than config.json" in output
+    assert f"{theirs}: belongs to another stream than shard 1" in output
 
 
 def test_batches_hold_every_token_once_in_an_order_of_the_seed(run: Path) -> None:
@@ -218,8 +218,8 @@ def test_shards_that_are_cut_short_hide_no_other(
         first, fix, streams_left, last = capsys.readouterr().out.splitlines()
         assert first.startswith(f"{store.url}/{shard.name(3, 2)}: ")
         assert output in first
-        assert fix == "    fix: remove it, and start the extraction again: it makes what isn't there"
-        assert streams_left.startswith("of 8 streams, nothing of 0, 1, 2, 4, ")
+        assert fix == "    fix: remove it, and start the extraction again: it makes missing shards"
+        assert streams_left.startswith("of 8 streams, 0, 1, 2, 4, ")
         assert last.endswith(" 2 problems")
 
 
@@ -250,7 +250,7 @@ def test_a_stream_of_which_all_is_damaged_is_not_said_to_be_missing(
     store.write(shard.name(3, 1), b"")
     assert main(["activations", "verify", store.url]) == 1
     output = capsys.readouterr().out
-    assert "of 8 streams, nothing of 0, 1, 2, 4, 5, 6, 7 is there yet" in output
+    assert "of 8 streams, 0, 1, 2, 4, 5, 6, 7 have no shard yet" in output
     assert output.endswith(" 2 problems\n")
 
 
@@ -266,5 +266,5 @@ def test_what_is_no_number_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["activations", "verify", str(tmp_path / "run")]) == 1
     output = capsys.readouterr().out
     assert "resid_post.2 holds" in output
-    assert "values that are no numbers" in output
+    assert "non-finite values" in output
     assert "resid_post.1 holds" not in output

@@ -16,7 +16,7 @@ from tests.workload.chatting import tokenizer
 from workload.__main__ import main
 from workload.data import stream as streams
 from workload.data.arc import Tasks
-from workload.data.augment import Augmentation, Grid, drawn
+from workload.data.augment import Augmentation, Grid, draw
 from workload.data.chat import Template
 
 TASK = {
@@ -65,7 +65,7 @@ def grids(draw: st.DrawFn) -> Grid:
 
 
 def looks() -> st.SearchStrategy[Augmentation]:
-    return st.builds(drawn, st.integers(), st.text(), st.integers(0), st.integers(0), st.integers(0, 9))
+    return st.builds(draw, st.integers(), st.text(), st.integers(0), st.integers(0), st.integers(0, 9))
 
 
 def write(path: Path, content: Any) -> Path:
@@ -119,12 +119,12 @@ def test_the_symmetries_are_those_of_the_square() -> None:
 def test_eight_augmentations_in_a_row_have_each_symmetry_once(
     seed: int, task: str, test: int, first: int
 ) -> None:
-    found = {drawn(seed, task, test, number, 3).symmetry for number in range(first, first + 8)}
+    found = {draw(seed, task, test, number, 3).symmetry for number in range(first, first + 8)}
     assert found == set(range(8))
 
 
 def test_each_order_and_each_colour_comes_about_as_often_as_any_other() -> None:
-    found = [drawn(0, f"{number}", 0, 0, 3) for number in range(6000)]
+    found = [draw(0, f"{number}", 0, 0, 3) for number in range(6000)]
     orders = Counter(look.order for look in found)
     assert len(orders) == 6
     assert all(850 < count < 1150 for count in orders.values())  # 5 standard deviations about 1000
@@ -147,7 +147,7 @@ def test_a_prompt_shows_its_augmentation(tmp_path: Path) -> None:
     assert list(found) == [f"t/{test}/aug_{number}" for test in (0, 1) for number in range(8)]
     assert len(set(found.values())) > 12  # the second test input is one cell, and looks alike turned
     for number in range(8):
-        look = drawn(0, "t", 0, number, PAIRS)
+        look = draw(0, "t", 0, number, PAIRS)
         blocks = found[f"t/0/aug_{number}"].split("put:\n")[1:]
         shown = [
             look.undo([[int(cell) for cell in row] for row in block.split("\n\n")[0].split()])
@@ -203,7 +203,7 @@ def test_another_process_makes_the_same_streams(hash_seed: str, tmp_path: Path) 
 
 def test_a_prompt_never_changes_from_one_version_to_the_next() -> None:
     # Streams that are extracted already were split so.
-    assert drawn(0, "007bbfb7", 0, 3, 5) == Augmentation(6, (0, 1, 8, 5, 7, 3, 4, 9, 2, 6), (1, 2, 0, 3, 4))
+    assert draw(0, "007bbfb7", 0, 3, 5) == Augmentation(6, (0, 1, 8, 5, 7, 3, 4, 9, 2, 6), (1, 2, 0, 3, 4))
 
 
 @pytest.mark.parametrize(

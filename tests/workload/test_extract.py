@@ -379,7 +379,7 @@ def test_a_stream_that_isnt_the_one_that_was_dealt_is_refused(tmp_path: Path) ->
     path = tmp_path / "streams" / "stream_000.safetensors"
     streams.read(str(path))
     path.write_bytes(make_stream([5, 6]))
-    with pytest.raises(DataError, match=r"isn't the stream that streams.json beside it knows\n    fix: put"):
+    with pytest.raises(DataError, match=r"differs from the stream in streams.json beside it\n    fix: put"):
         streams.read(str(path))
     (tmp_path / "streams" / "streams.json").write_text("[]")
     with pytest.raises(DataError, match=r"streams.json: is damaged"):

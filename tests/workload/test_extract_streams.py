@@ -24,7 +24,7 @@ def test_a_fleets_host_takes_its_own_stream(
     line = ["extract", str(tmp_path / "mine.toml"), "--stream", str(tmp_path), "--dir", str(tmp_path / "out")]
     monkeypatch.delenv("TPU_MEMBER", raising=False)
     assert main([*line[:3], "gs://bucket/streams", *line[4:]]) == 2
-    assert "$TPU_MEMBER = (not set): must be a number where --stream is a folder" in capsys.readouterr().err
+    assert "$TPU_MEMBER = (not set): must be a number if --stream is a folder" in capsys.readouterr().err
     monkeypatch.setenv("TPU_MEMBER", "3")
     assert main(line) == 0
     output = capsys.readouterr()
@@ -49,7 +49,9 @@ def test_a_slice_of_a_job_takes_the_stream_of_its_number(
     for name, value in {**variables, "MEGASCALE_NUM_SLICES": "2"}.items():
         monkeypatch.setenv(name, value)
     assert main([*line, "--stream", str(tmp_path / "stream_001.safetensors")]) == 2
-    assert "all slices of this job would extract it\n    fix: name their folder" in capsys.readouterr().err
+    assert (
+        "would be extracted by all slices of this job\n    fix: name their folder" in capsys.readouterr().err
+    )
     assert main([*line, "--stream", str(tmp_path)]) == 0
     assert "1 shards of 3 samples, 1 made here" in capsys.readouterr().out
     assert "MEGASCALE_NUM_SLICES" not in os.environ, "libtpu would wait for the other slice"
@@ -61,7 +63,10 @@ def test_a_slice_of_several_hosts_extracts_nothing(
     for name, value in {"WORKER_ID": "1", "WORKER_COUNT": "4", "COORDINATOR_ADDRESS": "a:1"}.items():
         monkeypatch.setenv(name, value)
     assert main(["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path), "--dir", str(tmp_path)]) == 2
-    assert "$WORKER_COUNT = 4: a host extracts alone, on its own chips" in capsys.readouterr().err
+    assert (
+        "$WORKER_COUNT = 4: must equal $SLICE_COUNT: a host extracts alone, on its own chips"
+        in capsys.readouterr().err
+    )
 
 
 def test_of_a_folder_here_all_streams_are_taken_one_after_another(
@@ -83,7 +88,7 @@ def test_of_a_folder_here_all_streams_are_taken_one_after_another(
 
 @pytest.mark.parametrize("member", [None, "3"])
 @pytest.mark.parametrize(
-    ("name", "rule"), [("prompts.jsonl", "is a file, and no stream"), ("nowhere", "there is no such folder")]
+    ("name", "rule"), [("prompts.jsonl", "is not a stream"), ("nowhere", "no such folder")]
 )
 def test_what_is_no_folder_of_streams_is_told(
     name: str,
@@ -100,6 +105,6 @@ def test_what_is_no_folder_of_streams_is_told(
     line = ["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path / name), "--dir", str(tmp_path / "out")]
     assert main(line) == 2
     output = capsys.readouterr().err
-    assert f"--stream = {tmp_path / name}: {rule}\n    fix: name what `" in output
+    assert f"--stream = {tmp_path / name}: {rule}\n    fix: name a stream, or the folder" in output
     assert "workload data streams" in output
     assert "TPU_MEMBER" not in output

@@ -202,29 +202,24 @@ def test_it_is_written_seldom_while_much_is_new_and_goes_on_while_nothing_is(lis
     assert all(later - earlier > 0.7 for earlier, later in pairwise(times[busy : busy + 3]))
 
 
-def other_lines(capfd: pytest.CaptureFixture[str]) -> list[str]:
-    """What was printed beside the events."""
-    return [line for line in capfd.readouterr().out.splitlines() if events.payload(line) is None]
-
-
 def test_a_bucket_that_refuses_is_said_once_and_tried_again(
-    listing: Listing, capfd: pytest.CaptureFixture[str]
+    listing: Listing, caplog: pytest.LogCaptureFixture
 ) -> None:
     bucket = Counted()
     bucket.refuses = True
     with Heartbeat(bucket, NODE, 0, 0.05, 0.05) as heartbeat:
         heartbeat.report(samples=1)
         time.sleep(0.5)
-        assert other_lines(capfd) == [f"{NAME} not written, will retry: HTTP 403: no"]
+        assert caplog.messages == [f"{NAME} not written, will retry: HTTP 403: no"]
         bucket.refuses = False
         listing.until(samples="1")
         bucket.refuses = True
         heartbeat.end("done")
-    assert len(other_lines(capfd)) == 1
+    assert len(caplog.messages) == 2
 
 
 def test_a_host_without_its_servers_works_all_the_same(
-    host: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    host: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -243,7 +238,7 @@ def test_a_host_without_its_servers_works_all_the_same(
             heartbeat.report(samples=1)
             heartbeat.end("done")
         server.shutdown()
-    assert f"{NAME} not written, will retry: http://127.0.0.1" in capfd.readouterr().out
+    assert f"{NAME} not written, will retry: http://127.0.0.1" in caplog.text
 
 
 def test_the_machines_own_attribute_says_the_same_at_the_same_moments(attributes: Attributes) -> None:
@@ -263,7 +258,7 @@ def test_the_machines_own_attribute_says_the_same_at_the_same_moments(attributes
 
 
 def test_where_no_attribute_can_be_written_one_failure_is_enough(
-    attributes: Attributes, listing: Listing, capfd: pytest.CaptureFixture[str]
+    attributes: Attributes, listing: Listing, caplog: pytest.LogCaptureFixture
 ) -> None:
     attributes.status = 403  # as where the node's metadata doesn't enable them
     with Heartbeat(Bucket("bucket"), NODE, 0, 0.05, 0.05) as heartbeat:
@@ -271,7 +266,7 @@ def test_where_no_attribute_can_be_written_one_failure_is_enough(
         heartbeat.report(samples=1)
         listing.until(samples="1")
         heartbeat.end("done")
-    assert (attributes.asked, other_lines(capfd)) == (1, [])
+    assert (attributes.asked, caplog.messages) == (1, [])
 
 
 def test_an_attribute_that_was_written_before_is_tried_again(attributes: Attributes) -> None:
@@ -368,7 +363,7 @@ def test_the_event_has_the_age_of_step_and_checkpoint(
     now = [100.0]
     monkeypatch.setattr("workload.host.heartbeat.time.monotonic", lambda: now[0])
     heartbeat = Heartbeat(None, NODE, 3, probe=lambda: {"duty_cycle_percent": 80.0})
-    heartbeat.tell("running")
+    heartbeat.print_event("running")
     heartbeat.report(samples=1)
     heartbeat.saved()
     now[0] = 160.0
@@ -376,7 +371,7 @@ def test_the_event_has_the_age_of_step_and_checkpoint(
     now[0] = 190.0
     heartbeat.report(samples=2)  # no step
     heartbeat.measure(loss=2.5)
-    heartbeat.tell("running")
+    heartbeat.print_event("running")
     first, second = (events.payload(line) for line in capsys.readouterr().out.splitlines())
     assert first is not None
     assert second is not None

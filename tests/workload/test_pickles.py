@@ -121,7 +121,7 @@ def test_extract_leaves_them_beside_its_shards(
     assert main(line) == 2
     assert "--point = (not given): must name one" in capsys.readouterr().err
     assert main([*line[:-2], "--point", "resid_post"]) == 2
-    assert "--point = resid_post: goes with --format pkl.gz" in capsys.readouterr().err
+    assert "--point = resid_post: requires --format pkl.gz" in capsys.readouterr().err
     assert not (tmp_path / "extractions").exists()
     assert main([*line, "--point", "resid_post"]) == 0
     assert "pkl.gz: 1 made here" in capsys.readouterr().out

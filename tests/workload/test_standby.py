@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -70,14 +71,20 @@ class Flaky(Bucket):
 class Slice:
     """Its hosts, and what is in the bucket."""
 
-    def __init__(self, folder: Path, storage: str, addresses: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, storage: str, addresses: Sequence[str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        self.caplog = caplog
         self.folder, self.storage, self.addresses = folder, storage, addresses
         self.bucket = client_of(storage).bucket("bucket")
-        self.printed: list[str] = []
         self.hosts: dict[int, Standby] = {}
         self.threads: list[threading.Thread] = []
         self.places = Flaky("bucket", patience_s=5)
         (folder / "trainer.py").write_text(TRAINER)
+
+    @property
+    def printed(self) -> list[str]:
+        return self.caplog.messages
 
     def boot(self, *workers: int, barrier: Sequence[str] = standby._BARRIER) -> None:
         for number in workers:
@@ -87,9 +94,7 @@ class Slice:
                 "GCE_METADATA_HOST": self.addresses[number], "LAB": str(self.folder),
             }  # fmt: skip
             trainer = [sys.executable, str(self.folder / "trainer.py")]
-            host = Standby(
-                environment, self.places, NODE, number, self.printed.append, 0.1, 0.05, barrier, trainer
-            )
+            host = Standby(environment, self.places, NODE, number, 0.1, 0.05, barrier, trainer)
             self.hosts[number] = host
             thread = threading.Thread(target=host.serve, name=f"host-{number}")
             self.threads.append(thread)
@@ -138,7 +143,9 @@ class Slice:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, storage_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slice]:
+def hosts(
+    tmp_path: Path, storage_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[Slice]:
     """Two hosts, not booted yet."""
     servers = [metadata_of("bucket", "0" * 64, number, 2).server() for number in range(2)]
     for server in servers:
@@ -146,7 +153,8 @@ def hosts(tmp_path: Path, storage_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     addresses = [f"127.0.0.1:{server.server_address[1]}" for server in servers]
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
     monkeypatch.setenv("GCE_METADATA_HOST", addresses[0])
-    found = Slice(tmp_path, storage_url, addresses)
+    caplog.set_level(logging.INFO, "workload.host")
+    found = Slice(tmp_path, storage_url, addresses, caplog)
     for blob in client_of(storage_url).list_blobs("bucket"):
         if blob.name.startswith(("handoff/", "barrier/", "heartbeats/")):
             blob.delete()
@@ -306,14 +314,14 @@ def test_a_machine_that_goes_away_says_so(
         return answer
 
     monkeypatch.setattr(standby, "read", read)
-    assert standby._taken_away() is leaves
+    assert standby._preempted() is leaves
 
 
 @pytest.mark.parametrize("gone", ["CHECKPOINT_BUCKET", "TPU_NAME", "WORKER_ID"])
 def test_what_is_no_host_of_a_slice_is_refused(gone: str) -> None:
     host = {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}
     with pytest.raises(ConfigError, match="a host of a slice has all three"):
-        Standby.of_host({**host, gone: ""}, print)
+        Standby.of_host({**host, gone: ""})
 
 
 def test_a_trainer_that_does_not_end_is_killed(hosts: Slice, monkeypatch: pytest.MonkeyPatch) -> None:

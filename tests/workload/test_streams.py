@@ -107,7 +107,7 @@ def test_the_same_call_makes_the_same_bytes_and_another_is_refused(tmp_path: Pat
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     streamed(source, tmp_path / "out", streams=2)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-    with pytest.raises(DataError, match=r"stream_000.safetensors: is there, and is another one"):
+    with pytest.raises(DataError, match=r"stream_000.safetensors: exists with other bytes"):
         streamed(source, tmp_path / "out", streams=3)
 
 
@@ -145,7 +145,7 @@ def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:
         (
             b'{"text": "a"}\n',
             ["--id", "name"],
-            "has no 'name' to name it\n    fix: name it, or leave --id out: its place names it then\n",
+            "has no 'name' to name it\n    fix: name it, or leave --id out: its place is its name then\n",
         ),
     ],
 )
@@ -186,10 +186,10 @@ def test_a_stream_that_is_damaged_is_named(cut_off: int, tmp_path: Path) -> None
     [
         ("tokens", 3, 257, "tokens outside the vocabulary of 257"),
         ("tokens", 3, -1, "tokens outside the vocabulary of 257"),
-        ("offsets", 1, 0, "don't fill it one after another"),
-        ("offsets", 1, 10**9, "don't fill it one after another"),
-        ("offsets", -1, 500, "don't fill it one after another"),
-        ("id_offsets", 1, 0, "two of its documents have one name|don't go together|one name"),
+        ("offsets", 1, 0, "aren't contiguous"),
+        ("offsets", 1, 10**9, "aren't contiguous"),
+        ("offsets", -1, 500, "aren't contiguous"),
+        ("id_offsets", 1, 0, "the same name|don't match"),
     ],
 )
 def test_a_stream_that_cannot_be_is_refused(

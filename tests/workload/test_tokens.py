@@ -338,7 +338,7 @@ def test_an_end_that_a_text_may_hold_is_refused(tmp_path: Path) -> None:
 
 def test_a_tokenizer_that_begins_with_its_end_is_refused(tmp_path: Path) -> None:
     folder = with_begin(tmp_path / "words")
-    with pytest.raises(DataError, match="begins a text with the token that ends one"):
+    with pytest.raises(DataError, match="begins a text with the token that ends a document"):
         HuggingFace(folder, "<|begin_of_text|>").encode(["a fox"])
 
 
@@ -374,7 +374,7 @@ def test_prepare_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pyte
         assert not (out / "manifest.json").exists()
         (out / "tokens-99999.bin").write_bytes(b"half a shard")
     output: list[str] = []
-    prepare([source], out, shard_tokens=700, say=output.append)
+    prepare([source], out, shard_tokens=700, progress=output.append)
     assert starts == 3
     assert "resumes after" in output[0]
     written = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}

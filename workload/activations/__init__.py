@@ -1,1 +1,1 @@
-"""What an extraction leaves: shards, how they are read, their statistics. Needs no JAX."""
+"""Shards of an extraction: reading, batches, statistics. Needs no JAX."""

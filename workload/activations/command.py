@@ -24,30 +24,30 @@ _EXAMPLES = """  workload activations show gs://my-project-checkpoints/extractio
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command line; 1 if `verify` finds something wrong."""
-    parser = arguments_of.parser("workload activations", "Look at what an extraction left.", _EXAMPLES)
+    """Run a command line; return 1 if `verify` finds a problem."""
+    parser = arguments_of.parser("workload activations", "Inspect the shards of an extraction.", _EXAMPLES)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, text, command in (
-        ("show", "List shards, or what is stored of one document.", _show),
-        ("stats", "Tokens, mean norm and spread of every point, over all shards.", _stats),
-        ("verify", "Read every byte; say what is damaged, missing or there twice.", _verify),
-        ("convert", "Write shards as kathir-ks/activation-extract does, for those who read that.", _convert),
+        ("show", "List shards, or the tensors of one document.", _show),
+        ("stats", "Show tokens, mean norm and spread of every point over all shards.", _stats),
+        ("verify", "Read every byte; report damaged, missing and duplicate data.", _verify),
+        ("convert", "Write shards in the layout of kathir-ks/activation-extract.", _convert),
     ):
         example = next(line for line in _EXAMPLES.splitlines() if f"activations {name} " in line)
-        one = commands.add_parser(name, help=text, description=text, epilog=f"example: {example.strip()}")
-        one.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/extractions/RUN, or a folder")
-        one.set_defaults(command=command)
+        sub = commands.add_parser(name, help=text, description=text, epilog=f"example: {example.strip()}")
+        sub.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/extractions/RUN, or a folder")
+        sub.set_defaults(command=command)
         if name == "show":
-            one.add_argument("--document", metavar="ID", help="this one")
+            sub.add_argument("--document", metavar="ID", help="show this document")
         if name != "convert":
-            one.add_argument("--json", action="store_true", help="for programs")
+            sub.add_argument("--json", action="store_true", help="print JSON")
         if name == "convert":
-            one.add_argument(
-                "--format", choices=(pickles.FORMAT,), default=pickles.FORMAT, help="the only one"
+            sub.add_argument(
+                "--format", choices=(pickles.FORMAT,), default=pickles.FORMAT, help="output layout"
             )
-            one.add_argument("--out", required=True, metavar="URL", help="a folder, or gs://BUCKET/PREFIX")
-            text = "which, where the run keeps several of a layer: resid_post, attn_z.h5"
-            one.add_argument("--point", metavar="KIND", help=text)
+            sub.add_argument("--out", required=True, metavar="URL", help="a folder, or gs://BUCKET/PREFIX")
+            text = "point to convert, if the run keeps several per layer: resid_post, attn_z.h5"
+            sub.add_argument("--point", metavar="KIND", help=text)
     options = parser.parse_args(arguments)
     status: int = options.command(options, Activations(options.run))
     return status
@@ -69,43 +69,42 @@ def _show(options: argparse.Namespace, activations: Activations) -> int:
         return 0
     if options.json:
         shards = [
-            {"worker": about.worker, "number": about.number, "documents": len(one.ids), "tokens": one.tokens}
-            for one in activations.shards()
-            for about in (one.about,)
+            {"worker": s.about.worker, "number": s.about.number, "documents": len(s.ids), "tokens": s.tokens}
+            for s in activations.shards()
         ]
         print(json.dumps({"shards": shards, "points": [*activations.points]}))
         return 0
-    for one in activations.shards():
-        about = one.about
+    for shard in activations.shards():
+        about = shard.about
         print(
-            f"tpu_{about.worker} shard {about.number} of {about.shards}: {len(one.ids)} documents,"
-            f" {one.tokens} tokens, {len(about.points)} points"
+            f"tpu_{about.worker} shard {about.number} of {about.shards}: {len(shard.ids)} documents,"
+            f" {shard.tokens} tokens, {len(about.points)} points"
         )
     print(f"points: {', '.join(activations.points)}")
     return 0
 
 
 def _stats(options: argparse.Namespace, activations: Activations) -> int:
-    found = {}
+    statistics = {}
     for point in activations.points:
         moments = activations.moments(point)
-        found[point] = {
+        statistics[point] = {
             "tokens": moments.count,
             "mean_norm": float(np.linalg.norm(moments.mean)),
             "std": float(np.sqrt(moments.variance.mean())),
         }
     if options.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(statistics, indent=2))
         return 0
     print(f"{'point':<20} {'tokens':>12} {'|mean|':>10} {'std':>10}")
-    for point, values in found.items():
+    for point, values in statistics.items():
         print(f"{point:<20} {values['tokens']:>12} {values['mean_norm']:>10.4g} {values['std']:>10.4g}")
     return 0
 
 
 def _convert(options: argparse.Namespace, activations: Activations) -> int:
     out = open_store(options.out.rstrip("/"))
-    made = pickles.convert(activations, out, options.point, say=print)
+    made = pickles.convert(activations, out, options.point, progress=print)
     print(f"{out.url}: {made} made of {len(activations.names)} shards")
     return 0
 
@@ -114,40 +113,40 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
     problems = []
     held: dict[str, str] = {}
     workers: dict[int, dict[int, About]] = {}
-    unread: set[str] = set()  # there, so that it is no news that they aren't
+    unread: set[str] = set()  # damaged, but not missing
     run = activations.run()
-    for name, (one, wrong) in zip(activations.names, _read_all(activations), strict=True):
+    for name, (shard, wrong) in zip(activations.names, _read_all(activations), strict=True):
         problems += wrong
-        if one is None:
+        if shard is None:
             unread.add(name)
             continue
-        about = one.about
+        about = shard.about
         first = next(iter(workers.setdefault(about.worker, {}).values()), about)
         workers[about.worker][about.number] = about
         if run and about.run_sha256 != run[0]:
-            problems.append(f"{name}: is of another run than config.json")
+            problems.append(f"{name}: belongs to another run than config.json")
         if (about.stream_sha256, about.shards) != (first.stream_sha256, first.shards):
-            problems.append(f"{name}: is of another stream than shard {first.number}")
-        for document in one.ids:
+            problems.append(f"{name}: belongs to another stream than shard {first.number}")
+        for document in shard.ids:
             if document in held:
-                problems.append(f"{name}: {document!r} is in {held[document]} too")
+                problems.append(f"{name}: {document!r} is also in {held[document]}")
             held[document] = name
     if run is None:
-        problems.append("config.json: is missing or damaged: which streams belong to the run is unknown")
+        problems.append("config.json: is missing or damaged: the run's streams are unknown")
     elif absent := [
         worker
         for worker in range(run[1])
         if worker not in workers and not any(name.startswith(folder(worker)) for name in unread)
     ]:
-        problems.append(f"of {run[1]} streams, nothing of {_some(absent)} is there yet")
+        problems.append(f"of {run[1]} streams, {_first_few(absent)} have no shard yet")
     for worker, shards in sorted(workers.items()):
         count = max(about.shards for about in shards.values())
         absent = sorted(set(range(1, count + 1)) - shards.keys())
         if missing := [number for number in absent if shard_name(worker, number) not in unread]:
-            problems.append(f"tpu_{worker}: shards {_some(missing)} of {count} aren't there yet")
+            problems.append(f"tpu_{worker}: shards {_first_few(missing)} of {count} are missing")
     if options.json:
-        found = {"shards": len(activations.names), "documents": len(held), "problems": problems}
-        print(json.dumps(found))
+        report = {"shards": len(activations.names), "documents": len(held), "problems": problems}
+        print(json.dumps(report))
         return 1 if problems else 0
     for problem in problems:
         print(problem)
@@ -156,16 +155,16 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
 
 
 def _read_all(activations: Activations) -> Iterator[tuple[Shard | None, list[str]]]:
-    """Each shard, read whole, and what is wrong with it, in the order of the names; some at a time."""
+    """Read each shard whole, several at a time; yield it and its problems, in the order of the names."""
 
     def read(name: str) -> tuple[Shard | None, list[str]]:
         try:
-            one, found = activations.check(name)
-            changed = [problem for problem in found if problem.endswith(CHANGED)]
-            output = [f"{name}: {problem}" for problem in found if problem not in changed]
+            shard, problems = activations.check(name)
+            changed = [problem for problem in problems if problem.endswith(CHANGED)]
+            output = [f"{name}: {problem}" for problem in problems if problem not in changed]
             if changed:
-                output.append(f"{name}: {_some(changed)}\n    fix: {MEND}")
-            return one, output
+                output.append(f"{name}: {_first_few(changed)}\n    fix: {MEND}")
+            return shard, output
         except DataError as error:
             return None, [str(error)]
 
@@ -173,5 +172,5 @@ def _read_all(activations: Activations) -> Iterator[tuple[Shard | None, list[str
         yield from pool.map(read, activations.names)
 
 
-def _some(found: Sequence[int | str]) -> str:
-    return ", ".join(map(str, found[:8])) + (" and more" if len(found) > 8 else "")
+def _first_few(items: Sequence[int | str]) -> str:
+    return ", ".join(map(str, items[:8])) + (" and more" if len(items) > 8 else "")

@@ -1,4 +1,4 @@
-"""`batches` on devices, split over an axis of a mesh, for one process or the processes of several hosts.
+"""`batches` on devices, split over an axis of a mesh, for one process or those of several hosts.
 
 for values_BxD in on_mesh(Activations(url), "resid_post.12", size=4096, mesh=mesh, seed=1): ...
 """
@@ -17,32 +17,32 @@ from workload.activations.reader import Activations
 def on_mesh(
     activations: Activations, point: str, size: int, mesh: Mesh, axis: str = "data", seed: int = 0
 ) -> Iterator[jax.Array]:
-    """One epoch in batches of one size, so that a step is compiled once and no process waits for another.
+    """Iterate over an epoch in batches of one size, so that a step is compiled once.
 
     Each process reads its own part of the shards. All do as many steps as the one with the fewest
-    tokens can; what is left over then is in no batch, and another seed leaves other tokens over.
+    tokens can; tokens left over are in no batch, and another seed leaves other tokens over.
 
     Args:
         activations: to read; the same on all processes.
-        point: whose tensors.
+        point: the tensors to read.
         size: of a batch, over all processes.
-        mesh: whose axis takes the batch; its other axes hold copies.
+        mesh: the batch is split over `axis`; its other axes hold copies.
         axis: by name.
-        seed: of the order; the number of the epoch will do.
+        seed: of the order, such as the epoch's number.
 
     Yields:
-        size x the point's axes, in the dtype that is kept; the next one is on its way to the devices.
+        size x the point's axes, in the stored dtype; the next batch is on its way to the devices.
 
     Raises:
         ValueError: the axis or the processes don't divide `size`.
-        DataError: a shard is damaged, or keeps no such point.
+        DataError: a shard is damaged, or lacks the point.
     """
     part, parts = jax.process_index(), jax.process_count()
-    for what, count in ((f"the mesh's axis {axis}", mesh.shape[axis]), ("the processes", parts)):
+    for divisor, count in ((f"the mesh's axis {axis}", mesh.shape[axis]), ("the processes", parts)):
         if size % count:
-            raise ValueError(f"size, {size}, must be a multiple of {count}: {what}")
-    shares = [share(activations, seed, one, parts) for one in range(parts)]
-    steps = min(sum(activations.open(name).tokens for name in some) for some in shares) // (size // parts)
+            raise ValueError(f"size, {size}, must be a multiple of {count}: {divisor}")
+    shares = [share(activations, seed, index, parts) for index in range(parts)]
+    steps = min(sum(activations.open(name).tokens for name in names) for names in shares) // (size // parts)
     placed = NamedSharding(mesh, PartitionSpec(axis))
     coming: jax.Array | None = None
     read = batches(activations, point, size // parts, seed, part=part, parts=parts)

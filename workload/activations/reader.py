@@ -1,8 +1,8 @@
-"""Reads what an extraction left, by document, from a bucket or a folder.
+"""Reader of an extraction, by document, from a bucket or a folder.
 
 activations = Activations("gs://my-project-checkpoints/extractions/qwen2.5-0.5b")
 document = activations["prompts.jsonl:17"]
-document["resid_post.12"]        # L x D, bfloat16: those bytes were read, nothing else
+document["resid_post.12"]        # L x D, bfloat16: only those bytes are read
 document.tokens, document.sample
 """
 
@@ -25,36 +25,36 @@ from workload.runs.store import Store, open_store
 
 @dataclass(frozen=True)
 class Document:
-    """A document of a shard; its tensors are read when they are asked for."""
+    """A document of a shard; its tensors are read on access."""
 
     shard: Shard
     place: int  # in the shard
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """Name."""
         return self.shard.ids[self.place]
 
     @property
     def sample(self) -> int:
-        """Its number in the source."""
+        """Number in the source."""
         return int(self.shard.samples[self.place])
 
     @property
     def tokens(self) -> NDArray[np.int32]:
-        """Its L token ids."""
+        """The L token ids."""
         return self.shard.document(self.place, "tokens")
 
     def __getitem__(self, point: str) -> NDArray[Any]:
-        """What was kept at a point: L x the point's axes."""
+        """Return the tensor kept at a point: L x the point's axes."""
         return self.shard.document(self.place, point)
 
 
 class Activations:
-    """All shards of a run, as far as they are committed."""
+    """Committed shards of a run."""
 
     def __init__(self, url: str, store: Store | None = None):
-        """Lists them.
+        """List the shards.
 
         Raises:
             DataError: there is none.
@@ -67,12 +67,12 @@ class Activations:
         self._opened: dict[str, Shard] = {}
 
     def shards(self) -> Iterator[Shard]:
-        """One after another."""
+        """Iterate over the shards."""
         for name in self.names:
             yield self.open(name)
 
     def run(self) -> tuple[str, int] | None:
-        """sha256 of what the run is, and how many streams its source was split into, if it says so."""
+        """Return the sha256 of the run's config.json and its number of streams; None if it can't be read."""
         try:
             raw = self._store.read("config.json")
             return hashlib.sha256(raw).hexdigest(), int(json.loads(raw)["streams"]["count"])
@@ -81,19 +81,19 @@ class Activations:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """That were kept."""
+        """Names of the points kept."""
         return self.open(self.names[0]).about.points
 
     def __iter__(self) -> Iterator[Document]:
-        for one in self.shards():
-            for place in range(len(one.ids)):
-                yield Document(one, place)
+        for shard in self.shards():
+            for place in range(len(shard.ids)):
+                yield Document(shard, place)
 
     def __len__(self) -> int:
         return len(self._where)
 
-    def __getitem__(self, id: str) -> Document:  # noqa: A002  what it is
-        """A document by its name.
+    def __getitem__(self, id: str) -> Document:  # noqa: A002
+        """Return a document by its name.
 
         Raises:
             DataError: no committed shard holds it.
@@ -105,9 +105,9 @@ class Activations:
         return Document(self.open(name), place)
 
     def moments(self, point: str) -> Moments:
-        """Of all tokens of all shards."""
-        first, *others = [one.moments(point) for one in self.shards()]
-        return sum(others, first)
+        """Return the moments of a point over all tokens of all shards."""
+        first, *rest = [shard.moments(point) for shard in self.shards()]
+        return sum(rest, first)
 
     @cached_property
     def _where(self) -> Mapping[str, tuple[str, int]]:
@@ -122,7 +122,7 @@ class Activations:
         return Shard.checked(self._store, name)
 
     def open(self, name: str) -> Shard:
-        """A shard by its name; its header is read once."""
+        """Return a shard by its name; its header is read once."""
         if name not in self._opened:
             self._opened[name] = Shard(self._store, name)
         return self._opened[name]

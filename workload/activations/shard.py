@@ -1,15 +1,15 @@
-"""A shard: what became of one range of a stream, in one safetensors file that is whole or not there.
+"""Shards: each holds one range of a stream in one safetensors file, which is complete or absent.
 
     resid_post.12   T x D        bfloat16  for each point kept, its tensors of all tokens
     tokens          T            int32     their ids
-    positions       T            int32     their places in their documents
-    offsets         N+1          int64     where each document begins among them, and the last one ends
+    positions       T            int32     their positions in their documents
+    offsets         N+1          int64     begin of each document, and end of the last one
     samples         N            int64     each document's number in the source
     id_bytes, id_offsets                   the documents' names, as in a stream
-    mean/resid_post.12           float64   of all tokens
-    deviations/resid_post.12     float64   sums of squared deviations from it
+    mean/resid_post.12           float64   over all tokens
+    deviations/resid_post.12     float64   sums of squared deviations from the mean
 
-Its header says what made it. Every tensor lies in one piece, so a document's is one range of bytes.
+The header records its origin. Every tensor is contiguous, so a document's is one range of bytes.
 """
 
 import difflib
@@ -32,14 +32,14 @@ from workload.runs.store import Store
 VERSION = 1
 SUFFIX = ".safetensors"
 CHANGED = "isn't what was written"
-MEND = "remove it, and start the extraction again: it makes what isn't there"
+MEND = "remove it, and start the extraction again: it makes missing shards"
 _HEADER = "shard"
 _FIRST_READ = 2**16  # bytes; holds the header of nearly every shard
 _PIECE = 2**23  # bytes read at once of a shard that is read whole; a multiple of every number's size
 _MOST_HEADER = 2**27
 try:
     from ml_dtypes import bfloat16 as _bfloat16
-except ImportError:  # for who reads with NumPy alone, which has no bfloat16
+except ImportError:  # NumPy alone has no bfloat16
     _bfloat16 = None  # type: ignore[assignment,misc,unused-ignore]
 
 _DTYPES = {
@@ -54,12 +54,12 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class About:
-    """What made a shard.
+    """Origin of a shard.
 
     Attributes:
-        worker: whose folder it is in: the number of the stream.
+        worker: number of the stream; names the folder.
         number: of the shard in the worker's folder, from 1.
-        shards: that the stream becomes.
+        shards: of the whole stream.
         stream_sha256: the stream's identity.
         run_sha256: of the run's config.json: model, points, arithmetic, packing.
         points: kept, in the order of the computation.
@@ -79,7 +79,7 @@ class About:
 
 @dataclass(frozen=True)
 class Content:
-    """What a shard holds, in memory."""
+    """Content of a shard, in memory."""
 
     values: Mapping[str, NDArray[Any]]  # by point, T x its axes
     tokens_T: NDArray[np.int32]
@@ -90,17 +90,17 @@ class Content:
 
 
 def folder(worker: int) -> str:
-    """Where a worker's shards lie below their run."""
+    """Return the folder of a worker's shards below their run."""
     return f"activations/tpu_{worker}/"
 
 
 def name(worker: int, number: int) -> str:
-    """Where a shard lies below its run."""
+    """Return the path of a shard below its run."""
     return f"{folder(worker)}shard_{number:04}{SUFFIX}"
 
 
 def pack(about: About, content: Content) -> bytes:
-    """A shard's file; the same bytes for the same content."""
+    """Return a shard's file; equal content gives equal bytes."""
     lengths = np.asarray(content.lengths, np.int64)
     arrays: dict[str, NDArray[Any]] = {
         **content.values,
@@ -113,13 +113,13 @@ def pack(about: About, content: Content) -> bytes:
     for point, moments in content.moments.items():
         arrays[f"mean/{point}"] = moments.mean
         arrays[f"deviations/{point}"] = moments.deviations
-    # As plain bytes: bfloat16 is none of the types that Python's buffers know.
+    # As plain bytes: Python's buffers don't support bfloat16.
     raw = {key: np.ascontiguousarray(value).reshape(-1).view(np.uint8) for key, value in arrays.items()}
     digests = {key: hashlib.sha256(value.data).hexdigest() for key, value in raw.items()}
     header = asdict(about) | {"sha256": digests}
-    from safetensors.numpy import save  # which readers don't need
+    from safetensors.numpy import save  # readers don't need it
 
-    # One key: a header of several would be written in any order.
+    # A single key: several would be written in arbitrary order.
     return save(arrays, {_HEADER: json.dumps(header, sort_keys=True)})
 
 
@@ -131,7 +131,7 @@ class _Place:
     end: int
 
     def array(self, raw: bytes | memoryview) -> NDArray[Any]:
-        """Of these bytes, flat; bfloat16 as float32, its upper half, where NumPy alone is there."""
+        """View bytes as a flat array; bfloat16 as float32 if `ml_dtypes` isn't installed."""
         values = np.frombuffer(raw, _DTYPES[self.kind])
         if self.kind == "BF16" and _bfloat16 is None:
             return (values.astype(np.uint32) << 16).view(np.float32)
@@ -139,17 +139,17 @@ class _Place:
 
 
 class Shard:
-    """A shard as it is read: its header and documents at once, tensors by the piece."""
+    """A shard being read: header and documents at once, tensors in pieces."""
 
     def __init__(self, store: Store, name: str, first_read: int = _FIRST_READ):
-        """Reads header and documents, beginning with so many bytes.
+        """Read header and documents, `first_read` bytes at first.
 
         Raises:
-            DataError: it isn't there, is another version's or damaged.
+            DataError: the shard is missing, damaged, or of another version.
         """
         self._store, self._name = store, name
         try:
-            raw = self._head = store.read(name, 0, first_read)  # of which nothing is asked for again
+            raw = self._head = store.read(name, 0, first_read)  # not requested again
             size = int.from_bytes(raw[:8], "little")
             if len(raw) < 8 or size > _MOST_HEADER:
                 raise ValueError("has no header")
@@ -167,44 +167,44 @@ class Shard:
                 for key, entry in header.items()
             }
         except MissingObjectError:
-            fix = "name the run's folder: it holds activations/"
+            fix = "name the run's folder, which holds activations/"
             raise DataError(f"{store.url}/{name}: no such shard\n    fix: {fix}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise self._damaged(f"is no shard, or damaged: {error!r}") from None
         if self.about.version != VERSION:
-            fix = "read it with the version that made it"
+            fix = "read it with the version that wrote it"
             raise DataError(f"{store.url}/{name}: is of version {self.about.version}\n    fix: {fix}")
         try:
             self.offsets = self._whole("offsets")
             self.samples = self._whole("samples")
             self.ids = unpack_ids(self._whole("id_bytes"), self._whole("id_offsets"))
-        except ValueError as error:  # also of a name that is no UTF-8, of a shape that doesn't fit its bytes
+        except ValueError as error:  # also invalid UTF-8 in a name, or a shape unlike its bytes
             raise self._damaged(f"is damaged: {error}") from None
         if first_read == _FIRST_READ:
             self._head = b""
 
     @classmethod
     def checked(cls, store: Store, name: str) -> tuple[Self, list[str]]:
-        """A shard and its `problems`, in one request unless it is longer than a piece.
+        """Return a shard and its `problems`, with one request unless it is longer than a piece.
 
         Raises:
-            DataError: it isn't there, is another version's, cut short, or no shard at all.
+            DataError: the shard is missing, truncated, of another version, or no shard.
         """
-        one = cls(store, name, _PIECE)
-        found = one.problems()
-        one._head = b""
-        return one, found
+        shard = cls(store, name, _PIECE)
+        problems = shard.problems()
+        shard._head = b""
+        return shard, problems
 
     @property
     def tokens(self) -> int:
-        """In all documents."""
+        """Number of tokens of all documents."""
         return int(self.offsets[-1])
 
     def read(self, key: str, begin: int = 0, end: int | None = None) -> NDArray[Any]:
-        """Rows `begin` to before `end` of a tensor, those bytes alone.
+        """Read rows `begin` to before `end` of a tensor, and no other bytes.
 
         Raises:
-            DataError: it holds no such tensor, or is cut short.
+            DataError: the tensor is missing, or truncated.
         """
         place = self._place(key)
         rows = place.shape[0]
@@ -214,19 +214,19 @@ class Shard:
         return place.array(raw).reshape(-1, *place.shape[1:])
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """Of a tensor, as `read` would give all of it."""
+        """Return the shape of a whole tensor."""
         return self._place(key).shape
 
-    def document(self, place: int, key: str) -> NDArray[Any]:
-        """A document's tensor, by its place in the shard: L x the point's axes."""
-        return self.read(key, int(self.offsets[place]), int(self.offsets[place + 1]))
+    def document(self, index: int, key: str) -> NDArray[Any]:
+        """Read a document's tensor, by its index in the shard: L x the point's axes."""
+        return self.read(key, int(self.offsets[index]), int(self.offsets[index + 1]))
 
     def moments(self, point: str) -> Moments:
-        """Of all its tokens."""
+        """Return the moments of a point over all tokens."""
         return Moments(self.tokens, self._whole(f"mean/{point}"), self._whole(f"deviations/{point}"))
 
     def problems(self) -> list[str]:
-        """What is wrong with it, after reading all of it, a piece in memory at a time."""
+        """Read all of the shard, a piece in memory at a time, and return its problems."""
         digests = {key: hashlib.sha256() for key in self._places}
         bad = Counter[str]()
         for parts in self._pieces():
@@ -238,18 +238,18 @@ class Shard:
                 if key in self.about.points:
                     values = self._places[key].array(part)
                     bad[key] += int((~np.isfinite(values.astype(np.float32))).sum())
-        found = []
+        problems = []
         for key, digest in digests.items():
             if digest.hexdigest() != self.about.sha256.get(key):
-                found.append(f"{key} {CHANGED}")
+                problems.append(f"{key} {CHANGED}")
             elif bad[key]:
-                found.append(f"{key} holds {bad[key]} values that are no numbers")
-        return found
+                problems.append(f"{key} holds {bad[key]} non-finite values")
+        return problems
 
     def _pieces(self) -> Iterator[list[tuple[str, int, int]]]:
-        """All tensors in the order of the file, some (key, begin, end) at a time, of a piece's size together.
+        """Yield all tensors in the order of the file as groups of (key, begin, end) of a piece's size.
 
-        A number never lies in two pieces.
+        Pieces never split a number.
         """
         parts: list[tuple[str, int, int]] = []
         room = _PIECE
@@ -286,12 +286,12 @@ class Shard:
             raise self._damaged("is cut short")
         return raw
 
-    def _damaged(self, what: str) -> DataError:
-        return DataError(f"{self._store.url}/{self._name}: {what}\n    fix: {MEND}")
+    def _damaged(self, problem: str) -> DataError:
+        return DataError(f"{self._store.url}/{self._name}: {problem}\n    fix: {MEND}")
 
 
 def _known(kind: str) -> str:
-    """A dtype's name in the file; ValueError for one that no shard has."""
+    """Return a dtype's name; ValueError if no shard has it."""
     if kind not in _DTYPES:
         raise ValueError(f"its dtype {kind!r} is none of a shard's")
     return kind

@@ -1,4 +1,4 @@
-"""Mean and variance that merge: of chips into a batch, of batches into a shard, of shards into a run.
+"""Mergeable mean and variance: of chips into a batch, batches into a shard, shards into a run.
 
 Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample
 variances", formula 2.1. Each token's tensor is a sample, each of its numbers a variable of its own.
@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """Of `count` tensors of one shape: their mean and the sum of squared deviations from it."""
+    """Mean of `count` tensors of one shape, and the sum of squared deviations from it."""
 
     count: int
     mean: Floats
@@ -22,20 +22,20 @@ class Moments:
 
     @classmethod
     def none(cls, shape: tuple[int, ...]) -> "Moments":
-        """Of no tensor yet."""
+        """Return the moments of zero tensors."""
         return cls(0, np.zeros(shape), np.zeros(shape))
 
-    def __add__(self, other: "Moments") -> "Moments":
-        """Of both together."""
-        count = self.count + other.count
-        if not other.count:
+    def __add__(self, right: "Moments") -> "Moments":
+        """Merge the moments of two disjoint sets."""
+        count = self.count + right.count
+        if not right.count:
             return self
-        apart = other.mean - self.mean
-        mean = self.mean + apart * (other.count / count)
-        deviations = self.deviations + other.deviations + apart**2 * (self.count * other.count / count)
+        delta = right.mean - self.mean
+        mean = self.mean + delta * (right.count / count)
+        deviations = self.deviations + right.deviations + delta**2 * (self.count * right.count / count)
         return Moments(count, mean, deviations)
 
     @property
     def variance(self) -> Floats:
-        """Of the population: divided by `count`."""
+        """Population variance: divided by `count`."""
         return self.deviations / max(self.count, 1)

@@ -1,4 +1,4 @@
-"""Tasks of ARC-AGI as prompts: pairs of grids that follow a rule, and a grid to apply it to.
+"""Prompts of ARC-AGI tasks: pairs of grids that follow a rule, and a grid to apply it to.
 
     workload data streams --source training/ --arc --tokenizer Qwen2.5-0.5B/ --streams 8 --out streams/
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workload.data.augment import COLOURS, Augmentation, Grid, drawn
+from workload.data.augment import COLOURS, Augmentation, Grid, draw
 from workload.data.sources import (
     LINES,
     UNREADABLE,
@@ -34,16 +34,16 @@ _ASK = "Which output does the rule make of this input?"
 
 @dataclass(frozen=True)
 class Tasks:
-    """Files and folders that hold tasks.
+    """Files and folders of tasks.
 
-    A `.json` file holds one task and names it by its own name, or many by their names, as Kaggle's
+    A `.json` file holds one task and names it by its own name, or many by name, as Kaggle's
     challenges do; a `.jsonl` file one a line. Solutions aren't read: no prompt shows them.
 
     Attributes:
         paths: files and folders; a folder's files come in the order of their paths.
-        augmentations: of each test input; 0 for the task as it stands, named `task/test`.
+        augmentations: of each test input; 0 for the unchanged task, named `task/test`.
         seed: of the augmentations.
-        id_field: of a line, what names the task.
+        id_field: of a line, the name of the task.
     """
 
     paths: Sequence[Path]
@@ -57,14 +57,14 @@ class Tasks:
         return ["arc", self.augmentations, self.seed, self.id_field]
 
     def files(self) -> list[Path]:
-        """Every file, in order; DataError where one isn't there."""
+        """Return every file, in order; DataError if one is missing."""
         return Sources(self.paths).files()
 
     def samples(self) -> Iterator[Sample]:
-        """The prompts of every task, and what is none with its problem.
+        """Yield the prompts of every task, and invalid tasks with their problem.
 
         Raises:
-            DataError: naming the file that can't be read.
+            DataError: a file can't be read.
         """
         for path in self.files():
             try:
@@ -77,7 +77,7 @@ class Tasks:
                 raise unreadable(path, error) from None
 
     def _tasks(self, path: Path) -> Iterator[tuple[str, str, Any, str]]:
-        """Each task's place, its name, itself, and why it can't be one."""
+        """Yield each task's place, its name, itself, and its problem."""
         if suffix(path) in LINES:
             for where, task, problem in lines(path):
                 name = name_of(task.get(self.id_field)) if isinstance(task, dict) else ""
@@ -85,17 +85,17 @@ class Tasks:
                 yield where, name, task, problem or nameless
             return
         with opened(path) as file:
-            found, problem = parsed(file.read())
+            content, problem = parsed(file.read())
         if problem:
-            yield str(path), "", found, problem
-        elif _is_task(found):
-            yield str(path), path.name.partition(".json")[0], found, ""
-        elif not isinstance(found, dict) or not found:
-            yield str(path), "", found, "is no ARC task, and no object of tasks"
-        elif all(isinstance(task, list) for task in found.values()):
-            yield str(path), "", found, "holds no tasks: solutions, which no prompt shows"
+            yield str(path), "", content, problem
+        elif _is_task(content):
+            yield str(path), path.name.partition(".json")[0], content, ""
+        elif not isinstance(content, dict) or not content:
+            yield str(path), "", content, "is no ARC task, and no object of tasks"
+        elif all(isinstance(task, list) for task in content.values()):
+            yield str(path), "", content, "holds no tasks: solutions, which no prompt shows"
         else:
-            for name, task in found.items():
+            for name, task in content.items():
                 nameless = "" if name_of(name) else f"has a name that can't be printed: {name!r}"
                 yield str(path), name_of(name), task, nameless
 
@@ -104,45 +104,45 @@ class Tasks:
         for test in range(len(task["test"])):
             looks = {f"{name}/{test}": as_it_is} if not self.augmentations else {}
             for number in range(self.augmentations):
-                look = drawn(self.seed, name, test, number, len(task["train"]))
+                look = draw(self.seed, name, test, number, len(task["train"]))
                 looks[f"{name}/{test}/aug_{number}"] = look
             for named, look in looks.items():
                 yield Sample(f"{where}: {named}", prompt(task, test, look), named)
 
 
 def prompt(task: dict[str, Any], test: int, look: Augmentation) -> str:
-    """The task as text, up to where the answer begins; a grid's rows are lines of digits."""
+    """Return the task as text, up to the begin of the answer; a grid's rows are lines of digits."""
 
     def shown(grid: Grid) -> str:
         return "\n".join("".join(map(str, row)) for row in look.apply(grid))
 
     parts = [_RULE]
-    for number, pair in enumerate((task["train"][one] for one in look.order), 1):
+    for number, pair in enumerate((task["train"][index] for index in look.order), 1):
         parts += [f"Example {number}", f"Input:\n{shown(pair['input'])}", f"Output:\n{shown(pair['output'])}"]
     parts += [_ASK, f"Input:\n{shown(task['test'][test]['input'])}", "Output:\n"]
     return "\n\n".join(parts)
 
 
-def _is_task(found: Any) -> bool:
-    return isinstance(found, dict) and isinstance(found.get("train", found.get("test")), list)
+def _is_task(content: Any) -> bool:
+    return isinstance(content, dict) and isinstance(content.get("train", content.get("test")), list)
 
 
 def _problem(task: Any) -> str:
-    """Why this is no task; empty if it is one."""
+    """Return the reason if this isn't a task; else empty."""
     for part, grids in (("train", ("input", "output")), ("test", ("input",))):
         pairs = task.get(part) if isinstance(task, dict) else None
         if not isinstance(pairs, list) or not pairs:
             return f"is no ARC task: has no {part} pairs"
         for number, pair in enumerate(pairs):
-            for which in grids:
-                grid = pair.get(which) if isinstance(pair, dict) else None
+            for role in grids:
+                grid = pair.get(role) if isinstance(pair, dict) else None
                 if problem := _wrong(grid):
-                    return f"is no ARC task: {which} of {part} {number} {problem}"
+                    return f"is no ARC task: {role} of {part} {number} {problem}"
     return ""
 
 
 def _wrong(grid: Any) -> str:
-    """Why this is no grid; empty if it is one."""
+    """Return the reason if this isn't a grid; else empty."""
     if not isinstance(grid, list) or not all(isinstance(row, list) for row in grid):
         return "is missing" if grid is None else "is no list of rows"
     if not 1 <= len(grid) <= _LARGEST:

@@ -1,7 +1,7 @@
-"""Other looks of an ARC task: its grids turned and mirrored, its colours swapped, its pairs in another order.
+"""Augmentations of an ARC task: its grids turned and mirrored, its colours permuted, its pairs reordered.
 
-An augmentation is drawn from hashes of its name, so that it is the same on any machine, in any
-process and any order, and needs no generator whose algorithm a new Python may change.
+An augmentation is drawn from hashes of its name, so it is the same on any machine, in any process
+and any order, and independent of Python's random generators.
 """
 
 import hashlib
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 Grid = list[list[int]]  # rows of colours
 COLOURS = 10
-_BLACK_MOVES = 10  # once in so many: black is the background of most tasks
+_BLACK_MOVES = 10  # 1 in 10: black is the background of most tasks
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """A task's other look; each part can be undone.
+    """An augmentation; each part can be undone.
 
     Attributes:
-        symmetry: of the square: its quarter turns to the right, and 4 more where mirrored before.
-        colours: what each becomes, by number.
-        order: of the training pairs: which come first, second and so on.
+        symmetry: of the square: quarter turns to the right, plus 4 if mirrored before.
+        colours: new colour by old colour.
+        order: of the training pairs: indices of the first, second and so on.
     """
 
     symmetry: int
@@ -29,21 +29,21 @@ class Augmentation:
     order: tuple[int, ...]
 
     def apply(self, grid: Grid) -> Grid:
-        """The grid as it looks then."""
+        """Return the augmented grid."""
         grid = [[self.colours[cell] for cell in row] for row in grid]
         return _turned(_mirrored(grid) if self.symmetry >= 4 else grid, self.symmetry % 4)
 
     def undo(self, grid: Grid) -> Grid:
-        """The grid that looks so: `undo(apply(grid))` is `grid`, and so a model's answer is put right."""
+        """Invert `apply`: `undo(apply(grid))` is `grid`. Corrects a model's answer."""
         grid = _turned(grid, -self.symmetry % 4)
         was = [self.colours.index(colour) for colour in range(COLOURS)]
         return [[was[cell] for cell in row] for row in (_mirrored(grid) if self.symmetry >= 4 else grid)]
 
 
-def drawn(seed: int, task: str, test: int, number: int, pairs: int) -> Augmentation:
-    """The augmentation of that number for one test input of a task with so many training pairs.
+def draw(seed: int, task: str, test: int, number: int, pairs: int) -> Augmentation:
+    """Draw augmentation `number` for a test input of a task with `pairs` training pairs.
 
-    Eight numbers in a row have the eight symmetries of the square, each once.
+    Eight consecutive numbers have the eight symmetries of the square, each once.
     """
     symmetry = (_hash(seed, task, test, "symmetry") + number) % 8
     name = (seed, task, test, number)
@@ -53,7 +53,7 @@ def drawn(seed: int, task: str, test: int, number: int, pairs: int) -> Augmentat
 
 
 def _shuffled(numbers: Sequence[int], *name: str | int) -> tuple[int, ...]:
-    """The numbers in an order of that name: each order as likely as any other."""
+    """Permute the numbers; each order is equally likely over names."""
     return tuple(sorted(numbers, key=lambda number: _hash(*name, number)))
 
 

@@ -1,6 +1,6 @@
-"""Conversations in the words of a tokenizer's chat template.
+"""Conversations as texts, by a tokenizer's chat template.
 
-A template is a Jinja program that lies beside a Hugging Face tokenizer. It is rendered as transformers'
+A template is a Jinja program beside a Hugging Face tokenizer. It is rendered like transformers'
 `apply_chat_template` does (huggingface.co/docs/transformers/chat_templating), and
 `tests/workload/test_chat.py` compares the two.
 """
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _FILE, _CONFIG = "chat_template.jinja", "tokenizer_config.json"
-# What a template may call by its name; a tokenizer that has none of a kind leaves it undefined.
+# Variables of a template; undefined if the tokenizer lacks the token.
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class ConversationError(DataError):
-    """This conversation can't be put into words; another may be."""
+    """A conversation can't be rendered; others may be."""
 
 
 class Template:
     """A tokenizer's chat template."""
 
     def __init__(self, tokenizer: Path):
-        """Reads it from the tokenizer's folder.
+        """Read it from the tokenizer's folder.
 
         Raises:
-            DataError: there is none, or it isn't one.
+            DataError: the template is missing or invalid.
         """
         folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
         config = _config(folder / _CONFIG)
@@ -45,7 +45,7 @@ class Template:
         environment = _environment(now)
         try:
             self._template = environment.from_string(source)
-        except Exception as error:  # what is no template may fail anywhere between here and Python's compiler
+        except Exception as error:  # an invalid template may fail in Jinja or in Python's compiler
             fix = "get the tokenizer's files again, or mend the template"
             raise DataError(f"{file}: the chat template doesn't parse: {error}\n    fix: {fix}") from None
         self._tokens = {name: _spelled(config[name]) for name in _TOKENS if config.get(name) is not None}
@@ -54,35 +54,35 @@ class Template:
         self.identity = hashlib.sha256(decides.encode()).hexdigest()
 
     def render(self, messages: Sequence[Any], prompted: bool = True) -> str:
-        """The conversation as the model sees it, its special tokens spelled out.
+        """Return the conversation as the model's input, its special tokens spelled out.
 
         Args:
-            messages: in order, each an object of `role` and `content`, and what else the template knows.
-            prompted: with the words that make the model answer behind it.
+            messages: in order, each an object of `role`, `content` and other keys of the template.
+            prompted: append the template's prompt for an answer.
 
         Raises:
-            ConversationError: a message that is none, or one that the template refuses.
+            ConversationError: a message is invalid, or refused by the template.
         """
         for number, message in enumerate(messages, 1):
             if problem := _problem(message):
                 raise ConversationError(f"is no conversation: message {number} {problem}")
-        # A null is a key that isn't there: Parquet gives each message every key.
-        output = [{key: value for key, value in one.items() if value is not None} for one in messages]
+        # A null means an absent key: Parquet gives each message every key.
+        output = [{key: value for key, value in message.items() if value is not None} for message in messages]
         known = {"messages": output, "tools": None, "documents": None, "add_generation_prompt": prompted}
         try:
             return whole(self._template.render(**known, **self._tokens))
-        except Exception as error:  # a template is a program, and may fail in any way
+        except Exception as error:  # a template is a program and may raise anything
             raise ConversationError(f"is refused by the chat template: {error}") from None
 
 
 @dataclass(frozen=True)
 class Conversations:
-    """Samples whose content is a conversation, as texts.
+    """Samples of a reading of conversations, rendered as texts.
 
     Attributes:
-        reading: of conversations: lists of messages, or texts that the user says.
-        template: that puts them into words.
-        system: what the system says where a conversation doesn't begin with that; nothing, if empty.
+        reading: of conversations: lists of messages, or a user's texts.
+        template: renders them.
+        system: system message for conversations that lack one; empty: none.
         prompted: see `Template.render`.
     """
 
@@ -108,9 +108,9 @@ class Conversations:
     def samples(self) -> Iterator[Sample]:
         """See `Reading.samples`."""
         for sample in self.reading.samples():
-            yield self._said(sample) if sample.content else sample
+            yield self._rendered(sample) if sample.content else sample
 
-    def _said(self, sample: Sample) -> Sample:
+    def _rendered(self, sample: Sample) -> Sample:
         content = sample.content
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         first = messages[0]
@@ -124,7 +124,7 @@ class Conversations:
 
 
 def _problem(message: Any) -> str:
-    """Why this is no message; empty if it is one."""
+    """Return the reason if this isn't a message; else empty."""
     if not isinstance(message, dict):
         return f"is a {type(message).__name__}, not an object of role and content"
     role, content = message.get("role"), message.get("content")
@@ -136,7 +136,7 @@ def _problem(message: Any) -> str:
 
 
 def _config(file: Path) -> dict[str, Any]:
-    """What tokenizer_config.json says; empty where there is no such file."""
+    """Read tokenizer_config.json; empty if there is none."""
     try:
         config = json.loads(file.read_bytes())
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def _config(file: Path) -> dict[str, Any]:
 
 
 def _source(folder: Path, config: dict[str, Any]) -> tuple[Path, str]:
-    """Which file says what the template is, and the template."""
+    """Return the file that holds the template, and the template."""
     file = folder / _FILE
     try:
         return file, file.read_text("utf-8")
@@ -160,27 +160,27 @@ def _source(folder: Path, config: dict[str, Any]) -> tuple[Path, str]:
         file = folder / _CONFIG
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: can't be read: {error}\n    fix: get the file again") from None
-    found = config.get("chat_template")
-    if isinstance(found, list):  # several, each with a name
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-        found = named.get("default")
-        if not isinstance(found, str):
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several, each with a name
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+        if not isinstance(template, str):
             names = ", ".join(map(str, named)) or "none"
-            fix = f"put the one to use into {folder / _FILE}"
+            fix = f"put the template to use into {folder / _FILE}"
             raise DataError(f"{file}: no chat template is named default, of: {names}\n    fix: {fix}")
-    if not isinstance(found, str):
+    if not isinstance(template, str):
         fix = f"name the folder of a model that chats, put a template into {_FILE}, or leave --chat out"
         raise DataError(f"{folder}: has no chat template, in {_FILE} or {_CONFIG}\n    fix: {fix}")
-    return file, found
+    return file, template
 
 
 def _spelled(token: Any) -> str:
-    """A special token's text; the settings give it alone or with how it is matched."""
+    """Return a special token's text; the settings hold it as text, or as an object with its options."""
     return str(token.get("content", "") if isinstance(token, dict) else token)
 
 
 def _now() -> datetime:
-    """What templates that give the date take for now: one instant for all samples of a call."""
+    """Return the time for templates that show the date: one instant for all samples of a call."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")  # reproducible-builds.org/docs/source-date-epoch
     if not epoch:
         return datetime.now()
@@ -192,7 +192,7 @@ def _now() -> datetime:
 
 
 def _environment(now: datetime) -> "ImmutableSandboxedEnvironment":
-    """What templates are written for: transformers' options, filters and functions."""
+    """Return a Jinja environment with transformers' options, filters and functions."""
     try:
         import jinja2
         from jinja2 import nodes
@@ -204,7 +204,7 @@ def _environment(now: datetime) -> "ImmutableSandboxedEnvironment":
         raise DataError(f"--chat: needs the package jinja2\n    fix: {fix}") from None
 
     class Generation(Extension):
-        """`{% generation %}` marks what the model says, for training; here it is what stands in it."""
+        """`{% generation %}` marks the model's messages for training; rendered as its content."""
 
         tags = {"generation"}  # noqa: RUF012, as Extension declares it
 

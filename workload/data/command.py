@@ -15,38 +15,40 @@ _DEFAULT_AUGMENTATIONS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command line takes."""
+    """Declare the command line."""
     add_text(parser)
     parser.add_argument("--out", required=True, metavar="URL", help="a folder, or gs://BUCKET/PREFIX")
-    parser.add_argument("--streams", type=int, default=1, metavar="N", help="how many (default: 1)")
-    text = "of JSON lines and Parquet, what names a sample (default: its place; of ARC lines, task_id)"
+    parser.add_argument("--streams", type=int, default=1, metavar="N", help="number of streams (default: 1)")
+    text = "field of JSON lines and Parquet that names a sample (default: its place; of ARC lines, task_id)"
     parser.add_argument("--id", default="", metavar="NAME", help=text)
-    text = "set longer samples aside (default: any length)"
+    text = "reject longer samples (default: any length)"
     parser.add_argument("--max-tokens", type=int, default=0, metavar="N", help=text)
-    parser.add_argument("--max-samples", type=int, default=0, metavar="N", help="of a stream, for a trial")
+    parser.add_argument(
+        "--max-samples", type=int, default=0, metavar="N", help="limit of each stream, for a trial"
+    )
     chat = parser.add_argument_group("conversations")
-    text = "samples are lists of messages, or what a user says: write them by the tokenizer's chat template"
+    text = "samples are lists of messages, or a user's text: apply the tokenizer's chat template"
     chat.add_argument("--chat", action="store_true", help=text)
-    text = "what the system says where a conversation doesn't begin with that"
+    text = "system message for conversations that lack one"
     chat.add_argument("--system", metavar="TEXT", help=text)
-    text = "end with the last message, not with the words that make the model answer it"
+    text = "omit the template's prompt for an answer after the last message"
     chat.add_argument("--no-generation-prompt", action="store_true", help=text)
     arc = parser.add_argument_group("ARC-AGI")
-    text = "make prompts of tasks: .json files of one or of many by their names, or JSON lines"
+    text = "make prompts of tasks: .json files of one task or of many by name, or JSON lines"
     arc.add_argument("--arc", action="store_true", help=text)
-    text = f"of each test input; 0: as it stands (default: {_DEFAULT_AUGMENTATIONS}, one a symmetry)"
+    text = f"number per test input; 0: unchanged (default: {_DEFAULT_AUGMENTATIONS}, one a symmetry)"
     arc.add_argument("--augmentations", type=int, metavar="N", help=text)
     arc.add_argument("--seed", type=int, metavar="N", help="of the augmentations (default: 0)")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Deals; 0 when every stream is there."""
+    """Write the streams; return 0."""
     if problems := _problems(options):
         raise ConfigError("workload data streams", problems)
 
     from workload.data.arc import Tasks
     from workload.data.chat import Conversations, Template
-    from workload.data.prepare import say_on_terminal
+    from workload.data.prepare import print_progress
     from workload.data.sources import Reading, Sources
     from workload.data.split import SplitRules, split
     from workload.data.tokenizers import open_tokenizer
@@ -65,7 +67,7 @@ def main(options: argparse.Namespace) -> int:
         reading = Conversations(reading, template, options.system or "", not options.no_generation_prompt)
     out = open_store(options.out)
     rules = SplitRules(options.streams, options.max_tokens, options.max_samples)
-    done = split(reading, out, tokenizer, rules, say_on_terminal)
+    done = split(reading, out, tokenizer, rules, print_progress)
     following = command("extract", "CONFIG", "--stream", f"{out.url}/{done.streams[0]}", "--dir", "DIR")
     aside = ", ".join(f"{count} {reason}" for reason, count in done.rejected.items())
     print(
@@ -77,7 +79,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _problems(options: argparse.Namespace) -> list[Problem]:
-    """What is wrong with the options."""
+    """Return the problems of the options."""
     problems = []
     for name, low, high in (
         ("streams", 1, 9999),

@@ -1,4 +1,4 @@
-"""Feeds a step's examples to the devices, read ahead in a thread."""
+"""Loader of a step's examples onto the devices, with read-ahead in a thread."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -15,7 +15,7 @@ _AHEAD = 2  # steps; one is being copied while the next is read
 
 
 class Loader:
-    """The batches of a run: a function of the seed and the step, whatever has run before.
+    """Batches of a run, each a function of seed and step alone.
 
     Each worker reads the rows of its own devices only.
     """
@@ -28,21 +28,21 @@ class Loader:
         self._coming: dict[int, Future[dict[Any, tuple[NDArray[np.int32], NDArray[np.int32]]]]] = {}
 
     def batch(self, step: int) -> dict[str, Array]:
-        """tokens_BxL1 and segments_BxL1 of step 1, 2, …, on the devices."""
+        """Return tokens_BxL1 and segments_BxL1 of step 1, 2, …, on the devices."""
         for ahead in range(step, step + 1 + _AHEAD):
             if ahead not in self._coming:
                 self._coming[ahead] = self._thread.submit(self._read, ahead)
         rows = self._coming.pop(step).result()
 
-        def placed(which: int) -> Array:
+        def placed(part: int) -> Array:
             return jax.make_array_from_callback(
-                self._shape, self._sharding, lambda index: rows[_rows(index, self._batch_size)][which]
+                self._shape, self._sharding, lambda index: rows[_rows(index, self._batch_size)][part]
             )
 
         return {"tokens_BxL1": placed(0), "segments_BxL1": placed(1)}
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stop the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, step: int) -> dict[Any, tuple[NDArray[np.int32], NDArray[np.int32]]]:

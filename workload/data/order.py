@@ -1,4 +1,4 @@
-"""Which example a slot gets: a pure function of the seed and the slot.
+"""Order of the examples: a pure function of seed and slot.
 
 Slot s is the s-th example that the run consumes; step t of a run with batch B takes slots
 (t-1)B to tB. Each epoch is a permutation of its own, drawn by a four-round Feistel network
@@ -26,17 +26,19 @@ class Order:
         self._half_bits = max(1, ((examples - 1).bit_length() + 1) // 2)
 
     def at(self, slots: range) -> NDArray[np.int64]:
-        """The examples of some slots, in slot order."""
+        """Return the examples of some slots, in slot order."""
         slots_S = np.arange(slots.start, slots.stop, slots.step, dtype=np.int64)
         epochs_S, places_S = np.divmod(slots_S, self.examples)
         examples_S = np.empty_like(slots_S)
         for epoch in np.unique(epochs_S):
-            mine = epochs_S == epoch
-            examples_S[mine] = self._permute(places_S[mine].astype(np.uint64), int(epoch)).astype(np.int64)
+            in_epoch = epochs_S == epoch
+            examples_S[in_epoch] = self._permute(places_S[in_epoch].astype(np.uint64), int(epoch)).astype(
+                np.int64
+            )
         return examples_S
 
     def _permute(self, places: UInts, epoch: int) -> UInts:
-        """Walks each place's cycle until it is inside [0, examples) again."""
+        """Walk each place's cycle until it is inside [0, examples) again."""
         keys = [_mix(_mix(_mix(self.seed) ^ epoch) ^ i) for i in range(_ROUNDS)]
         walked = self._feistel(places, keys)
         while (outside := walked >= self.examples).any():
@@ -52,7 +54,7 @@ class Order:
 
 
 def _mix(value: int) -> int:
-    """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    """Apply the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK64
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
@@ -60,7 +62,7 @@ def _mix(value: int) -> int:
 
 
 def _mix_array(values: UInts) -> UInts:
-    """`_mix`, element by element; overflow wraps, as it should."""
+    """`_mix`, element by element; overflow wraps."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,10 +1,10 @@
-"""Turns documents into token files, byte for byte the same each time.
+"""Preparation of documents as token files; reproducible byte for byte.
 
     workload data prepare --source /usr/share/common-licenses --out /tmp/tokens
     workload data prepare --source c4/ --tokenizer llama-3.1-8b/ --out tokens/
 
 Documents stream through in batches: one thread reads while the tokenizer works on all cores.
-Every shard that is finished is noted, so that an interrupted command resumes there.
+Every finished shard is recorded, so that an interrupted command resumes there.
 """
 
 import hashlib
@@ -29,20 +29,20 @@ from workload.errors import DataError
 
 SHARD_TOKENS = 2**26  # 128 MiB a file at 2 bytes a token
 PROGRESS = "unfinished.json"
-MOST_NAMED = 20  # of the files passed over, to people; the file names all
+MOST_NAMED = 20  # rejected files in a summary; rejected.jsonl lists all
 _BATCH_CHARACTERS = 2**22
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of the sources.
+    """Result of a preparation.
 
     Attributes:
         documents: in the token files.
         tokens: of them.
-        repeated: documents left out because they were there before.
-        rejected: how many files and rows are none, by reason; `rejected.jsonl` names each.
-        passed_over: the files among them, the first of many.
+        repeated: documents left out as duplicates.
+        rejected: count of files and rows that aren't documents, by reason; `rejected.jsonl` lists them.
+        passed_over: rejected files, the first of many.
     """
 
     documents: int
@@ -51,17 +51,17 @@ class Summary:
     rejected: dict[str, int]
     passed_over: tuple[Sample, ...]
 
-    def told(self) -> str:
-        """What was rejected, for people; empty where nothing was."""
+    def reasons(self) -> str:
+        """Return the rejected counts as text; empty if there are none."""
         return "; ".join(f"{count} × {reason}" for reason, count in self.rejected.items())
 
 
 @dataclass
 class _Done:
-    """How far the finished shards reach.
+    """Extent of the finished shards.
 
     Attributes:
-        documents: wholly in them.
+        documents: complete in them.
         offset: tokens of the next document that are in them too.
         shards: the shards themselves.
     """
@@ -77,23 +77,23 @@ def prepare(
     tokenizer: Tokenizer | None = None,
     field_name: str = "text",
     shard_tokens: int = SHARD_TOKENS,
-    say: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Summary:
-    """Writes shards and, last of all, the manifest that makes them valid.
+    """Write shards and, last of all, the manifest that makes them valid.
 
-    A document that was seen before is left out. A folder that an earlier call left unfinished,
-    with the same arguments, is gone on with.
+    Duplicate documents are left out. A folder that an earlier call with the same arguments left
+    unfinished is resumed.
 
     Args:
         sources: files and folders; see `Sources`.
-        out: a new or empty folder, or one left unfinished.
-        tokenizer: bytes, unless given.
+        out: a new or empty folder, or an unfinished one.
+        tokenizer: default: bytes.
         field_name: of JSON lines and Parquet.
-        shard_tokens: at most so many tokens a file.
-        say: takes a line about progress now and then; None keeps quiet.
+        shard_tokens: maximum of a file.
+        progress: receives a line now and then.
 
     Raises:
-        DataError: no source, no text in the sources, or `out` holds something else already.
+        DataError: no source, no text in the sources, or `out` holds other data.
     """
     tokenizer = tokenizer or Bytes()
     reading = Sources(sources, field_name)
@@ -103,21 +103,21 @@ def prepare(
             raise DataError(f"--out {out}: lies in --source {source}, and would be read\n    fix: {fix}")
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in reading.files()]
     begin, end = tokenizer.begin_of_document, tokenizer.end_of_document
-    asked = [files, tokenizer.identity, begin, end, field_name, shard_tokens]
-    key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    arguments = [files, tokenizer.identity, begin, end, field_name, shard_tokens]
+    key = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()
     with _room(out):
         done = _begin(out, key)
-    if say and done.shards:
-        say(f"resumes after {len(done.shards)} shards, {done.documents} documents")
+    if progress and done.shards:
+        progress(f"resumes after {len(done.shards)} shards, {done.documents} documents")
     aside = _Aside(out / REJECTED)
     unique = _Unique(reading.documents(aside.take))
     writer = _Writer(out, key, done, shard_tokens, token_dtype(tokenizer.vocab_size))
     reported = time.monotonic()
     for tokens in _encoded(tokenizer, unique, done.documents):
         writer.add(tokens)
-        if say and time.monotonic() > reported + 2:
+        if progress and time.monotonic() > reported + 2:
             reported = time.monotonic()
-            say(
+            progress(
                 f"{writer.documents} documents, {writer.tokens / 1e6:.1f} M tokens, {len(done.shards)} shards"
             )
     writer.close()
@@ -128,7 +128,7 @@ def prepare(
         (out / PROGRESS).unlink(missing_ok=True)
         (out / REJECTED).unlink(missing_ok=True)
         names = ", ".join(map(str, sources))
-        of = f"in {len(files)} files{': ' + summary.told() if summary.rejected else ''}"
+        of = f"in {len(files)} files{': ' + summary.reasons() if summary.rejected else ''}"
         fix = f"name text, {' '.join(LINES)} or {' '.join(PARQUET)}; of compressed ones .gz is read"
         raise DataError(f"--source {names}: holds no UTF-8 text {of}\n    fix: {fix}")
     manifest = {
@@ -144,7 +144,7 @@ def prepare(
         "shards": [asdict(shard) for shard in done.shards],
     }
     with _room(out / MANIFEST):
-        for file in tokenizer.files:  # for the model that is made of them, which is of no use without
+        for file in tokenizer.files:  # needed to use the model
             (out / file.name).write_bytes(file.read_bytes())
         _write_whole(out / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         (out / PROGRESS).unlink(missing_ok=True)
@@ -153,7 +153,7 @@ def prepare(
 
 @contextmanager
 def _room(path: Path) -> Iterator[None]:
-    """Turns a full or read-only disk into an error that says what to do."""
+    """Turn a full or read-only disk into an error with a fix."""
     try:
         yield
     except OSError as error:
@@ -162,35 +162,35 @@ def _room(path: Path) -> Iterator[None]:
 
 
 def _begin(out: Path, key: str) -> _Done:
-    """What an earlier call finished, if it had the same arguments; else a new folder.
+    """Return the shards that an earlier call with the same arguments finished; else create the folder.
 
-    Where an earlier call finished no shard there is nothing to continue with, and nothing to lose.
+    An earlier call that finished no shard is ignored.
     """
     done = _Done()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         try:
-            left = json.loads((out / PROGRESS).read_text())
+            progress = json.loads((out / PROGRESS).read_text())
         except (OSError, ValueError):
-            left = {}
-        if "shards" not in left or (out / MANIFEST).exists():
+            progress = {}
+        if "shards" not in progress or (out / MANIFEST).exists():
             fix = "name a new folder, or remove it"
             raise DataError(f"--out {out}: is there and not empty\n    fix: {fix}")
-        if left["shards"] and left["key"] != key:
+        if progress["shards"] and progress["key"] != key:
             was = (
-                f"{len(left['shards'])} shards of other sources, of sources that changed since,"
+                f"{len(progress['shards'])} shards of other sources, of sources that changed since,"
                 " or by another tokenizer, --end, --field or version"
             )
             fix = "call with the same arguments and sources as before to continue, or name a new folder"
             raise DataError(f"--out {out}: holds {was}\n    fix: {fix}")
-        if left["shards"]:
-            shards = [Shard(**shard) for shard in left["shards"]]
-            done = _Done(left["documents"], left["offset"], shards)
+        if progress["shards"]:
+            shards = [Shard(**shard) for shard in progress["shards"]]
+            done = _Done(progress["documents"], progress["offset"], shards)
         known = {shard.file for shard in done.shards} | {PROGRESS}
         for path in out.iterdir():
             if path.name not in known:
-                path.unlink()  # the shard that was being written
+                path.unlink()  # an unfinished shard
     out.mkdir(parents=True, exist_ok=True)
-    _note(out, key, done)  # at once, so that the folder is known for ours before a shard is whole
+    _note(out, key, done)  # at once, to mark the folder before its first shard
     return done
 
 
@@ -205,7 +205,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 class _Aside:
-    """What is no document: each is named in a file, which isn't made where there is none."""
+    """Rejected samples, listed in a file that is created with the first of them."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -228,7 +228,7 @@ class _Aside:
 
 
 class _Unique:
-    """Documents that weren't seen before."""
+    """Documents without duplicates."""
 
     def __init__(self, documents: Iterator[str]):
         self._documents = documents
@@ -246,7 +246,7 @@ class _Unique:
 
 
 def _encoded(tokenizer: Tokenizer, documents: _Unique, skip: int) -> Iterator[NDArray[np.uint32]]:
-    """Each document's tokens, but for the first `skip`; a batch is read while another is encoded."""
+    """Encode each document after the first `skip`; a batch is read while another is encoded."""
     batches = _batches(documents, skip)
     with ThreadPoolExecutor(1) as reader:
         coming: Future[list[str]] = reader.submit(next, batches, [])
@@ -271,7 +271,7 @@ def _batches(documents: _Unique, skip: int) -> Iterator[list[str]]:
 
 
 class _Writer:
-    """Cuts a stream of documents into shards of at most `shard_tokens`."""
+    """Writer that cuts a stream of documents into shards of at most `shard_tokens`."""
 
     def __init__(self, out: Path, key: str, done: _Done, shard_tokens: int, dtype: np.dtype[Any]):
         self.documents = done.documents
@@ -310,6 +310,6 @@ class _Writer:
         self._pending, self._count = [], 0
 
 
-def say_on_terminal(line: str) -> None:
-    """Progress for people, out of the way of what a program reads."""
+def print_progress(line: str) -> None:
+    """Print progress on stderr, apart from output for programs."""
     print(f"  … {line}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Documents out of text files, JSON lines and Parquet, one after another, in a fixed order."""
+"""Reader of documents in text files, JSON lines and Parquet, in a fixed order."""
 
 import dataclasses
 import gzip
@@ -12,8 +12,8 @@ from typing import IO, Any, Protocol, cast
 from workload.errors import DataError
 
 LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet",)
-REJECTED = "rejected.jsonl"  # names what of the sources couldn't be used, with the reason
-UNREADABLE = (OSError, EOFError, zlib.error)  # of a file, compressed or not
+REJECTED = "rejected.jsonl"  # unusable samples, with the reason
+UNREADABLE = (OSError, EOFError, zlib.error)  # errors of reading a file, compressed or not
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Sample:
     """A line, a row or a file.
 
     Attributes:
-        where: it stands: file and line.
-        content: text made whole, or another of the kinds asked for; empty where there is none.
-        name: of it, unlike any other's.
-        problem: why it can't be used, and after a colon what exactly; empty if it can.
+        where: file and line.
+        content: normalised text, or another of the kinds requested; empty if there is none.
+        name: unique among samples.
+        problem: reason why it can't be used, with details after a colon; empty if it can.
         fix: of the problem.
-        is_text: false of a file that is passed over as a whole.
+        is_text: false for a file that is skipped as a whole.
     """
 
     where: str
@@ -38,37 +38,37 @@ class Sample:
 
 
 class Reading(Protocol):
-    """What samples are read from, whatever they are made of."""
+    """Source of samples, of any kind."""
 
     @property
     def paths(self) -> Sequence[Path]:
-        """Files and folders, as they were named."""
+        """Files and folders, as given."""
 
     @property
     def decides(self) -> list[Any]:
-        """What else than the files' bytes decides what the samples are; for JSON."""
+        """Settings besides the files' bytes that determine the samples; for JSON."""
 
     def files(self) -> list[Path]:
-        """Every file, in order; DataError where one isn't there."""
+        """Return every file, in order; DataError if one is missing."""
 
     def samples(self) -> Iterator[Sample]:
-        """Every sample in order, those that can't be used with their problem."""
+        """Yield every sample in order, unusable ones with their problem."""
 
 
 @dataclass
 class Sources:
-    """Files and folders that hold documents.
+    """Files and folders of documents.
 
     A `.jsonl` file holds one a line, as does a `.json` file of JSON lines, and a `.parquet` file
-    one a row, in the field named; any other file is one document, if it is UTF-8 text. All but
-    Parquet may be compressed by gzip, `.json.gz` say.
+    one a row, in `field`; any other file is one document, if it is UTF-8 text. All but Parquet
+    may be compressed by gzip, e.g. `.json.gz`.
 
     Attributes:
         paths: files and folders; a folder's files come in the order of their paths.
         field: of a line or row.
-        id_field: of a line or row, what names it; its place, unless given.
-        kinds: of value that the field may hold.
-        links: that a folder holds and that lead to no file, by what they are.
+        id_field: of a line or row, its name (default: its place).
+        kinds: types that the field may hold.
+        links: links in folders that lead to no file, with a description.
     """
 
     paths: Sequence[Path]
@@ -83,12 +83,12 @@ class Sources:
         return [self.field, self.id_field]
 
     def files(self) -> list[Path]:
-        """Every file, in order.
+        """Return every file, in order.
 
         Raises:
-            DataError: a path that isn't there, or a folder that can't be looked into.
+            DataError: a path is missing, or a folder can't be read.
         """
-        found: list[Path] = []
+        files: list[Path] = []
         try:
             missing = [str(path) for path in self.paths if not path.exists()]
             if missing:
@@ -96,19 +96,19 @@ class Sources:
                 raise DataError(f"--source {', '.join(missing)}: no such file or folder\n    fix: {fix}")
             for source in self.paths:
                 if source.is_file():
-                    found.append(source)
+                    files.append(source)
                 else:
                     inside = [path for path in self._inside(source) if path.is_file()]
-                    found += sorted(inside, key=lambda path: path.relative_to(source).as_posix())
+                    files += sorted(inside, key=lambda path: path.relative_to(source).as_posix())
         except OSError as error:
             raise unreadable(Path(error.filename), error) from None
-        return found
+        return files
 
     def documents(self, aside: Callable[[Sample], None] = lambda _: None) -> Iterator[str]:
-        """Every document's text; what is none, or empty, goes to `aside` with its problem.
+        """Yield every document's text; pass rejected and empty ones to `aside` with their problem.
 
         Raises:
-            DataError: naming the file and line that can't be read.
+            DataError: a file or line can't be read.
         """
         for sample in self.samples():
             if sample.problem and sample.is_text:
@@ -119,19 +119,19 @@ class Sources:
                 aside(replace(sample, problem=sample.problem or "is empty"))
 
     def samples(self) -> Iterator[Sample]:
-        """Every line, row and file of text, what is wrong with it along with it.
+        """Yield every line, row and text file, with its problem if it has one.
 
         Raises:
-            DataError: naming the file that can't be read.
+            DataError: a file can't be read.
         """
         for path in self.files():
             try:
                 yield from self._samples(path)
             except UNREADABLE as error:
                 raise unreadable(path, error) from None
-        for path, what in sorted(self.links.items()):
-            fix = "name what it leads to as a --source of its own"
-            yield Sample(str(path), problem=what, fix=fix, is_text=False)
+        for path, problem in sorted(self.links.items()):
+            fix = "name its target as a --source of its own"
+            yield Sample(str(path), problem=problem, fix=fix, is_text=False)
 
     def _samples(self, path: Path) -> Iterator[Sample]:
         kind = suffix(path)
@@ -152,7 +152,7 @@ class Sources:
                 yield Sample(str(path), text, str(path))
 
     def _inside(self, folder: Path) -> Iterator[Path]:
-        """All that a folder holds; unlike `rglob`, it doesn't pass over what it may not look into."""
+        """Yield all entries of a folder; unlike `rglob`, raises for unreadable folders."""
         for entry in folder.iterdir():
             yield entry
             if entry.is_symlink() and not entry.is_file():
@@ -161,7 +161,7 @@ class Sources:
                 yield from self._inside(entry)
 
     def _holds_lines(self, path: Path) -> bool:
-        """Whether each line is an object: the first is one, and has the field or isn't alone."""
+        """Return True if each line is an object: the first is, and has the field or isn't alone."""
         with opened(path) as file:
             first, second = file.readline(), file.readline()
         try:
@@ -177,16 +177,16 @@ class Sources:
             raise DataError(f"{path}: Parquet needs pyarrow\n    fix: pip install pyarrow") from None
         try:
             with parquet.ParquetFile(path) as table:
-                names = table.schema_arrow.names
-                if self.field not in names:
+                columns = table.schema_arrow.names
+                if self.field not in columns:
                     raise DataError(
-                        f"{path}: has no column {self.field!r}\n    fix: --field one of {', '.join(names)}"
+                        f"{path}: has no column {self.field!r}\n    fix: --field one of {', '.join(columns)}"
                     )
-                columns = [name for name in (self.field, self.id_field) if name in names]
+                wanted = [name for name in (self.field, self.id_field) if name in columns]
                 row = 0
-                for batch in table.iter_batches(batch_size=1024, columns=columns):
+                for batch in table.iter_batches(batch_size=1024, columns=wanted):
                     for entry in batch.to_pylist():
-                        yield self._sample(entry, f"{path}: row {row}", names)
+                        yield self._sample(entry, f"{path}: row {row}", columns)
                         row += 1
         except ArrowInvalid as error:
             raise DataError(f"{path}: is not Parquet: {error}\n    fix: get the file again") from None
@@ -195,7 +195,7 @@ class Sources:
         fields = entry if isinstance(entry, dict) else {}
         content = fields.get(self.field)
         if content is None and self.field in fields:
-            content = ""  # a null is no document
+            content = ""  # null: no document
         if not isinstance(content, self.kinds):
             known = [name for name, value in fields.items() if isinstance(value, self.kinds)]
             fix = f"--field one of {', '.join(known)}" if known else "mend it, or leave the file out"
@@ -203,16 +203,16 @@ class Sources:
             return Sample(where, problem=f"has no {desired} in {self.field!r}", fix=fix)
         name = name_of(fields.get(self.id_field)) if self.id_field else where
         if not name:
-            named = columns or [name for name, value in fields.items() if name_of(value)]
-            others = ", ".join(name for name in named if name not in (self.field, self.id_field))
-            give = f"--id one of {others}" if others else "name it"
-            fix = f"{give}, or leave --id out: its place names it then"
+            names = columns or [name for name, value in fields.items() if name_of(value)]
+            named = ", ".join(name for name in names if name not in (self.field, self.id_field))
+            give = f"--id one of {named}" if named else "name it"
+            fix = f"{give}, or leave --id out: its place is its name then"
             return Sample(where, problem=f"has no {self.id_field!r} to name it", fix=fix)
         return Sample(where, whole(content) if isinstance(content, str) else content or "", name)
 
 
 def lines(path: Path) -> Iterator[tuple[str, Any, str]]:
-    """Of each line of JSON its place, its value, and why it has none; empty lines are none."""
+    """Yield place, value and problem of each JSON line; empty lines are skipped."""
     with opened(path) as file:
         for number, raw in enumerate(file, 1):
             if raw.strip():
@@ -220,7 +220,7 @@ def lines(path: Path) -> Iterator[tuple[str, Any, str]]:
 
 
 def parsed(raw: bytes) -> tuple[Any, str]:
-    """The value that some JSON spells, and why there is none; empty if there is one."""
+    """Return the value of some JSON, and the problem; empty if it is valid."""
     try:
         return json.loads(raw), ""
     except (ValueError, RecursionError) as error:
@@ -228,29 +228,29 @@ def parsed(raw: bytes) -> tuple[Any, str]:
 
 
 def name_of(given: Any) -> str:
-    """A sample's name out of its field: a number, or text that can be printed; else empty."""
+    """Return a sample's name: a number, or printable text; else empty."""
     name = str(given) if isinstance(given, str | int) else ""
     return name if name.isprintable() else ""
 
 
 def whole(text: str) -> str:
-    """The text with a mark for each half of a character: JSON can spell one alone, UTF-8 can't."""
+    """Replace unpaired surrogates, which JSON can spell and UTF-8 can't."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def suffix(path: Path) -> str:
-    """What a file's name says that it is, whether it is compressed or not."""
+    """Return a file name's suffix, without `.gz`."""
     ends = [end.lower() for end in path.suffixes]
     return next(iter(ends[-2:-1] if ends[-1:] == [".gz"] else ends[-1:]), "")
 
 
 def opened(path: Path) -> IO[bytes]:
-    """The file's content, decompressed."""
+    """Open a file, decompressed."""
     return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """What to say of a file that the system doesn't let us read, or that is cut short."""
+    """Return the error for a file that can't be read, or is truncated."""
     reason = getattr(error, "strerror", None) or error
     return DataError(f"{path}: can't be read: {reason}\n    fix: let this user read it, or get it again")
 

@@ -1,9 +1,9 @@
-"""Splits the samples of some sources into streams, one for each worker of a fleet.
+"""Split of samples into streams, one for each worker of a fleet.
 
     workload data streams --source prompts.jsonl --tokenizer Qwen2.5-0.5B/ --streams 8 --out streams/
 
-Sample k goes to stream k mod N, and keeps its number. A sample that can't be used is rejected: it is
-in no stream, and `rejected.jsonl` says which, where it stands and why. Nothing is cut short.
+Sample k goes to stream k mod N, and keeps its number. An unusable sample is rejected: it is in no
+stream, and `rejected.jsonl` has its place and the reason. No sample is truncated.
 """
 
 import hashlib
@@ -32,12 +32,12 @@ _BATCH = 1024  # samples that are tokenized at once, on all cores
 
 @dataclass(frozen=True)
 class SplitRules:
-    """How to split.
+    """Rules of a split.
 
     Attributes:
-        streams: how many.
-        max_tokens: of a sample; longer ones are rejected; 0 for any.
-        most_samples: of a stream; 0 for all.
+        streams: number of streams.
+        max_tokens: of a sample; longer samples are rejected; 0: unlimited.
+        most_samples: of a stream; 0: unlimited.
     """
 
     streams: int = 1
@@ -47,7 +47,7 @@ class SplitRules:
 
 @dataclass
 class _Stream:
-    """What one stream has got."""
+    """Content of a stream so far."""
 
     tokens: list[NDArray[np.int32]] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
@@ -56,13 +56,13 @@ class _Stream:
 
 @dataclass(frozen=True)
 class Split:
-    """What became of the sources.
+    """Result of a split.
 
     Attributes:
         samples: in streams.
         tokens: of them.
         streams: their files' names.
-        rejected: how many, by reason.
+        rejected: count by reason.
     """
 
     samples: int
@@ -76,11 +76,11 @@ def split(
     out: Store,
     tokenizer: Tokenizer,
     rules: SplitRules,
-    say: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Split:
-    """Writes `stream_000.safetensors` and so on, `rejected.jsonl`, and `streams.json` last of all.
+    """Write `stream_000.safetensors` and so on, `rejected.jsonl`, and `streams.json` last.
 
-    The same call makes the same bytes; a stream that is there already with other ones is left alone.
+    Equal arguments give equal bytes; an existing stream with other bytes is left alone.
 
     Raises:
         DataError: no source, no usable sample, or `out` holds other streams.
@@ -88,7 +88,7 @@ def split(
     parts = [_Stream() for _ in range(rules.streams)]
     aside: list[dict[str, str | int]] = []
     reasons: Counter[str] = Counter()
-    fix = ""  # of the first that was rejected
+    fix = ""  # of the first rejected sample
     seen: set[str] = set()
 
     def put_aside(number: int, sample: Sample, reason: str, kind: str = "") -> None:
@@ -116,17 +116,17 @@ def split(
             part.tokens.append(tokens.astype(np.int32))
             part.samples.append(number)
             part.ids.append(sample.name)
-        if say and time.monotonic() > reported + 2:
+        if progress and time.monotonic() > reported + 2:
             reported = time.monotonic()
-            say(f"{number + 1} samples, {len(aside)} rejected")
+            progress(f"{number + 1} samples, {len(aside)} rejected")
     if not seen:
         first = f": {aside[0]['where']} {aside[0]['reason']}" if aside else ""
         fix = fix or "name other sources"
         raise DataError(f"{_named(reading)}: no sample that can be used{first}\n    fix: {fix}")
     if empty := [n for n, part in enumerate(parts) if not part.samples]:
-        left = f"{len(seen)} samples leave stream {empty[0]} empty"
+        rule = f"{len(seen)} samples leave stream {empty[0]} empty"
         fix = f"fewer --streams than {rules.streams}: sample k goes to stream k mod their number"
-        raise DataError(f"{_named(reading)}: {left}\n    fix: {fix}")
+        raise DataError(f"{_named(reading)}: {rule}\n    fix: {fix}")
     source = _digest(reading.files())
     decides = json.dumps([source, tokenizer.identity, reading.decides, asdict(rules)])
     digest = hashlib.sha256(decides.encode()).hexdigest()
@@ -139,7 +139,7 @@ def split(
         )
         for number, part in enumerate(parts)
     }
-    files[REJECTED] = "".join(json.dumps(one) + "\n" for one in aside).encode()
+    files[REJECTED] = "".join(json.dumps(entry) + "\n" for entry in aside).encode()
     counted = sum(len(tokens) for part in parts for tokens in part.tokens)
     index = {
         "source_sha256": about.source_sha256,
@@ -148,7 +148,7 @@ def split(
         "rejected": dict(reasons),
         "sha256": {name: hashlib.sha256(raw).hexdigest() for name, raw in files.items()},
     }
-    _put_all(out, files, say)
+    _put_all(out, files, progress)
     _put(out, INDEX, (json.dumps(index, indent=2) + "\n").encode())
     return Split(len(seen), counted, tuple(sorted(files.keys() - {REJECTED})), dict(reasons))
 
@@ -171,21 +171,21 @@ def _encoded(
     batch: Sequence[tuple[int, Sample]], tokenizer: Tokenizer
 ) -> Iterator[tuple[int, Sample, NDArray[np.uint32]]]:
     tokens = tokenizer.encode_alone([sample.content for _, sample in batch])
-    for (number, sample), found in zip(batch, tokens, strict=True):
-        yield number, sample, found
+    for (number, sample), row in zip(batch, tokens, strict=True):
+        yield number, sample, row
 
 
-def _put_all(out: Store, files: Mapping[str, bytes], say: Callable[[str], None] | None) -> None:
-    """Writes several at once; each with its checksum, which the store compares."""
+def _put_all(out: Store, files: Mapping[str, bytes], progress: Callable[[str], None] | None) -> None:
+    """Write several files at once; each with its checksum, which the store compares."""
     reported = time.monotonic()
     with ThreadPoolExecutor(_UPLOADS) as pool:
         running = [pool.submit(_put, out, name, raw) for name, raw in files.items()]
         try:
             for number, future in enumerate(running, 1):
                 future.result()
-                if say and time.monotonic() > reported + 2:
+                if progress and time.monotonic() > reported + 2:
                     reported = time.monotonic()
-                    say(f"{number} of {len(files)} files written")
+                    progress(f"{number} of {len(files)} files written")
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -194,11 +194,11 @@ def _put_all(out: Store, files: Mapping[str, bytes], say: Callable[[str], None] 
 def _put(out: Store, name: str, raw: bytes) -> None:
     if not out.create(name, raw) and out.read(name) != raw:
         fix = "name a new place for other sources or settings"
-        raise DataError(f"{out.url}/{name}: is there, and is another one\n    fix: {fix}")
+        raise DataError(f"{out.url}/{name}: exists with other bytes\n    fix: {fix}")
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """Of the sources' contents, in their order."""
+    """Return the sha256 of the sources' contents, in their order."""
     sha = hashlib.sha256()
     for path in files:
         with path.open("rb") as opened:

@@ -1,15 +1,15 @@
-"""A stream: documents as tokens, in one file that never changes.
+"""A stream: tokenized documents in one immutable file.
 
 The file is a safetensors with
 
-    tokens      T         int32   all documents' tokens, back to back
-    offsets     N+1       int64   where each document begins, and where the last one ends
+    tokens      T         int32   all documents' tokens, contiguous
+    offsets     N+1       int64   begin of each document, and end of the last one
     samples     N         int64   each document's number in the source, counted from 0
-    id_bytes    I         uint8   the documents' names in UTF-8, back to back
+    id_bytes    I         uint8   the documents' names in UTF-8, contiguous
     id_offsets  N+1       int64
 
-and its header says which tokenizer made it, of which source. It is small beside what is extracted
-from it: 4 bytes a token where a point of a 0.5 B model takes 1,792.
+and its header records tokenizer and source. It is small beside an extraction from it: 4 bytes a
+token, where a point of a 0.5 B model takes 1,792.
 """
 
 import hashlib
@@ -31,22 +31,22 @@ from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store, open_store
 
 VERSION = 1
-INDEX = "streams.json"  # beside the streams: what was split, and each one's sha256
-_HEADER = "stream"  # the one key of the header: more than one would be written in any order
+INDEX = "streams.json"  # beside the streams: the source's and each stream's sha256
+_HEADER = "stream"  # the only key of the header: several would be written in arbitrary order
 
 
 @dataclass(frozen=True)
 class About:
-    """Where a stream comes from.
+    """Origin of a stream.
 
     Attributes:
         number: of the stream, counted from 0.
-        streams: that the source was split into.
+        streams: number of streams of the source.
         source_sha256: of the source's files, in their order.
-        dealt_sha256: of all that decides what is in which stream, the source among it.
+        dealt_sha256: of all inputs of the split, the source included.
         tokenizer: its name.
         tokenizer_sha256: of tokenizer.json, or the word bytes.
-        vocab_size: that a model must have at least.
+        vocab_size: minimum of the model.
         rejected: samples of the whole source that are in no stream; `rejected.jsonl` names them.
     """
 
@@ -77,19 +77,19 @@ class Stream:
         return len(self.samples_N)
 
     def lengths(self) -> list[int]:
-        """Tokens of each document."""
+        """Return the number of tokens of each document."""
         lengths: list[int] = np.diff(self.offsets).tolist()
         return lengths
 
     def document(self, number: int) -> NDArray[np.int32]:
-        """A document's tokens, by its place in the stream."""
+        """Return a document's tokens, by its index in the stream."""
         return self.tokens_T[self.offsets[number] : self.offsets[number + 1]]
 
 
 def pack(
     about: About, tokens: Sequence[NDArray[np.int32]], samples: Sequence[int], ids: Sequence[str]
 ) -> bytes:
-    """A stream's file; the same bytes for the same documents."""
+    """Return a stream's file; equal documents give equal bytes."""
     arrays: dict[str, NDArray[Any]] = {
         "tokens": np.concatenate([np.empty(0, np.int32), *tokens]).astype(np.int32),
         "offsets": offsets(map(len, tokens)),
@@ -100,10 +100,10 @@ def pack(
 
 
 def read(url: str) -> Stream:
-    """Reads a stream from `gs://` or a file.
+    """Read a stream from `gs://` or a file.
 
     Raises:
-        DataError: it isn't there, isn't a stream, or isn't the one that `streams.json` beside it knows.
+        DataError: the file is missing, isn't a stream, or differs from `streams.json` beside it.
     """
     folder, slash, name = url.rpartition("/")
     store = open_store(folder or slash or ".")
@@ -134,12 +134,12 @@ def read(url: str) -> Stream:
         raise DataError(f"{url}: is of version {about.version}, this reads {VERSION}\n    fix: {fix}")
     if stream.sha256 != _indexed(store, name, stream.sha256):
         fix = "put the stream back, or split the samples again into a new folder"
-        raise DataError(f"{url}: isn't the stream that {INDEX} beside it knows\n    fix: {fix}")
+        raise DataError(f"{url}: differs from the stream in {INDEX} beside it\n    fix: {fix}")
     return stream
 
 
 def _indexed(store: Store, name: str, default: str) -> str:
-    """A stream's sha256 as it was split; the default for one that was copied without its index."""
+    """Return a stream's sha256 in the index; the default for a copy without its index."""
     try:
         known: str = json.loads(store.read(INDEX))["sha256"].get(name, default)
     except MissingObjectError:
@@ -151,24 +151,24 @@ def _indexed(store: Store, name: str, default: str) -> str:
 
 
 def _problem(stream: Stream) -> str:
-    """What can't be, of a file that is a stream by its form; empty if nothing is."""
+    """Return an inconsistency in a well-formed stream file; empty if there is none."""
     tokens, offsets, samples = stream.tokens_T, stream.offsets, stream.samples_N
     kinds: list[tuple[NDArray[Any], type]] = [(tokens, np.int32), (offsets, np.int64), (samples, np.int64)]
     if any(array.ndim != 1 or array.dtype != dtype for array, dtype in kinds):
-        return "its arrays are of another kind"
+        return "its arrays have the wrong shape or dtype"
     if not len(offsets) == len(samples) + 1 == len(stream.ids) + 1:
-        return f"{len(samples)} samples, {len(offsets)} offsets and {len(stream.ids)} names don't go together"
+        return f"{len(samples)} samples, {len(offsets)} offsets and {len(stream.ids)} names don't match"
     if offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 1).any():
-        return "its documents don't fill it one after another"
+        return "its documents aren't contiguous"
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < stream.about.vocab_size:
         return f"it holds tokens outside the vocabulary of {stream.about.vocab_size}"
     if len(set(stream.ids)) < len(stream.ids):
-        return "two of its documents have one name"
+        return "two of its documents have the same name"
     return ""
 
 
 def _metadata(raw: bytes) -> dict[str, str]:
-    """The header of a safetensors file; huggingface.co/docs/safetensors has the format."""
+    """Return the header of a safetensors file; huggingface.co/docs/safetensors has the format."""
     size = int.from_bytes(raw[:8], "little")
-    found: dict[str, str] = json.loads(raw[8 : 8 + size]).get("__metadata__", {})
-    return found
+    metadata: dict[str, str] = json.loads(raw[8 : 8 + size]).get("__metadata__", {})
+    return metadata

@@ -1,4 +1,4 @@
-"""From text to tokens: bytes as they are, or a `tokenizer.json` of Hugging Face."""
+"""Tokenizers: bytes, or a `tokenizer.json` of Hugging Face."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ _ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>")  # Llama 3, Qwen, 
 
 
 class Tokenizer(Protocol):
-    """Turns documents into tokens that end with `end_of_document`, which appears nowhere else."""
+    """Converter of documents into tokens that end with `end_of_document`, which appears nowhere else."""
 
     name: str
     identity: str  # "bytes", or the sha256 of tokenizer.json
@@ -24,25 +24,25 @@ class Tokenizer(Protocol):
 
     @property
     def end_of_document(self) -> int:
-        """The token that ends each document; DataError where the tokenizer has none."""
+        """Token that ends each document; DataError if the tokenizer has none."""
 
     @property
     def begin_of_document(self) -> tuple[int, ...]:
-        """The tokens that a model is given before each text, such as Llama's `<|begin_of_text|>`."""
+        """Tokens put before each text, such as Llama's `<|begin_of_text|>`."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What whoever uses a model of these tokens needs to make them: tokenizer.json and its settings."""
+        """Files to keep with a model of these tokens: tokenizer.json and its settings."""
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """Each text's tokens, with what begins and what ends a document."""
+        """Return each text's tokens, with the begin and end of a document."""
 
     def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """Each text's tokens as a model is given them: with what its tokenizer puts before it, no end."""
+        """Return each text's tokens as a model's input: with the begin of a document, without the end."""
 
 
 class Bytes:
-    """A token is a byte of UTF-8; 256 ends a document."""
+    """Bytes of UTF-8 as tokens; 256 ends a document."""
 
     name = identity = "bytes"
     vocab_size = 257
@@ -61,19 +61,19 @@ class Bytes:
 
 
 class HuggingFace:
-    """A `tokenizer.json`; encodes on all cores."""
+    """Tokenizer of a `tokenizer.json`; encodes on all cores."""
 
     def __init__(self, path: Path, end: str = "", templated: bool = False):
-        """Reads the file.
+        """Read the file.
 
         Args:
-            path: of tokenizer.json, or of the folder that holds it.
-            end: the token that ends a document; found by its usual names unless given.
-            templated: a special token spelled out in a text is that token, and `encode_alone` puts
-                none before it: a chat template wrote them. Else it is text like any other.
+            path: of tokenizer.json, or of its folder.
+            end: token that ends a document (default: the first of the usual names).
+            templated: texts come from a chat template: a special token spelled out in a text is that
+                token, and `encode_alone` adds none. Else it is ordinary text.
 
         Raises:
-            DataError: it can't be read, or the end isn't among its tokens.
+            DataError: the file can't be read, or lacks the end token.
         """
         try:
             import tokenizers
@@ -96,7 +96,7 @@ class HuggingFace:
         self._tokenizer.encode_special_tokens = not templated
         self.name = file.parent.name or file.name
         self.identity = hashlib.sha256(raw).hexdigest()
-        # Not their count: a vocabulary may have gaps, and every id must find room in a token file.
+        # Not the number of tokens: a vocabulary may have gaps, and token files must hold every id.
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
         known = json.loads(raw).get("added_tokens", [])
         self._specials = [token["content"] for token in known if token.get("special")]
@@ -114,50 +114,52 @@ class HuggingFace:
         """See `Tokenizer.begin_of_document`.
 
         Raises:
-            DataError: the end is among them, so that every document would fall into two.
+            DataError: the end is among them, which would split every document.
         """
         probe = self._tokenizer.encode("a")
-        own = probe.special_tokens_mask  # 1 for what isn't the text's
-        found = tuple(probe.ids[: own.index(0) if 0 in own else len(own)])
-        if self.end_of_document in found:
+        mask = probe.special_tokens_mask  # 1 for added tokens
+        begin = tuple(probe.ids[: mask.index(0) if 0 in mask else len(mask)])
+        if self.end_of_document in begin:
             fix = f"--end another of its special tokens: {', '.join(self._specials)}"
-            raise DataError(f"{self._file}: begins a text with the token that ends one\n    fix: {fix}")
-        return found
+            raise DataError(
+                f"{self._file}: begins a text with the token that ends a document\n    fix: {fix}"
+            )
+        return begin
 
     @cached_property
     def end_of_document(self) -> int:
-        """See `Tokenizer.end_of_document`; looked for when it is needed, which streams never do.
+        """See `Tokenizer.end_of_document`; computed when needed, which streams never do.
 
-        A special one alone will do: any other may be spelled out in a text, and would end it there.
+        It must be a special token: any other may be spelled out in a text, and would end it there.
         """
         desired = [self._end] if self._end else _ENDS
-        ids = (self._tokenizer.token_to_id(one) for one in desired if one in self._specials)
-        found: int | None = next((one for one in ids if one is not None), None)
-        if found is None:
-            known = [one for one in desired if self._tokenizer.token_to_id(one) is not None]
+        ids = (self._tokenizer.token_to_id(name) for name in desired if name in self._specials)
+        end: int | None = next((name for name in ids if name is not None), None)
+        if end is None:
+            known = [name for name in desired if self._tokenizer.token_to_id(name) is not None]
             rule = f"has {known[0]!r}, but not as a special token: a text may hold it" if known else ""
             rule = rule or f"has not {repr(self._end) if self._end else 'a token that ends a document'}"
             fix = f"--end one of its special tokens: {', '.join(self._specials) or 'none'}"
             raise DataError(f"{self._file}: {rule}\n    fix: {fix}")
-        return found
+        return end
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """See `Tokenizer.encode`."""
         begin, end = list(self.begin_of_document), [self.end_of_document]
-        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.asarray([*begin, *entry.ids, *end], np.uint32) for entry in found]
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.asarray([*begin, *entry.ids, *end], np.uint32) for entry in encodings]
 
     def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """See `Tokenizer.encode_alone`."""
-        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=not self._templated)
-        return [np.asarray(entry.ids, np.uint32) for entry in found]
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=not self._templated)
+        return [np.asarray(entry.ids, np.uint32) for entry in encodings]
 
 
 def open_tokenizer(name: str, end: str = "", templated: bool = False) -> Tokenizer:
-    """`bytes`, or the path of a tokenizer.json; see `HuggingFace`.
+    """Open `bytes`, or the path of a tokenizer.json; see `HuggingFace`.
 
     Raises:
-        DataError: the file can't be used, or has no such end.
+        DataError: the file can't be used, or lacks `end`.
     """
     if name == "bytes" and end:
         fix = "leave --end out, or name a tokenizer.json by --tokenizer"

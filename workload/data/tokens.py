@@ -1,9 +1,9 @@
-"""Token files as the trainer reads them: mapped into memory, never loaded.
+"""Token files for the trainer: mapped into memory, never loaded.
 
 A folder holds `manifest.json` and the shards that it names. A shard is a flat run of
 little-endian tokens, uint16 or uint32. Examples are windows of L+1 tokens, L apart, so that
 every token but the first is a target once; none crosses from one shard into the next. Documents
-lie in them one after another; a token says that it is the last of its document.
+are contiguous; a token marks the end of each.
 """
 
 import bisect
@@ -25,13 +25,13 @@ VERSION = 3  # 2 had no begin_of_document: no document began with anything
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """The smaller of the two dtypes that holds every token of a vocabulary."""
+    """Return the smaller of the two dtypes that holds every token of a vocabulary."""
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One token file: its name in the folder, its length and its content's sha256."""
+    """A token file: its name in the folder, its length and its content's sha256."""
 
     file: str
     tokens: int
@@ -40,12 +40,12 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `manifest.json` says, and the sha256 of its bytes: the data's identity."""
+    """Content of `manifest.json`, and the sha256 of its bytes: the data's identity."""
 
     tokenizer: str
     tokenizer_sha256: str  # of tokenizer.json, or the word bytes
     vocab_size: int
-    begin_of_document: tuple[int, ...]  # the tokens that each begins with
+    begin_of_document: tuple[int, ...]  # first tokens of each
     end_of_document: int
     dtype: np.dtype[Any]
     documents: int
@@ -55,10 +55,10 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Reads the manifest and checks that each shard is there with its full length.
+        """Read the manifest and check that each shard has its full length.
 
         Raises:
-            DataError: naming the file that is missing, unreadable or cut short.
+            DataError: a file is missing, unreadable or truncated.
         """
         path = folder / MANIFEST
         try:
@@ -84,7 +84,7 @@ class Manifest:
                 manifest.tokens,
             )
             if not all(isinstance(number, int) for number in numbers) or content.get("version", 0) > VERSION:
-                raise ValueError(f"is of version {content.get('version')}, or holds words for numbers")
+                raise ValueError(f"is of version {content.get('version')}, or has text in place of numbers")
         except OSError as error:
             fix = (
                 f"make token files with `{command('data', 'prepare', '--source', 'DIR', '--out', 'DIR')}`,"
@@ -95,16 +95,16 @@ class Manifest:
             fix = "prepare the data again with this version"
             raise DataError(f"{path}: is not a manifest: {error!r}\n    fix: {fix}") from None
         for shard in manifest.shards:
-            found = (folder / shard.file).stat().st_size if (folder / shard.file).is_file() else None
-            if found != shard.tokens * manifest.dtype.itemsize:
-                size = "is missing" if found is None else f"has {found} bytes"
+            size_bytes = (folder / shard.file).stat().st_size if (folder / shard.file).is_file() else None
+            if size_bytes != shard.tokens * manifest.dtype.itemsize:
+                state = "is missing" if size_bytes is None else f"has {size_bytes} bytes"
                 rule = f"the manifest says {shard.tokens * manifest.dtype.itemsize} bytes"
-                raise DataError(f"{folder / shard.file}: {size}, {rule}\n    fix: prepare the data again")
+                raise DataError(f"{folder / shard.file}: {state}, {rule}\n    fix: prepare the data again")
         return manifest
 
 
 class Dataset:
-    """The examples of a folder of token files."""
+    """Examples of a folder of token files."""
 
     def __init__(self, folder: Path, sequence_length: int):
         self.folder = folder
@@ -122,7 +122,7 @@ class Dataset:
         return self._ends[-1]
 
     def read(self, examples: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The tokens of some examples, of shape len(examples) x (L+1)."""
+        """Return the tokens of some examples, of shape len(examples) x (L+1)."""
         tokens_BxL1 = np.empty((len(examples), self.sequence_length + 1), np.int32)
         for row, example in zip(tokens_BxL1, examples, strict=True):
             shard = bisect.bisect_right(self._ends, example)
@@ -137,7 +137,7 @@ class Dataset:
         return tokens_BxL1
 
     def segments(self, tokens_BxL1: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The document of every token, counted from 0 in each example; it ends with its last token."""
+        """Return the document of every token, counted from 0 in each example; the end token belongs to it."""
         ends_BxL1 = tokens_BxL1 == self.manifest.end_of_document
         segments_BxL1 = np.zeros_like(tokens_BxL1)
         np.cumsum(ends_BxL1[:, :-1], axis=1, out=segments_BxL1[:, 1:])

@@ -1,11 +1,11 @@
-"""A `tokenizer.json` with a cache of words, for a process that has one core.
+"""Tokenizer of a `tokenizer.json` with a cache of words, for a process with one core.
 
 Byte-level BPE (GPT-2's, Llama 3's, Qwen's) cuts a text into words, its pre-tokens, by a regular expression
-and encodes each by itself. So the tokens of a text are those of its words, one after another, and most words
-have come before: of source text a word costs 0.2 µs that way, 1.4 µs without. What decides a cut is asked of
-the tokenizer's own engine: the regular expression, and which characters are letters, digits and white space.
-A text that isn't sure to come to the same is encoded as a whole: one with a character beyond U+FFFF or with a
-token of the tokenizer's own spelled out; where the tokenizer has a normalizer, one that isn't ASCII.
+and encodes each by itself. So the tokens of a text are those of its words, in order, and most words repeat:
+of source text a word costs 0.2 µs that way, 1.4 µs without. The tokenizer's own engine supplies the regular
+expression and the classes of letters, digits and white space. Texts for which equality isn't certain are
+encoded as a whole: those with a character beyond U+FFFF or with a token of the tokenizer's own spelled out
+and, if the tokenizer has a normalizer, those that aren't ASCII.
 """
 
 import json
@@ -22,21 +22,21 @@ from numpy.typing import NDArray
 
 from workload.data.tokenizers import HuggingFace
 
-# What ByteLevel cuts by unless another does (tokenizers 0.23, pre_tokenizers/byte_level.rs).
+# ByteLevel's own pattern (tokenizers 0.23, pre_tokenizers/byte_level.rs).
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-# The part of Oniguruma's language that Python's `re` reads alike, once the classes are spelled out.
+# The part of Oniguruma's language that Python's `re` shares, once classes are spelled out.
 _TOKEN = re.compile(
     r"""\\p\{[A-Z][a-z]?\}|\\[sSrn]|\(\?i:['a-z|]+\)|\(\?[:!]|\[\^?|[*+?](?![+?])|\{\d+(?:,\d*)?\}(?![+?])"""
     r"""|[])|'A-Za-z0-9 /]"""
 )
 _ASCII, _PLANE_0 = 0x7F, 0xFFFF
-_BEYOND = "\U00010000"  # is in no text that is cut here
+_BEYOND = "\U00010000"  # in no text that is cut here
 _ASTRAL = re.compile(f"[{_BEYOND}-\U0010ffff]")
 _LONGEST, _MOST = 64, 2**18  # characters of a word in the cache, and words in it: some 40 MB
 
 
 class CachedTokenizer(HuggingFace):
-    """A `tokenizer.json`; encodes as `HuggingFace` does, but on one core and each word once."""
+    """Tokenizer like `HuggingFace`, but on one core and each word once."""
 
     def __init__(self, path: Path, end: str = ""):
         """See `HuggingFace`."""
@@ -49,27 +49,27 @@ class CachedTokenizer(HuggingFace):
         if not words:
             return super().encode(texts)
         begin, end = (
-            np.array(one, np.uint32).tobytes() for one in (self.begin_of_document, [self.end_of_document])
+            np.array(ids, np.uint32).tobytes() for ids in (self.begin_of_document, [self.end_of_document])
         )
-        found = [words.encode(text) for text in texts]
-        whole = iter(super().encode([text for text, raw in zip(texts, found, strict=True) if raw is None]))
+        encoded = [words.encode(text) for text in texts]
+        whole = iter(super().encode([text for text, raw in zip(texts, encoded, strict=True) if raw is None]))
         return [
             next(whole) if raw is None else np.frombuffer(b"".join((begin, raw, end)), np.uint32)
-            for raw in found
+            for raw in encoded
         ]
 
 
 class Words:
-    """A tokenizer's words and their tokens; made by `of`."""
+    """A tokenizer's words and their tokens; see `of`."""
 
     def __init__(self, tokenizer: Any, pattern: str, own: Sequence[str], ascii_alone: bool):
-        """The words of a tokenizer that cuts by a pattern, none so far.
+        """Cache the words of a tokenizer that cuts by a pattern; empty at first.
 
         Args:
             tokenizer: of the package tokenizers.
-            pattern: in Oniguruma's language; `translated` gives one of Python's.
-            own: tokens that it finds in a text before it cuts.
-            ascii_alone: nothing else is cut here.
+            pattern: in Oniguruma's language; `translated` converts it to Python's.
+            own: tokens that it finds in a text before cutting.
+            ascii_alone: only ASCII texts are cut here.
         """
         self._pattern, self._own, self._ascii_alone = pattern, own, ascii_alone
         self._ascii = re.compile(str(translated(pattern, _ASCII)), re.ASCII)
@@ -77,7 +77,7 @@ class Words:
 
     @classmethod
     def of(cls, tokenizer: Any) -> "Words | None":
-        """None where a tokenizer isn't byte-level BPE, or does to a text what isn't known here."""
+        """Return a tokenizer's words; None if it isn't byte-level BPE or has unsupported steps."""
         from tokenizers import models
 
         model = tokenizer.model
@@ -91,7 +91,7 @@ class Words:
         return cls(tokenizer, pattern, own, ascii_alone=normalizer is not None)
 
     def encode(self, text: str) -> bytes | None:
-        """The tokens, four bytes each; None where the text is to be encoded as a whole."""
+        """Return the tokens, four bytes each; None if the text must be encoded as a whole."""
         if any(token in text for token in self._own):
             return None
         if text.isascii():
@@ -100,7 +100,7 @@ class Words:
             return None
         else:
             words = self._plane_0.findall(text)
-        if "".join(words) != text:  # there was something between them
+        if "".join(words) != text:  # the pattern skipped characters
             return None
         return b"".join(map(self._cache.__getitem__, words))
 
@@ -110,7 +110,7 @@ class Words:
 
 
 class _Cache(dict[str, bytes]):
-    """Words and their tokens."""
+    """Tokens by word."""
 
     def __init__(self, tokenizer: Any):
         from tokenizers import Tokenizer, pre_tokenizers
@@ -124,7 +124,7 @@ class _Cache(dict[str, bytes]):
     def __missing__(self, word: str) -> bytes:
         if len(word) > _LONGEST:
             return array("I", self._alone.encode(word, add_special_tokens=False).ids).tobytes()
-        # A third of what `encode` takes, but with an object for each token.
+        # Three times as fast as `encode`, but with an object for each token.
         spelled = word.encode().decode("latin-1").translate(self._letters)
         tokens = array("I", [token.id for token in self._model.tokenize(spelled)]).tobytes()
         if len(self) >= _MOST:
@@ -134,24 +134,24 @@ class _Cache(dict[str, bytes]):
 
 
 def _letters(byte_level: Any) -> dict[int, str]:
-    """The character that stands for each byte of UTF-8 in a byte-level vocabulary."""
-    found: dict[int, str] = {}
+    """Return the character that represents each byte of UTF-8 in a byte-level vocabulary."""
+    letters: dict[int, str] = {}
     first = (*range(0xC0), *range(0xC0, 0x800, 0x40), 0x800, *range(0x1000, 0x10000, 0x1000))
-    for code in (*first, 0x10000, 0x40000, 0x80000, 0xC0000, 0x100000):  # all bytes that there are in UTF-8
+    for code in (*first, 0x10000, 0x40000, 0x80000, 0xC0000, 0x100000):  # covers all bytes of UTF-8
         ((spelled, _),) = byte_level.pre_tokenize_str(chr(code))
-        found.update(zip(chr(code).encode(), spelled, strict=True))
-    return found
+        letters.update(zip(chr(code).encode(), spelled, strict=True))
+    return letters
 
 
 def translated(pattern: str, last: int) -> str | None:
-    """A pattern of Oniguruma's for Python's `re` and texts of characters up to one; None if it can't be."""
+    """Translate Oniguruma's pattern to Python's `re`, for characters up to `last`; None if it can't be."""
     parts, inside = [], False
     tokens = _TOKEN.findall(pattern)
     if "".join(tokens) != pattern:
         return None
     for token in tokens:
         if token.startswith("["):
-            if inside:  # a set in a set, which Python hasn't
+            if inside:  # a nested set, which Python lacks
                 return None
             inside = True
         elif token == "]":
@@ -162,13 +162,13 @@ def translated(pattern: str, last: int) -> str | None:
             ranges = _ranges(token.lower() if token == r"\S" else token, last)
             token = ranges if inside else f"[^{ranges}]" if token == r"\S" else f"[{ranges}]"
         parts.append(token)
-    with suppress(re.error):  # what one engine takes and the other doesn't: a repeat of a repeat
+    with suppress(re.error):  # e.g. a repeated repeat, which only Oniguruma accepts
         return re.compile("".join(parts)).pattern
     return None
 
 
 def _ranges(kind: str, last: int) -> str:
-    """The characters up to one that Oniguruma counts to a class, as what stands in a set."""
+    """Return the characters up to `last` in a class of Oniguruma's, as content of a set."""
     from tokenizers import Regex, pre_tokenizers
 
     every = "".join(chr(code) for code in range(last + 1) if not 0xD800 <= code < 0xE000)
@@ -178,7 +178,7 @@ def _ranges(kind: str, last: int) -> str:
 
 
 def _cut_by(pre_tokenizer: Any) -> str | None:
-    """The pattern by which words are cut, where they become bytes and nothing else after that."""
+    """Return the pattern that cuts words, if conversion to bytes is the only other step."""
     match pre_tokenizer:
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
             return _GPT2

@@ -1,5 +1,5 @@
-"""Runs a model over a stream of documents and keeps what it computes at named points.
+"""Extraction: a model over a stream of documents, keeping its tensors at named points.
 
-stream.py and prepare.py hold the documents, packing.py and ranges.py cut the work into ranges that are
-the same whoever does them, forward.py computes, shard.py is what a range becomes, run.py ties them.
+packing.py and ranges.py cut the stream into ranges, the same on every start; forward.py computes,
+a range becomes one of `activations`' shards, and run.py ties them together.
 """

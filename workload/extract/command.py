@@ -22,22 +22,22 @@ _EXAMPLES = """  workload extract qwen2.5-0.5b.toml --stream gs://my-project-che
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command line; 0 when all of the stream is committed."""
-    description = "Run a model over a stream and keep what it computes at some points."
+    """Run a command line; return 0 once all of the stream is committed."""
+    description = "Run a model over a stream and keep its tensors at some points."
     parser = arguments_of.parser("workload extract", description, _EXAMPLES)
     parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (qwen2.5-0.5b.toml)")
     text = (
-        "made by `workload data streams`: a stream, or their folder: the one of this host's number in its "
-        "fleet or job, or all of a folder here"
+        "a stream of `workload data streams`, or their folder: selects the stream of this host's number in "
+        "its fleet or job, or all streams of a local folder"
     )
     parser.add_argument("--stream", required=True, metavar="URL", help=text)
     arguments_of.add_set(parser)
-    parser.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
-    text = "where extractions/ is stored; gs://$CHECKPOINT_BUCKET, unless given"
+    parser.add_argument("--name", metavar="RUN", help="name of the run (default: the config's name)")
+    text = "parent of extractions/ (default: gs://$CHECKPOINT_BUCKET)"
     parser.add_argument("--dir", metavar="DIR", help=text)
-    text = "pkl.gz: besides, as kathir-ks/activation-extract does; see `workload activations convert`"
+    text = "pkl.gz: convert the shards too; see `workload activations convert`"
     parser.add_argument("--format", choices=("safetensors", pickles.FORMAT), default="safetensors", help=text)
-    text = "of which point, with --format pkl.gz, where several are kept of a layer"
+    text = "point to convert with --format pkl.gz, if the run keeps several per layer"
     parser.add_argument("--point", metavar="KIND", help=text)
     options = parser.parse_args(arguments)
     with Heartbeat.of_host(os.environ, chips.readings) as heartbeat:
@@ -59,56 +59,63 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
     if stream.endswith(".safetensors") and "SLICE_COUNT" in os.environ:
         folder = stream.rpartition("/")[0] or "."
         fix = f"name their folder, {folder}: each slice takes the stream of its number"
-        problems.append(Problem("--stream", stream, "all slices of this job would extract it", fix))
+        problems.append(Problem("--stream", stream, "would be extracted by all slices of this job", fix))
     elif not stream.endswith(".safetensors"):
         if "://" not in stream and not Path(stream).is_dir():
-            rule = "is a file, and no stream" if Path(stream).exists() else "there is no such folder"
+            rule = "is not a stream" if Path(stream).exists() else "no such folder"
             dealing = command("data", "streams")
-            fix = f"name what `{dealing} --source … --out …` made of samples: a stream, or their folder"
+            fix = f"name a stream, or the folder, that `{dealing} --source … --out …` wrote"
             problems.append(Problem("--stream", stream, rule, fix))
-        elif not member and (found := _here(stream)):
-            chosen = found  # one after another
+        elif not member and (local := _local_streams(stream)):
+            chosen = local  # in sequence
         elif not member.isdecimal():
             fix = f"name a stream, e.g. {stream.rstrip('/')}/stream_000.safetensors"
-            rule = "must be a number where --stream is a folder: the host of a fleet or a job knows its own"
+            rule = "must be a number if --stream is a folder; fleets and jobs set it"
             problems.append(Problem("$TPU_MEMBER", repr(member) if member else "(not set)", rule, fix))
         else:
             chosen = [f"{stream.rstrip('/')}/stream_{int(member):03}.safetensors"]
     if options.point and options.format != pickles.FORMAT:
-        rule = f"goes with --format {pickles.FORMAT}, whose layout has one tensor a layer"
-        fix = "leave it out; extract.points says what is stored"
+        rule = f"requires --format {pickles.FORMAT}, whose layout has one tensor a layer"
+        fix = "leave it out; extract.points selects the tensors to store"
         problems.append(Problem("--point", options.point, rule, fix))
     if problems:
         raise ConfigError("workload extract", problems)
     for variable in [name for name in os.environ if name.startswith("MEGASCALE_")]:
-        del os.environ[variable]  # libtpu would wait for the other slices, and this one works alone
+        del os.environ[variable]  # libtpu would wait for the other slices
     heartbeat.report(run=url)
-    for each in chosen:
-        _extract(options, config, url, each, heartbeat)
+    for stream_url in chosen:
+        _extract(options, config, url, stream_url, heartbeat)
     print(f"next: {command('activations', 'show', url)}")
     return 0
 
 
 def _member(environment: Mapping[str, str], problems: list[Problem]) -> str:
-    """Number of this host in its fleet, or of its slice in a job; empty where it is alone."""
+    """Return this host's number in its fleet, or its slice's in a job; empty if it is alone."""
     workers = environment.get("WORKER_COUNT", "1")
     if workers == "1":
         return environment.get("TPU_MEMBER", "")
     if workers != environment.get("SLICE_COUNT"):
         fix = "slices of one host, up to v6e-8, as many as there are streams"
-        problems.append(Problem("$WORKER_COUNT", workers, "a host extracts alone, on its own chips", fix))
+        problems.append(
+            Problem(
+                "$WORKER_COUNT",
+                workers,
+                "must equal $SLICE_COUNT: a host extracts alone, on its own chips",
+                fix,
+            )
+        )
     return environment.get("WORKER_ID", "")
 
 
-def _here(folder: str) -> list[str]:
-    """The streams of a folder on this machine."""
+def _local_streams(folder: str) -> list[str]:
+    """Return the streams of a local folder."""
     return [] if "://" in folder else sorted(map(str, Path(folder).glob("stream_*.safetensors")))
 
 
 def _extract(
     options: argparse.Namespace, config: configs.Config, url: str, stream: str, heartbeat: Heartbeat
 ) -> None:
-    """One stream."""
+    """Extract a stream."""
     from workload.data.stream import read
     from workload.extract.run import Extraction
     from workload.extract.weights import find
@@ -118,18 +125,20 @@ def _extract(
     store = open_store(url)
     weights = find(config.model.weights, Path(os.environ.get("DATA_DIR", "")), options.dir)
     samples = read(stream)
-    lease = of_stream(store, samples.about.number, os.environ.get("TPU_NAME", ""), _say)
-    extraction = Extraction(config, samples, weights, store, _say, heartbeat, lease.check)
+    lease = of_stream(store, samples.about.number, os.environ.get("TPU_NAME", ""), _print_progress)
+    extraction = Extraction(config, samples, weights, store, _print_progress, heartbeat, lease.check)
     if options.format == pickles.FORMAT:
-        pickles.by_layer(extraction.points, options.point)  # refused before it takes hours
+        pickles.by_layer(extraction.points, options.point)  # refuse before hours of work
     with lease:
         summary = extraction.go()
     shards = f"{summary.shards} shards of {summary.samples} samples"
-    mine = f"{summary.made} made here" + (f", {summary.taken} by another meanwhile" if summary.taken else "")
-    print(f"{store.url}: {shards}, {mine}")
+    created = f"{summary.made} made here" + (
+        f", {summary.taken} by another meanwhile" if summary.taken else ""
+    )
+    print(f"{store.url}: {shards}, {created}")
     if options.format == pickles.FORMAT:
         out = open_store(f"{store.url}/{pickles.FORMAT}")
-        made = pickles.convert(Activations(store.url), out, options.point, extraction.worker, _say)
+        made = pickles.convert(Activations(store.url), out, options.point, extraction.worker, _print_progress)
         print(f"{out.url}: {made} made here")
     if summary.stages:
         busiest = max(summary.stages, key=lambda stage: stage.busy_s)
@@ -140,5 +149,5 @@ def _extract(
         )
 
 
-def _say(line: str) -> None:
+def _print_progress(line: str) -> None:
     print(f"  … {line}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What an extraction is told: a TOML file, settings on the command line, rules beside each."""
+"""Settings of an extraction: a TOML file, overrides on the command line, rules beside each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,28 +11,28 @@ from workload.settings import WORDS, at_least, one_of, ruled
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which weights."""
+    """Weights to use."""
 
-    # A folder of Hugging Face's below $DATA_DIR, or a step of a run of ours: "run:first@400", or with the
-    # run's place, "run:gs://BUCKET/runs/first@400".
+    # A Hugging Face folder below $DATA_DIR, or a step of a training run: "run:first@400", or by the run's
+    # URL, "run:gs://BUCKET/runs/first@400".
     weights: str = ""
 
 
 @dataclass(frozen=True)
 class ExtractConfig:
-    """What to keep, and how."""
+    """Tensors to keep, and their computation."""
 
     # By name and layer: "resid_post.12", "mlp_out.*", "final_norm"; "attn_z.3.h5" for one head.
     points: WORDS = ()
-    dtype: str = ruled("bfloat16", one_of("float32", "bfloat16"))  # of the computation and of what is kept
-    batch_tokens: int = ruled(16384, at_least(128))  # computed at once, about, on all chips together
-    row_tokens: int = ruled(0, at_least(0))  # of a row of documents; 0: the shortest that pads little
+    dtype: str = ruled("bfloat16", one_of("float32", "bfloat16"))  # of the computation and of the shards
+    batch_tokens: int = ruled(16384, at_least(128))  # of a batch on all chips together, about
+    row_tokens: int = ruled(0, at_least(0))  # of a row of documents; 0: the shortest with little padding
     shard_bytes: int = ruled(1_000_000_000, at_least(1), most=2**53)  # of a shard, about
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole extraction."""
+    """All settings of an extraction."""
 
     model: ModelConfig = ModelConfig()
     extract: ExtractConfig = ExtractConfig()
@@ -42,7 +42,7 @@ PACKAGED = resources.files("workload") / "extract" / "configs"
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
-    """Reads a config, a path or a packaged one, and applies `key=value` overrides.
+    """Read a config, a path or a packaged one, and apply `key=value` overrides.
 
     Raises:
         ConfigError: with every problem found.

@@ -1,8 +1,8 @@
-"""The forward pass over a batch, as a program for all local chips.
+"""Forward pass over a batch, as a program for all local chips.
 
-As in training, parameters lie split over the chips and each layer's are gathered where it uses them;
-a chip computes its own rows. Nothing after the last layer that is asked for is computed, or even
-loaded. Mean and squared deviations of what is kept are computed along with it, where the numbers are.
+As in training, parameters are split over the chips and each layer's are gathered on use; a chip
+computes its own rows. Layers after the last one requested are neither computed nor loaded. Mean and
+squared deviations of the kept tensors are computed on the chips too.
 """
 # mypy: allow-untyped-calls
 
@@ -27,18 +27,16 @@ from workload.train import sharding
 from workload.train.config import MeshConfig
 from workload.train.sharding import BATCH, FSDP
 
-# Elementwise work in whole registers, where there are such; a tenth of a pass (docs/log.md).
-_OPTIONS: Mapping[str, dict[str, str | bool]] = {"cpu": {"xla_cpu_prefer_vector_width": "512"}}
-PADDING = -1  # the segment of places that hold no token
+PADDING = -1  # segment of positions without a token
 
 
 @dataclass(frozen=True)
 class Output:
-    """Of a batch, on the devices.
+    """Output of a batch, on the devices.
 
     Attributes:
         values: by name, R x L x the point's own axes.
-        counts_C: real tokens of each chip's rows.
+        counts_C: tokens of each chip's rows, without padding.
         means: by name, C x the point's axes, float32.
         deviations: by name, sums of squared deviations from the means, alike.
     """
@@ -50,27 +48,26 @@ class Output:
 
 
 class Forward:
-    """A model, cut off after the last layer wanted, compiled for one shape of batch."""
+    """A model, cut off after the last layer requested, compiled for one shape of batch."""
 
     def __init__(self, arch: Architecture, wanted: Sequence[Wanted], shape: Shape, dtype: str):
-        """Chooses mesh and attention.
+        """Choose mesh and attention.
 
         Args:
             arch: the whole model.
             wanted: what to keep, at least one.
             shape: of every batch; its rows divide over the local chips.
-            dtype: of the computation and of what is kept.
+            dtype: of the computation and of the kept tensors.
         """
-        layers = min(arch.layers, max(one.layer for one in wanted) + 1)
+        layers = min(arch.layers, max(tensor.layer for tensor in wanted) + 1)
         self._ends = ["embed_VxD"] + (["final_norm_D"] if layers == arch.layers else [])
         self.arch = replace(arch, layers=layers)
         self.wanted, self.shape, self.dtype = tuple(wanted), shape, jnp.dtype(dtype)
         platform = jax.default_backend()
-        self.compiler_options = _OPTIONS.get(platform)
         self.mesh = sharding.make_mesh(MeshConfig(), [jax.local_devices()])
-        chosen = kernels.choose("auto", platform, shape.length, dtype, backward=False)
+        chosen = kernels.choose("auto", platform, shape.length, dtype)
         self.attention, self.attention_reason = chosen
-        self.attend = None if self.attention == "spans" else attention.attend(self.attention)
+        self.attend = attention.attend(self.attention)
         abstract = decoder.shapes(self.arch, self.dtype)
         stored = {name: leaf for name, leaf in abstract.items() if name in (*self._ends, "layers")}
         self._where = sharding.specs(stored, self.mesh)
@@ -81,7 +78,7 @@ class Forward:
         self._by_row = NamedSharding(self.mesh, BATCH)
 
     def place(self, batch: Batch, stream: Stream) -> tuple[Array, Array]:
-        """A batch's tokens and segments on the devices, R x L each."""
+        """Put a batch's tokens and segments on the devices, R x L each."""
         tokens_RxL = np.zeros((self.shape.rows, self.shape.length), np.int32)
         segments_RxL = np.full_like(tokens_RxL, PADDING)
         for row, documents in enumerate(batch):
@@ -95,7 +92,7 @@ class Forward:
         return placed
 
     def compile(self) -> Any:
-        """(params, tokens_RxL, segments_RxL) -> Output's parts, ready to run."""
+        """Compile (params, tokens_RxL, segments_RxL) -> Output."""
         shape = jax.ShapeDtypeStruct((self.shape.rows, self.shape.length), jnp.int32, sharding=self._by_row)
         run = jax.shard_map(
             partial(_local, self),
@@ -104,18 +101,18 @@ class Forward:
             out_specs=BATCH,
             check_vma=False,
         )
-        compiled = jax.jit(run).lower(self.params, shape, shape).compile(self.compiler_options)
+        compiled = jax.jit(run).lower(self.params, shape, shape).compile()
         return lambda *arguments: Output(*compiled(*arguments))
 
     def cuts(self) -> dict[str, int | None]:
-        """By parameter, the axis along which it is split; see `sharding.cuts`."""
+        """Return the axis along which each parameter is split; see `sharding.cuts`."""
         return sharding.cuts(self.arch, self.mesh)
 
 
 def _local(
     forward: Forward, params: decoder.Params, tokens_RxL: Array, segments_RxL: Array
 ) -> tuple[dict[str, Array], Array, dict[str, Array], dict[str, Array]]:
-    """On one chip; of its rows."""
+    """Compute the output of one chip's rows."""
     cuts = forward.cuts()
 
     def read(name: str, kept: Array) -> Array:
@@ -123,10 +120,10 @@ def _local(
         return kept if axis is None else jax.lax.all_gather(kept, FSDP, axis=axis, tiled=True)
 
     layers: dict[str, list[int]] = {}
-    for one in forward.wanted:
-        if one.layer not in layers.setdefault(one.point, []):
-            layers[one.point].append(one.layer)
-    found = decoder.capture(
+    for wanted in forward.wanted:
+        if wanted.layer not in layers.setdefault(wanted.point, []):
+            layers[wanted.point].append(wanted.layer)
+    captured = decoder.capture(
         params,
         tokens_RxL,
         segments_RxL,
@@ -136,7 +133,7 @@ def _local(
         forward.dtype,
         read,
     )
-    values = {one.name: _one(found, layers, one) for one in forward.wanted}
+    values = {wanted.name: _select(captured, layers, wanted) for wanted in forward.wanted}
     real_RxL = segments_RxL != PADDING
     count = jnp.sum(real_RxL)
     means, deviations = {}, {}
@@ -149,8 +146,8 @@ def _local(
     return values, count[None], means, deviations
 
 
-def _one(found: Mapping[str, Array], layers: Mapping[str, list[int]], one: Wanted) -> Array:
-    if one.point in END_POINTS:
-        return found[one.point]
-    value = found[one.point][layers[one.point].index(one.layer)]
-    return value if one.head is None else value[:, :, one.head]
+def _select(captured: Mapping[str, Array], layers: Mapping[str, list[int]], wanted: Wanted) -> Array:
+    if wanted.point in END_POINTS:
+        return captured[wanted.point]
+    value = captured[wanted.point][layers[wanted.point].index(wanted.layer)]
+    return value if wanted.head is None else value[:, :, wanted.head]

@@ -1,9 +1,8 @@
-"""Which documents share a row: a pure function of their lengths.
+"""Packing of documents into rows: a pure function of their lengths.
 
-A batch is some rows of equal length; a row holds documents back to back, each with a segment of
-its own, so that padding is what is left at a row's end. Documents are looked at through a window
-over the stream and packed best fit, longest first (Johnson, 1973); the oldest one always
-comes along, so that none waits permanently.
+A batch is some rows of equal length; a row holds documents back to back, each with a segment of its
+own, and padding at its end. Documents within a window over the stream are packed best fit, longest
+first (Johnson, 1973); each batch includes the oldest one, so that no document waits forever.
 """
 
 import bisect
@@ -11,33 +10,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 VERSION = 1
-"""Of everything that says which documents make a shard; a run is of one alone."""
+"""Version of the assignment of documents to shards; a run has one alone."""
 
-LANES = 128  # rows are a multiple of what a TPU's vector unit holds
-PADDING = 1.05  # a longer row must be worth it: attention's share grows with the length
-_TRIED = 2048  # documents by which a length is chosen
-_WINDOW = 8  # batches' worth of documents that are looked at together
+LANES = 128  # of a TPU's vector unit, of which rows are a multiple
+PADDING = 1.05  # tolerated: longer rows cost more attention
+_TRIED = 2048  # documents sampled for the choice of a length
+_WINDOW = 8  # batches' worth of documents packed together
 
 Row = tuple[int, ...]
-"""Documents, by their place in the stream, in the order in which they lie in the row."""
+"""Indices in the stream of a row's documents, in order."""
 Batch = tuple[Row, ...]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a batch: `rows` rows of `length` tokens."""
+    """Shape of a batch: `rows` rows of `length` tokens."""
 
     rows: int
     length: int
 
     @property
     def tokens(self) -> int:
-        """Places for tokens in a batch."""
+        """Capacity of a batch, in tokens."""
         return self.rows * self.length
 
 
 def batches(lengths: Sequence[int], shape: Shape) -> Iterator[Batch]:
-    """Every document once, in batches that hold at most `shape`; all but the last have no empty row.
+    """Yield every document once, in batches within `shape`; only the last one may have empty rows.
 
     Args:
         lengths: tokens of each document of the stream; from 1 to `shape.length`.
@@ -58,47 +57,47 @@ def batches(lengths: Sequence[int], shape: Shape) -> Iterator[Batch]:
 
 
 def _fill(waiting: Sequence[int], lengths: Sequence[int], shape: Shape) -> Batch:
-    oldest, *others = waiting
+    oldest, *rest = waiting
     rows: list[list[int]] = [[] for _ in range(shape.rows)]
     room = [(shape.length, row) for row in range(shape.rows)]  # sorted
-    for document in (oldest, *sorted(others, key=lambda one: (-lengths[one], one))):
+    for document in (oldest, *sorted(rest, key=lambda n: (-lengths[n], n))):
         place = bisect.bisect_left(room, (lengths[document], -1))
         if place == len(room):
             continue
-        left, row = room.pop(place)
+        free, row = room.pop(place)
         rows[row].append(document)
-        bisect.insort(room, (left - lengths[document], row))
+        bisect.insort(room, (free - lengths[document], row))
     return tuple(tuple(row) for row in rows if row)
 
 
 def room(lengths: Sequence[int], row: int, batch_tokens: int, divisor: int) -> Shape:
-    """A batch of rows of `row` tokens: about `batch_tokens`, and no more rows than documents could fill."""
+    """Return a batch of rows of `row` tokens: about `batch_tokens`, and no more rows than documents."""
     rows = min(max(1, batch_tokens // (row * divisor)), -(-len(lengths) // divisor))
     return Shape(rows * divisor, row)
 
 
 def choose(lengths: Sequence[int], batch_tokens: int, divisor: int = 1) -> Shape:
-    """The shortest rows that waste at most 5 %, or those that waste least.
+    """Return the shape of the shortest rows that waste at most 5 %, or of those that waste least.
 
     Args:
         lengths: tokens of each document.
-        batch_tokens: that a batch has about room for.
-        divisor: of the number of rows: the chips that share a batch.
+        batch_tokens: capacity of a batch, about.
+        divisor: of the number of rows: number of chips.
     """
     longest = max(lengths)
-    some = list(lengths[:_TRIED])
+    sample = list(lengths[:_TRIED])
     shortest = -(-longest // LANES) * LANES
-    found: list[tuple[float, Shape]] = []
+    candidates: list[tuple[float, Shape]] = []
     step = max(LANES, shortest // 16 // LANES * LANES)
     for length in range(shortest, 8 * shortest + 1, step):
         shape = room(lengths, length, batch_tokens, divisor)
-        if found and shape.tokens > max(batch_tokens, found[0][1].tokens):
+        if candidates and shape.tokens > max(batch_tokens, candidates[0][1].tokens):
             break
-        packed = list(batches(some, shape))
-        full = packed[:-1] or packed  # the last of a stream is as empty as it is, whatever the shape
+        packed = list(batches(sample, shape))
+        full = packed[:-1] or packed  # the last batch is partly empty for any shape
         used = sum(lengths[document] for batch in full for row in batch for document in row)
         ratio = sum(len(batch) for batch in full) * length / used
         if ratio <= PADDING:
             return shape
-        found.append((ratio, shape))
-    return min(found, key=lambda one: one[0])[1]
+        candidates.append((ratio, shape))
+    return min(candidates, key=lambda candidate: candidate[0])[1]

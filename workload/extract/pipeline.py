@@ -1,4 +1,4 @@
-"""Stages that work at the same time, each in a thread of its own, with short queues between them."""
+"""Concurrent stages, a thread each, with short queues between them."""
 
 import queue
 import threading
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Work = Callable[[Iterator[Any]], Iterable[Any]]
-"""From what comes in to what goes out, one by one."""
+"""Function from an iterator of inputs to an iterable of outputs."""
 
-_DEPTH = 2  # items that wait before a stage: more would only take memory
+_DEPTH = 2  # items waiting before a stage; more only cost memory
 _END = object()
 
 
 @dataclass
 class Stage:
-    """One step of the work: its name, what it does, and how long it was busy with it."""
+    """A stage: its name, its function, and its busy time."""
 
     name: str
     work: Work
@@ -29,10 +29,10 @@ class _StoppedError(Exception):
 
 
 def run(source: Iterable[Any], stages: list[Stage]) -> None:
-    """Sends all of `source` through all stages; adds to their `busy_s`.
+    """Send all of `source` through all stages; add to their `busy_s`.
 
     Raises:
-        Exception: the first that a stage raised; the others have stopped by then.
+        Exception: the first one raised by a stage; the other stages have stopped by then.
     """
     stop = threading.Event()
     failures: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""What to extract: points by name and layer, `resid_post.12`, `mlp_out.*`, `attn_z.3.h5`."""
+"""Points to extract, by name and layer: `resid_post.12`, `mlp_out.*`, `attn_z.3.h5`."""
 
 import difflib
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from workload.model.points import END_POINTS, LAYER_POINTS
 
 @dataclass(frozen=True, order=True)
 class Wanted:
-    """One tensor to keep.
+    """A tensor to keep.
 
     Attributes:
-        layer: counted from 0; the model's number of layers for what comes after the last one.
+        layer: counted from 0; the number of layers for points after the last one.
         point: its name in `points.POINTS`.
-        head: one head alone of a point that has heads; None for all of the point.
+        head: a single head of the point; None: the whole point.
     """
 
     layer: int
@@ -25,13 +25,13 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """As the user writes it, and as it is called in a shard."""
+        """Name in the config and in shards."""
         if self.point in END_POINTS:
             return self.point
         return f"{self.point}.{self.layer}" + ("" if self.head is None else f".h{self.head}")
 
     def shape(self, arch: Architecture) -> tuple[int, ...]:
-        """Of one token's."""
+        """Return the shape for one token."""
         letters = (LAYER_POINTS | END_POINTS)[self.point].split("x")[2:]
         if self.head is not None:
             letters = letters[1:]
@@ -40,25 +40,25 @@ class Wanted:
 
 
 def parse(words: Sequence[str], arch: Architecture) -> tuple[list[Wanted], list[Problem]]:
-    """What some words ask for, in the order of the computation, and what is wrong with them."""
-    found: set[Wanted] = set()
+    """Return the tensors that some words select, in the order of the computation, and the words' problems."""
+    selected: set[Wanted] = set()
     problems: list[Problem] = []
     if not words:
-        problems.append(_problem("[]", "is empty", 'say what to keep, e.g. ["resid_post.*"]'))
+        problems.append(_problem("[]", "is empty", 'name points to keep, e.g. ["resid_post.*"]'))
     for word in words:
         point, *rest = word.split(".")
         if point in END_POINTS and not rest:
-            found.add(Wanted(arch.layers, point))
+            selected.add(Wanted(arch.layers, point))
         elif point in LAYER_POINTS:
             desired, problem = _of_layer(word, point, rest, arch)
-            found |= desired
+            selected |= desired
             problems += [problem] if problem else []
         else:
             nearest = difflib.get_close_matches(point, [*LAYER_POINTS, *END_POINTS], n=3, cutoff=0.4)
             known = ", ".join(nearest or [*LAYER_POINTS, *END_POINTS])
             problems.append(_problem(word, "names no point of the model", f"one of {known}"))
     order = [*LAYER_POINTS, *END_POINTS]
-    return sorted(found, key=lambda one: (one.layer, order.index(one.point), one.head or 0)), problems
+    return sorted(selected, key=lambda w: (w.layer, order.index(w.point), w.head or 0)), problems
 
 
 def _of_layer(
@@ -86,7 +86,7 @@ def _of_layer(
             word, rule, f"e.g. {point}.{layer}.h{heads - 1}, or {point}.{layer}.h* for each"
         )
     numbers = range(heads) if head == "*" else [int(head)]
-    return {Wanted(n, point, one) for n in layers for one in numbers}, None
+    return {Wanted(n, point, number) for n in layers for number in numbers}, None
 
 
 def _problem(word: str, rule: str, fix: str) -> Problem:

@@ -1,4 +1,4 @@
-"""Cuts a stream's batches into ranges, each of which becomes one shard: the same cuts whoever makes them."""
+"""Ranges of a stream's batches; each becomes one shard. The cuts are the same on every start."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from workload.extract.packing import Batch, Shape, batches
 
 @dataclass(frozen=True)
 class Range:
-    """Some batches of a stream.
+    """Consecutive batches of a stream.
 
     Attributes:
         number: from 1.
-        batches: in their order.
-        tokens: of all of them.
+        batches: in order.
+        tokens: of all batches.
     """
 
     number: int
@@ -22,27 +22,27 @@ class Range:
 
     @property
     def documents(self) -> list[int]:
-        """By their place in the stream, in the order in which a shard holds them."""
+        """Indices in the stream, in the order of the shard."""
         return [document for batch in self.batches for row in batch for document in row]
 
 
 def cut(lengths: Sequence[int], shape: Shape, token_bytes: int, shard_bytes: int) -> Iterator[Range]:
-    """All ranges of a stream: each the fewest batches that make `shard_bytes`, the last what is left.
+    """Yield all ranges of a stream: each the fewest batches of `shard_bytes`, the last one the rest.
 
     Args:
         lengths: tokens of each document.
         shape: of a batch.
-        token_bytes: that a shard holds for a token.
+        token_bytes: of a token in a shard.
         shard_bytes: of a shard, about.
     """
-    some: list[Batch] = []
+    pending: list[Batch] = []
     tokens, number = 0, 0
     for batch in batches(lengths, shape):
-        some.append(batch)
+        pending.append(batch)
         tokens += sum(lengths[document] for row in batch for document in row)
         if tokens * token_bytes >= shard_bytes:
             number += 1
-            yield Range(number, tuple(some), tokens)
-            some, tokens = [], 0
-    if some:
-        yield Range(number + 1, tuple(some), tokens)
+            yield Range(number, tuple(pending), tokens)
+            pending, tokens = [], 0
+    if pending:
+        yield Range(number + 1, tuple(pending), tokens)

@@ -1,8 +1,8 @@
-"""Extracts a stream: what is done is what lies in storage, whoever put it there.
+"""Extraction of a stream; its state is the set of objects in storage.
 
-A stream is cut into ranges, always the same ones; a range becomes one object, created only if there
-is none. So a worker that is killed and started again, a second one that was started by mistake, and
-one that wakes up after it was replaced all make the same objects, and each is made once.
+A stream is cut into ranges, the same on every start; a range becomes one object, created only if
+it doesn't exist. So a restarted worker, a second one started by mistake, and a replaced one that
+wakes up again all make the same objects, and each is created once.
 """
 # mypy: allow-untyped-calls
 
@@ -10,10 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -36,22 +33,22 @@ from workload.runs.record import refuse_other
 from workload.runs.store import Store
 
 IDENTITY = "config.json"
-_TOLD_EVERY_S = 10.0
+_PROGRESS_EVERY_S = 10.0
 
 
 @dataclass
 class Summary:
-    """What a start of an extraction did.
+    """Result of a start of an extraction.
 
     Attributes:
-        samples: of the stream, committed at the end, by whomever.
-        shards: alike.
+        samples: of the stream, committed when this start ended.
+        shards: committed when this start ended.
         made: shards that this start committed.
-        taken: shards that it computed and found committed by another meanwhile.
+        taken: shards that it computed but another start committed meanwhile.
         tokens: that it computed.
-        places: for tokens in the rows that it computed, padding included.
+        places: capacity in tokens of the rows that it computed, padding included.
         wall_s: from its first batch to its last commit.
-        stages: with the seconds that each was busy; none where nothing was left to do.
+        stages: with the seconds that each was busy; empty if no work was left.
     """
 
     samples: int = 0
@@ -65,7 +62,7 @@ class Summary:
 
 
 class Extraction:
-    """One worker's stream, one run's settings."""
+    """Extraction of one worker's stream with one run's settings."""
 
     def __init__(
         self,
@@ -73,52 +70,53 @@ class Extraction:
         stream: Stream,
         weights: Weights,
         store: Store,
-        say: Callable[[str], None],
+        progress: Callable[[str], None],
         heartbeat: Heartbeat | None = None,
         check: Callable[[], None] = lambda: None,
     ):
-        """Checks that they fit together, before anything is computed.
+        """Check the settings against stream and weights, before any computation.
 
         Args:
-            config: what to keep.
+            config: settings.
             stream: of this worker.
             weights: of the model.
             store: of the run.
-            say: takes a line about progress.
-            word: of this worker, if it has one.
-            check: raises TakenError when another start has taken the stream over.
+            progress: receives lines about progress.
+            heartbeat: of this worker, if it has one.
+            check: raises TakenError if another start has taken the stream over.
 
         Raises:
-            WorkloadError: they don't.
+            WorkloadError: they don't fit together.
         """
         self._config, self._stream, self._weights = config, stream, weights
-        self._store, self._say, self._heartbeat, self._check = store, say, heartbeat or Heartbeat(None), check
+        self._store, self._progress, self._check = store, progress, check
+        self._heartbeat = heartbeat or Heartbeat(None)
         self._arch = weights.arch
         self._wanted, problems = points.parse(config.extract.points, self._arch)
         self._lengths = stream.lengths()
         problems += self._problems()
         if problems:
             raise ConfigError("workload extract", problems)
-        weights.check()  # before the run's name is taken for them
+        weights.check()  # before the run's name is reserved
         self._shape = self._choose()
-        numbers = sum(int(np.prod(one.shape(self._arch))) for one in self._wanted)
+        numbers = sum(int(np.prod(wanted.shape(self._arch))) for wanted in self._wanted)
         token_bytes = numbers * (2 if config.extract.dtype == "bfloat16" else 4) + 8
         self._ranges = list(ranges.cut(self._lengths, self._shape, token_bytes, config.extract.shard_bytes))
-        self._committed: dict[int, int] = {}  # bytes of each
-        self._told = 0.0
+        self._committed: dict[int, int] = {}  # number to bytes
+        self._reported_s = 0.0
 
     @property
     def worker(self) -> int:
-        """Whose shards these are: the number of the stream."""
+        """Number of the stream, which names the shards' folder."""
         return self._stream.about.number
 
     @property
     def points(self) -> tuple[str, ...]:
-        """What is kept, by name, in the order of the computation."""
-        return tuple(one.name for one in self._wanted)
+        """Names of the kept tensors, in the order of the computation."""
+        return tuple(wanted.name for wanted in self._wanted)
 
     def go(self) -> Summary:
-        """Makes every shard that isn't there.
+        """Create every missing shard.
 
         Raises:
             HopelessError: `store` holds another run's output, or another stream's.
@@ -129,25 +127,25 @@ class Extraction:
         """
         about = self._settle()
         names = {shard.name(about.worker, part.number): part.number for part in self._ranges}
-        found = self._store.sizes(shard.folder(about.worker))
-        there = {name: size for name, size in found.items() if name.endswith(shard.SUFFIX)}
-        self._committed = {names[name]: size for name, size in there.items() if name in names}
-        self._refuse_others(about, sorted(there))
-        left = [part for part in self._ranges if part.number not in self._committed]
+        sizes = self._store.sizes(shard.folder(about.worker))
+        committed = {name: size for name, size in sizes.items() if name.endswith(shard.SUFFIX)}
+        self._committed = {names[name]: size for name, size in committed.items() if name in names}
+        self._refuse_others(about, sorted(committed))
+        missing = [part for part in self._ranges if part.number not in self._committed]
         self._note()
-        self._say(f"{len(self._ranges)} shards, {len(self._committed)} there already")
+        self._progress(f"{len(self._ranges)} shards, {len(self._committed)} there already")
         summary = Summary(
-            tokens=sum(part.tokens for part in left),
-            places=sum(len(part.batches) for part in left) * self._shape.tokens,
+            tokens=sum(part.tokens for part in missing),
+            places=sum(len(part.batches) for part in missing) * self._shape.tokens,
         )
-        if left:
+        if missing:
             summary.stages = [
                 Stage("compute", self._computing()),
                 Stage("fetch", self._fetch),
                 Stage("write", self._writing(about, summary)),
             ]
             begun = time.monotonic()
-            run(((part, batch) for part in left for batch in part.batches), summary.stages)
+            run(((part, batch) for part in missing for batch in part.batches), summary.stages)
             summary.wall_s = time.monotonic() - begun
         done = [part for part in self._ranges if part.number in self._committed]
         summary.shards, summary.samples = len(done), sum(len(part.documents) for part in done)
@@ -158,8 +156,8 @@ class Extraction:
         stream, rows, longest = self._stream, self._config.extract.row_tokens, max(self._lengths, default=0)
         if rows and longest > rows:
             worst = stream.ids[self._lengths.index(longest)]
-            rule = f"is less than the longest document, {worst!r} of {longest} tokens; none is cut short"
-            fix = f"{longest} or more, 0 to have it chosen, or set long documents aside: --max-tokens {rows}"
+            rule = f"is less than the longest document, {worst!r} of {longest} tokens"
+            fix = f"{longest} or more, 0 to choose it, or reject long documents: --max-tokens {rows}"
             problems.append(Problem("extract.row_tokens", str(rows), rule, fix))
         if stream.about.vocab_size > self._arch.vocab_size:
             known = f"{self._weights.name} knows {self._arch.vocab_size}"
@@ -177,10 +175,10 @@ class Extraction:
         return packing.room(self._lengths, extract.row_tokens, extract.batch_tokens, chips)
 
     def _settle(self) -> shard.About:
-        """Takes the run's name for these settings, or finds it taken for them."""
+        """Reserve the run's name for these settings, or check that it is."""
         about, extract = self._stream.about, asdict(self._config.extract)
         names = self.points
-        mine = {
+        settings = {
             "model": asdict(self._arch) | self._weights.identity(),
             "extract": extract | {"points": names},
             "chips": jax.local_device_count(),
@@ -192,27 +190,28 @@ class Extraction:
                 "count": about.streams,
             },
         }
-        raw = (json.dumps(mine, indent=2, sort_keys=True) + "\n").encode()
+        raw = (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode()
         if not self._store.create(IDENTITY, raw):
             try:
-                theirs = json.loads(self._store.read(IDENTITY))
+                recorded = json.loads(self._store.read(IDENTITY))
             except ValueError as error:
                 where, fix = f"{self._store.url}/{IDENTITY}", "give the new run another --name"
                 raise HopelessError(f"{where}: is damaged: {error}\n    fix: {fix}") from None
-            refuse_other(self._store, theirs, json.loads(raw))
+            refuse_other(self._store, recorded, json.loads(raw))
         run_sha256 = hashlib.sha256(raw).hexdigest()
         return shard.About(about.number, 0, len(self._ranges), self._stream.sha256, run_sha256, names)
 
-    def _refuse_others(self, about: shard.About, there: Sequence[str]) -> None:
-        """Ends where shards of another stream or run stand under this worker's names.
+    def _refuse_others(self, about: shard.About, names: Sequence[str]) -> None:
+        """Raise if this worker's folder holds shards of another stream or run.
 
-        One is looked at: since then no start came past this with another stream.
+        Checking one suffices: since then no start got past this with another stream.
         """
-        if there:
-            theirs = shard.Shard(self._store, there[0]).about
+        if names:
+            recorded = shard.Shard(self._store, names[0]).about
             facts = ("run_sha256", "stream_sha256", "shards")
             was, now = (
-                {f"{there[0]} {fact}": getattr(one, fact) for fact in facts} for one in (theirs, about)
+                {f"{names[0]} {fact}": getattr(origin, fact) for fact in facts}
+                for origin in (recorded, about)
             )
             refuse_other(self._store, was, now)
 
@@ -220,43 +219,33 @@ class Extraction:
         forward = Forward(self._arch, self._wanted, self._shape, self._config.extract.dtype)
         params, program = self._weights.load(forward.arch, forward.params), forward.compile()
         chips, shape = jax.local_devices(), self._shape
-        self._say(
+        self._progress(
             f"{len(chips)} x {chips[0].device_kind}; attention {forward.attention}:"
             f" {forward.attention_reason}; {shape.rows} rows of {shape.length} tokens;"
             f" layers 0 to {forward.arch.layers - 1} of {self._arch.layers}"
         )
 
-        def done(output: Output) -> Output:
-            jax.block_until_ready(output.counts_C)
-            return output
-
-        def begun(batch: Batch, pool: ThreadPoolExecutor | None) -> Callable[[], Output]:
-            placed = forward.place(batch, self._stream)
-            if pool:
-                return pool.submit(lambda: done(program(params, *placed))).result
-            return partial(done, program(params, *placed))
+        def done(computed: tuple[Range, Batch, Output]) -> tuple[Range, Batch, Output]:
+            jax.block_until_ready(computed[2].counts_C)
+            return computed
 
         def compute(batches: Iterator[tuple[Range, Batch]]) -> Iterable[tuple[Range, Batch, Output]]:
-            # A CPU runs one after another what one thread sends it, and two passes fill one another's gaps:
-            # a fifth more tokens a second. Chips that meet within a pass have to get all in one order.
-            alone = len(chips) == 1 and chips[0].platform == "cpu"
-            before: tuple[Range, Batch, Callable[[], Output]] | None = None
-            with ThreadPoolExecutor(2) if alone else nullcontext() as pool:
-                for part, batch in batches:
-                    here = part, batch, begun(batch, pool)
-                    if before:  # which was computed while this one was put in place
-                        yield *before[:2], before[2]()
-                    before = here
-                if before:
-                    yield *before[:2], before[2]()
+            before: tuple[Range, Batch, Output] | None = None
+            for part, batch in batches:
+                current = part, batch, program(params, *forward.place(batch, self._stream))
+                if before:  # computed while this one was placed
+                    yield done(before)
+                before = current
+            if before:
+                yield done(before)
 
         return compute
 
     def _fetch(self, outputs: Iterator[tuple[Range, Batch, Output]]) -> Iterable[tuple[Range, shard.Content]]:
-        """From the devices, without padding, in the order of the documents, a range at a time."""
+        """Copy from the devices, without padding, in the order of the documents, a range at a time."""
 
         def nothing() -> tuple[dict[str, list[NDArray[Any]]], dict[str, Moments]]:
-            shapes = {one.name: one.shape(self._arch) for one in self._wanted}
+            shapes = {wanted.name: wanted.shape(self._arch) for wanted in self._wanted}
             return {name: [] for name in shapes}, {name: Moments.none(shapes[name]) for name in shapes}
 
         pieces, moments = nothing()
@@ -283,11 +272,11 @@ class Extraction:
     ) -> shard.Content:
         stream, documents = self._stream, part.documents
         return shard.Content(
-            values={name: np.concatenate(some) for name, some in pieces.items()},
-            tokens_T=np.concatenate([stream.document(one) for one in documents]),
-            lengths=[self._lengths[one] for one in documents],
-            samples=[int(stream.samples_N[one]) for one in documents],
-            ids=[stream.ids[one] for one in documents],
+            values={name: np.concatenate(arrays) for name, arrays in pieces.items()},
+            tokens_T=np.concatenate([stream.document(document) for document in documents]),
+            lengths=[self._lengths[document] for document in documents],
+            samples=[int(stream.samples_N[document]) for document in documents],
+            ids=[stream.ids[document] for document in documents],
             moments=moments,
         )
 
@@ -305,29 +294,31 @@ class Extraction:
                 else:
                     summary.taken += 1
                 self._committed[part.number] = len(raw)
-                self._check()  # who stood still meanwhile has nothing to note any more
+                self._check()  # a replaced worker must not write its progress
                 self._note()
-                self._tell(begun, already)
+                self._report(begun, already)
                 yield None
 
         return write
 
-    def _tell(self, begun: float, already: int) -> None:
+    def _report(self, begun: float, already: int) -> None:
         done, total = len(self._committed), len(self._ranges)
-        if time.monotonic() > self._told + _TOLD_EVERY_S or done == total:
-            self._told = time.monotonic()
+        if time.monotonic() > self._reported_s + _PROGRESS_EVERY_S or done == total:
+            self._reported_s = time.monotonic()
             left_s = (time.monotonic() - begun) / max(1, done - already) * (total - done)
-            self._say(f"{done} of {total} shards, {left_s / 60:.0f} min left")
+            self._progress(f"{done} of {total} shards, {left_s / 60:.0f} min left")
 
     def _note(self) -> None:
-        """Writes down how far this worker is: for people, and never read to decide anything."""
+        """Write this worker's progress, for people; never read back."""
         committed = [part for part in self._ranges if part.number in self._committed]
         done = {document for part in committed for document in part.documents}
-        missing = next((n for n in range(len(self._stream)) if n not in done), len(self._stream))
+        first_missing = next((n for n in range(len(self._stream)) if n not in done), len(self._stream))
         worker = self._stream.about.number
         status = {
             "worker_id": worker,
-            "last_processed_sample_idx": int(self._stream.samples_N[missing - 1]) if missing else -1,
+            "last_processed_sample_idx": int(self._stream.samples_N[first_missing - 1])
+            if first_missing
+            else -1,
             "total_samples_processed": len(done),
             "total_shards": len(committed),
             "dataset_path": self._stream.url,

@@ -1,4 +1,4 @@
-"""What an extraction computes with: a folder of Hugging Face's, or a checkpoint of a run of ours.
+"""Weights for an extraction: a Hugging Face folder, or a checkpoint of a training run.
 
 Qwen2.5-0.5B            a folder below $DATA_DIR
 run:first@400           step 400 of the run `first`, in the bucket or --dir
@@ -26,29 +26,29 @@ _RUN = re.compile(r"run:(?P<run>.+)@(?P<step>[0-9]+)")
 
 
 class Weights(Protocol):
-    """A model that is kept somewhere."""
+    """A stored model."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name for messages."""
 
     @property
     def arch(self) -> Architecture:
-        """All of the model."""
+        """Architecture of the whole model."""
 
     def identity(self) -> dict[str, Any]:
-        """What tells these weights from all others, wherever they lie."""
+        """Return an identity of these weights, independent of their place."""
 
     def check(self) -> None:
-        """Raises where they can't be what `arch` says, before anything depends on them."""
+        """Raise if the weights don't match `arch`."""
 
     def load(self, arch: Architecture, abstract: Params) -> Params:
-        """Parameters of the first `arch.layers` layers, as `abstract` has them placed and cast."""
+        """Load parameters of the first `arch.layers` layers, placed and cast like `abstract`."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Of Hugging Face's."""
+    """A Hugging Face folder."""
 
     path: Path
 
@@ -63,7 +63,7 @@ class Folder:
         return huggingface.read_architecture(self.path)
 
     def identity(self) -> dict[str, Any]:
-        """The files' sha256."""
+        """Return the files' sha256."""
         return {"weights_sha256": huggingface.digest(self.path)}
 
     def check(self) -> None:
@@ -77,14 +77,14 @@ class Folder:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Of a run of ours: its parameters at a step, without the optimizer's state."""
+    """A checkpoint of a training run: its parameters at a step, without optimizer state."""
 
     store: Store
     step: int
 
     @property
     def name(self) -> str:
-        """As it is asked for."""
+        """As written in the config."""
         return f"run:{self.store.url}@{self.step}"
 
     @cached_property
@@ -97,7 +97,7 @@ class Checkpoint:
         return self._past.model
 
     def identity(self) -> dict[str, Any]:
-        """The run's settings, and which save it was: orbax draws names for the files of each."""
+        """Return the run's settings and the save's file names, which orbax draws anew for each save."""
         files = "\n".join(self.store.list(f"{FOLDER}/{self.step}/"))
         return {
             "run_sha256": self._past.sha256,
@@ -106,7 +106,7 @@ class Checkpoint:
         }
 
     def check(self) -> None:
-        """Raises RunError where the step isn't complete."""
+        """Raise RunError if the step isn't complete."""
         archive.complete_step(self.store, self.step)
 
     def load(self, arch: Architecture, abstract: Params) -> Params:
@@ -115,22 +115,22 @@ class Checkpoint:
 
 
 def find(weights: str, data: Path, root: str | None) -> Weights:
-    """What `model.weights` names.
+    """Return the weights named by `model.weights`.
 
     Args:
-        weights: as it stands there.
-        data: below which folders lie, $DATA_DIR.
-        root: where runs/ is stored; see `location.of_run`.
+        weights: value of the setting.
+        data: parent of Hugging Face folders, $DATA_DIR.
+        root: parent of runs/; see `location.of_run`.
 
     Raises:
-        ConfigError: it names a run without a step, or nobody knows where.
-        RunError: no such run was begun.
+        ConfigError: a run without a step, or without a known place.
+        RunError: there is no such run.
     """
     if not weights.startswith("run:"):
         return Folder(data / weights)
     match = _RUN.fullmatch(weights)
     if not match:
-        rule = "must name a run and one of its steps: the newest would be another one after a restart"
+        rule = "must name a run and one of its steps, since the newest changes"
         fix = f"e.g. run:first@400; `{command('checkpoints', 'list')}` lists them"
         raise ConfigError("workload extract", [Problem("model.weights", repr(weights), rule, fix)])
     url = match["run"]

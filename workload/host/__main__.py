@@ -1,9 +1,8 @@
-"""The command line that the boot script and the job's unit call."""
+"""Command line for the boot script and the host's systemd units."""
 
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import signal
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from workload import place
 from workload.errors import ConfigError
-from workload.host import barrier, code, job_heartbeat, logs, places, unit
+from workload.host import barrier, code, job_heartbeat, journal, logs, places, unit
 from workload.host.errors import HostError
 from workload.host.metadata import Node, read
 
@@ -21,22 +20,28 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status (1: it failed and said why on stderr)."""
+    """Run one command; return its exit status (1: it failed, with the reason on stderr)."""
     parser = argparse.ArgumentParser(
         prog="workload host",
-        description="What a TPU host does between its boot and its job.",
+        description="Prepare and observe the job of a TPU host.",
         epilog="example: python -m workload.host barrier --phase boot",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    waiting = commands.add_parser(
-        "barrier", help="wait until every worker of the slice, or of its job's slices, is here"
-    )
-    waiting.add_argument("--phase", choices=("boot", "job"), required=True, help="which meeting this is")
+    waiting = commands.add_parser("barrier", help="wait for all workers of the slice, or of its job's slices")
     waiting.add_argument(
-        "--environment", type=Path, metavar="FILE", help="where the job finds its place among several slices"
+        "--phase",
+        choices=("boot", "job"),
+        required=True,
+        help="boot: of this slice; job: of all its slices",
     )
     waiting.add_argument(
-        "--program", default="", metavar="TEXT", help="what is about to start; all hosts must say the same"
+        "--environment", type=Path, metavar="FILE", help="write the job's place among several slices there"
+    )
+    waiting.add_argument(
+        "--program",
+        default="",
+        metavar="TEXT",
+        help="identity of the program; equal on all hosts",
     )
     commands.add_parser("place", help="print the variables of this host's place in its slice")
     units = commands.add_parser("unit", help="print the systemd unit for the run on standard input")
@@ -44,18 +49,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--of",
         choices=("job", "heartbeat", "logs"),
         default="job",
-        help="which one (default: job); heartbeat: empty for a run that has its own; logs: reads no run",
+        help="unit to print (default: job); heartbeat: empty if the run writes its own; logs: reads no run",
     )
-    own = commands.add_parser("code", help="put the user's own code where jobs are started")
-    own.add_argument("--archive", type=Path, required=True, metavar="FILE", help="may be missing: no code")
+    own = commands.add_parser("code", help="install the user's own code in the folder where jobs start")
+    own.add_argument(
+        "--archive",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="tar.gz; if missing, no code",
+    )
     own.add_argument("--into", type=Path, required=True, metavar="DIR")
-    own.add_argument("--record", type=Path, required=True, metavar="FILE", help="what was put there before")
-    commands.add_parser("heartbeat", help="say how the job's service is, as long as this runs")
-    sending = commands.add_parser("logs", help="send what boot and job print to Cloud Logging")
+    own.add_argument(
+        "--record", type=Path, required=True, metavar="FILE", help="digests of the last installation"
+    )
+    commands.add_parser("heartbeat", help="write heartbeats of the job's service until stopped")
+    sending = commands.add_parser("logs", help="send the output of boot and job to Cloud Logging")
     sending.add_argument(
-        "--cursor", type=Path, required=True, metavar="FILE", help="how far the journal is sent"
+        "--cursor",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="position of the last line sent",
     )
     chosen = parser.parse_args(arguments)
+    journal.configure()
     try:
         _COMMANDS[chosen.command](chosen)
     except HostError as error:
@@ -70,10 +88,10 @@ def _barrier(chosen: argparse.Namespace) -> None:
 
 def _place(_: argparse.Namespace) -> None:
     try:
-        found = place.of_host(os.environ)
+        variables = place.of_host(os.environ)
     except ConfigError as error:
         raise HostError(str(error)) from None
-    print("\n".join(f"{name}={value}" for name, value in found.items()))
+    print("\n".join(f"{name}={value}" for name, value in variables.items()))
 
 
 def _unit(chosen: argparse.Namespace) -> None:
@@ -89,19 +107,19 @@ def _code(chosen: argparse.Namespace) -> None:
 
 
 def _heartbeat(chosen: argparse.Namespace) -> None:
-    job_heartbeat.JobHeartbeat(os.environ, job_heartbeat.last_line).follow(job_heartbeat.look, _until_told())
+    job_heartbeat.JobHeartbeat(os.environ, job_heartbeat.last_line).follow(
+        job_heartbeat.query, _until_signal()
+    )
 
 
 def _logs(chosen: argparse.Namespace) -> None:
-    stopping = _until_told()
-    say = functools.partial(print, flush=True)
+    stopping = _until_signal()
     shared, kind = logs.destination(), read("instance/attributes/accelerator-type")
-    shipper = logs.Shipper(shared, stopping, say=say)
-    logs.run(chosen.cursor, stopping, shipper, sign=lambda: logs.alive(shared, kind))
+    logs.run(chosen.cursor, stopping, logs.Shipper(shared, stopping), sign=lambda: logs.alive(shared, kind))
 
 
-def _until_told() -> threading.Event:
-    """Set once systemd, or Ctrl-C, asks this program to end."""
+def _until_signal() -> threading.Event:
+    """Return an event that SIGTERM or SIGINT sets."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -109,14 +127,14 @@ def _until_told() -> threading.Event:
 
 
 def _meet(phase: barrier.Phase, environment: Path | None, program: str) -> None:
-    node, say = Node.from_metadata(), functools.partial(print, flush=True)
+    node = Node.from_metadata()
     if phase == "boot":
-        barrier.wait(node, phase, say=say)
+        barrier.wait(node, phase)
         return
     address = os.environ.get("COORDINATOR_ADDRESS", "")
-    places.environment(node, address)  # whose own address is none says so before the others come
+    places.environment(node, address)  # refuses a malformed address before the others arrive
     program = f"{places.installed(node.slices)} {program}".strip()
-    coordinator = barrier.wait(node, phase, word=address, program=program, say=say)
+    coordinator = barrier.wait(node, phase, word=address, program=program)
     if environment:
         environment.write_text(places.environment(node, coordinator))
 

@@ -1,15 +1,16 @@
-"""All workers of a slice, or of a job's slices, meet before any continues.
+"""Barrier of the workers of a slice, or of a job's slices.
 
 Worker 0 coordinates over objects below `barrier/<slice or job>/<phase>/`; docs/architecture.md
-("The barrier") says why nothing that an earlier boot left behind can open it. In a poll
-worker 0 lists once and reads what changed, the others read one object.
+("The barrier") explains why no object of an earlier boot can open it. In each poll worker 0
+lists once and reads the objects that changed; each other worker reads one object.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,11 +22,12 @@ __all__ = ["Phase", "wait"]
 
 Phase = Literal["boot", "job"]
 
+_LOG = logging.getLogger(__name__)
 _POLL_S = 1.0
 _ALIKE = "boot all hosts alike (sudo systemctl restart google-startup-scripts), then restart tpu-job there"
-_WHERE_TO_LOOK: dict[Phase, str] = {
-    "boot": "look at gs://{bucket}/boot/{{slice}}/worker-<k>.json for what holds them up",
-    "job": "look at gs://{bucket}/boot/{{slice}}/worker-<k>.json, and there at: journalctl --unit=tpu-job",
+_HINTS: dict[Phase, str] = {
+    "boot": "read gs://{bucket}/boot/{{slice}}/worker-<k>.json for their boot status",
+    "job": "read gs://{bucket}/boot/{{slice}}/worker-<k>.json, and on that host: journalctl --unit=tpu-job",
 }
 
 
@@ -35,79 +37,78 @@ def wait(
     *,
     word: str = "",
     program: str = "",
-    say: Callable[[str], None] = print,
     poll_s: float = _POLL_S,
 ) -> str:
-    """Return worker 0's `word` once all are here; `BarrierTimeoutError` names who is not.
+    """Wait until all workers have arrived; return worker 0's `word`.
 
-    Who would run another `program` than worker 0 isn't taken for one of them, and is named.
+    Raises `BarrierTimeoutError` with the missing workers. A worker whose `program` differs from
+    worker 0's isn't let through, and is named.
     """
     meeting = node.meeting(phase)
     if meeting.workers == 1:
-        say("barrier: a single worker waits for no other")
+        _LOG.info("barrier: single worker, nothing to wait for")
         return word
     began = time.monotonic()
-    hint = _WHERE_TO_LOOK[phase].format(bucket=node.bucket)
+    hint = _HINTS[phase].format(bucket=node.bucket)
     prefix = f"barrier/{meeting.name}/{phase}/"
-    # In a boot another may still wait for its number; a job that gives up is started again.
+    # During boot a worker may still wait for its number; a job that times out is restarted.
     timeout_s = node.barrier_timeout_s + (node.metadata_timeout_s if phase == "boot" else 0)
-    barrier = _Barrier(Bucket(node.bucket), prefix, meeting, program, say, began, timeout_s, poll_s, hint)
+    barrier = _Barrier(Bucket(node.bucket), prefix, meeting, program, began, timeout_s, poll_s, hint)
     word = barrier.lead(word) if meeting.worker == 0 else barrier.follow()
-    say(f"barrier: all {meeting.workers} workers are here, after {time.monotonic() - began:.1f} s")
+    _LOG.info("barrier: all %d workers are here, after %.1f s", meeting.workers, time.monotonic() - began)
     return word
 
 
 @dataclass(frozen=True)
 class _Barrier:
-    """One worker at one meeting."""
+    """Participation of a worker in a meeting."""
 
     bucket: Bucket
     prefix: str
     meeting: Meeting
     program: str
-    say: Callable[[str], None]
     began: float  # on the monotonic clock
     timeout_s: float
     poll_s: float
-    where_to_look: str
+    hint: str
 
     def lead(self, word: str) -> str:
-        """Lets the others go, as worker 0, once all have answered to this round."""
+        """Release the other workers, as worker 0, once all have acknowledged this round."""
         round_id = str(uuid.uuid4())
-        others = range(1, self.meeting.workers)
-        missing = list(others)
+        followers = range(1, self.meeting.workers)
+        missing = list(followers)
         tokens: dict[int, str] = {}
         seen: dict[str, str] = {}
         unlike: set[int] = set()
         published: dict[str, list[int]] | None = None
         while missing:
-            found = {"missing": missing, "unlike": sorted(unlike)}
-            if found != published:
-                self._publish({"round": round_id, **found, "go": []})
-                self.say(self._waiting_for(missing, unlike))
-                published = found
+            waiting = {"missing": missing, "unlike": sorted(unlike)}
+            if waiting != published:
+                self._publish({"round": round_id, **waiting, "go": []})
+                _LOG.info(self._waiting_for(missing, unlike))
+                published = waiting
             self._pause(missing)
             generations = self.bucket.generations(self.prefix + "worker-")
-            for worker in others:
+            for worker in followers:
                 name = self._name(worker)
                 if name not in generations or generations[name] == seen.get(name):
                     continue
                 seen[name] = generations[name]
                 written = self.bucket.read_json(name) or {}
-                # Only who knows this round is here in this round; a restart brings a new token.
-                here, alike = written.get("ack") == round_id, written.get("program", "") == self.program
-                (unlike.add if here and not alike else unlike.discard)(worker)
-                if here and alike:
+                # An acknowledgement of another round is an earlier start's; a restart has a new token.
+                arrived, alike = written.get("ack") == round_id, written.get("program", "") == self.program
+                (unlike.add if arrived and not alike else unlike.discard)(worker)
+                if arrived and alike:
                     tokens[worker] = str(written["token"])
                 else:
                     tokens.pop(worker, None)
-            missing = [worker for worker in others if worker not in tokens]
+            missing = [worker for worker in followers if worker not in tokens]
         go = [tokens[worker] for worker in sorted(tokens)]
         self._publish({"round": round_id, "missing": [], "go": go, "word": word})
         return word
 
     def follow(self) -> str:
-        """Waits until worker 0 lets this worker go; returns its word."""
+        """Wait until worker 0 releases this worker; return its word."""
         worker = self.meeting.worker
         me = {"token": str(uuid.uuid4()), "program": self.program}
         acknowledged: str | None = None
@@ -123,7 +124,7 @@ class _Barrier:
             missing = _missing_of(coordinator, self.meeting)
             line = self._waiting_for(missing, {worker} & set(coordinator.get("unlike", ())))
             if line != output:
-                self.say(line)
+                _LOG.info(line)
                 output = line
             self._pause(missing)
 
@@ -146,17 +147,17 @@ class _Barrier:
             of = f" of {self.meeting.workers}" if len(self.meeting.slices) == 1 else ""
             raise BarrierTimeoutError(
                 f"{_workers(self.meeting, missing)}{of} did not arrive within {self.timeout_s:g} s: "
-                f"{self.where_to_look.format(slice=name)}"
+                f"{self.hint.format(slice=name)}"
             )
         time.sleep(self.poll_s)
 
 
 def _missing_of(coordinator: dict[str, object], meeting: Meeting) -> list[int]:
-    """Return who keeps this worker waiting, as far as the coordinator's object tells.
+    """Return the workers that this one waits for, as far as the coordinator's object lists them.
 
-    A live worker 0 takes an acknowledging worker off its list; an object that still names
-    this worker, that opened for others, or that names workers that there no longer are is an
-    earlier boot's: worker 0 isn't here.
+    A live worker 0 removes an acknowledging worker from its list. An object that still lists this
+    worker, that released others, or that lists workers beyond the slice is an earlier boot's:
+    worker 0 hasn't arrived.
     """
     missing = coordinator.get("missing")
     if not isinstance(missing, list) or not missing or meeting.worker in missing:
@@ -170,8 +171,9 @@ def _workers(meeting: Meeting, missing: Collection[int]) -> str:
         name, number = meeting.who(worker)
         of.setdefault(name, []).append(number)
     output = {
-        name: f"worker{'s' if len(some) > 1 else ''} {', '.join(map(str, some))}" for name, some in of.items()
+        name: f"worker{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+        for name, numbers in of.items()
     }
     if len(meeting.slices) == 1:
         return output[meeting.slices[0]]
-    return "; ".join(f"{some} of {name}" for name, some in output.items())
+    return "; ".join(f"{numbers} of {name}" for name, numbers in output.items())

@@ -1,6 +1,6 @@
-"""The few calls of Cloud Storage's JSON API that a host makes before and beside its job, with its retries.
+"""Cloud Storage's JSON API as a host needs it before and beside its job, with retries.
 
-`STORAGE_EMULATOR_HOST` moves the server, as it does for google-cloud-storage.
+`STORAGE_EMULATOR_HOST` selects another server, as for google-cloud-storage.
 Protocol: cloud.google.com/storage/docs/json_api/v1/objects.
 """
 
@@ -30,10 +30,10 @@ _LONGEST_PAUSE_S = 8.0
 
 
 class Bucket:
-    """One bucket, with the access token of this host's service account.
+    """A bucket, accessed with the token of this host's service account.
 
-    A request that fails in a way that can pass (no connection, 408, 429, 5xx) is
-    repeated for `patience_s` seconds with growing pauses; then `StorageError`.
+    A request that fails transiently (no connection, 408, 429, 5xx) is repeated for
+    `patience_s` seconds with growing pauses; then `StorageError`.
     """
 
     def __init__(self, name: str, *, patience_s: float = 60.0) -> None:
@@ -44,7 +44,7 @@ class Bucket:
         self._token: str | None = None
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object stored as `name`; None where there is no such object."""
+        """Return the JSON object stored as `name`; None if it doesn't exist."""
         body = self._send("GET", f"/storage/v1/b/{self.name}/o/{_quote(name)}?alt=media")
         if body is None:
             return None
@@ -57,49 +57,49 @@ class Bucket:
         return value
 
     def read_object(self, name: str) -> tuple[str, bytes] | None:
-        """Return generation and content of an object; None where there is none."""
-        answer = self._answer("GET", f"/storage/v1/b/{self.name}/o/{_quote(name)}?alt=media")
-        return None if answer is None else (answer[0].get("x-goog-generation", ""), answer[1])
+        """Return generation and content of an object; None if it doesn't exist."""
+        reply = self._request("GET", f"/storage/v1/b/{self.name}/o/{_quote(name)}?alt=media")
+        return None if reply is None else (reply[0].get("x-goog-generation", ""), reply[1])
 
     def create_json(self, name: str, value: dict[str, Any]) -> bool:
-        """Store `value` as `name`, unless such an object is there: then False."""
+        """Store `value` as `name` unless that object exists; return False then."""
         path = f"/upload/storage/v1/b/{self.name}/o?uploadType=media&ifGenerationMatch=0&name={_quote(name)}"
-        return self._answer("POST", path, json.dumps(value).encode(), absent=412) is not None
+        return self._request("POST", path, json.dumps(value).encode(), absent=412) is not None
 
     def write_json(self, name: str, value: dict[str, Any], metadata: Mapping[str, str] | None = None) -> None:
-        """Store `value` as `name`, over whatever was there; `metadata` is what listings show of it."""
+        """Store `value` as `name`, replacing any object; `metadata` is shown by listings."""
         path = f"/upload/storage/v1/b/{self.name}/o?uploadType=multipart&name={_quote(name)}"
         about = {"contentType": _JSON, **({"metadata": dict(metadata)} if metadata else {})}
-        # JSON in one line, in which no boundary can stand.
+        # JSON on one line can't contain the boundary.
         parts = (f"--{_BOUNDARY}\r\nContent-Type: {_JSON}\r\n\r\n{json.dumps(x)}\r\n" for x in (about, value))
         body = f"{''.join(parts)}--{_BOUNDARY}--\r\n".encode()
         if self._send("POST", path, body, f"multipart/related; boundary={_BOUNDARY}") is None:
-            raise StorageError(f"gs://{self.name}: there is no such bucket")
+            raise StorageError(f"gs://{self.name}: no such bucket")
 
     def generations(self, prefix: str) -> dict[str, str]:
         """Return object name → generation for every object below `prefix`."""
-        found: dict[str, str] = {}
+        generations: dict[str, str] = {}
         page = ""
         while True:
             query = f"prefix={_quote(prefix)}&fields=items(name,generation),nextPageToken{page}"
             body = self._send("GET", f"/storage/v1/b/{self.name}/o?{query}")
             if body is None:
-                raise StorageError(f"gs://{self.name}: there is no such bucket")
+                raise StorageError(f"gs://{self.name}: no such bucket")
             reply = json.loads(body)
-            found |= {item["name"]: str(item["generation"]) for item in reply.get("items", ())}
+            generations |= {item["name"]: str(item["generation"]) for item in reply.get("items", ())}
             if not reply.get("nextPageToken"):
-                return found
+                return generations
             page = f"&pageToken={_quote(reply['nextPageToken'])}"
 
     def _send(self, method: str, path: str, body: bytes | None = None, kind: str = _JSON) -> bytes | None:
-        """Return the answer's body, None for 404."""
-        answer = self._answer(method, path, body, kind)
-        return None if answer is None else answer[1]
+        """Return the reply's body, None for 404."""
+        reply = self._request(method, path, body, kind)
+        return None if reply is None else reply[1]
 
-    def _answer(
+    def _request(
         self, method: str, path: str, body: bytes | None = None, kind: str = _JSON, absent: int = 404
     ) -> tuple[Mapping[str, str], bytes] | None:
-        """Return the answer's headers and body, None for the status `absent`."""
+        """Return the reply's headers and body, None for the status `absent`."""
         give_up = time.monotonic() + self._patience_s
         pause_s = _FIRST_PAUSE_S
         renewed = False

@@ -1,9 +1,8 @@
-"""Puts the bundle's copy of the user's own code into /opt/training, at every boot.
+"""Installation of the user's own code from the bundle into /opt/training, at every boot.
 
-Its files are the bundle's, whatever lay there under their names; a file that somebody wrote or changed on
-this host is kept beside, as `NAME.kept`, `NAME.kept-2` and so on. What the bundle doesn't have stays, but
-for files that an earlier bundle put there and nobody has changed. Killed in any place, it continues at the
-next boot.
+The bundle's files replace those of the same name. A file that was created or changed on this host is kept
+beside, as `NAME.kept`, `NAME.kept-2` and so on. Files that the bundle lacks stay, except unchanged files
+of an earlier bundle. An interrupted installation continues at the next boot.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from workload.host.errors import CodeError
 
 __all__ = ["Installed", "install"]
 
-# Writable for all, with the sticky bit, as the folder itself: logins share no group that could own them.
+# Writable for all, with the sticky bit, like the folder itself: logins share no group.
 _FOLDER_MODE = 0o1777
 
 
 @dataclass(frozen=True)
 class Installed:
-    """What was done."""
+    """Result of an installation."""
 
     files: int
     written: int
-    kept: tuple[str, ...]  # where what people had there lies now
+    kept: tuple[str, ...]  # new names of files changed on this host
     removed: int
 
     def __str__(self) -> str:
@@ -46,7 +45,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class _File:
-    """One entry of the archive: a file's content, or a link's target."""
+    """An entry of the archive: a file's content, or a link's target."""
 
     content: bytes
     mode: int
@@ -54,17 +53,17 @@ class _File:
 
     @property
     def digest(self) -> str:
-        """What the record keeps of it."""
-        kind, what = ("file", self.content) if self.target is None else ("link", self.target.encode())
-        return f"{kind}:{hashlib.sha256(what).hexdigest()}"
+        """Kind and SHA-256, as the record stores them."""
+        kind, content = ("file", self.content) if self.target is None else ("link", self.target.encode())
+        return f"{kind}:{hashlib.sha256(content).hexdigest()}"
 
 
 def install(archive: Path | None, folder: Path, record: Path) -> Installed:
-    """Make `folder` hold what `archive` does (a tar.gz; None: nothing).
+    """Make `folder` hold the files of `archive` (a tar.gz; None: no files).
 
-    `record` knows what was put there before.
+    `record` stores the digests of the files installed before.
 
-    Raises `CodeError` where a folder and a file, or a link that leads elsewhere, stand in each other's way.
+    Raises `CodeError` where a folder, a file or a foreign link blocks a path of the archive.
     """
     try:
         return _install(archive, folder, record)
@@ -81,16 +80,16 @@ def _install(archive: Path | None, folder: Path, record: Path) -> Installed:
     written, stored = 0, []
     for name, file in _files(archive):
         now[name] = file.digest
-        place = folder / name
-        found = _digest(place)
-        if found != file.digest:
+        path = folder / name
+        digest = _digest(path)
+        if digest != file.digest:
             _make_folders(folder, PurePosixPath(name).parent)
-            if found is not None and found != before.get(name):
-                stored.append(_keep(place, folder))
-            _write(place, file)
+            if digest is not None and digest != before.get(name):
+                stored.append(_keep(path, folder))
+            _write(path, file)
             written += 1
         elif file.target is None:
-            place.chmod(file.mode)
+            path.chmod(file.mode)
     removed = 0
     for name in sorted(before.keys() - now.keys(), reverse=True):
         if _unchanged(folder / name, before[name]):
@@ -107,12 +106,12 @@ def _install(archive: Path | None, folder: Path, record: Path) -> Installed:
 
 
 def _remembered(record: Path) -> dict[str, str]:
-    """Name → digest. A record that a full disk cut off knows nothing: all that differs is kept beside."""
+    """Return name → digest. A truncated record counts as empty: differing files are then kept beside."""
     try:
-        found = json.loads(record.read_text())
+        digests = json.loads(record.read_text())
     except (FileNotFoundError, ValueError):
         return {}
-    return dict(found)
+    return dict(digests)
 
 
 def _files(archive: Path | None) -> Iterator[tuple[str, _File]]:
@@ -122,60 +121,60 @@ def _files(archive: Path | None) -> Iterator[tuple[str, _File]]:
         for entry in tar:
             parts = PurePosixPath(entry.name).parts
             if entry.name.startswith("/") or ".." in parts or not (entry.isreg() or entry.issym()):
-                raise CodeError(f"{entry.name!r} in {archive.name} is no file of a published folder")
+                raise CodeError(f"{entry.name!r} in {archive.name} is not a file of a published folder")
             if content := tar.extractfile(entry) if entry.isreg() else None:
                 yield entry.name, _File(content.read(), 0o755 if entry.mode & 0o100 else 0o644)
             else:
                 yield entry.name, _File(b"", 0, entry.linkname)
 
 
-def _digest(place: Path) -> str | None:
-    """As the record has it; None where there is nothing."""
+def _digest(path: Path) -> str | None:
+    """Return a file's digest as the record stores it; None if it doesn't exist."""
     try:
-        about = place.lstat()
+        status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if stat.S_ISLNK(about.st_mode):
-        return _File(b"", 0, os.readlink(place)).digest
-    if not stat.S_ISREG(about.st_mode):
-        raise CodeError(f"{place}: the published code has a file of that name: move what is there away")
-    return _File(place.read_bytes(), 0).digest
+    if stat.S_ISLNK(status.st_mode):
+        return _File(b"", 0, os.readlink(path)).digest
+    if not stat.S_ISREG(status.st_mode):
+        raise CodeError(f"{path}: the published code has a file of that name: move this one away")
+    return _File(path.read_bytes(), 0).digest
 
 
-def _unchanged(place: Path, digest: str) -> bool:
+def _unchanged(path: Path, digest: str) -> bool:
     try:
-        return _digest(place) == digest
+        return _digest(path) == digest
     except CodeError:  # a folder by now
         return False
 
 
 def _make_folders(folder: Path, parent: PurePosixPath) -> None:
-    place = folder
+    path = folder
     for part in parent.parts:
-        place /= part
-        if place.is_symlink() or (place.exists() and not place.is_dir()):
-            raise CodeError(f"{place}: the published code has a folder of that name: move what is there away")
-        if not place.exists():
-            place.mkdir()
-            place.chmod(_FOLDER_MODE)
+        path /= part
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise CodeError(f"{path}: the published code has a folder of that name: move this file away")
+        if not path.exists():
+            path.mkdir()
+            path.chmod(_FOLDER_MODE)
 
 
-def _keep(place: Path, folder: Path) -> str:
+def _keep(path: Path, folder: Path) -> str:
     number = 1
     while os.path.lexists(
-        stored := place.with_name(f"{place.name}.kept" if number == 1 else f"{place.name}.kept-{number}")
+        stored := path.with_name(f"{path.name}.kept" if number == 1 else f"{path.name}.kept-{number}")
     ):
         number += 1
-    place.rename(stored)
+    path.rename(stored)
     return str(stored.relative_to(folder))
 
 
-def _write(place: Path, file: _File) -> None:
-    new = place.with_name(f".{place.name}.new")
+def _write(path: Path, file: _File) -> None:
+    new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     if file.target is not None:
         new.symlink_to(file.target)
     else:
         new.write_bytes(file.content)
         new.chmod(file.mode)
-    new.replace(place)
+    new.replace(path)

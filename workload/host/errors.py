@@ -1,14 +1,14 @@
-"""The errors that a host reports in its boot status; each says what to do."""
+"""Errors of a host; its boot status shows the message, which names the fix."""
 
 from __future__ import annotations
 
 
 class HostError(Exception):
-    """Something that the boot or the start of a job can't resume from."""
+    """Fatal error of a boot or of the start of a job."""
 
 
 class MetadataError(HostError):
-    """The metadata server lacks a key, holds a bad value for it, or doesn't answer."""
+    """The metadata server lacks a key, holds an invalid value, or doesn't answer."""
 
 
 class StorageError(HostError):
@@ -20,11 +20,11 @@ class BarrierTimeoutError(HostError):
 
 
 class RunError(HostError):
-    """The slice's `run` can't be made into a service."""
+    """The slice's `run` can't become a systemd unit."""
 
 
 class CodeError(HostError):
-    """The published code can't be put where it belongs."""
+    """The published code can't be installed."""
 
 
 class LogsError(HostError):

@@ -1,9 +1,9 @@
-"""Events: lines that say something to programs too, `TIME KIND {JSON}`.
+"""Events: lines for people and programs, `TIME KIND {JSON}`.
 
     2026-11-24T10:00:00.000000Z save {"step": 500}
 
-What a host sends to Cloud Logging of it is an entry with `jsonPayload`: `event`, `message` (the line)
-and the keys of the JSON. Any program of a job may print some; docs/architecture.md lists ours.
+A host sends each to Cloud Logging as an entry with `jsonPayload`: `event`, `message` (the line)
+and the keys of the JSON. Any program of a job may print events; docs/architecture.md lists the trainer's.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _EVENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z ([a-z][a-z-]{0,6
 
 
 def now() -> str:
-    """The time, in UTC with microseconds."""
+    """Return the time in UTC with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def line(kind: str, details: Mapping[str, Any], at: str | None = None) -> str:
-    """An event as it is printed."""
+    """Return an event as a line."""
     return f"{at or now()} {kind} {json.dumps(details)}"
 
 
 def payload(text: str) -> dict[str, Any] | None:
-    """An entry's `jsonPayload`; None for a line that is no event.
+    """Return an entry's `jsonPayload`; None if the line isn't an event.
 
-    JSON has no NaN and no infinity, which Python writes: they become text.
+    NaN and infinities, which JSON lacks and Python writes, become text.
     """
-    found = _EVENT.fullmatch(text)
-    if not found:
+    match = _EVENT.fullmatch(text)
+    if not match:
         return None
     try:
-        details = json.loads(found[2], parse_constant=str)
+        details = json.loads(match[2], parse_constant=str)
     except (ValueError, RecursionError):
         return None
-    return {**details, "event": found[1], "message": text}
+    return {**details, "event": match[1], "message": text}

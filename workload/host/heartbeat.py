@@ -1,14 +1,15 @@
 """A worker's heartbeat: the progress of its job; one listing of the bucket shows those of all workers.
 
-`heartbeats/<node>/worker-<k>`; docs/architecture.md, "Objects in the bucket", lists its metadata and when it
-is written. A short form is this machine's guest attribute `tpu/job`, which no other host can write.
-It is best effort: no job waits for it, or fails because it can't be written. Each time it is also printed, as
-an event with more numbers, which Cloud Logging makes metrics of.
+`heartbeats/<node>/worker-<k>`; docs/architecture.md, "Objects in the bucket", lists its metadata and its
+interval. A short form is this machine's guest attribute `tpu/job`, which no other host can write.
+Writing is best effort: no job waits for it or fails by it. Each heartbeat is also printed as an event with
+more numbers, from which Cloud Logging derives metrics.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import threading
 import time
@@ -24,12 +25,13 @@ from workload.host.metadata import read, write_guest_attribute
 __all__ = ["HANDOFF", "Heartbeat"]
 
 HANDOFF = "TPU_HANDOFF"
-"""Names what a slice that stands by was handed (standby.py), to the trainer that it starts."""
+"""Environment variable with the id of the hand-off (standby.py), for the trainer."""
 
+_LOG = logging.getLogger(__name__)
 _EVERY_S = 30.0  # at most
 _AT_LEAST_EVERY_S = 60.0
-_PATIENCE_S = 20.0  # with a bucket or a metadata server that doesn't answer
-_FULL_BYTES = 64 << 20  # free of the boot disk: less isn't enough to boot, nor for people to log in
+_PATIENCE_S = 20.0  # with an unresponsive bucket or metadata server
+_FULL_BYTES = 64 << 20  # free on the boot disk; with less, booting and logging in fail
 _WHY_LENGTH = 200
 _ATTRIBUTE = "tpu/job"
 
@@ -51,10 +53,10 @@ class Heartbeat:
         probe: Callable[[], dict[str, float]] = dict,
         handoff: str = "",
     ) -> None:
-        """Writes nothing yet, and nothing at all without a bucket.
+        """Write nothing yet, and nothing at all without a bucket.
 
-        `probe` is asked for numbers each time; the end of a `handoff` isn't that of the slice's job, so it is
-        left to who handed it over.
+        `probe` supplies further numbers for each event. The end of a `handoff` isn't the end of the slice's
+        job, so its reporting is left to the standby service.
         """
         self._probe, self._numbers = probe, dict[str, float]()
         self._since: dict[str, float] = {}  # when `step` and `checkpoint` last advanced
@@ -65,12 +67,12 @@ class Heartbeat:
         self._facts: dict[str, str | int] = {"why": f"has {handoff}"} if handoff else {}
         self._changed = threading.Condition()
         self._new = self._refused = False
-        self._attributes: bool | None = None  # whether there are any here; None: not tried yet
-        self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
+        self._attributes: bool | None = None  # None: not tried yet
+        self._thread = threading.Thread(target=self._loop, name="heartbeat", daemon=True)
 
     @classmethod
     def of_host(cls, environment: Mapping[str, str], probe: Callable[[], dict[str, float]] = dict) -> Self:
-        """That of the worker that a service's environment describes; elsewhere it writes nothing."""
+        """Return the heartbeat of the worker that the environment describes; else an inert one."""
         bucket, node = environment.get("CHECKPOINT_BUCKET"), environment.get("TPU_NAME")
         worker = environment.get("WORKER_ID", "")
         workers, slices = (environment.get(name, "1") for name in ("WORKER_COUNT", "SLICE_COUNT"))
@@ -79,15 +81,15 @@ class Heartbeat:
         # A job of several slices numbers their workers through; a node's own begin at 0.
         in_node = max(1, int(workers) // max(1, int(slices)))
         command = environment.get("TPU_COMMAND", "")
-        place = Bucket(bucket, patience_s=_PATIENCE_S)
+        bucket_client = Bucket(bucket, patience_s=_PATIENCE_S)
         handoff = environment.get(HANDOFF, "")
-        return cls(place, node, int(worker) % in_node, command=command, probe=probe, handoff=handoff)
+        return cls(bucket_client, node, int(worker) % in_node, command=command, probe=probe, handoff=handoff)
 
     def report(self, **facts: str | int) -> None:
-        """Updates some of these; doesn't wait.
+        """Update facts without waiting.
 
-        `run`, `samples`, `of_samples`, `shards`, `size_bytes`, `loss`, `goodput`, `final`, `why`; the page
-        docs/architecture.md says what each is.
+        `run`, `samples`, `of_samples`, `shards`, `size_bytes`, `loss`, `goodput`, `final`, `why`:
+        see docs/architecture.md.
         """
         with self._changed:
             self._new = self._new or not facts.items() <= self._facts.items()
@@ -97,20 +99,20 @@ class Heartbeat:
             self._changed.notify()
 
     def measure(self, **numbers: float) -> None:
-        """Updates numbers of the event alone: `loss`, `goodput`, `data_stall`, `step_s`."""
+        """Update numbers of the event alone: `loss`, `goodput`, `data_stall`, `step_s`."""
         with self._changed:
             self._numbers |= numbers
 
     def saved(self) -> None:
-        """Says that a checkpoint became complete just now, or that the run begins."""
+        """Record that a checkpoint was completed just now, or that the run begins."""
         with self._changed:
             self._since["checkpoint"] = time.monotonic()
 
     def end(self, state: Literal["done", "failed"] | None, why: BaseException | None = None) -> None:
-        """Reports how the job ended, and why if it failed; only the first call counts.
+        """Report the end of the job, with its error if it failed; only the first call counts.
 
-        On return it is in the bucket, if the bucket accepts it within 40 s. None stops without a
-        report and without waiting: the job was preempted, or another attempt has it now.
+        Returns once it is in the bucket, or after 40 s. None stops without a report and without
+        waiting: the job was preempted, or another attempt has taken over.
         """
         if self._handoff:
             state = None
@@ -132,13 +134,13 @@ class Heartbeat:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         self.end("failed" if kind and issubclass(kind, Exception) else None, error)
 
-    def _go_on(self) -> None:
+    def _loop(self) -> None:
         while True:
             with self._changed:
                 state, facts, self._new = self._state, dict(self._facts), False
             if not state:
                 return
-            self.tell(state)
+            self.print_event(state)
             self._write_attribute(state, facts)
             self._write(state, facts)
             if state != "running":
@@ -149,16 +151,16 @@ class Heartbeat:
                     rest_s = self._at_least_every_s - self._every_s
                     self._changed.wait_for(lambda: self._new or self._state != "running", rest_s)
 
-    def tell(self, state: str) -> None:
-        """Prints the event: all facts, numbers, and the seconds since step and checkpoint advanced."""
+    def print_event(self, state: str) -> None:
+        """Print the event: all facts, numbers, and the seconds since step and checkpoint advanced."""
         with self._changed:
             now = time.monotonic()
-            ages = {f"{what}_age_s": round(now - at, 1) for what, at in self._since.items()}
+            ages = {f"{name}_age_s": round(now - at, 1) for name, at in self._since.items()}
             content = {"state": state, "worker": self._worker, **self._facts, **self._numbers, **ages}
         print(events.line("heartbeat", {**content, **self._probe()}), flush=True)
 
     def _write_attribute(self, state: str, facts: dict[str, str | int]) -> None:
-        """Ignores failures; after a first failure never retried: there is no such server here."""
+        """Write the guest attribute; give up for good if the first attempt fails: no such server."""
         if self._attributes is False:
             return
         about = {"state": state, "command": self._command, "updated_s": round(time.time())}
@@ -183,7 +185,7 @@ class Heartbeat:
             self._bucket.write_json(name, {**about, **heartbeat, "updated": updated}, metadata)
         except (HostError, OSError, ValueError) as error:
             if not self._refused:
-                print(f"{name} not written, will retry: {str(error).splitlines()[0]}", flush=True)
+                _LOG.warning("%s not written, will retry: %s", name, str(error).splitlines()[0])
             self._refused = True
         else:
             self._refused = False

@@ -1,11 +1,12 @@
-"""The heartbeat of a command that reports no progress itself, derived from its systemd unit.
+"""Heartbeat of a command that reports no progress itself, derived from its systemd unit.
 
-It is the same object that the trainer and the extractor write (`heartbeat.py`): running, done or failed, of a
-failed one with its last line of output. The command is none the wiser.
+It is the object that the trainer and the extractor write (`heartbeat.py`): running, done or failed, a
+failure with its last line of output. The command needs no change.
 """
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
@@ -18,12 +19,13 @@ from workload.host.errors import HostError
 from workload.host.heartbeat import Heartbeat
 from workload.host.unit import STOPPED
 
-__all__ = ["Heartbeat", "Service", "last_line", "look"]
+__all__ = ["Heartbeat", "Service", "last_line", "query"]
 
+_LOG = logging.getLogger(__name__)
 JOB = "tpu-job.service"
 PAUSE_S = 2.0
 
-_EXITED = 1  # CLD_EXITED; else it was killed
+_EXITED = 1  # CLD_EXITED; other codes: killed
 _PROPERTIES = (
     *("ActiveState", "SubState", "Result", "NRestarts", "InvocationID"),
     *("ExecMainCode", "ExecMainStatus", "ExecMainStartTimestampMonotonic"),
@@ -32,7 +34,7 @@ _PROPERTIES = (
 
 @dataclass(frozen=True)
 class Service:
-    """What systemd says of the job (systemctl(1), "show")."""
+    """State of the job's unit (systemctl(1), "show")."""
 
     active: str
     sub: str
@@ -42,11 +44,11 @@ class Service:
     code: int
     status: int
     ran: bool
-    stopped: bool  # by somebody else than itself
+    stopped: bool  # by systemctl or a shutdown
 
     @classmethod
     def parse(cls, shown: str, stopped: str) -> Self:
-        """From `KEY=value` lines, and the invocation that was stopped last."""
+        """Parse `KEY=value` lines; `stopped` is the invocation that was stopped last."""
         value = {key: text for key, _, text in (line.partition("=") for line in shown.splitlines())}
         return cls(
             active=value["ActiveState"],
@@ -62,7 +64,7 @@ class Service:
 
     @property
     def state(self) -> Literal["running", "done", "failed", "stopped"] | None:
-        """None while it is on its way from one to another, and before its first start (the barrier)."""
+        """State to report; None during a transition, and before the first start (the barrier)."""
         if self.active == "active":
             return "running"
         if not self.ran or self.active == "deactivating":
@@ -75,27 +77,27 @@ class Service:
 
     @property
     def final(self) -> bool:
-        """Whether it failed and isn't started again: exit status 2, or too often."""
+        """True if it failed and isn't restarted: exit status 2, or too many starts."""
         return self.active == "failed"
 
     @property
-    def how(self) -> str:
-        """How it ended."""
+    def cause(self) -> str:
+        """Cause of its end."""
         if self.result == "start-limit-hit":
             return "failed too often, isn't started again"
         return f"exit status {self.status}" if self.code == _EXITED else f"killed by signal {self.status}"
 
 
 class JobHeartbeat:
-    """Says a state once, and again as long as the job runs; a new start of the job begins a new one."""
+    """Heartbeats of the job's unit: each state is reported once and repeated while the job runs."""
 
     def __init__(self, environment: Mapping[str, str], line: Callable[[], str]) -> None:
         self._environment, self._line = environment, line
         self._heartbeat: Heartbeat | None = None
         self._reported: tuple[str, str] | None = None
 
-    def take(self, service: Service) -> None:
-        """Says what is new of the job; returns once the end of one is written, or can't be for 40 s."""
+    def observe(self, service: Service) -> None:
+        """Report a change of state; the end of a job is written on return, or 40 s have passed."""
         state = service.state
         if state is None or (state, service.invocation) == self._reported:
             return
@@ -111,40 +113,40 @@ class JobHeartbeat:
             line = self._line()
             if service.final:
                 self._heartbeat.report(final=1)
-            self._heartbeat.end("failed", HostError(f"{service.how}: {line}" if line else service.how))
+            self._heartbeat.end("failed", HostError(f"{service.cause}: {line}" if line else service.cause))
         elif state == "done":
             self._heartbeat.end("done")
         if state != "running":
             self._heartbeat = None
 
     def end(self) -> None:
-        """Nothing more is said: this host goes away, or this program is started again."""
+        """Stop reporting: the host shuts down, or this program is restarted."""
         if self._heartbeat:
             self._heartbeat.end(None)
 
-    def follow(self, look: Callable[[], Service], stopped: threading.Event, pause_s: float = PAUSE_S) -> None:
-        """Looks every `pause_s` seconds, until `stopped`."""
+    def follow(self, query: Callable[[], Service], stop: threading.Event, pause_s: float = PAUSE_S) -> None:
+        """Observe the unit every `pause_s` seconds until `stop`."""
         failing = ""
-        while not stopped.is_set():
+        while not stop.is_set():
             try:
-                self.take(look())
-            except (subprocess.SubprocessError, OSError) as error:  # systemd is busy, or goes away
+                self.observe(query())
+            except (subprocess.SubprocessError, OSError) as error:  # systemd is busy, or shuts down
                 if str(error) != failing:
-                    print(f"{JOB} can't be looked at, will retry: {error}", flush=True)
+                    _LOG.warning("%s can't be queried, will retry: %s", JOB, error)
                 failing = str(error)
-            stopped.wait(pause_s)
+            stop.wait(pause_s)
         self.end()
 
 
-def look() -> Service:
-    """What systemd says now."""
+def query() -> Service:
+    """Query systemd for the unit's state."""
     shown = _output("systemctl", "show", f"--property={','.join(_PROPERTIES)}", JOB)
     stopped = Path(STOPPED).read_text().strip() if Path(STOPPED).exists() else ""
     return Service.parse(shown, stopped)
 
 
 def last_line() -> str:
-    """The last line of what the job printed that isn't blank."""
+    """Return the last line of the job's output that isn't blank."""
     with suppress(subprocess.SubprocessError, OSError):
         output = _output(
             "journalctl", "--quiet", f"_SYSTEMD_UNIT={JOB}", "--lines=20", "--output=cat", "--all"

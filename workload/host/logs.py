@@ -1,8 +1,8 @@
-"""Sends what boot and job print to Cloud Logging, where it outlives the host.
+"""Shipping of the output of boot and job to Cloud Logging, where it outlives the host.
 
-journald is the buffer: what couldn't be sent yet is read again from the cursor of what was, so memory is
-bounded, an outage of the API loses nothing that the journal still holds, and a restart nothing at all. An
-entry that is sent twice has the same `insertId`, and Cloud Logging keeps one.
+journald is the buffer: lines not yet sent are read again from the cursor, so memory is bounded, an outage of
+the API loses no line that the journal still holds, and a restart loses none. A line sent twice has the same
+`insertId`, and Cloud Logging keeps one entry.
 Protocol: cloud.google.com/logging/docs/reference/v2/rest/v2/entries/write.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import logging
 import queue
 import subprocess
 import threading
@@ -31,10 +32,11 @@ __all__ = [
     *("Journal", "Shipper", "alive", "destination", "entry", "run"),
 ]
 
+_LOG = logging.getLogger(__name__)
 LOG = "tpu-host"
 VITALS_LOG = "tpu-vitals"
 VITALS = ("alive", "heartbeat")
-"""Events of every minute, not to be read one by one: they go to a log of their own."""
+"""Events of every minute; they go to a log of their own."""
 UNITS = ("google-startup-scripts.service", "tpu-job.service", "tpu-heartbeat.service")
 
 _SERVER = "https://logging.googleapis.com"
@@ -47,22 +49,22 @@ _WAITING = 500  # lines in memory
 _TOGETHER_S = 1.0  # lines of so long go in one request
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LAST_S = 5.0  # for the last lines, when the host goes away
-# All else won't be better the next time: the API has said what is wrong with the entries themselves.
-_PASSING = frozenset({401, 403, 404, 408, 429})
-# syslog(3) in the words of LogSeverity.
+# Retried, like 5xx; any other status means that the entries are invalid.
+_TRANSIENT = frozenset({401, 403, 404, 408, 429})
+# LogSeverity of each priority of syslog(3).
 _SEVERITIES = ("EMERGENCY", "ALERT", "CRITICAL", "ERROR", "WARNING", "NOTICE", "INFO", "DEBUG")
 
 Entry = dict[str, Any]
 
 
 def destination() -> dict[str, Any]:
-    """What all entries of this host share: log, resource, labels; from its metadata."""
+    """Return the log, resource and labels of all entries of this host, from its metadata."""
     project, instance = read("project/project-id"), read("instance/id")
     node, zone = (read(f"instance/attributes/{key}") for key in ("tpu-slice", "tpu-zone"))
     worker, name = (read(f"instance/attributes/{key}") for key in ("agent-worker-number", "tpu-slice-name"))
     if not project or not node or not zone:
         raise MetadataError(
-            "the node's metadata doesn't say which node of which project it is: was it made by the tpu stack?"
+            "the node's metadata lacks its project, name or zone: was it made by the tpu stack?"
         )
     slice_ = name or node
     return {
@@ -82,17 +84,17 @@ def destination() -> dict[str, Any]:
 
 
 def entry(line: bytes) -> tuple[str, Entry]:
-    """A line of `journalctl --output=json` as its cursor and a LogEntry."""
-    found = json.loads(line)
-    cursor = str(found["__CURSOR"])
-    message = found.get("MESSAGE")
-    if isinstance(message, list):  # bytes that are no UTF-8
+    """Convert a line of `journalctl --output=json` into its cursor and a LogEntry."""
+    record = json.loads(line)
+    cursor = str(record["__CURSOR"])
+    message = record.get("MESSAGE")
+    if isinstance(message, list):  # bytes that aren't UTF-8
         message = bytes(message).decode(errors="replace")
     text = str(message or "")
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}… ({len(text)} characters)"
-    at = datetime.fromtimestamp(int(found["__REALTIME_TIMESTAMP"]) / 1e6, UTC)
-    priority = str(found.get("PRIORITY", ""))
+    at = datetime.fromtimestamp(int(record["__REALTIME_TIMESTAMP"]) / 1e6, UTC)
+    priority = str(record.get("PRIORITY", ""))
     event = events.payload(text)
     return cursor, {
         **({"jsonPayload": event} if event else {"textPayload": text}),
@@ -100,12 +102,12 @@ def entry(line: bytes) -> tuple[str, Entry]:
         "severity": _SEVERITIES[int(priority)] if priority in set("01234567") else "DEFAULT",
         "insertId": hashlib.sha256(cursor.encode()).hexdigest()[:32],
         # systemd's own lines about a unit name it in UNIT.
-        "labels": {"unit": str(found.get("UNIT") or found.get("_SYSTEMD_UNIT") or "unknown")},
+        "labels": {"unit": str(record.get("UNIT") or record.get("_SYSTEMD_UNIT") or "unknown")},
     }
 
 
 def alive(shared: dict[str, Any], accelerator_type: str | None) -> Entry | None:
-    """That this node is up, with its chips; None on workers other than its first, which speaks for all."""
+    """Return an entry that this node is up, with its chips; None on workers other than 0."""
     labels = shared["labels"]
     chips = str(accelerator_type).rpartition("-")[2]
     if labels["worker"] != "0" or not chips.isdecimal():
@@ -121,7 +123,7 @@ def alive(shared: dict[str, Any], accelerator_type: str | None) -> Entry | None:
 
 
 class Shipper:
-    """Writes entries; patient with an API that doesn't take them now, not with one that never will."""
+    """Client that writes entries; retries while the API is unavailable, drops entries that it refuses."""
 
     def __init__(
         self,
@@ -130,37 +132,36 @@ class Shipper:
         *,
         server: str = _SERVER,
         token: Callable[[], str] = access_token,
-        say: Callable[[str], None] = print,
         first_pause_s: float = _FIRST_PAUSE_S,
     ) -> None:
-        self._shared, self._stopping, self._server, self._say = shared, stopping, server, say
+        self._shared, self._stopping, self._server = shared, stopping, server
         self._mint, self._token, self._first_pause_s = token, "", first_pause_s
 
     def send(self, entries: list[Entry]) -> None:
-        """Returns once they are written, or refused for what they are.
+        """Write entries; return once they are stored, or refused as invalid.
 
         Raises:
-            LogsError: the host goes away, and the API still doesn't answer.
+            LogsError: the host shuts down, and the API still doesn't answer.
         """
         pause_s, failing, give_up = self._first_pause_s, False, 0.0
         while True:
             try:
                 self._send_once(entries)
             except (HostError, urllib.error.URLError, http.client.HTTPException, OSError) as error:
-                output, passing = str(error), True
+                output, transient = str(error), True
                 if isinstance(error, urllib.error.HTTPError):
                     output = f"HTTP {error.code}: {error.read(500).decode(errors='replace')}"
-                    passing = error.code in _PASSING or error.code >= 500
+                    transient = error.code in _TRANSIENT or error.code >= 500
                 self._token = ""
-                if not passing:
-                    self._say(f"{len(entries)} entries were refused, and are left out: {output}")
+                if not transient:
+                    _LOG.error("%d entries were refused, and are left out: %s", len(entries), output)
                     return
                 if not failing:
-                    self._say(f"logs can't be sent, will retry: {output}")
+                    _LOG.warning("logs can't be sent, will retry: %s", output)
                 failing = True
             else:
                 if failing:
-                    self._say("logs are sent again")
+                    _LOG.info("logs are sent again")
                 return
             if self._stopping.wait(pause_s):
                 give_up = give_up or time.monotonic() + _LAST_S
@@ -172,10 +173,11 @@ class Shipper:
     def _send_once(self, entries: list[Entry]) -> None:
         self._token = self._token or self._mint()
         vitals = {"logName": self._shared["logName"].replace(f"/{LOG}", f"/{VITALS_LOG}")}
-        sorted_out = [
-            one | vitals if one.get("jsonPayload", {}).get("event") in VITALS else one for one in entries
+        routed = [
+            entry | vitals if entry.get("jsonPayload", {}).get("event") in VITALS else entry
+            for entry in entries
         ]
-        body = json.dumps({**self._shared, "entries": sorted_out, "partialSuccess": True}).encode()
+        body = json.dumps({**self._shared, "entries": routed, "partialSuccess": True}).encode()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self._server}/v2/entries:write", body, headers, method="POST")
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
@@ -183,7 +185,7 @@ class Shipper:
 
 
 class Journal:
-    """The lines of some units, from after a cursor on, as they come; few of them are in memory."""
+    """Lines of some units after a cursor, as they come; a bounded number is in memory."""
 
     def __init__(self, command: Iterable[str]) -> None:
         self._process = subprocess.Popen(list(command), stdout=subprocess.PIPE)
@@ -198,11 +200,11 @@ class Journal:
         self._lines.put(None)
 
     def batch(self) -> list[tuple[str, Entry]]:
-        """What came within a second, or less of it where that is enough for a request."""
-        found: list[tuple[str, Entry]] = []
+        """Return the lines of the next second, or of less if they fill a request."""
+        batch: list[tuple[str, Entry]] = []
         size = 0
         until = time.monotonic() + _TOGETHER_S
-        while not self._ended and len(found) < _MOST_ENTRIES and size < _MOST_BYTES:
+        while not self._ended and len(batch) < _MOST_ENTRIES and size < _MOST_BYTES:
             try:
                 line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
@@ -210,17 +212,17 @@ class Journal:
             if line is None:
                 self._ended = True
                 break
-            found.append(entry(line))
+            batch.append(entry(line))
             size += len(line)
-        return found
+        return batch
 
     @property
     def ended(self) -> bool:
-        """No more comes."""
+        """True once journalctl has ended."""
         return self._ended
 
     def end(self) -> None:
-        """Asks for no more; what was read is still there."""
+        """Stop journalctl; lines already read stay available."""
         self._process.terminate()
 
 
@@ -231,10 +233,10 @@ def run(
     units: Iterable[str] = UNITS,
     sign: Callable[[], Entry | None] = lambda: None,
 ) -> None:
-    """Sends all that `units` print until `stopping`, then what they printed until then; a `sign` a minute.
+    """Send the output of `units` until `stopping`, and the rest of it then; a `sign` a minute.
 
     Raises:
-        LogsError: the journal ended, which a new start of this program opens again.
+        LogsError: the journal ended; a restart of this program opens it again.
     """
     before = cursor.read_text().strip() if cursor.exists() else ""
     journal = Journal(
@@ -267,7 +269,7 @@ def _forward(
             if (vital := sign()) is not None:
                 shipper.send([vital])
         if batch:
-            shipper.send([one for _, one in batch])
+            shipper.send([entry for _, entry in batch])
             new = cursor.with_name(f"{cursor.name}.new")
             new.write_text(batch[-1][0])
             new.replace(cursor)
@@ -275,6 +277,6 @@ def _forward(
             raise LogsError("the journal ended")
         if stopping.is_set():
             last_s = last_s or time.monotonic() + _LAST_S
-            # A second without a line: there are no more, since the units that print have ended before us.
+            # A second without a line means the end: the units stop before this one.
             if not batch or journal.ended or time.monotonic() > last_s:
                 return

@@ -1,7 +1,7 @@
-"""Reads who this host is from the metadata server, and tells it how the host is.
+"""Client of the metadata server: this host's description, and its guest attributes.
 
-The keys are listed in docs/architecture.md. `GCE_METADATA_HOST` moves the server, as it
-does for Google's own client libraries.
+docs/architecture.md lists the keys. `GCE_METADATA_HOST` selects another server, as for Google's
+own client libraries.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _PATIENCE_S = 10.0
 _PAUSE_S = 0.5
 _WRITE_TIMEOUT_S = 2.0
 _WRITE_TRIES = 2
-_PASSING = (500, 502, 503, 504)
+_TRANSIENT = (500, 502, 503, 504)
 _DEFAULT_BARRIER_TIMEOUT_S, _DEFAULT_METADATA_TIMEOUT_S = 900.0, 3600.0
 
 
 def read(key: str) -> str | None:
-    """Return the value of `key`, e.g. `instance/id`; None where the server has none.
+    """Return the value of `key`, e.g. `instance/id`; None if the server has none.
 
-    Asks again for 10 s while the server doesn't say either way (it restarts now and then);
-    then raises `MetadataError`.
+    Retries for 10 s while the server doesn't answer (it restarts now and then); then raises
+    `MetadataError`.
     """
     url = _url(key)
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
@@ -55,9 +55,9 @@ def read(key: str) -> str | None:
 
 
 def write_guest_attribute(key: str, value: str) -> None:
-    """Set a guest attribute of this machine, e.g. `tpu/job`; within 5 s, or `MetadataError`.
+    """Set a guest attribute of this machine, e.g. `tpu/job`, within 5 s. Raises `MetadataError`.
 
-    Google takes ten queries a minute from a machine and removes what is written beyond them:
+    Google accepts ten queries a minute from a machine and drops writes beyond them:
     cloud.google.com/compute/docs/metadata/manage-guest-attributes.
     """
     url = _url(f"instance/guest-attributes/{key}")
@@ -72,7 +72,7 @@ def write_guest_attribute(key: str, value: str) -> None:
                 return
         except urllib.error.HTTPError as error:
             failure = MetadataError(f"{url}: HTTP {error.code}")
-            if error.code not in _PASSING:
+            if error.code not in _TRANSIENT:
                 break
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
             failure = MetadataError(f"{url}: {error}")
@@ -87,13 +87,13 @@ def access_token() -> str:
         raise MetadataError(f"{key}: the node has no service account")
     token = json.loads(text).get("access_token")
     if not isinstance(token, str):
-        raise MetadataError(f"{key}: the answer holds no access_token")
+        raise MetadataError(f"{key}: the reply holds no access_token")
     return token
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Who meets at a barrier: the workers of one slice, or of several that run one job."""
+    """Participants of a barrier: the workers of a slice, or of the slices of a job."""
 
     name: str
     worker: int
@@ -101,27 +101,27 @@ class Meeting:
     slices: tuple[str, ...]  # slice-major: the workers of the first slice come first
 
     def who(self, worker: int) -> tuple[str, int]:
-        """A worker's slice, and its number there."""
-        a_slice = self.workers // len(self.slices)
-        return self.slices[worker // a_slice], worker % a_slice
+        """Return a worker's slice, and its number in it."""
+        per_slice = self.workers // len(self.slices)
+        return self.slices[worker // per_slice], worker % per_slice
 
 
 @dataclass(frozen=True)
 class Node:
-    """One worker of one slice, as its metadata describes it."""
+    """Description of a worker of a slice, from its metadata."""
 
     name: str
     worker: int
     workers: int
     bucket: str
     barrier_timeout_s: float
-    job: str = ""  # what the slices of one job are called together; empty for a slice alone
-    slices: tuple[str, ...] = ()  # all of them, this one too, in the order that all of them are given
-    metadata_timeout_s: float = 0.0  # for what Google writes late, before a worker meets the others
+    job: str = ""  # name shared by the slices of a job; empty for a slice alone
+    slices: tuple[str, ...] = ()  # all of the job, in the same order on each
+    metadata_timeout_s: float = 0.0  # for keys that Google writes late
 
     @classmethod
     def from_metadata(cls) -> Self:
-        """Read this host's own description; a missing worker number is never 0."""
+        """Read this host's own description; a missing worker number never counts as 0."""
         workers = _number("tpu-workers")
         worker = _number("agent-worker-number")
         if not 0 <= worker < workers:
@@ -144,18 +144,18 @@ class Node:
 
     @property
     def slice_id(self) -> int:
-        """This slice's place among those of its job."""
+        """Index of this slice in its job."""
         return self.slices.index(self.name) if self.slices else 0
 
     def meeting(self, phase: str) -> Meeting:
-        """The boot's is the slice's own; a job starts when the workers of all its slices are there."""
+        """Return the participants: in the boot this slice's workers, else those of all slices of the job."""
         if phase == "boot" or not self.slices:
             return Meeting(self.name, self.worker, self.workers, (self.name,))
         place = self.place()
         return Meeting(self.job, place.number, place.workers, self.slices)
 
     def place(self, coordinator: str = "", port: int = PORT) -> Place:
-        """This worker's among the slices of its job; `coordinator`: address of worker 0 of the first one."""
+        """Return this worker's place in its job; `coordinator`: address of worker 0 of the first slice."""
         return Place(self.slice_id, max(1, len(self.slices)), self.worker, self.workers, coordinator, port)
 
 

@@ -1,8 +1,8 @@
-"""Gives the workers of several slices that run one job their places in it (multislice).
+"""Places of the workers of several slices in the job that they run together (multislice).
 
-A host knows its slice alone. What the job has to know beyond that, the barrier brings: who is
-there, and where worker 0 of the first slice listens. On TPU the runtime (libtpu) connects the
-slices over the datacenter network by itself, from the MEGASCALE variables, which JAX reads as well
+A host's metadata describes its own slice. The barrier adds the rest: the workers of the other slices,
+and the address of worker 0 of the first slice. On TPU the runtime (libtpu) connects the slices over the
+datacenter network by itself, from the MEGASCALE variables, which JAX reads as well
 (jax/_src/clusters/cloud_tpu_cluster.py).
 """
 
@@ -22,9 +22,9 @@ _UNIT = Path("/etc/systemd/system/tpu-job.service")
 
 
 def installed(slices: tuple[str, ...]) -> str:
-    """Return a digest of what this host would run: its unit, its bundle's environment, its slices.
+    """Return a digest of the installed job: its unit, its bundle's environment, its slices.
 
-    Hosts take a new job or bundle over at their next boot, not all at once. From what lies
+    Hosts take over a new job or bundle at their next boot, not all at once. Computed from the files
     on the host, since the metadata may be newer.
     """
     unit = _UNIT.read_text() if _UNIT.exists() else ""
@@ -33,15 +33,15 @@ def installed(slices: tuple[str, ...]) -> str:
 
 
 def environment(node: Node, coordinator: str) -> str:
-    """Return the variables of `node`'s job, as a systemd EnvironmentFile; none where a slice is alone.
+    """Return the variables of `node`'s job, as a systemd EnvironmentFile; empty for a slice alone.
 
-    `coordinator` is `ip:port` of worker 0 of the first slice, as that worker told the others.
+    `coordinator` is `ip:port` of worker 0 of the first slice, as that worker published it.
     """
     if not node.slices:
         return ""
-    if not (found := re.fullmatch(r"((?:\d{1,3}\.){3}\d{1,3}):(\d{1,5})", coordinator)):
+    if not (match := re.fullmatch(r"((?:\d{1,3}\.){3}\d{1,3}):(\d{1,5})", coordinator)):
         raise MetadataError(
-            f"worker 0 of {node.slices[0]} says that it listens at {coordinator!r}: not ip:port"
+            f"worker 0 of {node.slices[0]} published the address {coordinator!r}: must be ip:port"
         )
-    place = node.place(found[1], int(found[2]))
+    place = node.place(match[1], int(match[2]))
     return "".join(f"{name}={value}\n" for name, value in place.variables().items())

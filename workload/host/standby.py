@@ -1,19 +1,19 @@
-"""`workload standby`: a slice that stands already trains what it is handed, one run after the other.
+"""`workload standby`: a slice that stays up and trains one hand-off after the other.
 
 Every host polls `handoff/<slice>/run.json` of the checkpoint bucket, `{"id": …, "run": "train …"}`, which the
-pipeline's workflow creates, and deletes to take the run back. The hosts meet at the barrier of the job, each
+pipeline's workflow creates, and deletes to revoke the run. The hosts meet at the barrier of the job, each
 with the id and the object's generation, so that all start the same; each starts `workload train …`, without a
-shell. How it ended is created once as `handoff/<slice>/ended/<id>.json`; an id that has ended isn't started
-again.
+shell. The end is created once as `handoff/<slice>/ended/<id>.json`; an id that has ended isn't started again.
 
-A slice that was preempted and recreated finds the object as it was, and continues from the run's checkpoints.
-Exit statuses mean what they mean to the unit of a job (unit.py): 0 is done, 2 failed for good, after anything
-else it is started again, at most 20 times an hour.
+A slice that was preempted and recreated finds the object unchanged, and continues from the run's checkpoints.
+Exit statuses mean the same as to the unit of a job (unit.py): 0 is done, 2 a permanent failure, any other is
+restarted, at most 20 times an hour.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -34,10 +34,11 @@ from workload.host.metadata import read
 
 __all__ = ["HandOff", "Standby"]
 
+_LOG = logging.getLogger(__name__)
 _ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _POLL_S = 5.0
-_LOOK_S = 0.2  # at a child, and whether to stop it
-_STOP_S = 300.0  # for the last checkpoint of a run that was taken back; systemd allows less
+_CHECK_S = 0.2  # between checks of a child and of `stop`
+_STOP_S = 300.0  # for the last checkpoint of a revoked run; systemd allows less
 _NOTICE_S = 60.0
 _BARRIER = (sys.executable, "-m", "workload.host", "barrier", "--phase", "job", "--program")
 _WORKLOAD = (sys.executable, "-m", "workload")
@@ -45,7 +46,7 @@ _WORKLOAD = (sys.executable, "-m", "workload")
 
 @dataclass(frozen=True)
 class HandOff:
-    """What the slice is to train: words of a command, under an id, in one generation of the object."""
+    """Training handed to the slice: the words of a command, under an id, in a generation of the object."""
 
     generation: str
     id: str
@@ -53,12 +54,12 @@ class HandOff:
 
     @property
     def program(self) -> str:
-        """What all hosts have to agree on before any of them starts."""
+        """Identity that all hosts compare before any of them starts."""
         return f"{self.id} {self.generation}"
 
     @classmethod
     def parse(cls, generation: str, content: bytes) -> Self:
-        """Raises RunError for an object without an id; `words` are empty where `run` is no training."""
+        """Parse an object. Raises RunError without an id; `words` are empty if `run` isn't a training."""
         try:
             value = json.loads(content)
         except ValueError:
@@ -75,7 +76,7 @@ class HandOff:
 
 
 class Standby:
-    """One host of the slice."""
+    """Standby service of a host of the slice."""
 
     def __init__(
         self,
@@ -83,26 +84,25 @@ class Standby:
         bucket: Bucket,
         node: str,
         worker: int,
-        say: Callable[[str], None],
         poll_s: float = _POLL_S,
         again_s: float = unit.AGAIN_S,
         barrier: Sequence[str] = _BARRIER,
         workload: Sequence[str] = _WORKLOAD,
     ) -> None:
-        """`barrier` and `workload` are the beginnings of the two commands that it starts."""
-        self._environment, self._bucket, self._worker, self._say = environment, bucket, worker, say
+        """Configure the service; `barrier` and `workload` are the beginnings of its two commands."""
+        self._environment, self._bucket, self._worker = environment, bucket, worker
         self._poll_s, self._again_s = poll_s, again_s
         self._barrier, self._workload = barrier, workload
         self._folder = f"handoff/{node}"
         self._stop = threading.Event()
-        self._over = ""  # generation that isn't looked at again
+        self._over = ""  # generation that has ended
         self._starts: deque[float] = deque()
-        self._started = ""  # id that they are of
+        self._started = ""  # id of these starts
         self._idle: Heartbeat | None = None
 
     @classmethod
-    def of_host(cls, environment: Mapping[str, str], say: Callable[[str], None]) -> Self:
-        """The worker that a service's environment describes. Raises ConfigError where it describes none."""
+    def of_host(cls, environment: Mapping[str, str]) -> Self:
+        """Return the service of the environment's worker. Raises ConfigError if it describes none."""
         bucket, node = (environment.get(name, "") for name in ("CHECKPOINT_BUCKET", "TPU_NAME"))
         worker = environment.get("WORKER_ID", "")
         if not bucket or not node or not worker.isdecimal():
@@ -110,14 +110,14 @@ class Standby:
             rule = "a host of a slice has all three"
             fix = "run: standby of an item of tpu:slices"
             raise ConfigError("workload standby", [Problem("environment", given, rule, fix)])
-        return cls(environment, Bucket(bucket), node, int(worker), say)
+        return cls(environment, Bucket(bucket), node, int(worker))
 
     def stop(self) -> None:
-        """What trains gets SIGTERM, and saves; then `serve` returns."""
+        """Send the trainer SIGTERM, upon which it saves; `serve` returns then."""
         self._stop.set()
 
     def serve(self) -> int:
-        """Trains what is handed over, until `stop`; 0."""
+        """Train each hand-off until `stop`; return 0."""
         last = ""
         while not self._stop.is_set():
             try:
@@ -127,23 +127,23 @@ class Standby:
                     self._stop.wait(self._poll_s)
                 else:
                     last = self._take(handoff)
-            except HostError as error:  # storage is out of reach: what trains has ended, or never began
-                self._say(f"standby: {error}")
+            except HostError as error:  # storage is out of reach; no training runs
+                _LOG.warning("standby: %s", error)
                 self._stop.wait(self._again_s)
         if self._idle:
             self._idle.end(None)
         return 0
 
     def _next(self) -> HandOff | None:
-        """What there is to train; None for nothing, and for what has ended."""
-        found = self._bucket.read_object(f"{self._folder}/run.json")
-        if found is None or found[0] == self._over:
+        """Return the hand-off to train; None if there is none, or it has ended."""
+        current = self._bucket.read_object(f"{self._folder}/run.json")
+        if current is None or current[0] == self._over:
             return None
         try:
-            handoff = HandOff.parse(*found)
+            handoff = HandOff.parse(*current)
         except RunError as error:
-            self._say(f"standby: {self._folder}/run.json: {error}")
-            self._over = found[0]
+            _LOG.error("standby: %s/run.json: %s", self._folder, error)
+            self._over = current[0]
             return None
         if self._has_ended(handoff):
             self._over = handoff.generation
@@ -151,12 +151,12 @@ class Standby:
         return handoff
 
     def _take(self, handoff: HandOff) -> str:
-        """Trains it as far as that goes here and now; what to say of it afterwards."""
+        """Train a hand-off until it ends or this start fails; return its state for the heartbeat."""
         if not handoff.words:
-            return self._end(handoff, "failed", "what was handed over is no `train …` that a host can start")
+            return self._end(handoff, "failed", "the hand-off is not a `train …` command")
         if not self._may_start(handoff):
             return self._end(handoff, "failed", f"started {unit.MOST_STARTS} times in an hour; see tpu logs")
-        self._say(f"standby: takes {handoff.id}: {' '.join(handoff.words)}")
+        _LOG.info("standby: takes %s: %s", handoff.id, " ".join(handoff.words))
         self._stands_by(f"{handoff.id} waits for the other hosts")
         status = self._child([*self._barrier, handoff.program], handoff, lambda: self._has_ended(handoff))
         if status == 0:
@@ -167,34 +167,34 @@ class Standby:
             if status == 2:
                 return self._end(handoff, "failed", "exit status 2; see tpu logs")
         if status is None:
-            return f"{handoff.id} was taken back"
-        self._say(f"standby: {handoff.id} ended with {status}, and is started again")
-        self._stop.wait(_NOTICE_S if _taken_away() else self._again_s)
+            return f"{handoff.id} was revoked"
+        _LOG.warning("standby: %s ended with %s, will restart", handoff.id, status)
+        self._stop.wait(_NOTICE_S if _preempted() else self._again_s)
         return ""
 
     def _child(
         self, command: Sequence[str], handoff: HandOff, over: Callable[[], bool] = lambda: False
     ) -> int | None:
-        """Exit status of a child, negative if a signal ended it; None if it was stopped, by us."""
+        """Return a child's exit status, negative for a signal; None if this service stopped it."""
         child = subprocess.Popen(command, env={**self._environment, HANDOFF: handoff.id})
-        looked = time.monotonic()
+        checked = time.monotonic()
         while True:
             try:
-                return child.wait(_LOOK_S)
+                return child.wait(_CHECK_S)
             except subprocess.TimeoutExpired:
                 pass
             if not self._stop.is_set():
-                if time.monotonic() < looked + self._poll_s:
+                if time.monotonic() < checked + self._poll_s:
                     continue
-                looked = time.monotonic()
+                checked = time.monotonic()
                 try:
-                    found = self._bucket.read_object(f"{self._folder}/run.json")
-                    if found and found[0] == handoff.generation and not over():
+                    current = self._bucket.read_object(f"{self._folder}/run.json")
+                    if current and current[0] == handoff.generation and not over():
                         continue
-                except HostError as error:  # what trains needs no hand-off for that
-                    self._say(f"standby: {error}")
+                except HostError as error:  # training continues without storage's answer
+                    _LOG.warning("standby: %s", error)
                     continue
-            self._say(f"standby: ends {handoff.id}")
+            _LOG.info("standby: ends %s", handoff.id)
             child.terminate()
             try:
                 child.wait(_STOP_S)
@@ -204,7 +204,7 @@ class Standby:
             return None
 
     def _may_start(self, handoff: HandOff) -> bool:
-        """Whether it may be started once more; if so, this start counts."""
+        """Count a start; return False beyond the limit."""
         if self._started != handoff.id:
             self._starts.clear()
             self._started = handoff.id
@@ -223,18 +223,18 @@ class Standby:
         return f"{self._folder}/ended/{handoff.id}.json"
 
     def _end(self, handoff: HandOff, state: Literal["done", "failed"], why: str) -> str:
-        """Says how it ended; who says so first is right."""
+        """Record the end of a hand-off; the first record counts."""
         value = {
             "id": handoff.id, "generation": handoff.generation, "state": state, "why": why,
             "worker": self._worker, "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
         self._bucket.create_json(self._ended(handoff), value)
         self._over = handoff.generation
-        self._say(f"standby: {handoff.id} {state}{f': {why}' if why else ''}")
+        _LOG.info("standby: %s %s%s", handoff.id, state, f": {why}" if why else "")
         return f"{handoff.id} {state}"
 
     def _await_end(self, handoff: HandOff) -> str:
-        """Done here: worker 0 says so, or starts again, and needs this host."""
+        """Wait for worker 0, which records the end, or restarts and needs this host."""
         give_up = time.monotonic() + _NOTICE_S
         while time.monotonic() < give_up and not self._stop.is_set():
             if self._has_ended(handoff):
@@ -243,7 +243,7 @@ class Standby:
         return f"{handoff.id} done"
 
     def _stands_by(self, why: str | None) -> None:
-        """A heartbeat of our own, as long as nothing trains; None ends it."""
+        """Write this service's own heartbeat while no training runs; None ends it."""
         if why is None:
             if self._idle:
                 self._idle.end(None)
@@ -254,8 +254,8 @@ class Standby:
         self._idle = self._idle or heartbeat.__enter__()
 
 
-def _taken_away() -> bool:
-    """Whether this machine goes away: then nothing is started on it any more."""
+def _preempted() -> bool:
+    """Return True if this machine is being preempted: it starts no training then."""
     try:
         return read("instance/preempted") == "TRUE"
     except MetadataError:

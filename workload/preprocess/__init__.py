@@ -1,3 +1,3 @@
-"""Raw text in a bucket or folder, by Spark, into the token files that the trainer reads."""
+"""Conversion of raw text in a bucket or folder into the trainer's token files, by Spark."""
 
-VERSION = 1  # of what the same inputs and settings become; part of each run's id
+VERSION = 1  # of the output for given inputs and settings; part of each run's id

@@ -1,4 +1,4 @@
-"""What Spark is started with on a cluster or by the service; arguments are those of `workload preprocess`.
+"""Entry point for Spark on a cluster or the service; takes the arguments of `workload preprocess`.
 
 spark-submit --py-files workload.zip batch.py gs://BUCKET/books.toml --set output.shards=256
 """

@@ -19,23 +19,23 @@ from workload.runs.errors import MissingObjectError
 _EXAMPLES = """  workload preprocess text.toml --local --set input.sources=docs --set output.url=/tmp/tokens
   workload preprocess books.toml --master local[4] --set output.shards=256
   spark-submit --py-files workload.zip batch.py gs://my-project-raw/books.toml"""
-# Of a traceback inside Java's: an exception's name and text, up to the empty line or Java's own stack.
-_LAST_WORD = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception): .*?)(?=\n\s*\n|\n\tat )", re.M | re.S)
+# A Python exception's name and text inside Java's traceback, up to an empty line or Java's own stack.
+_EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception): .*?)(?=\n\s*\n|\n\tat )", re.M | re.S)
 _SETTINGS_OF_TOKENIZERS = "tokenizer_config.json"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command line; 0 when the run is ready, whether by this start or by an earlier one."""
-    description = "Turn raw text into token files by Spark: the same bytes each time, each file made once."
+    """Run a command line; return 0 once the run is ready, by this start or an earlier one."""
+    description = "Turn raw text into token files by Spark, reproducibly; resume an interrupted run."
     parser = arguments_of.parser("workload preprocess", description, _EXAMPLES)
     text = "a TOML file, gs://BUCKET/OBJECT, or a packaged one (text.toml)"
     parser.add_argument("config", metavar="CONFIG", help=text)
     arguments_of.add_set(parser)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--local", action="store_true", help="on all cores of this machine")
-    text = "of Spark, local[2] say; what spark-submit or the service has set, unless given"
+    where.add_argument("--local", action="store_true", help="use all cores of this machine")
+    text = "Spark's master, e.g. local[2] (default: set by spark-submit or the service)"
     where.add_argument("--master", default="", metavar="URL", help=text)
-    text = "a property of Spark; may be given several times"
+    text = "a Spark property; repeatable"
     parser.add_argument("--conf", action="append", default=[], metavar="spark.KEY=VALUE", help=text)
     options = parser.parse_args(arguments)
     config = configs.load(options.config, options.overrides)
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         _ = (
             tokenizer.end_of_document,
             tokenizer.begin_of_document,
-        )  # missing ones are found first
+        )  # fail early if missing
         master = options.master or ("local[*]" if options.local else "")
         return _run(config, tokenizer, script, master, options.conf)
 
@@ -59,15 +59,15 @@ def _run(
 
     interrupted = False
     try:
-        _say(f"Spark {context.version}, {context.master}, {context.defaultParallelism} cores")
+        _print_progress(f"Spark {context.version}, {context.master}, {context.defaultParallelism} cores")
         plan = job.plan(context, config, tokenizer, script)
-        size_mb = sum(one.size_bytes for one in plan.inputs) / 1e6
-        _say(f"run {plan.run}: {len(plan.inputs)} files, {size_mb:.1f} MB")
-        summary = job.run(context, plan, _say)
+        size_mb = sum(item.size_bytes for item in plan.inputs) / 1e6
+        _print_progress(f"run {plan.run}: {len(plan.inputs)} files, {size_mb:.1f} MB")
+        summary = job.run(context, plan, _print_progress)
     except Py4JJavaError as error:
         raise _given_up(str(error)) from None
     except KeyboardInterrupt:
-        interrupted = True  # amid a call to Java, which takes no other then, and ends once we have
+        interrupted = True  # amid a call to Java, which accepts no other, and ends with this process
         raise
     finally:
         if not interrupted:
@@ -93,7 +93,7 @@ def _report(manifest: dict[str, object]) -> None:
 
 
 def _script(name: str) -> bytes:
-    """What filters.script names. Raises ConfigError, and DataError where it has no `documents`."""
+    """Return the content of filters.script. Raises ConfigError, and DataError if it lacks `documents`."""
     if not name:
         return b""
     from workload.preprocess.script import load
@@ -109,7 +109,7 @@ def _script(name: str) -> bytes:
 
 @contextmanager
 def _tokenizer(config: configs.TokenizerConfig) -> Iterator[Tokenizer]:
-    """The tokenizer, of this machine or of a bucket."""
+    """Open the tokenizer, local or in a bucket."""
     if not config.name.startswith("gs://"):
         yield open_tokenizer(config.name, config.end)
         return
@@ -131,11 +131,11 @@ def _tokenizer(config: configs.TokenizerConfig) -> Iterator[Tokenizer]:
 
 
 def _given_up(text: str) -> RunError:
-    """The last word of the task that failed for the last time."""
-    found = _LAST_WORD.findall(text)
-    reason = found[-1] if found else text.strip().splitlines()[-1]
-    return RunError(f"Spark gave up: {reason}\n    fix: start again: shards that are there stay")
+    """Return the last exception of the task that failed."""
+    exceptions = _EXCEPTION.findall(text)
+    reason = exceptions[-1] if exceptions else text.strip().splitlines()[-1]
+    return RunError(f"Spark gave up: {reason}\n    fix: start again; finished shards are kept")
 
 
-def _say(line: str) -> None:
+def _print_progress(line: str) -> None:
     print(f"  … {line}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What a run is given: a TOML file, settings on the command line, rules beside each."""
+"""Settings of a run: a TOML file, overrides on the command line, rules beside each."""
 
 import json
 import tempfile
@@ -17,65 +17,67 @@ from workload.settings import WORDS, at_least, between, one_of, ruled
 
 @dataclass(frozen=True)
 class InputConfig:
-    """Where text comes from."""
+    """Sources of text."""
 
-    sources: WORDS = ()  # files, folders, gs://BUCKET/PREFIX; what begins with the prefix is read
+    sources: WORDS = ()  # files, folders, gs://BUCKET/PREFIX; reads all objects below the prefix
     format: str = ruled("auto", one_of("auto", "text", "lines", "parquet"))  # auto: by the file's name
-    field: str = ruled("text", ("must name a field", bool))  # of a line or row, what holds the text
-    max_document_mb: int = ruled(100, between(1, 1000))  # of UTF-8, in 10^6 bytes; what is longer is rejected
-    # of all lines, rows and files, how many may be unusable; beyond it the run is refused
+    field: str = ruled("text", ("must name a field", bool))  # of a line or row, with the text
+    max_document_mb: int = ruled(100, between(1, 1000))  # of UTF-8, in 10^6 bytes; longer ones are rejected
+    # tolerated share of unusable lines, rows and files; beyond it the run is refused
     max_unusable_fraction: float = ruled(0.1, between(0, 1))
 
 
 @dataclass(frozen=True)
 class FiltersConfig:
-    """Which documents are rejected for what they are; by default none but empty ones."""
+    """Filters of documents; by default only empty ones are rejected."""
 
     script: str = ""  # a Python file that replaces the filters below, with `def documents(rows)`
     min_characters: int = ruled(1, at_least(1))  # without white space around
-    min_alphanumeric_fraction: float = ruled(0.0, between(0, 1))  # of what isn't white space; any script
+    min_alphanumeric_fraction: float = ruled(
+        0.0, between(0, 1)
+    )  # of characters that aren't white space; any script
     max_repeated_line_fraction: float = ruled(1.0, between(0, 1))  # of lines that aren't blank
-    max_replacement_fraction: float = ruled(1.0, between(0, 1))  # of U+FFFD, which a bad conversion leaves
+    max_replacement_fraction: float = ruled(1.0, between(0, 1))  # of U+FFFD, left by faulty conversions
 
 
 @dataclass(frozen=True)
 class DedupConfig:
-    """Which documents repeat another."""
+    """Detection of duplicates."""
 
     method: str = ruled("exact", one_of("none", "exact", "fuzzy"))  # fuzzy: exact, and MinHash
-    ngram_words: int = ruled(5, between(1, 64))  # of MinHash: words of a shingle
-    bands: int = ruled(14, between(1, 256))  # alike are two documents that agree in a band
-    band_hashes: int = ruled(8, between(1, 64))  # that have to agree in a band
+    ngram_words: int = ruled(5, between(1, 64))  # of a shingle of MinHash
+    bands: int = ruled(14, between(1, 256))  # documents that agree in a band are similar
+    band_hashes: int = ruled(8, between(1, 64))  # of a band, all of which must agree
 
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """From text to tokens, as the trainer knows them."""
+    """Tokenizer, as the trainer knows it."""
 
     name: str = ruled("bytes", ("must be `bytes` or a path", bool))  # or a tokenizer.json, or its folder
-    end: str = ""  # the token that ends a document, where its name isn't one of the usual
+    end: str = ""  # token that ends a document (default: the first of the usual names)
 
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """What is written, and where."""
+    """Output and its place."""
 
-    url: str = ""  # gs://BUCKET/PREFIX or a folder; each run has a folder of its own in it
-    shards: int = ruled(64, between(1, 65_536))  # a document's is chosen by its hash
-    sequence_length: int = ruled(2048, at_least(1))  # of the training: says how many examples there are
+    url: str = ""  # gs://BUCKET/PREFIX or a folder; parent of the runs' folders
+    shards: int = ruled(64, between(1, 65_536))  # chosen by a document's hash
+    sequence_length: int = ruled(2048, at_least(1))  # of training; determines the number of examples
 
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """How it is computed; none of it changes a byte."""
+    """Computation; doesn't influence the output's bytes."""
 
-    partitions: int = ruled(0, at_least(0))  # of reading; 0: four a core, or more where there is much text
-    piece_mib: int = ruled(64, at_least(1))  # of a file of JSON lines or Parquet, what one task reads, about
+    partitions: int = ruled(0, at_least(0))  # of reading; 0: four a core, or more for much text
+    piece_mib: int = ruled(64, at_least(1))  # of JSON lines or Parquet read by a task, about
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run."""
+    """All settings of a run."""
 
     input: InputConfig = InputConfig()
     filters: FiltersConfig = FiltersConfig()
@@ -85,7 +87,7 @@ class Config:
     runtime: RuntimeConfig = RuntimeConfig()
 
     def decides(self) -> dict[str, Any]:
-        """The settings that decide bytes: not where things lie, and not how it is computed."""
+        """Return the settings that determine the output's bytes, without places and computation."""
         tables = asdict(self)
         del tables["runtime"], tables["output"]["url"], tables["input"]["sources"]
         del tables["tokenizer"]["name"], tables["filters"]["script"]
@@ -97,7 +99,7 @@ PACKAGED = resources.files("workload") / "preprocess" / "configs"
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
-    """Reads a config, a path, gs://BUCKET/OBJECT or a packaged one, and applies `key=value` overrides.
+    """Read a config, a path, gs://BUCKET/OBJECT or a packaged one, and apply `key=value` overrides.
 
     Raises:
         ConfigError: with every problem found.
@@ -120,18 +122,18 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def fetched(url: str) -> bytes:
-    """The content of gs://BUCKET/OBJECT. Raises StoreError."""
+    """Return the content of gs://BUCKET/OBJECT. Raises StoreError."""
     folder, _, name = url.rpartition("/")
     return open_store(folder).read(name)
 
 
 def _missing(config: Config) -> list[Problem]:
     problems = []
-    # An empty name, as of a variable that wasn't set, would be the folder that the command stands in.
+    # An empty name, e.g. of an unset variable, would mean the current folder.
     if not all(config.input.sources) or not config.input.sources:
         fix = 'e.g. sources = ["gs://my-project-raw/books"]'
-        found = json.dumps(list(config.input.sources))
-        problems.append(Problem("input.sources", found, "must name files, folders or gs:// prefixes", fix))
+        sources = json.dumps(list(config.input.sources))
+        problems.append(Problem("input.sources", sources, "must name files, folders or gs:// prefixes", fix))
     if not config.output.url:
         fix = 'e.g. url = "gs://my-project-tokens/books"'
         problems.append(Problem("output.url", '""', "must name a folder or a gs:// prefix", fix))

@@ -1,7 +1,7 @@
-"""What the tasks that read hand to the tasks that write.
+"""Records passed from reading tasks to writing tasks.
 
-A record has a key that says which shard it belongs to and where in it: so one shuffle brings a shard's
-documents together, in an order that depends on nothing but them.
+A record's key holds its shard and its position in it, so one shuffle brings a shard's documents together,
+in an order that depends on the documents alone.
 """
 
 import hashlib
@@ -20,18 +20,18 @@ from workload.preprocess.reading import UNUSABLE, Row, rows
 # Shard, SHA-256 of the normalised text, kind, input, number in it, part of that.
 Key = tuple[int, bytes, int, str, int, int]
 Record = tuple[Key, Any]
-ALIKE, DOCUMENT, REJECTED = range(3)  # kinds; a mark that documents are like another comes before them
+ALIKE, DOCUMENT, REJECTED = range(3)  # kinds; a mark of similarity sorts before its documents
 
 
 @dataclass
 class Read:
-    """What was read, in numbers.
+    """Statistics of reading.
 
     Attributes:
-        documents: that reach the shards.
-        rejected: lines, rows and files that don't, by reason.
-        fingerprint: see `fingerprint`; of all documents.
-        problems: for which the run can't be made.
+        documents: number in shards.
+        rejected: number of other lines, rows and files, by reason.
+        fingerprint: sum over all documents; see `fingerprint`.
+        problems: errors that prevent the run.
     """
 
     documents: int = 0
@@ -39,79 +39,79 @@ class Read:
     fingerprint: int = 0
     problems: list[str] = field(default_factory=list)
 
-    def add(self, other: "Read") -> None:
-        """Takes another's numbers in."""
-        self.documents += other.documents
-        self.rejected += other.rejected
-        self.fingerprint = (self.fingerprint + other.fingerprint) % 2**256
-        self.problems += other.problems
+    def add(self, addend: "Read") -> None:
+        """Add another's statistics."""
+        self.documents += addend.documents
+        self.rejected += addend.rejected
+        self.fingerprint = (self.fingerprint + addend.fingerprint) % 2**256
+        self.problems += addend.problems
 
     @property
     def unusable(self) -> int:
-        """Lines, rows and files that hold no text."""
+        """Number of lines, rows and files without text."""
         return sum(count for reason, count in self.rejected.items() if reason in UNUSABLE)
 
     def dumps(self) -> bytes:
-        """As JSON; the same numbers are the same bytes."""
+        """Serialize as JSON; equal statistics give equal bytes."""
         return json.dumps(vars(self), sort_keys=True).encode() + b"\n"
 
     @classmethod
     def loads(cls, raw: bytes) -> "Read":
-        """From JSON."""
+        """Parse JSON."""
         read = cls(**json.loads(raw))
         read.rejected = Counter(read.rejected)
         return read
 
 
 def fingerprint(where: str, text: str) -> int:
-    """Of a document under its name; sums of them say whether the same documents arrived, in any order."""
+    """Hash a document with its name; sums of hashes compare sets of documents in any order."""
     return int.from_bytes(hashlib.sha256(f"{where}\0{text}".encode()).digest(), "big")
 
 
 def shard_of(digest: bytes, shards: int) -> int:
-    """The number of a document's shard."""
+    """Return the number of a document's shard."""
     return int.from_bytes(digest[:8], "big") % shards
 
 
 def read(pieces: Iterable[Piece], config: Config, source: bytes) -> Iterator[Record]:
-    """The records of some pieces, and last their numbers, for a partition of its own after the shards'."""
+    """Yield the records of some pieces, and last the statistics, for a partition after the shards'."""
     shards, numbers = config.output.shards, Read()
     try:
         for piece in pieces:
-            for row in _chosen(rows(piece, config.input), config, source):
+            for row in _filtered(rows(piece, config.input), config, source):
                 yield _record(row, numbers, shards)
-    except WorkloadError as error:  # one message for people at the end, not a traceback for each attempt
+    except WorkloadError as error:  # reported once at the end, instead of a traceback for each attempt
         numbers.problems.append(str(error))
     yield (shards, b"", DOCUMENT, "", 0, 0), numbers.dumps()
 
 
 def rejected_links(links: dict[str, str], shards: int) -> list[Record]:
-    """Links that lead to no file, as records."""
-    found = [Row(name, 0, name, reason="link", detail=what) for name, what in sorted(links.items())]
+    """Return records of links that lead to no file."""
     numbers = Read()
-    records = [_record(row, numbers, shards) for row in found]
+    rows = [Row(name, 0, name, reason="link", detail=kind) for name, kind in sorted(links.items())]
+    records = [_record(row, numbers, shards) for row in rows]
     return [*records, ((shards, b"", DOCUMENT, "", 0, 0), numbers.dumps())]
 
 
 def alike(node: bytes, root: bytes, shards: int) -> Record:
-    """A mark that the documents of one hash are like those of another."""
+    """Return a mark that the documents of hash `node` are similar to those of `root`."""
     return (shard_of(node, shards), node, ALIKE, "", 0, 0), root
 
 
-def total(found: Sequence[Record]) -> Read:
-    """The numbers of all tasks."""
+def total(records: Sequence[Record]) -> Read:
+    """Return the statistics of all tasks."""
     numbers = Read()
-    for _, raw in found:
+    for _, raw in records:
         numbers.add(Read.loads(raw))
     return numbers
 
 
-def _chosen(found: Iterator[Row], config: Config, source: bytes) -> Iterator[Row]:
+def _filtered(candidates: Iterator[Row], config: Config, source: bytes) -> Iterator[Row]:
     if config.filters.script:
         name = config.filters.script.rpartition("/")[2]
-        yield from script.applied(found, script.load(source, name), name, config.input)
+        yield from script.applied(candidates, script.load(source, name), name, config.input)
         return
-    for row in found:
+    for row in candidates:
         reason, detail = ("", "") if row.reason else filters.problem(row.text, config.filters)
         yield Row(row.name, row.number, row.where, reason=reason, detail=detail) if reason else row
 

@@ -1,4 +1,4 @@
-"""Which documents are rejected for what they are; in any language.
+"""Filters of documents by their text, in any language.
 
 The share of repeated lines is a rule of Gopher's (arxiv.org/abs/2112.11446, table A1), with 0.3 there.
 """
@@ -13,7 +13,7 @@ _WHITE = re.compile(r"\s+")
 
 
 def problem(text: str, rules: FiltersConfig) -> tuple[str, str]:
-    """Why a document is rejected, as a word and with figures; two empty ones if it isn't."""
+    """Return the reason for a document's rejection, a word and its details; empty if it is accepted."""
     characters = len(text.strip())
     if characters < rules.min_characters:
         return "min_characters", f"has {characters}, at least {rules.min_characters} are needed"

@@ -1,4 +1,4 @@
-"""The end of a run: what the shards hold is checked, then come the manifest and, last, the ready marker."""
+"""End of a run: check of the shards, then the manifest and, last, the ready marker."""
 
 import hashlib
 import json
@@ -21,11 +21,11 @@ READY, INPUTS = "_READY", "inputs.jsonl"
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run became.
+    """Result of a run.
 
     Attributes:
         url: of its folder.
-        manifest: what manifest.json says.
+        manifest: content of manifest.json.
         made: shards that this start wrote.
     """
 
@@ -35,25 +35,25 @@ class Summary:
 
     @classmethod
     def of(cls, store: Store, ready: dict[str, Any], made: int) -> "Summary":
-        """Of a run that is ready. Raises RunError where its manifest isn't the one that was."""
+        """Return the summary of a ready run. Raises RunError if its manifest has changed."""
         raw = store.read(MANIFEST)
         if hashlib.sha256(raw).hexdigest() != ready["manifest_sha256"]:
             fix = f"remove {store.url}, and start again"
-            raise RunError(f"{store.url}/{MANIFEST}: isn't the one that {READY} names\n    fix: {fix}")
+            raise RunError(f"{store.url}/{MANIFEST}: differs from the one that {READY} names\n    fix: {fix}")
         return cls(store.url, json.loads(raw), made)
 
 
 def finish(context: Any, plan: Plan, store: Store, numbers: Read, parts: Sequence[Part]) -> Summary:
-    """Checks all that was written, and makes it valid.
+    """Check all output, and make it valid.
 
     Raises:
-        RunError: objects are missing or others, or the numbers don't add up.
+        RunError: objects are missing, changed or unexpected, or the counts don't match.
     """
     _check_numbers(store, numbers, parts)
-    _check_objects(context, store, [one for part in parts for one in part.objects])
-    lines = [{"name": one.name, "bytes": one.size_bytes, "version": one.version} for one in plan.inputs]
+    _check_objects(context, store, [item for part in parts for item in part.objects])
+    lines = [{"name": item.name, "bytes": item.size_bytes, "version": item.version} for item in plan.inputs]
     create_same(store, INPUTS, "".join(json.dumps(line) + "\n" for line in lines).encode())
-    for file in plan.tokenizer.files:  # for the model that is made of them, which is of no use without
+    for file in plan.tokenizer.files:  # needed to use the model
         create_same(store, file.name, file.read_bytes())
     manifest = _manifest(plan, parts)
     raw = json.dumps(manifest, indent=2).encode() + b"\n"
@@ -64,41 +64,43 @@ def finish(context: Any, plan: Plan, store: Store, numbers: Read, parts: Sequenc
 
 
 def _check_numbers(store: Store, numbers: Read, parts: Sequence[Part]) -> None:
-    """Every document that was read is in a shard or repeats one that is, and no other."""
+    """Check that every document read is in a shard or a duplicate, and no others are."""
     reasons = sum((Counter(part.reasons) for part in parts), Counter[str]())
     repeated = reasons.pop("repeats", 0) + reasons.pop("alike", 0)
     arrived = sum(part.documents for part in parts) + repeated
     fingerprint = sum(part.fingerprint for part in parts) % 2**256
     if (arrived, fingerprint, reasons) != (numbers.documents, numbers.fingerprint, numbers.rejected):
-        rule = f"{numbers.documents} documents were read and {arrived} written, or they aren't the same ones"
+        rule = f"{numbers.documents} documents were read and {arrived} written, or their texts differ"
         fix = "a script must give the same documents each time; mend it, and remove this folder"
         raise RunError(f"{store.url}: {rule}\n    fix: {fix}")
 
 
 def _check_objects(context: Any, store: Store, objects: Sequence[Object]) -> None:
-    """Each object is there with its bytes, and none that no part names."""
+    """Check that each object has its bytes, and that there are no others."""
     url = store.url
 
-    def problem(one: Object) -> str:
+    def problem(item: Object) -> str:
         try:
-            found = hashlib.sha256(open_store(url).read(one.file)).hexdigest()
+            digest = hashlib.sha256(open_store(url).read(item.file)).hexdigest()
         except MissingObjectError:
-            return f"{url}/{one.file}: is missing"
-        return "" if found == one.sha256 else f"{url}/{one.file}: has the SHA-256 {found}, not {one.sha256}"
+            return f"{url}/{item.file}: is missing"
+        return "" if digest == item.sha256 else f"{url}/{item.file}: has SHA-256 {digest}, not {item.sha256}"
 
     spread = context.parallelize(objects, min(len(objects), 4 * context.defaultParallelism))
     problems = [problem for problem in spread.map(problem).collect() if problem]
-    named = {one.file for one in objects}
+    named = {item.file for item in objects}
     for kind in ("tokens-", "index-", "rejected-"):
-        others = set(store.list(kind)) - named
-        problems += [f"{url}/{name}: two attempts at a shard made other bytes" for name in sorted(others)]
+        unexpected = set(store.list(kind)) - named
+        problems += [
+            f"{url}/{name}: two attempts at a shard wrote different bytes" for name in sorted(unexpected)
+        ]
     if problems:
         fix = "remove the folder, and start again; a script must give the same documents each time"
         raise RunError("\n".join([*problems[:20], f"    fix: {fix}"]))
 
 
 def _manifest(plan: Plan, parts: Sequence[Part]) -> dict[str, Any]:
-    """As `workload data prepare` writes it, and what else is known of the run."""
+    """Return the manifest of `workload data prepare`, with more facts of the run."""
     tokenizer, length = plan.tokenizer, plan.config.output.sequence_length
     full = [part for part in parts if part.tokens]
     shards = [Shard(part.tokens.file, part.token_count, part.tokens.sha256) for part in full if part.tokens]
@@ -118,12 +120,12 @@ def _manifest(plan: Plan, parts: Sequence[Part]) -> dict[str, Any]:
         "run": plan.run,
         **plan.decides(),
         "input_files": len(plan.inputs),
-        "input_bytes": sum(one.size_bytes for one in plan.inputs),
+        "input_bytes": sum(item.size_bytes for item in plan.inputs),
         "indexes": [vars(part.index) for part in full if part.index],
         "rejected": dict(sorted(reasons.items())),
         "rejected_lists": [vars(part.rejected) for part in parts if part.rejected],
         "sequence_length": length,
         "examples": examples,
-        # The end of each shard that no example reaches as a target.
+        # Tokens at the ends of shards that are no example's target.
         "unused_tokens": sum(part.token_count - 1 for part in full) - examples * length,
     }

@@ -1,4 +1,4 @@
-"""What a run reads: files of folders and objects of buckets, each pinned, large ones in pieces.
+"""Inputs of a run: files of folders and objects of buckets, each pinned, large ones in pieces.
 
 A file is pinned by its SHA-256, an object by its generation, so that a run's id never covers two contents.
 """
@@ -34,11 +34,11 @@ class Input:
     """A file or object.
 
     Attributes:
-        name: unlike any other's of the run, and the same wherever its folder lies.
+        name: unique in the run, and independent of the folder's place.
         url: a path, or gs://BUCKET/OBJECT.
-        size_bytes: as it is stored.
-        version: the SHA-256 of a file's bytes, an object's generation; empty: not known yet.
-        changed_ns: when a file was last changed, since the epoch.
+        size_bytes: as stored.
+        version: SHA-256 of a file's bytes, or an object's generation; empty: not known yet.
+        changed_ns: modification time of a file, since the epoch.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Piece:
-    """An input or a part of one, which a task reads.
+    """An input or a part of it, read by one task.
 
     Attributes:
         kind: text, lines or parquet.
-        start, end: bytes of lines, row groups of Parquet; up to before `end`; -1: the last one.
+        start, end: bytes of lines, row groups of Parquet; `end` is exclusive; -1: the last one.
         first: number of its first line, from 1, or row, from 0.
         size_bytes: about.
     """
@@ -69,7 +69,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Looked:
-    """An input once it was looked at: its pieces, or why it can't be read."""
+    """An input after inspection: its pieces, or its problem."""
 
     input: Input
     pieces: tuple[Piece, ...] = ()
@@ -77,80 +77,80 @@ class Looked:
 
 
 def listed(sources: Sequence[str]) -> tuple[list[Input], dict[str, str]]:
-    """Every file and object, in the order of their names, and links that lead to no file, with what they are.
+    """Return every file and object, sorted by name, and descriptions of links that lead to no file.
 
     Raises:
-        DataError: a source isn't there, or two files have one name.
+        DataError: a source is missing, or two files have one name.
         StoreError: a bucket can't be listed.
     """
-    found: list[Input] = []
+    inputs: list[Input] = []
     links: dict[str, str] = {}
-    if missing := [one for one in sources if not one.startswith("gs://") and not Path(one).exists()]:
+    if missing := [s for s in sources if not s.startswith("gs://") and not Path(s).exists()]:
         fix = "name existing ones"
         raise DataError(f"input.sources: {', '.join(missing)}: no such file or folder\n    fix: {fix}")
     for source in sources:
         if source.startswith("gs://"):
-            found += _objects(source)
+            inputs += _objects(source)
             continue
         path, label = Path(source), Path(source).resolve().name
         folder = Sources([path])
         for file in folder.files():
             name = str(PurePosixPath(label, file.relative_to(path).as_posix()))
             about = file.stat()
-            found.append(Input(name, str(file.resolve()), about.st_size, changed_ns=about.st_mtime_ns))
-        for link, what in folder.links.items():
-            links[str(PurePosixPath(label, link.relative_to(path).as_posix()))] = what
-    twice = [name for name, times in Counter(one.name for one in found).items() if times > 1]
+            inputs.append(Input(name, str(file.resolve()), about.st_size, changed_ns=about.st_mtime_ns))
+        for link, kind in folder.links.items():
+            links[str(PurePosixPath(label, link.relative_to(path).as_posix()))] = kind
+    twice = [name for name, times in Counter(item.name for item in inputs).items() if times > 1]
     if twice:
         fix = "name each source once, and give their folders different names"
         raise DataError(f"input.sources: two files are called {twice[0]}\n    fix: {fix}")
-    # As in Hadoop and Spark, names that begin with _ are marks of programs: _SUBMIT, _SUCCESS.
-    found = [one for one in found if not PurePosixPath(one.name).name.startswith("_")]
-    return sorted(found, key=lambda one: one.name), links
+    # As in Hadoop and Spark, names with a leading _ are markers: _SUBMIT, _SUCCESS.
+    inputs = [item for item in inputs if not PurePosixPath(item.name).name.startswith("_")]
+    return sorted(inputs, key=lambda item: item.name), links
 
 
-def look(one: Input, config: InputConfig, piece_bytes: int) -> Looked:
-    """Pins an input and cuts it where it can be cut; never raises for what is wrong with it."""
+def look(item: Input, config: InputConfig, piece_bytes: int) -> Looked:
+    """Pin an input and cut it into pieces; returns its problem instead of raising."""
     try:
-        if not one.version:
-            with Path(one.url).open("rb") as file:
-                one = replace(one, version=hashlib.file_digest(file, "sha256").hexdigest())
-        kind = _kind(one, config) if one.size_bytes else "text"
+        if not item.version:
+            with Path(item.url).open("rb") as file:
+                item = replace(item, version=hashlib.file_digest(file, "sha256").hexdigest())
+        kind = _kind(item, config) if item.size_bytes else "text"
         if kind == "parquet":
-            return Looked(one, tuple(_row_groups(one, piece_bytes)))
-        if kind == "lines" and _compression(one.name) is None and one.size_bytes > piece_bytes:
-            return Looked(one, tuple(_line_pieces(one, piece_bytes)))
-        return Looked(one, (Piece(one, kind, size_bytes=one.size_bytes),))
+            return Looked(item, tuple(_row_groups(item, piece_bytes)))
+        if kind == "lines" and _compression(item.name) is None and item.size_bytes > piece_bytes:
+            return Looked(item, tuple(_line_pieces(item, piece_bytes)))
+        return Looked(item, (Piece(item, kind, size_bytes=item.size_bytes),))
     except WorkloadError as error:
-        return Looked(one, problem=str(error))
+        return Looked(item, problem=str(error))
     except BROKEN as error:
-        return Looked(one, problem=str(unreadable(one, error)))
+        return Looked(item, problem=str(unreadable(item, error)))
 
 
-def opened(one: Input) -> IO[bytes]:
-    """The content as it is stored; it can be sought in.
+def opened(item: Input) -> IO[bytes]:
+    """Open the stored content; seekable.
 
     Raises:
         DataError: it has changed since it was listed.
     """
-    if one.url.startswith("gs://"):
-        return cast(IO[bytes], io.BufferedReader(_Object(one), _DOWNLOAD_BYTES))
-    unchanged(one)
-    return Path(one.url).open("rb")
+    if item.url.startswith("gs://"):
+        return cast(IO[bytes], io.BufferedReader(_Object(item), _DOWNLOAD_BYTES))
+    unchanged(item)
+    return Path(item.url).open("rb")
 
 
-def unchanged(one: Input) -> None:
-    """Raises DataError where a file isn't the one any more that was listed."""
-    if one.url.startswith("gs://"):
+def unchanged(item: Input) -> None:
+    """Raise DataError if a file has changed since it was listed."""
+    if item.url.startswith("gs://"):
         return
-    about = Path(one.url).stat()
-    if (about.st_size, about.st_mtime_ns) != (one.size_bytes, one.changed_ns):
-        raise _changed(one)
+    about = Path(item.url).stat()
+    if (about.st_size, about.st_mtime_ns) != (item.size_bytes, item.changed_ns):
+        raise _changed(item)
 
 
-def decompressed(one: Input, file: IO[bytes]) -> IO[bytes]:
-    """The text of a file that may be compressed."""
-    match _compression(one.name):
+def decompressed(item: Input, file: IO[bytes]) -> IO[bytes]:
+    """Wrap a file with its decompression, if any."""
+    match _compression(item.name):
         case "gzip":
             return cast(IO[bytes], gzip.open(file))
         case "zstd":
@@ -159,15 +159,15 @@ def decompressed(one: Input, file: IO[bytes]) -> IO[bytes]:
     return file
 
 
-def unreadable(one: Input, error: Exception) -> DataError:
-    """What to say of an input that can't be read to its end."""
+def unreadable(item: Input, error: Exception) -> DataError:
+    """Return the error for an input that can't be read to its end."""
     reason = getattr(error, "strerror", None) or error
-    return DataError(f"{one.url}: can't be read: {reason}\n    fix: get it again, or leave it out")
+    return DataError(f"{item.url}: can't be read: {reason}\n    fix: get it again, or leave it out")
 
 
-def _changed(one: Input) -> DataError:
+def _changed(item: Input) -> DataError:
     fix = "run again once nothing writes there"
-    return DataError(f"{one.url}: has changed since it was listed\n    fix: {fix}")
+    return DataError(f"{item.url}: has changed since it was listed\n    fix: {fix}")
 
 
 def _compression(name: str) -> str | None:
@@ -175,22 +175,22 @@ def _compression(name: str) -> str | None:
     return "gzip" if end in GZIP else "zstd" if end in ZSTANDARD else None
 
 
-def _kind(one: Input, config: InputConfig) -> str:
+def _kind(item: Input, config: InputConfig) -> str:
     if config.format != "auto":
         return config.format
-    ends = [end.lower() for end in PurePosixPath(one.name).suffixes]
-    end = next(iter(ends[-2:-1] if _compression(one.name) else ends[-1:]), "")
+    ends = [end.lower() for end in PurePosixPath(item.name).suffixes]
+    end = next(iter(ends[-2:-1] if _compression(item.name) else ends[-1:]), "")
     if end in LINES:
         return "lines"
     if end in PARQUET:
         return "parquet"
-    return "lines" if end == ".json" and _holds_lines(one, config.field) else "text"
+    return "lines" if end == ".json" and _holds_lines(item, config.field) else "text"
 
 
-def _holds_lines(one: Input, field: str) -> bool:
-    """Whether each line is an object: the first is one, and has the field or isn't alone."""
-    with opened(one) as file:
-        text = decompressed(one, file)
+def _holds_lines(item: Input, field: str) -> bool:
+    """Return True if each line is an object: the first is, and has the field or isn't alone."""
+    with opened(item) as file:
+        text = decompressed(item, file)
         first, second = text.readline(_DOWNLOAD_BYTES), text.readline(_DOWNLOAD_BYTES)
     try:
         entry = json.loads(first)
@@ -199,33 +199,33 @@ def _holds_lines(one: Input, field: str) -> bool:
     return isinstance(entry, dict) and (field in entry or bool(second.strip()))
 
 
-def _line_pieces(one: Input, piece_bytes: int) -> Iterator[Piece]:
-    """Pieces that begin where a line does, each with that line's number."""
+def _line_pieces(item: Input, piece_bytes: int) -> Iterator[Piece]:
+    """Yield pieces that begin with a line, each with that line's number."""
     starts, at, lines = [(0, 1)], 0, 0
-    with opened(one) as file:
+    with opened(item) as file:
         while chunk := file.read(_CHUNK_BYTES):
             due = starts[-1][0] + piece_bytes - at
             if due < len(chunk):
                 place = chunk.find(b"\n", max(0, due)) + 1
-                if place and at + place < one.size_bytes:
+                if place and at + place < item.size_bytes:
                     starts.append((at + place, lines + chunk.count(b"\n", 0, place) + 1))
             lines += chunk.count(b"\n")
             at += len(chunk)
-    ends = [*(start for start, _ in starts[1:]), one.size_bytes]
+    ends = [*(start for start, _ in starts[1:]), item.size_bytes]
     for (start, first), end in zip(starts, ends, strict=True):
-        yield Piece(one, "lines", start, end, first, end - start)
+        yield Piece(item, "lines", start, end, first, end - start)
 
 
-def _row_groups(one: Input, piece_bytes: int) -> Iterator[Piece]:
-    """Pieces of one row group or more."""
-    with opened(one) as file:
+def _row_groups(item: Input, piece_bytes: int) -> Iterator[Piece]:
+    """Yield pieces of one row group or more."""
+    with opened(item) as file:
         about = parquet.ParquetFile(file).metadata
         start = row = rows = size = 0
         for number in range(about.num_row_groups):
             group = about.row_group(number)
             rows, size = rows + group.num_rows, size + group.total_byte_size
             if size >= piece_bytes or number == about.num_row_groups - 1:
-                yield Piece(one, "parquet", start, number + 1, row, size)
+                yield Piece(item, "parquet", start, number + 1, row, size)
                 start, row, rows, size = number + 1, row + rows, 0, 0
 
 
@@ -244,11 +244,11 @@ def _bucket(name: str) -> Any:
 
 
 class _Object(io.RawIOBase):
-    """An object of a bucket in the generation that was listed, read in ranges."""
+    """An object of a bucket in the generation listed, read in ranges."""
 
-    def __init__(self, one: Input):
-        self._one, self._at = one, 0
-        self._bucket, _, self._name = one.url.removeprefix("gs://").partition("/")
+    def __init__(self, item: Input):
+        self._input, self._at = item, 0
+        self._bucket, _, self._name = item.url.removeprefix("gs://").partition("/")
 
     def readable(self) -> bool:
         return True
@@ -260,24 +260,26 @@ class _Object(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._one.size_bytes}[whence]
+        self._at = (
+            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._input.size_bytes}[whence]
+        )
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        end = min(self._at + len(buffer), self._one.size_bytes)
+        end = min(self._at + len(buffer), self._input.size_bytes)
         if end <= self._at:
             return 0
         try:
-            raw = _bucket(self._bucket).read(self._name, self._at, end, int(self._one.version))
+            raw = _bucket(self._bucket).read(self._name, self._at, end, int(self._input.version))
         except MissingObjectError:
-            raise _changed(self._one) from None
+            raise _changed(self._input) from None
         buffer[: len(raw)] = raw
         self._at += len(raw)
         return len(raw)
 
 
 class _Arrow(io.RawIOBase):
-    """A stream of pyarrow's, which has no lines of its own."""
+    """A stream of pyarrow's, which lacks lines."""
 
     def __init__(self, stream: Any):
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Pinned inputs and settings of a preprocessing run, and its id."""
+"""Plan of a run: settings, inputs and the run's id."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from workload.preprocess.inputs import Input, Piece
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done, and the id of it."""
+    """Work of a run, and its id."""
 
     config: Config
     tokenizer: Tokenizer
@@ -24,13 +24,13 @@ class Plan:
 
     @property
     def run(self) -> str:
-        """The SHA-256 of all that decides bytes: 16 digits of it."""
+        """First 16 digits of the SHA-256 of `decides`."""
         return hashlib.sha256(json.dumps(self.decides(), sort_keys=True).encode()).hexdigest()[:16]
 
     def decides(self) -> dict[str, Any]:
-        """What decides bytes, for JSON."""
+        """Return all that determines the output's bytes, for JSON."""
         tokenizer = self.tokenizer
-        inputs = [[one.name, one.size_bytes, one.version] for one in self.inputs]
+        inputs = [[item.name, item.size_bytes, item.version] for item in self.inputs]
         return {
             "preprocess_version": VERSION,
             "settings": self.config.decides(),

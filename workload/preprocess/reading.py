@@ -1,4 +1,4 @@
-"""Documents out of pieces of inputs: each line, row and file, those that can't be used with the reason."""
+"""Reader of documents in pieces of inputs: each line, row and file, unusable ones with the reason."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from workload.data.sources import whole
 from workload.preprocess.config import InputConfig
 from workload.preprocess.inputs import BROKEN, Piece, decompressed, opened, unchanged, unreadable
 
-# Reasons for which a line, row or file is rejected before any filter looks at it.
+# Reasons for rejection before any filter.
 UNUSABLE = {
     "not_utf8": "isn't UTF-8, or is binary",
     "not_json": "isn't JSON",
@@ -33,11 +33,11 @@ class Row:
         name: of its input.
         number: of the line or row; 0 of a file.
         where: both, for people.
-        text: of the document; empty where it is rejected.
-        reason: why it is rejected, a word; empty if it isn't.
-        detail: what exactly.
-        count: how many rows it stands for, where a whole piece is rejected.
-        part: which of several documents that a script made of it.
+        text: of the document; empty if it is rejected.
+        reason: for rejection, a word; empty if it isn't rejected.
+        detail: of the reason.
+        count: number of rows, if a whole piece is rejected.
+        part: index among documents that a script made of one row.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Row:
 
 
 def rows(piece: Piece, config: InputConfig) -> Iterator[Row]:
-    """Every line, row or file of a piece.
+    """Yield every line, row or file of a piece.
 
     Raises:
         DataError: it can't be read to its end, or has changed since it was listed.
@@ -71,14 +71,14 @@ def rows(piece: Piece, config: InputConfig) -> Iterator[Row]:
 
 
 def checked(row: Row, value: Any, config: InputConfig) -> Row:
-    """The row with its document, or rejected."""
+    """Return the row with its document, or rejected."""
     if value is None:
         return _rejected(row, "empty", "is null")
     if not isinstance(value, str):
         return _rejected(row, "not_text", f"{config.field!r} is a {type(value).__name__}")
     text = whole(value)
     most = config.max_document_mb * 1_000_000
-    # UTF-8 has four bytes a character at most, so that most documents need not be encoded for this.
+    # UTF-8 has four bytes a character at most, so most documents needn't be encoded for this.
     if len(text) * 4 > most and (size := len(text.encode())) > most:
         return _rejected(row, "too_long", f"has {size} bytes")
     if not text.strip():
@@ -105,7 +105,7 @@ def _file(piece: Piece, file: IO[bytes], config: InputConfig) -> Row:
 
 
 def _lines(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[Row]:
-    # JSON spells a byte with six at most; what else the line holds may take a mebibyte.
+    # JSON spells a byte with six at most; the rest of the line may take a mebibyte.
     most = 6 * config.max_document_mb * 1_000_000 + 2**20
     if piece.start:
         file.seek(piece.start)
@@ -162,10 +162,10 @@ def _parquet(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[Row
 
 
 def _values(column: Any) -> list[Any]:
-    """Each value of a column; what isn't UTF-8 is its error, as Parquet's writers don't all check."""
+    """Return each value of a column; for invalid UTF-8, which some writers don't check, its error."""
     try:
-        found: list[Any] = column.to_pylist()
-        return found
+        values: list[Any] = column.to_pylist()
+        return values
     except UnicodeDecodeError:
         return [_value(scalar) for scalar in column]
 

@@ -1,4 +1,4 @@
-"""A Python file of the user's in place of the filters.
+"""User-defined Python filter in place of the built-in ones.
 
     def documents(rows):
         for row in rows:  # {"id": "books/a.jsonl:12", "text": "…"}
@@ -7,8 +7,8 @@
             else:
                 yield {"id": row["id"], "text": row["text"].lower()}
 
-What comes out has the id of what went in; one id may come out several times. An id that doesn't is
-rejected too. The same rows must give the same documents each time: tasks may run twice.
+Output has the id of its input; an id may come out several times. An id that doesn't is rejected too.
+The same rows must give the same documents each time: tasks may run twice.
 """
 
 import sys
@@ -22,15 +22,15 @@ from workload.preprocess.config import InputConfig
 from workload.preprocess.reading import Row, checked
 
 Documents = Callable[[Iterator[dict[str, str]]], Iterator[Any]]
-REASON, MISSING = "script", "nothing came out of the script for it"
+REASON, MISSING = "script", "the script yielded nothing for it"
 
 
 @lru_cache(1)
 def load(source: bytes, name: str) -> Documents:
-    """The function of a script.
+    """Return the function of a script.
 
     Raises:
-        DataError: it isn't Python, or has no such function.
+        DataError: it isn't Python, or lacks the function.
     """
     space: dict[str, Any] = {"__name__": "documents", "__file__": name}
     try:
@@ -41,15 +41,15 @@ def load(source: bytes, name: str) -> Documents:
     if not callable(documents):
         fix = "define `def documents(rows)`; docs/preprocess.md has an example"
         raise DataError(f"{name}: has no function `documents`\n    fix: {fix}")
-    found: Documents = documents
-    return found
+    function: Documents = documents
+    return function
 
 
 def applied(rows: Iterator[Row], documents: Documents, name: str, config: InputConfig) -> Iterator[Row]:
-    """What a script makes of rows; those that were rejected before pass it by.
+    """Apply a script to rows; rows rejected before bypass it.
 
     Raises:
-        DataError: the script failed, or gave something else than documents.
+        DataError: the script failed, or yielded something other than documents.
     """
     waiting: dict[str, Row] = {}
     parts: dict[str, int] = {}
@@ -84,7 +84,7 @@ def _taken(out: Any, waiting: dict[str, Row], parts: dict[str, int], name: str, 
     row = waiting.get(out.get("id", "")) if isinstance(out, dict) else None
     if row is None or ("text" in out) == ("rejected" in out):
         fix = 'yield {"id": row["id"], "text": …} or {"id": row["id"], "rejected": "why"}'
-        raise DataError(f"{name}: documents gave {str(out)[:80]}\n    fix: {fix}")
+        raise DataError(f"{name}: documents yielded {str(out)[:80]}\n    fix: {fix}")
     part = parts[row.where]
     parts[row.where] += 1
     where = f"{row.where}#{part}" if part else row.where
@@ -95,7 +95,7 @@ def _taken(out: Any, waiting: dict[str, Row], parts: dict[str, int], name: str, 
 
 
 def _failed(name: str, error: Exception) -> DataError:
-    """Where in the script it failed."""
+    """Return the error, with its line in the script."""
     own = [frame for frame in traceback.extract_tb(sys.exc_info()[2]) if frame.filename == name]
     line = own[-1].lineno if own else getattr(error, "lineno", None)
     place = f"{name}:{line}" if line else name

@@ -1,4 +1,4 @@
-"""Spark, begun with what this job needs; a clear word where it can't be."""
+"""Start of Spark with this job's settings; clear errors where it can't start."""
 
 import logging
 import os
@@ -16,8 +16,8 @@ import workload
 from workload.errors import RunError
 
 JAVAS = ("/usr/lib/jvm/java-17-openjdk-amd64", "/usr/lib/jvm/java-17-openjdk-arm64", "/usr/lib/jvm/java-17")
-_KNOWN = (8, 11, 17)  # Java versions that Spark 3.5 runs on
-# A local Spark listens on loopback alone, serves no pages, and has room for the longest documents.
+_KNOWN = (8, 11, 17)  # Java versions supported by Spark 3.5
+# A local Spark listens on loopback only, serves no pages, and has memory for the longest documents.
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -25,22 +25,22 @@ _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# Java only moves bytes here: its second compiler took more processor time than it saved, of 41 MB a sixth.
+# Java only moves bytes here: without its second compiler, 41 MB took a sixth less processor time.
 _JAVA = "-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile=file:{}"
-_SUBMITTED = {"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"}  # variables of what spark-submit starts
+_SUBMITTED = {"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"}  # set by spark-submit
 _LOGGING = Path(__file__).with_name("configs") / "log4j2.properties"
 
 
 def begin(master: str, properties: Sequence[str], name: str) -> Any:
-    """A SparkContext.
+    """Start a SparkContext.
 
     Args:
-        master: `local[4]` say; empty: what spark-submit or the service has set.
+        master: e.g. `local[4]`; empty: set by spark-submit or the service.
         properties: of Spark, `key=value`.
         name: of the application.
 
     Raises:
-        RunError: no Spark, no Java that it runs on, no master, or one thread by default.
+        RunError: no Spark, no supported Java, no master, or one thread by default.
     """
     try:
         from pyspark import SparkConf, SparkContext
@@ -55,7 +55,7 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
         raise RunError(
             "Spark has no master\n    fix: --local, --master local[4], or start it by spark-submit"
         )
-    if not master:  # spark-submit and the service name it to the JVM alone
+    if not master:  # spark-submit and the service set it in the JVM alone
         SparkContext._ensure_initialized()
     conf = SparkConf().setAppName(name)
     if master:
@@ -70,41 +70,43 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
         conf.setIfMissing("spark.driver.extraJavaOptions", _JAVA.format(_LOGGING))
         for key, value in _LOCAL.items():
             conf.setIfMissing(key, value)
-    for one in properties:
-        key, equals, value = one.partition("=")
+    for setting in properties:
+        key, equals, value = setting.partition("=")
         if not equals or not key.startswith("spark."):
-            raise RunError(f"--conf {one}: must read spark.KEY=VALUE\n    fix: e.g. spark.speculation=true")
+            raise RunError(f"--conf {setting}: must be spark.KEY=VALUE\n    fix: e.g. spark.speculation=true")
         conf.set(key, value)
     context = SparkContext(conf=conf)
     if threading.current_thread() is threading.main_thread():
-        # Spark's own handler calls Java from within whatever call to Java Ctrl+C interrupts, which fails.
+        # Spark's own handler would call Java from within the interrupted call to Java, which fails.
         signal.signal(signal.SIGINT, _interrupted)
     if context.defaultParallelism < 2 and not master:
-        found = f"Spark's master is {context.master!r}, of one thread, by default"
+        problem = f"Spark's master is {context.master!r}, of one thread, by default"
         context.stop()
         fix = (
             "--master local[N] for all cores of this machine; runtime 3.0 of the service sets local by itself"
         )
-        raise RunError(f"{found}\n    fix: {fix}")
+        raise RunError(f"{problem}\n    fix: {fix}")
     return context
 
 
 def _interrupted(number: int, frame: object) -> None:
-    logging.disable()  # or py4j shows the call that was interrupted
+    logging.disable()  # or py4j logs the interrupted call
     raise KeyboardInterrupt
 
 
 def _find_java() -> None:
-    """Sets JAVA_HOME where Java 17 is installed beside another one."""
-    home = next((one for one in JAVAS if Path(one, "bin", "java").is_file()), None)
+    """Set JAVA_HOME to Java 17 if it is installed beside another one."""
+    home = next((folder for folder in JAVAS if Path(folder, "bin", "java").is_file()), None)
     if home and "JAVA_HOME" not in os.environ:
         os.environ["JAVA_HOME"] = home
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
     fix = "apt-get install openjdk-17-jre-headless"
     if not java or not Path(java).is_file():
-        raise RunError(f"Spark needs Java 17, and there is none\n    fix: {fix}")
+        raise RunError(f"Spark needs Java 17, and none is installed\n    fix: {fix}")
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(?:1\.)?(\d+)', shown)
     if not version or int(version[1]) not in _KNOWN:
-        found = version[1] if version else shown.strip()[:80]
-        raise RunError(f"{java}: is Java {found}; Spark 3.5 runs on 17\n    fix: {fix}, and set JAVA_HOME")
+        version_text = version[1] if version else shown.strip()[:80]
+        raise RunError(
+            f"{java}: is Java {version_text}; Spark 3.5 runs on 17\n    fix: {fix}, and set JAVA_HOME"
+        )

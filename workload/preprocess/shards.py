@@ -1,7 +1,7 @@
-"""What a task makes of a shard's records: tokens, where each document lies in them, what was rejected.
+"""Writing of a shard: tokens, index of its documents, and rejected ones.
 
-Each is made in memory and created once, its SHA-256 in its name. A task that runs twice, by a retry or by
-speculation, finds its own bytes there. Its last object, `parts/NUMBER.json`, says that the shard is done.
+Each object is built in memory and created once, its SHA-256 in its name. A task that runs twice, by a retry
+or by speculation, meets its own bytes. The last object, `parts/NUMBER.json`, marks the shard as done.
 """
 
 import hashlib
@@ -27,10 +27,10 @@ _BATCH_CHARACTERS = 2**20
 
 @dataclass(frozen=True)
 class Shipped:
-    """A tokenizer as tasks get it, on machines that share no folder with the driver.
+    """A tokenizer sent to tasks, on machines that share no folder with the driver.
 
     Attributes:
-        name: of the folder that it was read from, or `bytes`.
+        name: of its folder, or `bytes`.
         files: name and content of each of its files.
         end: see `HuggingFace`.
     """
@@ -42,7 +42,7 @@ class Shipped:
 
 @dataclass(frozen=True)
 class Object:
-    """A name in the run's folder, what of the shard is in it, and its SHA-256."""
+    """An object of a shard in the run's folder."""
 
     file: str
     sha256: str
@@ -51,15 +51,15 @@ class Object:
 
 @dataclass
 class Part:
-    """What became of a shard's records.
+    """Result of a shard.
 
     Attributes:
         number: of the shard.
-        tokens, index, rejected: its objects; None where there is nothing in it.
+        tokens, index, rejected: its objects; None if empty.
         documents: in the shard.
         token_count: of them.
-        reasons: how many are rejected, by reason.
-        fingerprint: of all documents that came, those that repeat others too.
+        reasons: number of rejected ones by reason.
+        fingerprint: of all documents received, duplicates included.
     """
 
     number: int
@@ -73,16 +73,16 @@ class Part:
 
     @property
     def objects(self) -> list[Object]:
-        """All that the shard is."""
-        return [one for one in (self.tokens, self.index, self.rejected) if one]
+        """All objects of the shard."""
+        return [item for item in (self.tokens, self.index, self.rejected) if item]
 
     def dumps(self) -> bytes:
-        """As JSON; the same part is the same bytes."""
+        """Serialize as JSON; equal parts give equal bytes."""
         return json.dumps(asdict(self), sort_keys=True).encode() + b"\n"
 
     @classmethod
     def loads(cls, raw: bytes) -> "Part":
-        """From JSON."""
+        """Parse JSON."""
         part = cls(**json.loads(raw))
         for name in ("tokens", "index", "rejected"):
             if entry := getattr(part, name):
@@ -91,14 +91,14 @@ class Part:
 
 
 def ship(tokenizer: Tokenizer, end: str) -> Shipped:
-    """The tokenizer for tasks."""
-    return Shipped(tokenizer.name, tuple((one.name, one.read_bytes()) for one in tokenizer.files), end)
+    """Return the tokenizer for tasks."""
+    return Shipped(tokenizer.name, tuple((file.name, file.read_bytes()) for file in tokenizer.files), end)
 
 
 @lru_cache(1)
 def unpacked(shipped: Shipped) -> Tokenizer:
-    """The tokenizer, once for each process."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Spark has a process for each core already
+    """Return the tokenizer, loaded once a process."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Spark already has a process for each core
     if not shipped.files:
         return open_tokenizer("bytes")
     with tempfile.TemporaryDirectory(prefix="preprocess-") as folder:
@@ -110,16 +110,16 @@ def unpacked(shipped: Shipped) -> Tokenizer:
 
 
 def part_name(number: int) -> str:
-    """Where a shard's last object lies."""
+    """Return the path of a shard's last object."""
     return f"{PARTS}{number:05}.json"
 
 
 def write(number: int, records: Iterable[Record], url: str, shipped: Shipped, dedup: bool) -> Part:
-    """A shard, from its records in their order.
+    """Write a shard from its sorted records.
 
     Raises:
         StoreError: storage can't be reached or written.
-        RunError: an object is there with other bytes.
+        RunError: an object exists with other bytes.
     """
     store, part, reasons = open_store(url), Part(number), Counter[str]()
     tokens, index, rejected = bytearray(), bytearray(), bytearray()
@@ -127,7 +127,7 @@ def write(number: int, records: Iterable[Record], url: str, shipped: Shipped, de
     dtype = token_dtype(tokenizer.vocab_size)
 
     def unique() -> Iterator[tuple[bytes, str, str]]:
-        """Documents that repeat no other; the first of those with one hash is by input and number."""
+        """Yield documents without duplicates; the first of equal ones, by input and number, is kept."""
         before, first, mark, root = b"", "", b"", b""
         for (_, digest, kind, *_), value in records:
             if kind == ALIKE:
@@ -152,7 +152,9 @@ def write(number: int, records: Iterable[Record], url: str, shipped: Shipped, de
                 yield digest, where, text
 
     for batch in _batches(unique()):
-        for (digest, where, _), row in zip(batch, tokenizer.encode([one[2] for one in batch]), strict=True):
+        for (digest, where, _), row in zip(
+            batch, tokenizer.encode([document[2] for document in batch]), strict=True
+        ):
             tokens += row.astype(dtype).tobytes()
             entry = {"document": where, "start": part.token_count, "tokens": len(row), "sha256": digest.hex()}
             index += _line(entry)
@@ -166,12 +168,12 @@ def write(number: int, records: Iterable[Record], url: str, shipped: Shipped, de
     return part
 
 
-def _created(store: Store, what: str, number: int, end: str, content: bytearray) -> Object | None:
+def _created(store: Store, kind: str, number: int, end: str, content: bytearray) -> Object | None:
     if not content:
         return None
     raw = bytes(content)
     digest = hashlib.sha256(raw).hexdigest()
-    name = f"{what}-{number:05}-{digest[:16]}.{end}"
+    name = f"{kind}-{number:05}-{digest[:16]}.{end}"
     create_same(store, name, raw)
     return Object(name, digest, len(raw))
 

@@ -1,9 +1,9 @@
-"""When two documents are the same, and when they are alike.
+"""Equality and similarity of documents.
 
-The same: their normalised texts have one SHA-256. Alike: by MinHash with bands (Broder, "On the resemblance
-and containment of documents", 1997): two documents that share the fraction s of their shingles agree in some
-band with probability 1 - (1 - s^band_hashes)^bands. All constants come from SHA-256, so that a signature is a
-function of the text alone.
+Equal: their normalised texts have the same SHA-256. Similar: by MinHash with bands (Broder, "On the
+resemblance and containment of documents", 1997): two documents that share the fraction s of their shingles
+agree in some band with probability 1 - (1 - s^band_hashes)^bands. All constants come from SHA-256, so that a
+signature is a function of the text alone.
 """
 
 import hashlib
@@ -15,30 +15,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
-# Scripts written without spaces, where a character stands for a word: Thai, kana, Han.
+# Scripts written without spaces, where a character counts as a word: Thai, kana, Han.
 _UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
-_AT_ONCE = 2**16  # shingles whose hashes lie in the processor's cache
+_AT_ONCE = 2**16  # shingles whose hashes fit the processor's cache
 
 
 def normalised(text: str) -> str:
-    """The text in NFC, each run of white space one space: what must agree for two to be the same."""
+    """Return the text in NFC, with single spaces for white space; equal documents agree in it."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def key(text: str) -> bytes:
-    """SHA-256 of the normalised text: a document's identity, and what its shard is chosen by."""
+    """Return the SHA-256 of the normalised text: a document's identity, which selects its shard."""
     return hashlib.sha256(normalised(text).encode()).digest()
 
 
 def bands(text: str, ngram_words: int, bands: int, band_hashes: int) -> list[bytes]:
-    """A hash for each band of the text's MinHash signature, 8 bytes each, unlike between bands."""
+    """Return a hash for each band of the text's MinHash signature, 8 bytes each, distinct between bands."""
     shingles = _shingles(text, ngram_words)
     least = np.full(bands * band_hashes, 2**64 - 1, np.uint64)
     for start in range(0, len(shingles), _AT_ONCE):
-        some = shingles[start : start + _AT_ONCE]
+        chunk = shingles[start : start + _AT_ONCE]
         for number, (factor, addend) in enumerate(_permutations(bands * band_hashes)):
-            least[number] = min(least[number], (some * factor + addend).min())
+            least[number] = min(least[number], (chunk * factor + addend).min())
     digests = [
         hashlib.sha256(band.to_bytes(2, "little") + least[band * band_hashes :][:band_hashes].tobytes())
         for band in range(bands)
@@ -47,7 +47,7 @@ def bands(text: str, ngram_words: int, bands: int, band_hashes: int) -> list[byt
 
 
 def _shingles(text: str, ngram_words: int) -> Words:
-    """Hashes of each run of so many words; of all words where there are fewer."""
+    """Return hashes of each run of `ngram_words` words; of all words if there are fewer."""
     folded = normalised(text).casefold()
     words = np.array([_hash(word) for word in _WORD.findall(folded) or [folded]], np.uint64)
     length = min(ngram_words, len(words))
@@ -67,7 +67,9 @@ def _hash(word: str) -> int:
 
 @cache
 def _permutations(count: int) -> list[tuple[np.uint64, np.uint64]]:
-    """An odd factor and an addend each: x → factor · x + addend mod 2^64 permutes the hashes."""
+    """Return an odd factor and an addend each: x → factor · x + addend mod 2^64 permutes the hashes."""
     drawn = [hashlib.sha256(f"minhash {number}".encode()).digest() for number in range(count)]
-    whole = [(int.from_bytes(one[:8], "little") | 1, int.from_bytes(one[8:16], "little")) for one in drawn]
-    return [(np.uint64(factor), np.uint64(addend)) for factor, addend in whole]
+    pairs = [
+        (int.from_bytes(digest[:8], "little") | 1, int.from_bytes(digest[8:16], "little")) for digest in drawn
+    ]
+    return [(np.uint64(factor), np.uint64(addend)) for factor, addend in pairs]

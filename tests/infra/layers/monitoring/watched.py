@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import logging
 import sys
 import threading
 from collections import Counter
@@ -98,7 +99,7 @@ class Watched(Lab):
         token = self.environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
         server = self.urls["logging.googleapis.com"]
         shipper = logs.Shipper(
-            shared, threading.Event(), server=server, token=lambda: token, say=_refused, first_pause_s=0.1
+            shared, threading.Event(), server=server, token=lambda: token, first_pause_s=0.1
         )
         entries = []
         for line in lines:
@@ -122,7 +123,7 @@ class Watched(Lab):
         assert entry is not None
         token = self.environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
         server = self.urls["logging.googleapis.com"]
-        shipper = logs.Shipper(shared, threading.Event(), server=server, token=lambda: token, say=_refused)
+        shipper = logs.Shipper(shared, threading.Event(), server=server, token=lambda: token)
         shipper.send([{**entry, "timestamp": self.cloud.world.clock.rfc3339()}])
 
     @staticmethod
@@ -216,7 +217,7 @@ class Beating:
         facts = {"why": why} if why else {}
         with self.quietly() as out:
             self._heartbeat._facts |= facts
-            self._heartbeat.tell(state)
+            self._heartbeat.print_event(state)
         self._lab.printed(self._node, out.getvalue().splitlines(), worker=self._worker)
 
     @contextmanager
@@ -231,8 +232,11 @@ def alert_of(incident: Incident) -> str:
     return str(incident.policy["userLabels"]["alert"])
 
 
-def _refused(text: str) -> None:
-    raise AssertionError(text)
+def _refuse(record: logging.LogRecord) -> bool:
+    raise AssertionError(record.getMessage())
+
+
+logging.getLogger("workload.host.logs").addFilter(_refuse)
 
 
 __all__ = ["ACCOUNT", "OWNER", "PROJECT", "REGION", "ZONE", "Beating", "P", "Watched", "alert_of"]

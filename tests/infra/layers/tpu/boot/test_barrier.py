@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import logging
 import os
 import random
 import subprocess
@@ -41,8 +42,9 @@ def served(metadata: Metadata) -> Iterator[str]:
 
 
 @pytest.fixture
-def here(gcs: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
+def here(gcs: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Metadata]:
     """Metadata and storage of this process: worker 0 of 4."""
+    caplog.set_level(logging.INFO, "workload.host")
     metadata = worker(BUCKET, "0" * 64, 0, 4)
     with served(metadata) as address:
         monkeypatch.setenv("GCE_METADATA_HOST", address)
@@ -57,7 +59,6 @@ class Slice:
         self.workers, self.timeout_s = workers, timeout_s
         self.passed: dict[int, float] = {}
         self.failed: dict[int, Exception] = {}
-        self.said: list[str] = []
         self.threads: dict[int, threading.Thread] = {}
 
     def start(self, number: int, delay_s: float = 0.0) -> None:
@@ -66,7 +67,7 @@ class Slice:
         def run() -> None:
             time.sleep(delay_s)
             try:
-                barrier.wait(node, "boot", say=self.said.append, poll_s=0.05)
+                barrier.wait(node, "boot", poll_s=0.05)
                 self.passed[number] = time.monotonic()
             except Exception as error:
                 self.failed[number] = error
@@ -81,7 +82,7 @@ class Slice:
 
 
 @pytest.mark.usefixtures("here")
-def test_nobody_passes_before_the_last_one_is_there() -> None:
+def test_nobody_passes_before_the_last_one_is_there(caplog: pytest.LogCaptureFixture) -> None:
     boot = Slice(8)
     for number in range(7):
         boot.start(number, delay_s=0.05 * number)
@@ -92,7 +93,7 @@ def test_nobody_passes_before_the_last_one_is_there() -> None:
     boot.join()
     assert set(boot.passed) == set(range(8))
     assert min(boot.passed.values()) > late
-    assert "barrier: waiting for worker 7" in boot.said
+    assert "barrier: waiting for worker 7" in caplog.messages
 
 
 @pytest.mark.usefixtures("here")
@@ -112,13 +113,15 @@ def test_what_earlier_boots_left_behind_opens_nothing() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_listens() -> None:
-    slices, passed, output = ("tpu-b-3", "tpu-b-4"), {}, []
+def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_listens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    slices, passed = ("tpu-b-3", "tpu-b-4"), {}
 
     def arrive(name: str, worker: int) -> None:
         node = Node(name, worker, 2, BUCKET, 20.0, "big", slices)
         word = f"10.0.{slices.index(name)}.{worker}:8476"
-        reported = barrier.wait(node, "job", word=word, say=output.append, poll_s=0.05)
+        reported = barrier.wait(node, "job", word=word, poll_s=0.05)
         passed[name, worker] = dict(
             line.split("=") for line in places.environment(node, reported).splitlines()
         )
@@ -129,7 +132,7 @@ def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_list
         thread.start()
     time.sleep(1)
     assert passed == {}
-    assert "barrier: waiting for worker 1 of tpu-b-4" in output
+    assert "barrier: waiting for worker 1 of tpu-b-4" in caplog.messages
     threads[-1].start()
     for thread in threads:
         thread.join(HANG_S)
@@ -148,24 +151,24 @@ def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_list
 
 
 @pytest.mark.usefixtures("here")
-def test_who_would_run_something_else_is_not_let_in_and_is_named() -> None:
-    output: dict[str, list[str]] = {"a": [], "b": []}
+def test_who_would_run_something_else_is_not_let_in_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
     failed = {}
 
     def arrive(name: str) -> None:
         node = Node(name, 0, 1, BUCKET, 2.0, "mixed", ("a", "b"))
         try:
-            barrier.wait(node, "job", program=f"bundle of {name}", say=output[name].append, poll_s=0.05)
+            barrier.wait(node, "job", program=f"bundle of {name}", poll_s=0.05)
         except BarrierTimeoutError as error:
             failed[name] = str(error)
 
-    threads = [threading.Thread(target=arrive, args=(name,)) for name in "ab"]
+    threads = [threading.Thread(target=arrive, args=(name,), name=name) for name in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(HANG_S)
     for name in "ab":
-        assert "worker 0 of b would run another job or bundle: boot all hosts alike" in output[name][-1]
+        messages = [record.getMessage() for record in caplog.records if record.threadName == name]
+        assert "worker 0 of b would run another job or bundle: boot all hosts alike" in messages[-1]
     assert "worker 0 of b did not arrive" in failed["a"]
     assert "journalctl --unit=tpu-job" in failed["a"]
 
@@ -186,7 +189,7 @@ def test_a_slice_alone_has_its_place_from_its_boot() -> None:
 
 def test_what_is_no_address_never_becomes_a_variable() -> None:
     node = Node("a", 0, 1, BUCKET, 20.0, "big", ("a", "b"))
-    with pytest.raises(MetadataError, match="not ip:port"):
+    with pytest.raises(MetadataError, match="must be ip:port"):
         places.environment(node, "10.0.0.2:8476\nLD_PRELOAD=/tmp/x.so")
 
 
@@ -238,7 +241,7 @@ def test_a_missing_worker_0_is_named_whatever_it_left_behind(left_behind: str) -
 
 
 @pytest.mark.usefixtures("here")
-def test_a_worker_that_starts_again_is_waited_for_again() -> None:
+def test_a_worker_that_starts_again_is_waited_for_again(caplog: pytest.LogCaptureFixture) -> None:
     """Its first life acknowledged the round and died; its second has another token."""
     boot = Slice(3)
     boot.start(0)
@@ -246,7 +249,7 @@ def test_a_worker_that_starts_again_is_waited_for_again() -> None:
     while not (coordinator := bucket.read_json("barrier/tpu-lab/boot/coordinator")):
         time.sleep(0.02)
     bucket.write_json("barrier/tpu-lab/boot/worker-1", {"token": "first", "ack": coordinator["round"]})
-    while "barrier: waiting for worker 2" not in boot.said:
+    while "barrier: waiting for worker 2" not in caplog.messages:
         time.sleep(0.02)
     boot.start(1)
     time.sleep(0.3)
@@ -262,11 +265,11 @@ def test_processes_meet_over_the_command_line(gcs: str) -> None:
             address = stack.enter_context(served(worker(BUCKET, "0" * 64, number, 3)))
             environment = os.environ | {"GCE_METADATA_HOST": address, "STORAGE_EMULATOR_HOST": gcs}
             command = [sys.executable, "-m", "workload.host", "barrier", "--phase", "job"]
-            running.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE))
+            running.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE))
         for process in running:
-            printed, _ = process.communicate(timeout=HANG_S)
+            _, logged = process.communicate(timeout=HANG_S)
             assert process.returncode == 0
-            assert b"barrier: all 3 workers are here" in printed
+            assert b"barrier: all 3 workers are here" in logged
     names = {blob.name for blob in client_of(gcs).list_blobs(BUCKET)}
     assert names == {f"barrier/tpu-lab/job/{name}" for name in ("coordinator", "worker-1", "worker-2")}
 

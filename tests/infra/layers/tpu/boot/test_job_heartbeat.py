@@ -95,14 +95,14 @@ def follow(states: list[Service], line: str = "the last line") -> None:
     stopped = threading.Event()
     looks: Iterator[Service] = iter(states)
 
-    def look() -> Service:
+    def query() -> Service:
         try:
             return next(looks)
         except StopIteration:
             stopped.set()
             return states[-1]
 
-    JobHeartbeat(HOST, lambda: line).follow(look, stopped, pause_s=0.02)
+    JobHeartbeat(HOST, lambda: line).follow(query, stopped, pause_s=0.02)
 
 
 def test_a_job_runs_fails_is_started_again_and_is_done(written: list[dict[str, str]]) -> None:
@@ -140,14 +140,14 @@ def test_a_systemd_that_does_not_answer_is_asked_again(written: list[dict[str, s
         iter([subprocess.TimeoutExpired("systemctl", 20), OSError(), RUNNING]),
     )
 
-    def look() -> Service:
+    def query() -> Service:
         answer = next(answers, RUNNING)
         if isinstance(answer, Exception):
             raise answer
         threading.Timer(0.1, stopped.set).start()
         return answer
 
-    JobHeartbeat(HOST, str).follow(look, stopped, pause_s=0.01)
+    JobHeartbeat(HOST, str).follow(query, stopped, pause_s=0.01)
     assert [heartbeat["state"] for heartbeat in written] == ["running"]
 
 
@@ -173,7 +173,7 @@ def test_it_reads_what_this_machines_systemd_would_say(monkeypatch: pytest.Monke
         return SHOWN.format(active="active", sub="running", result="success", code=0, status=0, began=1)
 
     monkeypatch.setattr(job_heartbeat, "_output", output)
-    assert job_heartbeat.look().state == "running"
+    assert job_heartbeat.query().state == "running"
     assert job_heartbeat.last_line() == "ValueError: no good"
     properties = (
         next(heartbeat for heartbeat in asked[0] if heartbeat.startswith("--property="))

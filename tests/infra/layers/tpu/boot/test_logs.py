@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import logging
 import signal
 import stat
 import subprocess
@@ -82,18 +83,18 @@ def api() -> Iterator[Api]:
 
 
 @pytest.fixture
-def said() -> list[str]:
-    return []
+def infos(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "workload.host")
+    return caplog
 
 
-def shipper(api: Api, stopping: threading.Event, said: list[str]) -> logs.Shipper:
+def shipper(api: Api, stopping: threading.Event) -> logs.Shipper:
     tokens = iter(range(1000))
     return logs.Shipper(
         SHARED,
         stopping,
         server=api.url,
         token=lambda: f"token-{next(tokens)}",
-        say=said.append,
         first_pause_s=0.01,
     )
 
@@ -157,11 +158,11 @@ def test_any_line_is_an_entry(message: Any, text: str) -> None:
 
 
 def test_lines_go_together_and_the_cursor_remembers_them(
-    api: Api, journalctl: Path, tmp_path: Path, said: list[str]
+    api: Api, journalctl: Path, tmp_path: Path, infos: pytest.LogCaptureFixture
 ) -> None:
     journalctl.write_bytes(b"".join(map(journal_line, range(1200))))
     stopping, cursor = threading.Event(), tmp_path / "cursor"
-    running = threading.Thread(target=logs.run, args=(cursor, stopping, shipper(api, stopping, said)))
+    running = threading.Thread(target=logs.run, args=(cursor, stopping, shipper(api, stopping)))
     running.start()
     until(lambda: len(api.texts) == 1200)
     until(lambda: cursor.exists() and cursor.read_text() == f"s=1;i={1199:x}")
@@ -176,7 +177,7 @@ def test_lines_go_together_and_the_cursor_remembers_them(
     with journalctl.open("ab") as file:
         file.write(journal_line(1200))
     stopping.clear()
-    running = threading.Thread(target=logs.run, args=(cursor, stopping, shipper(api, stopping, said)))
+    running = threading.Thread(target=logs.run, args=(cursor, stopping, shipper(api, stopping)))
     running.start()
     until(lambda: len(api.texts) == 1201)
     stopping.set()
@@ -186,49 +187,51 @@ def test_lines_go_together_and_the_cursor_remembers_them(
     assert all(
         {"--follow", "--no-tail", "--unit=google-startup-scripts.service"} <= set(words) for words in asked
     )
-    assert said == []
+    assert infos.messages == []
 
 
 def test_an_outage_is_waited_out_and_loses_nothing(
-    api: Api, journalctl: Path, tmp_path: Path, said: list[str]
+    api: Api, journalctl: Path, tmp_path: Path, infos: pytest.LogCaptureFixture
 ) -> None:
     """A grant that isn't there yet, a busy API, a token that ran out."""
     api.answers = [403, 503, 429, 401]
     journalctl.write_bytes(b"".join(map(journal_line, range(3))))
     stopping, cursor = threading.Event(), tmp_path / "cursor"
-    running = threading.Thread(target=logs.run, args=(cursor, stopping, shipper(api, stopping, said)))
+    running = threading.Thread(target=logs.run, args=(cursor, stopping, shipper(api, stopping)))
     running.start()
     until(lambda: len(api.texts) == 3)
     assert not api.answers
     assert len(set(api.tokens)) == 5  # each with a fresh one
     stopping.set()
     running.join(HANG_S)
-    assert [line.split(":")[0] for line in said] == [
+    assert [line.split(":")[0] for line in infos.messages] == [
         "logs can't be sent, will retry",
         "logs are sent again",
     ]
 
 
-def test_an_api_that_is_not_there_is_waited_for_until_the_host_goes(tmp_path: Path, said: list[str]) -> None:
+def test_an_api_that_is_not_there_is_waited_for_until_the_host_goes(
+    tmp_path: Path, infos: pytest.LogCaptureFixture
+) -> None:
     stopping = threading.Event()
-    lost = logs.Shipper(
-        SHARED, stopping, server="http://127.0.0.1:9", token=str, say=said.append, first_pause_s=0.05
-    )
+    lost = logs.Shipper(SHARED, stopping, server="http://127.0.0.1:9", token=str, first_pause_s=0.05)
     threading.Timer(0.3, stopping.set).start()
     began = time.monotonic()
     with pytest.raises(LogsError, match="1 lines or more weren't sent"):
         lost.send([{}])
     assert time.monotonic() - began > 3
-    assert len(said) == 1
+    assert len(infos.messages) == 1
 
 
-def test_entries_that_are_refused_for_good_hold_up_no_others(api: Api, said: list[str]) -> None:
+def test_entries_that_are_refused_for_good_hold_up_no_others(
+    api: Api, infos: pytest.LogCaptureFixture
+) -> None:
     api.answers = [400]
-    sender = shipper(api, threading.Event(), said)
+    sender = shipper(api, threading.Event())
     sender.send([{"textPayload": "bad"}])
     sender.send([{"textPayload": "good"}])
     assert api.texts == ["good"]
-    assert said[0].startswith("1 entries were refused, and are left out: HTTP 400")
+    assert infos.messages[0].startswith("1 entries were refused, and are left out: HTTP 400")
 
 
 def test_few_lines_are_in_memory_however_long_the_journal_is(
@@ -244,14 +247,14 @@ def test_few_lines_are_in_memory_however_long_the_journal_is(
 
 
 def test_a_journal_that_ends_is_opened_again_by_systemd(
-    api: Api, journalctl: Path, tmp_path: Path, said: list[str]
+    api: Api, journalctl: Path, tmp_path: Path, infos: pytest.LogCaptureFixture
 ) -> None:
     journalctl.write_bytes(journal_line(1))
     program = tmp_path / "bin" / "journalctl"
     program.write_text(program.read_text().replace("time.sleep(60)", ""))
     stopping = threading.Event()
     with pytest.raises(LogsError, match="the journal ended"):
-        logs.run(tmp_path / "cursor", stopping, shipper(api, stopping, said))
+        logs.run(tmp_path / "cursor", stopping, shipper(api, stopping))
     assert api.texts == ["line 1"]
 
 
@@ -310,7 +313,7 @@ def test_an_event_is_an_entry_that_programs_can_read() -> None:
 
 def test_events_of_each_minute_go_to_a_log_of_their_own(api: Api) -> None:
     line = '2026-11-24T10:00:00.000000Z heartbeat {"state": "running"}'
-    shipper(api, threading.Event(), []).send(
+    shipper(api, threading.Event()).send(
         [logs.entry(journal_line(1, line))[1], logs.entry(journal_line(2, "step 1"))[1]]
     )
     (request,) = api.requests

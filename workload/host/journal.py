@@ -1,0 +1,37 @@
+"""Logging of the host's services to standard error, with levels that journald and Cloud Logging keep."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TextIO
+
+__all__ = ["configure"]
+
+# syslog(3) priorities, which journald reads from a prefix of each line (sd-daemon(3)).
+_PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"<{_PRIORITIES[record.levelname]}>{super().format(record)}"
+
+
+def configure(stream: TextIO | None = None) -> None:
+    """Log from level INFO on to `stream` (default: standard error), one line a message."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    if _is_journal(handler.stream):
+        handler.setFormatter(_Formatter("%(message)s"))
+    else:
+        handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def _is_journal(stream: TextIO) -> bool:
+    """Compare the stream with $JOURNAL_STREAM, as systemd.exec(5) describes."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
