@@ -39,7 +39,7 @@ def test_inputs_that_hold_no_document_are_refused_and_nothing_is_written(tmp_pat
     none, white, broken, cut, footless, scripted, nowhere, twice = found
     assert {status for status, _ in found} == {2}
     assert "holds no file\n    fix: name a folder or prefix that holds text" in none[1]
-    assert "hold no document that is accepted, of 2 files: 2 × empty" in white[1]
+    assert "no document is accepted, of 2 files: 2 × empty" in white[1]
     assert "input.max_unusable_fraction = 0.1: 8 of 16 can't be used: 8 × no_field" in broken[1]
     assert f"{tmp_path}/cut/a.jsonl.gz: can't be read: Compressed file ended" in cut[1]
     assert f"{tmp_path}/cut/b.jsonl.zst: can't be read: " in cut[1]

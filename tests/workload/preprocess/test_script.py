@@ -45,9 +45,9 @@ def test_a_document_that_a_script_made_empty_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("for row in rows: yield row['text']", r"mine.py: documents gave one\n    fix: yield"),
-        ("for row in rows: yield {'id': 'b:1', 'text': 'x'}", "documents gave {'id': 'b:1'"),
-        ("for row in rows: yield {'id': row['id']}", "documents gave {'id': 'a:1'}"),
+        ("for row in rows: yield row['text']", r"mine.py: documents yielded one\n    fix: yield"),
+        ("for row in rows: yield {'id': 'b:1', 'text': 'x'}", "documents yielded {'id': 'b:1'"),
+        ("for row in rows: yield {'id': row['id']}", "documents yielded {'id': 'a:1'}"),
         ("yield 1 / 0", r"mine.py:2: ZeroDivisionError: division by zero\n    fix: mend the script"),
     ],
 )
