@@ -1,15 +1,16 @@
-"""The `workload` command.
+"""Command line `workload`.
 
     workload data prepare --source /usr/share/common-licenses --out /tmp/tokens
     DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training
     workload checkpoints list /tmp/training/runs/tiny
 
-Imports wait until a command needs them: JAX takes seconds, and the host's commands don't use it.
+Commands import late: JAX takes seconds, and the host's commands don't use it.
 """
 
 import argparse
 import importlib.util
 import json
+import logging
 import os
 import select
 import shlex
@@ -25,7 +26,7 @@ from workload.data import command as streams
 from workload.errors import ConfigError, WorkloadError
 from workload.runs import location
 
-_GOOGLE = "0x1ae0"  # who made a PCI device
+_GOOGLE = "0x1ae0"  # PCI vendor
 _EXAMPLES = """examples:
   workload data prepare --source /usr/share/common-licenses --out /tmp/tokens
   DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training
@@ -37,16 +38,19 @@ _EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns its exit status: 0 fine, 1 failed, 2 usage error, 130 Ctrl-C.
+    """Run a command line.
 
-    And 75 where a job of several workers saved because another one goes away.
+    Returns:
+        The exit status: 0 success, 1 failure, 2 usage error, 130 Ctrl-C, 141 closed pipe; 69 and 75 if
+        another worker was lost or preempted, see `train.launch`.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["host"]:
         return _host(arguments[1:])
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        if arguments and (other := _OTHERS.get(arguments[0])):
-            status = other(arguments[1:])
+        if arguments and (command_main := _COMMANDS.get(arguments[0])):
+            status = command_main(arguments[1:])
         else:
             options = _parser().parse_args(arguments)
             status = int(options.command(options))
@@ -55,21 +59,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"workload: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
-        print("workload: interrupted; run the same command again to resume", file=sys.stderr, flush=True)
+        print("workload: interrupted; repeat the command to resume", file=sys.stderr, flush=True)
         return 130
     except MemoryError as error:
-        fix = "a machine with more, more workers, or a smaller model"
+        fix = "use a machine with more memory, more workers, or a smaller model"
         print(f"workload: this machine's memory is too small: {error}\n    fix: {fix}", file=sys.stderr)
         return 1
     except RuntimeError as error:  # JAX's; it isn't imported for this
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         output = str(error).splitlines()[0]
-        fix = "lower train.batch_size or extract.batch_tokens, or ask `workload preflight` what fits"
+        fix = "lower train.batch_size or extract.batch_tokens; check with `workload preflight`"
         print(f"workload: the chips' memory is too small: {output}\n    fix: {fix}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        if not _nobody_reads():
+        if not _stdout_is_closed():
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -77,22 +81,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def entry() -> NoReturn:
-    """The program: `main`, and its exit."""
+    """Run `main` and exit with its status."""
     status = main()
-    if status == 130:  # a compiler may still be at work in threads of its own, which no orderly exit outlives
+    if status == 130:  # threads of a compiler may still be running, which would crash an orderly exit
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
 
 
-def _nobody_reads() -> bool:
-    """Whether whoever read our output, `head` say, has seen enough."""
+def _stdout_is_closed() -> bool:
+    """Return True if the reader of the output, such as `head`, has closed it."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-_Commands = argparse._SubParsersAction  # the only name argparse has for it
+_Commands = argparse._SubParsersAction  # argparse has no public name for it
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -107,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="workload",
-        description="What the hosts of a slice run.",
+        description="Train, extract and prepare data on the hosts of a slice.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -115,85 +119,82 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     example = "DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training --set train.steps=20"
-    train = add(commands, "train", "Train, or resume training, from the newest complete checkpoint.", example)
+    train = add(commands, "train", "Train; resume from the newest complete checkpoint.", example)
     train.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (tiny.toml)")
     add_set(train)
-    train.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
+    train.add_argument("--name", metavar="RUN", help="name of the run (default: the config's)")
     train.add_argument(
         "--dir",
         metavar="DIR",
-        help="where runs/ is stored; gs://$CHECKPOINT_BUCKET, unless given",
+        help="folder or bucket of runs/ (default: gs://$CHECKPOINT_BUCKET)",
     )
-    text = "continue a run to a larger train.steps; config.json records it"
+    text = "continue a run to a larger train.steps"
     train.add_argument("--extend", action="store_true", help=text)
     train.set_defaults(command=_train)
 
-    data = add(commands, "data", "Make token files.").add_subparsers(required=True, metavar="COMMAND")
+    data = add(commands, "data", "Create token files.").add_subparsers(required=True, metavar="COMMAND")
     example = "workload data prepare --source c4/ --tokenizer llama-3.1-8b/ --out tokens/"
-    text = "Pack text, JSON lines or Parquet into token files, the same bytes each time."
+    text = "Pack text, JSON lines or Parquet into token files, deterministically."
     prepare = add(data, "prepare", text, example)
     add_text(prepare)
-    prepare.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="a new folder, or one left unfinished"
-    )
-    text = "the token that ends a document, where its name isn't one of the usual"
+    prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new or unfinished folder")
+    text = "token that ends a document, if its name is unusual"
     prepare.add_argument("--end", default="", metavar="TOKEN", help=text)
     prepare.set_defaults(command=_prepare)
     split_streams = add(data, "streams", streams.DESCRIPTION, streams.EXAMPLES)
     streams.add_arguments(split_streams)
     split_streams.set_defaults(command=streams.main)
 
-    text = "Look at a run's checkpoints."
+    text = "List, verify or export a run's checkpoints."
     checkpoints = add(commands, "checkpoints", text).add_subparsers(required=True, metavar="COMMAND")
     example = "workload checkpoints list gs://my-project-checkpoints/runs/tiny"
-    listing = add(checkpoints, "list", "Say which steps are complete.", example)
+    listing = add(checkpoints, "list", "List the steps of the run's checkpoints.", example)
     listing.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
     listing.add_argument("--json", action="store_true", help="for programs")
     listing.set_defaults(command=_list)
 
     example = "workload checkpoints verify gs://my-project-checkpoints/runs/tiny"
-    verify = add(checkpoints, "verify", "Read all of them; say which are damaged.", example)
+    verify = add(checkpoints, "verify", "Read all checkpoints and report damage.", example)
     verify.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
-    verify.add_argument("--step", type=int, metavar="N", help="this one alone")
+    verify.add_argument("--step", type=int, metavar="N", help="a single step (default: all)")
     verify.add_argument("--json", action="store_true", help="for programs")
     verify.set_defaults(command=_verify)
     example = "workload checkpoints export gs://my-project-checkpoints/runs/tiny --out tiny-hf/"
-    export = add(checkpoints, "export", "Write one as Hugging Face weights.", example)
+    export = add(checkpoints, "export", "Write a checkpoint as Hugging Face weights.", example)
     export.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
     export.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new or empty folder")
-    export.add_argument("--step", type=int, metavar="N", help="the newest, unless given")
+    export.add_argument("--step", type=int, metavar="N", help="its step (default: the newest)")
     export.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     export.set_defaults(command=_export)
 
     example = "workload goodput gs://my-project-checkpoints/runs/tiny"
-    goodput = add(commands, "goodput", "Say where a run's time went, over all of its starts.", example)
+    goodput = add(commands, "goodput", "Show the accounts of a run's time, over all its starts.", example)
     goodput.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
     goodput.add_argument("--json", action="store_true", help="for programs; times in seconds")
     goodput.set_defaults(command=_goodput)
 
-    text = "Wait on a slice's host for runs that are handed over, and train them."
+    text = "Wait on a slice's host for submitted runs, and train them."
     add(commands, "standby", text).set_defaults(command=_standby)
 
-    text = "Keep what a model computes of a stream; see `workload extract --help`."
+    text = "Store a model's activations on a stream; see `workload extract --help`."
     add(commands, "extract", text)
     add(commands, "launch", "Start a program with its place in a job; see `workload launch --help`.")
     text = "Copy a run's curves to Vertex AI TensorBoard; see `workload upload-curves --help`."
     add(commands, "upload-curves", text)
-    add(commands, "activations", "Look at what was stored; see `workload activations --help`.")
-    text = "Turn raw text into token files by Spark; see `workload preprocess --help`."
+    add(commands, "activations", "Inspect stored activations; see `workload activations --help`.")
+    text = "Convert raw text to token files by Spark; see `workload preprocess --help`."
     add(commands, "preprocess", text)
-    text = "Say whether a run fits a slice, how fast, at what price; see `workload preflight --help`."
+    text = "Predict memory, speed and price of a run on a slice; see `workload preflight --help`."
     add(commands, "preflight", text)
-    add(commands, "host", "Barrier and status of a host; see `workload host --help`.")
+    add(commands, "host", "Run a host's services; see `workload host --help`.")
     return parser
 
 
 def _leave_tpu_out() -> None:
-    """Tells JAX to use the CPU where there is nothing else, before it is imported.
+    """Select JAX's CPU platform on machines without accelerators, before JAX is imported.
 
-    libtpu, which preflight needs, complains at length on a machine without a TPU. A slice's host
-    is known by its name and has libtpu, unless it is a rehearsed one: it fails rather than trains on
-    its CPU.
+    libtpu, which preflight needs, prints long warnings without a TPU. A host of a slice has $TPU_NAME and,
+    unless it is rehearsed, libtpu: it must fail rather than train on its CPU.
     """
     gpus = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
     if os.environ.get("TPU_NAME"):
@@ -255,37 +256,38 @@ def _list(options: argparse.Namespace) -> int:
         print(json.dumps({"complete": sorted(steps.complete), "incomplete": sorted(steps.incomplete)}))
         return 0
     for step in sorted(steps.complete + steps.incomplete):
-        verdict = "complete" if step in steps.complete else "incomplete: no marker, will not be used"
+        verdict = "complete" if step in steps.complete else "incomplete: no marker, not used"
         print(f"{step:>8}  {verdict}")
     if not steps.complete:
         print(f"{options.run}: no complete checkpoint")
     return 0
 
 
-def _on_this_host() -> None:
-    """Keeps JAX off the chips: they may be busy with the run, and none holds a whole state."""
+def _use_host() -> None:
+    """Select JAX's CPU platform: the chips may be busy, and a chip is too small for a whole state."""
     os.environ["JAX_PLATFORMS"] = "cpu"
 
 
 def _verify(options: argparse.Namespace) -> int:
-    _on_this_host()
+    _use_host()
     from workload.runs.archive import verify
     from workload.runs.store import open_run
 
     checked = verify(open_run(options.run), options.step)
+    status = 1 if any(step.problem for step in checked) else 0
     if options.json:
-        print(json.dumps([{"step": one.step, "problem": one.problem, **one.digests} for one in checked]))
-        return 1 if any(one.problem for one in checked) else 0
-    for one in checked:
-        found = "right, as the run ended" if one.as_ended else "readable, all values finite"
-        print(f"{one.step:>8}  {one.problem or found}  {one.digests.get('params_sha256', '')[:12]}")
+        print(json.dumps([{"step": step.step, "problem": step.problem, **step.digests} for step in checked]))
+        return status
+    for step in checked:
+        verdict = "right, as the run ended" if step.as_ended else "readable, all values finite"
+        print(f"{step.step:>8}  {step.problem or verdict}  {step.digests.get('params_sha256', '')[:12]}")
     if not checked:
         print(f"{options.run}: no complete checkpoint")
-    return 1 if any(one.problem for one in checked) else 0
+    return status
 
 
 def _export(options: argparse.Namespace) -> int:
-    _on_this_host()
+    _use_host()
     from workload.runs.archive import export
     from workload.runs.store import open_run
 
@@ -303,14 +305,14 @@ def _goodput(options: argparse.Namespace) -> int:
         print(json.dumps({**vars(total), "goodput": total.goodput}))
         return 0
     if not total.starts:
-        print(f"{options.run}: no start has left its account yet")
+        print(f"{options.run}: no start has stored its account yet")
         return 0
-    explained = ACCOUNTS | {"lost": "steps that were done again", "down": "between two starts"}
+    explained = ACCOUNTS | {"lost": "repeated steps", "down": "between two starts"}
     print(f"{options.run}: {total.steps} steps in {total.starts} starts, {total.wall_s:.0f} s")
     for name, seconds in sorted(total.accounts_s.items(), key=lambda account: -account[1]):
         share = seconds / total.wall_s if total.wall_s else 0.0
         print(f"  {seconds:10.1f} s  {share:6.1%}  {name:<8} {explained[name]}")
-    print(f"goodput {total.goodput:.1%}: the share of the time that went into steps that count")
+    print(f"goodput {total.goodput:.1%}: share of the time in steps that weren't repeated")
     return 0
 
 
@@ -368,8 +370,8 @@ def _launch(arguments: Sequence[str]) -> int:
     return place.main(arguments)
 
 
-# Packages with a parser of their own.
-_OTHERS = {
+# Commands with their own parser.
+_COMMANDS = {
     "preflight": _preflight,
     "preprocess": _preprocess,
     "extract": _extract,

@@ -1,11 +1,11 @@
-"""What the parsers of several commands have in common."""
+"""Arguments that several commands share."""
 
 import argparse
 from pathlib import Path
 
 
 def parser(program: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """A room's own parser; examples are shown as they are written."""
+    """Create the parser of a command; `examples` are shown unchanged."""
     return argparse.ArgumentParser(
         prog=program,
         description=description,
@@ -15,23 +15,23 @@ def parser(program: str, description: str, examples: str) -> argparse.ArgumentPa
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
-    """`--set KEY=VALUE`, as `overrides`."""
+    """Add `--set KEY=VALUE`, as `overrides`."""
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         dest="overrides",
-        help="a setting instead of the file's; may be given several times",
+        help="override a setting of the file; repeatable",
     )
 
 
 def add_text(parser: argparse.ArgumentParser) -> None:
-    """Where text comes from, what in it is read, and what turns it into tokens."""
+    """Add the arguments for sources of text, their field and the tokenizer."""
     parser.add_argument(
-        "--source", nargs="+", type=Path, required=True, metavar="PATH", help="files, folders"
+        "--source", nargs="+", type=Path, required=True, metavar="PATH", help="files or folders of text"
     )
-    text = "bytes, or a tokenizer.json, or the folder that holds one (default: bytes)"
+    text = "a tokenizer.json or its folder, or bytes (default: bytes)"
     parser.add_argument("--tokenizer", default="bytes", metavar="PATH", help=text)
-    text = "of JSON lines and Parquet, what holds the text (default: text)"
+    text = "field with the text in JSON lines and Parquet (default: text)"
     parser.add_argument("--field", default="text", metavar="NAME", help=text)

@@ -1,6 +1,6 @@
-"""The command `tpu` as the wheel installs it: that of the checkout around the working directory.
+"""Command `tpu` of the wheel: run `tpu` of the checkout around the working directory.
 
-It drives the Pulumi program that lies there, in the environment that `make setup` makes there.
+That `tpu` drives the checkout's Pulumi program, in the environment made by `make setup`.
 """
 
 import os
@@ -10,12 +10,12 @@ from typing import NoReturn
 
 
 def entry() -> NoReturn:
-    """Becomes the checkout's own `tpu`; ends with 2 where there is none."""
-    here = Path.cwd()
-    found = (folder for folder in (here, *here.parents) if (folder / "cli" / "__main__.py").is_file())
-    checkout = next(found, None)
+    """Replace this process by the checkout's `tpu`; exit with 2 without a checkout."""
+    current = Path.cwd()
+    folders = (current, *current.parents)
+    checkout = next((folder for folder in folders if (folder / "cli" / "__main__.py").is_file()), None)
     if checkout is None:
-        _refuse(f"{here}: no checkout of the project around it", "cd into a clone; `workload` needs none")
+        _refuse(f"{current}: isn't in a checkout of the project", "cd into a clone; `workload` needs none")
     program = checkout / ".venv" / "bin" / "tpu"
     if not os.access(program, os.X_OK):
         _refuse(f"{checkout}: isn't set up", f"make -C {checkout} setup")

@@ -1,8 +1,7 @@
-"""The package's one family of exceptions.
+"""Exceptions of the package.
 
-Everything that a user can mend derives from `WorkloadError`; the command line prints
-its text and ends with its `exit_code`. Anything else that escapes is a bug and keeps its
-traceback.
+Errors that a user can fix derive from `WorkloadError`; the command line prints their text and exits with
+their `exit_code`. Any other exception is a bug and keeps its traceback.
 """
 
 from collections.abc import Sequence
@@ -10,20 +9,20 @@ from dataclasses import dataclass
 
 
 class WorkloadError(Exception):
-    """The command can't continue; the text says why and what to do."""
+    """The command can't continue; the text states the problem and its fix."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a setting.
+    """Problem of a setting.
 
     Attributes:
-        key: where it stands, e.g. `model.heads` or `$WORKER_ID`.
-        value: what stands there, as the user would write it.
-        rule: what has to hold.
-        fix: what to do about it.
+        key: its path, e.g. `model.heads` or `$WORKER_ID`.
+        value: as the user would write it.
+        rule: requirement that it violates.
+        fix: instruction for the user.
     """
 
     key: str
@@ -36,7 +35,7 @@ class Problem:
 
 
 class ConfigError(WorkloadError):
-    """Settings that can't be used; carries every problem found, not only the first."""
+    """Invalid settings, with all their problems."""
 
     exit_code = 2
 
@@ -49,42 +48,42 @@ class ConfigError(WorkloadError):
 
 
 class DataError(WorkloadError):
-    """Token files that are missing, damaged or too small."""
+    """Token files are missing, damaged or too small."""
 
     exit_code = 2
 
 
 class WeightsError(WorkloadError):
-    """Weights of a model that are missing, damaged or another model's."""
+    """Weights are missing, damaged or of another model."""
 
     exit_code = 2
 
 
 class StoreError(WorkloadError):
-    """The bucket or folder couldn't be read or written."""
+    """The bucket or folder can't be read or written."""
 
 
 class BoardError(WorkloadError):
-    """Vertex AI TensorBoard wasn't reached, or refused what was to be written."""
+    """Vertex AI TensorBoard is unreachable or refuses a request."""
 
 
 class OutageError(StoreError):
-    """Storage answers nobody for now; the same request may be served later."""
+    """Storage has an outage; a retry may succeed later."""
 
 
 class RunError(WorkloadError):
-    """The run on storage and the run asked for don't fit together."""
+    """The stored run and the requested run don't match."""
 
 
 class HopelessError(RunError):
-    """The same start again would come to the same end."""
+    """A restart would fail again."""
 
     exit_code = 2
 
 
 class TakenError(HopelessError):
-    """Another start is at work on the run; this one has nothing to say about it any more."""
+    """Another start owns the run; this start must not write to it any more."""
 
 
 class ClusterError(WorkloadError):
-    """The workers couldn't meet, or one of them was lost."""
+    """The workers can't connect, or a worker was lost."""

@@ -1,14 +1,13 @@
-"""A worker's place in a job: which worker of which slice it is, and where the coordinator listens.
+"""Place of a worker in a job: its slice, its id and the coordinator's address.
 
-`Place.variables` alone computes what a program reads (workload/train/cluster.py), wherever it was started:
+`Place.variables` computes the variables that a program reads (workload/train/cluster.py), for each launcher:
 
-    TPU VM    the boot's stage `environment`: `workload host place`, from what the metadata says of the host
+    TPU VM    the boot's stage `environment`: `workload host place`, from the host's metadata
     slices    of a job on TPU VMs: its barrier (workload/host/places.py), once worker 0's address is known
     JobSet    `workload launch -- PROGRAM`, from JOB_SLICE, JOB_WORKER, JOB_SLICES, JOB_HOSTS, JOB_COORDINATOR
               (infra/layers/queue/jobs/jobset.py)
 
-`workload launch -- workload train tiny.toml` starts a program anywhere: variables that are set, it leaves as
-they are.
+`workload launch -- workload train tiny.toml` starts a program anywhere; it keeps variables that are set.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _MOST_SLICES, _MOST_HOSTS = 1024, 64
 
 @dataclass(frozen=True)
 class Place:
-    """`worker` is counted within its slice, of `hosts` workers; `coordinator` is a host name or address."""
+    """Worker `worker` of `hosts` in slice `slice_id`; `coordinator` is a host name or address."""
 
     slice_id: int
     slices: int
@@ -44,27 +43,26 @@ class Place:
 
     @property
     def number(self) -> int:
-        """Of the worker among those of all slices: those of the first slice come first."""
+        """Id of the worker among those of all slices; workers of the first slice come first."""
         return self.slice_id * self.hosts + self.worker
 
     @property
     def workers(self) -> int:
-        """Of all slices."""
+        """Number of workers in all slices."""
         return self.slices * self.hosts
 
     def variables(self) -> dict[str, str]:
-        """What the worker's program reads; with several slices, what libtpu reads, too.
+        """Return the variables of the worker's program; with several slices also those of libtpu.
 
-        The MEGASCALE variables have the names by which JAX finds them, too
-        (jax/_src/clusters/cloud_tpu_cluster.py).
+        JAX reads the MEGASCALE variables too (jax/_src/clusters/cloud_tpu_cluster.py).
         """
-        found = {
+        variables = {
             "WORKER_ID": self.number,
             "WORKER_COUNT": self.workers,
             "COORDINATOR_ADDRESS": f"{self.coordinator}:{self.port}",
         }
         if self.slices > 1:
-            found |= {
+            variables |= {
                 "SLICE_ID": self.slice_id,
                 "SLICE_COUNT": self.slices,
                 "MEGASCALE_COORDINATOR_ADDRESS": f"{self.coordinator}:{MEGASCALE_PORT}",
@@ -72,18 +70,18 @@ class Place:
                 "MEGASCALE_NUM_SLICES": self.slices,
                 "MEGASCALE_SLICE_ID": self.slice_id,
             }
-        return {name: str(value) for name, value in found.items()}
+        return {name: str(value) for name, value in variables.items()}
 
 
 def of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a worker; none where they are set already, or the process is alone.
+    """Return the variables of a worker; none if they are set already or the process is alone.
 
     Raises:
-        ConfigError: a launcher's variables are incomplete or make no sense.
+        ConfigError: a launcher's variables are incomplete or invalid.
     """
     if "WORKER_COUNT" in environment or not any(name in environment for name in _JOBSET):
         return {}
-    fix = "submit the job with `tpu job submit`, or write its manifest anew"
+    fix = "submit the job with `tpu job submit`, or generate its manifest again"
     read = _Reader(environment, fix)
     slices, hosts = read.number("JOB_SLICES", 1, _MOST_SLICES), read.number("JOB_HOSTS", 1, _MOST_HOSTS)
     slice_id, worker = read.number("JOB_SLICE", 0, slices - 1), read.number("JOB_WORKER", 0, hosts - 1)
@@ -92,11 +90,10 @@ def of(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_host(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a TPU VM's host in its slice, from WORKER_ID, WORKER_COUNT and COORDINATOR
-    as the boot's first stage has them.
+    """Return the variables of a TPU VM's host, from WORKER_ID, WORKER_COUNT and COORDINATOR of its boot.
 
     Raises:
-        ConfigError: they are incomplete or make no sense.
+        ConfigError: these are incomplete or invalid.
     """
     read = _Reader(environment, "boot the host again: sudo systemctl restart google-startup-scripts")
     hosts = read.number("WORKER_COUNT", 1, _MOST_HOSTS)
@@ -105,7 +102,7 @@ def of_host(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Reader:
-    """Reads variables, and collects what is wrong with them."""
+    """Reader of variables that collects their problems."""
 
     def __init__(self, environment: Mapping[str, str], fix: str):
         self._environment, self._fix = environment, fix
@@ -132,9 +129,9 @@ class _Reader:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`workload launch -- PROGRAM …`: becomes the program, with its place in the environment."""
+    """Run `workload launch -- PROGRAM …`: exec the program with its place in the environment."""
     examples = "  workload launch -- workload train tiny.toml\n  workload launch -- python train.py"
-    about = "Start a program of a job with its place in it: worker, slice, coordinator."
+    about = "Start a program with its place in a job: worker, slice, coordinator."
     options = parser("workload launch", about, examples)
     options.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM …")
     line = options.parse_args(list(arguments)).program
@@ -144,19 +141,19 @@ def main(arguments: Sequence[str]) -> int:
             "program", line[0] if line else "(nothing)", "must be on PATH, or a path", examples.strip()
         )
         raise ConfigError("workload launch", [problem])
-    found = of(os.environ)
-    for name, value in found.items():
+    place = of(os.environ)
+    for name, value in place.items():
         print(f"{name}={value}", flush=True)
-    variables = {**os.environ, **found}
+    variables = {**os.environ, **place}
     if os.getpid() != 1:
         os.execvpe(line[0], line, variables)
     return _below(line, variables)
 
 
 def _below(line: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a program as a child, and pass signals on to it; its exit status.
+    """Run a program as a child, forward signals to it, and return its exit status.
 
-    As process 1 of a container it would ignore SIGTERM unless it has a handler for it (pid_namespaces(7)).
+    As process 1 of a container it would ignore SIGTERM without a handler (pid_namespaces(7)).
     """
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []

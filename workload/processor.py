@@ -1,13 +1,13 @@
-"""Which kind of processor this is; imports nothing that takes time."""
+"""Kind of this processor, without slow imports."""
 
 import hashlib
 from pathlib import Path
 
 
 def key() -> str | None:
-    """A digest of the instructions it has, which what is compiled for it may use; None where unknown.
+    """Return a digest of the instruction set that compiled programs may use; None if unknown.
 
-    JAX's own key of a compiled step doesn't hold them.
+    JAX's cache key of a compiled step doesn't include it.
     """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,6 +1,6 @@
-"""TOML in, frozen dataclasses out: every problem at once, unknown keys with the nearest known one.
+"""Parser from TOML to frozen dataclasses: reports all problems, and the nearest key to an unknown one.
 
-A field's rule stands beside it: `ruled(10, at_least(1))`.
+A field declares its rule: `ruled(10, at_least(1))`.
 """
 
 import difflib
@@ -16,75 +16,75 @@ from typing import Any, get_type_hints
 
 from workload.errors import ConfigError, Problem
 
-WORDS = tuple[str, ...]  # a field that takes one word or a list of them
+WORDS = tuple[str, ...]  # type of a field that accepts a word or a list of words
 Rule = tuple[str, Callable[[Any], bool]]
 MOST = 2**31 - 1  # of whole numbers: XLA and JAX count in 32 bits
 
 
 def at_least(low: float) -> Rule:
-    """Holds for `low` and above."""
+    """Require at least `low`."""
     return f"must be at least {low:g}", lambda value: value >= low
 
 
 def between(low: float, high: float) -> Rule:
-    """Holds from `low` to `high`, both included."""
+    """Require a value from `low` to `high`, both included."""
     return f"must lie between {low:.10g} and {high:.10g}", lambda value: low <= value <= high
 
 
 def below(high: float) -> Rule:
-    """Holds from 0 to what is less than `high`."""
+    """Require at least 0 and less than `high`."""
     return f"must be at least 0 and less than {high:g}", lambda value: 0 <= value < high
 
 
 def one_of(*choices: str) -> Rule:
-    """Holds for the words given."""
+    """Require a value in `choices`."""
     return f"must be one of {', '.join(choices)}", lambda value: value in choices
 
 
 def matching(pattern: re.Pattern[str], rule: str) -> Rule:
-    """Holds for a text of a pattern, which `rule` says in words, and for an empty one."""
+    """Require an empty text or a match of `pattern`; `rule` describes it."""
     return rule, lambda value: not value or pattern.fullmatch(value) is not None
 
 
 def above(low: float) -> Rule:
-    """Holds for what is greater than `low`."""
+    """Require more than `low`."""
     return f"must be greater than {low:g}", lambda value: value > low
 
 
 def ruled(default: Any, rule: Rule, most: int = MOST) -> Any:
-    """A dataclass field with a default and its rule; a whole number is at most `most`."""
+    """Declare a dataclass field with a default and a rule; whole numbers are at most `most`."""
     return field(default=default, metadata={"rule": rule, "most": most})
 
 
 def packaged(folder: Traversable) -> list[str]:
-    """The names of the configs that ship in a folder of the package."""
+    """List the configs in a folder of the package."""
     return sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
 def read(name: str, folder: Traversable, within: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The tables of a TOML file, on top of those of the file that its `base` names.
+    """Read the tables of a TOML file, merged over those of its `base`.
 
     Args:
         name: a path, or the name of a file in `folder`.
         folder: of packaged files.
-        within: the files that this one is a base of.
+        within: files that extend this one.
 
     Raises:
-        ConfigError: it isn't there, or isn't TOML.
+        ConfigError: the file is missing or isn't TOML.
     """
     path = Path(name)
-    here = str(path.resolve()) if path.is_file() else f"packaged {path.name}"
+    source = str(path.resolve()) if path.is_file() else f"packaged {path.name}"
     if path.is_file():
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             rule = f"can't be read: {error.strerror if isinstance(error, OSError) else error}"
-            fix = "let this user read it; a config is text in UTF-8"
+            fix = "let this user read it; a config is UTF-8 text"
             raise ConfigError(name, [Problem("CONFIG", name, rule, fix)]) from None
     elif path.name in packaged(folder) and (name == path.name or within):
         text = (folder / path.name).read_text()
     else:
-        fix = f"give a path, or one of {', '.join(packaged(folder))}"
+        fix = f"use a path, or one of {', '.join(packaged(folder))}"
         raise ConfigError(
             within[0].removeprefix("packaged ") if within else name,
             [Problem("CONFIG", name, "no such file or packaged config", fix)],
@@ -98,25 +98,25 @@ def read(name: str, folder: Traversable, within: tuple[str, ...] = ()) -> dict[s
     if base is None:
         return table
     beside = path.parent / str(base)
-    # A config of one's own may have the name of the packaged one that it adds to.
+    # A user's config may have the name of its packaged base.
     is_beside = path.is_file() and beside.is_file() and beside.resolve() != path.resolve()
     below = str(beside.resolve()) if is_beside else f"packaged {base}"
-    if not isinstance(base, str) or below in (*within, here):
-        fix = "name the config that this one adds to"
+    if not isinstance(base, str) or below in (*within, source):
+        fix = "name the config that this one extends"
         raise ConfigError(name, [Problem("base", repr(base), "must name another config", fix)])
-    return _merged(read(str(beside) if is_beside else base, folder, (*within, here)), table)
+    return _merged(read(str(beside) if is_beside else base, folder, (*within, source)), table)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merged(merged[key], value) if both else value
+        nested = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if nested else value
     return merged
 
 
 def override(table: dict[str, Any], overrides: Sequence[str]) -> list[Problem]:
-    """Puts `key=value` strings into a TOML table; returns what is wrong with them."""
+    """Set `key=value` strings in a TOML table; return their problems."""
     problems = []
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -143,7 +143,7 @@ def _toml_value(text: str) -> Any:
 
 
 def build(kind: type, table: Mapping[str, Any], prefix: str, problems: list[Problem]) -> Any:
-    """Makes a `kind` from a TOML table, adding to `problems` whatever doesn't fit."""
+    """Create a `kind` from a TOML table; append violations to `problems`."""
     hints = get_type_hints(kind)
     known = {entry.name: entry for entry in fields(kind)}
     for key in table.keys() - known.keys():

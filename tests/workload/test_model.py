@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workload.model import attention, decoder, kernels, loss, points, remat, rope, spans
+from workload.model import attention, decoder, kernels, loss, points, remat, rope
 from workload.model.architecture import Architecture
 from workload.train import config as configs
 from workload.train import optimizer
@@ -215,16 +215,6 @@ def test_attention_is_the_platforms_best(
 
 
 @pytest.mark.parametrize(
-    ("platform", "length", "chosen"),
-    [("cpu", 1024, "spans"), ("cpu", 100, "spans"), ("tpu", 100, "einsum"), ("tpu", 1024, "splash")],
-)
-def test_attention_without_gradients_skips_where_no_kernel_does(
-    platform: str, length: int, chosen: str
-) -> None:
-    assert kernels.choose("auto", platform, length, "bfloat16", backward=False)[0] == chosen
-
-
-@pytest.mark.parametrize(
     ("kind", "platform", "length", "dtype", "says"),
     [
         ("splash", "cpu", 1024, "bfloat16", "is a kernel for TPUs, and this is a cpu"),
@@ -275,54 +265,6 @@ def test_attention_agrees_with_the_reference(kind: str, L: int, K: int) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
     for a, b in zip(of_ours, of_theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-
-
-def packed(*rows: list[int]) -> Any:
-    """Segments of rows with documents of these lengths, and padding up to the longest row."""
-    length = max(map(sum, rows))
-    filled = [[n for n, count in enumerate(row) for _ in range(count)] for row in rows]
-    return jnp.array([row + [-1] * (length - len(row)) for row in filled])
-
-
-def spanned(q: Any, k: Any, v: Any, segments: Any) -> Any:
-    """A layer that is nothing but attention, by blocks; its input is which token it is."""
-    B, L, H, K = q.shape
-    arch = replace(SMALL, heads=H, kv_heads=k.shape[2], head_dim=K)
-    numbers = jnp.arange(B * L, dtype=jnp.float32).reshape(B, L, 1)
-
-    def some(x: Any, turn: Any, attend: Any) -> Any:
-        mine = x[..., 0].astype(int)
-        return x, {"z": attend(*(y.reshape(B * L, *y.shape[2:])[mine] for y in (q, k, v)))}
-
-    blocks = spans.Blocks(segments, (jnp.zeros((B, L, 1, K)),) * 2)
-    return blocks.run(some, numbers, arch)[1]["z"]
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        ([10, 300, 74], [384], [128, 1, 127], [383]),  # one number in rows that lie beside each other
-        ([700],),  # a block of tokens more than one
-        ([5], [3], [1], [5]),  # less than a block
-        ([2176 - 1100, 1000],),  # which no block divides
-    ],
-)
-def test_spans_agree_with_the_reference_in_packed_rows(rows: tuple[list[int], ...]) -> None:
-    segments = packed(*rows)
-    B, L, H, J, K = *segments.shape, 6, 2, 24
-    keys = jax.random.split(jax.random.key(6), 3)
-    q, k, v = (jax.random.normal(key, (B, L, n, K)) for key, n in zip(keys, (H, J, J), strict=True))
-    ours = jax.jit(spanned)(q, k, v, segments)
-    np.testing.assert_allclose(ours, whole_attention(q, k, v, segments), rtol=2e-5, atol=2e-5)
-
-
-def test_spans_compute_nothing_between_documents_that_share_no_block() -> None:
-    """A product with what isn't a number would show, whatever mask came after it."""
-    segments = packed([256, 256])
-    q, k, v = (jnp.ones((1, 512, 2, 8)) for _ in range(3))
-    k, v = (x.at[:, :256].set(jnp.nan) for x in (k, v))
-    assert np.isfinite(np.asarray(spanned(q, k, v, segments))[:, 256:]).all()
-    assert np.isnan(np.asarray(attention.einsum(q, k, v, segments))[:, 256:]).all()
 
 
 def test_blocks_of_queries_take_less_than_half_the_memory() -> None:

@@ -1,4 +1,4 @@
-"""What a model is: the sizes and variants that decide its parameters and its arithmetic."""
+"""Architecture of a model: the sizes and variants that determine parameters and arithmetic."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from workload.settings import above, at_least, between, one_of, ruled
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How rotary frequencies are stretched beyond the length a model was trained on.
+    """Stretching of rotary frequencies beyond the length of a model's training.
 
     `llama3` keeps short wavelengths, divides long ones by `factor` and blends between
     (Llama 3.1's `rope_type`); `yarn` ramps over dimensions and scales attention (Peng et al.,
@@ -20,14 +20,14 @@ class RopeScaling:
     low_frequency_factor: float = ruled(1.0, above(0))  # llama3
     high_frequency_factor: float = ruled(4.0, above(0))  # llama3
     beta_fast: float = ruled(32.0, above(0))  # yarn: rotations above which nothing is stretched
-    beta_slow: float = ruled(1.0, above(0))  # yarn: rotations below which all is
+    beta_slow: float = ruled(1.0, above(0))  # yarn: rotations below which all are stretched
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A decoder: RMSNorm before each block, RoPE, grouped heads, SwiGLU.
+    """Decoder: RMSNorm before each block, RoPE, grouped heads, SwiGLU.
 
-    Llama 3 is the default's shape. Qwen 2 and 2.5 add `qkv_bias`, Qwen 3 `qk_norm`.
+    The default has the variants of Llama 3. Qwen 2 and 2.5 add `qkv_bias`, Qwen 3 `qk_norm`.
     """
 
     layers: int = ruled(2, at_least(1), most=10_000)
@@ -36,7 +36,7 @@ class Architecture:
     kv_heads: int = ruled(0, at_least(0), most=2**16)  # of keys and values; 0: as many as heads
     head_dim: int = ruled(0, at_least(0), most=2**16)  # 0: d_model / heads
     d_ff: int = ruled(384, at_least(1), most=2**22)  # width inside the feed-forward block
-    vocab_size: int = ruled(0, at_least(0), most=2**24)  # 0: the tokens' own
+    vocab_size: int = ruled(0, at_least(0), most=2**24)  # 0: of the tokens
     norm_epsilon: float = ruled(1e-6, between(0, 1))
     rope_theta: float = ruled(10_000.0, above(0))
     rope_scaling: RopeScaling = RopeScaling()
@@ -55,7 +55,7 @@ class Architecture:
         return self.head_dim or self.d_model // self.heads
 
     def shapes(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Every parameter's shape, by its place in the tree and its name.
+        """Return every parameter's shape, by group and name.
 
         `layers` holds each layer's parameters stacked on a leading N.
         """
@@ -82,7 +82,7 @@ class Architecture:
         return {"ends": ends, "layers": layers}
 
     def parameters(self) -> int:
-        """How many numbers the model has; a tied embedding counts once."""
+        """Count the parameters; a tied embedding counts once."""
         count = 0
         for group in self.shapes().values():
             for shape in group.values():

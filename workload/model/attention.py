@@ -1,9 +1,7 @@
-"""Causal attention within segments, by the best that the platform has.
+"""Causal attention within segments, by the platform's best implementation.
 
-On TPU the splash kernel that ships with JAX; on GPU cuDNN's, through
-`jax.nn.dot_product_attention`; elsewhere, and where a kernel can't take the shapes, plain
-einsums. Every one of them reads grouped keys and values as they are, never repeated. Without gradients
-a CPU has another way through the whole layer, `spans`.
+On TPU JAX's splash kernel; on GPU cuDNN's, through `jax.nn.dot_product_attention`; elsewhere, and for
+shapes that a kernel doesn't support, plain einsums. Grouped keys and values are never repeated.
 """
 # mypy: allow-untyped-calls
 
@@ -18,28 +16,26 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as splash_mask
 
 from workload.model.kernels import block_size, query_block
-from workload.model.spans import starts
 
 Attend = Callable[[Array, Array, Array, Array], Array]
 """(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL) -> z_BxLxHxK"""
 
 
 def named_inside(kind: str) -> tuple[str, ...]:
-    """The points that an implementation names for remat itself: what its backward pass reads."""
+    """Return the points that an implementation names for remat itself, for its backward pass."""
     return ("attn_z",) if kind == "splash" else ()
 
 
 def attend(kind: str) -> Attend:
-    """The function that `choose` named, but for `spans`."""
+    """Return the implementation by its name; see `kernels.choose`."""
     return {"splash": splash, "cudnn": cudnn, "einsum": einsum}[kind]
 
 
 def einsum(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
-    """Plain products, softmax in float32: in blocks of queries, each with the keys up to its end.
+    """Attend by einsums, with softmax in float32, in blocks of queries with the keys up to their end.
 
-    So what lies above the diagonal is mostly never computed, and a block's scores are computed
-    again in the backward pass instead of kept. Heads come first in all that a block reads: turned
-    once here, and not in every block.
+    Most scores above the diagonal are never computed, and a block's scores are recomputed in the backward
+    pass. Heads are moved to the front once, not in every block.
     """
     B, L, H, K = q_BxLxHxK.shape
     J = k_BxLxJxK.shape[2]
@@ -61,7 +57,7 @@ def einsum(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: A
 
 
 def _rows(q_BxJxGxRxK: Array, k_BxJxSxK: Array, v_BxJxSxK: Array, segments_BxS: Array) -> Array:
-    """Attention of the last R of S positions; the queries of a group are one product's rows."""
+    """Attend from the last R of S positions; the queries of a group are the rows of a single product."""
     B, J, G, R, K = q_BxJxGxRxK.shape
     exact = {"preferred_element_type": jnp.float32}
     q_BxJxMxK = q_BxJxGxRxK.reshape(B, J, G * R, K)
@@ -77,7 +73,7 @@ def _rows(q_BxJxGxRxK: Array, k_BxJxSxK: Array, v_BxJxSxK: Array, segments_BxS: 
 
 
 def cudnn(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
-    """cuDNN's fused kernel; segments enter as a mask, which it reads as a bias."""
+    """Attend by cuDNN's fused kernel; segments become a mask, which it reads as a bias."""
     mask_Bx1xLxL = _seen(segments_BxL, segments_BxL.shape[1])[:, None]
     return jax.nn.dot_product_attention(
         q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, mask=mask_Bx1xLxL, implementation="cudnn"
@@ -85,14 +81,14 @@ def cudnn(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Ar
 
 
 def _seen(segments_BxS: Array, rows: int) -> Array:
-    """Which positions (last axis) the last `rows` ones (axis before) may look at."""
+    """Return the mask of positions (last axis) that the last `rows` positions (axis before) may attend to."""
     S = segments_BxS.shape[1]
     causal_RxS = jnp.tril(jnp.ones((rows, S), bool), S - rows)
     return causal_RxS & (segments_BxS[:, S - rows :, None] == segments_BxS[:, None, :])
 
 
 def splash(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
-    """The TPU's kernel: blocks in VMEM, what lies above the diagonal is never computed."""
+    """Attend by the TPU's kernel: blocks in VMEM; those above the diagonal are skipped."""
     _, L, H, K = q_BxLxHxK.shape
     kernel = _splash_kernel(H, L)
     q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BxLxHxK * K**-0.5, k_BxLxJxK, v_BxLxJxK))
@@ -106,7 +102,7 @@ _interpret = False
 
 @contextmanager
 def interpreted() -> Iterator[None]:
-    """Inside, the TPU's kernel runs on any machine, slowly: for tests."""
+    """Run the TPU's kernel on any machine within the context, slowly: for tests."""
     global _interpret
     _interpret = True
     _splash_kernel.cache_clear()
@@ -138,5 +134,8 @@ def _splash_kernel(heads: int, length: int) -> Callable[..., Array]:
 
 
 def positions(segments_BxL: Array) -> Array:
-    """Each token's place in its segment, counted from 0."""
-    return jnp.arange(segments_BxL.shape[1]) - starts(segments_BxL)
+    """Return each token's index in its segment, from 0."""
+    index_L = jnp.arange(segments_BxL.shape[1])
+    first_BxL = jnp.pad(segments_BxL[:, 1:] != segments_BxL[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    start_BxL: Array = jax.lax.cummax(jnp.where(first_BxL, index_L, 0), axis=1)
+    return index_L - start_BxL

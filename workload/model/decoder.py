@@ -1,10 +1,10 @@
-"""The decoder: one layer function, scanned; what it computes, it shows to a tap by name.
+"""Decoder: a layer function, scanned, that passes its named tensors to a tap.
 
     x_BxLxD = decoder.run_layers(embedded_BxLxD, params["layers"], ...)    # in training
-    found = decoder.capture(params, tokens_BxL, segments_BxL, arch, {"resid_post": [3, 11]})
+    tensors = decoder.capture(params, tokens_BxL, segments_BxL, arch, {"resid_post": [3, 11]})
 
-Weights arrive through a function from a name to an array, so that a trainer which keeps them
-split over chips gathers each one where it is used, and nothing else changes.
+Weights are read through a function from name to array, so that a trainer with sharded parameters
+gathers each one where it is used.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,18 +18,18 @@ from jax import Array
 from numpy.typing import NDArray
 
 from workload.model import attention as attentions
-from workload.model import points, rope, spans
+from workload.model import points, rope
 from workload.model.architecture import Architecture
 from workload.model.attention import Attend
 from workload.model.remat import Tap, remat_layer, training_tap
 
 Params = dict[str, Any]
 Weights = Callable[[str], Array]
-"""A parameter, whole and in the dtype of the computation, by its name without the layers' axis."""
+"""Gathered parameter in the dtype of the computation, by its name without the layers' axis."""
 
 
 def shapes(arch: Architecture, dtype: Any = jnp.float32) -> Params:
-    """The tree of parameters as shapes."""
+    """Return the tree of parameters as shapes."""
     groups = arch.shapes()
 
     def shaped(group: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -39,11 +39,11 @@ def shapes(arch: Architecture, dtype: Any = jnp.float32) -> Params:
 
 
 def draw(name: str, shape: tuple[int, ...], arch: Architecture, seed: int) -> NDArray[np.float32]:
-    """A parameter's first value, a function of the seed and its name alone.
+    """Draw a parameter's initial value, a function of the seed and its name alone.
 
-    Norms begin at one, biases at zero. Matrices are normal with variance 1 / fan-in; the two
-    of each layer that add to the residual stream share it among the 2N of them. NumPy draws:
-    compiling a generator for every matrix would take longer than the steps of a small run.
+    Norms begin at one, biases at zero. Matrices are normal with variance 1 / fan-in, or 1 / (2N · fan-in)
+    for the two of each layer that add to the residual stream. Drawn by NumPy: compiling a generator for
+    every matrix would take longer than the steps of a small run.
     """
     if "norm" in name:
         return np.ones(shape, np.float32)
@@ -64,12 +64,12 @@ def layer(
     attend: Callable[..., Array],
     tap: Tap,
 ) -> Array:
-    """One layer; `attend` is (q, k, v) -> z with the segments already in it."""
+    """Compute a layer; `attend` is (q, k, v) -> z with the segments already bound."""
     B, L, _ = x_BxLxD.shape
     H, J, K = arch.heads, arch.J, arch.K
 
     def heads(kind: str, count: int, width: str) -> Array:
-        y = product(attn_in, w(f"{kind}_Dx{width}"))
+        y = attn_in @ w(f"{kind}_Dx{width}")
         if arch.qkv_bias:
             y += w(f"{kind}_bias_{width}")
         y = y.reshape(B, L, count, K)
@@ -85,13 +85,13 @@ def layer(
     k_BxLxJxK = tap("key", heads("key", J, "R"))
     v_BxLxJxK = tap("value", heads("value", J, "R"))
     z_BxLxHxK = tap("attn_z", attend(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK))
-    x_BxLxD += tap("attn_out", product(z_BxLxHxK.reshape(B, L, H * K), w("out_QxD")))
+    x_BxLxD += tap("attn_out", z_BxLxHxK.reshape(B, L, H * K) @ w("out_QxD"))
     x_BxLxD = tap("resid_mid", x_BxLxD)
     mlp_in = tap("mlp_in", rms_norm(x_BxLxD, w("mlp_norm_D"), arch.norm_epsilon))
-    gate_BxLxF = tap("mlp_gate", product(mlp_in, w("gate_DxF")))
-    up_BxLxF = tap("mlp_up", product(mlp_in, w("up_DxF")))
+    gate_BxLxF = tap("mlp_gate", mlp_in @ w("gate_DxF"))
+    up_BxLxF = tap("mlp_up", mlp_in @ w("up_DxF"))
     act_BxLxF = tap("mlp_act", jax.nn.silu(gate_BxLxF) * up_BxLxF)
-    x_BxLxD += tap("mlp_out", product(act_BxLxF, w("down_FxD")))
+    x_BxLxD += tap("mlp_out", act_BxLxF @ w("down_FxD"))
     return tap("resid_post", x_BxLxD)
 
 
@@ -107,17 +107,16 @@ def run_layers(
     keep_gathered: int = 0,
     tap: Tap | None = None,
 ) -> Array:
-    """Scans all layers; for training.
+    """Scan all layers, for training.
 
-    A layer's parameters are read once in the forward pass, and again in the backward pass but for
-    those of the last `keep_gathered` layers, which wait the shortest time. Where `examples_at_once`
-    is fewer than the batch, a layer goes through the batch in pieces, so that what it needs besides
-    its input is a piece's.
+    A layer's parameters are read in the forward pass and again in the backward pass, except those of the
+    last `keep_gathered` layers, which wait the shortest time. If `examples_at_once` is less than the batch,
+    a layer processes the batch in pieces, to save memory.
 
     Args:
         x_BxLxD: the embedded tokens.
-        layers: parameters stacked on N, as they are kept.
-        segments_BxL: the document that each token belongs to; attention stays within.
+        layers: stored parameters, stacked on N.
+        segments_BxL: each token's document; attention stays within it.
         arch: the model.
         attend: the attention to use.
         read: makes a kept parameter, named without N, whole and ready to compute with.
@@ -141,14 +140,14 @@ def run_layers(
         if at_once == B:
             return run(x_BxLxD, segments_BxL, cos, sin)
         pieces = [x.reshape(-1, at_once, *x.shape[1:]) for x in (x_BxLxD, segments_BxL, cos, sin)]
-        some = remat_layer(run, remat)
-        y: Array = jax.lax.map(lambda piece: some(*piece), pieces)
+        rematerialized = remat_layer(run, remat)
+        y: Array = jax.lax.map(lambda piece: rematerialized(*piece), pieces)
         return y.reshape(x_BxLxD.shape)
 
     def through(x_BxLxD: Array, stretch: slice, keep_gathered: bool) -> Array:
         step = remat_layer(body, remat, keep_gathered)
-        some = {name: weight[stretch] for name, weight in layers.items()}
-        x_BxLxD, _ = jax.lax.scan(lambda x, kept: (step(x, kept), None), x_BxLxD, some)
+        stored = {name: weight[stretch] for name, weight in layers.items()}
+        x_BxLxD, _ = jax.lax.scan(lambda x, kept: (step(x, kept), None), x_BxLxD, stored)
         return x_BxLxD
 
     first = max(0, arch.layers - keep_gathered)
@@ -165,28 +164,27 @@ def capture(
     segments_BxL: Array,
     arch: Architecture,
     wanted: Mapping[str, Sequence[int]],
-    attend: Attend | None = attentions.einsum,
+    attend: Attend = attentions.einsum,
     dtype: Any = jnp.float32,
     read: Callable[[str, Array], Array] | None = None,
 ) -> dict[str, Array]:
-    """The tensors at some points of some layers; computes nothing after the last of them.
+    """Compute the tensors at some points of some layers, and nothing after the last of them.
 
     Args:
-        params: as they are kept; layers after the last one wanted may be left out.
+        params: as stored; layers after the last wanted one may be absent.
         tokens_BxL: token ids.
-        segments_BxL: the document that each token belongs to.
+        segments_BxL: each token's document.
         arch: the model.
         wanted: layers by point, e.g. `{"resid_post": [3, 11]}`; for `final_norm` any list.
-        attend: the attention to use; None for blocks that go through a layer one by one (`spans`).
+        attend: the attention.
         dtype: of the computation and of the result.
-        read: makes a kept parameter, named without N, whole and of `dtype`; a cast, unless given.
+        read: gathers and casts a stored parameter, named without N (default: a cast).
 
     Returns:
         By point, the tensors of its layers stacked in the order of `wanted`; `final_norm` alone.
     """
     read = read or (lambda _, weight: weight.astype(dtype))
     turn = rope.turns(attentions.positions(segments_BxL), arch)
-    blocks = spans.Blocks(segments_BxL, turn)
     last = arch.layers - 1 if "final_norm" in wanted else max(n for layers in wanted.values() for n in layers)
     of_layers = {point: layers for point, layers in wanted.items() if point in points.LAYER_POINTS}
 
@@ -194,36 +192,30 @@ def capture(
         by_name = {_short(name): weight[n] for name, weight in params["layers"].items()}
         weights = {name: read(name, weight) for name, weight in by_name.items()}
 
-        def some(
-            x_BxLxD: Array, turn: spans.Turn, attended: Callable[..., Array]
-        ) -> tuple[Array, dict[str, Array]]:
-            seen: dict[str, Array] = {}
+        seen: dict[str, Array] = {}
 
-            def keep(point: str, value: Array) -> Array:
-                if point in names:
-                    seen[point] = value
-                return value
+        def keep(point: str, value: Array) -> Array:
+            if point in names:
+                seen[point] = value
+            return value
 
-            return layer(x_BxLxD, weights.__getitem__, arch, turn, attended, keep), seen
-
-        if attend:
-            return some(x_BxLxD, turn, _within(attend, segments_BxL))
-        return blocks.run(some, x_BxLxD, arch)
+        within = _within(attend, segments_BxL)
+        return layer(x_BxLxD, weights.__getitem__, arch, turn, within, keep), seen
 
     x_BxLxD = read("embed_VxD", params["embed_VxD"])[tokens_BxL]
-    found: dict[tuple[str, int], Array] = {}
+    kept: dict[tuple[str, int], Array] = {}
     for first, end, names in _stretches(of_layers, last):
-        # Over numbers of layers, not over a slice of the weights, which would be a copy.
+        # Scan over layer numbers: a slice of the weights would be a copy.
         x_BxLxD, seen = jax.lax.scan(partial(run, names), x_BxLxD, np.arange(first, end))
-        found |= {(point, first + i): seen[point][i] for point in names for i in range(end - first)}
-    result = {point: jnp.stack([found[point, n] for n in layers]) for point, layers in of_layers.items()}
+        kept |= {(point, first + i): seen[point][i] for point in names for i in range(end - first)}
+    result = {point: jnp.stack([kept[point, n] for n in layers]) for point, layers in of_layers.items()}
     if "final_norm" in wanted:
         result["final_norm"] = final_norm(x_BxLxD, params["final_norm_D"].astype(dtype), arch)
     return result
 
 
 def _stretches(wanted: Mapping[str, Sequence[int]], last: int) -> list[tuple[int, int, frozenset[str]]]:
-    """Runs of layers, up to `last`, of which the same points are wanted: (first, end, points)."""
+    """Group layers up to `last` into ranges with the same wanted points: (first, end, points)."""
     stretches: list[tuple[int, int, frozenset[str]]] = []
     for n in range(last + 1):
         names = frozenset(point for point, layers in wanted.items() if n in layers)
@@ -239,48 +231,22 @@ def _within(attend: Attend, segments_BxL: Array) -> Callable[..., Array]:
 
 
 def _short(name: str) -> str:
-    """A layer's parameter's name without the axis of layers."""
+    """Remove the axis of layers from a parameter's name."""
     return name.replace("_Nx", "_")
 
 
 def final_norm(x_BxLxD: Array, scale_D: Array, arch: Architecture) -> Array:
-    """What the unembedding reads."""
+    """Normalize the last layer's output, for the unembedding."""
     return rms_norm(x_BxLxD, scale_D, arch.norm_epsilon)
 
 
 def unembedding(params: Mapping[str, Array], arch: Architecture) -> str:
-    """The name of the parameter that turns the final norm into logits."""
+    """Return the name of the unembedding parameter."""
     return "embed_VxD" if arch.tie_embeddings else "unembed_VxD"
 
 
-@jax.custom_vjp
-def product(x_BxLxI: Array, w_IxO: Array) -> Array:
-    """x @ w; in its backward pass the narrower of input and gradient is the one that is transposed.
-
-    JAX's own transposes the gradient, and on CPU what made it is computed in that order: a quarter of
-    a step of a small model.
-    """
-    return x_BxLxI @ w_IxO
-
-
-def _product_forward(x_BxLxI: Array, w_IxO: Array) -> tuple[Array, tuple[Array, Array]]:
-    return x_BxLxI @ w_IxO, (x_BxLxI, w_IxO)
-
-
-def _product_backward(kept: tuple[Array, Array], gradient_BxLxO: Array) -> tuple[Array, Array]:
-    x_BxLxI, w_IxO = kept
-    if w_IxO.shape[0] <= w_IxO.shape[1]:
-        of_w_IxO = jnp.einsum("bli,blo->io", x_BxLxI, gradient_BxLxO)
-    else:
-        of_w_IxO = jnp.einsum("blo,bli->oi", gradient_BxLxO, x_BxLxI).T
-    return gradient_BxLxO @ w_IxO.T, of_w_IxO
-
-
-product.defvjp(_product_forward, _product_backward)
-
-
 def rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
-    """Over the last axis; in float32 inside, whatever the activations are."""
+    """Normalize over the last axis, computed in float32."""
     x32 = x.astype(jnp.float32)
     x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + epsilon)
     return x32.astype(x.dtype) * scale

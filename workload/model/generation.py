@@ -1,9 +1,9 @@
-"""What generating with a model takes beside its weights: where a text begins and ends, and its tokenizer.
+"""Generation settings of a model: begin and end tokens, and the tokenizer.
 
-    generation_config.json   which token begins a text, which ones end it
-    tokenizer.json           and tokenizer_config.json: of the text that the model was trained on
+    generation_config.json                  begin token and end tokens of a text
+    tokenizer.json, tokenizer_config.json   tokenizer of the training text
 
-A run writes down `Generation` and keeps the tokenizer's files when it begins; an export is made of those.
+A run stores `Generation` and the tokenizer's files when it begins; exports contain them.
 """
 
 import json
@@ -16,12 +16,12 @@ CONFIG, TOKENIZER, SETTINGS = "generation_config.json", "tokenizer.json", "token
 
 @dataclass(frozen=True)
 class Generation:
-    """How a model is generated with.
+    """Generation settings.
 
     Attributes:
-        begins: the tokens before a text.
-        ends: any of them ends it, the one of the training's documents first.
-        longest: text that the model is meant for, in tokens.
+        begins: tokens before a text.
+        ends: alternative end tokens, that of the training documents first.
+        longest: text that the model supports, in tokens.
     """
 
     begins: tuple[int, ...] = ()
@@ -30,9 +30,9 @@ class Generation:
 
     @classmethod
     def of_run(cls, begins: tuple[int, ...], end: int, length: int, weights: Path | None) -> "Generation":
-        """Of a run on documents that begin and end so, cut to `length`, begun with these weights, if any.
+        """Return the settings of a run on such documents, cut to `length`, with initial weights, if any.
 
-        What the weights were meant for holds on: their length, and the ends that a chat has.
+        Length and end tokens of the weights, such as those of a chat, remain valid.
         """
         ends, longest = [end], length
         for name in ("config.json", CONFIG) if weights else ():
@@ -41,38 +41,40 @@ class Generation:
             except (OSError, ValueError):
                 continue
             known = content.get("eos_token_id")
-            ends += [one for one in (known if isinstance(known, list) else [known]) if isinstance(one, int)]
+            ends += [
+                token for token in (known if isinstance(known, list) else [known]) if isinstance(token, int)
+            ]
             longest = max(longest, int(content.get("max_position_embeddings") or 0))
         return cls(begins, tuple(dict.fromkeys(ends)), longest)
 
     @classmethod
     def read(cls, content: Any) -> "Generation":
-        """From what `content` wrote; one that knows nothing where an earlier version wrote none."""
+        """Parse `content`; earlier versions stored none, which gives empty settings."""
         known = content if isinstance(content, dict) else {}
         return cls(tuple(known.get("begins", ())), tuple(known.get("ends", ())), known.get("longest", 0))
 
     def content(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the settings for JSON."""
         return asdict(self)
 
     def ids(self) -> dict[str, Any]:
-        """As config.json and generation_config.json have them; nothing that isn't known."""
-        found: dict[str, Any] = {}
+        """Return the known token ids, as in config.json and generation_config.json."""
+        ids: dict[str, Any] = {}
         if self.begins:
-            found["bos_token_id"] = self.begins[0]
+            ids["bos_token_id"] = self.begins[0]
         if self.ends:
-            found["eos_token_id"] = self.ends[0] if len(self.ends) == 1 else list(self.ends)
-        return found
+            ids["eos_token_id"] = self.ends[0] if len(self.ends) == 1 else list(self.ends)
+        return ids
 
     def write(self, folder: Path, tokenizer: dict[str, bytes]) -> None:
-        """Puts what there is to know into an exported folder.
+        """Write generation settings and tokenizer into an exported folder.
 
         Args:
             folder: of the weights.
-            tokenizer: files by their names; empty where the tokens are bytes or nobody kept them.
+            tokenizer: files by name; empty for bytes or an unknown tokenizer.
 
         Raises:
-            OSError: it can't be written.
+            OSError: the folder can't be written.
         """
         if self.ends:
             (folder / CONFIG).write_text(json.dumps(self.ids(), indent=2) + "\n")
@@ -82,7 +84,7 @@ class Generation:
             (folder / SETTINGS).write_text(json.dumps(self._settings(tokenizer[TOKENIZER]), indent=2) + "\n")
 
     def _settings(self, tokenizer: bytes) -> dict[str, Any]:
-        """The least that transformers has to be told of a tokenizer.json."""
+        """Return the minimal tokenizer_config.json that transformers needs."""
         added = {token["id"]: token["content"] for token in json.loads(tokenizer).get("added_tokens", [])}
         settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
         for name, tokens in (("bos_token", self.begins), ("eos_token", self.ends)):

@@ -1,10 +1,10 @@
-"""Hugging Face folders: config.json and safetensors, in and out, without torch.
+"""Reading and writing of Hugging Face folders: config.json and safetensors, without torch.
 
-    config.json                        what the model is
-    model.safetensors                  its weights; or, where they are cut into several files,
-    model-00001-of-00004.safetensors…  with model.safetensors.index.json, which says where each is
+    config.json                        architecture
+    model.safetensors                  weights; or, in several files,
+    model-00001-of-00004.safetensors…  with model.safetensors.index.json, the file of each tensor
 
-Every host reads only the parts that its devices hold: files are mapped, not loaded.
+Every host reads only its devices' parts: files are mapped, not loaded.
 """
 
 import hashlib
@@ -32,13 +32,13 @@ from workload.model.decoder import Params
 from workload.model.generation import Generation
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-SHARD_BYTES = 5 * 10**9  # what Hugging Face cuts at
+SHARD_BYTES = 5 * 10**9  # of Hugging Face's files
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a parameter is called there, with {n} for the layer; theirs is O x I, ours I x O."""
+    """Hugging Face's name of a parameter, with {n} for the layer; transposed: stored as O x I, not I x O."""
 
     name: str
     transposed: bool = False
@@ -66,11 +66,11 @@ TENSORS = {
 
 
 def read_architecture(folder: Path) -> Architecture:
-    """What `config.json` says.
+    """Read the architecture in `config.json`.
 
     Raises:
-        WeightsError: no such file, or no JSON.
-        ConfigError: a model that this decoder isn't, with every setting that stands in the way.
+        WeightsError: the file is missing or no JSON.
+        ConfigError: the decoder doesn't support the model; lists every such setting.
     """
     path = folder / CONFIG
     try:
@@ -78,7 +78,7 @@ def read_architecture(folder: Path) -> Architecture:
     except OSError as error:
         fix = "name a folder of Hugging Face weights: config.json, model.safetensors"
         if not folder.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
-            fix = f"a model of the hub is downloaded first: hf download {folder} --local-dir {folder}"
+            fix = f"download a model of the hub first: hf download {folder} --local-dir {folder}"
         raise WeightsError(f"{path}: can't be read: {error.strerror}\n    fix: {fix}") from None
     except ValueError as error:
         raise WeightsError(f"{path}: is not JSON: {error}\n    fix: get the file again") from None
@@ -88,7 +88,7 @@ def read_architecture(folder: Path) -> Architecture:
 
 
 def architecture(content: Mapping[str, Any], source: str) -> Architecture:
-    """An `Architecture` from the content of a config.json; see `read_architecture`."""
+    """Convert the content of a config.json; see `read_architecture`."""
     problems = []
     family = content.get("model_type")
     if family not in FAMILIES:
@@ -109,7 +109,7 @@ def architecture(content: Mapping[str, Any], source: str) -> Architecture:
     }
     for key, value in only.items():
         if content.get(key, value) not in (value, None):
-            rule = f"this decoder has it {json.dumps(value)} only"
+            rule = f"this decoder supports {json.dumps(value)} only"
             problems.append(Problem(key, json.dumps(content[key]), rule, "use a model without it"))
     theta, scaling = _rope(content, problems)
     if problems:
@@ -131,8 +131,8 @@ def architecture(content: Mapping[str, Any], source: str) -> Architecture:
     )
 
 
-# What this decoder knows of each kind of RoPE; of the first, what it knows of all. Whatever else is set
-# changes the model, so it is refused.
+# Supported keys of each kind of RoPE; those of `default` hold for all. Other keys change the model, so they
+# are refused.
 _ROPE = {
     "default": {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings"},
     "linear": set(),
@@ -142,14 +142,14 @@ _ROPE = {
 
 
 def _rope(content: Mapping[str, Any], problems: list[Problem]) -> tuple[float, RopeScaling]:
-    """Transformers 5 writes `rope_parameters`; before, `rope_theta` and `rope_scaling`."""
+    """Read `rope_parameters`, or `rope_theta` and `rope_scaling` of transformers before 5."""
     rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
     theta = float(rope.get("rope_theta") or content.get("rope_theta") or 10_000.0)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return theta, RopeScaling()
     if kind not in _ROPE:
-        rule = f"this decoder has {', '.join(_ROPE)}"
+        rule = f"must be one of {', '.join(_ROPE)}"
         problems.append(
             Problem("rope_parameters.rope_type", repr(kind), rule, "use a model with one of them")
         )
@@ -175,12 +175,12 @@ def _rope(content: Mapping[str, Any], problems: list[Problem]) -> tuple[float, R
 
 
 def config_json(arch: Architecture, dtype: str, generation: Generation) -> dict[str, Any]:
-    """A config.json that transformers reads as the same model.
+    """Create a config.json that transformers reads as the same model.
 
     Args:
         arch: the model.
         dtype: of the weights beside it.
-        generation: how it is generated with.
+        generation: settings of generation.
     """
     family = "qwen3" if arch.qk_norm else "qwen2" if arch.qkv_bias else "llama"
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": arch.rope_theta}
@@ -211,13 +211,13 @@ def config_json(arch: Architecture, dtype: str, generation: Generation) -> dict[
         "rms_norm_eps": arch.norm_epsilon,
         "max_position_embeddings": generation.longest,
         "rope_parameters": rope,
-        # What transformers before 5 reads instead.
+        # For transformers before 5.
         "rope_theta": arch.rope_theta,
         "rope_scaling": None
         if scaling.kind == "none"
         else {k: v for k, v in rope.items() if k != "rope_theta"},
         "tie_word_embeddings": arch.tie_embeddings,
-        # Transformers would take its family's own where they aren't said.
+        # Null, not absent: transformers would use its family's defaults.
         "bos_token_id": None,
         "eos_token_id": None,
         **generation.ids(),
@@ -225,13 +225,13 @@ def config_json(arch: Architecture, dtype: str, generation: Generation) -> dict[
 
 
 class Weights:
-    """The safetensors of a folder: which file holds a tensor, and parts of it."""
+    """Safetensors of a folder: the file of each tensor, and parts of tensors."""
 
     def __init__(self, folder: Path):
-        """Finds the files.
+        """Open the files.
 
         Raises:
-            WeightsError: there are none, or one that the index names is missing or cut short.
+            WeightsError: there are none, or a file of the index is missing or truncated.
         """
         self.folder = folder
         self._open = ExitStack()
@@ -244,7 +244,7 @@ class Weights:
 
     @cached_property
     def where(self) -> dict[str, str]:
-        """The file of every tensor."""
+        """File of every tensor."""
         if (self.folder / INDEX).is_file():
             try:
                 where = dict(json.loads((self.folder / INDEX).read_text())["weight_map"])
@@ -266,11 +266,11 @@ class Weights:
             raise WeightsError(f"{path}: can't be read: {error}\n    fix: get the file again") from None
         except SafetensorError as error:
             raise WeightsError(
-                f"{path}: is damaged or cut short: {error}\n    fix: get the file again"
+                f"{path}: is damaged or truncated: {error}\n    fix: get the file again"
             ) from None
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """A tensor's shape; None if it isn't there."""
+        """Return a tensor's shape; None if it is missing."""
         if name not in self.where:
             return None
         try:
@@ -280,17 +280,17 @@ class Weights:
             raise WeightsError(f"{path}: lacks {name}: {error}\n    fix: get the file again") from None
 
     def read(self, name: str, index: tuple[slice, ...]) -> NDArray[Any]:
-        """A part of a tensor, in the dtype that it is kept in."""
+        """Read a part of a tensor in its stored dtype."""
         part: NDArray[Any] = self._files[self.where[name]].get_slice(name)[index]
         return part
 
 
 def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
-    """The parameters in a folder, each device's part read from the files and nothing more.
+    """Load the parameters in a folder; only the parts of local devices are read.
 
     Args:
         folder: of Hugging Face weights.
-        arch: what the caller takes the model for.
+        arch: expected model.
         abstract: shapes, dtypes and shardings of the parameters.
 
     Raises:
@@ -304,9 +304,9 @@ def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
 
         def part(index: Any) -> NDArray[Any]:
             if not stacked:
-                return _ours(weights, tensor, tensor.name, index).astype(shape.dtype)
+                return _read_transposed(weights, tensor, tensor.name, index).astype(shape.dtype)
             layers = range(*index[0].indices(shape.shape[0]))
-            parts = [_ours(weights, tensor, tensor.name.format(n=n), index[1:]) for n in layers]
+            parts = [_read_transposed(weights, tensor, tensor.name.format(n=n), index[1:]) for n in layers]
             return np.stack(parts).astype(shape.dtype)
 
         return jax.make_array_from_callback(shape.shape, shape.sharding, part)
@@ -316,7 +316,7 @@ def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
 
 
 def digest(folder: Path) -> str:
-    """sha256 over the names and contents of config.json and the weights: 1 to 2 GB a second and core."""
+    """Return the sha256 over names and contents of config.json and the weights: 1 to 2 GB/s per core."""
     files = [CONFIG, *sorted(set(Weights(folder).where.values()))]
 
     def of(file: str) -> str:
@@ -324,41 +324,41 @@ def digest(folder: Path) -> str:
             return hashlib.file_digest(opened, "sha256").hexdigest()
 
     with ThreadPoolExecutor() as pool:
-        lines = [f"{file} {found}\n" for file, found in zip(files, pool.map(of, files), strict=True)]
+        lines = [f"{file} {sha256}\n" for file, sha256 in zip(files, pool.map(of, files), strict=True)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _ours(weights: Weights, tensor: Tensor, name: str, index: tuple[slice, ...]) -> NDArray[Any]:
+def _read_transposed(weights: Weights, tensor: Tensor, name: str, index: tuple[slice, ...]) -> NDArray[Any]:
     return weights.read(name, index[::-1]).T if tensor.transposed else weights.read(name, index)
 
 
 def check(folder: Path, arch: Architecture) -> Weights:
-    """Opens the weights in a folder, if they are this model's.
+    """Open the weights in a folder, if they fit this model.
 
     Raises:
-        WeightsError: tensors are missing or of another shape; all of them are named.
+        WeightsError: lists all tensors that are missing or have another shape.
     """
     weights = Weights(folder)
     problems = []
-    for name, shape in _theirs(arch):
-        found = weights.shape(name)
-        if found is None:
+    for name, shape in _stored_tensors(arch):
+        stored = weights.shape(name)
+        if stored is None:
             problems.append(f"{name} is missing")
-        elif found != shape:
-            problems.append(f"{name} has shape {found}, the model's is {shape}")
+        elif stored != shape:
+            problems.append(f"{name} has shape {stored}, the model's is {shape}")
     if problems:
         shown = "\n    ".join(problems[:8]) + (
             f"\n    and {len(problems) - 8} more" if len(problems) > 8 else ""
         )
-        fix = "put the model's own settings into [model], or get the weights again"
+        fix = "set [model] to the weights' architecture, or get the weights again"
         raise WeightsError(
             f"{weights.folder}: {len(problems)} tensors don't fit\n    {shown}\n    fix: {fix}"
         )
     return weights
 
 
-def _theirs(arch: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Their tensors, in their order of layers: name and shape."""
+def _stored_tensors(arch: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield name and shape of Hugging Face's tensors, by layer."""
     groups = arch.shapes()
     for name, shape in groups["ends"].items():
         yield TENSORS[name].name, shape
@@ -377,28 +377,28 @@ def save(
     shard_bytes: int = SHARD_BYTES,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[str]:
-    """Writes whole parameters as a Hugging Face folder; returns the files' names.
+    """Write parameters as a Hugging Face folder; return the files' names.
 
     Args:
-        folder: made if it isn't there.
-        params: whole, on this host.
+        folder: created if missing.
+        params: gathered on this host.
         arch: the model.
         dtype: `float32` or `bfloat16`.
         generation: see `config_json`.
-        shard_bytes: above which the weights go into several files.
-        progress: is told of every file.
+        shard_bytes: most bytes of a file.
+        progress: receives a line after each file.
     """
     kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(np.float32)
-    by_theirs = {tensor.name: (name, tensor) for name, tensor in TENSORS.items()}
+    by_stored_name = {tensor.name: (name, tensor) for name, tensor in TENSORS.items()}
     flat = {**{k: v for k, v in params.items() if k != "layers"}, **params["layers"]}
 
     def value(template: str, n: int | None) -> NDArray[Any]:
-        name, tensor = by_theirs[template]
+        name, tensor = by_stored_name[template]
         array = np.asarray(flat[name] if n is None else flat[name][n])
         return np.ascontiguousarray(array.T if tensor.transposed else array).astype(kind)
 
     groups = arch.shapes()
-    desired: list[tuple[str, str, int | None, int]] = []  # their name, template, layer, bytes
+    desired: list[tuple[str, str, int | None, int]] = []  # stored name, template, layer, bytes
     for name, shape in groups["ends"].items():
         desired.append((TENSORS[name].name, TENSORS[name].name, None, int(np.prod(shape)) * kind.itemsize))
     for n in range(arch.layers):
@@ -429,6 +429,6 @@ def save(
         index = {"metadata": {"total_size": total}, "weight_map": where}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
     (folder / CONFIG).write_text(json.dumps(config_json(arch, dtype, generation), indent=2) + "\n")
-    for file in names:  # safetensors keeps others out, among them the user that the hosts train as
+    for file in names:  # safetensors denies other users access, such as the hosts' training user
         (folder / file).chmod((folder / CONFIG).stat().st_mode)
     return names

@@ -1,38 +1,32 @@
-"""Which attention a platform gets, and in which blocks: said without JAX, for preflight too."""
+"""Choice of attention by platform, and its blocks; without JAX, for preflight."""
 
 KINDS = ("auto", "splash", "cudnn", "einsum")
 _LANES = 128  # a tile's width on TPU
 _GPUS = ("gpu", "cuda", "rocm")
-_LEAST_BLOCK, _MOST_BLOCKS = 128, 16  # fewer queries make thin products, more blocks long programs
-SPAN_BLOCK = 128  # queries, and keys, of a product where only documents' spans are computed
-SPAN_TOKENS = 512  # that go through a layer at once then; of 256 to 2048 the fastest, docs/log.md
-_LARGEST_BLOCK = 2048  # what MaxText's v6e recipes use; 8B at 8192 fits it
+_LEAST_BLOCK, _MOST_BLOCKS = 128, 16  # smaller blocks make thin products, more blocks long programs
+_LARGEST_BLOCK = 2048  # of MaxText's v6e recipes; fits 8B at 8192
 
 
-def choose(kind: str, platform: str, length: int, dtype: str, backward: bool = True) -> tuple[str, str]:
-    """The implementation for a platform and length, and the reason, for people.
+def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]:
+    """Return the implementation for a platform and length, and the reason.
 
     Args:
-        kind: what the config asks for; `auto` leaves it to the platform.
-        platform: `tpu`, `gpu` or `cpu`, where the step will run.
+        kind: compute.attention; `auto` chooses by platform.
+        platform: `tpu`, `gpu` or `cpu`.
         length: tokens in an example.
         dtype: of the activations.
-        backward: whether gradients are asked for.
     """
     if kind != "auto":
-        return kind, "compute.attention asks for it"
+        return kind, "set by compute.attention"
     best = "splash" if platform == "tpu" else "cudnn" if platform in _GPUS else ""
     unfit = problem(best, platform, length, dtype) if best else ""
     if best and not unfit:
         return best, f"the platform is {platform}"
-    why = f"{best} {unfit}" if best else f"no kernel for {platform}"
-    if platform == "cpu" and not backward:
-        return "spans", f"{why}, and without gradients what no document spans can be skipped"
-    return "einsum", why
+    return "einsum", f"{best} {unfit}" if best else f"no kernel for {platform}"
 
 
 def problem(kind: str, platform: str, length: int, dtype: str) -> str:
-    """Why a config can't have the attention that it asks for; empty if it can. See `choose`."""
+    """Return the rule that an attention breaks, for messages; empty if it fits. See `choose`."""
     if kind == "splash" and platform != "tpu":
         return f"is a kernel for TPUs, and this is a {platform}"
     if kind == "splash" and length % _LANES:
@@ -45,7 +39,7 @@ def problem(kind: str, platform: str, length: int, dtype: str) -> str:
 
 
 def block_size(length: int) -> int:
-    """The largest block that divides the length, 2048 at most."""
+    """Return the largest block that divides the length, 2048 at most."""
     block = min(_LARGEST_BLOCK, length)
     while length % block or block % _LANES:
         block -= _LANES if block % _LANES == 0 else block % _LANES
@@ -53,12 +47,12 @@ def block_size(length: int) -> int:
 
 
 def query_block(length: int) -> int:
-    """The queries that `einsum` attends from at once; each such block reads the keys up to its end."""
+    """Return the queries of a block of `einsum`, which reads the keys up to its end."""
     return max(_LEAST_BLOCK, -(-length // _MOST_BLOCKS))
 
 
 def computed_share(kind: str, length: int) -> float:
-    """The part of the square of scores that an attention computes: blocks on the diagonal whole."""
+    """Return the share of the square of scores that is computed, with whole blocks on the diagonal."""
     if kind == "cudnn":
         return 1.0
     block = block_size(length) if kind == "splash" else query_block(length)
@@ -68,5 +62,5 @@ def computed_share(kind: str, length: int) -> float:
 
 
 def scores_again(kind: str, length: int) -> bool:
-    """Whether the backward pass computes the scores anew instead of reading them."""
+    """Return True if the backward pass recomputes the scores."""
     return kind == "splash" or (kind == "einsum" and query_block(length) < length)

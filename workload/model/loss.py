@@ -1,7 +1,7 @@
-"""Next-token cross-entropy that never holds the logits of more than one chunk.
+"""Next-token cross-entropy in chunks, with the logits of a single chunk in memory.
 
-The forward pass computes the gradients too, chunk by chunk, so that the backward pass
-multiplies by a scalar: three matrix products a chunk, as many as with whole logits.
+The forward pass also computes the gradients, chunk by chunk, and the backward pass multiplies them by a
+scalar: three matrix products per chunk, as many as with whole logits.
 """
 
 from functools import partial
@@ -12,7 +12,7 @@ from jax import Array
 
 
 def chunks(tokens: int, largest: int) -> int:
-    """The least number of chunks of at most `largest` tokens; the last may be padded."""
+    """Return the least number of chunks of at most `largest` tokens; the last may be padded."""
     return -(-tokens // largest)
 
 
@@ -20,14 +20,14 @@ def chunks(tokens: int, largest: int) -> int:
 def cross_entropy(
     x_TxD: Array, unembed_VxD: Array, targets_T: Array, counted_T: Array, largest_chunk: int
 ) -> Array:
-    """The sum over counted tokens of -log p(target), in nats, float32.
+    """Return the sum over counted tokens of -log p(target), in nats, float32.
 
     Args:
-        x_TxD: what the unembedding reads.
-        unembed_VxD: one row a token of the vocabulary.
-        targets_T: the token that is to be predicted.
-        counted_T: 1.0 where a target counts, else 0.0.
-        largest_chunk: tokens whose logits may exist at once: 4·V bytes each, twice.
+        x_TxD: final activations.
+        unembed_VxD: a row per token of the vocabulary.
+        targets_T: the token after each.
+        counted_T: 1.0 if a target counts, else 0.0.
+        largest_chunk: tokens with logits in memory, 2·4·V bytes each.
     """
     count = chunks(x_TxD.shape[0], largest_chunk)
 
@@ -41,7 +41,7 @@ def cross_entropy(
 
 
 def _split(count: int, x_TxD: Array, targets_T: Array, counted_T: Array) -> tuple[Array, Array, Array]:
-    """Equal chunks; what pads the last isn't counted."""
+    """Split into equal chunks; padding of the last isn't counted."""
     if padding := -x_TxD.shape[0] % count:
         x_TxD = jnp.pad(x_TxD, ((0, padding), (0, 0)))
         targets_T, counted_T = jnp.pad(targets_T, (0, padding)), jnp.pad(counted_T, (0, padding))
@@ -54,7 +54,7 @@ def _split(count: int, x_TxD: Array, targets_T: Array, counted_T: Array) -> tupl
 def _chunk_loss(
     x_CxD: Array, targets_C: Array, counted_C: Array, unembed_VxD: Array
 ) -> tuple[Array, Array, Array]:
-    """The chunk's loss, its logits and their log-normalizers, all float32."""
+    """Return a chunk's loss, logits and log-normalizers, all float32."""
     logits_CxV = jnp.einsum("cd,vd->cv", x_CxD, unembed_VxD, preferred_element_type=jnp.float32)
     normalizer_C = jax.nn.logsumexp(logits_CxV, axis=-1)
     at_target_C = jnp.take_along_axis(logits_CxV, targets_C[:, None], axis=1)[:, 0]

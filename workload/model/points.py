@@ -1,33 +1,33 @@
-"""The named points of a forward pass: one list for remat, offload, capture and tests.
+"""Named points of a forward pass, for remat, offload and capture.
 
-A point is a place where the decoder hands a tensor to its tap. In training the tap names the
-tensor for `jax.checkpoint`, which compiles to nothing (`remat.py`); in extraction it keeps the tensor.
+At a point the decoder passes a tensor to its tap. In training the tap names the tensor for
+`jax.checkpoint`, which compiles to nothing (`remat.py`); in extraction it keeps the tensor.
 """
 
 from collections.abc import Sequence
 
 # In the order of the computation, one set a layer.
 LAYER_POINTS = {
-    "resid_pre": "BxLxD",  # the residual stream as the layer finds it
+    "resid_pre": "BxLxD",  # the residual stream before the layer
     "attn_in": "BxLxD",  # its norm
     "query": "BxLxHxK",  # after bias, norm and rotation
     "key": "BxLxJxK",
     "value": "BxLxJxK",
-    "attn_z": "BxLxHxK",  # each head's mix of values, before the output matrix
-    "attn_out": "BxLxD",  # what attention adds to the stream
+    "attn_z": "BxLxHxK",  # each head's sum of values, before the output matrix
+    "attn_out": "BxLxD",  # attention's addition to the stream
     "resid_mid": "BxLxD",  # the stream between attention and MLP
     "mlp_in": "BxLxD",  # its norm
     "mlp_gate": "BxLxF",  # before its silu
     "mlp_up": "BxLxF",
     "mlp_act": "BxLxF",  # silu(gate) * up, before the down matrix
-    "mlp_out": "BxLxD",  # what the MLP adds
-    "resid_post": "BxLxD",  # the stream as the next layer finds it, before any final norm
+    "mlp_out": "BxLxD",  # the MLP's addition
+    "resid_post": "BxLxD",  # the stream after the layer, before any final norm
 }
-END_POINTS = {"final_norm": "BxLxD"}  # after the last layer, normed: what the unembedding reads
+END_POINTS = {"final_norm": "BxLxD"}  # after the last layer, normed: input of the unembedding
 POINTS = LAYER_POINTS | END_POINTS
 
-# What others call them, of layer N: TransformerLens's hook below `blocks.N`, the module below transformers'
-# `model.layers.N`. Theirs are before the norm's scale where "* w" stands, and normed after the last layer.
+# Names elsewhere, of layer N: TransformerLens's hook below `blocks.N`, the module below transformers'
+# `model.layers.N`. "* w": before the norm's scale. Transformers' last hidden state is normed.
 ELSEWHERE = {
     "resid_pre": ("hook_resid_pre", "hidden_states[N]"),
     "attn_in": ("ln1.hook_normalized * w", "output of input_layernorm"),
@@ -47,14 +47,14 @@ ELSEWHERE = {
 }
 
 
-GATHERED = "gathered"  # a parameter made whole; gathered again for the backward pass, unless kept
+GATHERED = "gathered"  # a gathered parameter; gathered again for the backward pass, unless kept
 
 
 REMAT_WORDS = ("none", "full", "dots")
 
 
 def remat_problem(words: Sequence[str]) -> str:
-    """What is wrong with a `compute.remat` list; empty if nothing is."""
+    """Return the problem of a `compute.remat` list; empty if it is valid."""
     if len(words) == 1 and words[0] in REMAT_WORDS:
         return ""
     for word in words:
@@ -64,4 +64,4 @@ def remat_problem(words: Sequence[str]) -> str:
             return (
                 f"{word!r} is none of {', '.join(REMAT_WORDS)} (alone), save:POINT, offload:POINT ({known})"
             )
-    return "" if words else "is empty; say none, full, dots, or what to save"
+    return "" if words else "is empty; set none, full, dots, or points to save"

@@ -1,4 +1,4 @@
-"""What the backward pass keeps and what it computes again, by the names of points."""
+"""Rematerialization: values that the backward pass keeps or recomputes, by points."""
 # mypy: allow-untyped-calls
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -14,36 +14,35 @@ Tap = Callable[[str, Array], Array]
 
 
 def named(point: str, value: Array) -> Array:
-    """The value itself, under a name that a remat policy can refer to."""
+    """Name a value for remat policies."""
     result: Array = checkpoint_name(value, point)
     return result
 
 
 def training_tap(words: Sequence[str], named_already: Container[str] = ()) -> Tap:
-    """The tap for some remat words: names what they speak of, and leaves the rest alone.
+    """Return a tap that names the points in some remat words, and no others.
+
+    An unused name isn't free: a policy that keeps all values would keep it twice, before and after naming.
 
     Args:
         words: see `remat_layer`.
-        named_already: points that the attention's kernel names itself, in a layout of its own.
-
-    A name that nothing refers to isn't free under a policy that keeps all it can: the value
-    would be kept twice, before and after it was named.
+        named_already: points that the attention's kernel names itself, in its own layout.
     """
-    spoken_of = {word.partition(":")[2] for word in words} | {GATHERED}
-    to_name = {point for point in spoken_of if point not in named_already}
+    mentioned = {word.partition(":")[2] for word in words} | {GATHERED}
+    to_name = {point for point in mentioned if point not in named_already}
     return lambda point, value: named(point, value) if point in to_name else value
 
 
 def remat_layer(
     layer: Callable[..., Any], words: Sequence[str], keep_gathered: bool = False
 ) -> Callable[..., Any]:
-    """Wraps a layer so that its backward pass keeps what the words say and recomputes the rest.
+    """Wrap a layer so that its backward pass keeps the values in `words` and recomputes the rest.
 
     Args:
         layer: a function of arrays.
         words: `none` keeps all; `full` only the layer's input; `dots` every matrix product;
             `save:POINT` keeps a point on the chip, `offload:POINT` in the host's memory.
-        keep_gathered: keeps the parameters as they were made whole, too; else they are gathered again.
+        keep_gathered: also keep gathered parameters; else they are gathered again.
     """
     policies = jax.checkpoint_policies
     if list(words) == ["none"]:
@@ -69,5 +68,5 @@ def remat_layer(
 
 
 def _all_but_gathered(primitive: Any, *_: Any, **settings: Any) -> bool:
-    """A policy. It must know the collective itself: what a name is given to counts as another value."""
+    """Policy that keeps all but gathered parameters: both the collective's result and its named copy."""
     return primitive.name != "all_gather" and settings.get("name") != GATHERED

@@ -1,7 +1,7 @@
-"""Rotary position embedding (Su et al., 2021) and the ways it is stretched.
+"""Rotary position embedding (Su et al., 2021) and its stretchings.
 
-Frequencies are computed in NumPy, in float32 and in the order of operations that Hugging
-Face's models use, so that positions far out agree with theirs.
+Frequencies are computed in NumPy, in float32 and in Hugging Face's order of operations, so that large
+positions agree with it.
 """
 
 import math
@@ -16,7 +16,7 @@ from workload.model.architecture import Architecture, RopeScaling
 
 
 def frequencies(arch: Architecture) -> tuple[NDArray[np.float32], float]:
-    """The angle that each pair turns per position, K/2 of them, and attention's factor."""
+    """Return the angles per position of the K/2 pairs, and attention's factor."""
     K, scaling = arch.K, arch.rope_scaling
     exponents = np.arange(0, K, 2, dtype=np.float32) / np.float32(K)
     plain = (1.0 / np.power(np.float32(arch.rope_theta), exponents)).astype(np.float32)
@@ -31,7 +31,7 @@ def frequencies(arch: Architecture) -> tuple[NDArray[np.float32], float]:
 
 
 def _llama3(plain: NDArray[np.float32], scaling: RopeScaling) -> NDArray[np.float32]:
-    """Long waves are divided by the factor, short ones left, those between blended."""
+    """Divide low frequencies by the factor, keep high ones, and blend between."""
     wavelength = 2 * np.pi / plain
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     smooth = np.clip((scaling.original_length / wavelength - low) / (high - low), 0.0, 1.0)
@@ -40,7 +40,7 @@ def _llama3(plain: NDArray[np.float32], scaling: RopeScaling) -> NDArray[np.floa
 
 
 def _yarn(plain: NDArray[np.float32], arch: Architecture) -> NDArray[np.float32]:
-    """Dimensions that turn often keep their frequency; the ramp is linear in the dimension."""
+    """Keep high frequencies and divide low ones; the ramp is linear in the dimension."""
     scaling, K = arch.rope_scaling, arch.K
 
     def dimension(rotations: float) -> float:
@@ -55,7 +55,7 @@ def _yarn(plain: NDArray[np.float32], arch: Architecture) -> NDArray[np.float32]
 
 
 def turns(positions_BxL: Array, arch: Architecture) -> tuple[Array, Array]:
-    """Cosine and sine of every position's angles, float32, of shape BxLx1xK.
+    """Return cosine and sine of every position's angles, float32, of shape BxLx1xK.
 
     Both halves of a head carry the same angles; the first half's sine is negated.
     """
@@ -67,10 +67,10 @@ def turns(positions_BxL: Array, arch: Architecture) -> tuple[Array, Array]:
 
 @jax.custom_vjp
 def rotate(x_BxLxHxK: Array, turn: tuple[Array, Array]) -> Array:
-    """Turns the pairs (i, i + K/2) of each head by the position's angles, in float32.
+    """Rotate the pairs (i, i + K/2) of each head by the position's angles, in float32.
 
-    Halves are swapped before the arithmetic, so that nothing half a tile wide is kept in float32;
-    the gradient turns the other way.
+    Halves are swapped before the arithmetic, so that no float32 array is half a tile wide; the gradient
+    rotates the other way.
     """
     cos, sin = turn
     swapped = jnp.roll(x_BxLxHxK, x_BxLxHxK.shape[-1] // 2, axis=-1)

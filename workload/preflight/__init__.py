@@ -1,1 +1,1 @@
-"""Whether a run fits a slice, how fast it should be, what it will cost: said before it is rented."""
+"""Prediction of a run's memory, speed and price on a slice, before any chip is paid for."""

@@ -1,7 +1,7 @@
-"""Compiles a run's step for a slice with XLA's TPU compiler, on a machine without a TPU.
+"""Compilation of a run's step for a slice by XLA's TPU compiler, on a machine without a TPU.
 
-The compiler comes with libtpu and needs no chip (jax.experimental.topologies). What it found is
-kept by content: the same step for the same slice by the same compiler is compiled once.
+The compiler is part of libtpu and needs no chip (jax.experimental.topologies). Results are cached by step,
+slice and compiler.
 """
 # mypy: allow-untyped-calls
 
@@ -25,16 +25,16 @@ from workload.preflight.quiet import quiet
 from workload.preflight.slices import GIB, Slices
 from workload.train.config import Config
 
-FORMAT = 1  # of what is kept; another one is compiled again
+FORMAT = 1  # of cached results
 
 
 class PreflightError(WorkloadError):
-    """The step couldn't be compiled, for a reason that isn't its size."""
+    """The step can't be compiled, for another reason than its size."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """One of the largest arrays in a chip's memory."""
+    """Large buffer in a chip's memory."""
 
     size_bytes: int
     shapes: str
@@ -42,18 +42,18 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler said of a step on a slice; all sizes are of one chip.
+    """Compiled step on a slice; all sizes are per chip.
 
     Attributes:
-        refused: the compiler's words if the step can't fit; the sizes are 0 then.
-        arguments_bytes: parameters and optimizer state, which the new ones replace in place.
-        temporaries_bytes: what else the step needs at its peak.
-        outputs_bytes: results that replace nothing.
+        refused: the compiler's message if the step can't fit; the sizes are 0 then.
+        arguments_bytes: parameters and optimizer state, which are updated in place.
+        temporaries_bytes: peak of the temporaries.
+        outputs_bytes: results that replace no argument.
         code_bytes: the program.
-        largest: what takes the space among temporaries, largest first.
-        collectives: what chips send one another.
-        attention: the kernel chosen.
-        compile_s: seconds that it took.
+        largest: largest temporaries, in descending order.
+        collectives: communication between chips.
+        attention: the chosen kernel.
+        compile_s: duration of the compilation.
         compiler: versions of jax and libtpu.
     """
 
@@ -70,12 +70,12 @@ class Compiled:
 
     @property
     def hbm_bytes(self) -> int:
-        """All of it together."""
+        """Sum of all sizes."""
         return self.arguments_bytes + self.temporaries_bytes + self.outputs_bytes + self.code_bytes
 
 
 def compiler_versions() -> str:
-    """The compiler's name, part of what an answer depends on.
+    """Return the versions of the compiler, a part of the cache key.
 
     Raises:
         PreflightError: libtpu isn't installed.
@@ -85,18 +85,18 @@ def compiler_versions() -> str:
     except importlib.metadata.PackageNotFoundError as error:
         fix = "pip install 'tpu-workload[preflight]' (Linux on x86_64; no TPU is needed)"
         raise PreflightError(
-            f"preflight needs {error.name}, which compiles for TPUs\n    fix: {fix}"
+            f"preflight needs {error.name}, which contains the TPU compiler\n    fix: {fix}"
         ) from None
 
 
 def cache_folder() -> Path:
-    """Where answers are kept."""
+    """Return the folder of cached results."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(os.environ.get("TPU_CACHE") or Path(home) / "tpu-pulumi") / "preflight"
 
 
 def key(config: Config, slices: Slices) -> str:
-    """What an answer depends on: the step, the slice, the compiler, our own program."""
+    """Return the cache key: a digest of step, slice, compiler and this package's sources."""
     source = hashlib.sha256()
     package = Path(__file__).parents[1]
     step = (f"train/{name}.py" for name in ("step", "sharding", "optimizer", "flags"))
@@ -104,7 +104,7 @@ def key(config: Config, slices: Slices) -> str:
         path = package / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             source.update(file.read_bytes())
-    asked = {
+    inputs = {
         "format": FORMAT,
         "config": {name: asdict(getattr(config, name)) for name in ("model", "optimizer", "compute", "mesh")},
         "length": config.data.sequence_length,
@@ -113,11 +113,11 @@ def key(config: Config, slices: Slices) -> str:
         "compiler": compiler_versions(),
         "source": source.hexdigest(),
     }
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def lookup(config: Config, slices: Slices) -> Compiled | None:
-    """What was found before, if it was asked before; needs no compiler and no JAX."""
+    """Return a cached result, if there is one; needs no JAX."""
     try:
         path = cache_folder() / f"{key(config, slices)}.json"
         return _from_json(json.loads(path.read_text()))
@@ -126,7 +126,7 @@ def lookup(config: Config, slices: Slices) -> Compiled | None:
 
 
 def compile_step(config: Config, slices: Slices, use_cache: bool = True) -> Compiled:
-    """What the compiler says of the config's step on the slices; compiles at most once.
+    """Compile the config's step for the slices, or return the cached result.
 
     Raises:
         ConfigError: the config doesn't divide over the slices.
@@ -141,8 +141,8 @@ def compile_step(config: Config, slices: Slices, use_cache: bool = True) -> Comp
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         part.write_text(json.dumps(asdict(compiled)) + "\n")
         part.replace(path)
-    except OSError as error:  # costs time, not the answer
-        print(f"  … not kept: {path}: can't be written: {error.strerror}", file=sys.stderr, flush=True)
+    except OSError as error:  # costs time later, not the result
+        print(f"  … not cached: {path}: can't be written: {error.strerror}", file=sys.stderr, flush=True)
     return compiled
 
 
@@ -154,8 +154,8 @@ def _from_json(content: dict[str, Any]) -> Compiled:
 
 def _compile(config: Config, slices: Slices) -> Compiled:
     versions = compiler_versions()
-    # Before JAX's first import of a backend: the host's own platform is the CPU, there is no
-    # metadata server to ask, and other processes may compile at the same time.
+    # Before JAX initializes a backend: the host's platform is the CPU, there is no metadata server, and
+    # other processes may compile at the same time.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
@@ -213,9 +213,9 @@ def _compile(config: Config, slices: Slices) -> Compiled:
 
 @contextmanager
 def _without_cache() -> Iterator[None]:
-    """JAX's own cache can keep an executable for chips that aren't here, but not read it again.
+    """Disable JAX's compilation cache: it can't load executables for absent chips.
 
-    Whether it is in use JAX asks itself once, so it has to be told to forget the answer.
+    JAX evaluates the setting once, so the cache is reset after each change.
     """
     import jax
     from jax.experimental.compilation_cache import compilation_cache
@@ -234,7 +234,7 @@ def _without_cache() -> Iterator[None]:
 
 
 def _out_of_memory(message: str) -> str:
-    """The line of a refusal that names the sizes; empty if it is another error."""
+    """Return the line of a refusal that names the sizes; empty for any other error."""
     if "RESOURCE_EXHAUSTED" not in message and "exceeds available HBM" not in message:
         return ""
     lines = [line.strip() for line in message.splitlines() if "HBM" in line or "hbm" in line]
@@ -247,13 +247,13 @@ _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": GIB}
 
 
 def buffers(dump: Path) -> tuple[int, tuple[Buffer, ...]]:
-    """The size of the heap of temporaries in HBM, and its largest entries.
+    """Return the size of the heap of temporaries in HBM, and its largest entries.
 
-    `memory_analysis().temp_size_in_bytes` counts the arguments too, on TPU: the sum of all
-    allocations. The compiler's own list of allocations tells them apart.
+    On TPU `memory_analysis().temp_size_in_bytes` includes the arguments. The compiler's list of allocations
+    separates them.
 
     Raises:
-        PreflightError: that list is written in a way that isn't known here.
+        PreflightError: the format of that list is unknown.
     """
     (report,) = dump.glob("*after_optimizations-memory-usage-report.txt")
     (assignment,) = dump.glob("*after_optimizations-buffer-assignment.txt")
@@ -261,10 +261,10 @@ def buffers(dump: Path) -> tuple[int, tuple[Buffer, ...]]:
     hbm = text.split("Memory Space:")[1]
     sizes = [int(size) for size in _TEMPORARIES.findall(assignment.read_text())]
     if not sizes:
-        raise PreflightError("the compiler lists no temporaries, or in a new way: its memory is unknown")
+        raise PreflightError("the compiler lists no temporaries, or in an unknown format")
     section = next((part for part in hbm.split("cumulative_size;") if "GiB(" in part or "MiB(" in part), "")
-    found = [
+    largest = [
         Buffer(round(float(size) * _UNITS[unit]), shapes)
         for size, unit, _, shapes in _LARGEST.findall(section)
     ]
-    return max(sizes), tuple(found[:8])
+    return max(sizes), tuple(largest[:8])

@@ -1,4 +1,4 @@
-"""A verdict as one HTML page: the answer first, then memory as a waterfall, time, price and risk."""
+"""Verdict as an HTML page: fit, memory as a waterfall, time, price and risk."""
 
 from collections.abc import Sequence
 from html import escape
@@ -38,11 +38,11 @@ dt { color: var(--faint); font-size: 13px } dd { margin: 0 } dd b { font-size: 1
 
 
 def page(verdict: Verdict, name: str) -> str:
-    """The page of `workload preflight --html`; `name` is the config's."""
+    """Return the page of `workload preflight --html`; `name` is the config's."""
     parts = [
         f'<h1 class="{verdict.fits}">{_text(WORDS[verdict.fits])}</h1>',
         f"<p><b>{_text(name)}</b> on <b>{_text(verdict.slices.title)}</b>: {_text(verdict.reason)}</p>",
-        f'<p class="faint">{_text(_what(verdict))}</p>',
+        f'<p class="faint">{_text(_summary(verdict))}</p>',
         _section("Memory of a chip", _memory(verdict)),
     ]
     if verdict.prediction:
@@ -56,7 +56,7 @@ def page(verdict: Verdict, name: str) -> str:
     )
 
 
-def _what(verdict: Verdict) -> str:
+def _summary(verdict: Verdict) -> str:
     config, compiled = verdict.config, verdict.compiled
     return (
         f"{config.model.parameters() / 1e9:.2f} B parameters, batch {config.train.batch_size} x "
@@ -87,10 +87,10 @@ def _memory(verdict: Verdict) -> str:
     rows.append(_bar("together", size(together), 0, together * scale, kind, limits))
     note = f"Dashed: the safe limit, {MARGIN:.0%}, and the chip's {room / GIB:.2f} GiB."
     if compiled.largest:
-        note += " Largest temporaries, which share room where they don't live at once:"
+        note += " Largest temporaries; those with disjoint lifetimes share memory:"
     largest = "".join(
-        f"<li>{size(one.size_bytes)} <small>{_text(short(one.shapes))}</small></li>"
-        for one in compiled.largest[:5]
+        f"<li>{size(buffer.size_bytes)} <small>{_text(short(buffer.shapes))}</small></li>"
+        for buffer in compiled.largest[:5]
     )
     return f'{"".join(rows)}<p class="faint">{note}</p>{f"<ol>{largest}</ol>" if largest else ""}'
 
@@ -98,7 +98,7 @@ def _memory(verdict: Verdict) -> str:
 def _bar(
     label: str, value: str, begin: float, width: float, kind: str = "", limits: Sequence[float] = ()
 ) -> str:
-    """A row of a chart; where the bar begins and how wide it is, and the limits, in percent of the track."""
+    """Return a row of a chart; `begin`, `width` and `limits` are percentages of the track."""
     lines = "".join(f'<u style="left:{limit:.2f}%"></u>' for limit in limits)
     bar = f'<i class="{kind}" style="left:{begin:.2f}%;width:{width:.2f}%"></i>'
     track = f'<span class="track">{bar}{lines}</span>'
@@ -115,10 +115,10 @@ def _time(verdict: Verdict, prediction: Prediction) -> str:
         ("exposed collectives, on top", bounds.exposed, False),
     ]
     slow, likely, fast = prediction.step_s
-    scale = 100 / (max(likely, *(each for _, each, _ in times)) or 1.0)
+    scale = 100 / (max(likely, *(duration for _, duration, _ in times)) or 1.0)
     rows = [
-        _bar(f"{label}{' (binds)' if binds else ''}", seconds(each), 0, each * scale)
-        for label, each, binds in times
+        _bar(f"{label}{' (binds)' if binds else ''}", seconds(duration), 0, duration * scale)
+        for label, duration, binds in times
     ]
     rows.append(_bar("a step, likely", seconds(likely), 0, likely * scale, "all"))
     tokens_slow, tokens, tokens_fast = prediction.tokens_per_s_per_chip
@@ -167,8 +167,8 @@ def _risk(verdict: Verdict) -> str:
     )
 
 
-def _facts(found: dict[str, str]) -> str:
-    rows = (f"<div><dt>{_text(key)}</dt><dd>{value}</dd></div>" for key, value in found.items())
+def _facts(facts: dict[str, str]) -> str:
+    rows = (f"<div><dt>{_text(key)}</dt><dd>{value}</dd></div>" for key, value in facts.items())
     return f"<dl>{''.join(rows)}</dl>"
 
 

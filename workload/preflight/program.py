@@ -1,4 +1,4 @@
-"""Reads a compiled program: its loops, what its chips send one another, its matrix products.
+"""Analysis of a compiled program: loops, collectives and matrix products.
 
 The text is XLA's, after all optimizations. XLA's own cost analysis counts the body of a loop
 once (jax-ml/jax issue 18672); here every count is multiplied by the loops around it.
@@ -19,7 +19,7 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _KNOWN_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
 
-# A sum over slices: the runtime between them is sent a part of an array and sends the sum back.
+# A sum over slices: part of an array is sent to the runtime between them, which sends the sum back.
 _BETWEEN_SLICES = '_xla_host_transfer_handler_name="xla_megascale_runtime"'
 _WORK = ("fusion", "convolution", "dot", "custom-call", "while")
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
@@ -27,16 +27,16 @@ COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "coll
 
 @dataclass(frozen=True)
 class Collective:
-    """One kind of collective in the program.
+    """Collective in the program.
 
     Attributes:
-        kind: one of COLLECTIVES.
-        name: the instruction's.
-        size_bytes: of the whole array, gathered or summed, once.
-        group: the devices that take part, or 0 if the text doesn't say.
-        across: whether a group spans slices.
-        times: how often it runs in a step.
-        hidden: whether the compiler begins it and continues computing; else the chip stands still for it.
+        kind: in COLLECTIVES.
+        name: of the instruction.
+        size_bytes: of the whole gathered or summed array.
+        group: number of participating devices; 0 if the text omits it.
+        across: True if a group spans slices.
+        times: number of runs in a step.
+        hidden: True if computation continues meanwhile; else the chip waits.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class _Computation:
 
 
 class Program:
-    """The computations of a program and how often each runs in one step."""
+    """Computations of a program and their numbers of runs in a step."""
 
     def __init__(self, text: str, slices: int = 1):
         self._slices = slices
@@ -71,11 +71,11 @@ class Program:
         entry = ""
         current: _Computation | None = None
         for line in text.splitlines():
-            if found := _COMPUTATION.match(line):
-                current = self._computations[found[1]] = _Computation(found[1])
-                entry = found[1] if line.startswith("ENTRY") else entry
-            elif current and (found := _INSTRUCTION.match(line)):
-                current.instructions.append(_Instruction(*found.groups()))
+            if match := _COMPUTATION.match(line):
+                current = self._computations[match[1]] = _Computation(match[1])
+                entry = match[1] if line.startswith("ENTRY") else entry
+            elif current and (match := _INSTRUCTION.match(line)):
+                current.instructions.append(_Instruction(*match.groups()))
         self.times: dict[str, int] = dict.fromkeys(self._computations, 0)
         self._count(entry, 1)
 
@@ -92,7 +92,7 @@ class Program:
                     self._count(target, times)
 
     def _trips(self, loop: _Instruction, condition: str) -> int:
-        """How often a loop's body runs: said by the compiler, or the bound in its condition."""
+        """Return the trip count of a loop: the compiler's, or the bound in its condition."""
         if known := _KNOWN_TRIPS.search(loop.rest):
             return int(known[1])
         bounds = [0]
@@ -109,18 +109,18 @@ class Program:
                     yield from self._within(target)
 
     def loops(self) -> list[int]:
-        """The trip counts of all loops, largest first."""
-        found = []
+        """Return the trip counts of all loops, largest first."""
+        trips = []
         for computation in self._computations.values():
             for instruction in computation.instructions:
                 if instruction.opcode == "while":
                     called = dict(_CALLED.findall(instruction.rest))
-                    found.append(self._trips(instruction, called["condition"]))
-        return sorted(found, reverse=True)
+                    trips.append(self._trips(instruction, called["condition"]))
+        return sorted(trips, reverse=True)
 
     def collectives(self, devices_a_slice: int) -> list[Collective]:
-        """Every collective that runs, once each, however the compiler split it to overlap it."""
-        found = []
+        """List every collective that runs; parts of a split collective count as one."""
+        collectives = []
         begun = self._begun()
         for name, computation in self._computations.items():
             if not self.times[name] or _is_later_part(computation):
@@ -130,7 +130,9 @@ class Program:
                 if instruction.opcode == "send" and _BETWEEN_SLICES in instruction.rest:
                     size = _size(_ARRAYS(instruction.shape)[0])
                     slices = self._slices
-                    found.append(Collective("all-reduce", instruction.name, size, slices, True, times, True))
+                    collectives.append(
+                        Collective("all-reduce", instruction.name, size, slices, True, times, True)
+                    )
                 kind = instruction.opcode.removesuffix("-start")
                 if kind not in COLLECTIVES:
                     continue
@@ -143,22 +145,22 @@ class Program:
                     size *= len(groups[0]) if groups else 1
                 group = len(groups[0]) if groups else 0
                 hidden = apart or instruction.name in begun
-                found.append(Collective(kind, instruction.name, size, group, across, times, hidden))
-        return found
+                collectives.append(Collective(kind, instruction.name, size, group, across, times, hidden))
+        return collectives
 
     def _begun(self) -> set[str]:
-        """The collectives and computations that run beside others, by name: on a chip's SparseCores, say."""
-        found = set()
+        """Return the names of collectives and computations that run concurrently, e.g. on SparseCores."""
+        names = set()
         for computation in self._computations.values():
             for number, start in enumerate(computation.instructions):
                 if start.opcode.endswith("-start") and _works_until_done(
                     start, computation.instructions[number + 1 :]
                 ):
-                    found |= {start.name, *(target for _, target in _CALLED.findall(start.rest))}
-        return found
+                    names |= {start.name, *(target for _, target in _CALLED.findall(start.rest))}
+        return names
 
     def matmul_flops(self) -> float:
-        """Of every `dot`; on TPU they are convolutions by now, and none is found."""
+        """Sum the FLOPs of every `dot`; programs for TPUs have convolutions instead."""
         total = 0.0
         for name, computation in self._computations.items():
             shapes = {instruction.name: instruction.shape for instruction in computation.instructions}
@@ -173,7 +175,7 @@ def _ARRAYS(shape: str) -> list[str]:  # noqa: N802
 
 
 def _size(shape: str) -> int:
-    """Bytes of an array or of all arrays of a tuple."""
+    """Return the bytes of an array or of all arrays of a tuple."""
     return sum(_width(dtype) * prod(_dims(dims)) for dtype, dims in _ARRAY.findall(shape))
 
 
@@ -187,21 +189,21 @@ def _dims(text: str) -> list[int]:
 
 def _dot_flops(dot: _Instruction, shapes: dict[str, str]) -> float:
     operand = re.match(r"%?([\w.\-]+)", dot.rest)
-    typed = _ARRAY.match(dot.rest)  # older texts repeat an operand's shape before its name
+    typed = _ARRAY.match(dot.rest)  # older formats repeat an operand's shape before its name
     left = dot.rest if typed else shapes[operand[1]] if operand else ""
-    found = _ARRAY.search(left)
+    array = _ARRAY.search(left)
     contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", dot.rest)
-    lengths = _dims(found[2]) if found else []
+    lengths = _dims(array[2]) if array else []
     inner = prod(lengths[axis] for axis in _dims(contracted[1])) if contracted else 1
     result = _ARRAY.search(dot.shape)
     return 2.0 * inner * prod(_dims(result[2])) if result else 0.0
 
 
 def _is_later_part(computation: _Computation) -> bool:
-    """Whether this is a middle or last part of a collective whose start is counted elsewhere.
+    """Return True for a middle or last part of a collective whose start is counted elsewhere.
 
-    The TPU's compiler weaves a collective into the matrix products beside it and repeats the
-    instruction in each of them; the part that begins it says AsyncCollectiveStart.
+    The TPU's compiler fuses a collective with concurrent matrix products and repeats the instruction in each
+    fusion; the first part has AsyncCollectiveStart.
     """
     collectives = any(i.opcode in COLLECTIVES for i in computation.instructions)
     entered = any(i.opcode == "parameter" for i in computation.instructions)
@@ -210,7 +212,7 @@ def _is_later_part(computation: _Computation) -> bool:
 
 
 def _works_until_done(start: _Instruction, scheduled: list[_Instruction]) -> bool:
-    """Whether the chip has something to compute between a collective's start and its end."""
+    """Return True if the chip computes between a collective's start and its end."""
     for instruction in scheduled:
         if instruction.opcode.endswith("-done") and re.search(
             rf"%{re.escape(start.name)}\b", instruction.rest
@@ -227,10 +229,10 @@ def _is_first_part(computation: _Computation) -> bool:
 
 
 def _groups(rest: str) -> list[list[int]]:
-    """The groups of devices: spelled out, as an iota, or along axes of a mesh; none where all take part.
+    """Parse the groups of devices: lists, an iota, or axes of a mesh; none if all devices participate.
 
     Raises:
-        WorkloadError: they are spelled in a way that isn't known here.
+        WorkloadError: the format is unknown.
     """
     if listed := re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", rest):
         return [_dims(group) for group in re.findall(r"\{([\d,]*)\}", listed[1])]
@@ -245,12 +247,12 @@ def _groups(rest: str) -> list[list[int]]:
             return _grid(list(lengths.values()), order, prod(lengths[name] for name in along))
     if "replica_groups=" in rest:
         groups = rest[rest.index("replica_groups=") :][:120]
-        raise WorkloadError(f"the compiler spells the groups of a collective in a new way: {groups}")
+        raise WorkloadError(f"unknown format of a collective's groups: {groups}")
     return []
 
 
 def _grid(lengths: list[int], order: list[int], size: int) -> list[list[int]]:
-    """Devices 0, 1, … along a grid's axes, taken in another order of the axes, in groups of a size."""
+    """Return groups of a grid's devices, numbered along its axes and grouped in another order of axes."""
     import numpy as np
 
     grid = np.arange(prod(lengths)).reshape(lengths).transpose(order or None).reshape(-1, size)

@@ -1,4 +1,4 @@
-"""Keeps libtpu quiet, which warns below Python that there is no TPU; what it said is kept for errors."""
+"""Redirection of libtpu's messages, which warn about the missing TPU, into a log for errors."""
 
 import os
 import subprocess
@@ -8,34 +8,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# A compiler that aborts takes this process along. Another one then says what it said: it reads a word
-# that only an orderly end writes.
+# An abort of the compiler ends this process. A watcher process then prints the log, unless it reads the
+# word that an orderly end writes.
 _WATCHER = """
 import pathlib, shutil, sys
 log = pathlib.Path(sys.argv[1])
 if not sys.stdin.read() and log.exists():
     last = log.read_text(errors="replace").splitlines()[-8:]
-    print("workload: the compiler ended this process; it last said:", *last, sep="\\n    ", file=sys.stderr)
+    print("workload: the compiler aborted; its last messages:", *last, sep="\\n    ", file=sys.stderr)
     shutil.rmtree(log.parent, ignore_errors=True)
 """
 
 
 @dataclass
 class Log:
-    """What the compiler wrote to standard error while it was kept quiet."""
+    """Log of the compiler's standard error."""
 
     path: Path
 
     def hint(self) -> str:
-        """What to do about a failure, with its last words."""
+        """Return a fix for a failure, with the last lines of the log."""
         lines = self.path.read_text(errors="replace").splitlines() if self.path.exists() else []
         shown = " / ".join(lines[-3:])
-        return f"another version of jax and libtpu may do; the compiler also said: {shown or 'nothing'}"
+        return f"try another version of jax and libtpu; last messages of the compiler: {shown or 'none'}"
 
 
 @contextmanager
 def quiet(path: Path) -> Iterator[Log]:
-    """Sends standard error into a file, in a folder of its own."""
+    """Redirect standard error to a file, in a folder of its own."""
     sys.stderr.flush()
     saved = os.dup(2)
     watcher = subprocess.Popen(

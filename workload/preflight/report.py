@@ -1,4 +1,4 @@
-"""A verdict as text that reads well in a terminal."""
+"""Verdict as text for a terminal."""
 
 from collections import Counter
 
@@ -12,10 +12,10 @@ WORDS = {"yes": "FITS", "no": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
 
 
 def text(verdict: Verdict, name: str) -> str:
-    """The report of `workload preflight`.
+    """Format the report of `workload preflight`.
 
     Args:
-        verdict: the answer.
+        verdict: the result.
         name: of the config, for the title.
     """
     lines = [*_title(verdict, name), "", *_memory(verdict)]
@@ -48,29 +48,29 @@ def _memory(verdict: Verdict) -> list[str]:
     for label, part in (
         ("arguments: parameters, optimizer state", compiled.arguments_bytes),
         ("temporaries, at their peak", compiled.temporaries_bytes),
-        ("outputs that replace nothing", compiled.outputs_bytes),
+        ("outputs that replace no argument", compiled.outputs_bytes),
         ("code", compiled.code_bytes),
         ("together", compiled.hbm_bytes),
     ):
         lines.append(f"  {size(part):>11}  {label}")
-    lines.append("  largest temporaries (they share room where they don't live at once)")
+    lines.append("  largest temporaries (those with disjoint lifetimes share memory)")
     for buffer in compiled.largest[:5]:
         lines.append(f"  {size(buffer.size_bytes):>11}  {short(buffer.shapes)}")
     return lines
 
 
 def size(size_bytes: int) -> str:
-    """In GiB or MiB."""
+    """Format a size in GiB or MiB."""
     return f"{size_bytes / GIB:.2f} GiB" if size_bytes >= GIB / 100 else f"{size_bytes / 2**20:.2f} MiB"
 
 
 def seconds(seconds: float) -> str:
-    """In s or ms."""
+    """Format a duration in s or ms."""
     return f"{seconds:.3f} s" if seconds >= 0.1 or not seconds else f"{seconds * 1e3:.3g} ms"
 
 
 def short(shapes: str) -> str:
-    """The first three of some shapes."""
+    """Shorten a list of shapes to its first three."""
     shown = shapes.split(", ")
     return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
 
@@ -86,9 +86,9 @@ def _time(verdict: Verdict, prediction: Prediction) -> list[str]:
     ):
         mark = "  <- binds" if bounds.binding == name else ""
         lines.append(f"  {seconds(getattr(bounds, name)):>11}  {label}{mark}")
-    hidden = sum(one.hidden for one in verdict.compiled.collectives)
+    hidden = sum(collective.hidden for collective in verdict.compiled.collectives)
     of = f"{len(verdict.compiled.collectives) - hidden} of {len(verdict.compiled.collectives)} collectives"
-    lines.append(f"  {seconds(bounds.exposed):>11}  that the program stands still for {of}, on top")
+    lines.append(f"  {seconds(bounds.exposed):>11}  waiting for {of}, on top")
     slow, likely, fast = prediction.step_s
     lines.append(f"  {seconds(likely):>11}  a step, likely ({seconds(fast)} to {seconds(slow)})")
     slow, likely, fast = prediction.tokens_per_s_per_chip
@@ -97,30 +97,31 @@ def _time(verdict: Verdict, prediction: Prediction) -> list[str]:
     lines.append(f"               MFU {shares}")
     lines += [f"               {line}" for line in collectives(verdict)]
     if prediction.step_s[1] < _SHORT_S:
-        text = f"a step below {_SHORT_S * 1e3:.0f} ms waits for launches and latencies, which are not in here"
+        text = f"a step below {_SHORT_S * 1e3:.0f} ms also waits for launches and latencies, not included"
         lines.append(f"               {text}")
     return lines
 
 
 def collectives(verdict: Verdict) -> list[str]:
-    """A line for each kind of collective: bytes a step."""
+    """Format the bytes per step of each kind of collective."""
     sizes: Counter[tuple[str, str]] = Counter()
-    for one in verdict.compiled.collectives:
-        sizes[one.kind, "between slices" if one.across else "in a slice"] += one.size_bytes * one.times
+    for collective in verdict.compiled.collectives:
+        where = "between slices" if collective.across else "in a slice"
+        sizes[collective.kind, where] += collective.size_bytes * collective.times
     return [f"{size / 1e9:.3g} GB {kind} {where} a step" for (kind, where), size in sizes.most_common()]
 
 
 def _published(verdict: Verdict) -> list[str]:
-    method, everyone = verdict.method, roofline.method()
+    method, all_sizes = verdict.method, roofline.method()
     low, mean, high = method.shares
     models = sorted({anchor.model for anchor in method.anchors})
     return [
         "how far to trust the time",
         f"  MaxText's published runs of {' and '.join(models)} reach {low:.0%} to {high:.0%} of this"
         f" roofline, {mean:.0%} on average ({len(method.anchors)} runs)",
-        f"  one of them left out is hit within {method.error():.0%}, a model left out within"
-        f" {everyone.error_on_another_model():.0%} ({len(everyone.anchors)} runs)",
-        "  that this program reaches that share is assumed: MaxText is another one, no TPU has run ours",
+        f"  cross-validation error: {method.error():.0%} on a run left out, on a model left out"
+        f" {all_sizes.error_on_another_model():.0%} ({len(all_sizes.anchors)} runs)",
+        "  this program is assumed to reach MaxText's share; no TPU has run it",
     ]
 
 
@@ -147,7 +148,7 @@ def _risk(verdict: Verdict) -> list[str]:
     fit = {"yes": "fits into", "no": "doesn't fit into", "perhaps": "may not fit into"}[risk.notice]
     fit += f" the {notice_s:g} s notice"
     digits = 0 if risk.interval_s >= 10 else 1
-    relies = "" if risk.notice == "yes" else "; without it the run goes back to its last interval"
+    relies = "" if risk.notice == "yes" else "; otherwise the run resumes from its last interval"
     return [
         "risk",
         f"  a checkpoint takes {fast:.1f} to {slow:.1f} s to write: it {fit}{relies}",

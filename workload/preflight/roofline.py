@@ -1,9 +1,9 @@
-"""How long a step should take: what it computes, reads and sends, each against its peak.
+"""Roofline of a step: arithmetic, memory traffic and communication, each against its peak.
 
-XLA's own estimate isn't used: it counts a loop's body once, knows no kernels and no time on the
-links, and comes out negative for a step of 8 billion parameters. Here the arithmetic comes from
-the model, collectives from the compiled program, with which of them it waits for, and the distance between
-a roofline and what a chip does from runs of another program that others measured (`published.toml`).
+XLA's own estimate isn't used: it counts a loop's body once, ignores kernels and links, and is negative for a
+step of 8 billion parameters. Here the arithmetic is the model's, the collectives and their exposure are the
+compiled program's, and the ratio of speed to roofline is that of published runs of MaxText
+(`published.toml`).
 """
 
 import tomllib
@@ -20,7 +20,7 @@ from workload.preflight.slices import CHIP, Slices
 from workload.train.config import Config
 from workload.train.flops import ModelFlops, mfu, model_flops
 
-# What has to be computed again in the backward pass, and the points that spare it.
+# Parts recomputed in the backward pass, and the points whose storage avoids that.
 _SPARED_BY = {
     "query": ("query",),
     "key": ("key",),
@@ -33,9 +33,9 @@ _SPARED_BY = {
 
 
 def forward_flops(arch: Architecture, length: int, attention: str) -> dict[str, float]:
-    """FLOPs of a forward pass per token, by part, as the program does them.
+    """Return the executed FLOPs of a forward pass per token, by part.
 
-    Attention skips blocks above the diagonal; the blocks on it are computed whole.
+    Attention skips blocks above the diagonal; blocks on it are computed whole.
     """
     D, F, N, K = arch.d_model, arch.d_ff, arch.layers, arch.K
     Q, R = arch.heads * K, arch.J * K
@@ -54,10 +54,10 @@ def forward_flops(arch: Architecture, length: int, attention: str) -> dict[str, 
 
 
 def step_flops(arch: Architecture, length: int, attention: str, remat: Sequence[str]) -> float:
-    """FLOPs per token of a step: forward, what is computed again, backward."""
+    """Return the FLOPs per token of a step: forward, recomputation, backward."""
     parts = forward_flops(arch, length, attention)
     again = sum(flops for part, flops in parts.items() if _again(part, remat))
-    # Backward: two products for one; where it computes the scores again, five for two.
+    # Backward: two products for one; with recomputed scores, five for two.
     scores = 0.5 * parts["attention"] if kernels.scores_again(attention, length) else 0.0
     backward = 2 * sum(parts.values()) + scores
     return sum(parts.values()) + again + backward
@@ -74,10 +74,10 @@ def _again(part: str, remat: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least seconds that each resource needs for a step, at its published peak.
+    """Least seconds of a step on each resource, at its published peak.
 
     Attributes:
-        exposed: of the collectives, those that the compiled program waits for: the chip computes nothing.
+        exposed: collectives during which the chip computes nothing.
     """
 
     compute: float
@@ -88,47 +88,48 @@ class Bounds:
 
     @property
     def binding(self) -> str:
-        """The resource that needs the longest."""
+        """Resource that needs the longest."""
         return max(("compute", "hbm", "ici", "dcn"), key=lambda name: float(getattr(self, name)))
 
     @property
     def roofline_s(self) -> float:
-        """With everything overlapped: the longest of them."""
+        """Longest of the bounds: everything overlapped."""
         return max(self.compute, self.hbm, self.ici, self.dcn)
 
 
 def bounds(config: Config, slices: Slices, attention: str, collectives: Sequence[Collective]) -> Bounds:
-    """The roofline of a step."""
+    """Compute the roofline of a step."""
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
     flops = step_flops(config.model, config.data.sequence_length, attention, config.compute.remat)
     parts = config.train.accumulate
     dcn_bytes_per_s = CHIP.dcn_bytes_per_s_per_host / (slices.chips_each / slices.hosts)
     seconds = [
-        (one, _sent(one) / (dcn_bytes_per_s if one.across else CHIP.ici_bytes_per_s)) for one in collectives
+        (collective, _sent(collective) / (dcn_bytes_per_s if collective.across else CHIP.ici_bytes_per_s))
+        for collective in collectives
     ]
     return Bounds(
         compute=tokens * flops / CHIP.bf16_flops_per_s,
         hbm=hbm_bytes(config, slices, parts) / CHIP.hbm_bytes_per_s,
-        ici=sum(took for one, took in seconds if not one.across),
-        dcn=sum(took for one, took in seconds if one.across),
-        exposed=sum(took for one, took in seconds if not one.hidden),
+        ici=sum(took for collective, took in seconds if not collective.across),
+        dcn=sum(took for collective, took in seconds if collective.across),
+        exposed=sum(took for collective, took in seconds if not collective.hidden),
     )
 
 
-def _sent(one: Collective) -> float:
-    """Bytes that a chip sends: an array gathered or scattered passes once, one summed everywhere twice."""
-    others = (one.group - 1) / one.group if one.group else 1.0
-    return one.times * one.size_bytes * others * (2 if one.kind == "all-reduce" else 1)
+def _sent(collective: Collective) -> float:
+    """Return the bytes that a chip sends: once per gathered or scattered array, twice per all-reduce."""
+    share = (collective.group - 1) / collective.group if collective.group else 1.0
+    passes = 2 if collective.kind == "all-reduce" else 1
+    return collective.times * collective.size_bytes * share * passes
 
 
 def hbm_bytes(config: Config, slices: Slices, parts: int) -> float:
-    """Bytes that a chip reads and writes in a step, from shapes.
+    """Estimate the bytes that a chip reads and writes in a step, from shapes.
 
-    Parameters, gathered: written and read in each pass, their gradients written and read, once
-    for every part of the batch and read once more for every piece of a layer. Optimizer: all of
-    a parameter's 12 bytes and its gradient's 4, in and out. Activations: each product's inputs
-    and result and two passes for each norm, forward; twice that backward; and forward again
-    where it is computed again.
+    Gathered parameters: written and read in each pass, their gradients written and read, for every part of
+    the batch, and read again for every piece of a layer. Optimizer: a parameter's 12 bytes and its
+    gradient's 4, read and written. Activations: inputs and result of each product and two passes for each
+    norm, forward; twice that backward; and forward again if recomputed.
     """
     arch, compute = config.model, config.compute
     width = 2 if compute.dtype == "bfloat16" else 4
@@ -147,7 +148,7 @@ def hbm_bytes(config: Config, slices: Slices, parts: int) -> float:
 
 @dataclass(frozen=True)
 class Anchor:
-    """A measured run of somebody else, and what the method makes of it."""
+    """Published run, and its roofline by this method."""
 
     model: str
     parameters: int
@@ -157,50 +158,50 @@ class Anchor:
 
     @property
     def share(self) -> float:
-        """Of the roofline, reached."""
+        """Measured share of the roofline."""
         return self.measured / self.roofline
 
 
 @dataclass(frozen=True)
 class Method:
-    """How far a roofline is from measured runs."""
+    """Ratio of published runs to their rooflines."""
 
     anchors: tuple[Anchor, ...]
     source: str
 
     def for_size(self, parameters: int) -> "Method":
-        """By the runs of models of about that size; by all, where nobody measured one within twice of it.
+        """Restrict to runs of models within a factor of two in size, if there are any.
 
-        A larger model's products reach another share: runs of 70 B say nothing of one of 8 B.
+        The share depends on the size: runs of 70 B don't predict 8 B.
         """
-        near = tuple(one for one in self.anchors if 0.5 <= one.parameters / parameters <= 2)
+        near = tuple(anchor for anchor in self.anchors if 0.5 <= anchor.parameters / parameters <= 2)
         return Method(near, self.source) if near else self
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """Least, mean and most of the roofline that was reached."""
-        found = [anchor.share for anchor in self.anchors]
-        return min(found), mean(found), max(found)
+        """Least, mean and largest share of the roofline."""
+        shares = [anchor.share for anchor in self.anchors]
+        return min(shares), mean(shares), max(shares)
 
     def error(self) -> float:
-        """The largest relative error on a run that the mean share was taken without."""
+        """Return the largest relative error on a run that is left out of the mean share."""
         errors = []
-        for one in self.anchors:
-            others = mean(anchor.share for anchor in self.anchors if anchor is not one)
-            errors.append(abs(one.roofline * others / one.measured - 1))
+        for run in self.anchors:
+            share = mean(anchor.share for anchor in self.anchors if anchor is not run)
+            errors.append(abs(run.roofline * share / run.measured - 1))
         return max(errors)
 
     def error_on_another_model(self) -> float:
-        """The same, taken without all runs of that model: what to expect of a new one."""
+        """Return the same error with all runs of a model left out, as for a new model."""
         errors = []
-        for one in self.anchors:
-            others = [anchor.share for anchor in self.anchors if anchor.model != one.model]
-            errors.append(abs(one.roofline * mean(others) / one.measured - 1))
+        for run in self.anchors:
+            share = mean(anchor.share for anchor in self.anchors if anchor.model != run.model)
+            errors.append(abs(run.roofline * share / run.measured - 1))
         return max(errors)
 
 
 def method() -> Method:
-    """The method, held against the published runs."""
+    """Return the method with all published runs."""
     text = (resources.files("workload.preflight") / "published.toml").read_text(encoding="utf-8")
     content: dict[str, Any] = tomllib.loads(text)
     anchors = []
@@ -214,14 +215,14 @@ def method() -> Method:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What to expect; every figure is predicted until a TPU ran it.
+    """Predicted time of a step.
 
     Attributes:
         bounds: the roofline's parts.
         step_s: slowest, likely, fastest.
-        tokens_per_s_per_chip: the same.
-        mfu: the likely share of the peak, by convention.
-        flops: the model's, per token.
+        tokens_per_s_per_chip: slowest, likely, fastest.
+        mfu: likely share of the peak, by convention.
+        flops: of the model, per token.
     """
 
     bounds: Bounds
@@ -232,21 +233,21 @@ class Prediction:
 
 
 def predict(config: Config, slices: Slices, attention: str, collectives: Sequence[Collective]) -> Prediction:
-    """What a step takes at the shares of the peak that published runs of about this size reached.
+    """Predict a step at the shares of the roofline that published runs of about this size reached.
 
-    What the compiled program waits for comes on top. The slow end has it at half the links' rate, since a
-    chip of a slice without wrap-around has two or three of four, and the fast end has none of it; both
-    are wider than the runs by how far one of them is missed by the others.
+    Exposed collectives are added: at half the links' rate for the slowest time, since a chip of a slice
+    without wrap-around has two or three of four links, and none for the fastest. Both ends are widened by
+    the method's error.
     """
-    found = bounds(config, slices, attention, collectives)
+    limits = bounds(config, slices, attention, collectives)
     by = method().for_size(config.model.parameters())
     low, mean_share, high = by.shares
-    least = max(found.compute, found.hbm, found.ici + found.dcn - found.exposed)
-    slow = least / (low * (1 - by.error())) + 2 * found.exposed
-    likely = least / mean_share + found.exposed
+    least = max(limits.compute, limits.hbm, limits.ici + limits.dcn - limits.exposed)
+    slow = least / (low * (1 - by.error())) + 2 * limits.exposed
+    likely = least / mean_share + limits.exposed
     fast = least / min(1.0, high * (1 + by.error()))
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
     flops = model_flops(config.model, config.data.sequence_length)
     speeds = (tokens / slow, tokens / likely, tokens / fast)
     shares = mfu(flops, speeds[1], CHIP.bf16_flops_per_s / 1e12)
-    return Prediction(found, (slow, likely, fast), speeds, shares, flops)
+    return Prediction(limits, (slow, likely, fast), speeds, shares, flops)

@@ -1,8 +1,8 @@
-"""Tries batches, what to keep, meshes and compiler flags; ranks what fits.
+"""Search over batches, remat, meshes and compiler flags.
 
-Compiling a step for a slice takes minutes, so every batch and remat is first estimated from shapes
-alone; the compiler is asked about the most promising, best first, until enough of them fit. The best
-is then asked about with other meshes, and the best of those without each group of flags.
+A compilation takes minutes, so every batch and remat is first estimated from shapes; the most promising are
+compiled, best first, until enough of them fit. The best is then compiled with other meshes, and the best of
+those without each group of flags.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,14 +33,14 @@ COPIES = (1, 2, 4)  # of the parameters in a slice, mesh.data
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to run; figures are per chip.
+    """Variant of the config; figures are per chip.
 
     Attributes:
-        config: the run's, changed.
-        examples: a chip.
+        config: of the variant.
+        examples: per chip.
         estimated_bytes: of memory, from shapes.
-        roofline_speed: tokens a second at the roofline of arithmetic and memory alone.
-        verdict: what preflight said, once it was asked.
+        roofline_speed: tokens/s at the roofline of arithmetic and memory alone.
+        verdict: None before the compilation.
     """
 
     config: Config
@@ -51,7 +51,7 @@ class Candidate:
 
     @property
     def settings(self) -> str:
-        """What to give to `--set` for this one."""
+        """Arguments of `--set` for this variant."""
         compute, config = self.config.compute, self.config
         remat = ",".join(f'"{word}"' for word in compute.remat)
         words = [f"train.batch_size={config.train.batch_size}", f"train.accumulate={config.train.accumulate}"]
@@ -63,8 +63,8 @@ class Candidate:
 
 
 def candidates(config: Config, slices: Slices) -> list[Candidate]:
-    """Everything that is worth asking about, most promising first."""
-    found = []
+    """Return the variants that may fit, most promising first."""
+    variants = []
     length, dtype = config.data.sequence_length, config.compute.dtype
     attention, _ = kernels.choose(config.compute.attention, "tpu", length, dtype)
     for examples, remat in product(BATCHES, KEPT):
@@ -80,18 +80,18 @@ def candidates(config: Config, slices: Slices) -> list[Candidate]:
             continue
         bounds = roofline.bounds(changed, slices, attention, ())
         speed = examples * config.data.sequence_length / bounds.roofline_s
-        found.append(Candidate(changed, examples, size, speed))
-    return sorted(found, key=lambda one: (-one.roofline_speed, one.estimated_bytes))
+        variants.append(Candidate(changed, examples, size, speed))
+    return sorted(variants, key=lambda variant: (-variant.roofline_speed, variant.estimated_bytes))
 
 
 def estimate_bytes(config: Config, slices: Slices) -> float:
-    """A chip's memory from shapes: state, what the backward pass keeps, one piece of one layer, the loss."""
+    """Estimate a chip's memory from shapes: state, stored activations, a piece of a layer, the loss."""
     arch, compute = config.model, config.compute
     width = 2 if compute.dtype == "bfloat16" else 4
     examples = config.train.batch_size / slices.chips / config.train.accumulate
     tokens = examples * config.data.sequence_length
     copies = config.mesh.data * (slices.count if config.mesh.across_slices == "data" else 1)
-    state = 16 * arch.parameters() * copies / slices.chips  # 12 kept, 4 of the gradient
+    state = 16 * arch.parameters() * copies / slices.chips  # 12 stored, 4 of the gradient
     sizes = _point_sizes(config)
     if list(compute.remat) == ["none"]:
         stored = sum(sizes.values())
@@ -108,7 +108,7 @@ def estimate_bytes(config: Config, slices: Slices) -> float:
 
 
 def _point_sizes(config: Config) -> dict[str, int]:
-    """Numbers a token that each point of a layer holds."""
+    """Return the size per token of each point of a layer."""
     arch = config.model
     width = {"D": arch.d_model, "F": arch.d_ff, "H": arch.heads, "J": arch.J, "K": arch.K}
     sizes = {}
@@ -126,48 +126,47 @@ def search(
     judge: Callable[[Config, Compiled], Verdict],
     enough: int = 3,
     most: int = 8,
-    say: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
     compile_with: Callable[[Config, Slices], Compiled] = compile_step,
 ) -> list[Candidate]:
-    """Asks the compiler, best estimate first, until `enough` fit or `most` were asked; then about
-    meshes and flags.
+    """Compile variants, best estimate first, until `enough` fit or `most` are done; then meshes and flags.
 
     Returns:
-        Those asked about, the fastest that fit first.
+        The compiled variants, the fastest that fit first.
 
     Raises:
-        ConfigError: nothing comes near to fitting.
+        ConfigError: no variant nearly fits.
     """
-    asked: list[Candidate] = []
+    compiled: list[Candidate] = []
 
-    def ask(one: Candidate) -> None:
-        say(f"compiling {one.settings}, estimated {one.estimated_bytes / GIB:.1f} GiB")
-        verdict = judge(one.config, compile_with(one.config, slices))
-        asked.append(replace(one, verdict=verdict))
-        say(f"  {verdict.fits}: {verdict.reason}")
+    def evaluate(variant: Candidate) -> None:
+        report(f"compiling {variant.settings}, estimated {variant.estimated_bytes / GIB:.1f} GiB")
+        verdict = judge(variant.config, compile_with(variant.config, slices))
+        compiled.append(replace(variant, verdict=verdict))
+        report(f"  {verdict.fits}: {verdict.reason}")
 
-    for one in candidates(config, slices):
-        fitting = sum(entry.verdict is not None and entry.verdict.fits == "yes" for entry in asked)
-        if len(asked) == most or fitting == enough:
+    for variant in candidates(config, slices):
+        fitting = sum(entry.verdict is not None and entry.verdict.fits == "yes" for entry in compiled)
+        if len(compiled) == most or fitting == enough:
             break
-        ask(one)
-    if not asked:
-        rule = f"not even one example a chip comes near {MARGIN * CHIP.hbm_bytes / GIB:.1f} GiB"
+        evaluate(variant)
+    if not compiled:
+        rule = f"must hold an example per chip in about {MARGIN * CHIP.hbm_bytes / GIB:.1f} GiB"
         raise ConfigError(
-            "workload preflight", [Problem("--slice", slices.title, rule, "take a larger slice")]
+            "workload preflight", [Problem("--slice", slices.title, rule, "use a larger slice")]
         )
-    for others in (_with_other_meshes, _with_fewer_flags):
-        best = min(asked, key=_rank)
+    for variations in (_with_other_meshes, _with_fewer_flags):
+        best = min(compiled, key=_rank)
         if best.verdict and best.verdict.fits != "no":
-            for one in others(best, slices):
-                ask(one)
-    return sorted(asked, key=_rank)
+            for variant in variations(best, slices):
+                evaluate(variant)
+    return sorted(compiled, key=_rank)
 
 
 def _with_other_meshes(best: Candidate, slices: Slices) -> Iterator[Candidate]:
-    """The best found, with other numbers of copies: what is exchanged only the compiler can say.
+    """Yield the best variant with other values of mesh.data, if it may fit.
 
-    What it takes is known of the best one; shapes say how much more copies take.
+    Their memory is the compiled one plus the estimated difference.
     """
     assert best.verdict is not None
     for copies in COPIES:
@@ -179,7 +178,7 @@ def _with_other_meshes(best: Candidate, slices: Slices) -> Iterator[Candidate]:
 
 
 def _with_fewer_flags(best: Candidate, slices: Slices) -> Iterator[Candidate]:
-    """The best found, without each group of flags that it was compiled with."""
+    """Yield the best variant without each of its groups of flags."""
     compute = best.config.compute
     chosen = flags.groups(compute, slices.count)
     for left_out in chosen:
@@ -187,20 +186,20 @@ def _with_fewer_flags(best: Candidate, slices: Slices) -> Iterator[Candidate]:
         yield replace(best, config=replace(best.config, compute=replace(compute, flags=rest)), verdict=None)
 
 
-def _rank(one: Candidate) -> tuple[int, float]:
+def _rank(candidate: Candidate) -> tuple[int, float]:
     order = {"yes": 0, "uncertain": 1, "no": 2}
-    verdict = one.verdict
+    verdict = candidate.verdict
     if verdict is None or verdict.prediction is None:
         return 2, 0.0
     return order[verdict.fits], -verdict.prediction.tokens_per_s_per_chip[1]
 
 
-def table(found: Sequence[Candidate]) -> str:
-    """For a terminal, the best first."""
+def table(candidates: Sequence[Candidate]) -> str:
+    """Format candidates as a table for a terminal."""
     figures = ("", "GiB", "tokens/s/chip", "range")
     rows = [(*figures, "batch", "a chip", "data", "flags", "kept for the backward pass")]
-    for one in found:
-        verdict, prediction = one.verdict, one.verdict.prediction if one.verdict else None
+    for candidate in candidates:
+        verdict, prediction = candidate.verdict, candidate.verdict.prediction if candidate.verdict else None
         size = f"{verdict.compiled.hbm_bytes / GIB:.1f}" if verdict and not verdict.compiled.refused else "-"
         slow, likely, fast = prediction.tokens_per_s_per_chip if prediction else (0.0, 0.0, 0.0)
         rows.append(
@@ -209,11 +208,11 @@ def table(found: Sequence[Candidate]) -> str:
                 size,
                 f"{likely:,.0f}" if prediction else "-",
                 f"{slow:,.0f}-{fast:,.0f}" if prediction else "-",
-                str(one.config.train.batch_size),
-                str(one.examples),
-                str(one.config.mesh.data),
-                " ".join(one.config.compute.flags),
-                " ".join(one.config.compute.remat),
+                str(candidate.config.train.batch_size),
+                str(candidate.examples),
+                str(candidate.config.mesh.data),
+                " ".join(candidate.config.compute.flags),
+                " ".join(candidate.config.compute.remat),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

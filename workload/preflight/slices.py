@@ -1,4 +1,4 @@
-"""Slices of v6e as preflight sees them: chips, machines, peaks and prices, from `v6e.toml`."""
+"""Slices of v6e: chips, machines, peaks and prices, from `v6e.toml`."""
 
 import tomllib
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Slices:
-    """One or more slices of a type, working on one run."""
+    """Slices of a type that work on the same run."""
 
     name: str
     topology: str
@@ -23,29 +23,29 @@ class Slices:
 
     @property
     def chips(self) -> int:
-        """Of all slices."""
+        """Number of chips in all slices."""
         return self.chips_each * self.count
 
     @property
     def chips_each(self) -> int:
-        """Of one slice."""
+        """Number of chips in a slice."""
         return prod(int(side) for side in self.topology.split("x"))
 
     @property
     def host_bounds(self) -> tuple[int, int, int]:
-        """The chips of one machine as the compiler counts them: all of a slice that is one, else 2x2."""
+        """Chips of a machine in the compiler's coordinates: 2x2, or the whole single-machine slice."""
         sides = [int(side) for side in self.topology.split("x")] if self.hosts == 1 else [2, 2]
         return sides[0], sides[1], 1
 
     @property
     def title(self) -> str:
-        """For people: `v6e-256` or `2 x v6e-256`."""
+        """Name for messages: `v6e-256` or `2 x v6e-256`."""
         return self.name if self.count == 1 else f"{self.count} x {self.name}"
 
 
 @dataclass(frozen=True)
 class Chip:
-    """A chip's published peaks; where they come from stands in `v6e.toml`."""
+    """Published peaks of a chip; `v6e.toml` has the sources."""
 
     bf16_flops_per_s: float
     hbm_bytes: float
@@ -64,10 +64,10 @@ CHIP = Chip(
 
 
 def slices(name: str, count: int = 1) -> Slices:
-    """The slices that `--slice v6e-256 --slices 2` asks for.
+    """Return the slices of `--slice v6e-256 --slices 2`.
 
     Raises:
-        ConfigError: there is no such type.
+        ConfigError: the type is unknown.
     """
     known = {kind["name"]: kind for kind in FACTS["types"]}
     problems = []
@@ -83,7 +83,7 @@ def slices(name: str, count: int = 1) -> Slices:
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars an hour and chip in a region; None where nobody has read it."""
+    """US dollars per chip and hour in a region; None if unknown."""
 
     region: str
     on_demand: float | None
@@ -91,10 +91,10 @@ class Price:
 
 
 def price(region: str) -> Price:
-    """The price of a region.
+    """Return the price in a region.
 
     Raises:
-        ConfigError: no price of it is known.
+        ConfigError: the price is unknown.
     """
     regions = FACTS["prices"]["regions"]
     if region not in regions:

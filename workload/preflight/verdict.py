@@ -1,4 +1,4 @@
-"""Puts what was found together: does it fit, how fast, at what price, at what risk."""
+"""Verdict on a run on a slice: fit, speed, price and risk."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,23 +11,23 @@ from workload.preflight.slices import CHIP, GIB, PRICES_READ, Price, Slices
 from workload.train.config import Config
 from workload.train.interval import best_interval_s
 
-MARGIN = 0.95  # of a chip's memory: what runs beside the step isn't in the compiler's sum
-# What one machine writes to a bucket, GB/s: cautious, and the most that gcsfuse's own benchmarks
-# saw on a machine with a 200 Gbit/s card (docs/benchmarks.md of gcsfuse 3.4.3).
+MARGIN = 0.95  # of a chip's memory: the compiler's sum omits programs beside the step
+# Writes of a machine to a bucket, GB/s: cautious, and the most in gcsfuse's own benchmarks on a machine
+# with a 200 Gbit/s card (docs/benchmarks.md of gcsfuse 3.4.3).
 HOST_WRITE_GB_PER_S = (1.0, 4.6)
 BYTES_A_PARAMETER = {"float32": 12, "bfloat16": 10}  # with both moments; by the first one's dtype
 
 
 @dataclass(frozen=True)
 class Risk:
-    """What a preemptible slice costs besides its price.
+    """Cost of preemptions.
 
     Attributes:
-        save_s: to write a checkpoint, cautiously and at best.
-        notice: whether a save fits into the notice: yes, no or perhaps.
+        save_s: duration of a checkpoint, cautious and best.
+        notice: yes, no or perhaps: a save fits into the notice.
         interval_s: between saves, as the run will choose it.
-        interval_reason: what bounds it.
-        goodput: expected share of the time that counts, 0 to 1.
+        interval_reason: its binding rule.
+        goodput: expected share of productive time, 0 to 1.
         recovery_s: assumed, from a preemption until the run resumes.
     """
 
@@ -41,7 +41,7 @@ class Risk:
 
 @dataclass(frozen=True)
 class Money:
-    """US dollars; None where the price isn't known."""
+    """US dollars; None if the price is unknown."""
 
     an_hour: float | None
     a_billion_tokens: float | None
@@ -50,7 +50,7 @@ class Money:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The whole answer of preflight."""
+    """Result of preflight."""
 
     slices: Slices
     config: Config
@@ -64,7 +64,7 @@ class Verdict:
     method: Method
 
     def as_json(self) -> dict[str, Any]:
-        """For programs; sizes in bytes, times in seconds, prices in US dollars."""
+        """Convert to JSON; sizes in bytes, times in seconds, prices in US dollars."""
         content = asdict(self)
         content["chips"] = self.slices.chips
         content["hbm_bytes"] = self.compiled.hbm_bytes
@@ -81,14 +81,14 @@ class Verdict:
 
 
 def judge(config: Config, slices: Slices, price: Price, compiled: Compiled, recovery_s: float) -> Verdict:
-    """The answer for a step that was compiled, or refused.
+    """Return the verdict on a compiled or refused step.
 
     Args:
-        config: the run's.
-        slices: what it is to run on.
-        price: of the region.
-        compiled: what the compiler said.
-        recovery_s: from a preemption until the run resumes, as the caller assumes it.
+        config: of the run.
+        slices: for the run.
+        price: in the region.
+        compiled: result of the compiler.
+        recovery_s: assumed time from a preemption until the run resumes.
     """
     fits, reason = fit(compiled)
     prediction = None
@@ -104,18 +104,18 @@ def judge(config: Config, slices: Slices, price: Price, compiled: Compiled, reco
 
 
 def fit(compiled: Compiled) -> tuple[str, str]:
-    """Whether a step fits a chip (yes, no, uncertain), and the sizes.
+    """Return yes, no or uncertain for a step's fit on a chip, and the sizes.
 
-    That it compiled is no proof: the compiler accepts programs that exceed HBM.
+    The compiler accepts programs that exceed HBM.
     """
     if compiled.refused:
-        return "no", f"the compiler refuses it: {compiled.refused}"
+        return "no", f"the compiler refuses the step: {compiled.refused}"
     share = compiled.hbm_bytes / CHIP.hbm_bytes
     need = f"{compiled.hbm_bytes / GIB:.2f} of {CHIP.hbm_bytes / GIB:.2f} GiB a chip, {share:.0%}"
     if share <= MARGIN:
         return "yes", f"{need}; the safe limit is {MARGIN:.0%}"
     if share <= 1:
-        return "uncertain", f"{need}: above {MARGIN:.0%}; what runs beside the step may not find room"
+        return "uncertain", f"{need}: above {MARGIN:.0%}; programs beside the step may not fit"
     return "no", f"{need}, though it compiles"
 
 
@@ -126,7 +126,7 @@ def _risk(config: Config, slices: Slices, recovery_s: float, step_s: float | Non
     notice_s = config.checkpoint.notice_s
     notice = "yes" if slow <= notice_s else "no" if fast > notice_s else "perhaps"
     between_s = config.checkpoint.preemption_every_h * 3600
-    # Training stands still while a state is copied to the host: PCIe, 32 GB/s a chip.
+    # Training pauses while the state is copied to the host: PCIe, 32 GB/s a chip.
     stall_s = size / slices.chips / 32e9
     interval_s, reason = best_interval_s(stall_s, slow, between_s)
     if step_s and (every := config.checkpoint.every_steps):

@@ -1,4 +1,4 @@
-"""What a run left in storage, looked at from outside: its model, its checkpoints, its time.
+"""Checkpoints of a run, read from outside: verification and export.
 
 workload checkpoints verify gs://my-project-checkpoints/runs/first
 workload checkpoints export gs://my-project-checkpoints/runs/first --out first-hf/
@@ -35,26 +35,26 @@ from workload.train.optimizer import build
 
 @dataclass(frozen=True)
 class Past:
-    """A run that was begun: its model and what its numbers depend on."""
+    """Begun run: its model and the settings that its checkpoints depend on."""
 
     store: Store
-    sha256: str  # of what the losses depend on
+    sha256: str  # of the settings that determine the losses
     model: Architecture
     optimizer: OptimizerConfig
     generation: Generation
 
     @classmethod
     def read(cls, store: Store) -> "Past":
-        """Reads what the run wrote down of itself; see `open_run`.
+        """Read the run's config.json; see `open_run`.
 
         Raises:
-            RunError: it is another version's.
+            RunError: another version of the trainer wrote it.
         """
         try:
             written = json.loads(store.read(record.NAME))
             exact = written["exact"]
         except (ValueError, KeyError):
-            fix = "use the version of the trainer that began it"
+            fix = "use the version of the trainer that began the run"
             where = f"{store.url}/{record.NAME}"
             raise RunError(f"{where}: not written by this version\n    fix: {fix}") from None
         problems: list[Problem] = []
@@ -69,12 +69,12 @@ class Past:
         return cls(store, sha256, model, optimizer, generation)
 
     def restore(self, step: int, whole_state: bool) -> Any:
-        """A checkpoint's arrays on this host: all of the state, or its parameters alone.
+        """Restore a checkpoint on this host: the whole state, or its parameters alone.
 
         Raises:
             RunError: it can't be read.
         """
-        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         params = decoder.shapes(self.model, jnp.float32)
         abstract: dict[str, Any] = {"params": params}
         if whole_state:
@@ -83,23 +83,22 @@ class Past:
             optimizer = build(Config(model=self.model, optimizer=self.optimizer))
             abstract["opt_state"] = jax.eval_shape(optimizer.init, params)
         placed = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), abstract
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), abstract
         )
         return self._restore(step, placed, partial=not whole_state, strict=True)
 
     def params(self, step: int, abstract: decoder.Params) -> decoder.Params:
-        """Some of a checkpoint's parameters, cast and placed.
+        """Restore some of a checkpoint's parameters, cast and sharded.
 
         Args:
-            step: a complete one.
-            abstract: shapes, dtypes and shardings of those wanted; an axis of layers may be shorter
-                than the model's, for the first ones alone.
+            step: of a complete checkpoint.
+            abstract: their shapes, dtypes and shardings; a shorter axis of layers selects the first ones.
 
         Raises:
             RunError: it can't be read.
         """
-        found = self._restore(step, {"params": abstract}, partial=True, strict=False)
-        params: decoder.Params = found["params"]
+        restored = self._restore(step, {"params": abstract}, partial=True, strict=False)
+        params: decoder.Params = restored["params"]
         return params
 
     def _restore(self, step: int, placed: Any, partial: bool, strict: bool) -> Any:
@@ -109,7 +108,7 @@ class Past:
         arguments = ocp.args.PyTreeRestore(placed, restore_args=desired, partial_restore=partial)
         try:
             return loader.restore(epath.Path(self.store.url) / FOLDER / str(step), args=arguments)
-        except Exception as error:  # orbax and tensorstore raise what they like
+        except Exception as error:  # orbax and tensorstore raise any type
             raise RunError(
                 f"{self.store.url}: checkpoint {step} can't be read: {first_line(error)}"
             ) from error
@@ -117,12 +116,12 @@ class Past:
 
 @dataclass(frozen=True)
 class Checked:
-    """What reading a checkpoint showed.
+    """Result of verifying a checkpoint.
 
     Attributes:
-        problem: empty if nothing is wrong with it.
+        problem: empty if it is usable.
         digests: of its parameters and its optimizer's state.
-        as_ended: that they are what the run said at its end; of an earlier step there is no telling.
+        as_ended: True if they match final.json, which only the last step of a run can.
     """
 
     step: int
@@ -132,10 +131,10 @@ class Checked:
 
 
 def verify(store: Store, step: int | None = None) -> list[Checked]:
-    """Reads every byte of a run's complete checkpoints, or of one.
+    """Read all data of a run's complete checkpoints, or of a single one.
 
-    A checkpoint can be used if all of it can be read and every number is finite; the last one of a
-    run that is done must be what the run said at its end.
+    A checkpoint is usable if all of it is readable and every number is finite; the last one of a finished
+    run must also match its final.json.
     """
     past = Past.read(store)
     try:
@@ -143,37 +142,39 @@ def verify(store: Store, step: int | None = None) -> list[Checked]:
     except MissingObjectError:
         final = {}
     except ValueError as error:
-        fix = "remove it; starting the run again writes it anew"
+        fix = "remove it; a restart of the run writes it again"
         raise RunError(f"{store.url}/final.json: is damaged: {error}\n    fix: {fix}") from None
     complete = list_steps(store).complete
     checked = []
-    for one in [s for s in complete if step in (None, s)]:
+    for number in [s for s in complete if step in (None, s)]:
         try:
-            state = past.restore(one, whole_state=True)
+            state = past.restore(number, whole_state=True)
         except RunError as error:
-            checked.append(Checked(one, first_line(error), {}))
+            checked.append(Checked(number, first_line(error), {}))
             continue
         digests = {f"{name}_sha256": digest(state[name]) for name in ("params", "opt_state")}
         bad = _not_finite(state)
-        problem = f"{bad[0]} and {len(bad) - 1} more hold no numbers" if bad else ""
-        if final.get("step") == one and any(final.get(name) != value for name, value in digests.items()):
-            problem = "isn't what final.json says of it"
-        checked.append(Checked(one, problem, digests, not problem and final.get("step") == one))
+        problem = f"{bad[0]} and {len(bad) - 1} more arrays hold non-finite numbers" if bad else ""
+        if final.get("step") == number and any(final.get(name) != value for name, value in digests.items()):
+            problem = "differs from final.json"
+        checked.append(Checked(number, problem, digests, not problem and final.get("step") == number))
     if step is not None and not checked:
         raise RunError(f"{store.url}: no complete checkpoint {step}\n    fix: one of {complete or 'none'}")
     return checked
 
 
 def complete_step(store: Store, step: int | None) -> int:
-    """A step that has a complete checkpoint: this one, or the newest.
+    """Return `step` if it has a complete checkpoint, or by default the newest such step.
 
     Raises:
-        RunError: it has none.
+        RunError: there is none.
     """
     complete = list_steps(store).complete
     if not complete or (step is not None and step not in complete):
         desired = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
-        raise RunError(f"{store.url}: {desired}\n    fix: one of {list(complete) or 'none: let it train on'}")
+        raise RunError(
+            f"{store.url}: {desired}\n    fix: one of {list(complete) or 'none: continue its training'}"
+        )
     return complete[-1] if step is None else step
 
 
@@ -188,23 +189,20 @@ def _not_finite(state: Any) -> list[str]:
 def export(
     store: Store, out: Path, step: int | None, dtype: str, progress: Callable[[str], None]
 ) -> tuple[int, list[str]]:
-    """Writes a checkpoint's parameters as a Hugging Face folder; returns its step and the files.
+    """Write a checkpoint's parameters as a Hugging Face folder; return its step and the files.
 
     Raises:
-        RunError: there is no complete checkpoint, or it can't be read; or `out` isn't empty or
-            can't be written.
+        RunError: no complete checkpoint is readable, or `out` isn't empty or can't be written.
     """
     past = Past.read(store)
     chosen = complete_step(store, step)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError(f"--out {out}: is there and not empty\n    fix: name a new folder, or remove it")
+        raise RunError(f"--out {out}: isn't empty\n    fix: name a new folder, or remove it")
     params = past.restore(chosen, whole_state=False)["params"]
     folder = f"{record.TOKENIZER}/"
     tokenizer = {name.removeprefix(folder): store.read(name) for name in store.list(folder)}
     if not past.generation.ends:
-        progress(
-            "an earlier version began this run, and didn't note where a text ends: generation won't stop"
-        )
+        progress("an earlier version began this run without an end token: generation won't stop")
     try:
         files = huggingface.save(out, params, past.model, dtype, past.generation, progress=progress)
         past.generation.write(out, tokenizer)
@@ -212,5 +210,5 @@ def export(
     except (OSError, SafetensorError) as error:
         width = {"bfloat16": 2, "float32": 4}[dtype]
         size_gb = sum(leaf.size for leaf in jax.tree.leaves(params)) * width / 1e9
-        fix = f"remove what was begun, make room for {size_gb:.3g} GB, or name a folder that may be written"
+        fix = f"remove the partial export, make room for {size_gb:.3g} GB, or name a writable folder"
         raise RunError(f"--out {out}: can't be written: {first_line(error)}\n    fix: {fix}") from None

@@ -1,4 +1,4 @@
-"""Objects of Cloud Storage for `store.py`; imported where a bucket is named, as its client is large."""
+"""Cloud Storage backend of `store.py`; imported only for buckets, since its client is large."""
 
 import requests
 from google.api_core import exceptions as google
@@ -11,7 +11,7 @@ from workload.errors import OutageError, StoreError
 from workload.runs.errors import MissingObjectError
 from workload.runs.outage import HEALTH, RETRY_AT_MOST_EVERY_S, transient
 
-# Every write here is a whole object by the run's only writer: sending it twice changes nothing.
+# Every write is a whole object by the run's only writer: a repetition changes nothing.
 _RETRY = Retry(
     predicate=DEFAULT_RETRY._predicate,
     maximum=RETRY_AT_MOST_EVERY_S,
@@ -22,16 +22,16 @@ _REFUSED = (google.GoogleAPIError, auth.GoogleAuthError, requests.RequestExcepti
 
 
 class _TakenError(Exception):
-    """There is an object of that name already."""
+    """The object exists."""
 
 
 def open_bucket(url: str) -> "BucketStore":
-    """The store for `gs://BUCKET/PREFIX`. Raises StoreError without credentials."""
+    """Open the store for `gs://BUCKET/PREFIX`. Raises StoreError without credentials."""
     bucket, _, prefix = url.removeprefix("gs://").partition("/")
     try:
         try:
             client = storage.Client()
-        except OSError:  # a login that belongs to no project, which objects don't ask for
+        except OSError:  # a login without a project, which objects don't need
             client = storage.Client(project="none")
         return BucketStore(client, bucket, prefix.strip("/"))
     except auth.GoogleAuthError as error:
@@ -54,7 +54,7 @@ class BucketStore:
     def create(self, name: str, content: bytes) -> bool:
         """See `Store.create`; retried for a minute.
 
-        Where the answer to a write is lost, the object is there at the retry: False.
+        If the response to a write is lost, the retry finds the object: False.
         """
         try:
             self._upload(name, content, if_generation_match=0)
@@ -75,7 +75,7 @@ class BucketStore:
         HEALTH.answered()
 
     def read(self, name: str, start: int = 0, end: int | None = None, generation: int | None = None) -> bytes:
-        """See `Store.read`; of a generation, where one is given."""
+        """See `Store.read`; `generation` selects a version of the object."""
         last = None if end is None else end - 1
         blob = self._bucket.blob(self._prefix + name, generation=generation)
         try:
@@ -98,7 +98,7 @@ class BucketStore:
         return {name: size_bytes for name, (_, size_bytes) in self.versions(prefix).items()}
 
     def versions(self, prefix: str) -> dict[str, tuple[int, int]]:
-        """Generation and bytes of each object whose name begins with the prefix."""
+        """Return generation and bytes of each object whose name begins with the prefix."""
         try:
             blobs = self._client.list_blobs(self._bucket, prefix=self._prefix + prefix, retry=_RETRY)
             return {blob.name.removeprefix(self._prefix): (blob.generation, blob.size or 0) for blob in blobs}
@@ -115,18 +115,18 @@ class BucketStore:
             raise self._refused(name, "removed", error) from error
 
     def outage(self) -> str:
-        """See `Store.outage`; of all that this process asks of Cloud Storage."""
+        """See `Store.outage`; over all requests of this process."""
         return HEALTH.outage()
 
     def failed_since(self, moment: float) -> bool:
         """See `Store.failed_since`."""
         return HEALTH.last_failure > moment
 
-    def take(self, source: "BucketStore", name: str) -> None:
-        """Copies an object of another bucket, or below another prefix, inside storage."""
+    def copy_from(self, source: "BucketStore", name: str) -> None:
+        """Copy an object of another bucket or prefix, inside storage."""
         token: str | None = None
         try:
-            while True:  # a large object between unlike buckets takes several calls
+            while True:  # a large object between locations or classes takes several calls
                 token, *_ = self._blob(name).rewrite(source._blob(name), token=token, retry=_RETRY)
                 if token is None:
                     return
@@ -141,7 +141,7 @@ class BucketStore:
     def _refused(self, name: str, verb: str, error: Exception) -> StoreError:
         where = f"{self.url}/{name}: can't be {verb}"
         if answer := transient(error):
-            fix = "look at https://status.cloud.google.com; once storage answers, start again"
+            fix = "check https://status.cloud.google.com; restart once storage responds"
             return OutageError(f"{where}: storage answers {self.outage() or answer}\n    fix: {fix}")
-        fix = "check that the account may use the bucket, and that the bucket is there"
+        fix = "check that the bucket exists and the account may use it"
         return StoreError(f"{where}: {error}\n    fix: {fix}")

@@ -1,8 +1,8 @@
-"""Checkpoints of a run: saved by all workers, complete once their marker is there.
+"""Checkpoints of a run: saved by all workers, complete once their marker exists.
 
-Orbax picks its commit by the spelling of a path and takes a gcsfuse mount for a disk,
-where renaming a folder isn't atomic. So every path gets the marker, `commit_success.txt`,
-written after everything else; a step without it doesn't exist.
+Orbax chooses its commit by the spelling of a path and treats a gcsfuse mount as a disk, where
+renaming a folder isn't atomic. So every path gets the marker, `commit_success.txt`, written after
+everything else; a step without it is incomplete.
 """
 # mypy: allow-untyped-calls
 
@@ -32,61 +32,63 @@ from workload.runs.store import Store
 from workload.train.cluster import Cluster, first_line
 from workload.train.config import CheckpointConfig
 
-# gcsfs asks, by gRPC and before every call, whether the bucket is hierarchical. It serves either
-# kind without knowing, and a bucket reached through a private endpoint may not answer gRPC at all.
+# gcsfs queries by gRPC before every call if the bucket is hierarchical. It works without knowing, and a
+# private endpoint may not serve gRPC.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+_log = logging.getLogger(__name__)
 
 FOLDER = "checkpoints"
 MARKER = "commit_success.txt"
 _STEP = re.compile(rf"{FOLDER}/(\d+)/(.+)")
-_REMOVED_AT_ONCE = 8  # objects; as many connections as the client keeps open, and two to spare
-PATIENCE_S = 30.0  # with the save before: then training continues, and saves once that is complete
-_ANSWER_S = 5.0  # that training stands still to hear whose the run is
-_SMALL_FILES = 8  # of a checkpoint, at most, whose writes may fail one by one
-_ASK_AGAIN_S = 1.0  # where there is nothing to do but to save
+_REMOVED_AT_ONCE = 8  # objects; the client's connections less two
+PATIENCE_S = 30.0  # for the previous save; then training continues and saves later
+_GUARD_S = 5.0  # pause of training to check the lease
+_SMALL_FILES = 8  # most files of a checkpoint whose writes may fail separately
+_RETRY_S = 1.0  # between attempts while nothing but a save is left
 _BY_MARKER = AtomicityOptions(mode=AtomicityMode.COMMIT_FILE)
 
 
 def _by_others(record: logging.LogRecord) -> bool:
-    if record.name == "asyncio":  # names the task that failed, but of several gathered ones only their error
+    if record.name == "asyncio":  # names the failed task, but of gathered ones only their error
         error = record.exc_info[1] if record.exc_info else None
         frames = traceback.extract_tb(error.__traceback__) if error else []
-        where = [record.getMessage(), *(one.filename for one in frames)]
-        # OCDBT: of a write that Orbax gave to tensorstore, whose futures name no caller.
-        return not any("orbax" in each or "OCDBT" in each for each in where)
+        origins = [record.getMessage(), *(frame.filename for frame in frames)]
+        # OCDBT: a write of Orbax through tensorstore, whose futures name no caller.
+        return not any("orbax" in origin or "OCDBT" in origin for origin in origins)
     return "orbax" not in record.pathname or not record.exc_info
 
 
 @cache
 def quiet_failures() -> None:
-    """A save that fails is told once, by `_told`.
+    """Suppress duplicate logs of failed saves, which `_errors_of` reports once.
 
-    Orbax logs it several times over, a traceback each; asyncio adds one for each write that was
-    under way, and the write one more, from below Python, that the event loop is closed.
+    Orbax logs several tracebacks; asyncio adds another for each write under way, and the write itself
+    reports from below Python that the event loop is closed.
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(_by_others)
-    reported = sys.unraisablehook
+    default = sys.unraisablehook
 
-    def tell(ignored: "sys.UnraisableHookArgs") -> None:
+    def report(ignored: "sys.UnraisableHookArgs") -> None:
         code = getattr(ignored.object, "cr_code", None)  # of a coroutine
-        orbaxs = code is not None and "orbax" in code.co_filename
-        if str(ignored.exc_value) != "Event loop is closed" and not orbaxs:
-            reported(ignored)
+        of_orbax = code is not None and "orbax" in code.co_filename
+        if str(ignored.exc_value) != "Event loop is closed" and not of_orbax:
+            default(ignored)
 
-    sys.unraisablehook = tell
+    sys.unraisablehook = report
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps that have a folder, oldest first."""
+    """Steps that have a folder, oldest first."""
 
     complete: tuple[int, ...]
     incomplete: tuple[int, ...]
 
 
 def list_steps(store: Store) -> Steps:
-    """Which steps are there, read from storage and nowhere else."""
+    """List the steps in storage."""
     marked: dict[int, bool] = {}
     for name in store.list(f"{FOLDER}/"):
         if match := _STEP.fullmatch(name):
@@ -100,12 +102,12 @@ def list_steps(store: Store) -> Steps:
 
 @dataclass(frozen=True)
 class Restored:
-    """What a run resumes from.
+    """State that a run resumes from.
 
     Attributes:
-        step: updates already done; 0 for a run that has no checkpoint yet.
+        step: finished updates; 0 without a checkpoint.
         state: the state after them; None at 0.
-        passed_over: newer steps that couldn't be used, with the reason.
+        passed_over: newer, unusable steps with the reason.
     """
 
     step: int
@@ -114,11 +116,10 @@ class Restored:
 
 
 class Checkpoints:
-    """Saves in the background, restores the newest complete step.
+    """Saver in the background, and loader of the newest complete step.
 
-    A save that fails because storage answers nobody costs nothing yet: a later one holds all that it
-    would have. So it is told, and the run resumes; what storage refuses, it refuses the next one too, and
-    is an error at once.
+    A save that fails in an outage of storage is reported, and training continues: a later save replaces it.
+    A refusal of storage would repeat and is an error at once.
     """
 
     def __init__(
@@ -128,22 +129,22 @@ class Checkpoints:
         config: CheckpointConfig,
         guard: Callable[[], None] = lambda: None,
         before_marker: Callable[[int], None] = lambda _: None,
-        say: Callable[..., None] = lambda *_, **__: None,
+        report: Callable[..., None] = lambda *_, **__: None,
     ):
-        """Opens nothing yet.
+        """Create savers and loaders; storage isn't accessed yet.
 
         Args:
             store: of the run.
             cluster: all workers.
-            config: how many to keep, how long to wait.
-            guard: raises on worker 0 where the run is another's by now; asked before anything changes.
+            config: retention and timeouts.
+            guard: raises on worker 0 if another start owns the run; called before any change.
             before_marker: called with the step on worker 0, in the background, before it is complete;
                 again after an `OutageError`.
-            say: takes the kind of an event and its details.
+            report: receives the kind of an event and its details.
         """
         quiet_failures()
         self._store, self._cluster, self._config, self._guard = store, cluster, config, guard
-        self._before_marker, self._say = before_marker, say
+        self._before_marker, self._report = before_marker, report
         self._root = epath.Path(store.url) / FOLDER
         self._in_bucket = store.url.startswith("gs://")
         self._saver = ocp.AsyncCheckpointer(
@@ -151,47 +152,47 @@ class Checkpoints:
             async_options=ocp.options.AsyncOptions(
                 timeout_secs=config.timeout_s, post_finalization_callback=self._about_to_commit
             ),
-            # What an earlier start left is gone: training doesn't stand still to ask a bucket for it.
+            # Leftovers of earlier starts are removed already: don't list the bucket again.
             file_options=ocp.options.FileOptions(skip_sync_file_validations=self._in_bucket),
             atomicity_options=_BY_MARKER,
         )
-        # A restore mustn't wait for the others: where one worker fails, all have to hear of it.
-        me = cluster.membership.worker
-        alone = ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me})
+        # A restore mustn't wait for the other workers: a failure of one is reported to all by `_try`.
+        worker = cluster.membership.worker
+        alone = ocp.options.MultiprocessingOptions(primary_host=worker, active_processes={worker})
         self._loader = ocp.Checkpointer(
             ocp.StandardCheckpointHandler(), multiprocessing_options=alone, atomicity_options=_BY_MARKER
         )
         self._complete: set[int] = set()
-        self._unreadable: set[int] = set()  # complete, and left alone; they don't count as kept
-        self._failed: set[int] = set()  # begun and never completed by this start
+        self._unreadable: set[int] = set()  # complete, but not counted among the retained ones
+        self._failed: set[int] = set()  # begun but not completed by this start
         self._saving: Future[None] | None = None
-        self._step = 0  # that is being saved
+        self._step = 0  # being saved
         self._retiring: threading.Thread | None = None
         self._background = ThreadPoolExecutor(3, "save")
-        self._failing_since: float | None = None  # without a save that succeeded
+        self._failing_since: float | None = None  # time of the first failure since the last successful save
         self._begun = 0.0
         self._size_gb = 0.0  # of a checkpoint
-        self.save_s = 0.0  # from the begin of a save until it was complete; 0 while none is
+        self.save_s = 0.0  # duration of the last save until it was complete; 0 before the first
 
     @property
     def newest(self) -> int | None:
-        """The newest complete step that can be read."""
+        """Newest readable complete step."""
         return max(self._complete - self._unreadable, default=None)
 
     def restore(self, abstract_state: Any) -> Restored:
-        """The newest complete step that every worker can read.
+        """Restore the newest complete step that every worker can read.
 
         Args:
             abstract_state: shapes, dtypes and shardings of the state.
 
         Raises:
-            RunError: complete steps are there, but none can be read. Starting over would hide it.
+            RunError: complete steps exist, but none is readable. Starting over would hide it.
         """
-        found = self._cluster.agree(self._tidy)
-        self._complete = set(found["complete"])
-        passed_over = [(step, "no marker: it was never completed") for step in found["incomplete"]]
+        steps = self._cluster.agree(self._tidy)
+        self._complete = set(steps["complete"])
+        passed_over = [(step, "no marker: it was never completed") for step in steps["incomplete"]]
         for step in sorted(self._complete, reverse=True):
-            state: Any = None  # of the step before: there is no room for two
+            state: Any = None  # free the previous state: memory holds only one
             state, problem = self._try(step, abstract_state)
             if self._cluster.all_true(not problem):
                 newer = tuple(sorted(entry for entry in passed_over if entry[0] > step))
@@ -200,12 +201,12 @@ class Checkpoints:
             passed_over.append((step, problem or "another worker couldn't read it"))
         if self._complete:
             reasons = "; ".join(f"step {step}: {reason}" for step, reason in passed_over)
-            fix = "look at the reasons; to start over, give the run another --name"
+            fix = "see the reasons; to start over, give the run another --name"
             raise RunError(f"{self._root}: no checkpoint can be read ({reasons})\n    fix: {fix}")
         return Restored(0, None, tuple(passed_over))
 
     def _tidy(self) -> dict[str, tuple[int, ...]]:
-        """Lists the steps, and clears what unfinished saves left: their steps will be saved again."""
+        """List the steps and remove the incomplete ones, which will be saved again."""
         steps = list_steps(self._store)
         for step in steps.incomplete:
             self._remove(step)
@@ -215,7 +216,7 @@ class Checkpoints:
         try:
             restore = ocp.args.StandardRestore(abstract_state)
             return jax.block_until_ready(self._loader.restore(self._root / str(step), args=restore)), ""
-        except Exception as error:  # whatever is wrong with it, an older step may do
+        except Exception as error:  # of any type; an older step may be readable
             return None, first_line(error)
 
     def save(
@@ -225,25 +226,25 @@ class Checkpoints:
         patience_s: float = PATIENCE_S,
         begins: Callable[[], None] = lambda: None,
     ) -> str:
-        """Begins to save; a step that is complete already is left as it is, unless it can't be read.
+        """Begin to save; a step that is complete and readable isn't saved again.
 
-        Waits for the save before it; what is then too old is retired in the background.
+        Waits for the previous save; steps that are then too old are retired in the background.
 
         Args:
-            step: after which the state is what it is.
-            state: of the run.
-            patience_s: with the save before it.
-            begins: called once nothing stands in the way.
+            step: finished updates.
+            state: after them.
+            patience_s: longest wait for the previous save.
+            begins: called right before the save begins.
 
         Returns:
-            Why nothing was begun, so that the run resumes and asks again later; empty where it was.
+            The reason for a delay, after which the caller retries; empty if the save began.
 
         Raises:
-            TakenError: the run is another start's by now.
-            StoreError: storage refuses this save or the one before it, or has taken none for too long.
+            TakenError: another start owns the run.
+            StoreError: storage refuses this save or the previous one, or has failed for too long.
         """
-        if why := self._cluster.agree(self._out) or self._previous(patience_s):
-            return why
+        if delay := self._cluster.agree(self._unavailable) or self._previous(patience_s):
+            return delay
         if step in self._unreadable or step in self._failed:
             self._cluster.agree(lambda: self._remove(step))
             self._unreadable.discard(step)
@@ -257,7 +258,7 @@ class Checkpoints:
         outage.try_until(self._begun + self._config.timeout_s)
         self._size_gb = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) / 1e9
         try:
-            with self._told(step):
+            with self._errors_of(step):
                 args = ocp.args.StandardSave(state)
                 self._saver.save(self._root / str(step), args=args, force=not self._in_bucket)
             self._saving = self._background.submit(self._saver.wait_until_finished)
@@ -269,50 +270,50 @@ class Checkpoints:
     def save_surely(
         self, step: int, state: Any, within_s: float = math.inf, begins: Callable[[], None] = lambda: None
     ) -> bool:
-        """Saves until the step is complete, or `within_s` are over; whether it is. Raises as `save` does."""
+        """Retry until the step is complete, or return False after `within_s`. Raises as `save`."""
         give_up = time.monotonic() + within_s
         while True:
-            left_s = max(0.0, give_up - time.monotonic())
-            if not self.save(step, state, left_s, begins):
+            remaining_s = max(0.0, give_up - time.monotonic())
+            if not self.save(step, state, remaining_s, begins):
                 self._previous(max(0.0, give_up - time.monotonic()))
             if step in self._complete:
                 return True
             if self._cluster.agree(lambda: time.monotonic() > give_up):
                 return False
-            time.sleep(_ASK_AGAIN_S)
+            time.sleep(_RETRY_S)
 
-    def _out(self) -> str:
-        """Worker 0's: why storage can't be used now; empty where it can."""
-        why = self._store.outage()
-        if not why:
-            asked = self._background.submit(self._guard)
+    def _unavailable(self) -> str:
+        """Return the reason on worker 0 why storage is unavailable; empty if it is available."""
+        answer = self._store.outage()
+        if not answer:
+            guard = self._background.submit(self._guard)
             try:
-                asked.result(_ANSWER_S)
+                guard.result(_GUARD_S)
             except OutageError:
-                why = self._store.outage() or "nothing"
+                answer = self._store.outage() or "nothing"
             except TimeoutError:
-                why = self._store.outage() or f"nothing for {_ANSWER_S:g} s"
-        if not why:
+                answer = self._store.outage() or f"nothing for {_GUARD_S:g} s"
+        if not answer:
             return ""
-        why = f"storage answers {why}"
-        self._bounded(why)
-        return why
+        reason = f"storage answers {answer}"
+        self._limit_outage(reason)
+        return reason
 
-    def _bounded(self, why: str) -> None:
-        """Notes a failure of worker 0's, and ends the run where no save has succeeded for too long."""
+    def _limit_outage(self, reason: str) -> None:
+        """Record a failure on worker 0; raise if no save has succeeded for `checkpoint.outage_s`."""
         now = time.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if now - self._failing_since >= self._config.outage_s:
             newest = f"checkpoint {self.newest}" if self.newest else "the beginning"
             raise OutageError(
-                f"{self._root}: no save for {now - self._failing_since:.0f} s: {why}\n"
-                "    fix: look at https://status.cloud.google.com and at the network; once storage answers,"
-                f" start the run again: it resumes from {newest}. checkpoint.outage_s ="
-                f" {self._config.outage_s:g} says how long a run puts up with it"
+                f"{self._root}: no save for {now - self._failing_since:.0f} s: {reason}\n"
+                "    fix: check https://status.cloud.google.com and the network; once storage responds,"
+                f" restart the run: it resumes from {newest}. The limit is checkpoint.outage_s ="
+                f" {self._config.outage_s:g}"
             )
 
     def _about_to_commit(self) -> None:
-        """Worker 0's, in the background: the last that happens before the marker."""
+        """Check the lease and store the losses on worker 0, in the background, right before the marker."""
         give_up = self._begun + self._config.timeout_s
         while True:
             try:
@@ -322,28 +323,28 @@ class Checkpoints:
             except OutageError:
                 if time.monotonic() > give_up:
                     raise
-                time.sleep(_ASK_AGAIN_S)
-        if not self._store.failed_since(self._begun):  # an outage says nothing of what a save takes
+                time.sleep(_RETRY_S)
+        if not self._store.failed_since(self._begun):  # an outage distorts the duration
             self.save_s = time.monotonic() - self._begun
 
     def wait(self, within_s: float = math.inf) -> None:
-        """Returns once no save is under way, or `within_s` are over, and what is too old is gone.
+        """Wait until no save is under way or `within_s` are over, and old steps are removed.
 
         Raises:
-            TakenError: the run is another start's by now.
+            TakenError: another start owns the run.
             StoreError: storage refuses the save.
         """
-        self._cluster.agree(self._out)
+        self._cluster.agree(self._unavailable)
         if self._previous(within_s):
-            outage.try_until(time.monotonic())  # nobody waits for it any more
-        self._cluster.agree(self._retired)  # the others have nothing to remove, and would leave without it
+            outage.try_until(time.monotonic())  # stop its retries
+        self._cluster.agree(self._join_retiring)  # the other workers wait for worker 0's removals
 
-    def _retired(self) -> None:
+    def _join_retiring(self) -> None:
         if self._retiring and not self._store.outage():
             self._retiring.join()
 
     def _previous(self, patience_s: float) -> str:
-        """Waits for the save under way, if any; returns why it still is."""
+        """Wait for the save under way, if any; return a reason if it still is."""
         if self._saving is None:
             return ""
         step = self._step
@@ -353,16 +354,16 @@ class Checkpoints:
         problem = ""
         saving, self._saving = self._saving, None
         try:
-            with self._told(step):
+            with self._errors_of(step):
                 saving.result()
         except OutageError as error:
             problem = first_line(error)
         failed = self._cluster.dissenters(not problem)
         if failed:
             self._failed.add(step)
-            others = f"{self._root / str(step)}: can't be saved by workers {', '.join(map(str, failed))}"
-            self._say("save-failed", step=step, reason=problem or others)
-            self._cluster.agree(lambda: self._bounded(problem or others))
+            elsewhere = f"{self._root / str(step)}: can't be saved by workers {', '.join(map(str, failed))}"
+            self._report("save-failed", step=step, reason=problem or elsewhere)
+            self._cluster.agree(lambda: self._limit_outage(problem or elsewhere))
         else:
             self._failing_since = None
             self._complete.add(step)
@@ -370,15 +371,15 @@ class Checkpoints:
         return ""
 
     def _forget_failures(self) -> None:
-        """The next save isn't blamed for those of the one before, which were reported.
+        """Clear reported failures of the previous save from Orbax.
 
-        Orbax raises a failure of the arrays first, and keeps those of a checkpoint's small files, each by
-        itself, until it is asked again: by the next save.
+        Orbax raises a failure of the arrays first, and those of a checkpoint's small files one by one at
+        later calls, which would fail the next save.
         """
         for _ in range(_SMALL_FILES):
             try:
                 self._saver.wait_until_finished()
-            except Exception:  # orbax raises what it likes
+            except Exception:  # orbax raises any type
                 continue
             return
 
@@ -398,37 +399,37 @@ class Checkpoints:
             self._retiring.start()
 
     @contextmanager
-    def _told(self, step: int) -> Iterator[None]:
-        """Turns what a save may raise, a full disk or a refusal, into one error that says what to do."""
+    def _errors_of(self, step: int) -> Iterator[None]:
+        """Translate the exceptions of a save into a StoreError or OutageError with a fix."""
         try:
             yield
         except (jax.errors.JaxRuntimeError, WorkloadError):
-            raise  # another worker was lost; or it is said already
-        except Exception as error:  # orbax and tensorstore raise what they like
+            raise  # another worker was lost; or already translated
+        except Exception as error:  # orbax and tensorstore raise any type
             where = self._root / str(step)
-            safe = f"checkpoint {self.newest} is safe" if self.newest else "there is no checkpoint before it"
+            safe = f"checkpoint {self.newest} is safe" if self.newest else "no checkpoint was saved before"
             if answer := outage.transient(error):
                 answer = self._store.outage() or answer
                 raise OutageError(f"{where}: can't be saved: storage answers {answer}; {safe}") from error
             raise StoreError(
                 f"{where}: can't be saved: {first_line(error)}\n    fix: make room for"
-                f" {self._size_gb:.3g} GB, or let the account write there, and start the run again; {safe}"
+                f" {self._size_gb:.3g} GB, or let the account write there, and restart the run; {safe}"
             ) from error
 
     def _retire(self, steps: Sequence[int]) -> None:
-        """A step of many hosts is a thousand objects: training doesn't stand still for them."""
+        """Remove old steps in the background: a step of many hosts has a thousand objects."""
         for step in steps:
             try:
                 self._remove(step)
-            except StoreError as error:  # costs room, not correctness
-                print(f"step {step} stays in storage: {first_line(error)}", flush=True)
+            except StoreError as error:  # costs space, not correctness
+                _log.warning("step %s not removed: %s", step, first_line(error))
 
     def _remove(self, step: int) -> None:
         remove_step(self._store, step)
 
 
 def remove_step(store: Store, step: int) -> None:
-    """The marker goes first: what a crash leaves behind is incomplete, and known as such."""
+    """Remove a step, its marker first: a crash then leaves an incomplete step."""
     store.delete(f"{FOLDER}/{step}/{MARKER}")
     names = store.list(f"{FOLDER}/{step}/")
     with ThreadPoolExecutor(_REMOVED_AT_ONCE, "remove") as pool:

@@ -1,7 +1,7 @@
-"""The `workload upload-curves` command: a run's curves in Vertex AI TensorBoard, while it trains or after.
+"""Command `workload upload-curves`: copy a run's curves to Vertex AI TensorBoard, during training or after.
 
-It reads TensorBoard's event files, which the trainer writes into the run's folder (step_log.py), and sends
-each point once per start of this command; Vertex overwrites a step that it has.
+Reads the event files in the run's folder (step_log.py) and sends each point once per start of this
+command; Vertex overwrites existing steps.
 """
 
 import argparse
@@ -33,9 +33,9 @@ _EXAMPLES = """  workload upload-curves gs://my-project-checkpoints/runs/tiny --
 
 
 def records(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Records of a TFRecord file with where each ends; the last one may be cut off, and isn't there then.
+    """Yield the records of a TFRecord file with their end offsets, without a truncated last record.
 
-    Storage has checked the bytes already, so the checksums are passed over.
+    Checksums are ignored, since storage has checked the bytes.
     https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
     """
     at = 0
@@ -49,18 +49,18 @@ def records(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class Curves:
-    """The points of a run's event files."""
+    """Points of a run's event files."""
 
     def __init__(self, store: Store):
         self._store = store
         self._read_bytes: dict[str, int] = {}
 
-    def there(self) -> bool:
-        """Whether there is an event file."""
+    def exist(self) -> bool:
+        """Return True if there is an event file."""
         return any(_EVENTS in name for name in self._store.sizes(_FOLDER))
 
     def new(self) -> Iterator[tuple[str, Point]]:
-        """Points that came since the last call, with their curves, in the order of starts and of time.
+        """Yield (curve, point) of all points since the last call, in the order of starts and of time.
 
         Raises:
             RunError: a file is damaged.
@@ -73,7 +73,7 @@ class Curves:
                 try:
                     event = Event.FromString(record)
                 except DecodeError as error:
-                    fix = "delete it or restore an older version, then start this again"
+                    fix = "delete it or restore an older version, then restart this command"
                     raise RunError(
                         f"{self._store.url}/{name}: damaged at byte {start + end}: {error}\n    fix: {fix}"
                     ) from error
@@ -84,7 +84,7 @@ class Curves:
 
 
 def upload(curves: Curves, board: Board) -> int:
-    """Sends what is new; how many points that were.
+    """Send new points; return their number.
 
     Raises:
         BoardError: some weren't written.
@@ -94,7 +94,7 @@ def upload(curves: Curves, board: Board) -> int:
     for curve, point in curves.new():
         points = batch.setdefault(curve, {})
         count += point.step not in points
-        points[point.step] = point  # a step done again, by a later start
+        points[point.step] = point  # the last start that did the step counts
         if count == MOST_POINTS:
             board.write(batch)
             sent, count, batch = sent + count, 0, {}
@@ -104,19 +104,19 @@ def upload(curves: Curves, board: Board) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Uploads every minute until SIGTERM or Ctrl-C, and what came before that; 0 then.
+    """Upload every minute until SIGTERM or Ctrl-C; return 0 after the last points.
 
     Raises:
-        BoardError, RunError, StoreError: the last points couldn't be read or written. Before, that is
-            printed, and all is uploaded anew.
+        BoardError, RunError, StoreError: the last points couldn't be read or written. Earlier failures are
+            printed, and all points uploaded again.
     """
     options = _options(arguments)
     url, parent = options.run.rstrip("/"), os.getppid()
     run, store = url.rpartition("/")[2], open_store(url)
     curves, board, trouble = Curves(store), None, ""
-    if options.once and not curves.there():
+    if options.once and not curves.exist():
         fix = "name the folder of a run that trained, e.g. gs://BUCKET/runs/RUN"
-        raise RunError(f"{url}/{_FOLDER}: no event files here\n    fix: {fix}")
+        raise RunError(f"{url}/{_FOLDER}: no event files\n    fix: {fix}")
     ending = threading.Event()
     if not options.once:
         _end_at_signals(ending)
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _end_at_signals(ending: threading.Event) -> None:
-    """The first SIGTERM or Ctrl-C sets `ending`, a second one ends the process at once."""
+    """Set `ending` at the first SIGTERM or Ctrl-C; a second signal ends the process at once."""
 
     def end(number: int, _: object) -> None:
         ending.set()
@@ -160,31 +160,33 @@ def _end_at_signals(ending: threading.Event) -> None:
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    about = "Copy a run's curves to Vertex AI TensorBoard, every minute until it is told to end."
+    about = "Copy a run's curves to Vertex AI TensorBoard every minute, until SIGTERM or Ctrl-C."
     options = parser("workload upload-curves", about, _EXAMPLES)
     options.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
-    options.add_argument("--to", required=True, metavar="TENSORBOARD", help="its full name")
-    text = "runs of one experiment are shown together (default: the run's own)"
+    options.add_argument(
+        "--to", required=True, metavar="TENSORBOARD", help="projects/P/locations/L/tensorboards/T"
+    )
+    text = "group of runs that are shown together (default: the run's name)"
     options.add_argument("--experiment", default="", metavar="NAME", help=text)
-    options.add_argument("--once", action="store_true", help="upload what is there, and end")
+    options.add_argument("--once", action="store_true", help="upload all points, then end")
     text = "end with the process that started this one"
     options.add_argument("--with-parent", action="store_true", help=text)
     options.add_argument("--every-s", type=float, default=60.0, metavar="SECONDS", help="(default: 60)")
-    found = options.parse_args(list(arguments))
-    problems = of_scheme("RUN_URL", found.run)
-    if not problems and not _RUN_URL.fullmatch(found.run):
+    given = options.parse_args(list(arguments))
+    problems = of_scheme("RUN_URL", given.run)
+    if not problems and not _RUN_URL.fullmatch(given.run):
         rule = "must be the folder of a run: gs://BUCKET/runs/RUN, or one of this machine"
-        problems.append(Problem("RUN_URL", repr(found.run), rule, "copy it from the trainer's first lines"))
-    if not TENSORBOARD.fullmatch(found.to):
+        problems.append(Problem("RUN_URL", repr(given.run), rule, "copy it from the trainer's first lines"))
+    if not TENSORBOARD.fullmatch(given.to):
         fix = "copy it from `gcloud ai tensorboards list --region=L`"
-        problems.append(Problem("--to", found.to, IS_TENSORBOARD, fix))
-    if found.experiment and not ID.fullmatch(found.experiment):
+        problems.append(Problem("--to", given.to, IS_TENSORBOARD, fix))
+    if given.experiment and not ID.fullmatch(given.experiment):
         problems.append(
-            Problem("--experiment", repr(found.experiment), IS_ID, f"e.g. {id_of(found.experiment)}")
+            Problem("--experiment", repr(given.experiment), IS_ID, f"e.g. {id_of(given.experiment)}")
         )
-    if not 0 < found.every_s <= _LONGEST_S:
-        rule = f"must be above 0, and {_LONGEST_S:.0f} (a day) at most"
-        problems.append(Problem("--every-s", str(found.every_s), rule, "e.g. --every-s 60"))
+    if not 0 < given.every_s <= _LONGEST_S:
+        rule = f"must be above 0 and at most {_LONGEST_S:.0f} (a day)"
+        problems.append(Problem("--every-s", str(given.every_s), rule, "e.g. --every-s 60"))
     if problems:
         raise ConfigError("workload upload-curves", problems)
-    return found
+    return given

@@ -1,12 +1,12 @@
-"""What lasts of a run whose steps are saved in a bucket of their own.
+"""Durable copies of checkpoints that are saved in a bucket without soft delete.
 
-A bucket that nothing can be lost from keeps what is removed for weeks, and bills it: of a run that saves
-every three minutes, thousands of checkpoints. So steps are saved where a removed object is gone
-(`$STEPS_BUCKET`), and from there worker 0 has one a day and the last one copied into the run's own
-folder. The copy is made inside storage: no host reads or writes for it.
+A bucket with soft delete keeps and bills removed objects for weeks: thousands of checkpoints of a run that
+saves every three minutes. So steps are saved in `$STEPS_BUCKET`, without soft delete, and worker 0 copies
+one checkpoint a day and the last one into the run's own folder, inside storage.
 """
 
 import json
+import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,19 +17,23 @@ from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store, copy
 from workload.train.cluster import first_line
 
+_log = logging.getLogger(__name__)
+
 NOTE = "durable.json"
 _COPIED_AT_ONCE = 8  # objects
 
 
 class DurableCopies:
-    """Worker 0's copies, from `steps` into `run`; nothing to do where the two are one."""
+    """Copies from `steps` into `run` by worker 0; without effect if the two are the same."""
 
     def __init__(self, run: Store, steps: Store, every_h: float, keep: int):
-        """Args:
-        run: where the run is kept.
-        steps: where its checkpoints are saved.
-        every_h: between two copies while it trains.
-        keep: newest copies that are left standing.
+        """Create the schedule of copies.
+
+        Args:
+            run: store of the run.
+            steps: store of its checkpoints.
+            every_h: between two copies during training.
+            keep: number of newest copies to retain.
         """
         self.steps = steps
         self._run, self._every_s, self._keep = run, every_h * 3600, keep
@@ -38,32 +42,32 @@ class DurableCopies:
         self._copying: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Before a restore: takes over the newest copy, where the steps' bucket has nothing as new.
+        """Copy the newest durable checkpoint back before a restore, if the steps' bucket has none as new.
 
         Raises:
             StoreError: storage can't be read or written.
         """
         if self._alone:
             return
-        self.steps.write("config.json", self._run.read("config.json"))  # which makes it a run to look at
+        self.steps.write("config.json", self._run.read("config.json"))  # for `open_run`
         try:
             self._last = float(json.loads(self._run.read(NOTE))["time"])
         except (MissingObjectError, ValueError, KeyError, TypeError):
-            self._note(0)  # the first one a day from now, however often the run starts until then
+            self._note(0)  # the first copy is due a day after the first start
         stored, saved = list_steps(self._run).complete, list_steps(self.steps).complete
         if stored and stored[-1] > max(saved, default=-1):
             _copy_step(self._run, self.steps, stored[-1])
 
     def saved(self, step: int | None) -> None:
-        """Begins to copy a complete step in the background, where a copy is due."""
+        """Begin to copy a complete step in the background, if a copy is due."""
         due = time.time() - self._last >= self._every_s
         if self._alone or step is None or not due or (self._copying and self._copying.is_alive()):
             return
-        self._copying = threading.Thread(target=self._try, args=(step,), name="lasting", daemon=True)
+        self._copying = threading.Thread(target=self._try, args=(step,), name="durable", daemon=True)
         self._copying.start()
 
     def end(self, step: int) -> None:
-        """Copies the last step of a run that is done.
+        """Copy the last step of a finished run.
 
         Raises:
             StoreError: storage can't be read or written.
@@ -78,7 +82,7 @@ class DurableCopies:
         try:
             self._keep_step(step)
         except StoreError as error:  # retried with the next save
-            print(f"step {step} isn't copied yet: {first_line(error)}", flush=True)
+            _log.warning("step %s isn't copied yet: %s", step, first_line(error))
 
     def _keep_step(self, step: int) -> None:
         if step not in list_steps(self._run).complete:
@@ -93,7 +97,7 @@ class DurableCopies:
 
 
 def _copy_step(source: Store, target: Store, step: int) -> None:
-    """The marker comes last: what a crash leaves behind is incomplete, and goes before the next attempt."""
+    """Copy a step, its marker last: a crash leaves an incomplete step, which the next attempt removes."""
     remove_step(target, step)
     marker = f"{FOLDER}/{step}/{MARKER}"
     names = [name for name in source.list(f"{FOLDER}/{step}/") if name != marker]

@@ -1,8 +1,8 @@
-"""Where a run's time went: every second in one account, over all of its starts.
+"""Goodput of a run: accounts of wall time, over all of its starts.
 
-A start keeps `goodput/<begun>.json` in the run's folder; the accounts of a start add up to its
-wall time. `summary` adds the starts up, with the time between them, and moves the steps that a
-later start had to do again from `step` to `lost`.
+A start writes `goodput/<begun>.json` into the run's folder; its accounts add up to its wall time.
+`summary` adds the starts and the time between them, and moves the time of repeated steps from `step`
+to `lost`.
 """
 
 import json
@@ -23,54 +23,54 @@ ACCOUNTS = {
     "data": "waiting for examples",
     "step": "waiting for the devices to do a step",
     "eval": "computing the loss on held-out tokens",
-    "save": "training stood still for a checkpoint",
-    "other": "what none of these explains",
+    "save": "training paused for a checkpoint",
+    "other": "unexplained",
 }
 
 
 class GoodputRecorder:
-    """The accounts of one start."""
+    """Accounts of a start."""
 
     def __init__(self, begun: float | None = None, clock: Callable[[], float] = time.time):
-        """Begins to count at `begun`, a Unix time; now, unless given."""
+        """Begin to count at `begun`, in Unix seconds (default: now)."""
         self._clock = clock
         self.begun = clock() if begun is None else begun
         self.seconds = dict.fromkeys(ACCOUNTS, 0.0)
-        self._inside = 0.0  # seconds counted since the innermost `doing` that hasn't ended
-        self.first: int | None = None  # unknown until the checkpoint is read
+        self._inside = 0.0  # seconds counted within the innermost open `doing`
+        self.first: int | None = None  # None until the checkpoint is read
         self.last = 0
 
     @contextmanager
     def doing(self, account: str) -> Iterator[None]:
-        """Counts the time inside to an account, but for what is counted to another one meanwhile."""
-        start, others, self._inside = self._clock(), self._inside, 0.0
+        """Add the time of the block to an account, without the time of blocks within it."""
+        start, outside, self._inside = self._clock(), self._inside, 0.0
         try:
             yield
         finally:
             spent = self._clock() - start
             self.seconds[account] += spent - self._inside
-            self._inside = others + spent
+            self._inside = outside + spent
 
     def begin(self, step: int) -> None:
-        """Says after which step this start continues."""
+        """Record the step from which this start continues."""
         self.first = self.last = step
 
     def did(self, step: int) -> None:
-        """Says that a step is done."""
+        """Record a finished step."""
         self.last = step
 
     @property
     def share(self) -> float:
-        """Of the wall time so far, what went into steps."""
+        """Share of steps in the wall time so far."""
         return self.share_of("step")
 
     def share_of(self, account: str) -> float:
-        """Of the wall time so far, what went into an account."""
+        """Return an account's share of the wall time so far."""
         wall_s = self._clock() - self.begun
         return self.seconds[account] / wall_s if wall_s > 0 else 0.0
 
     def content(self) -> dict[str, Any]:
-        """What is kept of a start; its accounts add up to `seconds`."""
+        """Return the stored content; its accounts add up to `seconds`."""
         wall = self._clock() - self.begun
         seconds = dict(self.seconds)
         seconds["other"] = max(0.0, wall - sum(value for name, value in seconds.items() if name != "other"))
@@ -83,7 +83,7 @@ class GoodputRecorder:
         }
 
     def name(self) -> str:
-        """The object that keeps it."""
+        """Return the name of its object."""
         begun = datetime.fromtimestamp(self.begun, UTC).strftime("%Y%m%dT%H%M%S%f")
         return f"goodput/{begun}.json"
 
@@ -93,10 +93,10 @@ class Summary:
     """A run's time, in seconds.
 
     Attributes:
-        wall_s: from the first start's begin to the last word of the last one.
-        accounts_s: by account, with `lost` (steps that were done again) and `down` (between starts).
-        starts: how many.
-        steps: that count.
+        wall_s: from the first start's begin to the last report of the last start.
+        accounts_s: by account, with `lost` (repeated steps) and `down` (between starts).
+        starts: their number.
+        steps: finished steps, without repetitions.
     """
 
     wall_s: float
@@ -106,15 +106,15 @@ class Summary:
 
     @property
     def goodput(self) -> float:
-        """The share of the wall time that went into steps that count."""
+        """Share of the wall time in steps that weren't repeated."""
         return self.accounts_s["step"] / self.wall_s if self.wall_s else 0.0
 
 
 def read(store: Store) -> list[dict[str, Any]]:
-    """The starts of a run, oldest first.
+    """Read the starts of a run, oldest first.
 
     Raises:
-        RunError: what one of them wrote is damaged.
+        RunError: an object is damaged.
     """
     starts = []
     for name in store.list("goodput/"):
@@ -122,32 +122,32 @@ def read(store: Store) -> list[dict[str, Any]]:
             start = json.loads(store.read(name))
             starts.append({key: start[key] for key in ("begun", "seconds", "from", "to", "accounts")})
         except (ValueError, KeyError, TypeError) as error:
-            fix = "remove it; the time of that start then counts as none"
+            fix = "remove it; the time of that start is then left out"
             raise RunError(f"{store.url}/{name}: is damaged: {error}\n    fix: {fix}") from None
     return sorted(starts, key=lambda start: start["begun"])
 
 
 def summary(starts: list[dict[str, Any]]) -> Summary:
-    """Adds starts up; see the module.
+    """Add the starts; see the module.
 
-    A start that ended after step `to` while a later one resumed from `from` < `to` lost the steps
-    between: their share of its `step` account, as steps of one run take equally long. One that
-    ended before it had read a checkpoint resumed from nowhere, and says nothing of the others.
+    If a start ended after step `to` and a later one resumed from `from` < `to`, the steps between are lost:
+    their share of its `step` account, assuming equally long steps. Starts that ended before they had read a
+    checkpoint are ignored here.
     """
     accounts = dict.fromkeys([*ACCOUNTS, "lost", "down"], 0.0)
     for number, start in enumerate(starts):
         for name, value in start["accounts"].items():
             accounts[name] += value
-        following = starts[number + 1] if number + 1 < len(starts) else None
+        successor = starts[number + 1] if number + 1 < len(starts) else None
         done = start["to"] - (start["from"] or 0)
-        went_on = [later["from"] for later in starts[number + 1 :] if later["from"] is not None]
-        if went_on and done:
-            again = max(0, start["to"] - max(min(went_on), start["from"]))
+        resumed = [later["from"] for later in starts[number + 1 :] if later["from"] is not None]
+        if resumed and done:
+            again = max(0, start["to"] - max(min(resumed), start["from"]))
             lost = start["accounts"]["step"] * again / done
             accounts["step"] -= lost
             accounts["lost"] += lost
-        if following:
-            accounts["down"] += max(0.0, following["begun"] - start["begun"] - start["seconds"])
+        if successor:
+            accounts["down"] += max(0.0, successor["begun"] - start["begun"] - start["seconds"])
     wall = sum(accounts.values())
     reached = [start["to"] for start in starts if start["from"] is not None]
     return Summary(wall, accounts, len(starts), reached[-1] if reached else 0)

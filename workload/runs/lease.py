@@ -1,16 +1,17 @@
-"""Who trains a run, or extracts a stream of one: one start at a time.
+"""Lease on a run, or on a stream of an extraction: a single start at a time.
 
-Two starts of a run would remove one another's saves, two of a stream compute everything twice. So
-worker 0 holds an object, `lease.json` or one below `leases/`, and writes it anew every few seconds; a
-start that finds another's waits until nobody does so any more, and one that finds its own gone has been
-replaced, and ends before it saves or removes anything.
-It need not wait where the other is known to be over: its process on this machine has ended, or its
-machine was booted again or recreated under the same TPU's name.
-What is left is a worker that stands still in the middle of a save and wakes up later: its step may
-then be complete without being whole, and is passed over, since a step is read before it is used.
+Two starts of a run would remove each other's saves, two of a stream would duplicate all work. So worker 0
+holds an object, `lease.json` or `leases/*`, and renews it every few seconds. A start that finds another's
+lease waits until it expires; a start whose own lease is gone or replaced ends before it saves or removes
+anything.
+There is no wait if the holder is known to have ended: its process on this machine has exited, or its
+machine was rebooted or recreated under the same TPU's name.
+Remaining risk: a worker that is suspended during a save and continues later. Its step may then be complete
+but damaged, and is passed over, since a step is read before it is used.
 """
 
 import json
+import logging
 import os
 import socket
 import threading
@@ -24,37 +25,39 @@ from workload.errors import StoreError, TakenError
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
 
+_log = logging.getLogger(__name__)
+
 NAME = "lease.json"  # of a run as a whole
-EVERY_S = 5.0  # a write of 200 bytes
-EXPIRES_S = 20.0  # without one
+EVERY_S = 5.0  # between renewals, of 200 bytes each
+EXPIRES_S = 20.0  # without a renewal
 
 
 class Lease:
-    """This start's; held from `take` to `release`, or as a context."""
+    """Lease of this start, held from `take` to `release` or within the context."""
 
     def __init__(
         self,
         store: Store,
         node: str,
-        say: Callable[[str], None] = print,
+        report: Callable[[str], None] = print,
         every_s: float = EVERY_S,
         expires_s: float = EXPIRES_S,
         name: str = NAME,
         what: str = "this run",
     ):
-        """Takes nothing yet.
+        """Describe this start; `take` acquires the lease.
 
         Args:
             store: of the run.
-            node: the TPU's name; empty where there is none.
-            say: takes a line about waiting.
-            every_s: between two writes.
-            expires_s: without a write, after which a lease is nobody's.
+            node: name of the TPU; empty outside of TPUs.
+            report: receives a line before a wait.
+            every_s: between two renewals.
+            expires_s: without a renewal, until the lease expires.
             name: of the object.
-            what: it is that is held, for people.
+            what: subject of the lease, for messages.
         """
         self._name, self._what = name, what
-        self._store, self._say, self._every_s, self._expires_s = store, say, every_s, expires_s
+        self._store, self._report, self._every_s, self._expires_s = store, report, every_s, expires_s
         self._me: dict[str, Any] = {
             "start": str(uuid.uuid4()),
             "node": node,
@@ -67,11 +70,11 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def take(self) -> None:
-        """Returns once it is this start's.
+        """Acquire the lease, after a wait if another start holds it.
 
         Raises:
-            TakenError: another start is at work on it, and continues.
-            StoreError: storage can't be used.
+            TakenError: another start renews its lease.
+            StoreError: storage is unusable.
         """
         held = self._read()
         if held and not self._is_over(held):
@@ -81,25 +84,25 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Makes sure that it is still this start's.
+        """Check that this start still holds the lease.
 
         Raises:
             TakenError: another start has taken it.
         """
         held = self._read()
-        if held is None:  # only who holds it gives it back
+        if held is None:  # only its holder removes a lease
             raise TakenError(
                 f"{self._store.url}: the lease of {self._what} is gone: another start took it over and has"
-                " ended; this start ends\n    fix: start again, if anything is left to do"
+                " ended; this start ends\n    fix: restart it, if anything remains to be done"
             )
         if held["start"] != self._me["start"]:
             raise TakenError(
-                f"{self._store.url}: {_who(held)} has taken {self._what} over; this start ends\n"
-                "    fix: let one of them continue; another run needs another --name"
+                f"{self._store.url}: {_holder(held)} has taken {self._what} over; this start ends\n"
+                "    fix: let one start continue; give another run another --name"
             )
 
     def release(self) -> None:
-        """Gives it back, so that the next start need not wait."""
+        """Remove the lease, so that the next start needn't wait."""
         if self._thread:
             self._released.set()
             self._thread.join()
@@ -107,7 +110,7 @@ class Lease:
                 self.check()
                 self._store.delete(self._name)
             except (TakenError, StoreError):
-                pass  # it is another's, or expires by itself
+                pass  # held by another start, or expires by itself
 
     def __enter__(self) -> "Lease":
         self.take()
@@ -117,7 +120,7 @@ class Lease:
         self.release()
 
     def _is_over(self, held: dict[str, Any]) -> bool:
-        """Whether the start that wrote this is known to have ended."""
+        """Return True if the holder is known to have ended, or hasn't renewed in time."""
         if held["boot"] and held["boot"] == self._me["boot"]:
             return bool(held["pid"] == os.getpid() or _began(held["pid"]) != held["began"])
         if held["node"] and held["node"] == self._me["node"]:
@@ -125,7 +128,7 @@ class Lease:
         return bool(time.time() > held["written"] + self._expires_s)
 
     def _outwait(self, held: dict[str, Any]) -> None:
-        self._say(f"{_who(held)} has {self._what}; waiting {self._expires_s:g} s for a sign of it")
+        self._report(f"{_holder(held)} holds {self._what}; waiting {self._expires_s:g} s for its renewal")
         give_up = time.monotonic() + self._expires_s
         while time.monotonic() < give_up:
             time.sleep(self._every_s / 5)
@@ -134,7 +137,7 @@ class Lease:
                 return
             if now != held:
                 raise TakenError(
-                    f"{self._store.url}: {_who(now)} is at work on {self._what}\n"
+                    f"{self._store.url}: {_holder(now)} is at work on {self._what}\n"
                     "    fix: stop it there, or give your run another --name"
                 )
 
@@ -144,14 +147,14 @@ class Lease:
                 self.check()
                 self._write()
             except TakenError:
-                return  # whoever saves next hears of it
+                return  # the next save checks again
             except StoreError as error:
-                print(f"lease not renewed: {str(error).splitlines()[0]}", flush=True)
+                _log.warning("lease not renewed: %s", str(error).splitlines()[0])
 
     def _read(self) -> dict[str, Any] | None:
         try:
             held = json.loads(self._store.read(self._name))
-        except (MissingObjectError, ValueError):  # what is damaged is nobody's
+        except (MissingObjectError, ValueError):  # a damaged lease counts as none
             return None
         whole = isinstance(held, dict) and held.keys() >= {*self._me, "written"}
         return held if whole and isinstance(held["written"], int | float) else None
@@ -161,29 +164,29 @@ class Lease:
 
 
 def of_stream(
-    store: Store, stream: int, node: str, say: Callable[[str], None] = print, every_s: float = EVERY_S
+    store: Store, stream: int, node: str, report: Callable[[str], None] = print, every_s: float = EVERY_S
 ) -> Lease:
-    """That of one stream of an extraction, by its number: the others of the run are others' work."""
+    """Create the lease of a single stream of an extraction."""
     name = f"leases/stream_{stream:03}.json"
-    return Lease(store, node, say, every_s, name=name, what=f"stream {stream} of this run")
+    return Lease(store, node, report, every_s, name=name, what=f"stream {stream} of this run")
 
 
 def _boot() -> str:
-    """This boot of this machine, and whose process numbers count here; empty where there is no telling."""
+    """Return the ids of this boot and of the pid namespace; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"  # a container has numbers of its own
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"  # containers number their own processes
     except OSError:
         return ""
 
 
 def _began(pid: int) -> str:
-    """When a process began, by the machine's clock; empty if it is none any more."""
+    """Return a process's start time in clock ticks; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
         return ""
 
 
-def _who(held: dict[str, Any]) -> str:
+def _holder(held: dict[str, Any]) -> str:
     return f"process {held['pid']} on {held['node'] or held['host']}"

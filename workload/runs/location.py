@@ -1,4 +1,4 @@
-"""Where a run is kept: below a folder or the bucket that the environment names."""
+"""Locations of runs, below a folder or the bucket that the environment names."""
 
 import os
 import re
@@ -12,18 +12,18 @@ RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def of_run(folder: str, run: str, root: str | None) -> tuple[str, list[Problem]]:
-    """The URL of a run, and what is wrong with what was asked for.
+    """Return the URL of a run, and problems of the arguments.
 
     Args:
         folder: of all runs of its kind, `runs` or `extractions`.
         run: its name.
-        root: a folder or gs:// that was given; the bucket of $CHECKPOINT_BUCKET unless one was.
+        root: a folder or gs:// URL (default: the bucket $CHECKPOINT_BUCKET).
     """
     bucket = os.environ.get("CHECKPOINT_BUCKET")
     root = root or (f"gs://{bucket}" if bucket else "")
     problems = []
     if not root:
-        fix = "set it, or give --dir DIR to keep the run in a folder"
+        fix = "set it, or store the run in a folder by --dir DIR"
         problems.append(Problem("$CHECKPOINT_BUCKET", "(not set)", "must name the bucket for the run", fix))
     if not RUN.fullmatch(run):
         rule = "must be made of a-z, 0-9, '-', '_' and '.', and begin with a letter or digit"
@@ -35,14 +35,14 @@ def of_run(folder: str, run: str, root: str | None) -> tuple[str, list[Problem]]
 
 
 def of_scheme(key: str, url: str) -> list[Problem]:
-    """What is wrong with a URL's scheme, where `url` is one."""
+    """Return problems of the scheme, if `url` has one."""
     if url.startswith("gs://") or not (scheme := _SCHEME.match(url)):
         return []
-    rule = f"{scheme[0]} isn't read or written: a run is kept at gs://BUCKET/… or in a folder"
+    rule = f"{scheme[0]} isn't supported: a run is stored at gs://BUCKET/… or in a folder"
     return [Problem(key, url, rule, "gs://BUCKET/…, or ./… for a folder of that name")]
 
 
 def of_steps(url: str, environment: Mapping[str, str]) -> str:
-    """Where a run at `url` saves: in $STEPS_BUCKET, if it is kept in $CHECKPOINT_BUCKET and there is one."""
+    """Return the URL of a run's checkpoints: in $STEPS_BUCKET if set and the run is in $CHECKPOINT_BUCKET."""
     own, steps = f"gs://{environment.get('CHECKPOINT_BUCKET')}/", environment.get("STEPS_BUCKET")
     return f"gs://{steps}/{url.removeprefix(own)}" if steps and url.startswith(own) else url

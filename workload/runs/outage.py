@@ -1,7 +1,7 @@
-"""Storage that answers nobody for a while: how that is recognized, and how long orbax's clients try again.
+"""Outages of storage: their detection, and the retries of orbax's clients.
 
-A request that ends in one of these may be sent again: HTTP 408, 429 and 5xx, no connection, no answer in
-time. Whatever else comes back (403, 404, a full disk) is a refusal, which time doesn't mend.
+Transient: HTTP 408, 429 and 5xx, no connection, no answer in time. Anything else (403, 404, a full disk) is
+a refusal, which a retry doesn't change.
 """
 
 import asyncio
@@ -17,49 +17,49 @@ from typing import Any
 import requests
 from google.auth import exceptions as auth
 
-RETRY_AT_MOST_EVERY_S = 4.0  # so soon after its end an outage is over for every client
+RETRY_AT_MOST_EVERY_S = 4.0  # longest delay of a client after the end of an outage
 _TRANSIENT = {408, 429, 500, 502, 503, 504}
-_IN_TEXT = re.compile(r"\[(http_response|curl)_code='(\d+)'")  # as tensorstore has it
+_IN_TEXT = re.compile(r"\[(http_response|curl)_code='(\d+)'")  # in tensorstore's messages
 _UNREACHED = (ConnectionError, requests.ConnectionError, requests.Timeout, auth.TransportError)
 
 
 def transient(error: BaseException) -> str:
-    """What storage answered, such as `HTTP 503`; empty where sending it again wouldn't help."""
+    """Return a transient answer of storage, such as `HTTP 503`; empty for any other error."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
         status = getattr(cause, "code", None) or getattr(response, "status_code", None)
         if isinstance(status, int | str) and str(status).isdecimal():
             return f"HTTP {status}" if int(status) in _TRANSIENT else ""
-        if isinstance(cause, requests.exceptions.ProxyError):  # gcsfs's word for a 502
+        if isinstance(cause, requests.exceptions.ProxyError):  # gcsfs's exception for a 502
             return "HTTP 502"
         if isinstance(cause, _UNREACHED) or _of_aiohttp(cause):
             return "no connection"
-        if found := _IN_TEXT.search(str(cause)):
-            if found[1] == "curl":
+        if match := _IN_TEXT.search(str(cause)):
+            if match[1] == "curl":
                 return "no connection"
-            return f"HTTP {found[2]}" if int(found[2]) in _TRANSIENT else ""
+            return f"HTTP {match[2]}" if int(match[2]) in _TRANSIENT else ""
         if isinstance(cause, TimeoutError):
             return "no answer in time"
     return ""
 
 
 def _of_aiohttp(error: BaseException) -> bool:
-    """Whether it is gcsfs's word for no connection; where gcsfs isn't used, aiohttp isn't imported."""
+    """Return True for gcsfs's connection errors; aiohttp is only imported if gcsfs is used."""
     aiohttp = sys.modules.get("aiohttp")
     return aiohttp is not None and isinstance(error, aiohttp.ClientError)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     seen: list[BaseException] = []
-    here: BaseException | None = error
-    while here is not None and here not in seen:
-        seen.append(here)
-        yield here
-        here = here.__cause__ or getattr(here, "cause", None)
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        yield cause
+        cause = cause.__cause__ or getattr(cause, "cause", None)
 
 
 class Health:
-    """Whether storage answers, from what every request to it came to. Threads share it."""
+    """Health of storage, from the results of all requests. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock, self._lock = clock, threading.Lock()
@@ -68,7 +68,7 @@ class Health:
         self.last_failure = -float("inf")  # by the clock
 
     def failed(self, error: BaseException) -> None:
-        """Takes an attempt that failed. 429 is of one object written too often, and no outage."""
+        """Record a failed attempt. 429 means that a single object is written too often, and is no outage."""
         answer = transient(error)
         if not answer or answer == "HTTP 429":
             return
@@ -78,22 +78,22 @@ class Health:
             self._answer = answer
 
     def answered(self) -> None:
-        """Takes an attempt that succeeded."""
+        """Record a successful attempt."""
         with self._lock:
             self._since = None
 
     def outage(self) -> str:
-        """What storage answers and for how long it has; empty while it serves."""
+        """Return the answer of storage and its duration; empty while it serves."""
         with self._lock:
             return "" if self._since is None else f"{self._answer} for {self._clock() - self._since:.0f} s"
 
 
-HEALTH = Health()  # of the storage of this process's run
-_give_up_at = -float("inf")  # monotonic: until when gcsfs tries again
+HEALTH = Health()  # of this process's storage
+_give_up_at = -float("inf")  # monotonic time of gcsfs's last retry
 
 
 def try_until(give_up_at: float) -> None:
-    """Lets gcsfs, by which orbax makes folders, metadata and markers, try again until a monotonic time."""
+    """Let gcsfs, which creates orbax's folders, metadata and markers, retry until a monotonic time."""
     global _give_up_at
     _patient()
     _give_up_at = give_up_at
@@ -101,10 +101,10 @@ def try_until(give_up_at: float) -> None:
 
 @cache
 def _patient() -> None:
-    """Puts the retries of orbax's two clients of Cloud Storage under this module.
+    """Replace the retries of orbax's two clients of Cloud Storage.
 
-    gcsfs gives up after six tries, 34 s, with no setting for it; tensorstore continues for minutes,
-    but waits up to 32 s between two tries.
+    gcsfs gives up after six attempts, 34 s, without a setting for it; tensorstore continues for minutes,
+    but waits up to 32 s between two attempts.
     """
     import gcsfs  # type: ignore[import-untyped]
     from gcsfs.retry import is_retriable  # type: ignore[import-untyped]

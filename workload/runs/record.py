@@ -1,7 +1,7 @@
-"""What a run is: its first start writes it down, later starts and every worker compare.
+"""Record of a run's settings: written by its first start, compared by later starts and all workers.
 
-A run whose data, model or optimizer changed on the way would be no run at all, and workers with
-different settings would add up gradients of different programs, or wait for each other for good.
+A run must not change its data, model or optimizer, and workers with different settings would sum gradients
+of different programs or deadlock.
 """
 # mypy: allow-untyped-calls
 
@@ -27,25 +27,25 @@ _STEPS = "train.steps"
 
 
 def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> None:
-    """Makes sure that all workers would do the same; the first thing that they do together.
+    """Check that all workers have the same settings, before any other collective.
 
     Raises:
-        HopelessError: on all of them, naming those that differ from worker 0.
+        HopelessError: on all workers, naming those that differ from worker 0.
     """
     everything = {"tokens": tokens_sha256, "jaxlib": version("jaxlib"), **asdict(config)}
-    mine: dict[str, Any] = json.loads(json.dumps(everything))
-    changed = changes(cluster.agree(lambda: mine), mine)
+    settings: dict[str, Any] = json.loads(json.dumps(everything))
+    changed = changes(cluster.agree(lambda: settings), settings)
     if unlike := cluster.dissenters(not changed):
-        them = f"worker{'s' if len(unlike) > 1 else ''} {', '.join(map(str, unlike))}"
+        workers = f"worker{'s' if len(unlike) > 1 else ''} {', '.join(map(str, unlike))}"
         how = "; ".join(f"{key} is {was} there, {now} here" for key, was, now in changed)
         raise HopelessError(
-            f"{them} would train another way than worker 0{f': {how}' if how else ''}\n"
-            "    fix: start all workers with the same command, from the same bundle and data"
+            f"{workers} would train another way than worker 0{f': {how}' if how else ''}\n"
+            "    fix: start all workers with the same command, bundle and data"
         )
 
 
 class RunRecord:
-    """Of one start of a run, on this worker."""
+    """Record of a run, as this start on this worker sees it."""
 
     def __init__(self, config: Config, step: Step, dataset: Dataset, cluster: Cluster, extend: bool = False):
         self._extend = extend
@@ -57,17 +57,17 @@ class RunRecord:
         }
         mesh = {name: int(size) for name, size in step.mesh.shape.items()}
         self._config, self._cluster, self._dataset = config, cluster, dataset
-        # What the losses depend on, and what changes them by rounding alone.
+        # `exact`: settings that determine the losses; `rounding`: settings that change only their rounding.
         self._written: dict[str, Any] = {
             "exact": {**config.identity(), "tokens": dataset.manifest.sha256},
             "rounding": {**config.arithmetic(), "mesh": mesh, **program},
         }
 
     def settle(self, store: Store) -> bool:
-        """Makes sure that this start may continue with what `store` holds.
+        """Check that this start may continue the run in `store`.
 
         Returns:
-            Whether the run continued another mesh, or with other arithmetic, before.
+            True if mesh or arithmetic differ from the start before.
 
         Raises:
             HopelessError: `store` holds another run.
@@ -76,7 +76,7 @@ class RunRecord:
         return bool(self._cluster.agree(lambda: self._compare(store)))
 
     def write(self, store: Store) -> None:
-        """Writes down that the run resumes as it does here; for worker 0."""
+        """Write the record of this start; on worker 0."""
         self._store_record(store, self._written)
 
     @staticmethod
@@ -84,47 +84,47 @@ class RunRecord:
         store.write(NAME, (json.dumps(content, indent=2) + "\n").encode())
 
     def _compare(self, store: Store) -> bool:
-        """With what the first start of the run wrote down; writes it where nothing is. For worker 0."""
+        """Compare with the stored record, or write it if there is none; on worker 0."""
         try:
-            theirs = json.loads(store.read(NAME))
-            if "exact" not in theirs:
-                raise ValueError("lacks what this version writes")
+            stored = json.loads(store.read(NAME))
+            if "exact" not in stored:
+                raise ValueError("lacks the key `exact`")
         except MissingObjectError:
             weights = Path(self._config.train.init_from) if self._config.train.init_from else None
-            if weights:  # before the run's name is taken for these weights
+            if weights:  # before the run's name is bound to these weights
                 huggingface.check(weights, self._config.model)
             self._keep_tokenizer(store, weights)
             self.write(store)
             return False
         except ValueError as error:
             raise HopelessError(
-                f"{store.url}/{NAME}: damaged, or by another version of the trainer: {error}\n"
+                f"{store.url}/{NAME}: damaged, or written by another version of the trainer: {error}\n"
                 "    fix: give the new run another --name, or continue with that version"
             ) from None
-        self._written |= {key: theirs[key] for key in ("generation", "extended") if key in theirs}
-        if self._extend and self._extends(theirs["exact"]):
-            # The rest as it was: what the mesh changes is written once its losses are forgotten.
-            self._store_record(store, {**self._written, "rounding": theirs["rounding"]})
+        self._written |= {key: stored[key] for key in ("generation", "extended") if key in stored}
+        if self._extend and self._extends(stored["exact"]):
+            # Keep the stored rounding: a new mesh is recorded after its old losses are deleted.
+            self._store_record(store, {**self._written, "rounding": stored["rounding"]})
         else:
-            refuse_other(store, theirs["exact"], self._written["exact"])
-        return bool(theirs["rounding"] != self._written["rounding"])
+            refuse_other(store, stored["exact"], self._written["exact"])
+        return bool(stored["rounding"] != self._written["rounding"])
 
-    def _extends(self, theirs: dict[str, Any]) -> bool:
-        """Whether this start only asks for more steps; then that is noted, for whoever reads the losses."""
-        differs = changes(theirs, self._written["exact"])
+    def _extends(self, stored: dict[str, Any]) -> bool:
+        """Record and return True if this start changes only `train.steps`, to more steps."""
+        differs = changes(stored, self._written["exact"])
         if [key for key, _, _ in differs] != [_STEPS] or differs[0][2] < differs[0][1]:
             return False
         (_, was, now), earlier = differs[0], self._written.get("extended", [])
         self._written["extended"] = [*earlier, {"from": was, "to": now}]
-        print(f"extended from {was} to {now} steps; the learning rate follows their schedule from here on")
+        print(f"extended from {was} to {now} steps; the learning rate follows the new schedule from here on")
         return True
 
     def _keep_tokenizer(self, store: Store, weights: Path | None) -> None:
-        """What an export needs, besides the checkpoint, to be of use; see `model/generation.py`."""
+        """Store the tokenizer and generation settings for exports; see `model/generation.py`."""
         manifest, length = self._dataset.manifest, self._config.data.sequence_length
         known = Generation.of_run(manifest.begin_of_document, manifest.end_of_document, length, weights)
         self._written["generation"] = known.content()
-        for folder in (self._dataset.folder, weights):  # tokens of version 2 have none beside them
+        for folder in (self._dataset.folder, weights):  # tokens of version 2 have no tokenizer beside them
             file = folder / generation.TOKENIZER if folder else None
             if not file or not file.is_file():
                 continue
@@ -135,22 +135,22 @@ class RunRecord:
                 return
 
 
-def refuse_other(store: Store, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Ends a start with other settings than those that the run in `store` was begun with.
+def refuse_other(store: Store, stored: dict[str, Any], given: dict[str, Any]) -> None:
+    """Raise if this start's settings differ from those that the run in `store` was begun with.
 
     Raises:
-        HopelessError: naming each that changed.
+        HopelessError: names each changed setting.
     """
-    if changed := changes(theirs, mine):
+    if changed := changes(stored, given):
         output = "; ".join(f"{key} was {was}, is {now}" for key, was, now in changed)
-        fix = "give the new run another --name, or put the old settings back"
+        fix = "give the new run another --name, or restore the old settings"
         if [key for key, _, _ in changed] == [_STEPS] and changed[0][2] > changed[0][1]:
-            fix = f"--extend continues it to {changed[0][2]} steps, on their schedule; or give another --name"
+            fix = f"continue to {changed[0][2]} steps by --extend, or give the new run another --name"
         raise HopelessError(f"{store.url}: begun with other settings: {output}\n    fix: {fix}")
 
 
 def changes(was: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """The key paths at which two trees differ, with both values."""
+    """Return the key paths at which two trees differ, with both values."""
     before, after = _flat(was), _flat(now)
     keys = sorted(before.keys() | after.keys())
     return [(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]

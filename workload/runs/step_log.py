@@ -1,14 +1,14 @@
-"""What a run tells about itself, in its folder of the bucket; worker 0 writes it.
+"""Step log of a run: losses, events, status and TensorBoard files, written by worker 0.
 
-`metrics/` is exact: a segment holds the losses of (from, to] and is in storage before
-checkpoint `to` completes, so the segments up to any complete checkpoint have no gap. Their
-bytes depend on nothing but the run. Where a step done again comes to another loss, the run wasn't
-reproducible there: that is an event, `loss-differs`, and what an earlier start wrote of the steps after
-the checkpoint gives way; a run told to be strict ends instead. `progress/`, events and status carry wall
-times and are for people.
+`metrics/` is exact: a segment holds the losses of (from, to] and is stored before checkpoint `to`
+completes, so the segments up to any complete checkpoint have no gap. Their bytes depend only on the run.
+If a repeated step has another loss, the run wasn't reproducible: the event `loss-differs` is logged, and
+segments of earlier starts after the checkpoint are deleted; with `observe.strict` the run fails instead.
+`progress/`, events and status contain wall times.
 """
 
 import json
+import logging
 import re
 import tempfile
 import threading
@@ -25,23 +25,25 @@ from workload.host import events
 from workload.runs.goodput import GoodputRecorder
 from workload.runs.store import Store
 
+_log = logging.getLogger(__name__)
+
 _SEGMENT = re.compile(r"metrics/steps-(\d+)-(\d+)\.jsonl")
 _STATUS = "status.json"
-_READ_AT_ONCE = 8  # as many connections as the client keeps open, and two to spare
+_READ_AT_ONCE = 8  # the client's connections less two
 _BOARD_EVERY_S = 60.0
-_STATUS_EVERY_S = 2.0  # Cloud Storage takes one write a second to one object
+_STATUS_EVERY_S = 2.0  # Cloud Storage limits an object to one write a second
 
 
 def line(step: int, loss: float) -> str:
-    """One line of a segment. `loss_hex` is exact, `loss` is for reading."""
+    """Format a line of a segment: `loss_hex` is exact, `loss` rounded."""
     return json.dumps({"step": step, "loss": round(loss, 6), "loss_hex": loss.hex()})
 
 
 def read_losses(store: Store, strict: bool = True) -> dict[int, float]:
-    """The loss of every step in the segments.
+    """Read the loss of every step in the segments.
 
     Raises:
-        HopelessError: two segments disagree about a step, and it is to be strict.
+        HopelessError: `strict`, and two segments differ in a step.
     """
     losses: dict[int, float] = {}
     names = [name for name in store.list("metrics/") if _SEGMENT.fullmatch(name)]
@@ -61,18 +63,18 @@ def _losses(segment: bytes) -> dict[int, float]:
 def _unlike(url: str, step: int, was: str, now: str) -> HopelessError:
     return HopelessError(
         f"{url}: step {step} was done twice with different losses, {was} and {now}\n"
-        "    fix: the run isn't reproducible; were its hosts or its program changed midway?"
+        "    fix: check for changes of hosts or program, since the run isn't reproducible;"
         " observe.strict = false lets it continue"
     )
 
 
 class StepLog:
-    """Losses, events, status and TensorBoard files of one start of a run."""
+    """Step log of a start."""
 
     def __init__(self, store: Store, run: str, node: str, steps: int, strict: bool = False):
-        """Writes nothing yet; `strict`: see `flush`."""
+        """Open the log; nothing is written before `begin`, `event` or `status`. `strict`: see `flush`."""
         self._store, self._run, self._node, self._steps, self._strict = store, run, node, steps, strict
-        self._earlier: dict[str, bytes] = {}  # segments of earlier starts that go beyond the checkpoint
+        self._earlier: dict[str, bytes] = {}  # segments of earlier starts after the checkpoint
         self._differing = 0
         self._pending: dict[int, float] = {}
         self._from = 0
@@ -86,12 +88,11 @@ class StepLog:
         self._soon = _Soon(store.write)
 
     def begin(self, step: int, forget: bool = False) -> None:
-        """Says after which step the losses to come begin.
+        """Begin to log losses after `step`.
 
         Args:
-            step: the last that counts.
-            forget: that the steps after it will come out otherwise, by rounding: what an earlier
-                start wrote of them is no evidence any more, and is removed.
+            step: last restored step.
+            forget: delete the later segments of earlier starts, since rounding has changed.
         """
         self._from = self._step = step
         for name in self._store.list("metrics/"):
@@ -100,11 +101,11 @@ class StepLog:
                     self._store.delete(name)
                 else:
                     self._earlier[name] = self._store.read(name)
-        # TensorBoard drops what an earlier start logged at or after purge_step.
+        # TensorBoard drops points of earlier starts from purge_step on.
         self._board = SummaryWriter(self._scratch.name, purge_step=step + 1)
 
     def loss(self, step: int, loss: float, numbers: Mapping[str, float]) -> None:
-        """Takes the loss of a step, and what else people watch; in storage after the next `flush`."""
+        """Log the loss and other numbers of a step; stored by the next `flush`."""
         self._pending[step] = loss
         self._speeds.append(json.dumps({"step": step, "time": events.now(), "loss": loss, **numbers}) + "\n")
         if self._board:
@@ -115,21 +116,21 @@ class StepLog:
         self.status("running", step, loss)
 
     def evaluated(self, step: int, loss: float) -> None:
-        """Takes the loss on held-out tokens after a step."""
+        """Log the loss on held-out tokens after a step."""
         if self._board:
             self._board.add_scalar("eval_loss", loss, step)
         self.event("eval", step=step, loss=round(loss, 6))
 
     def goodput(self, goodput: GoodputRecorder) -> None:
-        """Keeps the accounts of this start; in storage within a few seconds, a kill costs no more."""
+        """Store the accounts of this start within a few seconds."""
         self._soon.put(goodput.name(), _json(goodput.content()))
 
     def flush(self, to: int) -> None:
-        """Puts the losses up to step `to` into storage; what fails may be called again.
+        """Store the losses up to step `to`; may be retried after an error.
 
         Raises:
-            StoreError: they aren't there; the checkpoint `to` must not be made.
-            HopelessError: an earlier start did these steps with other losses.
+            StoreError: the losses aren't stored; checkpoint `to` must not complete.
+            HopelessError: strict, and an earlier start had other losses for these steps.
         """
         steps = range(self._from + 1, to + 1)
         if steps:
@@ -150,7 +151,7 @@ class StepLog:
             self._upload_board()
 
     def _compare(self, losses: dict[int, float]) -> None:
-        """With what earlier starts wrote of the same steps; where that differs, it gives way."""
+        """Compare with earlier starts' losses of the same steps; delete theirs if they differ."""
         known: dict[int, float] = {}
         for segment in self._earlier.values():
             known |= _losses(segment)
@@ -165,34 +166,33 @@ class StepLog:
             self._store.delete(name)
             del self._earlier[name]
         self._differing += len(differing)
-        note = "not reproducible here: hosts, chips or the order of sums between slices changed?"
+        note = "not reproducible: did hosts, chips or the order of sums between slices change?"
         self.event("loss-differs", step=first, was=was, now=now, steps=len(differing), note=note)
 
     def _upload_board(self) -> None:
-        """The whole file, which grows with the run: not after every save."""
+        """Upload the whole event files, which grow with the run."""
         self._uploaded = time.monotonic()
         for path in Path(self._scratch.name).iterdir():
             self._soon.put(f"tensorboard/{path.name}", path.read_bytes())
 
     def event(self, kind: str, **details: Any) -> None:
-        """Notes that something happened, with the time."""
+        """Print and store an event with the time."""
         now = events.now()
         event = {"kind": kind, "time": now, "run": self._run, "node": self._node, **details}
         print(events.line(kind, details, now), flush=True)
         self._soon.put(f"events/{_compact(now)}-{kind}.json", _json(event), now=True)
 
     def status(self, state: str, step: int, loss: float | None) -> None:
-        """Says where the run is; in storage within a few seconds."""
+        """Store the status of the run within a few seconds."""
         self._step, self._loss = step, loss
         self._soon.put(_STATUS, _json(self._status_of(state, step, loss)))
 
     def fail(self, reason: str, refused: bool = False) -> None:
-        """Says that the run ended at the last step reported, and why.
+        """Log the failure of the run after the last reported step.
 
         Args:
-            reason: for people.
-            refused: what was asked for can't be done. If that is known before anything was, the status
-                stays that of the start before this one: its run is none the worse.
+            reason: for messages.
+            refused: the settings are unusable. Before `begin`, this leaves the status of the previous start.
         """
         self.event("failed", step=self._step, reason=reason)
         if refused and not self._board and self._has_status():
@@ -201,7 +201,7 @@ class StepLog:
             self.end("failed", self._step, self._loss)
 
     def end(self, state: str, step: int, loss: float | None) -> None:
-        """Says how the run ended; in storage on return."""
+        """Store the final status; return once it is stored."""
         self.status(state, step, loss)
         self.close()
 
@@ -212,7 +212,7 @@ class StepLog:
             return False
 
     def close(self) -> None:
-        """Says nothing more, of a run that is another start's or none."""
+        """Write pending objects and close, without a final status."""
         if self._board:
             self._board.close()
             self._upload_board()
@@ -234,9 +234,9 @@ class StepLog:
 
 
 class _Soon:
-    """Writes the newest content of each object, in a thread: nobody waits for it, or for storage.
+    """Background writer of the newest content of each object.
 
-    They are for people, so a refusal costs no more than the object. In an outage they are kept.
+    A refusal by storage loses the object, with a warning; in an outage the contents are retried.
     """
 
     def __init__(self, write: Callable[[str, bytes], None]):
@@ -248,14 +248,14 @@ class _Soon:
         self._thread.start()
 
     def put(self, name: str, content: bytes, now: bool = False) -> None:
-        """Takes what an object is to hold; `now`: the first of its name, so not after a few seconds."""
+        """Set the content of an object; `now`: write without the delay between versions of an object."""
         with self._changed:
             self._contents[name] = content
             self._hurry = self._hurry or now
             self._changed.notify()
 
     def close(self) -> None:
-        """Writes what there is still to write; in storage on return, unless that answers nobody."""
+        """Write the pending contents, unless storage has an outage, and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -268,16 +268,16 @@ class _Soon:
                 self._changed.wait_for(lambda: self._contents or self._closed)
                 contents, self._contents = self._contents, {}
                 self._hurry, closed = False, self._closed
-            left = self._written_of(contents)
+            pending = self._write_all(contents)
             with self._changed:
-                self._contents = left | self._contents
-                if closed and left:
-                    print(f"not written: {', '.join(left)}", flush=True)
-                hurry = (lambda: self._closed) if left else (lambda: self._closed or self._hurry)
+                self._contents = pending | self._contents
+                if closed and pending:
+                    _log.warning("not written: %s", ", ".join(pending))
+                hurry = (lambda: self._closed) if pending else (lambda: self._closed or self._hurry)
                 self._changed.wait_for(hurry, timeout=_STATUS_EVERY_S)
 
-    def _written_of(self, contents: dict[str, bytes]) -> dict[str, bytes]:
-        """Writes them in turn; returns those that an outage left: the first that failed and all after."""
+    def _write_all(self, contents: dict[str, bytes]) -> dict[str, bytes]:
+        """Write the contents in turn; return those from the first that an outage prevented."""
         names = list(contents)
         for number, name in enumerate(names):
             try:
@@ -285,7 +285,7 @@ class _Soon:
             except OutageError:
                 return {name: contents[name] for name in names[number:]}
             except StoreError as error:
-                print(f"not written: {str(error).splitlines()[0]}", flush=True)
+                _log.warning("not written: %s", str(error).splitlines()[0])
         return {}
 
 
@@ -294,5 +294,5 @@ def _json(content: Any) -> bytes:
 
 
 def _compact(time: str) -> str:
-    """A time as part of an object's name."""
+    """Format a time for an object's name."""
     return time.replace(":", "").replace("-", "")

@@ -1,6 +1,6 @@
-"""Small objects of a run, in a bucket or in a folder: whole or not there.
+"""Small objects of a run in a bucket or a folder, written atomically.
 
-Checkpoints don't pass through here, orbax writes them; retiring one does.
+Orbax writes checkpoints directly; their removal passes through here.
 """
 
 import errno
@@ -16,41 +16,41 @@ from workload.runs.errors import MissingObjectError
 
 
 class Store(Protocol):
-    """A tree of objects; names are relative and use `/`."""
+    """Tree of objects; names are relative and use `/`."""
 
     url: str
 
     def write(self, name: str, content: bytes) -> None:
-        """Creates or replaces an object as a whole."""
+        """Create or replace an object as a whole."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """Creates an object as a whole; False, and nothing is changed, where there is one already."""
+        """Create an object as a whole; return False, without a change, if it exists."""
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """The object's content from `start` to before `end`, less where it ends before.
+        """Return the object's bytes from `start` to before `end` or its own end.
 
         Raises:
-            MissingObjectError: there is none of that name.
+            MissingObjectError: no object has that name.
         """
 
     def list(self, prefix: str) -> list[str]:
-        """Names that begin with the prefix, sorted."""
+        """List the names that begin with the prefix, sorted."""
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Bytes of each object whose name begins with the prefix."""
+        """Return the bytes of each object whose name begins with the prefix."""
 
     def delete(self, name: str) -> None:
-        """Removes an object; one that isn't there is removed already."""
+        """Remove an object, if it exists."""
 
     def outage(self) -> str:
-        """What storage answers everybody and for how long it has; empty while it serves."""
+        """Return the answer of storage in an outage and its duration; empty while it serves."""
 
     def failed_since(self, moment: float) -> bool:
-        """Whether it had an outage, or still has, since a monotonic time."""
+        """Return True if storage had or has an outage since a monotonic time."""
 
 
 def open_store(url: str) -> Store:
-    """A store for `gs://BUCKET/PREFIX` or for a folder."""
+    """Open a store for `gs://BUCKET/PREFIX` or for a folder."""
     if not url.startswith("gs://"):
         return FolderStore(Path(url))
     try:
@@ -62,10 +62,10 @@ def open_store(url: str) -> Store:
 
 
 def open_run(url: str) -> Store:
-    """The store of a run that was begun.
+    """Open the store of a begun run.
 
     Raises:
-        RunError: there is none.
+        RunError: it holds no run.
     """
     store = open_store(url)
     try:
@@ -77,37 +77,37 @@ def open_run(url: str) -> Store:
 
 
 def copy(source: Store, name: str, target: Store) -> None:
-    """Creates or replaces an object of `target`, between buckets without bringing it here.
+    """Copy an object to `target`, between buckets inside storage.
 
     Raises:
-        MissingObjectError: there is none of that name.
+        MissingObjectError: no object has that name.
     """
-    take = getattr(target, "take", None)  # of a bucket, from a bucket
-    if take and type(source) is type(target):
-        take(source, name)
+    copy_from = getattr(target, "copy_from", None)  # between buckets
+    if copy_from and type(source) is type(target):
+        copy_from(source, name)
     else:
         target.write(name, source.read(name))
 
 
 def create_same(store: Store, name: str, content: bytes) -> bool:
-    """Creates an object as a whole; False where it is there already, with the same bytes.
+    """Create an object as a whole; return False if it exists with the same bytes.
 
     Raises:
-        RunError: it is there with other bytes.
+        RunError: it exists with other bytes.
     """
     if store.create(name, content):
         return True
     if store.read(name) != content:
-        fix = "see what else writes there, then start again under another name"
-        raise RunError(f"{store.url}/{name}: is there with other bytes than this start makes\n    fix: {fix}")
+        fix = "stop other writers, then restart under another name"
+        raise RunError(f"{store.url}/{name}: exists with other bytes than this start's\n    fix: {fix}")
     return False
 
 
 def _still(path: Path, descriptor: int) -> bool:
-    """Whether an open file is what a path names now."""
+    """Return True if the path still names the open file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:  # and it may go at any moment: asking first whether it is there asks too early
+    except FileNotFoundError:  # may happen at any moment, so don't check for existence first
         return False
 
 
@@ -119,11 +119,11 @@ class FolderStore:
         self._root = root
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes beside the name, then renames, so that a reader never sees half."""
+        """Write beside the name, then rename, so that readers never see a partial object."""
         self._write(name, content, replace=True)
 
     def create(self, name: str, content: bytes) -> bool:
-        """See `Store.create`; of several processes at once one writes, the others wait for it."""
+        """See `Store.create`; concurrent processes wait for the single writer."""
         return self._write(name, content, replace=False)
 
     def _write(self, name: str, content: bytes, replace: bool) -> bool:
@@ -133,9 +133,9 @@ class FolderStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             while replace or not path.exists():
                 with part.open("ab") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX)  # which the kernel gives back if we are killed
+                    fcntl.flock(file, fcntl.LOCK_EX)  # released by the kernel at a kill
                     if not _still(part, file.fileno()):
-                        continue  # whoever held it before has renamed it
+                        continue  # the previous holder has renamed it
                     if not replace and path.exists():
                         part.unlink()
                         return False
@@ -146,7 +146,7 @@ class FolderStore:
                     part.replace(path)
                     return True
         except OSError as error:
-            fix = "make room, or let this user write there, then start again"
+            fix = "make room, or let this user write there, then restart"
             raise StoreError(f"{path}: can't be written: {error.strerror}\n    fix: {fix}") from error
         return False
 
@@ -168,8 +168,8 @@ class FolderStore:
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """See `Store.sizes`."""
-        found: dict[str, int] = {}
-        # `walk` passes over a folder that is removed meanwhile; `rglob` ends with an error.
+        sizes: dict[str, int] = {}
+        # `walk` skips a folder that is removed meanwhile; `rglob` raises an error.
         for folder, _, files in os.walk(self._root / prefix.rpartition("/")[0]):
             for path in (Path(folder, file) for file in files):
                 name = path.relative_to(self._root).as_posix()
@@ -177,11 +177,11 @@ class FolderStore:
                     with suppress(FileNotFoundError):  # removed since
                         about = path.stat()
                         if stat.S_ISREG(about.st_mode):
-                            found[name] = about.st_size
-        return found
+                            sizes[name] = about.st_size
+        return sizes
 
     def delete(self, name: str) -> None:
-        """Removes the file and the folders that it leaves empty."""
+        """Remove the file and the folders that are empty then."""
         path = self._root / name
         try:
             path.unlink(missing_ok=True)
@@ -196,7 +196,7 @@ class FolderStore:
             raise StoreError(f"{path}: can't be removed: {error.strerror}") from error
 
     def outage(self) -> str:
-        """None: a disk refuses, or waits."""
+        """Return an empty string: a disk has no outages."""
         return ""
 
     def failed_since(self, moment: float) -> bool:

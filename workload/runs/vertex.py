@@ -1,4 +1,4 @@
-"""A run's scalars in Vertex AI TensorBoard, by its REST API.
+"""Client of Vertex AI TensorBoard's REST API for a run's scalars.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.tensorboards
 """
@@ -20,10 +20,10 @@ from workload.errors import BoardError
 from workload.runs.vertex_ids import id_of
 
 MOST_POINTS = 5000
-"""Of one request (WriteTensorboardRunDataRequest)."""
+"""Limit of a request (WriteTensorboardRunDataRequest)."""
 _TIMEOUT_S = 60.0
 _LATER = (429, 500, 502, 503, 504)
-# A step that is written again is overwritten, so every request may be sent again, for a minute.
+# Writes are idempotent, so every request is retried, for a minute.
 _RETRY = Retry(
     total=6, backoff_factor=1, status_forcelist=_LATER, allowed_methods=None, raise_on_status=False
 )
@@ -32,7 +32,7 @@ _ROLE = "roles/aiplatform.user"
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a curve; `time_s` since 1970."""
+    """Value of a curve; `time_s` since 1970."""
 
     step: int
     value: float
@@ -40,13 +40,13 @@ class Point:
 
 
 class Board:
-    """One run of an experiment of a TensorBoard; made where it isn't there."""
+    """Run of an experiment of a TensorBoard; created if it doesn't exist."""
 
     def __init__(self, tensorboard: str, experiment: str, run: str):
-        """`tensorboard`: projects/P/locations/L/tensorboards/T.
+        """Create or open the run; `tensorboard` is projects/P/locations/L/tensorboards/T.
 
         Raises:
-            BoardError: there are no credentials, or it is refused.
+            BoardError: credentials are missing, or a request is refused.
         """
         try:
             credentials, _ = google.auth.default(["https://www.googleapis.com/auth/cloud-platform"])
@@ -58,20 +58,20 @@ class Board:
         self._session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
         self._session.mount("https://", HTTPAdapter(max_retries=_RETRY))
         parent = self._create(f"{tensorboard}/experiments", "tensorboardExperimentId", experiment, {})
-        # Without a display name a run isn't accepted, and two runs can't have the same.
+        # A run needs a display name, unique among runs.
         self._run = self._create(f"{parent}/runs", "tensorboardRunId", run, {})
         self._series: dict[str, str] = {}
 
     @property
     def name(self) -> str:
-        """Of the run, in full."""
+        """Full name of the run."""
         return self._run
 
     def write(self, curves: Mapping[str, Mapping[int, Point]]) -> None:
-        """Points by curve and step, MOST_POINTS at most.
+        """Write points by curve and step, MOST_POINTS at most.
 
         Raises:
-            BoardError: none was written.
+            BoardError: the request failed; no point was written.
         """
         for curve in curves.keys() - self._series.keys():
             kind = {"valueType": "SCALAR", "pluginName": "scalars"}
@@ -88,38 +88,39 @@ class Board:
         self._post(f"{self._run}:write", {"tensorboardRun": self._run, "timeSeriesData": data})
 
     def _create(self, collection: str, parameter: str, title: str, body: Mapping[str, Any]) -> str:
-        """The full name of what has that title, which is made where it isn't there."""
+        """Create a resource if it doesn't exist; return its full name."""
         id_ = id_of(title)
         self._post(collection, {"displayName": title, **body}, {parameter: id_})
         return f"{collection}/{id_}"
 
     def _post(self, name: str, body: Mapping[str, Any], query: Mapping[str, str] | None = None) -> None:
         try:
-            answer = self._session.post(self._root + name, json=body, params=query, timeout=_TIMEOUT_S)
+            response = self._session.post(self._root + name, json=body, params=query, timeout=_TIMEOUT_S)
         except (requests.RequestException, auth.GoogleAuthError) as error:
             raise BoardError(f"{name}: no answer: {error}") from error
-        if not answer.ok and not (query and answer.status_code == requests.codes.conflict):
-            raise BoardError(f"{name}: {answer.status_code}: {_message(answer)}{_fix(answer.status_code)}")
+        if not response.ok and not (query and response.status_code == requests.codes.conflict):
+            status = response.status_code
+            raise BoardError(f"{name}: {status}: {_message(response)}{_fix(status)}")
 
 
 def _value(point: Point) -> dict[str, Any]:
     number: float | str = point.value
-    if not math.isfinite(point.value):  # JSON has none of these; so Protocol Buffers write them
+    if not math.isfinite(point.value):  # as Protocol Buffers' JSON spells them
         number = "NaN" if math.isnan(point.value) else f"{'-' if point.value < 0 else ''}Infinity"
     time = datetime.fromtimestamp(point.time_s, UTC).isoformat().replace("+00:00", "Z")
     return {"step": str(point.step), "wallTime": time, "scalar": {"value": number}}
 
 
-def _message(answer: requests.Response) -> str:
+def _message(response: requests.Response) -> str:
     try:
-        return str(answer.json()["error"]["message"])
+        return str(response.json()["error"]["message"])
     except (requests.JSONDecodeError, KeyError, TypeError):
-        return answer.text[:200]
+        return response.text[:200]
 
 
 def _fix(status: int) -> str:
     fixes = {
-        403: f"grant {_ROLE} on the project to the account that this runs as",
-        404: "name a TensorBoard that is there: gcloud ai tensorboards list --region=LOCATION",
+        403: f"grant {_ROLE} on the project to this host's account",
+        404: "name an existing TensorBoard: gcloud ai tensorboards list --region=LOCATION",
     }
     return f"\n    fix: {fixes[status]}" if status in fixes else ""

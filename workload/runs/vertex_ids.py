@@ -1,4 +1,4 @@
-"""The names that Vertex AI TensorBoard takes.
+"""Names in Vertex AI TensorBoard.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.tensorboards.experiments/create
 """
@@ -13,7 +13,7 @@ IS_ID = "must be 1 to 128 lowercase letters, digits and '-', and begin with a le
 
 
 def id_of(title: str) -> str:
-    """An id for a title: the title itself where that is one, else one that no other title has."""
+    """Return the title if it is a valid id, else a unique id derived from it."""
     if ID.fullmatch(title):
         return title
     plain = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")

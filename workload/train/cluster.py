@@ -1,11 +1,11 @@
-"""The workers of a slice: how they meet, what they share, how they part.
+"""Cluster of a run's workers: rendezvous, agreement, shutdown.
 
-The environment says who is who (`/etc/tpu/environment` on a host):
+The environment assigns the ids (`/etc/tpu/environment` on a host):
 
     COORDINATOR_ADDRESS=10.0.0.2:8476  WORKER_COUNT=4  WORKER_ID=0  [SLICE_COUNT=2]
 
-Without WORKER_COUNT, or with 1, the process is alone. A worker that doesn't know its id is
-refused: two workers with one id would corrupt a run in silence.
+Without WORKER_COUNT, or with 1, the process is alone. A worker without an id is refused: two workers
+with the same id would silently corrupt a run.
 """
 # mypy: allow-untyped-calls
 
@@ -27,19 +27,19 @@ from workload.train.sharding import by_slice
 
 @dataclass(frozen=True)
 class Membership:
-    """Who this process is among the workers."""
+    """Position of this process among the workers."""
 
     worker: int = 0
     workers: int = 1
     coordinator: str = ""  # host:port of worker 0; empty when alone
-    slices: int = 1  # that the workers stand in, as many in each; those of the first come first
+    slices: int = 1  # equally large; workers of the first slice have the first ids
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Membership":
-        """Reads WORKER_COUNT, WORKER_ID, COORDINATOR_ADDRESS and SLICE_COUNT.
+        """Read WORKER_COUNT, WORKER_ID, COORDINATOR_ADDRESS and SLICE_COUNT.
 
         Raises:
-            ConfigError: a variable is missing or makes no sense.
+            ConfigError: a variable is missing or invalid.
         """
         problems = []
 
@@ -73,7 +73,7 @@ class Membership:
 
 
 class Cluster:
-    """The workers of a run, and the few things that they tell one another."""
+    """Workers of a run and the collectives between their processes."""
 
     def __init__(self, membership: Membership):
         self.membership = membership
@@ -82,19 +82,18 @@ class Cluster:
 
     @property
     def leader(self) -> bool:
-        """Whether this is worker 0, the only one that writes the run's small objects."""
+        """True for worker 0, the only writer of the run's small objects."""
         return self.membership.worker == 0
 
     @classmethod
     def join(cls, membership: Membership, config: ClusterConfig) -> "Cluster":
-        """Meets the other workers at the coordinator.
+        """Connect to the other workers through the coordinator.
 
-        JAX aborts the process where they don't all arrive within `start_timeout_s`.
-        From here on SIGTERM is a preemption notice, and a worker that is silent for
-        `heartbeat_timeout_s` ends all the others: a slice continues whole or not at all.
+        JAX aborts the process unless all workers arrive within `start_timeout_s`. Afterwards SIGTERM is a
+        preemption notice, and a worker without heartbeats for `heartbeat_timeout_s` ends all the others.
 
         Raises:
-            ClusterError: there are no chips, or JAX numbers or groups the workers otherwise.
+            ClusterError: there are no chips, or JAX assigns other worker ids or slices.
         """
         if membership.workers > 1:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -104,7 +103,7 @@ class Cluster:
                 f" after {half_s:g} s\n"
                 "    fix: start every worker, and let the firewall pass the coordinator's port"
             )
-            # Said in advance: JAX aborts a process that waited in vain, and never raises.
+            # Print the hint before the timeout: JAX then aborts the process without an exception.
             warning = threading.Timer(half_s, print, [late], {"file": sys.stderr, "flush": True})
             warning.daemon = True
             warning.start()
@@ -115,72 +114,71 @@ class Cluster:
                 initialization_timeout=config.start_timeout_s,
                 heartbeat_timeout_seconds=config.heartbeat_timeout_s,
                 shutdown_timeout_seconds=config.shutdown_timeout_s,
-                cluster_detection_method="deactivate",  # places are given; on Kubernetes JAX would warn
+                cluster_detection_method="deactivate",  # ids are given; on Kubernetes JAX would warn
             )
             warning.cancel()
         try:
             cluster = cls(membership)
-        except RuntimeError as error:  # JAX's, of a platform that was asked for and isn't there
+        except RuntimeError as error:  # JAX's, for a requested platform that is absent
             raise ClusterError(
                 f"no chips: {first_line(error)}\n"
-                "    fix: see in the log of the job what libtpu says; does another process hold the chips?"
+                "    fix: read libtpu's messages in the job's log; end other processes that hold the chips"
             ) from error
-        if jax.process_index() != membership.worker:  # `agree` takes process 0 for worker 0
+        if jax.process_index() != membership.worker:  # `agree` relies on process 0 being worker 0
             raise ClusterError(
-                f"this is worker {membership.worker} by $WORKER_ID, but process {jax.process_index()} to"
-                " JAX\n"
+                f"$WORKER_ID is {membership.worker}, but JAX's process index is {jax.process_index()}\n"
                 "    fix: set $WORKER_ID and $WORKER_COUNT on every host as the slice numbers its hosts"
             )
         return cluster
 
     def leave(self) -> None:
-        """Parts from the others; all workers leave together."""
+        """Disconnect; all workers do so together."""
         if self.membership.workers > 1:
             jax.distributed.shutdown()
 
-    def agree(self, ask: Callable[[], Any]) -> Any:
-        """Lets worker 0 ask and tells every worker the answer, which is JSON.
+    def agree(self, query: Callable[[], Any]) -> Any:
+        """Return worker 0's result of `query`, which must be JSON, on every worker.
 
         Raises:
-            WorkloadError: on all workers, if it was raised on worker 0.
+            WorkloadError: on all workers, if `query` raised it.
         """
         message: dict[str, Any] = {}
-        mine: WorkloadError | None = None
+        failure: WorkloadError | None = None
         if self.leader:
             try:
-                message = {"answer": ask()}
+                message = {"answer": query()}
             except WorkloadError as error:
                 if self.membership.workers == 1:
                     raise
-                mine, message = error, {"error": str(error), "exit_code": error.exit_code}
+                failure, message = error, {"error": str(error), "exit_code": error.exit_code}
         raw = np.frombuffer(json.dumps(message).encode(), np.uint8)
         length = int(multihost_utils.broadcast_one_to_all(np.int32(len(raw))))
         padded = np.zeros(length, np.uint8)
         padded[: len(raw) if self.leader else 0] = raw if self.leader else padded[:0]
         answer = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8)))
-        if mine:
-            raise mine
+        if failure:
+            raise failure
         if "error" in answer:
             refusal = WorkloadError(answer["error"])
             refusal.exit_code = answer["exit_code"]
             raise refusal
         return answer["answer"]
 
-    def all_true(self, mine: bool) -> bool:
-        """Whether every worker says yes."""
-        return not self.dissenters(mine)
+    def all_true(self, value: bool) -> bool:
+        """Return True if `value` is true on every worker."""
+        return not self.dissenters(value)
 
-    def dissenters(self, mine: bool) -> list[int]:
-        """The workers that say no."""
-        answers = multihost_utils.process_allgather(np.array([mine])).reshape(-1)
-        return [int(worker) for worker in np.flatnonzero(~answers)]
+    def dissenters(self, value: bool) -> list[int]:
+        """Return the ids of the workers whose `value` is false."""
+        values = multihost_utils.process_allgather(np.array([value])).reshape(-1)
+        return [int(worker) for worker in np.flatnonzero(~values)]
 
 
 def whole(leaf: jax.Array) -> np.ndarray[Any, Any]:
-    """The full value of a distributed array, on every worker."""
+    """Gather the full value of a distributed array on every worker."""
     return np.asarray(cast(Any, multihost_utils.process_allgather(leaf, tiled=True)))
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, which for JAX's is the one that people can read."""
+    """Return the first line of an error's text, the readable one of JAX's errors."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

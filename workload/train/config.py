@@ -1,8 +1,8 @@
-"""Everything that a run can be told: TOML in, one frozen `Config` out.
+"""Settings of a run: parse TOML into a frozen `Config`.
 
     workload train tiny.toml --set train.steps=20
 
-A config may stand on another, `base = "llama-3.1-8b.toml"`, whose tables it adds to.
+A config may extend another: `base = "llama-3.1-8b.toml"`.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from workload.train.compute import ComputeConfig
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which token files, and how they are cut into examples."""
+    """Token files and the length of their examples."""
 
     path: str = "."  # folder that holds manifest.json; relative to $DATA_DIR where that is set
     sequence_length: int = ruled(128, at_least(1))  # in tokens
@@ -57,13 +57,13 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How long, how much a step, from which seed and which weights."""
+    """Steps, batch, seed and initial weights."""
 
     steps: int = ruled(60, at_least(1))
     batch_size: int = ruled(16, at_least(1))  # examples a step, over all devices
-    accumulate: int = ruled(1, at_least(1))  # parts that a step's batch is computed in, one after another
+    accumulate: int = ruled(1, at_least(1))  # sequential parts of a step's batch
     seed: int = ruled(0, between(0, 2**31 - 1))  # of the parameters and of the data's order
-    init_from: str = ""  # a folder of Hugging Face weights to begin with; empty: drawn from the seed
+    init_from: str = ""  # folder of initial Hugging Face weights; empty: random from the seed
 
 
 @dataclass(frozen=True)
@@ -73,44 +73,44 @@ class MeshConfig:
     `data` copies the parameters, `fsdp` splits them; a batch is split over both.
     """
 
-    data: int = ruled(1, at_least(1))  # copies within a slice; fsdp takes the rest of it
-    across_slices: str = ruled("data", one_of("data", "fsdp"))  # which axis more slices lengthen
+    data: int = ruled(1, at_least(1))  # copies within a slice; fsdp is the rest
+    across_slices: str = ruled("data", one_of("data", "fsdp"))  # axis that spans slices
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When to save and what to keep."""
+    """Schedule and retention of checkpoints."""
 
     every_steps: int = ruled(0, at_least(0))  # 0: chosen from the cost of a save and the risk
     preemption_every_h: float = ruled(24.0, above(0))  # expected time between two losses of a worker
     notice_s: float = ruled(30.0, at_least(0))  # between a notice and the end of the machine
-    keep: int = ruled(3, at_least(1))  # newest complete checkpoints that are left standing
+    keep: int = ruled(3, at_least(1))  # newest complete checkpoints to retain
     timeout_s: int = ruled(300, at_least(10))  # for one save, before it counts as failed
-    # That a run trains on while storage takes no save, before it ends as failed. A start needs that storage
-    # too, so ending sooner wins nothing; later, an error that nobody looks at costs more than the steps.
+    # Training time without a successful save before the run fails. A restart needs storage too, so failing
+    # sooner gains nothing; failing later hides the error.
     outage_s: float = ruled(1800.0, at_least(0))
     durable_every_h: float = ruled(24.0, at_least(0))  # between copies into the bucket that keeps everything
 
 
 @dataclass(frozen=True)
 class ObserveConfig:
-    """What to watch; changes nothing of a result."""
+    """Monitoring; doesn't change results."""
 
     profile_from: int = ruled(0, at_least(0))  # first step of a trace for xprof; 0: none
     profile_steps: int = ruled(3, at_least(1))
     eval_path: str = ""  # folder of held-out tokens, relative to $DATA_DIR where that is set; empty: none
     eval_every: int = ruled(100, at_least(1))  # steps between two losses on them
     eval_batches: int = ruled(8, at_least(1))  # of train.batch_size examples, the same ones each time
-    strict: bool = False  # a step done again with another loss ends the run; else that is an event
-    # Vertex AI TensorBoard that the curves are uploaded to; empty: none
+    strict: bool = False  # fail if a repeated step has another loss; else log an event
+    # Vertex AI TensorBoard for the curves; empty: none
     tensorboard: str = ruled("", matching(TENSORBOARD, IS_TENSORBOARD))
-    # where runs are shown together; empty: one of the run's name
+    # TensorBoard experiment; empty: the run's name
     experiment: str = ruled("", matching(ID, IS_ID))
 
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """How long workers wait for one another."""
+    """Timeouts between workers."""
 
     start_timeout_s: int = ruled(120, at_least(1))  # for all to meet at the coordinator
     heartbeat_timeout_s: int = ruled(20, at_least(10))  # silence after which a worker counts as dead
@@ -119,7 +119,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that `workload train` can be told by a file."""
+    """Settings of `workload train`."""
 
     model: Architecture = field(default_factory=Architecture)
     data: DataConfig = DataConfig()
@@ -132,9 +132,9 @@ class Config:
     observe: ObserveConfig = ObserveConfig()
 
     def identity(self) -> dict[str, Any]:
-        """What the losses depend on: a run may not continue with any of it changed.
+        """Return the settings that determine the losses; a run can't continue with any of them changed.
 
-        Where the data lies is not part of it; its manifest's sha256 is compared instead.
+        The path of the data is left out: its manifest's sha256 is compared instead.
         """
         identity = {name: asdict(getattr(self, name)) for name in ("model", "data", "optimizer", "train")}
         del identity["data"]["path"], identity["train"]["accumulate"]
@@ -142,7 +142,7 @@ class Config:
         return identity
 
     def arithmetic(self) -> dict[str, Any]:
-        """What changes the losses by rounding alone: a run may continue with it changed, and says so."""
+        """Return the settings that change the losses by rounding only; a run may change them."""
         compute = self.compute
         return {
             "accumulate": self.train.accumulate,
@@ -160,7 +160,7 @@ PACKAGED = resources.files("workload") / "configs"
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
-    """Reads a config and applies `key=value` overrides.
+    """Read a config and apply `key=value` overrides.
 
     Args:
         name: a path, or the name of a packaged config.
@@ -180,22 +180,22 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def _cross_checks(config: Config) -> list[Problem]:
-    """Rules that more than one key takes part in."""
+    """Return violations of rules between keys."""
     problems = []
     model, optimizer, train = config.model, config.optimizer, config.train
     if not model.head_dim and model.d_model % model.heads:
-        rule = f"must be a multiple of model.heads, {model.heads}, where model.head_dim isn't given"
+        rule = f"must be a multiple of model.heads, {model.heads}, unless model.head_dim is set"
         fix = f"{model.d_model // model.heads * model.heads or model.heads} would do"
         problems.append(Problem("model.d_model", str(model.d_model), rule, fix))
     elif model.K % 2:
         rule = f"leaves heads of {model.K}; RoPE turns pairs, so it must be even"
         problems.append(Problem("model.heads", str(model.heads), rule, f"{model.d_model // 2} or a divisor"))
     if model.heads % model.J:
-        rule = f"must divide model.heads, {model.heads}: each serves as many heads of queries"
+        rule = f"must divide model.heads, {model.heads}: each serves equally many query heads"
         problems.append(Problem("model.kv_heads", str(model.kv_heads), rule, "a divisor, or 0 for all heads"))
     if model.qk_norm and model.qkv_bias:
-        rule = "no family of models has both, and Hugging Face's config.json no word for it"
-        problems.append(Problem("model.qkv_bias", "true", rule, "leave it or model.qk_norm out"))
+        rule = "excludes model.qk_norm: no model family has both"
+        problems.append(Problem("model.qkv_bias", "true", rule, "remove it or model.qk_norm"))
     scaling = model.rope_scaling
     if scaling.kind == "llama3" and scaling.low_frequency_factor >= scaling.high_frequency_factor:
         rule = f"must be less than high_frequency_factor, {scaling.high_frequency_factor:g}"

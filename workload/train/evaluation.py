@@ -1,4 +1,4 @@
-"""The loss on tokens that a run doesn't train on; computing it changes nothing of the run."""
+"""Loss on held-out tokens."""
 
 from collections.abc import Callable
 
@@ -13,30 +13,30 @@ from workload.train.step import Batch, Step
 
 
 class Evaluation:
-    """The same batches of held-out examples each time."""
+    """Evaluation on a fixed set of held-out batches."""
 
     def __init__(self, config: Config, step: Step, trained: Dataset, held_out: Dataset):
-        """Compiles at the first evaluation.
+        """Check the held-out tokens; compilation waits for the first evaluation.
 
         Raises:
-            ConfigError: the held-out tokens are of another tokenizer, or less than a batch.
+            ConfigError: the held-out tokens have another tokenizer, or fill less than a batch.
         """
         self._config, self._step, self._held_out = config, step, held_out
         size, problems = config.train.batch_size, []
         if held_out.manifest.tokenizer_sha256 != trained.manifest.tokenizer_sha256:
-            rule = f"must be made with the training tokens' tokenizer, {trained.manifest.tokenizer}"
+            rule = f"must use the training tokens' tokenizer, {trained.manifest.tokenizer}"
             fix = "prepare them again with that --tokenizer"
             problems.append(Problem("observe.eval_path", str(held_out.folder), rule, fix))
         if len(held_out) < size:
             rule = f"must hold a batch of {size} examples, not {len(held_out)}"
-            problems.append(Problem("observe.eval_path", str(held_out.folder), rule, "hold more text out"))
+            problems.append(Problem("observe.eval_path", str(held_out.folder), rule, "hold out more text"))
         if problems:
             raise ConfigError("config", problems)
         self._batches = min(config.observe.eval_batches, len(held_out) // size)
         self._sums: Callable[[Params, Batch], tuple[Array, Array]] | None = None
 
     def loss(self, params: Params) -> float:
-        """Mean over the targets of all batches; by all workers together."""
+        """Return the mean loss per target over all batches; every worker must call it."""
         if self._sums is None:
             self._sums = self._step.compile_loss()
         loader = Loader(self._held_out, self._config.train.batch_size, 0, self._step.by_example)

@@ -1,4 +1,4 @@
-"""Compiler options, one dated table: what a run compiles with is what preflight compiled with.
+"""Compiler options in one dated table, shared by runs and preflight.
 
 For v6e they are the groups that MaxText's Llama-3.1-8B recipes for Trillium set, as of
 2026-08 (AI-Hypercomputer/maxtext benchmarks/xla_flags_library.py at e591f30cb), less those for
@@ -13,7 +13,7 @@ Options = dict[str, str | bool | int]
 
 _ON = "true"
 
-# By the names that compute.flags takes.
+# By their names in compute.flags.
 GROUPS: dict[str, Options] = {
     # VMEM for the kernels of a fusion, in KiB: larger tiles for dense matrix products.
     "vmem": {"xla_tpu_scoped_vmem_limit_kib": "98304"},
@@ -32,7 +32,7 @@ GROUPS: dict[str, Options] = {
         "xla_tpu_overlap_compute_collective_tc": _ON,
         "xla_enable_async_all_gather": _ON,
     },
-    # What does it under JAX 0.12: collectives run on the chip's SparseCores. From the same library, without
+    # The same under JAX 0.12: collectives run on the chip's SparseCores. From the same library, without
     # xla_sc_disjoint_spmem and the name of a chip's configuration. Compiled here, not tried on a TPU.
     "sparsecore": {
         "xla_tpu_enable_sparse_core_collective_offload_all_gather": _ON,
@@ -64,14 +64,14 @@ GROUPS: dict[str, Options] = {
 
 
 def problem(words: Sequence[str]) -> str:
-    """The rule that compute.flags breaks, if any."""
+    """Return the rule that compute.flags breaks, or an empty string."""
     if list(words) in (["auto"], ["none"]) or (words and set(words) <= set(GROUPS)):
         return ""
-    return f"must be auto, none, or some of {', '.join(GROUPS)}"
+    return f"must be auto, none, or several of {', '.join(GROUPS)}"
 
 
 def groups(compute: ComputeConfig, slices: int = 1) -> list[str]:
-    """The names of the groups that a step for TPUs is compiled with."""
+    """Return the names of a TPU step's option groups."""
     if list(compute.flags) != ["auto"]:
         return [name for name in GROUPS if name in compute.flags]
     import jax
@@ -85,12 +85,12 @@ def groups(compute: ComputeConfig, slices: int = 1) -> list[str]:
 
 
 def options(compute: ComputeConfig, platform: str, slices: int = 1) -> Options | None:
-    """What to hand to `compile(compiler_options=...)`; None for the compiler's own choice.
+    """Return the argument `compiler_options` of `compile`; None for the compiler's defaults.
 
     Args:
-        compute: the run's.
-        platform: `tpu`, `gpu` or `cpu`, where the step will run.
-        slices: how many slices take part.
+        compute: settings of the run.
+        platform: `tpu`, `gpu` or `cpu`.
+        slices: their number.
     """
     if platform == "tpu":
         chosen: Options = {}

@@ -1,13 +1,13 @@
-"""How much arithmetic a model takes, and what share of the chips' peak a speed is.
+"""Model FLOPs per token and model FLOPs utilization (MFU).
 
-Three conventions of model FLOPs are in use, and a share means nothing without its name:
+Three conventions of model FLOPs are in use:
 
-    causal      6·matmul parameters + 6·N·L·Q: attention counts what lies below the diagonal
+    causal      6·matmul parameters + 6·N·L·Q: attention counts the half below the diagonal
     non-causal  6·matmul parameters + 12·N·L·Q: the whole square (MaxText's until 2025; its
                 published figures for v6e are in this one)
     6N          6·all parameters, and no attention at all
 
-Forward and backward, per token, of length-L examples; what remat computes again isn't counted.
+Forward and backward, per token, of length-L examples; recomputation by remat isn't counted.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ PEAK_TFLOPS = {
 
 @dataclass(frozen=True)
 class ModelFlops:
-    """FLOPs a token of training, by convention."""
+    """FLOPs per token of training, by convention."""
 
     causal: float
     non_causal: float
@@ -32,20 +32,20 @@ class ModelFlops:
 
 
 def matmul_parameters(arch: Architecture) -> int:
-    """The parameters that a token is multiplied with: all matrices but the embedding's look-up."""
+    """Count the parameters of all matrix products per token; the embedding look-up is none."""
     layer = sum(shape[1] * shape[2] for shape in arch.shapes()["layers"].values() if len(shape) == 3)
     return arch.layers * layer + arch.vocab_size * arch.d_model
 
 
 def model_flops(arch: Architecture, length: int) -> ModelFlops:
-    """Per token of an example of `length` tokens."""
+    """Return the FLOPs per token of an example of `length` tokens."""
     dense = 6.0 * matmul_parameters(arch)
     square = 12.0 * arch.layers * arch.heads * arch.K * length
     return ModelFlops(causal=dense + square / 2, non_causal=dense + square, six_n=6.0 * arch.parameters())
 
 
 def mfu(flops: ModelFlops, tokens_per_s_per_chip: float, peak_tflops: float) -> dict[str, float]:
-    """The share of a chip's peak, 0 to 1, by convention."""
+    """Return the share of a chip's peak, 0 to 1, by convention."""
     peak = peak_tflops * 1e12
     return {
         "causal": flops.causal * tokens_per_s_per_chip / peak,

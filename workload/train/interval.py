@@ -1,8 +1,8 @@
-"""How often to save: from what a save costs and what a loss without notice would.
+"""Checkpoint interval, from the cost of a save and the expected time between preemptions.
 
-Young's rule, as Daly (2006) has it in first order: with a stall of s seconds a save and M seconds
-between losses, saving every sqrt(2·s·M) seconds loses the least. Two bounds hold besides: the
-stall stays below 5 % of the time, and a save is over before the next begins.
+Young's rule, in first order as in Daly (2006): with a stall of s seconds per save and M seconds
+between losses, saving every sqrt(2·s·M) seconds minimizes the lost time. Two more bounds: the
+stall stays below 5 % of the time, and a save completes before the next begins.
 """
 
 import math
@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 from workload.train.config import CheckpointConfig
 
-if TYPE_CHECKING:  # preflight asks for an interval without JAX
+if TYPE_CHECKING:  # preflight computes an interval without JAX
     from workload.train.cluster import Cluster
 
-FIRST_STEPS = 10  # before the first save, which measures; so few are no loss
+FIRST_STEPS = 10  # before the first save, which measures the cost
 STALL_SHARE = 0.05
 
 
 def best_interval_s(stall_s: float, save_s: float, between_losses_s: float) -> tuple[float, str]:
-    """Seconds between saves, and what bounds them.
+    """Return the seconds between saves, and the binding rule.
 
     Args:
-        stall_s: that training stands still for a save.
-        save_s: from the begin of a save until it is complete.
-        between_losses_s: expected, of a worker without notice.
+        stall_s: pause of training per save.
+        save_s: duration of a save until it is complete.
+        between_losses_s: expected time between losses of a worker without notice.
     """
     bounds = {
         "a loss every {hours:.3g} h and a stall of {stall:.2g} s (Young's rule)": math.sqrt(
@@ -39,7 +39,7 @@ def best_interval_s(stall_s: float, save_s: float, between_losses_s: float) -> t
 
 
 class Interval:
-    """The steps after which a run saves; all workers agree on them."""
+    """Schedule of a run's saves, the same on all workers."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class Interval:
         self._config, self._cluster, self._clock = config, cluster, clock
         self.every_steps = config.every_steps
         self._last = first
-        self._marks: tuple[int, float] | None = None  # a step whose end was seen, and when
+        self._marks: tuple[int, float] | None = None  # a step and the time of its end
         self._step_s = 0.0
 
     def due(self, step: int) -> bool:
-        """Whether to save after this step; to be asked once a step."""
+        """Return True if this step is to be saved; call it once per step."""
         if self._config.every_steps:
             return step % self._config.every_steps == 0
         now = self._clock()
@@ -66,12 +66,12 @@ class Interval:
         return step - self._last >= (self.every_steps or FIRST_STEPS)
 
     def saved(self, step: int, stall_s: float, save_s: float) -> str:
-        """Takes what the saves so far cost; returns the reason for a new interval, if it is one.
+        """Update the interval from measured costs; return the reason if it changed.
 
         Args:
-            step: that was saved.
-            stall_s: that training stood still for this save.
-            save_s: that the save before it took until it was complete; 0 if there was none.
+            step: saved step.
+            stall_s: pause of training for this save.
+            save_s: duration of the previous save until it was complete; 0 if there was none.
         """
         self._last = step
         self._marks = None

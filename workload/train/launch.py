@@ -1,4 +1,4 @@
-"""Starts a run on this worker and sees that it ends, whatever happens to the others."""
+"""Start a run on this worker, and end the process whatever happens to the others."""
 # mypy: allow-untyped-calls
 
 import os
@@ -28,12 +28,12 @@ from workload.train.loop import Run, open_dataset, open_held_out
 from workload.train.preemption import taken, watch_metadata
 from workload.train.uploader import Uploader
 
-# Of sysexits.h, "try again later" and "unavailable": no success to systemd, which starts the job again. A
-# JobSet restarts for them, and for no failure of the job's own (infra/layers/queue/jobs/jobset.py).
+# Of sysexits.h, EX_TEMPFAIL and EX_UNAVAILABLE: failures to systemd, which restarts the job. A JobSet
+# restarts for these alone, and for no failure of the job's own (infra/layers/queue/jobs/jobset.py).
 _ANOTHER_WORKER, _ANOTHER_LOST = 75, 69
-# For the failure of the worker that failed to be reported before its consequences, to who starts it again.
+# Head start of the failing worker's report over those of its consequences, for the launcher.
 _FIRST_S = 5.0
-_STARTED_BY = ("JOB_WORKER", HANDOFF)  # a JobSet; a slice that stands by
+_STARTED_BY = ("JOB_WORKER", HANDOFF)  # a JobSet; a standby slice
 
 
 def launch(
@@ -44,18 +44,25 @@ def launch(
     heartbeat: Heartbeat,
     extend: bool = False,
 ) -> int:
-    """Trains run `run`, kept at `url`; returns 0 when it is done or saved before a preemption.
+    """Train run `run`, stored at `url`.
 
-    Where it is another worker that goes, with its slice or alone, 75, or 69 where that was lost without
-    notice: this one stays, and its service starts again and waits at the barrier for the other to come
-    back. `heartbeat` reports how far this worker is; with `extend` a run of fewer steps continues to those
-    of `config`.
+    With several workers a failure ends the process at once: an orderly exit would wait for workers that
+    may be gone.
 
-    With other workers a failure doesn't return but ends the process at once: an orderly
-    exit would wait for workers that may be gone.
+    Args:
+        config: settings of the run.
+        run: its name.
+        url: its folder.
+        environment: of this process.
+        heartbeat: reports the progress of this worker.
+        extend: continue a run of fewer steps to those of `config`.
+
+    Returns:
+        The exit status: 0 when done or saved before a preemption; 75 if another worker was preempted, 69 if
+        it was lost without notice. The service then restarts and waits at the barrier for that worker.
 
     Raises:
-        WorkloadError: the settings, the data or the storage can't be used.
+        WorkloadError: the settings, the data or the storage is unusable.
     """
     goodput = GoodputRecorder(_process_began())
     membership = Membership.from_environment(environment)
@@ -97,7 +104,7 @@ def launch(
                     step_log.end(outcome.state, outcome.step, outcome.loss)
                 lease.release()
 
-            cluster.agree(end)  # leaving has a time limit, what worker 0 still has to write has none
+            cluster.agree(end)  # before leaving, which has a time limit; worker 0's writes have none
             step_log = None
             cluster.leave()
             heartbeat.end("done" if outcome.state == "done" else None)
@@ -120,9 +127,9 @@ def launch(
             raise
         if isinstance(error, jax.errors.JaxRuntimeError):
             print(
-                f"workload: worker {membership.worker} can't continue, most likely because another was lost:"
+                f"workload: worker {membership.worker} can't continue; another worker was probably lost:"
                 f" {first_line(error)}\n"
-                "    fix: start the job on all workers again; it resumes from its newest complete checkpoint",
+                "    fix: restart the job on all workers; it resumes from its newest complete checkpoint",
                 file=sys.stderr,
             )
             if "RESOURCE_EXHAUSTED" in str(error):
@@ -137,7 +144,7 @@ def launch(
 def _exit_status(state: str, membership: Membership, environment: Mapping[str, str]) -> int:
     if state != "preempted":
         return 0
-    if any(name in environment for name in _STARTED_BY):  # to whom 0 says that the work is done
+    if any(name in environment for name in _STARTED_BY):  # for these, 0 means done
         print("workload: the job resumes when all workers are back", flush=True)
         return _ANOTHER_WORKER
     if membership.workers == 1 or taken(environment):
@@ -147,9 +154,9 @@ def _exit_status(state: str, membership: Membership, environment: Mapping[str, s
 
 
 def _cache_compiled(url: str, environment: Mapping[str, str]) -> None:
-    """Keeps compiled steps beside the runs, so that a slice recreated starts without compiling.
+    """Cache compiled steps beside the runs, for recreated slices.
 
-    What is compiled for a CPU is for one kind alone: each has its folder.
+    Programs for CPUs depend on the processor: each kind has its own folder.
     """
     if environment.get("JAX_COMPILATION_CACHE_DIR"):
         return
@@ -162,7 +169,7 @@ def _cache_compiled(url: str, environment: Mapping[str, str]) -> None:
 
 
 def _process_began() -> float:
-    """When this process began, as a Unix time: Python's and JAX's imports count as well."""
+    """Return the start time of this process, before Python's and JAX's imports, in Unix seconds."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         up_s = float(Path("/proc/uptime").read_text().split()[0])

@@ -1,11 +1,11 @@
-"""Trains a decoder on token files, on all workers, as a pure function of (seed, step).
+"""Train a decoder on token files, on all workers, as a pure function of (seed, step).
 
     workload train tiny.toml --name first --dir /tmp/runs
 
-Killed at any moment and started again, on the same mesh, a run ends with the same losses,
-parameters and optimizer state, to the last bit: the data's order comes from the seed and the
-step, the arithmetic from one program on one mesh, and what was computed after the newest
-complete checkpoint is computed again. On another mesh it continues too, and differs by rounding.
+Killed at any moment and restarted on the same mesh, a run ends with bit-identical losses, parameters
+and optimizer state: the data's order depends on the seed and the step, the arithmetic on the program and
+the mesh, and steps after the newest complete checkpoint are repeated. On another mesh it continues with
+other rounding.
 """
 # mypy: allow-untyped-calls
 
@@ -46,12 +46,12 @@ from workload.train.progress import Progress
 from workload.train.sharding import make_mesh
 from workload.train.step import State, Step
 
-_ASSUMED_BYTES_PER_S = 1e9  # that a host writes, until a save was timed
+_ASSUMED_BYTES_PER_S = 1e9  # of a host's writes, until a save was timed
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a start of a run ended: `done` or `preempted`, after which step, with which loss."""
+    """End of a start: state `done` or `preempted`, last step and its loss."""
 
     state: str
     step: int
@@ -59,7 +59,7 @@ class Outcome:
 
 
 class Run:
-    """One start of a run, on this worker."""
+    """Start of a run on this worker."""
 
     def __init__(
         self,
@@ -77,11 +77,7 @@ class Run:
     ):
         config = resolve(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
-        self._lease, self._step_log, self._goodput = (
-            lease,
-            step_log,
-            goodput,
-        )  # lease and journal are worker 0's
+        self._lease, self._step_log, self._goodput = lease, step_log, goodput  # step log: worker 0 only
         self._heartbeat, self._durable = heartbeat, durable
         mesh = make_mesh(config.mesh, cluster.slices)
         check(config, mesh.size, jax.default_backend(), len(dataset))
@@ -90,24 +86,24 @@ class Run:
         self._checkpoints = Checkpoints(
             durable.steps, cluster, config.checkpoint, lease.check, flush, self._event
         )
-        self._put_off: int | None = None  # the step whose save was
+        self._put_off: int | None = None  # the step whose save was postponed
         self._record = RunRecord(config, self._step, dataset, cluster, extend)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
         self._evaluation = Evaluation(config, self._step, dataset, held_out) if held_out else None
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
-        self._newest: int | None = None  # checkpoint that the heartbeat knows of
+        self._newest: int | None = None  # checkpoint of the last heartbeat
         self._progress = Progress(config, mesh.size, cluster.devices[0].device_kind)
 
     def go(self) -> Outcome:
-        """Restores or begins, trains to the end or to a preemption, leaves a checkpoint.
+        """Restore or initialize, train to the end or to a preemption, save a checkpoint.
 
         Raises:
             ConfigError: the batch doesn't divide over the devices.
             WeightsError: `train.init_from` holds no weights of this model.
-            HopelessError: storage holds another run of this name, or the loss is no number any more.
+            HopelessError: storage holds another run of this name, or the loss isn't finite.
             TakenError: another start trains this run.
-            RunError: there is no readable checkpoint.
+            RunError: no checkpoint is readable.
             StoreError: storage can't be written, or is full.
         """
         config, goodput = self._config, self._goodput
@@ -124,7 +120,7 @@ class Run:
         )
         observe, worker = config.observe, self._cluster.membership.worker
         last = observe.profile_from + observe.profile_steps - 1
-        # Before a start's long parts: SIGUSR1 to a worker that nobody has told how to take it ends it.
+        # Install the SIGUSR1 handler before the slow parts: the default action terminates.
         profiler = Profiler(self._store, worker, observe.profile_from, last)
         with goodput.doing("restore"):
             self._cluster.agree(self._durable.begin)
@@ -136,7 +132,7 @@ class Run:
                 print("compiling the step; it is cached for later starts …", flush=True)
             update = self._step.compile()
         preemption = Preemption(self._cluster.membership.workers)
-        self._say_what_a_notice_does()
+        self._log_notice_plan()
         interval = Interval(config.checkpoint, self._cluster, restored.step)
         step, stop = restored.step, False
         while step < config.train.steps and not stop:
@@ -146,12 +142,12 @@ class Run:
             profiler.before(step)
             with goodput.doing("step"):
                 state, self._metrics[step] = update(state, batch)
-                self._report(step - 1)  # the step before, so that the devices never wait for us
+                self._report(step - 1)  # the previous step, so that the devices never wait for the host
             profiler.after(step, self._metrics.get(step))
             self._evaluate(step, state)
             stop = preemption.reached(step)
             due = interval.due(step)
-            # After the last step there is nothing to resume from: it is saved, and the run is done.
+            # The last step must be saved; a stop saves if the notice is long enough; else by schedule.
             if step == config.train.steps:
                 self._save(step, state, interval, math.inf)
             elif stop:
@@ -174,7 +170,7 @@ class Run:
         return Outcome("done", step, self._last_loss)
 
     def _evaluate(self, step: int, state: State) -> None:
-        """Every so many steps, and after the last; not where the run stops for another reason."""
+        """Evaluate every `observe.eval_every` steps and after the last."""
         if self._evaluation is None or (
             step % self._config.observe.eval_every and step != self._config.train.steps
         ):
@@ -185,10 +181,10 @@ class Run:
             self._step_log.evaluated(step, loss)
 
     def _first_state(self) -> State:
-        """Before any update. Read from weights, each worker reads the parts that its devices hold.
+        """Create the state before any update: read from weights, or drawn from the seed.
 
-        Drawn, each draws all of a parameter and keeps its devices' parts: for 8 B of them some four
-        minutes on a busy core, once a run, and room for twice the largest in a host's memory.
+        Each worker reads only its devices' parts of the weights. It draws whole parameters and keeps its
+        parts: about four minutes for 8 B parameters on a busy core, and memory for twice the largest.
         """
         config, abstract = self._config, self._step.state["params"]
         if config.train.init_from:
@@ -209,11 +205,11 @@ class Run:
         if restored.step:
             self._event("restore", step=restored.step)
         if new_mesh:
-            note = "another mesh, chip, compiler, flags or remat: bits differ from here on"
+            note = "mesh, chip, compiler, flags or remat changed: results differ by rounding from here on"
             self._event("moved", step=restored.step, note=note)
         if self._step_log:
             self._step_log.begin(restored.step, forget=new_mesh)
-            if new_mesh:  # not before its losses are forgotten: a start killed between would keep them
+            if new_mesh:  # after deleting the old losses, which a kill in between would keep
                 self._record.write(self._store)
         self._goodput.begin(restored.step)
         self._progress.begin(restored.step)
@@ -222,22 +218,22 @@ class Run:
         self._heartbeat.saved()
 
     def _notice_save_s(self) -> tuple[float, str]:
-        """Seconds that a save on notice takes, and how that is known. The same on all workers."""
+        """Return the seconds of a save on notice and their origin, the same on all workers."""
         if self._checkpoints.save_s:
-            return self._checkpoints.save_s, "the last one took so long"
+            return self._checkpoints.save_s, "measured on the last save"
         leaves = jax.tree.leaves(self._step.state)
         size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
         workers = self._cluster.membership.workers
         return size / workers / _ASSUMED_BYTES_PER_S, "assumed: 1 GB/s a host"
 
-    def _say_what_a_notice_does(self) -> None:
+    def _log_notice_plan(self) -> None:
         seconds, reason = self._notice_save_s()
         saves = seconds <= self._config.checkpoint.notice_s
         then = "saves" if saves else "relies on the last save"
         self._event("notice-plan", on_notice=then, save_s=round(seconds, 1), reason=reason)
 
     def _saves_on_notice(self) -> bool:
-        """Whether a save fits into the notice; worker 0 decides for all."""
+        """Return True if a save fits into the notice; worker 0 decides for all."""
 
         def decide() -> dict[str, Any]:
             seconds, reason = self._notice_save_s()
@@ -249,10 +245,10 @@ class Run:
         return bool(decided["saves"])
 
     def _report(self, step: int) -> None:
-        """Fetches the numbers of a step, once, and hands them on.
+        """Fetch the metrics of a step, once, and publish them.
 
         Raises:
-            HopelessError: the loss or the gradient is no number.
+            HopelessError: the loss or the gradient isn't finite, or no target counts.
         """
         if step not in self._metrics:
             return
@@ -260,7 +256,7 @@ class Run:
         loss, norm = metrics["loss"], metrics["gradient_norm"]
         if not metrics["tokens"]:
             raise HopelessError(
-                f"step {step}: none of its targets counts: each token of its examples ends a document\n"
+                f"step {step}: no target counts: each token of its examples ends a document\n"
                 "    fix: raise train.batch_size or data.sequence_length, or prepare longer documents"
             )
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -283,27 +279,27 @@ class Run:
             self._write_goodput()
 
     def _diverged(self, step: int, loss: float, norm: float) -> HopelessError:
-        """A step after which nothing is worth keeping; no checkpoint is made of it."""
-        with suppress(StoreError, TakenError):  # of the two, the loss is what to hear of
+        """Finish the save under way and describe the divergence; the diverged state isn't saved."""
+        with suppress(StoreError, TakenError):  # report the divergence, not the storage error
             self._checkpoints.wait(PATIENCE_S)
         good = self._checkpoints.newest
-        last = f"checkpoint {good} is the last good one" if good else "there is no checkpoint before it"
+        last = f"checkpoint {good} is the last good one" if good else "no checkpoint was saved before"
         return HopelessError(
-            f"step {step}: loss {loss}, gradient norm {norm}: not a number any more; {last}\n"
-            "    fix: lower optimizer.learning_rate or warm up longer; look at the batch of this step."
-            " With these settings the run comes to the same end again: give it another --name"
+            f"step {step}: loss {loss}, gradient norm {norm}: not finite; {last}\n"
+            "    fix: lower optimizer.learning_rate or warm up longer; check the batch of this step."
+            " A restart with these settings fails again: choose another --name"
         )
 
     def _save(self, step: int, state: State, interval: Interval, within_s: float = 0.0) -> None:
-        """Saves in the background or, given `within_s`, until it is complete or that time is over.
+        """Save in the background or, given `within_s`, until it is complete or that time is over.
 
-        The losses go into storage before the marker does: a complete checkpoint never stands without them.
+        Losses are stored before the marker: a complete checkpoint implies them.
         """
         put_off = self._put_off is not None
         if not put_off:
             with self._goodput.doing("step"):
                 self._report(step)
-        asked = time.monotonic()
+        requested = time.monotonic()
 
         def begins() -> None:
             if put_off:
@@ -315,21 +311,21 @@ class Run:
             if within_s:
                 self._checkpoints.save_surely(step, state, within_s, begins)
                 return
-            # Put off once, it waits for nobody: training continues, and asks again after each step.
-            why = self._checkpoints.save(step, state, 0.0 if put_off else PATIENCE_S, begins)
-        if why and not put_off:
-            self._event("save-put-off", step=step, reason=why)
-        self._put_off = (self._put_off or step) if why else None
-        if self._cluster.leader and not why:
+            # A postponed save doesn't wait again: training continues and retries after each step.
+            delay = self._checkpoints.save(step, state, 0.0 if put_off else PATIENCE_S, begins)
+        if delay and not put_off:
+            self._event("save-put-off", step=step, reason=delay)
+        self._put_off = (self._put_off or step) if delay else None
+        if self._cluster.leader and not delay:
             self._durable.saved(self._checkpoints.newest)
-        if why or put_off:
+        if delay or put_off:
             return
-        stall_s = time.monotonic() - asked  # the devices have nothing to do until here
+        stall_s = time.monotonic() - requested  # the devices idle until here
         if reason := interval.saved(step, stall_s, self._checkpoints.save_s):
             self._event("interval", every_steps=interval.every_steps, reason=reason)
 
     def _finish(self, step: int, state: State, again: bool) -> None:
-        """Writes the run's end; `again`: with other bits than before, if it had ended before."""
+        """Write the run's end; `again`: replace an earlier end that has other bits."""
         digests = {f"{name}_sha256": digest(state[name]) for name in ("params", "opt_state")}
 
         def write() -> float:
@@ -344,7 +340,7 @@ class Run:
         self._event("done", step=step)
 
     def _compare_end(self, final: dict[str, Any]) -> None:
-        """Refuses another end of a run than the one on record: the checkpoint has changed since."""
+        """Raise if the recorded end of the run differs: the checkpoint has changed since."""
         try:
             was = json.loads(self._store.read("final.json"))
         except (MissingObjectError, ValueError):
@@ -352,8 +348,8 @@ class Run:
         if was.get("step") == final["step"] and was != final:
             where, step = f"{self._store.url}/final.json", final["step"]
             raise HopelessError(
-                f"{where}: the run ended otherwise than checkpoint {step} is now: it was damaged since\n"
-                "    fix: remove that step's folder, and start again from the one before"
+                f"{where}: differs from checkpoint {step}, which was damaged since the run ended\n"
+                "    fix: remove that step's folder, and restart from the checkpoint before"
             )
 
     def _write_goodput(self) -> None:
@@ -366,9 +362,9 @@ class Run:
 
 
 def digest(tree: Any) -> str:
-    """sha256 over each leaf's path, dtype, shape and bytes, in the tree's order. All workers call it.
+    """Return the sha256 of each leaf's path, dtype, shape and bytes, in the tree's order.
 
-    A layer at a time: no chip has room for a matrix of all layers of a large model.
+    All workers must call it. It gathers single layers: a chip has no room for the stacked matrices.
     """
     sha = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -379,11 +375,11 @@ def digest(tree: Any) -> str:
 
 
 def open_held_out(config: Config, data_dir: str | None) -> Dataset | None:
-    """The held-out token files, likewise; None where the config names none."""
+    """Open the config's held-out token files; None if it names none."""
     path = config.observe.eval_path
     return Dataset(Path(data_dir or ".") / path, config.data.sequence_length) if path else None
 
 
 def open_dataset(config: Config, data_dir: str | None) -> Dataset:
-    """The token files that the config names, below `data_dir` where that is given."""
+    """Open the config's token files, below `data_dir` if given."""
     return Dataset(Path(data_dir or ".") / config.data.path, config.data.sequence_length)

@@ -11,7 +11,7 @@ from workload.train.config import Config
 
 
 def schedule(config: Config) -> optax.Schedule:
-    """The learning rate as a function of the updates done so far."""
+    """Return the learning rate as a function of the number of finished updates."""
     settings, steps = config.optimizer, config.train.steps
     peak, end = settings.learning_rate, settings.learning_rate * settings.final_fraction
     if settings.schedule == "cosine":
@@ -27,14 +27,14 @@ def schedule(config: Config) -> optax.Schedule:
 
 
 def learning_rates(config: Config) -> NDArray[np.float32]:
-    """Of every update, in their order; on the CPU, in one call."""
+    """Compute the learning rates of all updates, on the CPU."""
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         rates = schedule(config)(np.arange(config.train.steps))
     return np.broadcast_to(np.asarray(rates, np.float32), config.train.steps)
 
 
 def build(config: Config) -> optax.GradientTransformation:
-    """The optimizer of a run."""
+    """Create the optimizer of a run."""
     settings = config.optimizer
     return optax.chain(
         optax.clip_by_global_norm(settings.clip_norm),
@@ -51,7 +51,7 @@ def build(config: Config) -> optax.GradientTransformation:
 
 
 def _decayed(params: Any) -> Any:
-    """True for every leaf that decays: the matrices, not norms and biases."""
+    """Return the weight-decay mask: True for matrices, False for norms and biases."""
 
     def matrix(path: tuple[Any, ...], _: Any) -> bool:
         return "norm" not in path[-1].key and "bias" not in path[-1].key

@@ -1,8 +1,7 @@
-"""Notices that the machine will be taken away, and the step at which all workers stop.
+"""Preemption notices, and the step at which all workers stop.
 
-Two things announce it: the metadata server's `instance/preempted` and systemd's SIGTERM.
-The first is turned into the second; JAX's preemption service then tells every worker and
-names one step, not yet reached by any, at which all of them save.
+A notice is the metadata server's `instance/preempted`, which is turned into SIGTERM, or SIGTERM itself.
+JAX's preemption service then notifies every worker of one future step, at which all of them save.
 """
 
 import http.client
@@ -15,23 +14,23 @@ from collections.abc import Mapping
 
 from jax.experimental import multihost_utils
 
-_POLL_S = 60  # the server answers an unchanged value after this long
+_POLL_S = 60  # the server returns an unchanged value after this time
 _BACK_OFF_S = 2.0
-_GIVE_UP_S = 20.0  # at the start: no metadata server, no watcher
+_GIVE_UP_S = 20.0  # without a metadata server at the start
 
 
 class Preemption:
-    """Whether to stop at this step. Made once `Cluster.join` is done.
+    """Stop condition of a run. Create it after `Cluster.join`.
 
     Attributes:
-        event: what to call it: preempted, or interrupted by Ctrl-C.
+        event: kind of the log event: preempted, or interrupted by Ctrl-C.
     """
 
     def __init__(self, workers: int):
         self._alone = workers == 1
         self._noticed = False
         self.event = "preempted"
-        if self._alone:  # with others JAX has its own handler in place
+        if self._alone:  # with several workers JAX has a handler of its own
             signal.signal(signal.SIGTERM, self._notice)
             signal.signal(signal.SIGINT, self._interrupt)
 
@@ -39,15 +38,15 @@ class Preemption:
         self._noticed = True
 
     def _interrupt(self, *_: object) -> None:
-        """Ctrl-C: saves as on a notice; the next one doesn't wait for that."""
+        """Save as on a notice; the next Ctrl-C doesn't wait."""
         self._noticed, self.event = True, "interrupted"
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print("Ctrl-C: leaves a checkpoint after this step; once more ends it at once", flush=True)
+        print("Ctrl-C: saving a checkpoint after this step; press again to end at once", flush=True)
 
     def reached(self, step: int) -> bool:
-        """True at the one step where every worker saves and leaves.
+        """Return True at the single step where every worker saves and leaves.
 
-        To be asked exactly once a step, by all workers.
+        All workers must call it exactly once per step.
         """
         if self._alone:
             return self._noticed
@@ -55,10 +54,9 @@ class Preemption:
 
 
 def watch_metadata(environment: Mapping[str, str]) -> threading.Thread:
-    """Starts a thread that sends this process SIGTERM when the metadata server says preempted.
+    """Start a thread that sends this process SIGTERM on the metadata server's notice.
 
-    The server is $GCE_METADATA_HOST or metadata.google.internal; where nobody answers,
-    the thread ends.
+    The server is $GCE_METADATA_HOST or metadata.google.internal; without one the thread ends.
     """
     arguments = (_url(environment),)
     thread = threading.Thread(target=_watch, args=arguments, name="preemption-watch", daemon=True)
@@ -67,7 +65,7 @@ def watch_metadata(environment: Mapping[str, str]) -> threading.Thread:
 
 
 def taken(environment: Mapping[str, str]) -> bool:
-    """Whether it is this machine that is taken away, and not one of another slice of the job."""
+    """Return True if this machine is preempted, rather than one of another slice of the job."""
     try:
         return _get(_url(environment), "")[0] == "TRUE"
     except (OSError, http.client.HTTPException):
@@ -84,7 +82,7 @@ def _watch(url: str) -> None:
     while True:
         try:
             value, etag = _get(url, etag)
-        except (OSError, http.client.HTTPException):  # an answer cut off is no OSError
+        except (OSError, http.client.HTTPException):  # a truncated response is no OSError
             if not etag and time.monotonic() > give_up:
                 return
             time.sleep(_BACK_OFF_S)
@@ -95,9 +93,9 @@ def _watch(url: str) -> None:
 
 
 def _get(url: str, etag: str) -> tuple[str, str]:
-    """The value and its ETag; with an ETag at hand, only once the value has changed."""
+    """Get the value and its ETag; given an ETag, wait until the value has changed."""
     if etag:
         url += f"?wait_for_change=true&timeout_sec={_POLL_S}&last_etag={etag}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    with urllib.request.urlopen(request, timeout=_POLL_S + 10) as answer:
-        return answer.read().decode().strip(), answer.headers.get("ETag", "0")
+    with urllib.request.urlopen(request, timeout=_POLL_S + 10) as response:
+        return response.read().decode().strip(), response.headers.get("ETag", "0")

@@ -1,4 +1,4 @@
-"""What people watch while a run continues: speed, share of the peak, time left."""
+"""Progress of a run: speed, share of the chips' peak, remaining time."""
 
 import time
 from collections import deque
@@ -9,11 +9,11 @@ from workload.train import flops
 from workload.train.config import Config
 from workload.train.optimizer import learning_rates
 
-_WINDOW = 20  # steps that a speed is taken over
+_WINDOW = 20  # steps in a moving average of the speed
 
 
 class Progress:
-    """Turns finished steps into numbers for the journal and a line for the log."""
+    """Progress numbers for the step log, and lines for the terminal."""
 
     def __init__(
         self, config: Config, chips: int, device_kind: str, clock: Callable[[], float] = time.monotonic
@@ -23,15 +23,15 @@ class Progress:
         self._peak = flops.PEAK_TFLOPS.get(device_kind)
         self._ends: deque[tuple[int, float]] = deque(maxlen=_WINDOW + 1)
         self._rates = learning_rates(config)
-        self._told = 0.0
+        self._printed = 0.0
 
     def begin(self, step: int) -> None:
-        """Says after which step the steps to come begin."""
+        """Begin to measure after `step`."""
         self._ends.clear()
         self._first = step
 
     def did(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """The numbers of a step that just ended; prints a line every few seconds."""
+        """Return the numbers of a finished step; print a line every few seconds."""
         self._ends.append((step, self._clock()))
         numbers: dict[str, Any] = {
             "gradient_norm": metrics["gradient_norm"],
@@ -46,8 +46,8 @@ class Progress:
                 shares = flops.mfu(self._flops, numbers["tokens_per_s_per_chip"], self._peak)
                 numbers |= {f"mfu_{name}": share for name, share in shares.items()}
             numbers["left_s"] = (self._config.train.steps - step) * step_s
-        if ended > self._told + 5 or step == self._config.train.steps:
-            self._told = ended
+        if ended > self._printed + 5 or step == self._config.train.steps:
+            self._printed = ended
             print(_line(step, self._config.train.steps, metrics["loss"], numbers), flush=True)
         return numbers
 

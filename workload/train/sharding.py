@@ -1,8 +1,8 @@
-"""Which axis of the mesh every array takes: one table, for training, checkpoints and preflight.
+"""Sharding of every array over the mesh, for training, checkpoints and preflight.
 
 The mesh is data x fsdp. A batch is split over both. A parameter, its gradient and its moments
-are split over fsdp along one of their axes and copied over data; what is too small to be worth
-a gather (norms, biases) is copied everywhere.
+are split over fsdp along one of their axes and replicated over data; small ones (norms, biases)
+are replicated everywhere.
 """
 # mypy: allow-untyped-calls
 
@@ -20,8 +20,8 @@ from workload.train.config import MeshConfig
 DATA, FSDP = "data", "fsdp"
 BATCH = PartitionSpec((DATA, FSDP))
 
-# The axes, by their letters, that a parameter may be split along, best first. A matrix is cut
-# along the axis that isn't the last of its tile on TPU, where a thin last axis is padded to 128.
+# Axes that a parameter may be split along, best first. A matrix is cut along the axis that isn't the
+# last of its tile on TPU, where a thin last axis is padded to 128.
 SPLIT = {
     "embed_VxD": "VD",
     "unembed_VxD": "VD",
@@ -36,49 +36,51 @@ SPLIT = {
 
 
 def by_slice(devices: Sequence[Any], slices: int = 1) -> list[list[Any]]:
-    """The devices of each slice, slices in their order.
+    """Group devices by slice, in the order of slices.
 
-    Chips know their slice, if the TPU runtimes of several were told of one another. CPU devices
-    don't: they are assigned in their order, which is that of the workers.
+    Chips report their slice if the TPU runtimes are configured for several. CPU devices don't: they are
+    assigned in their order, which is that of the workers.
 
     Args:
-        devices: all of them, in JAX's order.
-        slices: how many there must be; 1 takes what is there.
+        devices: all devices, in JAX's order.
+        slices: expected number; 1 accepts any.
 
     Raises:
-        ClusterError: the chips are of another number of slices.
+        ClusterError: the chips report another number of slices.
     """
-    found: dict[int, list[Any]] = {}
+    groups: dict[int, list[Any]] = {}
     for device in devices:
-        found.setdefault(getattr(device, "slice_index", None) or 0, []).append(device)
-    if len(found) == 1 and slices > 1 and devices[0].platform == "cpu" and len(devices) % slices == 0:
-        each = len(devices) // slices
-        return [list(devices[start : start + each]) for start in range(0, len(devices), each)]
-    if slices > 1 and len(found) != slices:
+        groups.setdefault(getattr(device, "slice_index", None) or 0, []).append(device)
+    if len(groups) == 1 and slices > 1 and devices[0].platform == "cpu" and len(devices) % slices == 0:
+        size = len(devices) // slices
+        return [list(devices[start : start + size]) for start in range(0, len(devices), size)]
+    if slices > 1 and len(groups) != slices:
         raise ClusterError(
-            f"the job is of {slices} slices, but the {len(devices)} chips know of {len(found)}\n"
-            "    fix: see in libtpu's log what it made of the MEGASCALE variables of /run/tpu-job/environment"
+            f"the job has {slices} slices, but the {len(devices)} chips report {len(groups)}\n"
+            "    fix: compare libtpu's log with the MEGASCALE variables in /run/tpu-job/environment"
         )
-    return [found[index] for index in sorted(found)]
+    return [groups[index] for index in sorted(groups)]
 
 
 def make_mesh(config: MeshConfig, slices: Sequence[Sequence[Any]]) -> Mesh:
-    """The mesh of some devices, slice by slice.
+    """Create the mesh of the devices of all slices.
 
     Raises:
         ConfigError: `mesh.data` doesn't divide a slice's devices.
     """
-    a_slice = len(slices[0])
-    if a_slice % config.data:
-        rule = f"must divide the devices of a slice, {a_slice}"
+    slice_size = len(slices[0])
+    if slice_size % config.data:
+        rule = f"must divide the devices of a slice, {slice_size}"
         raise ConfigError("config", [Problem("mesh.data", str(config.data), rule, "1, or a divisor")])
-    grids = [np.array(one, dtype=object).reshape(config.data, a_slice // config.data) for one in slices]
+    grids = [
+        np.array(devices, dtype=object).reshape(config.data, slice_size // config.data) for devices in slices
+    ]
     grid = np.concatenate(grids, axis=0 if config.across_slices == "data" else 1)
     return Mesh(grid, (DATA, FSDP), axis_types=(AxisType.Auto, AxisType.Auto))
 
 
 def split_axis(name: str, shape: tuple[int, ...], parts: int) -> int | None:
-    """The axis of a parameter that is cut into `parts`; None if it is kept whole."""
+    """Return the axis along which a parameter is cut into `parts`; None if it is replicated."""
     if parts == 1:
         return None
     letters = name.rpartition("_")[2].split("x")
@@ -90,23 +92,23 @@ def split_axis(name: str, shape: tuple[int, ...], parts: int) -> int | None:
 
 
 def spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """Where a parameter, its gradient or a moment of it lives."""
+    """Return the partition of a parameter, its gradient or its moments."""
     axis = split_axis(name, shape, mesh.shape[FSDP])
     return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, FSDP)
 
 
 def cuts(arch: Architecture, mesh: Mesh) -> dict[str, int | None]:
-    """`split_axis` of every parameter, by its name, and its axis, as a single layer sees it."""
+    """Return `split_axis` of every parameter by its name within a single layer."""
     groups, parts = arch.shapes(), mesh.shape[FSDP]
-    found = {name: split_axis(name, shape, parts) for name, shape in groups["ends"].items()}
+    axes = {name: split_axis(name, shape, parts) for name, shape in groups["ends"].items()}
     for name, shape in groups["layers"].items():
         axis = split_axis(name, shape, parts)
-        found[name.replace("_Nx", "_")] = None if axis is None else axis - 1
-    return found
+        axes[name.replace("_Nx", "_")] = None if axis is None else axis - 1
+    return axes
 
 
 def specs(tree: Any, mesh: Mesh) -> Any:
-    """`spec` for every leaf of a tree whose leaves' last keys are parameters' names."""
+    """Return `spec` of every leaf of a tree; the last key of a leaf's path is a parameter's name."""
 
     def of(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
         return spec(getattr(path[-1], "key", "") if path else "", leaf.shape, mesh)
@@ -115,9 +117,9 @@ def specs(tree: Any, mesh: Mesh) -> Any:
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:
-    """`specs` on their mesh."""
+    """Return `specs` as shardings on the mesh."""
     return jax.tree.map(
-        lambda found: NamedSharding(mesh, found),
+        lambda partition: NamedSharding(mesh, partition),
         specs(tree, mesh),
         is_leaf=lambda x: isinstance(x, PartitionSpec),
     )

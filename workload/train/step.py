@@ -1,9 +1,9 @@
-"""One step of training, as a program for any mesh.
+"""Training step, as a program for any mesh.
 
-The state lives split over fsdp. Inside `shard_map` each device computes on its own examples:
-a parameter is gathered where a layer uses it, in the dtype of the computation, and its gradient
-is summed and split again there. Only sharded arrays are communicated, and nothing is left
-for the partitioner to choose. The optimizer then works on the split state.
+The state is sharded over fsdp. Inside `shard_map` each device computes on its own examples: a
+parameter is gathered where a layer uses it, in the dtype of the computation, and its gradient is
+reduce-scattered there. All communication is explicit; the partitioner has no choice. The optimizer
+then updates the sharded state.
 """
 # mypy: allow-untyped-calls
 
@@ -26,11 +26,11 @@ from workload.train.sharding import BATCH, DATA, FSDP
 
 State = dict[str, Any]
 Batch = dict[str, Array]
-"""tokens_BxL1 and segments_BxL1, int32: L inputs and the target of the last one."""
+"""tokens_BxL1 and segments_BxL1, int32: L inputs and the last target."""
 
 
 class Step:
-    """The program of a config on a mesh of some slices: its state's shape, its first state, its update."""
+    """Train step for a (config, mesh): state shapes, initial optimizer state, update, loss."""
 
     def __init__(self, config: Config, mesh: Mesh, platform: str, slices: int = 1):
         self.config, self.mesh, self.platform, self.slices = config, mesh, platform, slices
@@ -53,11 +53,11 @@ class Step:
         }
 
     def first_optimizer_state(self, params: Params) -> Any:
-        """The optimizer's state before any update, placed."""
+        """Create the sharded optimizer state before any update."""
         return jax.jit(self._optimizer.init, out_shardings=self.shardings["opt_state"])(params)
 
     def lower(self) -> Any:
-        """The update, lowered for the mesh: (state, batch) -> (state, metrics)."""
+        """Lower the update for the mesh: (state, batch) -> (state, metrics)."""
         replicated = NamedSharding(self.mesh, PartitionSpec())
         update = jax.jit(
             self._update,
@@ -68,7 +68,7 @@ class Step:
         return update.lower(self.state, self.batch)
 
     def compile(self) -> Callable[[State, Batch], tuple[State, dict[str, Array]]]:
-        """The update, ready to run on the devices at hand."""
+        """Compile the update for the local devices."""
         chosen = flags.options(self.config.compute, self.platform, self.slices)
         compiled: Callable[[State, Batch], tuple[State, dict[str, Array]]] = self.lower().compile(
             compiler_options=chosen
@@ -76,7 +76,7 @@ class Step:
         return compiled
 
     def compile_loss(self) -> Callable[[Params, Batch], tuple[Array, Array]]:
-        """Sum of the losses of a batch and how many targets it is over, without an update."""
+        """Compile (params, batch) -> (sum of losses, number of targets)."""
         replicated = NamedSharding(self.mesh, PartitionSpec())
         sums = jax.shard_map(
             partial(_local_sums, self),
@@ -101,7 +101,7 @@ class Step:
         return {"params": optax.apply_updates(params, updates), "opt_state": opt_state}, metrics
 
     def _gradients(self, params: Params, batch: Batch) -> tuple[Array, Array, Params]:
-        """Sums over the whole batch: of the losses, of the targets counted, of the gradients."""
+        """Return the sums over the whole batch of losses, counted targets and gradients."""
         where = self.where
         run = jax.shard_map(
             partial(_local_gradients, self),
@@ -115,7 +115,7 @@ class Step:
 
 
 def _local_gradients(step: Step, params: Params, batch: Batch) -> tuple[Array, Array, Params]:
-    """On one device: its examples' gradients, in as many parts as the config says, then the sums."""
+    """Compute the sums of `_gradients` on one device, in `train.accumulate` parts, and reduce them."""
     config = step.config
     reduce_dtype = jnp.dtype(config.compute.reduce_dtype)
     differentiate = jax.value_and_grad(partial(_local_loss, step), has_aux=True)
@@ -132,7 +132,7 @@ def _local_gradients(step: Step, params: Params, batch: Batch) -> tuple[Array, A
         (total, count, gradients), _ = jax.lax.scan(part, begin, pieces)
 
     def summed(gradient: Array, spec: PartitionSpec) -> Array:
-        # Over fsdp, what is kept split was summed where it was gathered.
+        # Sharded gradients were summed over fsdp in the backward pass of `gather`.
         axes = [axis for axis in (DATA, FSDP) if axis not in spec and step.mesh.shape[axis] > 1]
         if not axes:
             return gradient
@@ -144,7 +144,7 @@ def _local_gradients(step: Step, params: Params, batch: Batch) -> tuple[Array, A
 
 
 def _local_sums(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]:
-    """On one device: its examples' losses and targets, in as many parts as in training, then the sums."""
+    """Compute the sums of losses and targets on one device, in `train.accumulate` parts, and reduce them."""
 
     def part(carry: tuple[Array, Array], piece: Batch) -> tuple[tuple[Array, Array], None]:
         total, count = _local_loss(step, params, piece)
@@ -156,7 +156,7 @@ def _local_sums(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
 
 
 def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]:
-    """The sum of the losses of one device's examples, and how many targets it is over.
+    """Return the sum of the losses of one device's examples, and the number of counted targets.
 
     A target counts if it belongs to the same document as the token before it.
     """
@@ -200,12 +200,12 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def gather(axis: int, dtype: Any, reduce_dtype: Any, kept: Array) -> Array:
-    """A parameter made whole from the parts on fsdp, in `dtype`; its gradient is summed in `reduce_dtype`."""
+    """Gather a parameter over fsdp in `dtype`; reduce-scatter its gradient in `reduce_dtype`."""
     return _gather_forward(axis, dtype, reduce_dtype, kept)[0]
 
 
 def _gather_forward(axis: int, dtype: Any, reduce_dtype: Any, kept: Array) -> tuple[Array, None]:
-    # In the open, and no call of `gather`: a remat policy must see what it decides on.
+    # Inline, not a call of `gather`: a remat policy must see the collective.
     return jax.lax.all_gather(kept.astype(dtype), FSDP, axis=axis, tiled=True), None
 
 
@@ -219,7 +219,7 @@ gather.defvjp(_gather_forward, _gather_backward)
 
 @jax.custom_vjp
 def look_up(table_VxD: Array, tokens_BxL: Array) -> Array:
-    """The rows of some tokens; a row's gradients are added up in float32."""
+    """Look up the rows of tokens; gradients of a row are summed in float32."""
     return table_VxD[tokens_BxL]
 
 

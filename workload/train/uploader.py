@@ -1,6 +1,6 @@
-"""What brings a run's curves to Vertex AI TensorBoard while it trains: a process of worker 0.
+"""Process of worker 0 that uploads a run's curves to Vertex AI TensorBoard.
 
-It is no thread of the trainer's: an outage of Vertex costs curves alone.
+A process rather than a thread: an outage of Vertex then costs curves only.
 """
 
 import subprocess
@@ -10,14 +10,14 @@ from typing import Self
 
 from workload.train.config import ObserveConfig
 
-_PATIENCE_S = 10.0  # for the points of the last minute; a host that is preempted has 30 s for all
+_PATIENCE_S = 10.0  # for the points of the last minute; a preempted host has 30 s in all
 
 
 class Uploader:
-    """`workload upload-curves` until this is left; it ends by itself where the trainer is killed."""
+    """Context with `workload upload-curves` running; the process also ends if the trainer is killed."""
 
     def __init__(self, url: str, observe: ObserveConfig):
-        """`url` of the run. Starts nothing where `observe` names no TensorBoard."""
+        """Start uploading from `url` of the run, if `observe` names a TensorBoard."""
         self._process: subprocess.Popen[bytes] | None = None
         if observe.tensorboard:
             experiment = ["--experiment", observe.experiment] if observe.experiment else []
@@ -33,7 +33,7 @@ class Uploader:
         if self._process is None:
             return
         self._process.terminate()
-        if error:  # which is reported first; the process ends beside that
+        if error:  # report it without waiting for the process
             return
         try:
             self._process.wait(_PATIENCE_S)
