@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tests.workload.conftest import free_port
+from workload.__main__ import main
 
 # One layer, small enough that a start is nearly all there is to wait for.
 SETTINGS = [
@@ -90,6 +91,17 @@ class Workers:
 
     def output(self) -> str:
         return "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in self.logs)
+
+
+def train(arguments: Sequence[str]) -> int:
+    """`workload train` in this process, whose signal handlers it leaves as they were."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    handlers = [signal.getsignal(number) for number in numbers]
+    try:
+        return main(arguments)
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
 
 
 class RunFolder:

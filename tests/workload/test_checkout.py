@@ -41,7 +41,7 @@ def test_without_set_up_or_without_a_checkout_it_says_what_to_do(checkout: Path)
     assert (done.returncode, f"fix: make -C {checkout} setup" in done.stderr) == (2, True)
     (checkout / "cli" / "__main__.py").unlink()
     done = tpu(checkout)
-    assert (done.returncode, "no checkout of the project around it" in done.stderr) == (2, True)
+    assert (done.returncode, "isn't in a checkout of the project" in done.stderr) == (2, True)
 
 
 def test_the_wheel_installs_both_commands(tmp_path: Path) -> None:

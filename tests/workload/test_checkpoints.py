@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.limits import HANG_S
+from workload.errors import TakenError
 from workload.runs import checkpoints as saves
 from workload.runs.checkpoints import Checkpoints, list_steps
 from workload.runs.store import FolderStore
@@ -45,6 +46,54 @@ def test_a_save_does_not_wait_until_an_old_step_is_gone(tmp_path: Path) -> None:
     checkpoints.wait()
     assert list_steps(store).complete == (3,)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["3"]
+
+
+def test_the_newest_steps_are_kept_as_many_as_the_config_says(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    checkpoints = Checkpoints(store, Cluster(Membership()), CheckpointConfig(keep=2))
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step, {"a": jnp.full((4,), step)})
+    checkpoints.wait()
+    assert list_steps(store).complete == (3, 4)
+    assert list_steps(store).incomplete == ()
+
+
+def test_a_start_that_is_replaced_during_a_save_completes_nothing(tmp_path: Path) -> None:
+    store, checks, flushed = FolderStore(tmp_path), [0], []
+
+    def guard() -> None:
+        checks[0] += 1
+        if checks[0] > 1:  # the first is before the save
+            raise TakenError("another start has taken this run over")
+
+    checkpoints = Checkpoints(store, Cluster(Membership()), CheckpointConfig(), guard, flushed.append)
+    checkpoints.save(1, {"a": jnp.ones(4)})
+    with pytest.raises(TakenError):
+        checkpoints.wait()
+    assert list_steps(store).complete == ()
+    assert not flushed, "losses belong to the start that holds the lease"
+
+
+class Recording(FolderStore):
+    """A storage that knows the order of its deletions."""
+
+    def __init__(self, root: Path):
+        super().__init__(root)
+        self.deleted: list[str] = []
+
+    def delete(self, name: str) -> None:
+        self.deleted.append(name)
+        super().delete(name)
+
+
+def test_a_step_loses_its_marker_before_anything_else(tmp_path: Path) -> None:
+    """A kill in between would else leave half a step that counts as complete."""
+    store = Recording(tmp_path)
+    for name in ("a/data", "commit_success.txt", "manifest"):
+        store.write(f"checkpoints/1/{name}", b"x")
+    saves.remove_step(store, 1)
+    assert store.deleted[0] == "checkpoints/1/commit_success.txt"
+    assert store.list("") == []
 
 
 def test_a_digest_takes_a_layer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

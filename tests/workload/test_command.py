@@ -73,8 +73,8 @@ def test_host_commands_are_handed_over(capsys: pytest.CaptureFixture[str]) -> No
     [
         (["train", "tiny.toml"], "$CHECKPOINT_BUCKET = (not set): must name the bucket"),
         (["train", "tiny.toml", "--dir", "d", "--name", "../up"], "--name = '../up': must be made of"),
-        (["train", "tiny.toml", "--dir", "s3://b/x"], "--dir = s3://b/x: s3:// isn't read or written"),
-        (["train", "tiny.toml", "--dir", "gs:/b/x"], "--dir = gs:/b/x: gs:/ isn't read or written"),
+        (["train", "tiny.toml", "--dir", "s3://b/x"], "--dir = s3://b/x: s3:// isn't supported"),
+        (["train", "tiny.toml", "--dir", "gs:/b/x"], "--dir = gs:/b/x: gs:/ isn't supported"),
         (["train", "nowhere.toml", "--dir", "d"], "nowhere.toml: no such file or packaged config"),
         (["train", "tiny.toml", "--dir", "d", "--set", "model.layer=1"], "did you mean model.layers?"),
         (["train", "tiny.toml", "--dir", "d"], "manifest.json: can't be read"),
@@ -116,7 +116,7 @@ def test_prepare_and_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert f"{run.url}: no run was begun here\n    fix: name the folder" in capsys.readouterr().err
     run.write("config.json", b"{}")
     assert main(["goodput", run.url]) == 0
-    assert "no start has left its account yet" in capsys.readouterr().out
+    assert "no start has stored its account yet" in capsys.readouterr().out
     run.write("goodput/1.json", b"{")
     assert main(["goodput", run.url]) == 1
     assert "goodput/1.json: is damaged" in capsys.readouterr().err
@@ -126,7 +126,7 @@ def test_prepare_and_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     run.write("checkpoints/20/d/part", b"")
     assert main(["checkpoints", "list", run.url]) == 0
     output = capsys.readouterr().out.splitlines()
-    assert output == ["      10  complete", "      20  incomplete: no marker, will not be used"]
+    assert output == ["      10  complete", "      20  incomplete: no marker, not used"]
 
 
 def test_losses_are_joined_from_segments_and_must_agree(tmp_path: Path) -> None:

@@ -1,10 +1,7 @@
 """Checkpoints in a bucket of their own, and what of them is copied to where nothing is lost."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import pytest
 import requests
 
 from tests.limits import HANG_S
+from tests.workload.slice import train
 from tests.workload.test_training import command
 from workload.errors import StoreError
 from workload.runs.checkpoints import list_steps
@@ -108,14 +106,14 @@ def test_a_start_takes_over_what_only_lasted(store: Store, steps: Store) -> None
 
 
 def test_a_copy_that_fails_is_said_and_ends_nothing(
-    store: Store, steps: Store, capsys: pytest.CaptureFixture[str]
+    store: Store, steps: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     copies = durable(store, steps, every_h=0)
     copies.begin()
     copies.saved(4)  # which has been retired since
     assert copies._copying
     copies._copying.join()
-    assert "step 4 isn't copied yet: " in capsys.readouterr().out
+    assert "step 4 isn't copied yet: " in caplog.text
     assert not list_steps(store).complete
     saved(steps, 5)
     copies.saved(5)
@@ -143,7 +141,7 @@ def test_only_runs_of_the_hosts_bucket_save_in_the_other() -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_the_steps_bucket_and_from_what_lasted_without_it(
-    storage_url: str, tokens: Path, monkeypatch: pytest.MonkeyPatch
+    storage_url: str, tokens: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DATA_DIR", str(tokens))
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
@@ -152,18 +150,15 @@ def test_a_run_goes_on_from_the_steps_bucket_and_from_what_lasted_without_it(
     requests.post(
         f"{url}?project=wire-test", json={"name": "bucket-steps"}, timeout=HANG_S
     ).raise_for_status()
-    environment = {**os.environ, **HOST, "TENSORSTORE_GCS_HTTP_URL": storage_url}
+    for name, value in {**HOST, "TENSORSTORE_GCS_HTTP_URL": storage_url}.items():
+        monkeypatch.setenv(name, value)
 
-    def train() -> str:
-        line = [sys.executable, "-m", "workload", *command("apart", 8, 2)]
-        done = subprocess.run(
-            line, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def output() -> str:
+        assert train(command("apart", 8, 2)) == 0
+        return capsys.readouterr().out
 
     run, steps = open_store("gs://bucket/runs/apart"), open_store("gs://bucket-steps/runs/apart")
-    train()
+    output()
     assert list_steps(steps).complete == (4, 6, 8)
     assert list_steps(run).complete == (8,)
     final = run.read("final.json")
@@ -171,9 +166,9 @@ def test_a_run_goes_on_from_the_steps_bucket_and_from_what_lasted_without_it(
         steps.delete(name)
     for name in run.list("checkpoints/"):
         run.delete(name)
-    assert re.search(r'restore \{"step": 6\}', train())
+    assert re.search(r'restore \{"step": 6\}', output())
     assert run.read("final.json") == final
     for name in steps.list(""):
         steps.delete(name)  # the bucket is lost
-    assert re.search(r'restore \{"step": 8\}', train())
+    assert re.search(r'restore \{"step": 8\}', output())
     assert run.read("final.json") == final

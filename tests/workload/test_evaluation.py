@@ -6,17 +6,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.workload.slice import SETTINGS, RunFolder, Workers
-from workload.__main__ import main
+from tests.workload.slice import SETTINGS, RunFolder, Workers, train
 
 pytestmark = pytest.mark.slow
 
 
-def train(tokens: Path, folder: Path, name: str, *more: str, workers: int = 1) -> RunFolder:
+@pytest.fixture(autouse=True)
+def _environment(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA_DIR", str(tokens))
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+
+
+def line(folder: Path, name: str, *more: str) -> list[str]:
     settings = [*SETTINGS, "train.steps=8", "optimizer.warmup_steps=1", *more]
-    line = ["tiny.toml", "--name", name, "--dir", str(folder), *(f"--set={one}" for one in settings)]
-    started = Workers(workers, line, {"DATA_DIR": str(tokens)}, folder / f"logs-{name}")
-    assert started.wait() == [0] * workers, started.output()
+    return ["tiny.toml", "--name", name, "--dir", str(folder), *(f"--set={one}" for one in settings)]
+
+
+def trained(folder: Path, name: str, *more: str) -> RunFolder:
+    assert train(["train", *line(folder, name, *more)]) == 0
     return RunFolder(folder / "runs" / name)
 
 
@@ -24,21 +31,23 @@ def evaluated(run: RunFolder) -> dict[int, float]:
     return {event["step"]: event["loss"] for event in run.events("eval")}
 
 
-def test_it_is_the_loss_of_the_model_as_it_is(tokens: Path, tmp_path: Path) -> None:
+def test_it_is_the_loss_of_the_model_as_it_is(tmp_path: Path) -> None:
     """With the training tokens held out, seed 0 and no learning, the first batch is the first step's."""
     still = ["optimizer.learning_rate=1e-30", "observe.eval_path=.", "observe.eval_every=4"]
-    run = train(tokens, tmp_path, "still", *still, "observe.eval_batches=1")
+    run = trained(tmp_path, "still", *still, "observe.eval_batches=1")
     (first,) = run.losses()[1]
     assert evaluated(run) == pytest.approx(dict.fromkeys((4, 8), float.fromhex(first)), abs=1e-4)
-    parts = train(tokens, tmp_path, "parts", *still, "observe.eval_batches=3", "train.accumulate=4")
-    two = train(tokens, tmp_path, "two", *still, "observe.eval_batches=3", workers=2)
+    workers = Workers(2, line(tmp_path, "two", *still, "observe.eval_batches=3"), {}, tmp_path / "logs")
+    parts = trained(tmp_path, "parts", *still, "observe.eval_batches=3", "train.accumulate=4")
+    two = RunFolder(tmp_path / "runs" / "two")
+    assert workers.wait() == [0, 0], workers.output()
     assert evaluated(parts) == pytest.approx(evaluated(two), abs=1e-4)
     assert [*(two.path / "events").glob("*-eval.json")] != []
 
 
-def test_a_run_ends_with_the_same_bits_as_without(tokens: Path, tmp_path: Path) -> None:
-    without = train(tokens, tmp_path, "without")
-    run = train(tokens, tmp_path, "with", "observe.eval_path=.", "observe.eval_every=3")
+def test_a_run_ends_with_the_same_bits_as_without(tmp_path: Path) -> None:
+    without = trained(tmp_path, "without")
+    run = trained(tmp_path, "with", "observe.eval_path=.", "observe.eval_every=3")
     assert [*evaluated(run)] == [3, 6, 8], "and after the last step"
     assert evaluated(run)[8] < evaluated(run)[3]
     assert run.json("final.json") == without.json("final.json")
@@ -47,7 +56,7 @@ def test_a_run_ends_with_the_same_bits_as_without(tokens: Path, tmp_path: Path) 
 
 
 def test_tokens_that_do_not_fit_are_refused(
-    tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -57,9 +66,7 @@ def test_tokens_that_do_not_fit_are_refused(
     (other / first["file"]).write_bytes(raw[: few * np.dtype(manifest["dtype"]).itemsize])
     manifest |= {"shards": [{**first, "tokens": few}], "tokenizer_sha256": "ab" * 32}
     (other / "manifest.json").write_text(json.dumps(manifest))
-    monkeypatch.setenv("DATA_DIR", str(tokens))
-    settings = [f"--set={one}" for one in (*SETTINGS, f"observe.eval_path={other}")]
-    assert main(["train", "tiny.toml", "--dir", str(tmp_path), *settings]) == 2
+    assert train(["train", *line(tmp_path, "unfit", f"observe.eval_path={other}")]) == 2
     output = capsys.readouterr().err
-    assert "must be made with the training tokens' tokenizer" in output
+    assert "must use the training tokens' tokenizer" in output
     assert "must hold a batch of 16 examples" in output

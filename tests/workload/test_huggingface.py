@@ -128,7 +128,7 @@ def test_a_truncated_file_is_refused_before_a_step(tmp_path: Path) -> None:
     arch, shapes = saved(tmp_path)
     file = sorted(tmp_path.glob("model-*.safetensors"))[2]
     file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(WeightsError, match=f"{file.name}: is damaged or cut short"):
+    with pytest.raises(WeightsError, match=f"{file.name}: is damaged or truncated"):
         huggingface.load(tmp_path, arch, shapes)
     file.unlink()
     with pytest.raises(WeightsError, match=f"{file.name}: can't be read"):

@@ -61,7 +61,7 @@ def test_one_that_gives_a_sign_is_not_disturbed(store: FolderStore) -> None:
     ):
         lease(store, "tpu-b", output).take()
     over.set()
-    assert output == [f"process 7 on tpu-a has this run; waiting {EXPIRES_S:g} s for a sign of it"]
+    assert output == [f"process 7 on tpu-a holds this run; waiting {EXPIRES_S:g} s for its renewal"]
     assert json.loads(store.read(NAME))["start"] == "theirs"
 
 

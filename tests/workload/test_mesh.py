@@ -88,7 +88,7 @@ def test_slices_lengthen_the_axis_that_the_setting_names() -> None:
 def test_chips_that_know_of_another_number_of_slices_are_refused() -> None:
     chips = [Device(0) for _ in range(8)]
     assert by_slice(chips) == [chips]
-    with pytest.raises(ClusterError, match=r"of 2 slices, but the 8 chips know of 1\n.*MEGASCALE"):
+    with pytest.raises(ClusterError, match=r"the job has 2 slices, but the 8 chips report 1\n.*MEGASCALE"):
         by_slice(chips, 2)
 
 

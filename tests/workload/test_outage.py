@@ -158,10 +158,10 @@ def saving(store: Out, outage_s: float = 60.0, losses: Any = lambda _: None) -> 
     output: list[Any] = []
     config = CheckpointConfig(outage_s=outage_s, timeout_s=10)
 
-    def say(kind: str, **details: Any) -> None:
+    def report(kind: str, **details: Any) -> None:
         output.append((kind, details))
 
-    return Checkpoints(store, Cluster(Membership()), config, before_marker=losses, say=say), output
+    return Checkpoints(store, Cluster(Membership()), config, before_marker=losses, report=report), output
 
 
 def test_a_save_in_an_outage_is_put_off_with_the_reason_and_the_next_one_holds_it(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_an_outage_that_does_not_end_ends_the_run_and_is_named(tmp_path: Path) -
     assert checkpoints.save(1, STATE)
     time.sleep(0.5)
     with pytest.raises(
-        OutageError, match=r"no save for \d+ s: storage answers HTTP 503 for 7 s\n    fix: look"
+        OutageError, match=r"no save for \d+ s: storage answers HTTP 503 for 7 s\n    fix: check"
     ):
         checkpoints.save(2, STATE)
 

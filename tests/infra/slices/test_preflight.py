@@ -54,7 +54,7 @@ def test_a_run_that_nobody_asked_about_is_warned_of_with_the_command() -> None:
         (10.0, "", False, "fits v6e-16: 11.00 of 31.25 GiB a chip, 35%"),
         (29.5, "", True, "may not fit v6e-16: 30.50 of 31.25 GiB"),
         (33.0, "", True, "does not fit v6e-16: 34.00 of 31.25 GiB a chip, 109%, though it compiles"),
-        (0.0, "out of memory", True, "does not fit v6e-16: the compiler refuses it: out of memory"),
+        (0.0, "out of memory", True, "does not fit v6e-16: the compiler refuses the step: out of memory"),
     ],
 )
 def test_what_was_found_is_said(temporaries_gib: float, refused: str, warn: bool, says: str) -> None:

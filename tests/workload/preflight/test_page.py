@@ -68,4 +68,4 @@ def test_the_command_writes_it_beside_its_answer(tmp_path: Path, capsys: pytest.
     assert "tiny.toml on v6e-16: FITS" in capsys.readouterr().out
     assert '<h1 class="yes">FITS</h1>' in out.read_text()
     assert main(["preflight", "tiny.toml", "--slice", "v6e-16", "--html", str(tmp_path / "no" / "x")]) != 0
-    assert "must lie in a folder that is there" in capsys.readouterr().err
+    assert "must be in an existing folder" in capsys.readouterr().err

@@ -27,11 +27,11 @@ def run(tmp_path: Path, how: str) -> "subprocess.CompletedProcess[str]":
 def test_an_orderly_end_says_nothing_of_what_the_compiler_said(tmp_path: Path) -> None:
     done = run(tmp_path, "fine")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "the compiler also said: E0000 no such topology" in done.stdout
+    assert "last messages of the compiler: E0000 no such topology" in done.stdout
 
 
 def test_a_compiler_that_aborts_has_its_last_words_told(tmp_path: Path) -> None:
     done = run(tmp_path, "abort")
     assert done.returncode == -6
-    assert "the compiler ended this process; it last said:\n    E0000 no such topology" in done.stderr
+    assert "the compiler aborted; its last messages:\n    E0000 no such topology" in done.stderr
     assert list(tmp_path.iterdir()) == []

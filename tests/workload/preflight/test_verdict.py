@@ -107,7 +107,7 @@ def test_an_exchange_that_the_program_waits_for_comes_on_top() -> None:
     assert beside.prediction.bounds.exposed == 0
     more = [a - b for a, b in zip(waiting.prediction.step_s, beside.prediction.step_s, strict=True)]
     assert more == pytest.approx([2 * took, took, 0], abs=1e-9)
-    assert "stands still for 1 of 1 collectives" in report.text(waiting, "mine.toml")
+    assert "waiting for 1 of 1 collectives" in report.text(waiting, "mine.toml")
 
 
 def test_hardware_flops_are_the_models_and_what_remat_adds() -> None:
@@ -218,7 +218,7 @@ def test_the_report_names_what_binds_and_what_it_is_worth() -> None:
         "against 918 TFLOP/s  <- binds",
         "nothing here was measured on a TPU",
         "MaxText's published runs of Llama-3.1-8B reach",
-        "a model left out within 13% (10 runs)",
+        "on a model left out 13% (10 runs)",
         "as read 2026-08",
         "fits into the 30 s notice",
     ):
@@ -324,12 +324,12 @@ def test_a_search_recommends_what_it_asked_about_and_only_what_fits(
     assert "--set 'train.accumulate=1'" in next_step
     size = 40.0
     assert command.main(line) == 3
-    assert "none of these is sure to fit" in capsys.readouterr().out.splitlines()[-1]
+    assert "none of these surely fits" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_search_where_nothing_fits_says_so() -> None:
     giant = llama("model.layers=400", "model.d_model=16384", "model.d_ff=65536")
-    with pytest.raises(ConfigError, match="take a larger slice"):
+    with pytest.raises(ConfigError, match="use a larger slice"):
         search.search(giant, slices("v6e-8"), asked)
 
 
@@ -366,12 +366,15 @@ def test_a_search_is_drawn(tmp_path: Path) -> None:
             ["--slice", "v6e-256", "--set=compute.attention=splash", "--set=data.sequence_length=1000"],
             "splash: needs a data.sequence_length that 128 divides, not 1000",
         ),
-        (["--slice", "v6e-256", "--set", "model.vocab_size=0"], "preflight has no tokens to take it from"),
+        (
+            ["--slice", "v6e-256", "--set", "model.vocab_size=0"],
+            "must be set, since preflight reads no tokens",
+        ),
         (["--slice", "v6e-256", "--set", "compute.examples_at_once=3"], "must divide the 4 examples"),
         (["--slice", "v6e-256", "--set", "model.layer=3"], "did you mean model.layers?"),
         (["--slice", "v6e-256", "--recovery-min", "-5"], "--recovery-min = -5: must be 0 minutes or more"),
-        (["--slice", "v6e-256", "--plot", "x.png"], "--plot = x.png: draws what --search finds"),
-        (["--slice", "v6e-256", "--search", "--plot", "no/x.png"], "must lie in a folder that is there"),
+        (["--slice", "v6e-256", "--plot", "x.png"], "--plot = x.png: requires --search"),
+        (["--slice", "v6e-256", "--search", "--plot", "no/x.png"], "must be in an existing folder"),
     ],
 )
 def test_bad_input_is_refused_before_anything_compiles(

@@ -66,6 +66,6 @@ def test_a_large_object_is_read_in_ranges(bucket: Store) -> None:
 def test_an_object_is_created_with_the_same_bytes_or_refused(store: Store) -> None:
     assert create_same(store, "a", b"one")
     assert not create_same(store, "a", b"one")
-    with pytest.raises(RunError, match=r"/a: is there with other bytes than this start makes\n    fix: "):
+    with pytest.raises(RunError, match=r"/a: exists with other bytes than this start's\n    fix: "):
         create_same(store, "a", b"two")
     assert store.read("a") == b"one"

@@ -39,7 +39,7 @@ def test_an_empty_source_is_refused_and_isnt_the_working_folder(given: str) -> N
 
 
 def test_storage_that_isnt_written_is_refused_and_isnt_a_folder_of_that_name() -> None:
-    with pytest.raises(ConfigError, match=r"output.url = s3://b/x: s3:// isn't read or written"):
+    with pytest.raises(ConfigError, match=r"output.url = s3://b/x: s3:// isn't supported"):
         configs.load("text.toml", ["input.sources=raw", "output.url=s3://b/x"])
 
 

@@ -188,7 +188,7 @@ def test_a_file_that_is_still_written_is_read_up_to_its_last_whole_record(tmp_pa
 def test_what_is_refused_is_reported_with_what_to_do(
     services: Services, board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BoardError, match=r"tensorboards/9/experiments: 404: .*\n    fix: name a TensorBoard"):
+    with pytest.raises(BoardError, match=r"tensorboards/9/experiments: 404: .*\n    fix: name an existing TensorBoard"):
         Board(f"{L}/tensorboards/9", "e", "r")
     stranger = services.credentials("stranger@example.com")
     monkeypatch.setattr("google.auth.default", lambda scopes: (stranger, "p"))
@@ -214,7 +214,7 @@ def test_nothing_is_made_at_vertex_for_a_folder_without_curves(
 ) -> None:
     written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
     with pytest.raises(
-        RunError, match=rf"{folder}/tensorboard/: no event files here\n    fix: name the folder"
+        RunError, match=rf"{folder}/tensorboard/: no event files\n    fix: name the folder"
     ):
         main([str(tmp_path / folder), "--to", board, "--once"])
     assert [*client(services, ".experiments").pages(board, 100)] == [[]]

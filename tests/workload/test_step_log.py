@@ -1,0 +1,30 @@
+"""A run's step log: its curves across starts."""
+
+from pathlib import Path
+
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
+
+from workload.runs.curves import records
+from workload.runs.step_log import StepLog
+from workload.runs.store import FolderStore
+
+
+def test_a_resumed_runs_curves_lose_what_came_after_the_checkpoint_and_nothing_else(tmp_path: Path) -> None:
+    """TensorBoard drops an earlier start's points at and after the step of a START event."""
+    starts = []
+    for first in (0, 2):
+        store = FolderStore(tmp_path)
+        known = set(store.list("tensorboard/"))
+        log = StepLog(store, "run", "", 4)
+        log.begin(first)
+        for step in range(first + 1, 5):
+            log.loss(step, 1.0 / step, {})
+        log.flush(4)
+        log.close()
+        (name,) = set(store.list("tensorboard/")) - known
+        starts += [
+            event.step
+            for _, record in records(store.read(name))
+            if (event := Event.FromString(record)).session_log.status == SessionLog.START
+        ]
+    assert starts == [1, 3]
