@@ -97,7 +97,7 @@ def test_a_host_reads_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(huggingface.Weights, "read", watched)
     weights = huggingface.Weights(tmp_path)
     tensor = huggingface.TENSORS["gate_NxDxF"]
-    part = huggingface._ours(weights, tensor, tensor.name.format(n=1), (slice(8, 16), slice(None)))
+    part = huggingface._read_part(weights, tensor, tensor.name.format(n=1), (slice(8, 16), slice(None)))
     whole = load_file(tmp_path / "model.safetensors")["model.layers.1.mlp.gate_proj.weight"]
     np.testing.assert_array_equal(part, whole.T[8:16])
     assert asked == [("model.layers.1.mlp.gate_proj.weight", (slice(None), slice(8, 16)))]

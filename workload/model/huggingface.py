@@ -304,9 +304,9 @@ def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
 
         def part(index: Any) -> NDArray[Any]:
             if not stacked:
-                return _read_transposed(weights, tensor, tensor.name, index).astype(shape.dtype)
+                return _read_part(weights, tensor, tensor.name, index).astype(shape.dtype)
             layers = range(*index[0].indices(shape.shape[0]))
-            parts = [_read_transposed(weights, tensor, tensor.name.format(n=n), index[1:]) for n in layers]
+            parts = [_read_part(weights, tensor, tensor.name.format(n=n), index[1:]) for n in layers]
             return np.stack(parts).astype(shape.dtype)
 
         return jax.make_array_from_callback(shape.shape, shape.sharding, part)
@@ -328,7 +328,7 @@ def digest(folder: Path) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _read_transposed(weights: Weights, tensor: Tensor, name: str, index: tuple[slice, ...]) -> NDArray[Any]:
+def _read_part(weights: Weights, tensor: Tensor, name: str, index: tuple[slice, ...]) -> NDArray[Any]:
     return weights.read(name, index[::-1]).T if tensor.transposed else weights.read(name, index)
 
 

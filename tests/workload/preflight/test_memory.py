@@ -40,5 +40,5 @@ def test_the_heap_in_hbm_is_counted_and_other_memories_are_not(page: str, tmp_pa
 
 
 def test_a_report_that_cannot_be_read_is_no_step_without_temporaries(tmp_path: Path) -> None:
-    with pytest.raises(PreflightError, match="in a new way"):
+    with pytest.raises(PreflightError, match="in an unknown format"):
         buffers(dump(tmp_path, "", kind="something else"))
