@@ -47,14 +47,14 @@ def losses(settings: dict[str, Any]) -> list[float]:
     state = {"params": params, "opt_state": step.first_optimizer_state(params)}
     update = step.compile()
     generator = np.random.default_rng(0)
-    found = []
+    losses_of_steps = []
     for _ in range(8):
         tokens = generator.integers(0, 264, (16, 49)).astype(np.int32)
         segments = np.cumsum(generator.random((16, 49)) < 0.05, axis=1).astype(np.int32)
         batch = {"tokens_BxL1": tokens, "segments_BxL1": segments}
         state, metrics = update(state, jax.device_put(batch, step.by_example))
-        found.append(float(metrics["loss"]))
-    return found
+        losses_of_steps.append(float(metrics["loss"]))
+    return losses_of_steps
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ WAIT_S = 240  # for anything, on a machine that is busy with other things
 
 
 class Workers:
-    """One start of `workload train` on every worker."""
+    """A start of `workload train` on every worker."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ def train(arguments: Sequence[str]) -> int:
 
 
 class RunFolder:
-    """What a run left in a folder."""
+    """A run's folder."""
 
     def __init__(self, path: Path):
         self.path = path

@@ -302,7 +302,11 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_last_good_checkpoin
     assert main(line) == 2, "started again, it would come to the same end"
     out, output = capsys.readouterr()
     assert "not finite" in output
-    (event,) = (one for line in out.splitlines() if (one := events.payload(line)) and one["event"] == ALERT)
+    (event,) = (
+        payload
+        for line in out.splitlines()
+        if (payload := events.payload(line)) and payload["event"] == ALERT
+    )
     assert isinstance(event["step"], int)
     assert event["loss"] in ("nan", "inf", "-inf") or event["gradient_norm"] in ("nan", "inf")
     run = tmp_path / "runs" / "diverged"

@@ -46,7 +46,7 @@ def test_without_set_up_or_without_a_checkout_it_says_what_to_do(checkout: Path)
 
 def test_the_wheel_installs_both_commands(tmp_path: Path) -> None:
     with zipfile.ZipFile(build_workload(tmp_path)) as wheel:
-        (name,) = (each for each in wheel.namelist() if each.endswith("entry_points.txt"))
+        (name,) = (entry for entry in wheel.namelist() if entry.endswith("entry_points.txt"))
         scripts = ConfigParser()
         scripts.read_string(wheel.read(name).decode())
     assert {*scripts["console_scripts"]} == {"tpu", "workload"}

@@ -27,10 +27,10 @@ class Slow(FolderStore):
 
     def __init__(self, root: Path):
         super().__init__(root)
-        self.gate, self.asked = threading.Event(), threading.Event()
+        self.gate, self.deleting = threading.Event(), threading.Event()
 
     def delete(self, name: str) -> None:
-        self.asked.set()
+        self.deleting.set()
         assert self.gate.wait(HANG_S)
         super().delete(name)
 
@@ -40,7 +40,7 @@ def test_a_save_does_not_wait_until_an_old_step_is_gone(tmp_path: Path) -> None:
     checkpoints = Checkpoints(store, Cluster(Membership()), CheckpointConfig(keep=1))
     for step in (1, 2, 3):
         checkpoints.save(step, {"a": jnp.full((64, 8), step)})
-    assert store.asked.wait(HANG_S)
+    assert store.deleting.wait(HANG_S)
     assert not store.gate.is_set(), "the third save began while the first step was still being retired"
     store.gate.set()
     checkpoints.wait()
@@ -105,10 +105,10 @@ def test_a_digest_takes_a_layer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
         return np.asarray(part)
 
     monkeypatch.setattr("workload.train.loop.whole", whole)
-    found = digest({"gate_NxDxF": jnp.asarray(matrix), "steps": jnp.int32(7)})
+    sha256 = digest({"gate_NxDxF": jnp.asarray(matrix), "steps": jnp.int32(7)})
     expected = hashlib.sha256(b"['gate_NxDxF'] float32 (2, 3, 4)\n" + matrix.tobytes())
     expected.update(b"['steps'] int32 ()\n" + np.int32(7).tobytes())
-    assert found == expected.hexdigest()
+    assert sha256 == expected.hexdigest()
     assert gathered == [(3, 4), (3, 4), ()]
 
 

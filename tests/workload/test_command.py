@@ -69,7 +69,7 @@ def test_host_commands_are_handed_over(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["train", "tiny.toml"], "$CHECKPOINT_BUCKET = (not set): must name the bucket"),
         (["train", "tiny.toml", "--dir", "d", "--name", "../up"], "--name = '../up': must be made of"),
@@ -83,7 +83,7 @@ def test_host_commands_are_handed_over(capsys: pytest.CaptureFixture[str]) -> No
 )
 def test_wrong_use_ends_with_2_and_says_why(
     arguments: list[str],
-    says: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -91,7 +91,7 @@ def test_wrong_use_ends_with_2_and_says_why(
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     output = capsys.readouterr().err
-    assert says in output
+    assert message in output
     assert "fix: " in output
     assert "Traceback" not in output
 

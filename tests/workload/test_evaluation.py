@@ -19,7 +19,7 @@ def _environment(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def line(folder: Path, name: str, *more: str) -> list[str]:
     settings = [*SETTINGS, "train.steps=8", "optimizer.warmup_steps=1", *more]
-    return ["tiny.toml", "--name", name, "--dir", str(folder), *(f"--set={one}" for one in settings)]
+    return ["tiny.toml", "--name", name, "--dir", str(folder), *(f"--set={setting}" for setting in settings)]
 
 
 def trained(folder: Path, name: str, *more: str) -> RunFolder:
@@ -58,15 +58,15 @@ def test_a_run_ends_with_the_same_bits_as_without(tmp_path: Path) -> None:
 def test_tokens_that_do_not_fit_are_refused(
     tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
+    unfit = tmp_path / "unfit"
+    unfit.mkdir()
     manifest = json.loads((tokens / "manifest.json").read_text())
     first, few = manifest["shards"][0], 200
     raw = (tokens / first["file"]).read_bytes()
-    (other / first["file"]).write_bytes(raw[: few * np.dtype(manifest["dtype"]).itemsize])
+    (unfit / first["file"]).write_bytes(raw[: few * np.dtype(manifest["dtype"]).itemsize])
     manifest |= {"shards": [{**first, "tokens": few}], "tokenizer_sha256": "ab" * 32}
-    (other / "manifest.json").write_text(json.dumps(manifest))
-    assert train(["train", *line(tmp_path, "unfit", f"observe.eval_path={other}")]) == 2
+    (unfit / "manifest.json").write_text(json.dumps(manifest))
+    assert train(["train", *line(tmp_path, "unfit", f"observe.eval_path={unfit}")]) == 2
     output = capsys.readouterr().err
     assert "must use the training tokens' tokenizer" in output
     assert "must hold a batch of 16 examples" in output

@@ -46,12 +46,19 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     prepare([source], tmp_path / "tokens", tokenizer)
     monkeypatch.setenv("DATA_DIR", str(tmp_path / "tokens"))
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
-    settings = [one for one in SETTINGS if not one.startswith("model.")]
+    settings = [setting for setting in SETTINGS if not setting.startswith("model.")]
     settings += ["train.steps=1", "train.batch_size=4", "optimizer.warmup_steps=0"]
     settings += ["optimizer.learning_rate=1e-9", f"train.init_from={that_ends_at_once(tmp_path / 'given')}"]
     config = tmp_path / "only.toml"
     config.write_text("")
-    line = [str(config), "--name", "whole", "--dir", str(tmp_path), *(f"--set={one}" for one in settings)]
+    line = [
+        str(config),
+        "--name",
+        "whole",
+        "--dir",
+        str(tmp_path),
+        *(f"--set={setting}" for setting in settings),
+    ]
     assert main(["train", *line]) == 0
     out = tmp_path / "exported"
     assert main(["checkpoints", "export", str(tmp_path / "runs" / "whole"), "--out", str(out)]) == 0

@@ -1,4 +1,4 @@
-"""Where the time went, how often to save, how fast it goes."""
+"""Accounts of time, interval of checkpoints, progress."""
 
 from typing import Any
 
@@ -84,16 +84,16 @@ def test_a_later_start_may_go_back_behind_the_one_before_it() -> None:
 def test_the_interval_is_the_largest_of_three_bounds(
     stall_s: float, save_s: float, between_h: float, seconds: float, reason: str
 ) -> None:
-    found, why = best_interval_s(stall_s, save_s, between_h * 3600)
-    assert found == pytest.approx(seconds, rel=1e-3)
-    assert reason in why
+    interval_s, rule = best_interval_s(stall_s, save_s, between_h * 3600)
+    assert interval_s == pytest.approx(seconds, rel=1e-3)
+    assert reason in rule
 
 
 class Alone:
     """A cluster of one."""
 
-    def agree(self, ask: Any) -> Any:
-        return ask()
+    def agree(self, query: Any) -> Any:
+        return query()
 
 
 def test_the_first_save_measures_and_the_next_come_at_the_interval() -> None:

@@ -52,9 +52,9 @@ def random_params(arch: Architecture) -> decoder.Params:
 
 
 def abstract(arch: Architecture) -> Any:
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32, sharding=here), decoder.shapes(arch)
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32, sharding=device), decoder.shapes(arch)
     )
 
 
@@ -77,7 +77,7 @@ def test_out_and_in_and_out_again_is_bit_for_bit(
 
 
 def with_sizes(arch: Architecture) -> Architecture:
-    """What a config.json says of it: sizes that follow from others are spelled out."""
+    """The same with all sizes explicit, as in a config.json."""
     from dataclasses import replace
 
     return replace(arch, kv_heads=arch.J, head_dim=arch.K)
@@ -87,11 +87,11 @@ def test_a_host_reads_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Of a matrix that is cut in four, the rows asked for and no others."""
     arch = MODELS["llama"]
     huggingface.save(tmp_path, random_params(arch), arch, "float32", GENERATION)
-    asked: list[tuple[str, tuple[slice, ...]]] = []
+    parts: list[tuple[str, tuple[slice, ...]]] = []
     read = huggingface.Weights.read
 
     def watched(self: Any, name: str, index: tuple[slice, ...]) -> Any:
-        asked.append((name, index))
+        parts.append((name, index))
         return read(self, name, index)
 
     monkeypatch.setattr(huggingface.Weights, "read", watched)
@@ -100,7 +100,7 @@ def test_a_host_reads_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     part = huggingface._read_part(weights, tensor, tensor.name.format(n=1), (slice(8, 16), slice(None)))
     whole = load_file(tmp_path / "model.safetensors")["model.layers.1.mlp.gate_proj.weight"]
     np.testing.assert_array_equal(part, whole.T[8:16])
-    assert asked == [("model.layers.1.mlp.gate_proj.weight", (slice(None), slice(8, 16)))]
+    assert parts == [("model.layers.1.mlp.gate_proj.weight", (slice(None), slice(8, 16)))]
 
 
 def saved(folder: Path) -> tuple[Architecture, Any]:

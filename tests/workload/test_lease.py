@@ -23,26 +23,26 @@ def store(tmp_path: Path) -> FolderStore:
     return FolderStore(tmp_path / "run")
 
 
-def lease(store: FolderStore, node: str = "", said: list[str] | None = None) -> Lease:
-    return Lease(store, node, (said if said is not None else []).append, EVERY_S, EXPIRES_S)
+def lease(store: FolderStore, node: str = "", output: list[str] | None = None) -> Lease:
+    return Lease(store, node, (output if output is not None else []).append, EVERY_S, EXPIRES_S)
 
 
 def held(store: FolderStore, **changed: Any) -> dict[str, Any]:
     """Another start's lease, on another machine unless told otherwise."""
-    theirs = {"start": "theirs", "node": "", "host": "far", "boot": "other", "pid": 7, "began": "1"}
-    content = {**theirs, "written": time.time(), **changed}
+    holder = {"start": "holder", "node": "", "host": "far", "boot": "other", "pid": 7, "began": "1"}
+    content = {**holder, "written": time.time(), **changed}
     store.write(NAME, json.dumps(content).encode())
     return content
 
 
 def test_a_run_that_nobody_trains_is_taken_at_once_and_given_back(store: FolderStore) -> None:
-    mine = lease(store)
-    mine.take()
-    mine.check()
+    own = lease(store)
+    own.take()
+    own.check()
     first = json.loads(store.read(NAME))["written"]
     while json.loads(store.read(NAME))["written"] == first:
         time.sleep(EVERY_S)
-    mine.release()
+    own.release()
     assert store.list("") == []
 
 
@@ -62,17 +62,17 @@ def test_one_that_gives_a_sign_is_not_disturbed(store: FolderStore) -> None:
         lease(store, "tpu-b", output).take()
     over.set()
     assert output == [f"process 7 on tpu-a holds this run; waiting {EXPIRES_S:g} s for its renewal"]
-    assert json.loads(store.read(NAME))["start"] == "theirs"
+    assert json.loads(store.read(NAME))["start"] == "holder"
 
 
 def test_one_without_a_sign_is_waited_for_and_replaced(store: FolderStore) -> None:
     held(store)
     begun = time.monotonic()
-    mine = lease(store)
-    mine.take()
+    own = lease(store)
+    own.take()
     assert time.monotonic() - begun > EXPIRES_S * 0.5
-    mine.check()
-    mine.release()
+    own.check()
+    own.release()
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_one_without_a_sign_is_waited_for_and_replaced(store: FolderStore) -> No
 def test_one_that_is_known_to_be_over_is_not_waited_for(store: FolderStore, changed: dict[str, Any]) -> None:
     held(store, **changed)
     output: list[str] = []
-    mine = lease(store, "tpu-mine", output)
-    mine.take()
+    own = lease(store, "tpu-mine", output)
+    own.take()
     assert output == []
-    mine.release()
+    own.release()
 
 
 def test_a_living_process_of_this_machine_is_not_over_even_on_the_same_node(store: FolderStore) -> None:
@@ -105,25 +105,25 @@ def test_a_living_process_of_this_machine_is_not_over_even_on_the_same_node(stor
 
 
 def test_who_was_replaced_hears_of_it_and_leaves_the_lease_alone(store: FolderStore) -> None:
-    mine = lease(store)
-    mine.take()
-    theirs = held(store, node="tpu-b")
+    own = lease(store)
+    own.take()
+    holder = held(store, node="tpu-b")
     with pytest.raises(TakenError, match="process 7 on tpu-b has taken this run over; this start ends"):
-        mine.check()
+        own.check()
     time.sleep(4 * EVERY_S)
-    mine.release()
-    assert json.loads(store.read(NAME)) == theirs
+    own.release()
+    assert json.loads(store.read(NAME)) == holder
 
 
 def test_who_stood_still_until_another_had_come_and_gone_takes_nothing_back(store: FolderStore) -> None:
-    mine = lease(store)
-    mine.take()
+    own = lease(store)
+    own.take()
     held(store, node="tpu-b")
     store.delete(NAME)
     with pytest.raises(TakenError, match="the lease of this run is gone: another start took it over"):
-        mine.check()
+        own.check()
     time.sleep(4 * EVERY_S)
-    mine.release()
+    own.release()
     assert store.list("") == []
 
 
@@ -137,7 +137,7 @@ def test_a_process_of_another_container_is_not_taken_for_one_of_here(store: Fold
 @pytest.mark.parametrize("content", [b"3", b"null", b'{"start": "x"}', b"half a lea"])
 def test_a_lease_that_is_none_holds_nothing(content: bytes, store: FolderStore) -> None:
     store.write(NAME, content)
-    mine = lease(store)
-    mine.take()
-    mine.check()
-    mine.release()
+    own = lease(store)
+    own.take()
+    own.check()
+    own.release()

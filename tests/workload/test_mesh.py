@@ -51,8 +51,8 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
         line, env=environment, capture_output=True, text=True, timeout=HANG_S, cwd=root, check=False
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, list[float]] = json.loads(out.read_text())
-    return found
+    results: dict[str, list[float]] = json.loads(out.read_text())
+    return results
 
 
 @pytest.mark.parametrize("name", [name for name in MESHES if name != "one"])
@@ -67,7 +67,7 @@ def test_the_same_mesh_gives_the_same_bits(losses: dict[str, list[float]]) -> No
 
 
 class Device:
-    """What a mesh needs to know of a chip."""
+    """A chip, as far as a mesh uses it."""
 
     def __init__(self, slice_index: int | None, platform: str = "tpu"):
         self.slice_index, self.platform = slice_index, platform

@@ -76,8 +76,8 @@ def test_a_rotations_gradient_is_what_differentiation_finds() -> None:
         cos, sin = turn[0][..., :4], turn[1][..., 4:]
         return jnp.sum(jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1) * g)
 
-    ours = jax.grad(lambda x: jnp.sum(rope.rotate(x, turn) * g))(x)
-    np.testing.assert_allclose(ours, jax.grad(plain)(x), rtol=1e-5, atol=1e-6)
+    gradient = jax.grad(lambda x: jnp.sum(rope.rotate(x, turn) * g))(x)
+    np.testing.assert_allclose(gradient, jax.grad(plain)(x), rtol=1e-5, atol=1e-6)
 
 
 def test_capture_stops_after_the_last_layer_that_is_wanted(tokens_BxL: jax.Array) -> None:
@@ -146,8 +146,8 @@ def test_points_cost_nothing_in_training(kept: str, tokens_BxL: jax.Array) -> No
 
 def _operations(text: str) -> list[str]:
     """The kinds and shapes of the instructions, in order; their numbering may differ."""
-    found = (line.partition(" = ")[2].split("(")[0] for line in text.splitlines() if " = " in line)
-    return list(found)
+    operations = (line.partition(" = ")[2].split("(")[0] for line in text.splitlines() if " = " in line)
+    return list(operations)
 
 
 @pytest.mark.parametrize("chunk", [7, 16, 1000])
@@ -162,13 +162,13 @@ def test_loss_in_chunks_is_the_loss(chunk: int) -> None:
         log_p_TxV = jax.nn.log_softmax(x_TxD @ unembed_VxD.T)
         return -jnp.sum(log_p_TxV[jnp.arange(53), targets_T] * counted_T)
 
-    def ours(x_TxD: jax.Array, unembed_VxD: jax.Array) -> jax.Array:
+    def chunked(x_TxD: jax.Array, unembed_VxD: jax.Array) -> jax.Array:
         return loss.cross_entropy(x_TxD, unembed_VxD, targets_T, counted_T, chunk)
 
-    np.testing.assert_allclose(ours(x_TxD, unembed_VxD), plain(x_TxD, unembed_VxD), rtol=1e-6)
-    found = jax.value_and_grad(ours, argnums=(0, 1))(x_TxD, unembed_VxD)
+    np.testing.assert_allclose(chunked(x_TxD, unembed_VxD), plain(x_TxD, unembed_VxD), rtol=1e-6)
+    value_and_gradients = jax.value_and_grad(chunked, argnums=(0, 1))(x_TxD, unembed_VxD)
     expected = jax.value_and_grad(plain, argnums=(0, 1))(x_TxD, unembed_VxD)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), found, expected)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), value_and_gradients, expected)
 
 
 def test_a_prime_number_of_tokens_is_no_cliff() -> None:
@@ -209,13 +209,13 @@ def test_keys_and_values_are_never_repeated() -> None:
 def test_attention_is_the_platforms_best(
     kind: str, platform: str, length: int, dtype: str, chosen: str
 ) -> None:
-    found, reason = kernels.choose(kind, platform, length, dtype)
-    assert found == chosen
+    attention_kind, reason = kernels.choose(kind, platform, length, dtype)
+    assert attention_kind == chosen
     assert reason
 
 
 @pytest.mark.parametrize(
-    ("kind", "platform", "length", "dtype", "says"),
+    ("kind", "platform", "length", "dtype", "rule"),
     [
         ("splash", "cpu", 1024, "bfloat16", "is a kernel for TPUs, and this is a cpu"),
         ("splash", "tpu", 64, "bfloat16", "needs a data.sequence_length that 128 divides, not 64"),
@@ -226,9 +226,9 @@ def test_attention_is_the_platforms_best(
     ],
 )
 def test_attention_that_cannot_run_is_refused(
-    kind: str, platform: str, length: int, dtype: str, says: str
+    kind: str, platform: str, length: int, dtype: str, rule: str
 ) -> None:
-    assert kernels.problem(kind, platform, length, dtype) == says
+    assert kernels.problem(kind, platform, length, dtype) == rule
 
 
 def whole_attention(q: Any, k: Any, v: Any, segments_BxL: Any) -> Any:
@@ -241,8 +241,8 @@ def whole_attention(q: Any, k: Any, v: Any, segments_BxL: Any) -> Any:
 
 
 @partial(jax.jit, static_argnums=0)
-def both(attend: Any, q: Any, k: Any, v: Any, segments: Any, g: Any) -> Any:
-    """What an attention computes, and its gradients."""
+def with_gradients(attend: Any, q: Any, k: Any, v: Any, segments: Any, g: Any) -> Any:
+    """An attention's result and its gradients."""
     z, backward = jax.vjp(lambda *x: attend(*x, segments), q, k, v)
     return z, backward(g)
 
@@ -260,10 +260,10 @@ def test_attention_agrees_with_the_reference(kind: str, L: int, K: int) -> None:
     )
     segments = jnp.where(jnp.arange(L) < L * 2 // 5, 0, 1)[None]
     with attention.interpreted():
-        ours, of_ours = both(attention.attend(kind), q, k, v, segments, g)
-    theirs, of_theirs = both(whole_attention, q, k, v, segments, g)
-    np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
-    for a, b in zip(of_ours, of_theirs, strict=True):
+        z, gradients = with_gradients(attention.attend(kind), q, k, v, segments, g)
+    plain_z, plain_gradients = with_gradients(whole_attention, q, k, v, segments, g)
+    np.testing.assert_allclose(z, plain_z, rtol=2e-5, atol=2e-5)
+    for a, b in zip(gradients, plain_gradients, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
@@ -287,9 +287,9 @@ def test_splash_takes_the_largest_block_that_divides(length: int, block: int) ->
 
 
 def test_parameters_depend_on_the_seed_and_their_name_alone() -> None:
-    once, again, other = parameters(SMALL), parameters(SMALL), parameters(SMALL, seed=1)
+    once, again, of_another_seed = parameters(SMALL), parameters(SMALL), parameters(SMALL, seed=1)
     assert jax.tree.all(jax.tree.map(np.array_equal, once, again))
-    assert not np.array_equal(once["embed_VxD"], other["embed_VxD"])
+    assert not np.array_equal(once["embed_VxD"], of_another_seed["embed_VxD"])
     layers = once["layers"]
     assert not np.array_equal(layers["key_NxDxR"], layers["value_NxDxR"])
     assert np.std(layers["up_NxDxF"]) == pytest.approx(32**-0.5, rel=0.1)

@@ -53,7 +53,7 @@ def front(tmp_path: Path) -> Iterator[Failing]:
 
 
 class Bucket:
-    """What a run left there."""
+    """Objects of a run in the bucket."""
 
     def __init__(self, front: Failing, run: str):
         self._front, self._run = front, f"runs/{run}/"

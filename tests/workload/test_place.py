@@ -39,12 +39,12 @@ def test_a_jobset_of_two_slices() -> None:
 
 
 def test_every_worker_of_every_slice_has_its_own_number() -> None:
-    found = [
+    numbers = [
         place.of({**JOBSET, "JOB_SLICE": str(slice_id), "JOB_WORKER": str(worker)})["WORKER_ID"]
         for slice_id in range(2)
         for worker in range(4)
     ]
-    assert found == [str(number) for number in range(8)]
+    assert numbers == [str(number) for number in range(8)]
 
 
 def test_a_single_slice_has_no_megascale_variables() -> None:
@@ -121,7 +121,7 @@ def test_a_program_that_is_not_there_is_refused(line: tuple[str, ...]) -> None:
 
 @pytest.mark.root
 def test_as_process_1_of_a_container_a_program_still_ends_by_sigterm() -> None:
-    """Which it would ignore: sleep has no handler."""
+    """Process 1 would ignore the signal: sleep has no handler."""
     inside = "import sys; from workload.__main__ import main; sys.exit(main(['launch', '--', 'sleep', '60']))"
     line = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", inside]
     with subprocess.Popen(line) as outer:
@@ -134,9 +134,9 @@ def test_as_process_1_of_a_container_a_program_still_ends_by_sigterm() -> None:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _grandchild(pid: int) -> int:
-    found = [inner for one in _children(pid) for inner in _children(one)]
-    return found[0] if found else 0
+    grandchildren = [inner for child in _children(pid) for inner in _children(child)]
+    return grandchildren[0] if grandchildren else 0

@@ -1,4 +1,4 @@
-"""What a config may say, and what it is told when it says something else."""
+"""Valid and invalid configs, and the messages about the latter."""
 
 from pathlib import Path
 
@@ -69,13 +69,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "says", "fix"), BAD, ids=[case[0][0] for case in BAD])
+@pytest.mark.parametrize(("overrides", "message", "fix"), BAD, ids=[case[0][0] for case in BAD])
 def test_bad_setting_is_refused_with_its_key_value_rule_and_fix(
-    overrides: list[str], says: str, fix: str
+    overrides: list[str], message: str, fix: str
 ) -> None:
     with pytest.raises(ConfigError) as refusal:
         configs.load("tiny.toml", overrides)
-    assert says in str(refusal.value)
+    assert message in str(refusal.value)
     assert fix in str(refusal.value)
 
 
@@ -105,12 +105,12 @@ def test_a_file_and_overrides(tmp_path: Path) -> None:
     assert config.compute.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize(("text", "says"), [("[train", "is not TOML"), (None, "no such file or packaged")])
-def test_unreadable_file(tmp_path: Path, text: str | None, says: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [("[train", "is not TOML"), (None, "no such file or packaged")])
+def test_unreadable_file(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "broken.toml"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         configs.load(str(path))
 
 
@@ -131,10 +131,10 @@ def test_a_rule_tells_its_numbers_in_full() -> None:
 
 
 def test_identity_holds_what_the_losses_depend_on() -> None:
-    one = configs.load("tiny.toml").identity()
-    assert one == configs.load("tiny.toml", ["checkpoint.keep=9", "data.path=elsewhere"]).identity()
-    assert one != configs.load("tiny.toml", ["train.seed=1"]).identity()
-    assert one != configs.load("tiny.toml", ["data.sequence_length=32"]).identity()
+    identity = configs.load("tiny.toml").identity()
+    assert identity == configs.load("tiny.toml", ["checkpoint.keep=9", "data.path=elsewhere"]).identity()
+    assert identity != configs.load("tiny.toml", ["train.seed=1"]).identity()
+    assert identity != configs.load("tiny.toml", ["data.sequence_length=32"]).identity()
 
 
 GOOD = {"WORKER_COUNT": "4", "WORKER_ID": "2", "COORDINATOR_ADDRESS": "10.0.0.2:8476"}
@@ -148,7 +148,7 @@ def test_membership() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"WORKER_ID": None}, r"\$WORKER_ID = \(not set\)"),
         ({"WORKER_ID": ""}, r"\$WORKER_ID = \(not set\)"),
@@ -161,14 +161,14 @@ def test_membership() -> None:
         ({"COORDINATOR_ADDRESS": "10.0.0.2"}, r"\$COORDINATOR_ADDRESS = '10.0.0.2'"),
     ],
 )
-def test_a_worker_that_does_not_know_who_it_is_stops(change: dict[str, str | None], says: str) -> None:
+def test_a_worker_that_does_not_know_who_it_is_stops(change: dict[str, str | None], message: str) -> None:
     environment = {key: value for key, value in (GOOD | change).items() if value is not None}
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         Membership.from_environment(environment)
 
 
 def test_a_worker_that_jax_numbers_otherwise_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `agree` tells would come from one worker and be taken for another's."""
+    """Results of `agree` would come from another worker than worker 0."""
     monkeypatch.setattr("jax.distributed.initialize", lambda *_, **__: None)
     monkeypatch.setattr("jax.config.update", lambda *_: None)
     monkeypatch.setattr("jax.process_index", lambda: 1)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass
 class Scenario:
-    """What was seen of the disturbed run along the way."""
+    """Observations of the disturbed run."""
 
     run: RunFolder
     exits: dict[str, list[int]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ def start(
     only: Mapping[int, Sequence[str]] | None = None,
     more: Mapping[str, str] | None = None,
 ) -> Workers:
-    """One start; `only` holds what some workers are told beyond the others, `more` their environment."""
+    """Start all workers; `only`: more arguments of some, `more`: environment of all."""
     arguments = [*ARGUMENTS, *(f"--set={setting}" for setting in SETTINGS), "--name", run, "--dir", str(root)]
     environment = {"DATA_DIR": str(tokens), "TPU_NAME": "tpu-test", **(more or {})}
     return Workers(WORKERS, arguments, environment, root / "logs" / logs, only or {})

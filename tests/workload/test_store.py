@@ -1,4 +1,4 @@
-"""One body of tests for every kind of store."""
+"""The same tests for every kind of store."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""One worker: storage in a bucket, damaged checkpoints, notices, and runs that don't fit."""
+"""A single worker: storage in a bucket, damaged checkpoints, notices, and runs that don't fit."""
 
 import json
 import os
@@ -318,7 +318,7 @@ def test_the_metadata_servers_notice_saves_and_ends_the_run(
 
 
 @pytest.mark.parametrize(
-    ("state", "workers", "mine", "status"),
+    ("state", "workers", "own_machine", "status"),
     [
         ("preempted", 2, False, 75),
         ("preempted", 2, True, 0),
@@ -327,16 +327,16 @@ def test_the_metadata_servers_notice_saves_and_ends_the_run(
     ],
 )
 def test_a_worker_that_stays_is_started_again_when_another_was_taken(
-    state: str, workers: int, mine: bool, status: int
+    state: str, workers: int, own_machine: bool, status: int
 ) -> None:
-    """`mine`: whether this machine's own metadata says that it is taken away."""
+    """`own_machine`: this machine's own metadata announces the preemption."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             assert self.path == "/computeMetadata/v1/instance/preempted"
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b"TRUE" if mine else b"FALSE")
+            self.wfile.write(b"TRUE" if own_machine else b"FALSE")
 
         def log_message(self, *_: object) -> None:
             pass
@@ -378,7 +378,7 @@ def test_a_start_that_was_replaced_saves_and_says_nothing_more(
     before: dict[str, bytes] = {}
 
     def replaced(*arguments: Any, **named: Any) -> str:
-        theirs = {
+        holder = {
             "start": "x",
             "node": "tpu-b",
             "host": "far",
@@ -387,7 +387,7 @@ def test_a_start_that_was_replaced_saves_and_says_nothing_more(
             "began": "",
             "written": 0,
         }
-        (run.path / "lease.json").write_text(json.dumps(theirs))
+        (run.path / "lease.json").write_text(json.dumps(holder))
         before.update(snapshot(run.path / "events"))
         return save(*arguments, **named)
 
@@ -402,7 +402,7 @@ def test_a_start_that_was_replaced_saves_and_says_nothing_more(
 
 
 def test_a_run_that_ended_keeps_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where its last checkpoint can still be read, but holds something else by now."""
+    """Its last checkpoint is readable, but has other content by now."""
     line = [*command("ended", 4, 2), "--dir", str(tmp_path)]
     assert main(line) == 0
     run = RunFolder(tmp_path / "runs" / "ended")
@@ -415,18 +415,18 @@ def test_a_run_that_ended_keeps_its_end(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("token", "said"),
+    ("token", "message"),
     [
         (b"\xff\xff", "token 65535 is outside the vocabulary of 257: the file is damaged"),
         (b"\x00\x01", "step 1: no target counts: each token of its examples ends a document"),
     ],
 )
 def test_tokens_that_nothing_is_learnt_from_are_no_divergence(
-    token: bytes, said: str, tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
+    token: bytes, message: str, tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(tokens, tmp_path / "tokens")
     path = tmp_path / "tokens" / "tokens-00000.bin"
     path.write_bytes(token * (path.stat().st_size // 2))
     line = [*command("bad-tokens", 4, 2), "--dir", str(tmp_path), "--set", f"data.path={tmp_path / 'tokens'}"]
     assert main(line) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

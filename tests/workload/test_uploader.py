@@ -17,7 +17,7 @@ BOARD = "projects/p/locations/us-east5/tensorboards/1"
 
 @pytest.fixture(name="log")
 def _log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the process was started with, and that it was asked to end; it takes `$TAKES` seconds for that."""
+    """Log of the process's arguments and of its end, which takes `$TAKES` seconds."""
     program, log = tmp_path / "python", tmp_path / "log"
     log.touch()
     program.write_text(

@@ -23,21 +23,22 @@ from workload.train.step import Step
 def main() -> None:
     arch, lengths = Architecture(**json.loads(sys.argv[1])), [int(word) for word in sys.argv[2:]]
     config = Config(model=arch, train=TrainConfig(batch_size=8))
-    found: dict[str, dict[int, Any]] = {}
-    asked = [(remat, 0, length) for remat in ("none", "full") for length in lengths]
-    asked += [(remat, 1, lengths[0]) for remat in ("none", "full")]
-    for remat, stored, length in asked:
+    results: dict[str, dict[int, Any]] = {}
+    variants = [(remat, 0, length) for remat in ("none", "full") for length in lengths]
+    variants += [(remat, 1, lengths[0]) for remat in ("none", "full")]
+    for remat, stored, length in variants:
         compute = replace(config.compute, remat=(remat,), keep_gathered=stored)
         changed = replace(config, compute=compute, data=DataConfig(sequence_length=length))
         step = Step(changed, make_mesh(changed.mesh, by_slice(jax.devices())), "cpu")
         program = Program(step.lower().compile({"xla_backend_optimization_level": 0}).as_text())
-        found.setdefault(f"{remat} {stored}", {})[length] = {
+        results.setdefault(f"{remat} {stored}", {})[length] = {
             "flops": program.matmul_flops(),
             "collectives": [
-                {"kind": one.kind, "bytes": one.size_bytes * one.times} for one in program.collectives(8)
+                {"kind": collective.kind, "bytes": collective.size_bytes * collective.times}
+                for collective in program.collectives(8)
             ],
         }
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

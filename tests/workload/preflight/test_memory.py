@@ -1,4 +1,4 @@
-"""What a step needs in memory, from the compiler's own reports."""
+"""Memory of a step, from the compiler's own reports."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""That collectives run beside products, in the step as XLA's TPU compiler schedules it; no TPU is needed."""
+"""Collectives run beside products, in the step as XLA's TPU compiler schedules it; no TPU is needed."""
 
 import jax
 import pytest
@@ -29,10 +29,10 @@ def exchanged(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[int, in
     """
     monkeypatch.setenv("TPU_CACHE", str(compiled_folder()))
     config = configs.load("llama-3.1-8b.toml", [*SMALL, *overrides])
-    found = compile_step(config, slices("v6e-4")).collectives
+    collectives = compile_step(config, slices("v6e-4")).collectives
     return (
-        sum(one.size_bytes * one.times for one in found if one.hidden),
-        sum(one.size_bytes * one.times for one in found),
+        sum(collective.size_bytes * collective.times for collective in collectives if collective.hidden),
+        sum(collective.size_bytes * collective.times for collective in collectives),
     )
 
 
@@ -45,6 +45,6 @@ def test_the_recipes_layers_are_gathered_beside_the_products(monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="SparseCores take them off the loop")
 def test_a_loop_in_the_layer_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What preflight reports of it, and why the comment beside `examples_at_once` says what it costs."""
+    """Preflight's report of it; the reason that the comment beside `examples_at_once` says what it costs."""
     hidden, everything = exchanged(monkeypatch, "compute.examples_at_once=1")
     assert hidden < 0.1 * everything

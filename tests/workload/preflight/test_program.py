@@ -31,15 +31,19 @@ def test_a_loops_body_counts_as_often_as_it_runs() -> None:
 
 
 def test_every_exchange_is_found_once_with_its_size_and_group() -> None:
-    found = Program(TEXT, slices=2).collectives(devices_a_slice=2)
-    assert found == [
+    collectives = Program(TEXT, slices=2).collectives(devices_a_slice=2)
+    assert collectives == [
         Collective("all-gather", "all-gather.1", 8 * 16 * 2, 4, True, 32, hidden=True),
         Collective("all-reduce", "all-reduce.1", 8 * 16 * 2 + 16, 2, True, 32),
         # Between slices the runtime sums: the program only sends and receives.
         Collective("all-reduce", "send.1", 25 * 8 * 2, 2, True, 1, hidden=True),
         Collective("all-reduce", "all-reduce.2", 4, 4, True, 1),
     ]
-    across = [one.name for one in Program(TEXT, slices=2).collectives(devices_a_slice=4) if one.across]
+    across = [
+        collective.name
+        for collective in Program(TEXT, slices=2).collectives(devices_a_slice=4)
+        if collective.across
+    ]
     assert across == ["send.1"]
 
 
@@ -53,8 +57,8 @@ ENTRY %main (x: bf16[2,16]) -> bf16[8,16] {{
   ROOT %done = bf16[8,16]{{1,0}} all-gather-done(%all-gather-start.1)
 }}
 """
-    (found,) = Program(text).collectives(devices_a_slice=4)
-    assert found.hidden is hidden
+    (collective,) = Program(text).collectives(devices_a_slice=4)
+    assert collective.hidden is hidden
 
 
 @pytest.mark.parametrize(
@@ -106,8 +110,8 @@ def compiled() -> dict[str, Any]:
         line, env=environment, capture_output=True, text=True, timeout=HANG_S, cwd=root, check=False
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return results
 
 
 @pytest.mark.parametrize(("remat", "most"), [("none", 1.02), ("full", 1.34)])
@@ -149,10 +153,14 @@ def test_a_parameter_is_gathered_once_a_pass_and_its_gradient_summed_once(
         for name, shape in group.items()
         if "norm" not in name
     )
-    gathered = sum(one["bytes"] for one in collectives if one["kind"] == "all-gather")
+    gathered = sum(collective["bytes"] for collective in collectives if collective["kind"] == "all-gather")
     ends = 4 * 2 * arch.vocab_size * arch.d_model  # not in a layer: gathered once
     assert gathered == (2 - kept / arch.layers) * (split - ends) + ends
-    summed = sum(one["bytes"] for one in collectives if one["kind"] in ("all-reduce", "reduce-scatter"))
+    summed = sum(
+        collective["bytes"]
+        for collective in collectives
+        if collective["kind"] in ("all-reduce", "reduce-scatter")
+    )
     assert split <= summed <= split * 1.02
 
 

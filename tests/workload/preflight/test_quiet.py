@@ -1,4 +1,4 @@
-"""What the compiler says is kept back, and told where it matters, even when it takes the process along."""
+"""Messages of the compiler are redirected, and shown after a failure, even if it ends the process."""
 
 import subprocess
 import sys

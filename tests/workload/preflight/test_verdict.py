@@ -1,4 +1,4 @@
-"""What preflight makes of what the compiler says: fit, time, price, risk, and the words for them."""
+"""Preflight's verdict on a compiled step: fit, time, price, risk, and the words for them."""
 
 import json
 import os
@@ -49,8 +49,8 @@ def compiled(
     )
 
 
-def asked(config: Config, found: Compiled, wanted: Slices = V6E_256) -> Verdict:
-    return judge(config, wanted, price("us-east5"), found, recovery_s=600.0)
+def judged(config: Config, step: Compiled, wanted: Slices = V6E_256) -> Verdict:
+    return judge(config, wanted, price("us-east5"), step, recovery_s=600.0)
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def asked(config: Config, found: Compiled, wanted: Slices = V6E_256) -> Verdict:
     [(10.0, "yes"), (28.6, "yes"), (28.8, "uncertain"), (30.3, "no"), (40.0, "no")],
 )
 def test_that_it_compiled_is_no_proof(temporaries_gib: float, fits: str) -> None:
-    assert asked(llama(), compiled(temporaries_gib)).fits == fits
+    assert judged(llama(), compiled(temporaries_gib)).fits == fits
 
 
 def test_a_refusal_is_told_in_the_compilers_words() -> None:
-    verdict = asked(
+    verdict = judged(
         llama(), compiled(refused="total memory required (41.01G) exceeds available HBM (31.25G)")
     )
     assert verdict.fits == "no"
@@ -79,16 +79,16 @@ def test_published_runs_are_hit_within_the_error_that_is_told() -> None:
     assert len(method.anchors) == 10
     assert method.shares == pytest.approx((0.495, 0.525, 0.578), abs=2e-3)
     assert method.error_on_another_model() == pytest.approx(0.127, abs=2e-3)
-    ours = method.for_size(llama().model.parameters())
-    assert {anchor.model for anchor in ours.anchors} == {"Llama-3.1-8B"}
-    assert ours.shares == pytest.approx((0.495, 0.504, 0.510), abs=2e-3)
-    assert ours.error() == pytest.approx(0.022, abs=2e-3)
+    near = method.for_size(llama().model.parameters())
+    assert {anchor.model for anchor in near.anchors} == {"Llama-3.1-8B"}
+    assert near.shares == pytest.approx((0.495, 0.504, 0.510), abs=2e-3)
+    assert near.error() == pytest.approx(0.022, abs=2e-3)
     assert len(method.for_size(10**9).anchors) == 10, "nobody measured one of that size"
 
 
 def test_llama_8b_is_predicted_by_runs_of_its_size_and_not_faster_than_they_were() -> None:
     """MaxText's runs average 7,165 tokens/s/chip, with the same arithmetic a token to within 1 %."""
-    hidden = asked(llama(), compiled()).prediction
+    hidden = judged(llama(), compiled()).prediction
     assert hidden is not None
     low, likely, high = hidden.tokens_per_s_per_chip
     assert likely == pytest.approx(7165, rel=0.01)
@@ -98,8 +98,8 @@ def test_llama_8b_is_predicted_by_runs_of_its_size_and_not_faster_than_they_were
 def test_an_exchange_that_the_program_waits_for_comes_on_top() -> None:
     """As in a recipe with a loop in the layer: none of them runs beside a product."""
     gathers = Collective("all-gather", "a", 10**9, 256, False, 40)
-    waiting = asked(llama(), compiled(collectives=(gathers,)))
-    beside = asked(llama(), compiled(collectives=(replace(gathers, hidden=True),)))
+    waiting = judged(llama(), compiled(collectives=(gathers,)))
+    beside = judged(llama(), compiled(collectives=(replace(gathers, hidden=True),)))
     assert waiting.prediction is not None
     assert beside.prediction is not None
     took = 40e9 * 255 / 256 / CHIP.ici_bytes_per_s
@@ -133,17 +133,17 @@ def test_each_exchange_is_held_against_its_own_network() -> None:
         Collective("all-gather", "a", 10**9, 256, False, 30),
         Collective("all-reduce", "b", 10**9, 2, True, 4),
     )
-    found = roofline.bounds(
+    limits = roofline.bounds(
         replace(config, train=replace(config.train, batch_size=2048)), two, "splash", collectives
     )
-    assert found.ici == pytest.approx(30e9 * 255 / 256 / 400e9)
+    assert limits.ici == pytest.approx(30e9 * 255 / 256 / 400e9)
     # Two slices: half of each array and back again; four chips share a host's cards.
-    assert found.dcn == pytest.approx(4e9 / 2 * 2 * 4 / 100e9)
-    assert found.binding == "compute"
+    assert limits.dcn == pytest.approx(4e9 / 2 * 2 * 4 / 100e9)
+    assert limits.binding == "compute"
 
 
 def test_the_price_of_a_run_follows_from_its_speed() -> None:
-    verdict = asked(llama("train.steps=1000"), compiled())
+    verdict = judged(llama("train.steps=1000"), compiled())
     assert verdict.prediction is not None
     likely = verdict.prediction.tokens_per_s_per_chip[1]
     on_demand = verdict.money["on_demand"]
@@ -157,21 +157,21 @@ def test_the_price_of_a_run_follows_from_its_speed() -> None:
 
 def test_one_machine_cant_promise_a_save_within_the_notice() -> None:
     """96 GB from the single host of a v6e-8, 1.5 GB from each of 64."""
-    alone = asked(llama("train.batch_size=16"), compiled(), slices("v6e-8")).risk
-    many = asked(llama(), compiled()).risk
+    alone = judged(llama("train.batch_size=16"), compiled(), slices("v6e-8")).risk
+    many = judged(llama(), compiled()).risk
     assert alone.save_s == pytest.approx((96.4, 20.9), abs=0.1)
     assert (alone.notice, many.notice) == ("perhaps", "yes")
     assert many.save_s[0] == pytest.approx(1.5, abs=0.1)
     assert alone.goodput < many.goodput < 1
-    short = asked(llama("checkpoint.notice_s=1"), compiled())
+    short = judged(llama("checkpoint.notice_s=1"), compiled())
     assert short.risk.notice == "perhaps"
     assert "may not fit into the 1 s notice" in report.text(short, "mine.toml")
-    rare = asked(llama("checkpoint.preemption_every_h=2400"), compiled()).risk
+    rare = judged(llama("checkpoint.preemption_every_h=2400"), compiled()).risk
     assert rare.goodput > many.goodput
 
 
 def test_an_interval_that_the_config_gives_is_the_one_that_counts() -> None:
-    verdict = asked(llama("checkpoint.every_steps=7"), compiled())
+    verdict = judged(llama("checkpoint.every_steps=7"), compiled())
     assert verdict.prediction
     assert verdict.risk.interval_s == pytest.approx(7 * verdict.prediction.step_s[1])
     assert "s: checkpoint.every_steps = 7" in report.text(verdict, "mine.toml")
@@ -187,9 +187,9 @@ def test_a_model_comes_with_the_weights_that_a_run_begins_with(
     )
     monkeypatch.setattr(command, "lookup", lambda config, _: seen.append(config))
     seen: list[Config] = []
-    mine = tmp_path / "mine.toml"
-    mine.write_text(f'[train]\nbatch_size = 4\ninit_from = "{tmp_path}"\n')
-    line = ["preflight", str(mine), "--slice", "v6e-4", "--cached"]
+    config_file = tmp_path / "mine.toml"
+    config_file.write_text(f'[train]\nbatch_size = 4\ninit_from = "{tmp_path}"\n')
+    line = ["preflight", str(config_file), "--slice", "v6e-4", "--cached"]
     assert main(line) == 4
     assert seen[0].model == replace(arch, head_dim=arch.K)
     assert main([*line, "--set", "model.layers=3"]) == 2
@@ -210,7 +210,7 @@ def test_an_answer_that_cannot_be_kept_is_given_all_the_same(
 
 
 def test_the_report_names_what_binds_and_what_it_is_worth() -> None:
-    output = report.text(asked(llama(), compiled()), "llama-3.1-8b-v6e-256.toml")
+    output = report.text(judged(llama(), compiled()), "llama-3.1-8b-v6e-256.toml")
     for words in (
         "llama-3.1-8b-v6e-256.toml on v6e-256: FITS",
         "15.00 of 31.25 GiB a chip, 48%",
@@ -226,7 +226,7 @@ def test_the_report_names_what_binds_and_what_it_is_worth() -> None:
 
 
 def test_the_answer_for_programs_holds_everything() -> None:
-    content = json.loads(json.dumps(asked(llama(), compiled()).as_json()))
+    content = json.loads(json.dumps(judged(llama(), compiled()).as_json()))
     assert content["fits"] == "yes"
     assert content["chips"] == 256
     assert content["prediction"]["bounds"]["binding"] == "compute"
@@ -244,18 +244,18 @@ def test_a_search_ranks_what_fits_by_speed_and_stops_when_it_has_enough() -> Non
             return compiled(refused=f"total memory required ({size:.2f}G) exceeds available HBM (31.25G)")
         return compiled(size - 1.0)
 
-    found = search.search(config, V6E_256, asked, enough=3, most=8, compile_with=compile_with)
-    fits = [one.verdict.fits for one in found if one.verdict]
+    candidates = search.search(config, V6E_256, judged, enough=3, most=8, compile_with=compile_with)
+    fits = [candidate.verdict.fits for candidate in candidates if candidate.verdict]
     assert fits[:3] == ["yes"] * 3
-    assert len(asked_about) == len(found) <= 8 + len(flags.GROUPS)
+    assert len(asked_about) == len(candidates) <= 8 + len(flags.GROUPS)
     speeds = [
-        one.verdict.prediction.tokens_per_s_per_chip[1]
-        for one in found[:3]
-        if one.verdict and one.verdict.prediction
+        candidate.verdict.prediction.tokens_per_s_per_chip[1]
+        for candidate in candidates[:3]
+        if candidate.verdict and candidate.verdict.prediction
     ]
     assert speeds == sorted(speeds, reverse=True)
-    text = search.table(found)
-    assert text.count("\n") == len(found)
+    text = search.table(candidates)
+    assert text.count("\n") == len(candidates)
     assert "fits" in text.splitlines()[1]
 
 
@@ -264,27 +264,31 @@ def test_a_search_asks_about_the_best_without_each_group_of_flags() -> None:
         assert flags.options(changed.compute, "tpu") is not None
         return compiled(14.0 if "layouts" in changed.compute.flags else 20.0)
 
-    found = search.search(llama(), V6E_256, asked, enough=1, compile_with=compile_with)
+    candidates = search.search(llama(), V6E_256, judged, enough=1, compile_with=compile_with)
     default = flags.groups(llama().compute)
-    tried = [set(one.config.compute.flags) for one in found if one.config.compute.flags != ("auto",)]
+    tried = [
+        set(candidate.config.compute.flags)
+        for candidate in candidates
+        if candidate.config.compute.flags != ("auto",)
+    ]
     assert sorted(map(sorted, tried)) == sorted(sorted(set(default) - {name}) for name in default)
-    assert found[0].config.compute.flags == ("auto",), "what changes nothing isn't recommended"
-    fewer = next(one for one in found if one.config.compute.flags != ("auto",))
+    assert candidates[0].config.compute.flags == ("auto",), "what changes nothing isn't recommended"
+    fewer = next(candidate for candidate in candidates if candidate.config.compute.flags != ("auto",))
     assert 'compute.flags=["' in fewer.settings
 
 
 def test_a_search_asks_about_other_meshes_where_their_copies_have_room() -> None:
-    found = search.search(llama(), V6E_256, asked, enough=1, compile_with=lambda *_: compiled(14.0))
-    assert {one.config.mesh.data for one in found} == {1, 2, 4}
+    candidates = search.search(llama(), V6E_256, judged, enough=1, compile_with=lambda *_: compiled(14.0))
+    assert {candidate.config.mesh.data for candidate in candidates} == {1, 2, 4}
     eight = slices("v6e-8")  # where a second copy of the state is 15 GiB a chip
-    judged = partial(asked, wanted=eight)
-    found = search.search(llama(), eight, judged, enough=1, compile_with=lambda *_: compiled(27.0))
-    assert {one.config.mesh.data for one in found} == {1}
+    for_eight = partial(judged, wanted=eight)
+    candidates = search.search(llama(), eight, for_eight, enough=1, compile_with=lambda *_: compiled(27.0))
+    assert {candidate.config.mesh.data for candidate in candidates} == {1}
 
 
 def test_a_search_that_finds_nothing_that_fits_tries_no_flags() -> None:
-    found = search.search(llama(), V6E_256, asked, most=2, compile_with=lambda *_: compiled(40.0))
-    assert [one.config.compute.flags for one in found] == [("auto",)] * 2
+    candidates = search.search(llama(), V6E_256, judged, most=2, compile_with=lambda *_: compiled(40.0))
+    assert [candidate.config.compute.flags for candidate in candidates] == [("auto",)] * 2
 
 
 @pytest.mark.parametrize(
@@ -301,16 +305,17 @@ def test_a_search_considers_what_the_recipe_runs(
     """Sizes as JAX 0.10.2 compiled them; golden: they change with the recipes, and stand in their heads."""
     config, desired = configs.load(name), slices(slice_type, count)
     assert search.estimate_bytes(config, desired) / GIB == pytest.approx(hbm_gib, rel=0.15)
-    found = [
-        (one.config.train.batch_size, one.config.compute.remat) for one in search.candidates(config, desired)
+    candidates = [
+        (candidate.config.train.batch_size, candidate.config.compute.remat)
+        for candidate in search.candidates(config, desired)
     ]
-    assert (config.train.batch_size, config.compute.remat) in found
+    assert (config.train.batch_size, config.compute.remat) in candidates
 
 
 @pytest.mark.parametrize("length", [64, 1000])
 def test_a_search_takes_lengths_that_splash_doesnt(length: int) -> None:
-    found = search.candidates(llama(f"data.sequence_length={length}"), V6E_256)
-    assert found[0].roofline_speed > 0
+    candidates = search.candidates(llama(f"data.sequence_length={length}"), V6E_256)
+    assert candidates[0].roofline_speed > 0
 
 
 def test_a_search_recommends_what_it_asked_about_and_only_what_fits(
@@ -330,7 +335,7 @@ def test_a_search_recommends_what_it_asked_about_and_only_what_fits(
 def test_a_search_where_nothing_fits_says_so() -> None:
     giant = llama("model.layers=400", "model.d_model=16384", "model.d_ff=65536")
     with pytest.raises(ConfigError, match="use a larger slice"):
-        search.search(giant, slices("v6e-8"), asked)
+        search.search(giant, slices("v6e-8"), judged)
 
 
 @pytest.mark.parametrize(
@@ -344,13 +349,13 @@ def test_the_compiler_is_told_which_chips_are_one_machine(name: str, bounds: tup
 def test_a_search_is_drawn(tmp_path: Path) -> None:
     from workload.preflight.plot import draw
 
-    found = search.search(llama(), V6E_256, asked, enough=2, compile_with=lambda *_: compiled())
-    draw(found, tmp_path / "found.png", "a title")
+    candidates = search.search(llama(), V6E_256, judged, enough=2, compile_with=lambda *_: compiled())
+    draw(candidates, tmp_path / "found.png", "a title")
     assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--slice", "v5e-16"], "--slice = v5e-16: must be a type of v6e slice"),
         (["--slice", "v6e-256", "--slices", "0"], "--slices = 0: must be at least 1"),
@@ -378,14 +383,14 @@ def test_a_search_is_drawn(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_refused_before_anything_compiles(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("it compiled")
 
     monkeypatch.setattr(compiler, "_compile", never)
     assert main(["preflight", "llama-3.1-8b-v6e-256.toml", *arguments]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_real_step_is_compiled_for_a_slice_once(
@@ -399,7 +404,7 @@ def test_a_real_step_is_compiled_for_a_slice_once(
     first = json.loads(capsys.readouterr().out)
     assert first["compiled"]["attention"] == "splash"
     assert 0 < first["compiled"]["arguments_bytes"] < 0.01 * CHIP.hbm_bytes
-    assert {one["kind"] for one in first["compiled"]["collectives"]} >= {"all-gather"}
+    assert {collective["kind"] for collective in first["compiled"]["collectives"]} >= {"all-gather"}
     assert first["compiled"]["compile_s"] > 0.5
 
     # What else this process compiles goes into JAX's own cache, as if nothing had been.
