@@ -235,6 +235,18 @@ def test_an_outage_that_does_not_end_ends_the_run_and_is_named(tmp_path: Path) -
         checkpoints.save(2, STATE)
 
 
+def test_an_outage_that_ended_does_not_count_towards_the_next_one(tmp_path: Path) -> None:
+    store = Out(tmp_path)
+    checkpoints, _ = saving(store, outage_s=0.5)
+    store.answer = "HTTP 503"
+    assert checkpoints.save(1, STATE)
+    store.answer = ""
+    assert checkpoints.save_surely(2, STATE)
+    time.sleep(0.5)
+    store.answer = "HTTP 503"
+    assert checkpoints.save(3, STATE), "put off: the first failure since a save that succeeded"
+
+
 def test_a_save_on_notice_waits_no_longer_than_the_notice_allows(tmp_path: Path) -> None:
     store = Out(tmp_path)
     checkpoints, _ = saving(store)
