@@ -112,6 +112,21 @@ def test_the_first_save_measures_and_the_next_come_at_the_interval() -> None:
     assert not any(reasons[1:])
 
 
+@pytest.mark.parametrize(("stall_s", "steps"), [(0.6, 30), (0.8, 38), (0.2, 19)])
+def test_an_interval_changes_only_by_more_than_a_quarter(stall_s: float, steps: int) -> None:
+    """Of 60 s and 30 steps, by Young's rule: 66 s are no reason, 76 s and 38 s are."""
+    clock = Clock()
+    config = configs.load("tiny.toml", ["checkpoint.every_steps=0", "checkpoint.preemption_every_h=1"])
+    interval = Interval(config.checkpoint, Alone(), 0, clock)  # type: ignore[arg-type]
+    interval.due(1)
+    clock.now += 20.0
+    interval.due(11)
+    interval.saved(11, 0.5, 4.0)
+    reason = interval.saved(11, stall_s, 4.0)
+    assert interval.every_steps == steps
+    assert bool(reason) == (steps != 30)
+
+
 def test_a_given_interval_is_kept() -> None:
     config = configs.load("tiny.toml", ["checkpoint.every_steps=7"])
     interval = Interval(config.checkpoint, Alone(), 0)  # type: ignore[arg-type]

@@ -160,6 +160,10 @@ def test_one_machine_cant_promise_a_save_within_the_notice() -> None:
     alone = judged(llama("train.batch_size=16"), compiled(), slices("v6e-8")).risk
     many = judged(llama(), compiled()).risk
     assert alone.save_s == pytest.approx((96.4, 20.9), abs=0.1)
+    halved = llama("train.batch_size=16", "optimizer.moment_dtype=bfloat16")  # 10 bytes a parameter, not 12
+    assert judged(halved, compiled(), slices("v6e-8")).risk.save_s[0] == pytest.approx(
+        96.4 * 10 / 12, abs=0.1
+    )
     assert (alone.notice, many.notice) == ("perhaps", "yes")
     assert many.save_s[0] == pytest.approx(1.5, abs=0.1)
     assert alone.goodput < many.goodput < 1
