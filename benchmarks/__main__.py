@@ -48,13 +48,6 @@ def restarts(options: argparse.Namespace) -> dict[str, Any]:
     return measure(options.rounds)
 
 
-def fleet(options: argparse.Namespace) -> dict[str, Any]:
-    """1,000 preemptible slices over the emulated API: made from nothing, kept for a week; 25 min."""
-    from benchmarks.fleet import measure
-
-    return measure(options.rounds, options.days)
-
-
 def extraction(options: argparse.Namespace) -> dict[str, Any]:
     """E1 to E4, E7, E8: what capture, overlap, files, padding and random access cost; 15 min."""
     from benchmarks.extraction import measure
@@ -96,7 +89,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
     "saves": saves,
     "loader": loader,
     "restarts": restarts,
-    "fleet": fleet,
     "extraction": extraction,
     "capture": capture,
     "preprocess": preprocess,
@@ -120,8 +112,6 @@ def main() -> None:
             command.add_argument(
                 "--strategy", choices=STRATEGIES, default=default, help=f"of the queue ({default})"
             )
-        if name == "fleet":
-            command.add_argument("--days", type=float, default=7, help="instead of a week (7)")
     options = parser.parse_args()
     begun = time.monotonic()
     found = COMMANDS[options.command](options)

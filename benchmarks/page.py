@@ -98,79 +98,6 @@ def _restarts(result: Result) -> list[str]:
     ]
 
 
-def _fleet(result: Result) -> list[str]:
-    created, week = result["creation"], result["week"]
-    recovery, over = week["recovery_s"], week["over_google_s"]
-    rows = [
-        ("1,000 made from nothing, until the last is READY", f"{created['virtual_s'] / 60:.1f} min"),
-        ("of this machine's time", f"{created['took_s']:.0f} s"),
-        ("days kept", f"{week['days']:g}"),
-        ("of this machine's time", f"{week['took_s'] / 60:.1f} min"),
-        ("READY", f"{week['available']:.2%}"),
-        ("lost, and recovered by the end", f"{week['lost']:,}, {week['recovered']:,}"),
-        ("recovery, median", f"{recovery['median'] / 60:.1f} min"),
-        ("of it until the new node is asked for, less the deletion", f"{over['median'] / 60:.1f} min"),
-        ("the same, 95 % and longest", f"{over['p95'] / 60:.0f} min, {over['longest'] / 60:.0f} min"),
-        ("healthy nodes deleted", f"{week['healthy_deleted']:,}"),
-        ("controllers killed between two requests", f"{week['kills']:,}"),
-        ("requests a recovery, lists aside", f"{week['requests_a_recovery']:.1f}"),
-        ("creations that met a stock-out", f"{week['stock_outs']:,}"),
-        ("requests answered with errors", f"{week['errors']:,}"),
-        ("looks", f"{week['steps']:,}"),
-        ("seconds of a core a look", f"{week['processor_s'] / week['steps']:.2f}"),
-        ("received a look", f"{week['received_bytes'] / week['steps'] / 1e3:,.0f} kB"),
-    ]
-    return ["| | |", "| --- | ---: |", *(f"| {title} | {value} |" for title, value in rows)]
-
-
-_PAPER = 10_000
-
-
-def _fleet_on_paper(result: Result) -> list[str]:
-    """What ten times as many would cost: all that is counted here goes with the number of nodes."""
-    week = result["week"]
-    factor = _PAPER / week["members"]
-    look_s = week["processor_s"] / week["steps"] * factor
-    look_mb = week["received_bytes"] / week["steps"] * factor / 1e6
-    recoveries = week["recovered"] / week["days"] * factor
-    asked = recoveries * week["requests_a_recovery"] / 24 / 60
-    return [
-        "",
-        f"On paper, by the cost per node: {_PAPER:,} would take a controller {look_s:.1f} s of a core and"
-        f" {look_mb:.1f} MB a look, and",
-        f"{asked:.0f} requests a minute for {recoveries:,.0f} recoveries a day, lists aside.",
-    ]
-
-
-def _fleet_requests(result: Result) -> list[str]:
-    """What was asked of the emulated cloud, by method."""
-    methods = result["week"]["methods"]
-    return [
-        "",
-        "| requests of the week | |",
-        "| --- | ---: |",
-        *(f"| {method} | {methods[method]:,} |" for method in sorted(methods)),
-    ]
-
-
-def _status(result: Result) -> list[str]:
-    status = result.get("status")
-    if status is None:
-        return []
-    return [
-        "",
-        f"| `fleet status` of {status['members']:,} | at most | median | range |",
-        "| --- | ---: | ---: | ---: |",
-        *(
-            f"| {title} | {goal} | {one['median']:.2f} | {one['min']:.2f} to {one['max']:.2f} |"
-            for title, goal, one in (
-                ("seconds", f"{status['at_most_s']:.1f}", status["seconds"]),
-                ("seconds of processor", "", status["processor_s"]),
-            )
-        ),
-    ]
-
-
 def _extraction(result: Result) -> list[str]:
     goals, overlap = result["goals"], result["E2"]
 
@@ -293,12 +220,6 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "saves": _saves,
     "loader": _loader,
     "restarts": _restarts,
-    "fleet": lambda result: [
-        *_fleet(result),
-        *_fleet_on_paper(result),
-        *_fleet_requests(result),
-        *_status(result),
-    ],
     "extraction": lambda result: [*_extraction(result), "", *_activation_extract(result)],
     "capture": _capture,
     "preprocess": _preprocess,

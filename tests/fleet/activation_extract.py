@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.virtual import VirtualCloud
 from fleet.zones import Request, Verb
 from infra.slices.nodes import Node
+from tests.fleet.virtual import VirtualCloud
 
 RUNTIME = "tpu-ubuntu2204-base"
 NOT_FOUND = "NOT_FOUND"

@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Mapping
 
-from benchmarks.virtual import Notebook
 from fleet.controller import Controller
 from fleet.controller_state import ControllerState, parse
 from fleet.decide import Limits
@@ -12,6 +11,7 @@ from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from fleet.zones import Answer, Request
 from infra.slices.nodes import Node
 from tests.fleet.conftest import OWNER, labels
+from tests.fleet.virtual import Notebook
 
 NOW_S = 1000.0
 

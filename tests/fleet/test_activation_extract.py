@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from benchmarks.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 from fleet.controller import Controller
 from fleet.controller_state import ControllerState
 from fleet.decide import Limits, decide
@@ -17,6 +16,7 @@ from infra.slices.nodes import Node
 from infra.slices.settings import TpuSettings
 from tests.fleet.activation_extract import RUNTIME, Launcher, Loop, bring_back
 from tests.fleet.conftest import OWNER, fleet, labels
+from tests.fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 from tests.fleet.world import SLICES, Cloud, settings
 
 CALM = Climate(preemption_h=0, wave_h=0, dry_h=0, ill_h=0)

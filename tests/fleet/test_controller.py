@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 from fleet.controller import Controller, Observation
 from fleet.controller_state import ControllerState, parse
 from fleet.decide import Limits
@@ -18,6 +17,7 @@ from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
 from tests.fleet.conftest import ZONES, fleet, labels
 from tests.fleet.shown import NOW_S, Kept, Shown, view, watching
+from tests.fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 
 CALM = Climate(preemption_h=0, wave_h=0, dry_h=0, ill_h=0)
 HOME, OTHER = ZONES[:2]
