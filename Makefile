@@ -23,7 +23,7 @@ help: ## list the targets
 	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=$(subst $(space),|,$(SCENARIOS))   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=$(subst $(space),|,$(sort tpu $(patsubst infra/layers/%/Pulumi.yaml,%,$(wildcard infra/layers/*/Pulumi.yaml))))   YES=1   PYTHON=python3.12"
 
 doctor: ## what is here and what is missing, with a fix for each miss
-	@$(PYTHON) -m tools.doctor
+	@$(PYTHON) -m infra.doctor.machine
 
 setup: ## install all that the other targets need (they call it themselves)
 	@tools/setup.sh

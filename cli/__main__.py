@@ -122,7 +122,7 @@ def _doctor(arguments: list[str]) -> int:
     """This machine, or with an environment also what would keep that from working."""
     if any(not word.startswith("-") for word in arguments):
         return _fleet("doctor")(arguments)
-    from tools.doctor import main as doctor
+    from infra.doctor.machine import main as doctor
 
     return doctor(arguments)
 

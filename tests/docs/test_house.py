@@ -59,6 +59,8 @@ def test_a_layer_imports_of_others_only_what_they_declare(layer: str) -> None:
         for path in tracked(f"infra/layers/{layer}/*.py")
         for name in imports(path)
         if name.startswith(others) and not pure.fullmatch(name)
+        # Renders what the pipeline starts of other layers: a member of the fleet, a JobSet.
+        if path.name != "handoff.py"
     }
     assert {
         (path, name)

@@ -77,7 +77,7 @@ def test_help_lists_every_target() -> None:
 
 def test_doctor_says_what_it_found_and_how_to_mend_what_is_missing() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tools.doctor"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "infra.doctor.machine"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     for subject in (
         "Python",
@@ -133,7 +133,7 @@ def test_doctor_survives_a_machine_without(missing: str, tmp_path: Path) -> None
     # A PATH with nothing but the interpreter: whatever the doctor calls isn't there.
     (tmp_path / "python3").symlink_to(sys.executable)
     done = subprocess.run(
-        [sys.executable, "-m", "tools.doctor"],
+        [sys.executable, "-m", "infra.doctor.machine"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -164,7 +164,7 @@ def test_doctor_tells_which_plugin_the_cli_would_take(
     folder.mkdir(parents=True)
     (folder / "pulumi-resource-gcp").write_text(content)
     done = subprocess.run(
-        [sys.executable, "-m", "tools.doctor"],
+        [sys.executable, "-m", "infra.doctor.machine"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -188,7 +188,9 @@ def test_a_file_that_is_still_written_is_read_up_to_its_last_whole_record(tmp_pa
 def test_what_is_refused_is_reported_with_what_to_do(
     services: Services, board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BoardError, match=r"tensorboards/9/experiments: 404: .*\n    fix: name an existing TensorBoard"):
+    with pytest.raises(
+        BoardError, match=r"tensorboards/9/experiments: 404: .*\n    fix: name an existing TensorBoard"
+    ):
         Board(f"{L}/tensorboards/9", "e", "r")
     stranger = services.credentials("stranger@example.com")
     monkeypatch.setattr("google.auth.default", lambda scopes: (stranger, "p"))
@@ -213,9 +215,7 @@ def test_nothing_is_made_at_vertex_for_a_folder_without_curves(
     services: Services, board: str, tmp_path: Path, folder: str
 ) -> None:
     written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
-    with pytest.raises(
-        RunError, match=rf"{folder}/tensorboard/: no event files\n    fix: name the folder"
-    ):
+    with pytest.raises(RunError, match=rf"{folder}/tensorboard/: no event files\n    fix: name the folder"):
         main([str(tmp_path / folder), "--to", board, "--once"])
     assert [*client(services, ".experiments").pages(board, 100)] == [[]]
     assert main([f"{tmp_path / 'tiny'}/", "--to", board, "--once"]) == 0

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding, table
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 VENV_BIN = ROOT / ".venv" / "bin"
 
 
