@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.core import layer as core_layer
-from infra.engine import layers, plan
+from infra.core.environment import layers_on
+from infra.engine import plan
 from infra.engine import updates as stacks
 from infra.engine.pulumi import Pulumi
 from infra.engine.settings import from_file
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     options = _parser().parse_args(arguments)
     settings = from_file(options.environment, root)
     refuse_wrong_settings(RULES, settings, datetime.now(tz=UTC).date())
-    on = [layer.name for layer in layers.on(settings)]
+    on = [layer.name for layer in layers_on(settings)]
     asked = stacks.in_order(options.layers)
     if unknown := sorted(set(asked) - set(on)):
         raise CommandError(core_layer.off(unknown[0], options.environment))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from infra.engine import layers as declared
 from infra.engine import plan as planning
+from infra.engine import registry
 from infra.engine import updates as stacks
 from infra.engine.pulumi import Pulumi, confirm
 from infra.engine.settings import from_file
@@ -117,7 +117,7 @@ def down(arguments: Sequence[str], root: Path = ROOT) -> int:
 def _parser(name: str, about: str | None, example: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"tpu {name}", description=about, epilog=f"example: {example}")
     parser.add_argument("environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml")
-    every = ", ".join(layer.name for layer in declared.layers())
+    every = ", ".join(layer.name for layer in registry.layers())
     parser.add_argument("layers", nargs="*", metavar="LAYER", help=f"of {every}")
     parser.add_argument("--json", action="store_true", help="for programs")
     return parser

@@ -35,6 +35,7 @@ from infra.doctor.report import healthy, run_checks, told
 from infra.engine.named import read_stack
 from infra.engine.prices import within_budget
 from infra.engine.pulumi import confirm, run
+from infra.engine.roles import with_roles
 from infra.engine.settings import from_file
 from infra.errors import InfraError
 from infra.google.client import RequestError
@@ -366,7 +367,7 @@ def _mend(
     elif not failures:
         print(f"done; their hosts boot now: tpu fleet monitor {options.environment}")
     for key, failure in failures.items():
-        print(f"error: {key}: {failure}", file=sys.stderr)
+        print(f"error: {key}: {with_roles(str(failure))}", file=sys.stderr)
     if failures:
         print(f"next: the same again, or tpu fleet monitor {options.environment}", file=sys.stderr)
     return 1 if failures else 0

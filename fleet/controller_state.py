@@ -11,6 +11,7 @@ from typing import Any
 
 from fleet.errors import FleetError
 from fleet.model import Cause
+from infra.engine.roles import with_roles
 from infra.google.failures import FOR_PEOPLE, OF_ONE, Failure, Kind
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 900.0
@@ -163,7 +164,7 @@ class ControllerState:
         wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**before.count) * rng.uniform(0.5, 1.5)
         if failure.kind is Kind.STACK:
             wait_s = STACK_WAIT_S
-        stopped = f"{failure}" if for_people else ""
+        stopped = with_roles(str(failure)) if for_people else ""
         count = before.count + (failure.kind is not Kind.STACK)
         why = f"{failure.kind}: {failure.message}"
         self.refusals[held] = Refusal(count, now_s + wait_s, stopped, why, failure.kind)

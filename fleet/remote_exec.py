@@ -17,6 +17,7 @@ from typing import Any
 from fleet.errors import FleetError
 from fleet.model import View
 from fleet.ssh import Ending, Report, Ssh, Worker, workers
+from infra.engine.roles import with_roles
 from infra.google.failures import Kind, classify
 from infra.settings.schema import FleetSettings, Settings
 from infra.slices.nodes import Node
@@ -60,7 +61,7 @@ def standing(view: View, members: Sequence[Node]) -> tuple[list[Node], dict[str,
 def with_role(said: str) -> str:
     """What SSH said, and the role to ask for where it was refused."""
     failure = classify(said)
-    return f"{said} ({failure.fix})" if failure.kind is Kind.PERMISSION else said
+    return f"{said} ({with_roles(failure.fix)})" if failure.kind is Kind.PERMISSION else said
 
 
 class RemoteExec:

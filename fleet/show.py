@@ -16,6 +16,7 @@ from rich.text import Text
 from fleet.controller import Observation
 from fleet.model import Condition, Decision, ObservedNode, WorkerStatus
 from infra.catalog import CATALOG
+from infra.engine.roles import with_roles
 from infra.prices.row import total
 from infra.slices.nodes import Node
 
@@ -233,7 +234,7 @@ def unanswered(observation: Observation) -> list[str]:
     """Who didn't answer, and why."""
     silent = {zone: view.failure for zone, view in sorted(observation.view.zones.items())}
     silent["the bucket"] = observation.view.failure
-    return [f"{who} didn't answer: {failure}" for who, failure in silent.items() if failure]
+    return [f"{who} didn't answer: {with_roles(str(failure))}" for who, failure in silent.items() if failure]
 
 
 def remarks(observation: Observation) -> list[str]:

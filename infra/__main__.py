@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from infra.doctor import grants
-from infra.engine import layers, plan, refusals
+from infra.engine import plan, refusals, registry
 from infra.engine import updates as stacks
 from infra.engine.prices import show
 from infra.engine.pulumi import run
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
 
 
 def _run(arguments: list[str] | None, root: Path) -> int:
-    every = ", ".join(layer.name for layer in layers.layers())
+    every = ", ".join(layer.name for layer in registry.layers())
     parser = argparse.ArgumentParser(
         prog="tpu infra",
         description="The layers of an environment: plan, price, up, down, and recovery from an interruption.",

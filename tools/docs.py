@@ -21,7 +21,7 @@ from cli.__main__ import COMMANDS, SUBCOMMANDS  # noqa: E402
 from infra.catalog import CATALOG, SliceType  # noqa: E402
 from infra.catalog.book import BOOK, Entry  # noqa: E402
 from infra.core.outputs import declared  # noqa: E402
-from infra.engine.layers import layers  # noqa: E402
+from infra.engine.registry import layers  # noqa: E402
 from infra.layers.monitoring.alerts import ALERTS  # noqa: E402
 from infra.layers.monitoring.metrics import METRICS  # noqa: E402
 from infra.policy import RULES  # noqa: E402

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from infra.engine.layers import section_classes
+from infra.engine.registry import section_classes
 from infra.layers.gke.settings import PoolSettings
 from infra.settings.schema import keys_of
 from tools.settings_tables import default_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 from infra.engine.roles import ACCOUNTS, roles
 from infra.google.role import Role
 from infra.settings.spelling import camel_case

@@ -4,7 +4,7 @@ import types
 from dataclasses import MISSING, Field
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from infra.engine.layers import section_classes
+from infra.engine.registry import section_classes
 from infra.settings.rules import Rule
 from infra.settings.schema import keys_of, record_of, records
 

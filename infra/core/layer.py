@@ -6,35 +6,31 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from infra.core.lookup import Lookup
 from infra.core.outputs import Outputs
+from infra.core.providers import Factory
 from infra.google.quotas import Use
 from infra.google.role import Role
-from infra.settings.schema import Relation, Settings
+from infra.prices.row import Rate, Row
+from infra.settings.schema import RecordRule, Relation, Settings
+from infra.settings.sources import ROOT
 
 if TYPE_CHECKING:
     import pulumi
-
-    from infra.core.lookup import Lookup
-    from infra.core.providers import Factory
-    from infra.prices.row import Rate, Row
-from infra.settings.schema import RecordRule
-
-ROOT = Path(__file__).resolve().parents[2]
-
 
 Program = Callable[[Settings, Mapping[str, "pulumi.ProviderResource"]], Outputs]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """Files that a layer's program reads, and that neither a checkout nor a package has.
+    """Generated files that a layer's program reads and that are not part of the checkout.
 
     Attributes:
-        read: their contents by name, checked. Raises InfraError where they aren't on this machine.
-        hashes: file of the checkout that pins them, as sha256sum writes it.
-        variable: of the environment, with the folder that has them where a program runs from an image.
+        read: returns verified contents by file name; raises InfraError where the files are missing.
+        hashes: file of the checkout that pins them, in the format of sha256sum.
+        variable: environment variable with their folder, where a program runs from an image.
     """
 
     read: Callable[[], Mapping[str, bytes]]
@@ -43,39 +39,56 @@ class Rendered:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hooks:
+    """Extension points that few layers use; the defaults add nothing.
+
+    Attributes:
+        after: layers that come up earlier where both are on, although nothing of theirs is read.
+        missing_grant: maps a refusal to the grant that an account of this layer lacks; "" if unknown.
+        transient_errors: refusals that end within minutes, so that `tpu up` retries: regular expression of
+            Google's message → explanation.
+        quotas: Google limits that the layer may use at once, for `tpu doctor ENV`.
+        lookups: by resource type with a server-assigned id, the list to find it in
+            (infra/engine/recovery/lookups.py).
+        rendered: generated files that the builder image must contain.
+    """
+
+    after: tuple[str, ...] = ()
+    missing_grant: Callable[[Settings, str], str] = lambda *_: ""
+    transient_errors: Mapping[str, str] = field(default_factory=dict)
+    quotas: Callable[[Settings], Iterable[Use]] = lambda _: ()
+    lookups: Mapping[str, Lookup] = field(default_factory=dict)
+    rendered: Rendered | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layer:
-    """What a folder declares.
+    """Declaration of one folder of infra/layers.
 
     Attributes:
         name: of the folder, of the Pulumi project, and of the section of `Pulumi.<env>.yaml`.
         settings: class of that section (`infra.settings.schema.setting` makes its fields).
-        outputs: class of what its stack exports.
+        outputs: class of the stack's exports.
         program: declares the resources with providers by name, and returns the outputs. It imports Pulumi's
-            SDK when it is called: commands that don't run it shouldn't wait for that.
-        reads: layers that must be up before it: it uses what they made, or the services that they enable.
+            SDK when called, so that commands that don't run it start quickly.
+        reads: layers that must be up first: their resources, or the services that they enable, are used.
         may_read: such layers that may be off in the environment.
-        after: layers that come up before it where both are on, though it reads nothing of theirs.
-        always_on: in every environment; otherwise a layer is on where the file has one of its settings.
+        always_on: on in every environment; otherwise on where the file has one of its settings.
         rules: between its settings, and with those of layers that it reads.
         record_rules: by the class of a list's items, the rule between an item's fields.
-        roles: what a platform engineer asks for to bring it up and down.
-        grants: roles that it grants on the project; who brings it up may grant these and no others.
-        lacks: the grant of an account that it makes which a refusal lacks, in words; empty for any other.
-        not_yet: refusals of an update that are over in minutes, so that `tpu up` asks again: a regular
-            expression that Google's message has, and what it means, in words.
-        quotas: what it may use of Google's limits at once: `tpu doctor ENV` compares.
+        roles: roles that a platform engineer needs to bring it up and down.
+        grants: roles that it grants on the project; its operator may grant these and no others.
         services: Google services that it calls, e.g. "compute.googleapis.com".
-        planned: outputs that the settings foretell, by field: what a preview shows before it is up.
+        buckets: buckets of Cloud Storage that it works with.
         providers: factories of its providers, by name.
-        prices: what it costs by the hour.
-        rates: what of it is billed by use alone.
-        at_google: what it makes, by the id in its state, with the URL where Google answers for it.
-        ids: of resource types that no other layer makes: infra/engine/recovery/ids.py.
-        lookups: how resources are found whose ids Google chooses, by type: infra/engine/recovery/lookups.py.
-        holds: what lives on it and is in no stack, "members" of fleets or "jobs" (infra/core/guard.py): while
-            one does, no destroy of it or of what it reads.
-        held_by: the layer whose label the nodes or clusters carry that these are found on.
-        rendered: files that its program reads besides the checkout: the builder image takes them along.
+        prices: rows billed by the hour.
+        rates: prices billed by use alone.
+        at_google: ids of its resources in the state → URL at which Google answers for each.
+        ids: id formats of resource types that no other layer makes (infra/engine/recovery/ids.py).
+        holds: kind of living things outside any stack that depend on it, "members" of fleets or "jobs"
+            (infra/core/guard.py): while one lives, neither it nor the layers that it reads are destroyed.
+        held_by: layer whose label those nodes or clusters carry.
+        hooks: extension points that few layers use.
     """
 
     name: str
@@ -85,66 +98,61 @@ class Layer:
     providers: Mapping[str, Factory]
     reads: tuple[str, ...] = ()
     may_read: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
     always_on: bool = False
     rules: tuple[Relation, ...] = ()
     record_rules: Mapping[type, RecordRule] = field(default_factory=dict)
     roles: tuple[Role, ...] = ()
     grants: Callable[[Settings], Iterable[str]] = lambda _: ()
-    lacks: Callable[[Settings, str], str] = lambda *_: ""
-    not_yet: Mapping[str, str] = field(default_factory=dict)
-    quotas: Callable[[Settings], Iterable[Use]] = lambda _: ()
     services: Callable[[Settings], Iterable[str]] = lambda _: ()
-    planned: Callable[[Settings], Mapping[str, Any]] = lambda _: {}
+    buckets: Callable[[Settings], Iterable[str]] = lambda _: ()
     prices: Callable[[Settings], Iterable[Row]] = lambda _: ()
     rates: Callable[[Settings], Iterable[Rate]] = lambda _: ()
     at_google: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     ids: Mapping[str, str] = field(default_factory=dict)
-    lookups: Mapping[str, Lookup] = field(default_factory=dict)
     holds: str = ""
     held_by: str = ""
-    rendered: Rendered | None = None
+    hooks: Hooks = Hooks()
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """All that it reads."""
+        """Names of all layers that it reads."""
         return (*self.reads, *self.may_read)
 
     @property
     def follows(self) -> tuple[str, ...]:
-        """All that comes up before it."""
-        return (*self.needs, *self.after)
+        """Names of all layers that come up earlier."""
+        return (*self.needs, *self.hooks.after)
 
     @property
     def directory(self) -> str:
-        """Where its Pulumi.yaml is, as `pulumi -C` takes it; "." is the root."""
+        """Folder of its Pulumi.yaml, as `pulumi -C` takes it; "." is the root."""
         return directory(self.name)
 
 
 def deferred(module: str) -> Program:
-    """The function `program` of a module, which is imported when that is called."""
+    """Return a module's function `program`; the module is imported at the first call."""
 
     def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> Outputs:
-        found: Program = importlib.import_module(module).program
-        return found(settings, providers)
+        function: Program = importlib.import_module(module).program
+        return function(settings, providers)
 
     return program
 
 
 def directory(name: str, root: Path = ROOT) -> str:
-    """Where a layer's Pulumi.yaml is, as `pulumi -C` takes it; "." is the root."""
+    """Return the folder of a layer's Pulumi.yaml, as `pulumi -C` takes it; "." is the root."""
     path = f"infra/layers/{name}"
     return path if (root / path / "Pulumi.yaml").is_file() else "."
 
 
 def up_command(name: str, environment: str) -> str:
-    """The command that brings a layer up."""
-    where = directory(name)
-    return f"pulumi {'' if where == '.' else f'-C {where} '}up -s {environment}"
+    """Return the command that brings a layer up."""
+    folder = directory(name)
+    return f"pulumi {'' if folder == '.' else f'-C {folder} '}up -s {environment}"
 
 
 def off(name: str, environment: str) -> str:
-    """Why a layer can't be brought up in an environment, and what to do."""
+    """Return the message that a layer is off in an environment, with the fix."""
     return (
         f"{name} is off in {environment}: Pulumi.{environment}.yaml has no setting {name}:…\n"
         "    fix: write one (docs/settings.md), or end what is up: "

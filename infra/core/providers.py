@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from infra.core import names
 from infra.settings.schema import GcpSettings, Settings
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ Factory = Callable[[Settings, str], "pulumi.ProviderResource"]
 def gcp(settings: Settings, layer: str) -> pulumi.ProviderResource:
     """Google Cloud, with the labels that everything carries."""
     import pulumi_gcp  # seconds, which commands without Pulumi don't wait
-
-    from infra.core import names  # imports the layers, which import this
 
     labels = names.labels(settings.environment, layer)
     return pulumi_gcp.Provider(

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from infra.catalog import CATALOG
-from infra.core import layer as core_layer
-from infra.core.layer import Layer, up_command
+from infra.core.environment import declared_layers, layers_on, required_services
+from infra.core.layer import Layer, off, up_command
 from infra.doctor import quotas
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.grants import command
 from infra.doctor.report import Check
-from infra.engine import layers
 from infra.engine.pulumi import Pulumi
 from infra.engine.recovery.settle import settle_command, unsettled
 from infra.engine.roles import ML, roles
@@ -65,8 +64,8 @@ class Target:
 def checks(target: Target) -> list[tuple[str, Check]]:
     """All of them, each with the name that it stands under."""
     project, email = target.google.project, service_account_email(target.settings)
-    on = layers.on(target.settings)
-    off = [layer for layer in layers.layers() if layer not in on]
+    on = layers_on(target.settings)
+    disabled = [layer for layer in declared_layers(target.settings) if layer not in on]
     zones = sorted({zone for one in target.needed for zone in (*one.places, *one.spread)})
 
     def may(on: On, url: str, what: str) -> Check:
@@ -91,12 +90,12 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         ("controller's bucket", bucket("controller's bucket", controller_bucket(target.settings))),
         ("bundle", partial(_bundle, target)),
         *((f"stack {layer.name}", partial(_stack, target, layer.name)) for layer in on),
-        *((f"stack {layer.name}", partial(_off, target, layer.name)) for layer in off),
+        *((f"stack {layer.name}", partial(_off, target, layer.name)) for layer in disabled),
         *((f"unheld {layer.name}", partial(_unheld, target, layer)) for layer in on),
         *((f"zone {zone}", partial(_zone, target, zone)) for zone in zones),
         ("quota", partial(
             quotas.check, target.google, target.needed,
-            [use for layer in on for use in layer.quotas(target.settings)],
+            [use for layer in on for use in layer.hooks.quotas(target.settings)],
         )),
     ]  # fmt: skip
 
@@ -115,7 +114,7 @@ def _login(target: Target, what: str) -> Iterator[Finding]:
 
 
 def _services(target: Target, what: str) -> Iterator[Finding]:
-    desired, url = layers.services(target.settings), f"{_USAGE}/projects/{target.google.project}/services"
+    desired, url = required_services(target.settings), f"{_USAGE}/projects/{target.google.project}/services"
     listed = target.google.items(url, "services", {"filter": "state:ENABLED", "pageSize": "200"})
     if off := sorted(set(desired) - {str(one.get("name")).rpartition("/")[2] for one in listed}):
         fix = f"{target.up('storage')}, which enables them"
@@ -184,7 +183,7 @@ def _off(target: Target, layer: str, what: str) -> Iterator[Finding]:
     except CommandError:
         return  # the layers that are on say so
     if held:
-        output, _, fix = core_layer.off(layer, environment).partition("\n    fix: ")
+        output, _, fix = off(layer, environment).partition("\n    fix: ")
         yield Finding(what, OPTIONAL, f"holds {held} resources, and {output}", fix)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding, table
+from infra.engine.roles import with_roles
 from infra.errors import InfraError
 from infra.google.client import RequestError
 
@@ -61,8 +62,10 @@ def _answered(what: str, check: Check) -> list[Finding]:
     except RequestError as error:
         failure = error.failure
         about = f" ({failure.about})" if failure.about else ""
-        found.append(Finding(what, UNKNOWN, f"{failure.kind}{about}: {failure.message}", failure.fix))
+        found.append(
+            Finding(what, UNKNOWN, f"{failure.kind}{about}: {failure.message}", with_roles(failure.fix))
+        )
     except InfraError as error:
-        output, _, fix = str(error).partition("\n    fix: ")
+        output, _, fix = with_roles(str(error)).partition("\n    fix: ")
         found.append(Finding(what, UNKNOWN, output, fix or "pulumi login, where that isn't done"))
     return found

@@ -19,8 +19,9 @@ from typing import Any
 import yaml
 
 from infra.core import layer as core_layer
+from infra.core.environment import layers_on
 from infra.core.layer import up_command
-from infra.engine import layers, prices
+from infra.engine import prices, registry
 from infra.engine.pulumi import Pulumi, sentence
 from infra.engine.settings import from_file
 from infra.errors import CommandError
@@ -154,7 +155,7 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
     """
     checked = from_file(environment, root)
     prices.within_budget(checked)
-    names = [layer.name for layer in layers.on(checked) if not only or layer.name in only]
+    names = [layer.name for layer in layers_on(checked) if not only or layer.name in only]
     real = Pulumi(environment, root)
     if save:
         save.mkdir(parents=True, exist_ok=True)
@@ -209,7 +210,7 @@ def foreseen(
 
     Raises InfraError: wrong settings, or a preview that fails.
     """
-    names = [one.name for one in layers.on(from_file(environment, root)) if not only or one.name in only]
+    names = [one.name for one in layers_on(from_file(environment, root)) if not only or one.name in only]
     real = Pulumi(environment, root)
     with (
         formatting_kept(environment, root),
@@ -328,9 +329,7 @@ def _change(metadata: Mapping[str, Any]) -> Change | None:
 
 
 def _cost(checked: Settings, layer: str) -> Cost:
-    declared = layers.named(layer)
-    assert declared is not None
-    return prices_row.cost(list(declared.prices(checked)))
+    return prices_row.cost(list(registry.named(layer).prices(checked)))
 
 
 def _up(pulumi: Pulumi, names: Sequence[str], pool: Executor) -> tuple[set[str], list[str]]:

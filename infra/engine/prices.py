@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from infra.catalog import CATALOG
-from infra.engine import layers
+from infra.core.environment import layers_on
 from infra.engine.settings import from_file
 from infra.errors import InfraError
 from infra.prices.row import Rate, Row, cost
@@ -18,12 +18,12 @@ from infra.slices.price import at_dearest, rows
 
 def rates(settings: Settings) -> list[Rate]:
     """What all layers that are on bill by use, each once."""
-    return list(dict.fromkeys(one for layer in layers.on(settings) for one in layer.rates(settings)))
+    return list(dict.fromkeys(one for layer in layers_on(settings) for one in layer.rates(settings)))
 
 
 def of(settings: Settings) -> list[Row]:
     """What all layers that are on in an environment cost."""
-    return [row for layer in layers.on(settings) for row in layer.prices(settings)]
+    return [row for layer in layers_on(settings) for row in layer.prices(settings)]
 
 
 def within_budget(settings: Settings) -> float | None:
@@ -34,7 +34,7 @@ def within_budget(settings: Settings) -> float | None:
     """
     found = rows([at_dearest(one) for one in nodes(settings)])
     # Slices of other layers stay where they are, at their dearest: with all nodes that may come.
-    others = (layer for layer in layers.on(settings) if layer.name != "tpu")
+    others = (layer for layer in layers_on(settings) if layer.name != "tpu")
     found += [row for layer in others for row in layer.prices(settings) if row.chips]
     hourly = [row.hourly for row in found]
     if settings[FleetSettings].dollars_per_hour is not None and None in hourly:

@@ -6,10 +6,11 @@ import pulumi
 
 from infra.core import layer as core_layer
 from infra.core import names, upstream
+from infra.core.environment import layers_on
 from infra.core.guard import MEMBERS, Living
 from infra.core.layer import Layer, up_command
 from infra.core.outputs import Outputs
-from infra.engine import layers, prices
+from infra.engine import prices
 from infra.engine import updates as stacks
 from infra.engine.enforce import enforce
 from infra.engine.settings import from_pulumi
@@ -48,7 +49,7 @@ def run() -> None:
 
 def _of_the_project(checked: Settings) -> Layer:
     name = pulumi.get_project()
-    layer = next((one for one in layers.on(checked) if one.name == name), None)
+    layer = next((one for one in layers_on(checked) if one.name == name), None)
     if layer is None:
         raise InfraError(core_layer.off(name, checked.environment))
     return layer
@@ -69,7 +70,7 @@ def _enabled(checked: Settings, layer: Layer) -> None:
 def _guard(checked: Settings, layer: Layer, outputs: Outputs, made: list[pulumi.Resource]) -> None:
     """Keeps what members of fleets or jobs stand on while one lives: their layer, and those that it reads."""
     everything = [*made]
-    for holding in layers.on(checked):
+    for holding in layers_on(checked):
         if not holding.holds or layer.name not in (holding.name, *holding.needs):
             continue
         labels: dict[str, pulumi.Input[str]] = dict(names.labels(checked.environment, holding.held_by))

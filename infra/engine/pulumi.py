@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.core import layer as core_layer
-from infra.engine import layers
+from infra.engine import registry
+from infra.engine.roles import with_roles
 from infra.engine.settings import from_file
 from infra.errors import CommandError, InfraError, UpdateError
 from infra.google.failures import Kind, classify
@@ -156,7 +157,7 @@ class Pulumi:
 
     def backend(self) -> str:
         """Where the state is kept: a URL such as `gs://NAME`, `file:///FOLDER`, `https://app.pulumi.com/ME`."""
-        at_root = next(one for one in layers.layers() if one.directory == ".")
+        at_root = next(one for one in registry.layers() if one.directory == ".")
         return str(json.loads(self.ask(at_root.name, "whoami", "--json"))["url"])
 
     def require_passphrase(self) -> None:
@@ -194,13 +195,13 @@ def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, 
     An account that the layer makes may be what lacks one.
     """
     settings = from_file(environment, root) if errors else None
-    declared = layers.named(layer)
+    declared = registry.named(layer)
     found: dict[str, None] = {}
     for message in chain(*errors.values()):
-        if theirs := declared.lacks(settings, message) if declared and settings else "":
+        if theirs := declared.hooks.missing_grant(settings, message) if settings else "":
             found[f"grant {theirs}"] = None
         elif (failure := classify(message)).kind is Kind.PERMISSION:
-            found[failure.fix] = None
+            found[with_roles(failure.fix)] = None
     return iter(found)
 
 
@@ -220,7 +221,7 @@ def run(command: Callable[[], int]) -> int:
     try:
         return command()
     except InfraError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {with_roles(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)

@@ -1,22 +1,22 @@
-"""Who asks for which role: a platform engineer, an ML engineer and CI, each with no more than they use.
+"""Roles by account: a platform engineer, an ML engineer and CI, each with no more than they use.
 
-What a platform engineer needs stands with the layers that need it (`Layer.roles`). The tables of
-docs/settings.md, the rehearsal's grants and the role in every sentence about a missing permission are made
-from here. `python -m tests.proofs roles` takes each away.
+The platform engineer's are declared by the layers (`Layer.roles`). The tables of docs/settings.md, the
+rehearsal's grants and the role in messages about a missing permission come from here.
+`python -m tests.proofs roles` removes each.
 https://cloud.google.com/iam/docs/roles-permissions
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
 
-from infra.google.role import ACT_AS, OBJECTS, TPU_ADMIN, Role, _both
-
-if TYPE_CHECKING:
-    from infra.core.layer import Layer
-    from infra.settings.schema import Settings
+from infra.core.environment import layers_on, required_roles
+from infra.engine import registry
+from infra.google.failures import ROLE_WITH
+from infra.google.role import ACT_AS, OBJECTS, TPU_ADMIN, Role
+from infra.settings.schema import Settings
 
 PLATFORM, ML, CI = ACCOUNTS = ("platform-engineer", "ml-engineer", "ci")
 
@@ -47,28 +47,27 @@ _OF: dict[str, tuple[Role, ...]] = {
 
 
 def roles(account: str, settings: Settings | None = None) -> Iterator[Role]:
-    """What an account asks for, in an environment or, without settings, ever."""
-    from infra.engine import layers  # here, because layers declare roles
-
-    if account != PLATFORM:
-        yield from _OF[account]
+    """Yield an account's roles in an environment; without settings in any."""
+    if account == PLATFORM:
+        layers = registry.layers() if settings is None else layers_on(settings)
+        yield from required_roles(layers, settings)
     else:
-        yield from of_layers(layers.layers() if settings is None else layers.on(settings), settings)
-
-
-def of_layers(layers: Iterable[Layer], settings: Settings | None = None) -> Iterator[Role]:
-    """What brings these layers up, each role once."""
-    found: dict[tuple[str, ...], Role] = {}
-    for layer in layers:
-        for one in layer.roles:
-            if settings is None or not one.setting or getattr(settings[layer.settings], one.setting):
-                key = (one.name, one.on, one.setting)
-                found[key] = _both(found[key], one) if key in found else one
-    yield from found.values()
+        yield from _OF[account]
 
 
 @cache
 def role_of(permission: str) -> str | None:
-    """The role to ask for; None where the permission is none of those that anybody needs."""
-    every = (one for account in (ML, CI, PLATFORM) for one in roles(account))
-    return next((one.name for one in every if permission.lower() in map(str.lower, one.permissions)), None)
+    """Return the role to ask for; None for a permission that no account needs."""
+    candidates = (role for account in (ML, CI, PLATFORM) for role in roles(account))
+    permission = permission.lower()
+    return next((role.name for role in candidates if permission in map(str.lower, role.permissions)), None)
+
+
+def with_roles(message: str) -> str:
+    """Return a message in which "a role that holds PERMISSION" names the role, where one is known."""
+
+    def named(match: re.Match[str]) -> str:
+        role = role_of(match[1])
+        return f"{role}, which holds {match[1]}" if role else match[0]
+
+    return re.sub(ROLE_WITH.format(r"([\w.]+\w)"), named, message)

@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
+from infra.core.environment import required_services
 from infra.core.layer import Layer
-from infra.engine import layers
+from infra.engine import registry
 from infra.errors import InfraError, Problem, SettingsError
 from infra.settings import labels, rules, yaml_file
 from infra.settings.parser import Parser, nearest, shown
@@ -66,7 +67,7 @@ def parse(
     A layer that isn't always on is on where the file has a setting of it, good or not. Raises SettingsError
     with every problem.
     """
-    classes, every = layers.section_classes(), layers.layers()
+    classes, every = registry.section_classes(), registry.layers()
     rules_of = {kind: rule for layer in every for kind, rule in layer.record_rules.items()}
     parser = Parser(rules_of, problems)
     raw: dict[str, dict[str, str]] = {name: {} for name in classes}
@@ -93,7 +94,7 @@ def parse(
         fix = "rename its file, Pulumi.NAME.yaml"
         rule = "an environment's name is a label: 1 to 63 lowercase letters, digits, - and _"
         parser.problems.append(Problem("environment", shown(environment), rule, fix))
-    settings = Settings(environment, sections)
+    settings = Settings(environment, sections, every)
     parser.problems.extend(labels.problems(settings, classes, parser.broken))
     for layer in (layer for layer in every if layer.name not in off):
         for name in sorted(off & set(layer.reads)):
@@ -106,7 +107,7 @@ def parse(
             parser.problems.extend(_relations(layer, settings, parser.broken, set(values)))
     if parser.problems:
         raise SettingsError(source, sorted(parser.problems))
-    layers.services(settings)  # what is wrong with one is seen before anything is asked of Google
+    required_services(settings)  # what is wrong with one is seen before anything is asked of Google
     return settings
 
 

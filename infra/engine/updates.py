@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra.core import layer as core_layer
-from infra.engine import layers as declared
-from infra.engine import prices
+from infra.core.environment import layers_on
+from infra.core.layer import off
+from infra.engine import prices, registry
 from infra.engine.pulumi import Pulumi
 from infra.engine.recovery.interrupted import interrupted
 from infra.engine.recovery.settle import Patience, settle
@@ -36,12 +36,12 @@ def up(
     """
     checked = from_file(environment, root)
     prices.within_budget(checked)
-    on = [layer.name for layer in declared.on(checked)]
+    on = [layer.name for layer in layers_on(checked)]
     ordered, pulumi = _ready(environment, [*layers, *filter(None, [after])], root, output)
     if not layers:
         ordered = on[on.index(after) + 1 if after in on else 0 :]
-    if off := [name for name in ordered if name not in on]:
-        raise CommandError(core_layer.off(off[0], environment))
+    if disabled := [name for name in ordered if name not in on]:
+        raise CommandError(off(disabled[0], environment))
     saved = {layer: _saved(plans, layer, environment) for layer in ordered} if plans else {}
     for layer in ordered:
         with formatting_kept(environment, root):
@@ -83,13 +83,16 @@ def _up(pulumi: Pulumi, layer: str, options: Sequence[str]) -> None:
 
 def _not_yet(layer: str, error: UpdateError) -> str:
     """What a failed update waits for; empty where anything failed that isn't over by itself."""
-    one = declared.named(layer)
-    assert one is not None
+    hooks = registry.named(layer).hooks
     reasons: set[str] = set()
     for messages in error.errors.values():
         if all(_FAILED in message for message in messages):
             continue  # the stack, since a resource of it did
-        found = [reason for text, reason in one.not_yet.items() if any(re.search(text, m) for m in messages)]
+        found = [
+            reason
+            for text, reason in hooks.transient_errors.items()
+            if any(re.search(text, m) for m in messages)
+        ]
         if not found:
             return ""
         reasons.update(found)
@@ -133,7 +136,7 @@ def down(
 
 def settle_layers(environment: str, layers: Sequence[str], root: Path = ROOT) -> int:
     """Settle layers, without `layers` all that are on, and say what was done."""
-    layers = layers or [layer.name for layer in declared.on(from_file(environment, root))]
+    layers = layers or [layer.name for layer in layers_on(from_file(environment, root))]
     for layer in _ready(environment, layers, root)[0]:
         if not _settle(environment, layer, root):
             print(f"{layer}: nothing to settle", flush=True)
@@ -175,7 +178,7 @@ def _ready(
 
 def in_order(layers: Sequence[str]) -> list[str]:
     """These layers, each behind those that it reads. Raises CommandError for one that there isn't."""
-    known = [layer.name for layer in declared.layers()]
+    known = [layer.name for layer in registry.layers()]
     if unknown := sorted(set(layers) - set(known)):
         raise CommandError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(known)}")
     return [name for name in known if name in layers]

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from infra.engine.roles import role_of
+ROLE_WITH = "a role that holds {}"
+"""Phrase of a fix, with the permission; infra/engine/roles.py replaces it by a role's name."""
 
 
 class Kind(StrEnum):
@@ -70,7 +71,7 @@ _NAMED = {Kind.QUOTA: r"quota (?:limit )?'([^']+)'", Kind.PERMISSION: _LACKED}
 _FIXES = {
     Kind.STOCK_OUT: "no action needed: retried with backoff. `fallbackZones`, or another zone, helps",
     Kind.QUOTA: "ask for more (console: IAM & Admin > Quotas, service Cloud TPU API), or lower count",
-    Kind.PERMISSION: "grant the account that you are logged in as a role that holds the permission",
+    Kind.PERMISSION: f"grant the account that you are logged in as {ROLE_WITH.format('the permission')}",
     Kind.LOGIN: "gcloud auth application-default login",
     Kind.API_OFF: "pulumi -C infra/layers/storage up, which enables the APIs, and wait some minutes",
     Kind.INVALID: "correct the settings; a retry won't help",
@@ -106,10 +107,10 @@ class Failure:
     @property
     def fix(self) -> str:
         """What to do about it."""
-        role = role_of(self.about) if self.kind is Kind.PERMISSION else None
-        if role:
-            return f"grant the account that you are logged in as {role}, which holds {self.about}"
-        return fix_of(self.kind)
+        fix = fix_of(self.kind)
+        if self.kind is Kind.PERMISSION and self.about:
+            return fix.replace(ROLE_WITH.format("the permission"), ROLE_WITH.format(self.about))
+        return fix
 
     def __str__(self) -> str:
         about = f" {self.about}" if self.about else ""

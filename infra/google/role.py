@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    pass
+from typing import Literal
 
 On = Literal[
     "project",
@@ -87,7 +84,7 @@ def only(prefix: str, bucket: str) -> str:
     return f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")'
 
 
-def _both(first: Role, second: Role) -> Role:
+def both(first: Role, second: Role) -> Role:
     """One role for what two layers need it for."""
     permissions = tuple(dict.fromkeys((*first.permissions, *second.permissions)))
     return replace(first, why=f"{first.why}; {second.why}", permissions=permissions)

@@ -141,13 +141,17 @@ class PolicySettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that `Pulumi.<env>.yaml` says, typed and checked: a section by its class.
+    """Contents of `Pulumi.<env>.yaml`, typed and checked.
 
-    A layer that is off in the environment has no section.
+    Attributes:
+        environment: its name.
+        sections: each by its class; a layer that is off in the environment has none.
+        layers: all that the program declares (infra/core/layer.py), on or off, in their order.
     """
 
     environment: str
     sections: Mapping[type, Any]
+    layers: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def project(self) -> str:

@@ -8,7 +8,7 @@ import yaml
 
 from cli import updates
 from cli.__main__ import main
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 from infra.settings.sources import ROOT
 from tests.infra.conftest import FakePulumi
 from tests.infra.engine.test_plan import EVENTS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {layer.name: layer for layer in layers()}

@@ -9,9 +9,10 @@ import pytest
 
 from cli.__main__ import main
 from infra.catalog.book import BOOK
+from infra.core.environment import required_services
 from infra.core.outputs import declared
-from infra.engine import layers
-from infra.engine.layers import section_classes
+from infra.engine import registry
+from infra.engine.registry import section_classes
 from infra.engine.settings import parse
 from infra.layers.monitoring.alerts import ALERTS
 from infra.layers.monitoring.dashboards import dashboards
@@ -79,7 +80,7 @@ def _settings() -> Iterable[str]:
 def _everything(train: str) -> tuple[str, ...]:
     image = f"us-east5-docker.pkg.dev/p/tpu/bundle@sha256:{'0' * 64}"
     more = {"pipeline:train": train, "pipeline:trainImage": image}
-    return layers.services(parse("dev", as_pulumi_hands_it_over({**BASE, **EVERYTHING, **more}, "f"), "f"))
+    return required_services(parse("dev", as_pulumi_hands_it_over({**BASE, **EVERYTHING, **more}, "f"), "f"))
 
 
 def _tests() -> Iterable[str]:
@@ -90,7 +91,7 @@ def _tests() -> Iterable[str]:
 NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "setting": _settings,
     "output": lambda: (
-        f"{one.name} {out.key}" for one in layers.layers() for out in declared(one.outputs).values()
+        f"{one.name} {out.key}" for one in registry.layers() for out in declared(one.outputs).values()
     ),
     "alert": lambda: (one.name for one in ALERTS),
     "metric": lambda: (one.name for one in METRICS),

@@ -22,12 +22,13 @@ from fleet.controller_state import ControllerState, Refusal
 from fleet.google import Google
 from fleet.model import ObservedNode
 from fleet.store import BucketStore
+from infra.core.environment import required_services
 from infra.doctor import checks
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.quotas import UNLIMITED, limit_of, listed
 from infra.doctor.report import UNKNOWN, healthy, run_checks, told
-from infra.engine.layers import layers, services
 from infra.engine.named import StackState
+from infra.engine.registry import layers
 from infra.engine.settings import parse
 from infra.errors import CommandError
 from infra.google import client as asking
@@ -85,7 +86,7 @@ class Clinic:
     """An emulated cloud in which all is well, and a patient who looks at it."""
 
     def __init__(self, folder: Path):
-        apis = (*services(settings()), "serviceusage.googleapis.com")
+        apis = (*required_services(settings()), "serviceusage.googleapis.com")
         config = CloudConfig(
             PROJECT, folder / "cloud", folder / "control.sock", OWNER, TOKEN, front_door="127.0.0.1:0",
             metadata="", clock_rate=1000.0, enabled_apis=apis, **NO_LAGS,

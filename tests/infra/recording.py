@@ -16,7 +16,7 @@ from pulumi.runtime import mocks
 from pulumi.runtime.stack import Stack, run_pulumi_func, wait_for_rpcs
 
 from infra.core import upstream
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 from infra.layers.tpu import startup
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.doctor.grants import resource
-from infra.engine import layers
+from infra.engine import registry
 from infra.engine.roles import ACCOUNTS, CI, ML, PLATFORM, roles
 from infra.engine.settings import from_file
 from infra.google.role import Role
@@ -157,7 +157,7 @@ def found(say: Callable[[str], None]) -> dict[str, Any]:
     with office() as one:
         one.infra(PLATFORM, "up", "dev", "storage", *WITHOUT_ASKING)
         one.lab.publish()
-        for layer in layers.layers()[1:]:
+        for layer in registry.layers()[1:]:
             up = ("up", "dev", layer.name, *WITHOUT_ASKING)
             for role in layer.roles:
                 keep(one.missed(PLATFORM, role, *up))
@@ -177,4 +177,4 @@ def found(say: Callable[[str], None]) -> dict[str, Any]:
 
 def storage() -> tuple[Role, ...]:
     """The roles of the first layer, which all others stand on."""
-    return layers.layers()[0].roles
+    return registry.layers()[0].roles

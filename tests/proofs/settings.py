@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.engine import layers
+from infra.core.environment import layers_on
 from infra.engine.settings import from_file
 from infra.layers.tpu import startup
 from infra.slices.names import bundle_blob, bundle_manifest
@@ -79,5 +79,5 @@ def _bring_up(lab: Lab, values: Values) -> None:
     for name in (bundle, bundle_blob(startup.script_sha256())):
         assert lab.request("POST", url, b"", uploadType="media", name=name).ok
     lab.infra("up", "dev", "--after", "storage", "--yes", "--skip-preview")
-    for layer in layers.on(from_file("dev", lab.root)):
+    for layer in layers_on(from_file("dev", lab.root)):
         lab.pulumi(layer.name, "preview", "-s", "dev", "--expect-no-changes")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 
 ROOT = Path(__file__).parents[2]
 CLOUD, STACKS = "cloud", "stacks"

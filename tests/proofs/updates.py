@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 from tests.infra.lab import RETAINED, Lab
 
 LAYERS = tuple(layer.name for layer in layers())

@@ -7,7 +7,7 @@ another form than the state keeps (members of policies), the provider hands the 
 from collections.abc import Mapping
 from typing import Any
 
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 from infra.google.ids import FORMS
 
 

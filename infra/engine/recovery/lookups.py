@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from infra.core.lookup import Lookup
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 from infra.errors import CommandError
 from infra.google.client import NO_QUERY, Client
 
 
 def lookup(kind: str) -> Lookup | None:
     """That of a type; None for a type whose ids follow from its inputs, or aren't known."""
-    return next((layer.lookups[kind] for layer in layers() if kind in layer.lookups), None)
+    return next((layer.hooks.lookups[kind] for layer in layers() if kind in layer.hooks.lookups), None)
 
 
 def found(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from infra.core.environment import layers_on, required_roles
 from infra.core.layer import Layer
-from infra.engine.layers import on
-from infra.engine.roles import of_layers
 from infra.google.role import OF_GUARDS, Role
 from infra.layers.builds.settings import BuildsSettings
 from infra.settings.schema import Settings
@@ -24,14 +23,14 @@ def applied(settings: Settings, *, every: bool = False) -> tuple[Layer, ...]:
     chosen = settings[BuildsSettings].layers
     return tuple(
         layer
-        for layer in on(settings)
+        for layer in layers_on(settings)
         if layer.name not in BOOTSTRAP and (every or not chosen or layer.name in chosen)
     )
 
 
 def applying(settings: Settings) -> tuple[Role, ...]:
     """What a platform engineer asks for to bring these layers up: the applying account's roles."""
-    return tuple(of_layers(applied(settings), settings))
+    return tuple(required_roles(applied(settings), settings))
 
 
 def previewing(settings: Settings) -> tuple[str, ...]:
@@ -49,7 +48,7 @@ def grantable(settings: Settings) -> tuple[str, ...]:
 def asked(settings: Settings) -> tuple[str, ...]:
     """Permissions to list what lives on these layers, as a destroy does (infra/core/guard.py)."""
     ours = {layer.name for layer in applied(settings)}
-    holding = (layer for layer in on(settings) if layer.holds and ours & {layer.name, *layer.needs})
+    holding = (layer for layer in layers_on(settings) if layer.holds and ours & {layer.name, *layer.needs})
     return tuple(sorted({one for layer in holding for one in OF_GUARDS[layer.holds]}))
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from infra.core.layer import Layer, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import Role
 from infra.layers.builds import commands
-from infra.layers.builds.outputs import BuildsOutputs, planned
+from infra.layers.builds.outputs import BuildsOutputs
 from infra.layers.builds.rules import RULES
 from infra.layers.builds.settings import BuildsSettings
 from infra.layers.storage.settings import StorageSettings
+from infra.prices.row import Rate, rate
 from infra.settings.schema import Settings
-
-if TYPE_CHECKING:
-    from infra.prices.row import Rate
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
@@ -30,9 +27,7 @@ def _at_google(settings: Settings) -> dict[str, str]:
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:
-    from infra.prices import row as prices_row  # here, because it imports the layers
-
-    return [prices_row.rate(id_, settings[StorageSettings].location) for id_ in ("registry", "build")]
+    return [rate(id_, settings[StorageSettings].location) for id_ in ("registry", "build")]
 
 
 _ROLES = (
@@ -74,7 +69,6 @@ LAYER = Layer(
     services=lambda _: ("artifactregistry.googleapis.com", "cloudbuild.googleapis.com"),
     providers=GOOGLE,
     outputs=BuildsOutputs,
-    planned=planned,
     rates=_rates,
     at_google=_at_google,
     ids={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from infra.core.outputs import Outputs, output
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from pulumi import Output
 
 
-class BuildsOutputs(Outputs):
+class BuildsOutputs(Outputs, layer="builds"):
     """What starts builds."""
 
     preview_account_email: Output[str] = output("`tpu-preview@PROJECT.iam.gserviceaccount.com`")
@@ -21,12 +22,12 @@ class BuildsOutputs(Outputs):
     repository: Output[str] = output("`us-east5-docker.pkg.dev/PROJECT/tpu-builds`, for the builder image")
     submit: Output[dict[str, str]] = output("mapping: the command that starts each build, by its name")
 
-
-def planned(settings: Settings) -> dict[str, Any]:
-    """Return the outputs that the settings determine, for previews of layers that read them."""
-    emails = commands.account_emails(settings)
-    return {
-        **{f"{who}_account_email": email for who, email in emails.items()},
-        "repository": commands.repository(settings),
-        "submit": commands.submit(settings),
-    }
+    @staticmethod
+    def planned(settings: Settings) -> Mapping[str, Any]:
+        """Return the outputs that the settings determine, for previews of layers that read them."""
+        emails = commands.account_emails(settings)
+        return {
+            **{f"{who}_account_email": email for who, email in emails.items()},
+            "repository": commands.repository(settings),
+            "submit": commands.submit(settings),
+        }

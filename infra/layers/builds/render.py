@@ -117,7 +117,7 @@ RUN tools/setup.sh python \\
 
 def _rendered(settings: Settings) -> list[tuple[str, Rendered]]:
     """What layers read besides the checkout, by the layer's name."""
-    return [(layer.name, layer.rendered) for layer in applied(settings) if layer.rendered]
+    return [(layer.name, layer.hooks.rendered) for layer in applied(settings) if layer.hooks.rendered]
 
 
 def _build(settings: Settings, kind: str, who: str, steps: list[Step], **more: Any) -> Build:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from infra.core.environment import declared_layers, layers_on
 from infra.errors import Problem
 from infra.layers.builds.access import applied
 from infra.layers.builds.settings import BuildsSettings
@@ -41,17 +42,15 @@ def _accounts(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _layers(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    from infra.engine import layers as declared  # here, because layers declare rules
-
     builds = settings.get(BuildsSettings)
     if builds is None:
         return
     can = [layer.name for layer in applied(settings, every=True)]
-    known = {layer.name for layer in declared.layers()}
+    known = {layer.name for layer in declared_layers(settings)}
     for number, name in enumerate(builds.layers):
         if name in can:
             continue
-        if name in known - {one.name for one in declared.on(settings)}:
+        if name in known - {one.name for one in layers_on(settings)}:
             fix = f"remove it, or switch it on: a setting {name}:…"
         else:
             near = get_close_matches(name, can, 1)

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from infra.catalog import region_of
 from infra.core.layer import Layer, deferred
 from infra.core.providers import GOOGLE
 from infra.google.ids import of_compute
 from infra.google.role import Role
-from infra.layers.data.outputs import DataOutputs, _disks, planned
+from infra.layers.data.names import disk_ids
+from infra.layers.data.outputs import DataOutputs
 from infra.layers.data.rules import RULES
 from infra.layers.data.settings import DataSettings
+from infra.prices.row import Row, row
 from infra.settings.schema import Settings
-
-if TYPE_CHECKING:
-    from infra.prices.row import Row
 
 
 def _prices(settings: Settings) -> Iterable[Row]:
-    from infra.prices import row as prices_row  # here, because it imports the layers
-
     desired = settings[DataSettings]
-    for zone, disk in _disks(settings).items():
+    for zone, disk in disk_ids(settings).items():
         name = disk.rpartition("/")[2]
         parts = (
             ("disk.hyperdisk-ml", desired.size_gib),
             ("disk.hyperdisk-ml.throughput", desired.throughput_mibps),
         )
-        yield prices_row.row(name, region_of(zone), *parts, zone=zone)
+        yield row(name, region_of(zone), *parts, zone=zone)
 
 
 _ROLES = (
@@ -49,8 +45,7 @@ LAYER = Layer(
     services=lambda _: ("compute.googleapis.com",),
     providers=GOOGLE,
     outputs=DataOutputs,
-    planned=planned,
     prices=_prices,
-    at_google=lambda settings: of_compute(_disks(settings).values()),
+    at_google=lambda settings: of_compute(disk_ids(settings).values()),
     program=deferred(f"{__package__}.program"),
 )

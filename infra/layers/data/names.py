@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.core.names import fitted
 from infra.layers.data.settings import DataSettings
 from infra.settings.schema import Settings
+from infra.slices import nodes
 
 
 def snapshot_id(settings: Settings) -> str | None:
@@ -29,3 +30,9 @@ def disk_id(settings: Settings, zone: str) -> str | None:
     """Full id of a zone's data disk; None where there is no data."""
     disk = disk_name(settings, zone)
     return disk and f"projects/{settings.project}/zones/{zone}/disks/{disk}"
+
+
+def disk_ids(settings: Settings) -> dict[str, str]:
+    """Return the full id of each zone's data disk, by zone; empty where there is no data."""
+    ids = {zone: disk_id(settings, zone) for zone in nodes.zones(settings)}
+    return {zone: disk for zone, disk in ids.items() if disk}

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from infra.core.layer import Layer, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import ACT_AS_NODES, Role
 from infra.layers.gke import pools
 from infra.layers.gke.one_pool import checked
-from infra.layers.gke.outputs import GkeOutputs, planned
+from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.gke.rules import RULES
 from infra.layers.gke.settings import GkeSettings, PoolSettings
 from infra.settings.schema import Settings
-
-if TYPE_CHECKING:
-    pass
 
 
 def _services(settings: Settings) -> Iterator[str]:
@@ -78,7 +74,7 @@ LAYER = Layer(
     services=_services,
     providers=GOOGLE,
     outputs=GkeOutputs,
-    planned=planned,
+    buckets=lambda given: filter(None, [given[GkeSettings].artifact_bucket]),
     prices=pools.rows,
     rates=pools.rates,
     at_google=_at_google,

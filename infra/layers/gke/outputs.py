@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from infra.core import names
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pulumi import Output
 
 
-class GkeOutputs(Outputs):
+class GkeOutputs(Outputs, layer="gke"):
     """What queues and people need of the cluster."""
 
     cluster_name: Output[str] = output("`tpu`")
@@ -38,17 +39,17 @@ class GkeOutputs(Outputs):
     artifact_bucket: Output[str] | None = output("absent: no `gke:artifactBucket`", default=None)
     kubeconfig: Output[str] = output("for kubectl with gke-gcloud-auth-plugin; it holds no token")
 
-
-def planned(settings: Settings) -> dict[str, Any]:
-    """Return the outputs that the settings determine, for previews of layers that read them."""
-    desired = settings[GkeSettings]
-    return {
-        "cluster_name": desired.cluster_name,
-        "location": pools.region(settings),
-        "workload_pool": f"{settings.project}.svc.id.goog",
-        "namespaces": list(desired.namespaces),
-        "kubernetes_account": desired.kubernetes_account,
-        "pools": [pool.outputs() for pool in pools.pools(settings)],
-        "multislice_group": desired.multislice_group,
-        "node_account_email": names.account_email(settings, desired.node_account_id),
-    }
+    @staticmethod
+    def planned(settings: Settings) -> Mapping[str, Any]:
+        """Return the outputs that the settings determine, for previews of layers that read them."""
+        desired = settings[GkeSettings]
+        return {
+            "cluster_name": desired.cluster_name,
+            "location": pools.region(settings),
+            "workload_pool": f"{settings.project}.svc.id.goog",
+            "namespaces": list(desired.namespaces),
+            "kubernetes_account": desired.kubernetes_account,
+            "pools": [pool.outputs() for pool in pools.pools(settings)],
+            "multislice_group": desired.multislice_group,
+            "node_account_email": names.account_email(settings, desired.node_account_id),
+        }

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from infra.core.layer import Layer, deferred
+from infra.core.layer import Hooks, Layer, deferred
 from infra.core.lookup import Lookup
 from infra.core.providers import GOOGLE
 from infra.google.role import Role
 from infra.layers.monitoring.metrics import METRICS, full_name
-from infra.layers.monitoring.outputs import MonitoringOutputs, planned
+from infra.layers.monitoring.outputs import MonitoringOutputs
 from infra.layers.monitoring.rules import RULES, channel, made
 from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
 from infra.layers.storage.settings import StorageSettings
+from infra.prices.row import Rate, Row, rate, row
 from infra.settings.schema import Settings
-
-if TYPE_CHECKING:
-    from infra.prices.row import Rate, Row
 
 
 def _topics(settings: Settings) -> list[str]:
@@ -42,20 +39,16 @@ def _at_google(settings: Settings) -> dict[str, str]:
 
 
 def _prices(settings: Settings) -> Iterable[Row]:
-    from infra.prices import row as prices_row  # here, because it imports the layers
-
     if count := sum(len(alert.conditions) for alert, _, _ in made(settings)):
-        yield prices_row.row(f"{count} conditions of alerts", "global", ("monitoring.condition", count))
+        yield row(f"{count} conditions of alerts", "global", ("monitoring.condition", count))
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:
     """Dashboards, e-mails, webhooks and budgets are free; the logs that metrics count are storage's."""
-    from infra.prices import row as prices_row
-
     used = ["monitoring.metrics"]
     used += ["monitoring.series"] if made(settings) else []
     used += ["pubsub"] if _topics(settings) else []
-    return [prices_row.rate(id_, settings[StorageSettings].location) for id_ in used]
+    return [rate(id_, settings[StorageSettings].location) for id_ in used]
 
 
 _ROLES = (
@@ -86,6 +79,24 @@ _ROLES = (
 
 _MONITORING = "https://monitoring.googleapis.com/"
 
+_LOOKUPS = {
+    "gcp:monitoring/alertPolicy:AlertPolicy": Lookup(
+        "MONITORING", _MONITORING, "v3/projects/{project}/alertPolicies", "alertPolicies"
+    ),
+    "gcp:monitoring/notificationChannel:NotificationChannel": Lookup(
+        "MONITORING", _MONITORING, "v3/projects/{project}/notificationChannels", "notificationChannels"
+    ),
+    "gcp:monitoring/dashboard:Dashboard": Lookup(
+        "MONITORING", _MONITORING, "v1/projects/{project}/dashboards", "dashboards"
+    ),
+    "gcp:billing/budget:Budget": Lookup(
+        "BILLING",
+        "https://billingbudgets.googleapis.com/v1/",
+        "billingAccounts/{billingAccount}/budgets",
+        "budgets",
+    ),
+}
+
 LAYER = Layer(
     name="monitoring",
     reads=("storage",),
@@ -96,7 +107,6 @@ LAYER = Layer(
     services=_services,
     providers=GOOGLE,
     outputs=MonitoringOutputs,
-    planned=planned,
     prices=_prices,
     rates=_rates,
     at_google=_at_google,
@@ -105,22 +115,6 @@ LAYER = Layer(
         "gcp:pubsub/topic:Topic": "projects/{project}/topics/{name}",
         "gcp:pubsub/topicIAMMember:TopicIAMMember": "{topic} {role} {member}",
     },
-    lookups={
-        "gcp:monitoring/alertPolicy:AlertPolicy": Lookup(
-            "MONITORING", _MONITORING, "v3/projects/{project}/alertPolicies", "alertPolicies"
-        ),
-        "gcp:monitoring/notificationChannel:NotificationChannel": Lookup(
-            "MONITORING", _MONITORING, "v3/projects/{project}/notificationChannels", "notificationChannels"
-        ),
-        "gcp:monitoring/dashboard:Dashboard": Lookup(
-            "MONITORING", _MONITORING, "v1/projects/{project}/dashboards", "dashboards"
-        ),
-        "gcp:billing/budget:Budget": Lookup(
-            "BILLING",
-            "https://billingbudgets.googleapis.com/v1/",
-            "billingAccounts/{billingAccount}/budgets",
-            "budgets",
-        ),
-    },
+    hooks=Hooks(lookups=_LOOKUPS),
     program=deferred(f"{__package__}.program"),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from infra.engine import buckets as engine_buckets
+from infra.core.environment import all_buckets
 from infra.settings.schema import Settings
 from infra.slices.names import LOG, VITALS_LOG
 
@@ -177,6 +177,6 @@ def filter_of(metric: LogMetric, settings: Settings) -> str:
     own = metric.filter.format(
         log=f"projects/{settings.project}/logs/{LOG}",
         vitals=f"projects/{settings.project}/logs/{VITALS_LOG}",
-        buckets=f'resource.labels.bucket_name=~"^({"|".join(engine_buckets.buckets(settings))})$"',
+        buckets=f'resource.labels.bucket_name=~"^({"|".join(all_buckets(settings))})$"',
     )
     return f'resource.type="{metric.resource}" AND {own}'

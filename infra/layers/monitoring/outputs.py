@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from infra.core.outputs import Outputs, output
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from pulumi import Output
 
 
-class MonitoringOutputs(Outputs):
+class MonitoringOutputs(Outputs, layer="monitoring"):
     """Where to look."""
 
     dashboard_urls: Output[dict[str, str]] = output("mapping: a dashboard's address, by its name")
@@ -22,7 +23,7 @@ class MonitoringOutputs(Outputs):
     )
     useful_commands: Output[dict[str, str]] = output("mapping: commands to begin with, by what they show")
 
-
-def planned(settings: Settings) -> dict[str, Any]:
-    """Return the outputs that the settings determine, for previews of layers that read them."""
-    return {"useful_commands": commands.useful(settings)}
+    @staticmethod
+    def planned(settings: Settings) -> Mapping[str, Any]:
+        """Return the outputs that the settings determine, for previews of layers that read them."""
+        return {"useful_commands": commands.useful(settings)}

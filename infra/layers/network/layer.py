@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from infra.core.layer import Layer, deferred
 from infra.core.providers import GOOGLE
@@ -12,14 +11,12 @@ from infra.google.ids import of_compute
 from infra.google.role import Role
 from infra.layers.network import names as network_names
 from infra.layers.network.names import IAP_RANGE, subnet_id
-from infra.layers.network.outputs import NetworkOutputs, planned
+from infra.layers.network.outputs import NetworkOutputs
 from infra.layers.network.rules import RULES
 from infra.layers.network.settings import NetworkSettings
+from infra.prices.row import Rate, Row, rate, row
 from infra.settings.schema import Settings
 from infra.slices import nodes
-
-if TYPE_CHECKING:
-    from infra.prices.row import Rate, Row
 
 _MOST_BILLED = 32  # machines of a gateway; more cost no more: https://cloud.google.com/nat/pricing
 
@@ -38,8 +35,6 @@ def _at_google(settings: Settings) -> dict[str, str]:
 
 
 def _prices(settings: Settings) -> Iterable[Row]:
-    from infra.prices import row as prices_row  # here, because it imports the layers
-
     if not settings[NetworkSettings].cloud_nat or settings[NetworkSettings].existing_network:
         return
     hosts: Counter[str] = Counter()
@@ -47,17 +42,15 @@ def _prices(settings: Settings) -> Iterable[Row]:
         hosts[node.region] += node.kind.hosts
     for region, count in sorted(hosts.items()):
         parts = (("nat.host", min(count, _MOST_BILLED)), ("address", 1))
-        yield prices_row.row(f"Cloud NAT, {count} hosts", region, *parts, idle=False)
+        yield row(f"Cloud NAT, {count} hosts", region, *parts, idle=False)
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:
-    from infra.prices import row as prices_row
-
     used = ["traffic.zones"]
     if not settings[NetworkSettings].existing_network:
         used.append("logging.network")
         used += ["nat.data", "traffic.internet"] if settings[NetworkSettings].cloud_nat else []
-    return [prices_row.rate(id_, region) for region in nodes.regions(settings) for id_ in used]
+    return [rate(id_, region) for region in nodes.regions(settings) for id_ in used]
 
 
 _ROLES = (
@@ -84,7 +77,6 @@ LAYER = Layer(
     services=_services,
     providers=GOOGLE,
     outputs=NetworkOutputs,
-    planned=planned,
     prices=_prices,
     rates=_rates,
     at_google=_at_google,

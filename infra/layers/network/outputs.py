@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from pulumi import Output
 
 
-class NetworkOutputs(Outputs):
+class NetworkOutputs(Outputs, layer="network"):
     """What stands in a network needs of it."""
 
     network_id: Output[str] = output("`projects/P/global/networks/N`")
     subnet_ids: Mapping[str, Output[str]] = output("`projects/P/regions/R/subnetworks/S`", key="region")
     mtu: Output[int] = output("8896")
 
-
-def planned(settings: Settings) -> dict[str, Any]:
-    """Return the outputs that the settings determine, for previews of layers that read them."""
-    return {
-        "network_id": network_names.network_id(settings),
-        "subnet_ids": {region: subnet_id(settings, region) for region in nodes.regions(settings)},
-        "mtu": settings[NetworkSettings].mtu,
-    }
+    @staticmethod
+    def planned(settings: Settings) -> Mapping[str, Any]:
+        """Return the outputs that the settings determine, for previews of layers that read them."""
+        return {
+            "network_id": network_names.network_id(settings),
+            "subnet_ids": {region: subnet_id(settings, region) for region in nodes.regions(settings)},
+            "mtu": settings[NetworkSettings].mtu,
+        }

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from infra.catalog import region_of
-from infra.core.layer import Layer, deferred
+from infra.core.layer import Hooks, Layer, deferred
 from infra.core.providers import GOOGLE
 from infra.google.quotas import Use, cpus
 from infra.google.role import Role
 from infra.layers.pipeline import access, places
+from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.outputs import PipelineOutputs
 from infra.layers.pipeline.rules import RULES
 from infra.layers.pipeline.settings import PipelineSettings
+from infra.prices.row import Rate, Row, rate, row
 from infra.settings.schema import Settings
-
-if TYPE_CHECKING:
-    from infra.prices.row import Rate, Row
 
 
 def _services(settings: Settings) -> Iterable[str]:
@@ -28,6 +26,10 @@ def _services(settings: Settings) -> Iterable[str]:
     found += ["cloudscheduler"] if desired.schedule else []
     found += ["aiplatform"] if desired.train == "vertex" else []
     return (f"{one}.googleapis.com" for one in found)
+
+
+def _buckets(settings: Settings) -> tuple[str, ...]:
+    return settings[PipelineSettings].raw_bucket_name, scratch_bucket(settings)
 
 
 def _quotas(settings: Settings) -> Iterable[Use]:
@@ -47,15 +49,11 @@ def _at_google(settings: Settings) -> dict[str, str]:
 
 
 def _prices(settings: Settings) -> Iterable[Row]:
-    from infra.prices import row as prices_row  # here, because it imports the layers
-
     if settings[PipelineSettings].schedule:
-        yield prices_row.row("schedule of the pipeline", places.region(settings), ("scheduler", 1))
+        yield row("schedule of the pipeline", places.region(settings), ("scheduler", 1))
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:
-    from infra.prices import row as prices_row
-
     desired, region = settings[PipelineSettings], places.region(settings)
     used = [f"spark.dcu.{desired.tier}", f"spark.shuffle.{desired.tier}"]
     used += ["workflows.internal", "workflows.external", "run.cpu", "run.memory", "run.requests"]
@@ -66,10 +64,10 @@ def _rates(settings: Settings) -> Iterable[Rate]:
         used.append("pubsub")  # which carries Eventarc's events
     if desired.train == "vertex":
         used.append("vertex.training")
-    found = [prices_row.rate(id_, region) for id_ in used]
+    found = [rate(id_, region) for id_ in used]
     if desired.train == "fleet" and desired.train_zone:
         chips = "tpu.spot" if desired.train_spot else "tpu.on-demand"
-        found.append(prices_row.rate(chips, region_of(desired.train_zone)))
+        found.append(rate(chips, region_of(desired.train_zone)))
     return found
 
 
@@ -139,7 +137,7 @@ _ROLES = (
 )  # fmt: skip
 
 # https://cloud.google.com/eventarc/docs/troubleshooting
-_NOT_YET = {
+_TRANSIENT_ERRORS = {
     r"(?i)service agent|service account for cloud storage|pubsub\.(topics\.)?publish": (
         "Google's service agents are new, and their roles don't count yet"
     )
@@ -153,12 +151,10 @@ LAYER = Layer(
     rules=RULES,
     roles=_ROLES,
     grants=access.on_project,
-    lacks=access.of_the_build,
-    not_yet=_NOT_YET,
     services=_services,
-    quotas=_quotas,
     providers=GOOGLE,
     outputs=PipelineOutputs,
+    buckets=_buckets,
     prices=_prices,
     rates=_rates,
     at_google=_at_google,
@@ -171,5 +167,6 @@ LAYER = Layer(
         "gcp:eventarc/trigger:Trigger": "projects/{project}/locations/{location}/triggers/{name}",
         "gcp:cloudscheduler/job:Job": "projects/{project}/locations/{region}/jobs/{name}",
     },
+    hooks=Hooks(missing_grant=access.of_the_build, transient_errors=_TRANSIENT_ERRORS, quotas=_quotas),
     program=deferred(f"{__package__}.program"),
 )

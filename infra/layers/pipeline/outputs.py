@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pulumi import Output
 
 
-class PipelineOutputs(Outputs):
+class PipelineOutputs(Outputs, layer="pipeline"):
     """What people and commands read of the pipeline."""
 
     workflow: Output[str] = output("`projects/PROJECT/locations/REGION/workflows/tpu-pipeline-ENV`")

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from infra.core.layer import Layer, Rendered, deferred
+from infra.core.layer import Hooks, Layer, Rendered, deferred
 from infra.google.role import Role
 from infra.layers.queue import manifests
 from infra.layers.queue.cluster import KUBERNETES
 from infra.layers.queue.names import queue_role_id
-from infra.layers.queue.outputs import QueueOutputs, planned
+from infra.layers.queue.outputs import QueueOutputs
 from infra.layers.queue.rules import RULES
 from infra.layers.queue.settings import QueueSettings
-
-if TYPE_CHECKING:
-    pass
-
 
 _ROLES = (
     # Controllers, their rights and the teams': who grants rights on the cluster must hold all of them.
@@ -41,7 +35,6 @@ LAYER = Layer(
     name="queue",
     reads=("storage", "gke"),
     may_read=("data",),
-    after=("pipeline",),  # whose account may be a member of a team
     settings=QueueSettings,
     rules=RULES,
     roles=_ROLES,
@@ -49,9 +42,11 @@ LAYER = Layer(
     services=lambda _: ("container.googleapis.com",),
     providers=KUBERNETES,
     outputs=QueueOutputs,
-    planned=planned,
     holds="jobs",
     held_by="gke",
-    rendered=Rendered(read=manifests.files, hashes=manifests.HASHES, variable=manifests.FOLDER_VARIABLE),
+    hooks=Hooks(
+        after=("pipeline",),  # whose account may be a member of a team
+        rendered=Rendered(read=manifests.files, hashes=manifests.HASHES, variable=manifests.FOLDER_VARIABLE),
+    ),
     program=deferred(f"{__package__}.program"),
 )

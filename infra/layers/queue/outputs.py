@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from infra.core.outputs import Outputs, output
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from pulumi import Output
 
 
-class QueueOutputs(Outputs):
+class QueueOutputs(Outputs, layer="queue"):
     """Where jobs go."""
 
     cluster_queue: Output[str] = output(f"`{CLUSTER_QUEUE}`, which all teams share")
@@ -21,10 +22,10 @@ class QueueOutputs(Outputs):
     chips: Output[int] = output("of all pools: the queue's quota")
     submit: Output[list[str]] = output("list: a team's command to submit a first job")
 
-
-def planned(settings: Settings) -> dict[str, Any]:
-    """Return the outputs that the settings determine, for previews of layers that read them."""
-    return {
-        "cluster_queue": CLUSTER_QUEUE,
-        "namespaces": {team.name: team.namespace for team in teams(settings)},
-    }
+    @staticmethod
+    def planned(settings: Settings) -> Mapping[str, Any]:
+        """Return the outputs that the settings determine, for previews of layers that read them."""
+        return {
+            "cluster_queue": CLUSTER_QUEUE,
+            "namespaces": {team.name: team.namespace for team in teams(settings)},
+        }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.queue.kueue import Team
 from infra.layers.queue.settings import QueueSettings
 from infra.settings.schema import Settings
@@ -23,11 +24,7 @@ def cluster(settings: Settings) -> str:
 
 
 def _planned(settings: Settings) -> Mapping[str, Any]:
-    from infra.engine import layers  # here, because it imports this layer
-
-    gke = layers.named("gke")
-    assert gke is not None, "the queue layer reads it"
-    return gke.planned(settings)
+    return GkeOutputs.planned(settings)
 
 
 def teams(settings: Settings) -> tuple[Team, ...]:

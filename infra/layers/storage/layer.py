@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from infra.core.layer import Layer, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import Role
 from infra.layers.storage.names import (
     controller_account_id,
+    controller_bucket,
     service_account_id,
+    steps_bucket,
 )
-from infra.layers.storage.outputs import StorageOutputs, planned
+from infra.layers.storage.outputs import StorageOutputs
 from infra.layers.storage.rules import RULES
 from infra.layers.storage.settings import StorageSettings
+from infra.prices.row import Rate, Row, rate, row
 from infra.settings.schema import Settings
-
-if TYPE_CHECKING:
-    from infra.prices.row import Rate, Row
 
 
 def _services(settings: Settings) -> Iterator[str]:
@@ -33,6 +32,14 @@ def _services(settings: Settings) -> Iterator[str]:
         yield "iamcredentials.googleapis.com"
 
 
+def _buckets(settings: Settings) -> Iterator[str]:
+    yield settings[StorageSettings].bucket_name
+    yield steps_bucket(settings)
+    yield controller_bucket(settings)
+    if state := settings[StorageSettings].state_bucket_name:
+        yield state
+
+
 def _at_google(settings: Settings) -> dict[str, str]:
     bucket = settings[StorageSettings].bucket_name
     accounts = [service_account_id(settings)]
@@ -45,17 +52,13 @@ def _at_google(settings: Settings) -> dict[str, str]:
 
 
 def _prices(settings: Settings) -> Iterable[Row]:
-    from infra.prices import row as prices_row  # here, because it imports the layers
-
     desired = settings[StorageSettings]
     if desired.state_key_ring:
         # Each rotation leaves the earlier version active, and billed.
-        yield prices_row.row("key of Pulumi's secrets, first version", desired.location, ("kms.key", 1))
+        yield row("key of Pulumi's secrets, first version", desired.location, ("kms.key", 1))
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:
-    from infra.prices import row as prices_row
-
     desired = settings[StorageSettings]
     used = ["storage.standard", "storage.class-a", "storage.class-b", "logging"]
     if desired.storage_class != "STANDARD":
@@ -67,7 +70,7 @@ def _rates(settings: Settings) -> Iterable[Rate]:
         used.append("traffic.regions")
     if desired.kms_key or desired.state_key_ring:
         used.append("kms.operations")
-    return [prices_row.rate(id_, desired.location) for id_ in used]
+    return [rate(id_, desired.location) for id_ in used]
 
 
 _ROLES = (
@@ -116,7 +119,7 @@ LAYER = Layer(
     services=_services,
     providers=GOOGLE,
     outputs=StorageOutputs,
-    planned=planned,
+    buckets=_buckets,
     prices=_prices,
     rates=_rates,
     at_google=_at_google,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from infra.core.outputs import Outputs, output
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pulumi import Output
 
 
-class StorageOutputs(Outputs):
+class StorageOutputs(Outputs, layer="storage"):
     """Where everything is kept, and the accounts."""
 
     bucket_name: Output[str] = output("`my-project-checkpoints`")
@@ -35,12 +36,12 @@ class StorageOutputs(Outputs):
     )
     services: Output[list[str]] | None = output("Google's services that it has enabled", default=None)
 
-
-def planned(settings: Settings) -> dict[str, Any]:
-    """Return the outputs that the settings determine, for previews of layers that read them."""
-    return {
-        "bucket_name": settings[StorageSettings].bucket_name,
-        "steps_bucket_name": steps_bucket(settings),
-        "service_account_email": storage_names.service_account_email(settings),
-        "controller_bucket_name": controller_bucket(settings),
-    }
+    @staticmethod
+    def planned(settings: Settings) -> Mapping[str, Any]:
+        """Return the outputs that the settings determine, for previews of layers that read them."""
+        return {
+            "bucket_name": settings[StorageSettings].bucket_name,
+            "steps_bucket_name": steps_bucket(settings),
+            "service_account_email": storage_names.service_account_email(settings),
+            "controller_bucket_name": controller_bucket(settings),
+        }

@@ -5,7 +5,7 @@ import asyncio
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.engine import layers
+from infra.core.environment import required_services
 from infra.google.enabled import wait_until_it_answers
 from infra.settings.schema import Settings
 
@@ -30,6 +30,6 @@ class ProjectServices(pulumi.ComponentResource):
                 disable_dependent_services=False,
                 opts=pulumi.ResourceOptions(parent=self, hooks=hooks),
             )
-            for service in layers.services(settings)
+            for service in required_services(settings)
         ]
         self.register_outputs({})

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from infra.core.layer import Layer, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import ACT_AS, TPU_ADMIN
 from infra.layers.tpu.outputs import TpuOutputs
 from infra.layers.tpu.rules import RULES
+from infra.prices.row import Row
 from infra.settings.schema import Settings
 from infra.slices import nodes
 from infra.slices.names import node_id
+from infra.slices.price import rows
 from infra.slices.rules import checked
 from infra.slices.settings import SliceSettings, TpuSettings
 
-if TYPE_CHECKING:
-    from infra.prices.row import Row
-
 
 def _prices(settings: Settings) -> Iterable[Row]:
-    from infra.slices import price as slices_price
-
-    return slices_price.rows(nodes.nodes(settings))
+    return rows(nodes.nodes(settings))
 
 
 def _at_google(settings: Settings) -> dict[str, str]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pulumi import Output
 
 
-class TpuOutputs(Outputs):
+class TpuOutputs(Outputs, layer="tpu"):
     """What `fleet` and people read of the slices."""
 
     slices: Output[list[dict[str, Any]]] = output(

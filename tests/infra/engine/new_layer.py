@@ -28,10 +28,14 @@ class NotesSettings:
     mtu: int = setting("largest note, bytes", default=1460, rule=rules.between(1300, 8896, "bytes"))
 
 
-class NotesOutputs(Outputs):
+class NotesOutputs(Outputs, layer="notes"):
     """Where they are."""
 
     notes_id: pulumi.Output[str] = output("`projects/P/global/networks/N`")
+
+    @staticmethod
+    def planned(settings: Settings) -> Mapping[str, str]:
+        return {"notes_id": _id(settings)}
 
 
 def _mtu(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -66,7 +70,6 @@ LAYER = Layer(
     services=lambda _: ("compute.googleapis.com", "pubsub.googleapis.com"),
     providers=GOOGLE,
     outputs=NotesOutputs,
-    planned=lambda settings: {"notes_id": _id(settings)},
     prices=lambda settings: [Row(settings[NotesSettings].name, 0.25, "Notes: 25 cents an hour.")],
     at_google=lambda settings: of_compute([_id(settings)]),
     program=_program,

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from infra.engine import updates as stacks
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 from infra.errors import CommandError
 from infra.settings.sources import ROOT
 from tests.infra.conftest import FakePulumi

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 from tests.infra.layers.test_all_layers import LAYERS, UP
 from tests.infra.policy.test_policy import OF_ALL_KINDS
 from tests.infra.recording import Registration, run

@@ -5,7 +5,7 @@ import dataclasses
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ import pulumi
 import pytest
 
 from infra.core import upstream
-from infra.core.layer import Layer
+from infra.core.environment import layers_on
+from infra.core.layer import Hooks, Layer
 from infra.core.outputs import Outputs, output
 from infra.core.outputs import declared as outputs_of
-from infra.engine import layers
-from infra.engine.layers import ordered
+from infra.engine import registry
+from infra.engine.registry import ordered
 from infra.engine.settings import parse
 from infra.errors import InfraError, LayersError
 from infra.settings.schema import setting
@@ -32,7 +33,7 @@ def layer(name: str, **more: Any) -> Layer:
 
         size: int = setting("size", default=1)
 
-    class Made(Outputs):
+    class Made(Outputs, layer=name):
         """Of a test."""
 
     return Layer(**{
@@ -66,7 +67,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         tmp_path,
         ("selfish", layer("selfish", reads=("selfish",))),
         ("lonely", layer("lonely", may_read=("nowhere",))),
-        ("hen", layer("hen", after=("egg",))),
+        ("hen", layer("hen", hooks=Hooks(after=("egg",)))),
         ("egg", layer("egg", reads=("hen",))),
         ("omelette", layer("omelette", reads=("egg",))),
         ("twin", layer("twin")),
@@ -102,8 +103,9 @@ def test_a_setting_is_made_by_setting_and_has_one_name(tmp_path: Path) -> None:
 
 
 def test_the_project_is_called_as_the_layer(tmp_path: Path) -> None:
-    message = refused(tmp_path, ("a", layer("a")), project="b")
+    message = refused(tmp_path, ("a", layer("a")), ("c", layer("c", outputs=Cluster)), project="b")
     assert "infra/layers/a: found name: b in infra/layers/a/Pulumi.yaml. Rule: " in message
+    assert 'infra/layers/c: found class Cluster(Outputs, layer="cluster"). Rule: ' in message
     assert 'infra/layers/b: found layer "a". Rule: ' in refused(tmp_path, ("b", layer("a")))
 
 
@@ -111,8 +113,8 @@ def test_the_project_is_called_as_the_layer(tmp_path: Path) -> None:
 def declared(monkeypatch: pytest.MonkeyPatch) -> Iterable[list[Layer]]:
     """Layers that are there beside the project's own."""
     more: list[Layer] = []
-    own = layers.layers()
-    monkeypatch.setattr(layers, "layers", lambda: (*own, *more))
+    own = registry.layers()
+    monkeypatch.setattr(registry, "layers", lambda: (*own, *more))
     return more
 
 
@@ -131,7 +133,7 @@ def test_a_service_is_a_name_at_google(service: str, declared: list[Layer]) -> N
 
 def test_a_layer_is_on_where_the_file_has_a_setting_of_it(declared: list[Layer]) -> None:
     declared += [layer("extra"), layer("more", reads=("extra",))]
-    on = [one.name for one in layers.on(settings(extra__size=1))]
+    on = [one.name for one in layers_on(settings(extra__size=1))]
     assert ("extra" in on, "more" in on) == (True, False)
     with pytest.raises(
         InfraError, match=r"more:: found on, and extra is off\. Rule: more reads extra\. Fix: add"
@@ -146,12 +148,12 @@ def test_a_layer_is_on_where_the_file_has_a_setting_of_it(declared: list[Layer])
 
 def test_a_layer_that_is_off_has_no_settings_and_no_program() -> None:
     off = settings()
-    data = next(one for one in layers.layers() if one.name == "data")
-    assert data in layers.on(off)
+    data = next(one for one in registry.layers() if one.name == "data")
+    assert data in layers_on(off)
     off = parse(
         "dev", as_pulumi_hands_it_over({k: v for k, v in BASE.items() if k != "data:snapshot"}, "f"), "f"
     )
-    assert data not in layers.on(off)
+    assert data not in layers_on(off)
     with pytest.raises(InfraError, match="DataSettings isn't set in dev: its layer is off there"):
         off[data.settings]
     with pytest.raises(pulumi.RunError, match=r"data is off in dev: .*\n    fix: .*tpu down dev data"):
@@ -159,8 +161,8 @@ def test_a_layer_that_is_off_has_no_settings_and_no_program() -> None:
     assert not [call for call in run("tpu", {"data:snapshot": None}).calls if "/data/" in str(call)]
 
 
-class Cluster(Outputs):
-    """Of a cluster, which nobody can foretell."""
+class Cluster(Outputs, layer="cluster"):
+    """Outputs of a cluster; a test sets `planned`."""
 
     endpoint: "pulumi.Output[str]" = output("address")
     ca: "pulumi.Output[str]" = output("certificate")
@@ -182,7 +184,9 @@ def test_outputs_are_those_that_are_declared() -> None:
     ]
 
 
-def test_outputs_may_be_unknown_in_a_preview_and_secret(declared: list[Layer]) -> None:
+def test_outputs_may_be_unknown_in_a_preview_and_secret(
+    declared: list[Layer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: dict[str, Any] = {}
 
     def program(checked: Any, _: Any) -> Outputs:
@@ -202,7 +206,8 @@ def test_outputs_may_be_unknown_in_a_preview_and_secret(declared: list[Layer]) -
 
     reader = layer("reader", reads=("cluster",), program=program)
     foretold = {"name": "planned", "pools": {"us-east5-b": "pool"}}
-    declared += [layer("cluster", outputs=Cluster, planned=lambda _: foretold), reader]
+    monkeypatch.setattr(Cluster, "planned", lambda _: foretold)
+    declared += [layer("cluster", outputs=Cluster), reader]
     values = {**BASE, "cluster:size": 1, "reader:size": 1}
 
     up = {"endpoint": "10.0.0.2", "ca": "pem", "name": "", "pools": {"us-east5-b": "one"}}
@@ -221,7 +226,7 @@ def test_outputs_may_be_unknown_in_a_preview_and_secret(declared: list[Layer]) -
 
     with pytest.raises(pulumi.RunError, match=r"cluster is not up; run this first: pulumi .*up -s dev"):
         execute("reader", values, Recording(False, UPSTREAM))
-    declared[0] = replace(declared[0], planned=lambda _: {"colour": "red"})
+    monkeypatch.setattr(Cluster, "planned", lambda _: {"colour": "red"})
     with pytest.raises(pulumi.RunError, match="cluster plans colour, and declares no such output"):
         execute("reader", values, Recording(True, UPSTREAM))
 
@@ -239,13 +244,13 @@ CHOSEN_LATER = {"gke": {"endpoint", "kubeconfig"}, "tpu": {"stack_id", "slices",
 
 
 def test_what_others_read_of_our_layers_can_be_previewed_before_it_is_up() -> None:
-    read = {name for one in layers.layers() for name in one.needs}
+    read = {name for one in registry.layers() for name in one.needs}
     assert read
-    for one in layers.layers():
+    for one in registry.layers():
         if one.name in read:
             needed = {each.name for each in outputs_of(one.outputs).values() if each.required}
             known = settings(**ON.get(one.name, {}))
-            assert set(one.planned(known)) == needed - CHOSEN_LATER.get(one.name, set()), one.name
+            assert set(one.outputs.planned(known)) == needed - CHOSEN_LATER.get(one.name, set()), one.name
 
 
 def test_a_program_gives_what_its_layer_declares(declared: list[Layer]) -> None:

@@ -19,14 +19,15 @@ DECLARED = """\
 import json, sys
 from pathlib import Path
 from types import SimpleNamespace
-from infra.engine import layers
+from infra.core.environment import layers_on, required_services
+from infra.engine import registry
 from infra.doctor.checks import Target, checks
 from infra.engine.settings import from_file
 settings = from_file("dev", Path(sys.argv[1]))
 target = Target(settings, (), SimpleNamespace(project="p"))
 print(json.dumps({
-    "on": [layer.name for layer in layers.on(settings)],
-    "services": layers.services(settings),
+    "on": [layer.name for layer in layers_on(settings)],
+    "services": required_services(settings),
     "doctor": [name for name, _ in checks(target)],
 }))
 """

@@ -2,6 +2,7 @@
 
 import pytest
 
+from infra.engine.roles import with_roles
 from infra.google.failures import FOR_PEOPLE, Kind, classify
 
 SAID = [
@@ -87,14 +88,14 @@ def test_what_was_said_is_told_apart(said: str, kind: Kind) -> None:
             "Error 403: Grant the caller a custom role with the serviceusage.services.use permission",
             "roles/serviceusage.serviceUsageConsumer",
         ),
-        ("googleapi: Error 403: Permission 'compute.disks.use' denied", "a role that holds the permission"),
+        ("Error 403: Permission 'compute.disks.use' denied", "a role that holds compute.disks.use"),
         ("googleapi: Error 403: Forbidden", "a role that holds the permission"),
     ],
 )  # fmt: skip
 def test_a_permission_names_the_role(said: str, role: str) -> None:
     found = classify(said)
     assert found.kind is Kind.PERMISSION
-    assert f"logged in as {role}" in found.fix
+    assert f"logged in as {role}" in with_roles(found.fix)
 
 
 def test_only_a_404_is_missing() -> None:

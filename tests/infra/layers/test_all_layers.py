@@ -6,7 +6,7 @@ from collections import Counter
 import pulumi
 import pytest
 
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 from infra.engine.settings import parse
 from infra.layers.queue.versions import IMAGES
 from infra.settings.sources import as_pulumi_hands_it_over

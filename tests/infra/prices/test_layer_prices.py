@@ -8,7 +8,7 @@ import pytest
 
 from infra.__main__ import main
 from infra.catalog.book import BOOK
-from infra.engine import layers, prices
+from infra.engine import prices, registry
 from infra.engine.settings import parse
 from infra.errors import InfraError
 from infra.layers.monitoring.alerts import ALERTS
@@ -27,13 +27,13 @@ def settings(more: Mapping[str, Any] = {}) -> Settings:
 
 
 def rows(layer: str, found: Settings) -> dict[str, Row]:
-    declared = layers.named(layer)
+    declared = registry.named(layer)
     assert declared is not None
     return {one.what: one for one in declared.prices(found)}
 
 
 def used(layer: str, found: Settings) -> list[str]:
-    declared = layers.named(layer)
+    declared = registry.named(layer)
     assert declared is not None
     return [f"{one.what} {one.unit}" for one in declared.rates(found)]
 
@@ -203,7 +203,7 @@ def test_raw_text_that_goes_to_nearline_is_billed_when_it_is_read() -> None:
 
 def test_training_is_billed_as_it_was_chosen() -> None:
     def chips(**more: Any) -> list[Rate]:
-        declared = layers.named("pipeline")
+        declared = registry.named("pipeline")
         assert declared is not None
         return [one for one in declared.rates(pipeline(**more)) if one.unit == "chip-hour"]
 

@@ -17,7 +17,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pulumi
 import yaml
 
-from infra.engine.layers import layers, on, section_classes
+from infra.core.environment import layers_on
+from infra.engine.registry import layers, section_classes
 from infra.engine.settings import from_file, parse
 from infra.errors import SettingsError
 from infra.layers.tpu import startup
@@ -338,7 +339,7 @@ def refused_by_up(values: Values) -> str:
     stacks: dict[str, dict[str, Any]] = {}
     published = (f"manifests/{values.get('tpu:bundle')}", f"blobs/{startup.script_sha256()}")
     text = as_pulumi_hands_it_over(values, "f")
-    for layer in (one.name for one in on(parse("dev", text, "f"))):
+    for layer in (one.name for one in layers_on(parse("dev", text, "f"))):
         bucket = stacks["storage"]["bucketName"] if stacks else ""
         objects = frozenset(f"gs://{bucket}/bundles/{name}" for name in published)
         recording = Recording(False, stacks, objects, values.get("network:mtu", 8896))

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.engine.layers import layers
+from infra.engine.registry import layers
 from infra.engine.settings import from_file, parse
 from infra.errors import Problem, SettingsError
 from infra.settings.sources import as_pulumi_hands_it_over

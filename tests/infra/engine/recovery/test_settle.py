@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from infra.engine.layers import layers
 from infra.engine.recovery.ids import forms, google_id
 from infra.engine.recovery.interrupted import MARK, REPEATED, interrupted, mark_of, mark_pending, marked
 from infra.engine.recovery.locks import Lock
 from infra.engine.recovery.lookups import found, lookup
+from infra.engine.registry import layers
 from infra.errors import CommandError
 from infra.layers.queue.versions import IMAGES
 from infra.settings.record import formatting_kept
@@ -83,7 +83,7 @@ def test_every_type_that_the_program_declares_has_an_id() -> None:
         for one in run(layer, ALL_OF_IT, up=UP).resources
         if one.type.startswith("gcp:")
     }
-    chosen = {kind for layer in layers() for kind in layer.lookups}
+    chosen = {kind for layer in layers() for kind in layer.hooks.lookups}
     repeated = {one for one in REPEATED if one.startswith("gcp:")}
     assert declared == set(forms()) | chosen | repeated
     assert not set(forms()) & (chosen | repeated)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from infra.core import guard
-from infra.engine.layers import layers
 from infra.engine.refusals import against
+from infra.engine.registry import layers
 from infra.engine.settings import parse
 from infra.errors import InfraError
 from infra.layers.builds import access, render

@@ -13,13 +13,13 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
-from infra.core.layer import ROOT, Layer
+from infra.core.layer import Layer
 from infra.errors import LayersError, Problem
-from infra.settings.schema import SHARED, Settings
+from infra.settings.schema import SHARED
+from infra.settings.sources import ROOT
 from infra.settings.spelling import camel_case
 
 _NAME = re.compile("[a-z][a-z0-9]*")
-_SERVICE = re.compile(r"[a-z][a-z0-9-]*\.googleapis\.com")
 _RESERVED = ("pulumi", *SHARED)
 
 
@@ -35,28 +35,9 @@ def layers() -> tuple[Layer, ...]:
     return ordered(found, ROOT)
 
 
-def named(name: str) -> Layer | None:
+def named(name: str) -> Layer:
     """The layer of that name."""
-    return next((layer for layer in layers() if layer.name == name), None)
-
-
-def on(settings: Settings) -> tuple[Layer, ...]:
-    """The layers that are on in an environment, in their order."""
-    return tuple(layer for layer in layers() if layer.settings in settings.sections)
-
-
-def services(settings: Settings) -> tuple[str, ...]:
-    """The Google services that an environment needs, sorted. Raises LayersError for names that are none."""
-    desired = [(service, layer.name) for layer in on(settings) for service in layer.services(settings)]
-    wrong = [
-        Problem(f"infra/layers/{layer}", f'the service "{service}"', "a service is a name at Google",
-                "write it as `gcloud services list` does, e.g. compute.googleapis.com")
-        for service, layer in desired
-        if not _SERVICE.fullmatch(service)
-    ]  # fmt: skip
-    if wrong:
-        raise LayersError(wrong)
-    return tuple(sorted({service for service, _ in desired}))
+    return next(layer for layer in layers() if layer.name == name)
 
 
 def ordered(found: Sequence[tuple[str, Layer]], root: Path) -> tuple[Layer, ...]:
@@ -144,6 +125,10 @@ def _settings(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
 def _planned(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
     owners: dict[type, list[str]] = {}
     for folder, layer in found:
+        if layer.outputs.layer != layer.name:
+            declaration = f'class {layer.outputs.__name__}(Outputs, layer="{layer.outputs.layer}")'
+            rule = "outputs name the layer that exports them"
+            yield Problem(f"infra/layers/{folder}", declaration, rule, f'write layer="{layer.name}"')
         for kind in (layer.settings, layer.outputs):
             owners.setdefault(kind, []).append(f"infra/layers/{folder}")
     for kind, folders in owners.items():

@@ -1,0 +1,53 @@
+"""Layers of an environment, and what they need together: services, roles, buckets."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from infra.core.layer import Layer
+from infra.errors import LayersError, Problem
+from infra.google.role import Role, both
+from infra.settings.schema import Settings
+
+_SERVICE = re.compile(r"[a-z][a-z0-9-]*\.googleapis\.com")
+
+
+def declared_layers(settings: Settings) -> tuple[Layer, ...]:
+    """Return all layers of the program, on or off, each behind those that it reads."""
+    return settings.layers
+
+
+def layers_on(settings: Settings) -> tuple[Layer, ...]:
+    """Return the layers that are on, each behind those that it reads."""
+    return tuple(layer for layer in declared_layers(settings) if layer.settings in settings.sections)
+
+
+def required_services(settings: Settings) -> tuple[str, ...]:
+    """Return the Google services that all layers call, sorted. Raises LayersError for malformed names."""
+    required = [
+        (service, layer.name) for layer in layers_on(settings) for service in layer.services(settings)
+    ]
+    problems = [
+        Problem(f"infra/layers/{layer}", f'the service "{service}"', "a service is a name at Google",
+                "write it as `gcloud services list` does, e.g. compute.googleapis.com")
+        for service, layer in required
+        if not _SERVICE.fullmatch(service)
+    ]  # fmt: skip
+    if problems:
+        raise LayersError(problems)
+    return tuple(sorted({service for service, _ in required}))
+
+
+def all_buckets(settings: Settings) -> list[str]:
+    """Return all buckets that the environment works with."""
+    return [bucket for layer in layers_on(settings) for bucket in layer.buckets(settings)]
+
+
+def required_roles(layers: Iterable[Layer], settings: Settings | None = None) -> Iterator[Role]:
+    """Yield the roles needed to bring layers up, each once; without settings also the conditional ones."""
+    merged: dict[tuple[str, ...], Role] = {}
+    for layer in layers:
+        for role in layer.roles:
+            if settings is None or not role.setting or getattr(settings[layer.settings], role.setting):
+                key = (role.name, role.on, role.setting)
+                merged[key] = both(merged[key], role) if key in merged else role
+    yield from merged.values()
