@@ -82,9 +82,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @contextlib.contextmanager
-def permit() -> Iterator[None]:
-    """Hold one of the machine's permits for tests that start heavy programs; there is one per core."""
-    folder = Path(tempfile.gettempdir()) / f"tpu-test-permits-{os.getuid()}"
+def permit(run: str) -> Iterator[None]:
+    """Hold one of the permits that the workers of a test run share; there is one per core."""
+    folder = Path(tempfile.gettempdir()) / f"tpu-test-permits-{run}"
     folder.mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((folder / str(n)).open("w")) for n in range(os.cpu_count() or 1)]
@@ -94,10 +94,10 @@ def permit() -> Iterator[None]:
 
 
 def locked(file: IO[str]) -> bool:
-    """Lock the file until it is closed, unless another process has it locked."""
+    """Lock the file until it is closed, unless another process has it locked. Forks don't inherit it."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
         return False
     return True
 
@@ -105,9 +105,10 @@ def locked(file: IO[str]) -> bool:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Run heavy tests one per core, whatever `-n` is; the wait doesn't count toward a test's time limit."""
-    if not item.get_closest_marker("slow"):
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None or not item.get_closest_marker("slow"):
         return (yield)
-    with permit():
+    with permit(run):
         return (yield)
 
 
