@@ -248,8 +248,8 @@ def _prepare(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from workload.runs.checkpoints import list_steps
     from workload.runs.store import open_run
+    from workload.train.checkpoints import list_steps
 
     steps = list_steps(open_run(options.run))
     if options.json:
@@ -270,8 +270,8 @@ def _use_host() -> None:
 
 def _verify(options: argparse.Namespace) -> int:
     _use_host()
-    from workload.runs.archive import verify
     from workload.runs.store import open_run
+    from workload.train.archive import verify
 
     checked = verify(open_run(options.run), options.step)
     status = 1 if any(step.problem for step in checked) else 0
@@ -288,8 +288,8 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     _use_host()
-    from workload.runs.archive import export
     from workload.runs.store import open_run
+    from workload.train.archive import export
 
     step, files = export(open_run(options.run), options.out, options.step, options.dtype, print)
     print(f"{options.out}: step {step}, config.json and {len(files)} files of {options.dtype} weights")

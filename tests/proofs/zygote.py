@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.limits import HANG_S
-from workload.runs.checkpoints import Checkpoints
 from workload.runs.store import open_store
+from workload.train.checkpoints import Checkpoints
 from workload.train.cluster import Cluster, Membership
 from workload.train.config import CheckpointConfig
 

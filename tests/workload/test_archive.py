@@ -22,9 +22,9 @@ from workload.__main__ import main
 from workload.errors import RunError
 from workload.host import events
 from workload.model import huggingface
-from workload.runs.checkpoints import Checkpoints
 from workload.runs.goodput import read
 from workload.runs.store import open_store
+from workload.train.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.slow
 

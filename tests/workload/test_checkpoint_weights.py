@@ -22,8 +22,8 @@ from workload.data import stream as streams
 from workload.errors import ConfigError, HopelessError, RunError
 from workload.extract.run import Extraction
 from workload.extract.weights import Checkpoint, Folder, Weights, find
-from workload.runs.archive import Past
 from workload.runs.store import FolderStore
+from workload.train.archive import Past
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.limits import HANG_S
 from workload.errors import TakenError
-from workload.runs import checkpoints as saves
-from workload.runs.checkpoints import Checkpoints, list_steps
 from workload.runs.store import FolderStore
+from workload.train import checkpoints as saves
+from workload.train.checkpoints import Checkpoints, list_steps
 from workload.train.cluster import Cluster, Membership
 from workload.train.config import CheckpointConfig
 from workload.train.loop import digest

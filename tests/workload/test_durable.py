@@ -12,10 +12,10 @@ from tests.limits import HANG_S
 from tests.workload.slice import train
 from tests.workload.test_training import command
 from workload.errors import StoreError
-from workload.runs.checkpoints import list_steps
-from workload.runs.durable import NOTE, DurableCopies
 from workload.runs.location import of_steps
 from workload.runs.store import Store, copy, open_store
+from workload.train.checkpoints import list_steps
+from workload.train.durable import NOTE, DurableCopies
 
 HOST = {"CHECKPOINT_BUCKET": "bucket", "STEPS_BUCKET": "bucket-steps"}
 
@@ -82,7 +82,7 @@ def test_the_day_begins_with_the_first_start(
 ) -> None:
     now = time.time()
     for hour in (0, 10, 20, 30):  # starts again and again, each before a day is over
-        monkeypatch.setattr("workload.runs.durable.time.time", lambda hour=hour: now + hour * 3600)
+        monkeypatch.setattr("workload.train.durable.time.time", lambda hour=hour: now + hour * 3600)
         copies = durable(store, steps)
         copies.begin()
         saved(steps, 100 + hour)

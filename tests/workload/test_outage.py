@@ -19,10 +19,10 @@ from orbax.checkpoint._src.metadata import checkpoint as metadata  # type: ignor
 from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
 from tests.workload.slice import SETTINGS, Workers
 from workload.errors import OutageError
-from workload.runs.checkpoints import Checkpoints, list_steps
 from workload.runs.outage import Health, transient
 from workload.runs.step_log import StepLog
 from workload.runs.store import FolderStore
+from workload.train.checkpoints import Checkpoints, list_steps
 from workload.train.cluster import Cluster, Membership
 from workload.train.config import CheckpointConfig
 
@@ -94,7 +94,7 @@ def start(front: Front, tokens: Path, logs: Path, run: str, workers: int, *more:
         "CHECKPOINT_BUCKET": BUCKET,
         "STORAGE_EMULATOR_HOST": front.url,
         "TENSORSTORE_GCS_HTTP_URL": front.url,
-        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # workload.runs.checkpoints sets it too late here
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # workload.train.checkpoints sets it too late here
         "PYTHONPATH": f"{hasty}:{Path.cwd()}",
     }
     arguments = ["tiny.toml", "--name", run, *(f"--set={setting}" for setting in settings)]

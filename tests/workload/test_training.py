@@ -20,10 +20,10 @@ import pytest
 from tests.limits import HANG_S
 from tests.workload.slice import SETTINGS, RunFolder
 from workload.__main__ import main
-from workload.runs.checkpoints import Checkpoints, list_steps
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
 from workload.train import launch
+from workload.train.checkpoints import Checkpoints, list_steps
 from workload.train.cluster import Membership
 from workload.train.preemption import Preemption
 

@@ -29,8 +29,8 @@ from workload.extract.pipeline import Stage, run
 from workload.extract.ranges import Range
 from workload.extract.weights import Weights
 from workload.host.heartbeat import Heartbeat
-from workload.runs.record import refuse_other
 from workload.runs.store import Store
+from workload.train.record import refuse_other
 
 IDENTITY = "config.json"
 _PROGRESS_EVERY_S = 10.0

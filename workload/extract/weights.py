@@ -18,9 +18,10 @@ from workload.errors import ConfigError, Problem
 from workload.model import huggingface
 from workload.model.architecture import Architecture
 from workload.model.decoder import Params
-from workload.runs import archive, location
-from workload.runs.checkpoints import FOLDER
+from workload.runs import location
 from workload.runs.store import Store, open_run
+from workload.train import archive
+from workload.train.checkpoints import FOLDER
 
 _RUN = re.compile(r"run:(?P<run>.+)@(?P<step>[0-9]+)")
 

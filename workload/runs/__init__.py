@@ -1,1 +1,1 @@
-"""A run in storage: its objects, checkpoints, record, step log and goodput, and the lease on it."""
+"""A run in storage: its objects, location, lease, step log, goodput and curves."""

@@ -1,1 +1,1 @@
-"""Training: a decoder on token files, on all workers of a slice."""
+"""Training of a decoder on token files, on all workers of a slice; its checkpoints and record."""

@@ -16,16 +16,16 @@ from workload import processor
 from workload.errors import ConfigError, TakenError, WorkloadError
 from workload.host.heartbeat import HANDOFF, Heartbeat
 from workload.runs import location
-from workload.runs.durable import DurableCopies
 from workload.runs.goodput import GoodputRecorder
 from workload.runs.lease import Lease
-from workload.runs.record import compare_workers
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
 from workload.train.cluster import Cluster, Membership, first_line
 from workload.train.config import Config
+from workload.train.durable import DurableCopies
 from workload.train.loop import Run, open_dataset, open_held_out
 from workload.train.preemption import taken, watch_metadata
+from workload.train.record import compare_workers
 from workload.train.uploader import Uploader
 
 # Of sysexits.h, EX_TEMPFAIL and EX_UNAVAILABLE: failures to systemd, which restarts the job. A JobSet

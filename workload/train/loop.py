@@ -27,22 +27,22 @@ from workload.data.tokens import Dataset
 from workload.errors import HopelessError, StoreError, TakenError
 from workload.host.heartbeat import Heartbeat
 from workload.model import decoder, huggingface
-from workload.runs.checkpoints import PATIENCE_S, Checkpoints, Restored
-from workload.runs.durable import DurableCopies
 from workload.runs.errors import MissingObjectError
 from workload.runs.goodput import GoodputRecorder
 from workload.runs.lease import Lease
-from workload.runs.record import RunRecord
 from workload.runs.step_log import StepLog, read_losses
 from workload.runs.store import Store
+from workload.train.checkpoints import PATIENCE_S, Checkpoints, Restored
 from workload.train.cluster import Cluster, whole
 from workload.train.config import Config
+from workload.train.durable import DurableCopies
 from workload.train.evaluation import Evaluation
 from workload.train.fitting import check, resolve
 from workload.train.interval import Interval
 from workload.train.preemption import Preemption
 from workload.train.profile import Profiler
 from workload.train.progress import Progress
+from workload.train.record import RunRecord
 from workload.train.sharding import make_mesh
 from workload.train.step import State, Step
 

@@ -23,10 +23,10 @@ from workload.errors import Problem, RunError
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
-from workload.runs import record
-from workload.runs.checkpoints import FOLDER, list_steps, quiet_failures
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
+from workload.train import record
+from workload.train.checkpoints import FOLDER, list_steps, quiet_failures
 from workload.train.cluster import first_line
 from workload.train.config import OptimizerConfig
 from workload.train.loop import digest

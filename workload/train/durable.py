@@ -12,9 +12,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from workload.errors import StoreError
-from workload.runs.checkpoints import FOLDER, MARKER, list_steps, remove_step
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store, copy
+from workload.train.checkpoints import FOLDER, MARKER, list_steps, remove_step
 from workload.train.cluster import first_line
 
 _log = logging.getLogger(__name__)
