@@ -45,6 +45,19 @@ def test_the_accounts_of_a_start_add_up_to_its_wall_time() -> None:
     assert (content["from"], content["to"]) == (0, 7)
 
 
+def test_time_within_another_account_counts_once() -> None:
+    clock = Clock()
+    goodput = GoodputRecorder(clock=clock)
+    with goodput.doing("save"):
+        clock.now += 5
+        with goodput.doing("step"):
+            clock.now += 4
+        clock.now += 1
+    assert (goodput.seconds["save"], goodput.seconds["step"]) == (6, 4)
+    assert goodput.content()["accounts"]["other"] == 0
+    assert (goodput.share, goodput.share_of("save")) == (0.4, 0.6)
+
+
 def test_steps_done_again_are_lost_and_the_time_between_starts_is_down() -> None:
     starts = [
         start(0, 0, 50, init=10.0, step=100.0),  # killed after step 50; its newest checkpoint was 40

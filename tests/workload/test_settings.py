@@ -132,7 +132,12 @@ def test_a_rule_tells_its_numbers_in_full() -> None:
 
 def test_identity_holds_what_the_losses_depend_on() -> None:
     identity = configs.load("tiny.toml").identity()
-    assert identity == configs.load("tiny.toml", ["checkpoint.keep=9", "data.path=elsewhere"]).identity()
+    assert (
+        identity
+        == configs.load(
+            "tiny.toml", ["checkpoint.keep=9", "data.path=elsewhere", "train.accumulate=2"]
+        ).identity()
+    )
     assert identity != configs.load("tiny.toml", ["train.seed=1"]).identity()
     assert identity != configs.load("tiny.toml", ["data.sequence_length=32"]).identity()
 
