@@ -113,6 +113,12 @@ setup_checkov() {
   echo "$venv/bin/checkov"
 }
 
+# cosmic-ray, for `python -m tests.proofs mutants`. Prints its program, last of all.
+setup_mutants() {
+  make_venv tools/mutants/requirements.txt "about 20 s, 0.1 GB"
+  echo "$venv/bin/cosmic-ray"
+}
+
 # Order of choice: an official program on PATH; what was put into the cache before; the vendor's
 # download; a build from pinned modules. TPU_BUILD_TOOLS=1 goes straight to the build.
 setup_tools() {
@@ -167,7 +173,8 @@ case ${1:-all} in
   parity) setup_parity ;;
   spark) setup_spark ;;
   checkov) setup_checkov ;;
+  mutants) setup_mutants ;;
   kubernetes) setup_kubernetes ;;
   all) setup_system; setup_python; setup_tools ;;
-  *) echo "usage: tools/setup.sh [system|python|tools|parity|spark|checkov|kubernetes]" >&2; exit 2 ;;
+  *) echo "usage: tools/setup.sh [system|python|tools|parity|spark|checkov|mutants|kubernetes]" >&2; exit 2 ;;
 esac

@@ -8,7 +8,7 @@
     python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
     python -m tests.proofs roles            take each role of each account away: a command names it: 6 min
     python -m tests.proofs grants           take each grant of the pipeline away: a sentence names it: 13 min
-    python -m tests.proofs mutants          a check of the cloud or of a stack changed, 115 times: 20 min
+    python -m tests.proofs mutants          12 mutants of each area, by cosmic-ray; apart, for hours
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
     python -m tests.proofs load             the tests (or some PATHs), 10 times beside eight busy loops; apart
     python -m pytest -m prove               what `make test` leaves out of its matrices: 8 min
@@ -36,7 +36,7 @@ from tests.fleet.lab import Lab
 from tests.fleet.matrix import asks, meet
 from tests.proofs import grants as granted
 from tests.proofs import load as loaded
-from tests.proofs import mutating
+from tests.proofs import mutants as mutation
 from tests.proofs import roles as held
 from tests.proofs import settings as mutated
 from tests.proofs.extracting import Extractions
@@ -219,12 +219,12 @@ def load(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def mutants(options: argparse.Namespace) -> dict[str, Any]:
-    """Each is noticed by a test, or declared with why it isn't."""
-    found = mutating.found(vars(options), say)
-    if found["survived"] or found["declared but gone or noticed"]:
-        _write("mutants", found)
-        raise SystemExit(json.dumps(found, indent=2))
-    return found
+    """Each is noticed by a test, or declared with the reason why none can."""
+    result = mutation.measure(options.each, options.seed, options.area or (), say)
+    if result["survived"]:
+        _write("mutants", result)
+        raise SystemExit(json.dumps(result, indent=2))
+    return result
 
 
 def _so_far(seed: int) -> dict[str, Any]:
@@ -285,11 +285,9 @@ def main() -> None:
     of_grants.add_argument("--part", action="append", choices=granted.PARTS, help="only these again")
     of_grants.set_defaults(prove=grants)
     of_mutants = commands.add_parser("mutants")
-    of_mutants.add_argument("--each", type=int, default=8, help="so many of each operator, cloud and stacks")
-    of_mutants.add_argument("--all", action="store_true", help="every site")
-    of_mutants.add_argument("--site", action="append", help="those of FILE or FILE:LINE alone")
-    of_mutants.add_argument("--list", action="store_true", help="say which, and try none")
-    of_mutants.add_argument("--seed", type=int, default=20261122)
+    of_mutants.add_argument("--each", type=int, default=12, help="mutants of each area (12)")
+    of_mutants.add_argument("--area", action="append", choices=mutation.AREAS, help="only these")
+    of_mutants.add_argument("--seed", type=int, default=20261126)
     of_mutants.set_defaults(prove=mutants)
     of_updates = commands.add_parser("updates")
     of_updates.add_argument("--layer", action="append", choices=LAYERS, help="only these again")
