@@ -98,7 +98,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
 
 
 def main() -> None:
-    """Runs one command; a measurement's result becomes results/COMMAND.json, and the page shows it."""
+    """Run one command; a measurement's result becomes results/COMMAND.json, and the page shows it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, run in COMMANDS.items():
@@ -114,11 +114,11 @@ def main() -> None:
             )
     options = parser.parse_args()
     begun = time.monotonic()
-    found = COMMANDS[options.command](options)
-    if found is not None:
+    result = COMMANDS[options.command](options)
+    if result is not None:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{_name(options)}.json"
-        path.write_text(json.dumps(found | {"took_s": round(time.monotonic() - begun)}, indent=2) + "\n")
+        path.write_text(json.dumps(result | {"took_s": round(time.monotonic() - begun)}, indent=2) + "\n")
         page(options)
         print(path, file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""What became of jobs in a queue, and whether the queue did it right.
+"""History of jobs in a queue, and checks of the order in which they were admitted.
 
 A history is what the API server's watches report, in the order of its writes: `resourceVersion` is etcd's
 counter, so two writes within a second, which is the resolution of conditions, have an order.
@@ -27,7 +27,7 @@ class Job:
     slices: int
 
     def ahead_of(self, other: Job) -> bool:
-        """Whether its turn is first. Within a second there is no order."""
+        """Return whether this job is admitted first. Jobs of one second have no order."""
         if self.priority != other.priority:
             return self.priority > other.priority
         return self.created < other.created
@@ -56,8 +56,8 @@ class PodChange:
     phase: str
 
     @property
-    def there(self) -> bool:
-        """Whether it occupies its node."""
+    def occupies(self) -> bool:
+        """Return whether the pod occupies its node."""
         return bool(self.node) and self.phase not in (*_ENDED, "Deleted")
 
 
@@ -72,18 +72,18 @@ class History:
     _state: dict[str, str] = field(default_factory=dict)
     _pod: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    def workload(self, event: str, one: Mapping[str, Any], at_s: float) -> None:
+    def workload(self, event: str, resource: Mapping[str, Any], at_s: float) -> None:
         """Take an event of a watch of Workloads."""
-        meta = one["metadata"]
+        meta = resource["metadata"]
         uid = meta["uid"]
         if event == "DELETED":
             return
         if uid not in self.jobs:
-            slices = sum(group["count"] for group in one["spec"]["podSets"]) // self.hosts
-            priority, created = one["spec"].get("priority", 0), meta["creationTimestamp"]
+            slices = sum(group["count"] for group in resource["spec"]["podSets"]) // self.hosts
+            priority, created = resource["spec"].get("priority", 0), meta["creationTimestamp"]
             name = f"{meta['namespace']}/{meta['ownerReferences'][0]['name']}"
             self.jobs[uid] = Job(name, priority, created, slices)
-        conditions = {each["type"]: each for each in one.get("status", {}).get("conditions", ())}
+        conditions = {item["type"]: item for item in resource.get("status", {}).get("conditions", ())}
         state = WAITING
         if _is_true(conditions, "Finished"):
             state = FINISHED
@@ -92,19 +92,19 @@ class History:
         if state != self._state.get(uid):
             by = ""
             if self._state.get(uid) == HOLDING and state == WAITING and _is_true(conditions, "Preempted"):
-                found = _PREEMPTOR.search(conditions["Preempted"]["message"])
-                by = found[1] if found else ""
+                match = _PREEMPTOR.search(conditions["Preempted"]["message"])
+                by = match[1] if match else ""
             self._state[uid] = state
             self.changes.append(Change(int(meta["resourceVersion"]), at_s, uid, state, by))
 
-    def pod(self, event: str, one: Mapping[str, Any], at_s: float) -> None:
+    def pod(self, event: str, resource: Mapping[str, Any], at_s: float) -> None:
         """Take an event of a watch of Pods."""
-        meta, labels = one["metadata"], one["metadata"].get("labels", {})
+        meta, labels = resource["metadata"], resource["metadata"].get("labels", {})
         name = labels.get("jobset.sigs.k8s.io/jobset-name")
         if name is None:
             return
-        phase = "Deleted" if event == "DELETED" else one.get("status", {}).get("phase", "Pending")
-        node = one["spec"].get("nodeName", "")
+        phase = "Deleted" if event == "DELETED" else resource.get("status", {}).get("phase", "Pending")
+        node = resource["spec"].get("nodeName", "")
         if self._pod.get(meta["uid"]) == (node, phase):
             return
         self._pod[meta["uid"]] = (node, phase)
@@ -112,8 +112,8 @@ class History:
         self.pods.append(PodChange(int(meta["resourceVersion"]), at_s, meta["uid"], part, node, phase))
 
     def count(self, state: str) -> int:
-        """How many jobs are in a state now."""
-        return sum(each == state for each in list(self._state.values()))
+        """Return the number of jobs in a state."""
+        return sum(item == state for item in list(self._state.values()))
 
 
 def _is_true(conditions: Mapping[str, Mapping[str, Any]], kind: str) -> bool:
@@ -157,7 +157,7 @@ def overtakings(history: History, slices: int) -> Iterator[Overtaking]:
             if not other.ahead_of(job):
                 continue
             room = slices - sum(
-                history.jobs[each].slices for each in holding if history.jobs[each].priority >= other.priority
+                history.jobs[item].slices for item in holding if history.jobs[item].priority >= other.priority
             )
             if other.slices <= room:
                 again = later(uid, number)
@@ -165,20 +165,20 @@ def overtakings(history: History, slices: int) -> Iterator[Overtaking]:
         holding.add(change.job)
 
 
-def out_of_order(found: Iterable[Overtaking], slack_s: float) -> int:
-    """How many admissions passed over a job that had waited, and waited on, for longer than the slack."""
-    return len({one.version for one in found if min(one.waited_s, one.longer_s) > slack_s})
+def out_of_order(result: Iterable[Overtaking], slack_s: float) -> int:
+    """Count the admissions that passed over a job which waited longer than the slack, before and after."""
+    return len({item.version for item in result if min(item.waited_s, item.longer_s) > slack_s})
 
 
 def _next_admissions(ordered: Sequence[Change]) -> Callable[[str, int], float]:
-    """When a job holds quota next, from a change on; infinity where it never does."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    """Return the next time at which a job holds quota, from a change on; infinity without one."""
+    mapping: dict[str, list[tuple[int, float]]] = {}
     for number, change in enumerate(ordered):
         if change.state == HOLDING:
-            found.setdefault(change.job, []).append((number, change.at_s))
+            mapping.setdefault(change.job, []).append((number, change.at_s))
 
     def later(uid: str, after: int) -> float:
-        return next((at_s for number, at_s in found.get(uid, ()) if number > after), float("inf"))
+        return next((at_s for number, at_s in mapping.get(uid, ()) if number > after), float("inf"))
 
     return later
 
@@ -191,7 +191,7 @@ def preemptions(history: History) -> Iterator[tuple[Job, Job | None]]:
 
 
 def most_held(history: History) -> int:
-    """The most slices that jobs held quota for at one time."""
+    """Return the most slices that jobs held quota for at one time."""
     held: set[str] = set()
     most = 0
     for change in _in_order(history.changes):
@@ -207,46 +207,46 @@ def collisions(history: History, pool_of: Mapping[str, str]) -> Iterator[tuple[s
 
     `pool_of`: a node's pool. Two pods on one node are a collision, too.
     """
-    there: dict[str, dict[str, PodChange]] = {}
-    for change in sorted(history.pods, key=lambda one: one.version):
+    mapping: dict[str, dict[str, PodChange]] = {}
+    for change in sorted(history.pods, key=lambda item: item.version):
         if not change.node:
             continue
-        pods = there.setdefault(pool_of[change.node], {})
+        pods = mapping.setdefault(pool_of[change.node], {})
         pods.pop(change.pod, None)
-        if change.there:
+        if change.occupies:
             pods[change.pod] = change
-            found = {one.slice for one in pods.values()}
-            if len(found) > 1 or len({one.node for one in pods.values()}) < len(pods):
-                yield pool_of[change.node], found
+            slices = {pod.slice for pod in pods.values()}
+            if len(slices) > 1 or len({pod.node for pod in pods.values()}) < len(pods):
+                yield pool_of[change.node], slices
 
 
 def waits_s(history: History) -> list[float]:
     """Of each admission: how long its job had waited."""
     since: dict[str, float] = {}
-    found = []
+    result = []
     for change in _in_order(history.changes):
         if change.state == WAITING:
             since[change.job] = change.at_s
         elif change.state == HOLDING and change.job in since:
-            found.append(change.at_s - since[change.job])
-    return found
+            result.append(change.at_s - since[change.job])
+    return result
 
 
 def starts_s(history: History) -> list[float]:
     """Of each job's last admission: how long it took until all of its pods ran."""
     running: dict[str, list[float]] = {}
-    for pod in sorted(history.pods, key=lambda one: one.version):
+    for pod in sorted(history.pods, key=lambda item: item.version):
         if pod.phase == "Running":
             running.setdefault(pod.slice[0], []).append(pod.at_s)
-    admitted = {one.job: one.at_s for one in _in_order(history.changes) if one.state == HOLDING}
-    found = []
+    admitted = {item.job: item.at_s for item in _in_order(history.changes) if item.state == HOLDING}
+    result = []
     for uid, at_s in admitted.items():
         job = history.jobs[uid]
-        mine = [each for each in running.get(job.name, ()) if each >= at_s]
+        mine = [item for item in running.get(job.name, ()) if item >= at_s]
         if len(mine) >= (pods := job.slices * history.hosts):
-            found.append(sorted(mine)[pods - 1] - at_s)
-    return found
+            result.append(sorted(mine)[pods - 1] - at_s)
+    return result
 
 
 def _in_order(changes: Sequence[Change]) -> list[Change]:
-    return sorted(changes, key=lambda one: one.version)
+    return sorted(changes, key=lambda item: item.version)

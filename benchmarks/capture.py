@@ -49,7 +49,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """What people read."""
+        """Name as the page shows it."""
         order = ["documents as they come"] * (self.order == "given")
         return ", ".join([self.who, *order, *([self.dtype] * (self.dtype != "float32"))])
 
@@ -64,7 +64,7 @@ WAYS = (
 
 @dataclass(frozen=True)
 class Turn:
-    """One pass over all documents; of a peer, with its versions."""
+    """Pass over all documents; for a peer, with its versions."""
 
     tokens_per_s: float
     padding: float  # places without a token, beside those with one
@@ -80,7 +80,7 @@ def measure(rounds: int) -> dict[str, Any]:
     }
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         root = Path(folder)
-        documents = qwen.some(TOKENS)
+        documents = qwen.documents_of(TOKENS)
         qwen.write_stream(root / "stream.safetensors", documents)
         np.savez(
             root / "documents.npz",
@@ -95,12 +95,12 @@ def measure(rounds: int) -> dict[str, Any]:
         for number in range(rounds):
             for way in WAYS:
                 if way.who == "ours":
-                    one = ours(root, way, number)
+                    entry = measure_ours(root, way, number)
                 else:
-                    one = torch(root, way, interpreters[way.who])
-                turned[way.name] = one
-                rates[way.name].append(one.tokens_per_s)
-                print(f"round {number + 1}: {way.name} {one.tokens_per_s:,.0f} tokens/s", file=sys.stderr)
+                    entry = torch(root, way, interpreters[way.who])
+                turned[way.name] = entry
+                rates[way.name].append(entry.tokens_per_s)
+                print(f"round {number + 1}: {way.name} {entry.tokens_per_s:,.0f} tokens/s", file=sys.stderr)
         apart = {way.name: furthest(root, way) for way in WAYS if way.who != "ours"}
     mine = {way.dtype: median(rates[way.name]) for way in WAYS if way.who == "ours"}
     return {
@@ -109,7 +109,7 @@ def measure(rounds: int) -> dict[str, Any]:
             way.name: mine[way.dtype] / median(rates[way.name]) for way in WAYS if way.who != "ours"
         },
         "ours_is_faster_by_at_least": GOAL,
-        "padding": {name: one.padding for name, one in turned.items()},
+        "padding": {name: item.padding for name, item in turned.items()},
         "furthest_from_ours": apart,
         "documents": len(documents),
         "tokens": sum(map(len, documents)),
@@ -118,35 +118,35 @@ def measure(rounds: int) -> dict[str, Any]:
     }
 
 
-def ours(root: Path, way: Way, number: int) -> Turn:
-    """The command, and what it says at its end."""
+def measure_ours(root: Path, way: Way, number: int) -> Turn:
+    """Run the command and return the last line of its output."""
     points = [f"resid_post.{layer}" for layer in LAYERS]
     config = root / f"{way.dtype}.toml"
     config.write_text(CONFIG.format(points=points, dtype=way.dtype, batch_tokens=BATCH_TOKENS))
     line: list[str | Path] = [sys.executable, "-m", "workload", "extract", config]
     line += ["--stream", root / "stream.safetensors", "--dir", root, "--name", f"{way.dtype}-{number}"]
     output = run(line, {"DATA_DIR": str(root)})
-    found = re.search(r"([\d,]+) tokens/s; .* padding (-?[\d.]+)%", output)
-    assert found, output
-    return Turn(float(found[1].replace(",", "")), float(found[2]) / 100)
+    match = re.search(r"([\d,]+) tokens/s; .* padding (-?[\d.]+)%", output)
+    assert match, output
+    return Turn(float(match[1].replace(",", "")), float(match[2]) / 100)
 
 
 def torch(root: Path, way: Way, interpreter: str | Path) -> Turn:
-    """A peer in its environment."""
+    """Return a peer in its environment."""
     line = [interpreter, SCRIPT, root / "weights", root / "documents.npz", _kept(root, way)]
-    found = last(run([*line, way.who, way.order, way.dtype]))
-    rate, padding = found["tokens"] / found["seconds"], found["places"] / found["tokens"] - 1
-    return Turn(rate, padding, found["versions"])
+    result = last(run([*line, way.who, way.order, way.dtype]))
+    rate, padding = result["tokens"] / result["seconds"], result["places"] / result["tokens"] - 1
+    return Turn(rate, padding, result["versions"])
 
 
 def furthest(root: Path, way: Way) -> float:
-    """The largest difference of a peer's values from ours, of the first document, beside their RMS."""
+    """Return the largest difference of a peer's values from ours, of the first document, beside their RMS."""
     document = Activations(str(root / "extractions" / f"{way.dtype}-0"))["00000"]
-    theirs = np.load(_kept(root, way))
+    foreign = np.load(_kept(root, way))
     apart = []
     for layer in LAYERS:
         mine = np.asarray(document[f"resid_post.{layer}"], np.float32)
-        apart.append(float(np.abs(mine - theirs[str(layer)]).max() / np.sqrt(np.square(mine).mean())))
+        apart.append(float(np.abs(mine - foreign[str(layer)]).max() / np.sqrt(np.square(mine).mean())))
     return max(apart)
 
 

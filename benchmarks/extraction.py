@@ -57,8 +57,8 @@ def measure(rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         root = Path(folder)
         forward, stored = forward_and_files(root, weights, rounds)
-        found = {"E1": forward, "E8": stored, **runs(root, weights, rounds), "E4": padding()}
-    return {"goals": GOALS, **found, "on": described(["jax", "jaxlib", "numpy", "safetensors"])}
+        mapping = {"E1": forward, "E8": stored, **runs(root, weights, rounds), "E4": padding()}
+    return {"goals": GOALS, **mapping, "on": described(["jax", "jaxlib", "numpy", "safetensors"])}
 
 
 def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -69,7 +69,7 @@ def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str,
     desired, _ = points.parse(KEPT["every layer's output"][0], qwen.ARCH)
     forward = Forward(qwen.ARCH, desired, CAPTURED, "float32")
     params, capturing = Folder(weights).load(forward.arch, forward.params), forward.compile()
-    short = [one for one in qwen.some(16 * CAPTURED.tokens) if len(one) <= CAPTURED.length]
+    short = [item for item in qwen.documents_of(16 * CAPTURED.tokens) if len(item) <= CAPTURED.length]
     stream = read_stream(str(qwen.write_stream(root / "short.safetensors", short)))
     batch = next(packing.batches(stream.lengths(), CAPTURED))
     tokens, segments = forward.place(batch, stream)
@@ -87,8 +87,8 @@ def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str,
         "capturing": lambda: jax.block_until_ready(capturing(params, tokens, segments).values),
     }
     seconds: dict[str, list[float]] = {name: [] for name in passes}
-    for one in passes.values():
-        one()
+    for entry in passes.values():
+        entry()
     for number in range(rounds * PAIRS):
         # Whichever comes first finds the other's memory in the caches.
         for name in sorted(passes, reverse=bool(number % 2)):
@@ -99,7 +99,7 @@ def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str,
     output = capturing(params, tokens, segments)
     values = {name: np.asarray(value)[0, : used[0]] for name, value in output.values.items()}
     lengths = [len(stream.document(n)) for n in batch[0]]
-    times = {name: spread(some) for name, some in seconds.items()}
+    times = {name: spread(several) for name, several in seconds.items()}
     return {"ratio": spread(ratios), "cpu_s": times}, storing(root, values, lengths, rounds)
 
 
@@ -115,7 +115,7 @@ def storing(
     store = FolderStore(root / "storing")
     store.write("begun", b"")
 
-    def ours(name: str, kept: dict[str, NDArray[Any]]) -> None:
+    def write_ours(name: str, kept: dict[str, NDArray[Any]]) -> None:
         tokens_T = np.zeros(sum(lengths), np.int32)
         names = [str(n) for n in range(len(lengths))]
         content = shard.Content(kept, tokens_T, lengths, range(len(lengths)), names, moments)
@@ -126,18 +126,18 @@ def storing(
         "activation_extract": lambda: activation_extract.write(
             root / "storing" / "activation_extract", layers, lengths
         ),
-        "ours, float32": lambda: ours("ours, float32", dict(values)),
-        "ours, bfloat16": lambda: ours("ours, bfloat16", dict(halves)),
+        "ours, float32": lambda: write_ours("ours, float32", dict(values)),
+        "ours, bfloat16": lambda: write_ours("ours, bfloat16", dict(halves)),
     }
     seconds: dict[str, list[float]] = {name: [] for name in writers}
     for number in range(rounds):
         for name, write in writers.items():
             seconds[name].append(_seconds(write))
-        print(f"E8 {number + 1}: {[some[-1] for some in seconds.values()]}", file=sys.stderr)
+        print(f"E8 {number + 1}: {[second[-1] for second in seconds.values()]}", file=sys.stderr)
     return {
         "array_bytes": sum(value.nbytes for value in values.values()),
         "tokens": sum(lengths),
-        "seconds": {name: spread(some) for name, some in seconds.items()},
+        "seconds": {name: spread(several) for name, several in seconds.items()},
         "bytes": {name: (root / "storing" / name).stat().st_size for name in writers},
         "times_faster": {
             name: median(seconds["activation_extract"]) / median(seconds[name]) for name in list(writers)[1:]
@@ -150,7 +150,9 @@ def runs(root: Path, weights: Path, rounds: int) -> dict[str, Any]:
     overlap: dict[str, Any] = {}
     stored: dict[str, float] = {}
     for kind, (saved, tokens) in KEPT.items():
-        stream = read_stream(str(qwen.write_stream(root / f"{tokens}.safetensors", qwen.some(tokens))))
+        stream = read_stream(
+            str(qwen.write_stream(root / f"{tokens}.safetensors", qwen.documents_of(tokens)))
+        )
         config = configs.load("qwen2.5-0.5b.toml")
         extract = replace(config.extract, points=saved, batch_tokens=BATCH_TOKENS, shard_bytes=SHARD_BYTES)
         summaries: list[Summary] = []
@@ -163,15 +165,17 @@ def runs(root: Path, weights: Path, rounds: int) -> dict[str, Any]:
             busy = {stage.name: round(stage.busy_s, 1) for stage in summaries[-1].stages}
             print(f"E2 {kind}: {summaries[-1].wall_s:.1f} s, {busy}", file=sys.stderr, flush=True)
         overlap[kind] = {
-            "ratio": spread([one.wall_s / max(stage.busy_s for stage in one.stages) for one in summaries]),
-            "wall_s": spread([one.wall_s for one in summaries]),
+            "ratio": spread(
+                [summary.wall_s / max(stage.busy_s for stage in summary.stages) for summary in summaries]
+            ),
+            "wall_s": spread([summary.wall_s for summary in summaries]),
             "busy_s": {
-                stage.name: spread([one.stages[n].busy_s for one in summaries])
+                stage.name: spread([summary.stages[n].busy_s for summary in summaries])
                 for n, stage in enumerate(summaries[0].stages)
             },
         }
         desired, _ = points.parse(saved, qwen.ARCH)
-        useful = 2 * summaries[0].tokens * sum(int(np.prod(one.shape(qwen.ARCH))) for one in desired)
+        useful = 2 * summaries[0].tokens * sum(int(np.prod(item.shape(qwen.ARCH))) for item in desired)
         files = (root / "runs" / str(len(overlap) - 1) / "0" / "activations").rglob("*.safetensors")
         stored[kind] = sum(path.stat().st_size for path in files) / useful
     return {"E2": overlap, "E3": stored, "E7": random_access(root / "runs" / "0" / "0")}
@@ -211,14 +215,14 @@ def padding() -> dict[str, float]:
     draw = np.random.default_rng(qwen.SEED)
     drawn = draw.lognormal(np.log(LOGNORMAL["median"]), LOGNORMAL["sigma"], int(LOGNORMAL["documents"]))
     lengths = {
-        "functions of Python's library": [len(one) for one in qwen.documents()],
+        "functions of Python's library": [len(document) for document in qwen.documents()],
         "lognormal": np.clip(drawn, 1, LOGNORMAL["most"]).astype(int).tolist(),
     }
-    found = {}
-    for name, some in lengths.items():
-        shape = packing.choose(some, configs.ExtractConfig().batch_tokens)
-        found[name] = sum(shape.tokens for _ in packing.batches(some, shape)) / sum(some)
-    return found
+    mapping = {}
+    for name, several in lengths.items():
+        shape = packing.choose(several, configs.ExtractConfig().batch_tokens)
+        mapping[name] = sum(shape.tokens for _ in packing.batches(several, shape)) / sum(several)
+    return mapping
 
 
 def _seconds(run: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:

@@ -68,7 +68,7 @@ class Kwok:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns at once; nodes are ready soon after they were added."""
+        """Return at once; nodes are ready soon after they were added."""
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "kwok.yaml"
         config.write_text("\n---\n".join(map(json.dumps, _configuration())))

@@ -43,8 +43,8 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def _tokens_per_s(folder: Path, seed: int) -> float:
-    here = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
-    loader = Loader(Dataset(folder, LENGTH), BATCH, seed, here)
+    singledevicesharding = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    loader = Loader(Dataset(folder, LENGTH), BATCH, seed, singledevicesharding)
     jax.block_until_ready(loader.batch(1))
     begun = time.perf_counter()
     for step in range(2, 2 + STEPS):

@@ -1,4 +1,4 @@
-"""What a result was measured on."""
+"""Machine and package versions of a measurement."""
 
 import os
 import platform

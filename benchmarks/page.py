@@ -19,7 +19,7 @@ Result = dict[str, Any]
 
 
 def written() -> dict[Path, str]:
-    """The page with its tables recreated, and the picture."""
+    """Return the page with its tables recreated, and the picture."""
     results = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in TABLES}
     blocks = {
         name: "\n".join([*table(results[name]), "", *_machine(results[name])])
@@ -29,7 +29,7 @@ def written() -> dict[Path, str]:
 
 
 def write() -> None:
-    """Writes them."""
+    """Write the page and the pictures."""
     for path, text in written().items():
         path.write_text(text)
 
@@ -39,9 +39,9 @@ def _memory(result: Result) -> list[str]:
         "| examples a chip | trainer | arguments and heap, GiB | of it arguments | exchanged a step, GB |",
         "| ---: | --- | ---: | ---: | ---: |",
         *(
-            f"| {one['examples']} | {one['trainer']} | {one['total_gib']:.2f} | {one['arguments_gib']:.2f}"
-            f" | {one['exchanged_gb']:.2f} |"
-            for one in result["rows"]
+            f"| {row['examples']} | {row['trainer']} | {row['total_gib']:.2f} | {row['arguments_gib']:.2f}"
+            f" | {row['exchanged_gb']:.2f} |"
+            for row in result["rows"]
         ),
     ]
 
@@ -101,9 +101,9 @@ def _restarts(result: Result) -> list[str]:
 def _extraction(result: Result) -> list[str]:
     goals, overlap = result["goals"], result["E2"]
 
-    def row(key: str, title: str, found: float, spread: Result | None = None) -> str:
+    def row(key: str, title: str, result: float, spread: Result | None = None) -> str:
         extent = f"{spread['min']:.3f} to {spread['max']:.3f}" if spread else ""
-        return f"| {key} | {title} | {goals[key]:.2f} | {found:.3f} | {extent} |"
+        return f"| {key} | {title} | {goals[key]:.2f} | {result:.3f} | {extent} |"
 
     capture = result["E1"]["ratio"]
     return [
@@ -111,11 +111,11 @@ def _extraction(result: Result) -> list[str]:
         "| --- | --- | ---: | ---: | ---: |",
         row("E1", "forward with capture over bare forward", capture["median"], capture),
         *(
-            row("E2", f"wall over slowest stage; {name} kept", one["ratio"]["median"], one["ratio"])
-            for name, one in overlap.items()
+            row("E2", f"wall over slowest stage; {name} kept", item["ratio"]["median"], item["ratio"])
+            for name, item in overlap.items()
         ),
-        *(row("E3", f"stored over useful bytes; {name} kept", one) for name, one in result["E3"].items()),
-        *(row("E4", f"places over tokens; {name}", one) for name, one in result["E4"].items()),
+        *(row("E3", f"stored over useful bytes; {name} kept", item) for name, item in result["E3"].items()),
+        *(row("E4", f"places over tokens; {name}", item) for name, item in result["E4"].items()),
         row("E7", "bytes read over bytes wanted", result["E7"]["ratio"]),
     ]
 
@@ -174,8 +174,8 @@ def _preprocess(result: Result) -> list[str]:
         f"| bytes a token | of the tokens' files | above the limit of {limit} | of the index beside them |",
         "| --- | ---: | ---: | ---: |",
         *(
-            f"| {name} | {found['tokens']:.4f} | {found['tokens'] / limit - 1:.2%} | {found['index']:.4f} |"
-            for name, found in result["bytes_per_token"].items()
+            f"| {name} | {size['tokens']:.4f} | {size['tokens'] / limit - 1:.2%} | {size['index']:.4f} |"
+            for name, size in result["bytes_per_token"].items()
         ),
     ]
 

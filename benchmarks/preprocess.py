@@ -40,7 +40,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Turn:
-    """One command: by the clock, of all its processes, the tokens that it wrote, and in how many bytes."""
+    """Measurement of a command: wall time, processor time, tokens written, and in how many bytes."""
 
     wall_s: float
     processor_s: float
@@ -55,16 +55,16 @@ def measure(rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         root = Path(folder)
         documents = _write(root, cores)
-        ways = {"ours": _ours, "datatrove": _datatrove, "dolma": _dolma}
+        ways = {"ours": _measure_ours, "datatrove": _datatrove, "dolma": _dolma}
         turns: dict[str, list[Turn]] = {name: [] for name in ways}
         for number in range(rounds):
             for name, way in ways.items():
                 turn = way(root, root / f"{name}-{number}", cores)
                 turns[name].append(turn)
                 print(f"round {number + 1}: {name} {turn}", file=sys.stderr, flush=True)
-    ends = {name: found[-1] for name, found in turns.items()}
-    by_clock = {name: [t.tokens / t.wall_s / cores for t in found] for name, found in turns.items()}
-    of_processor = {name: [t.tokens / t.processor_s for t in found] for name, found in turns.items()}
+    ends = {name: result[-1] for name, result in turns.items()}
+    by_clock = {name: [t.tokens / t.wall_s / cores for t in result] for name, result in turns.items()}
+    of_processor = {name: [t.tokens / t.processor_s for t in result] for name, result in turns.items()}
     best = {kind: _ratio(rates) for kind, rates in (("clock", by_clock), ("processor", of_processor))}
     return {
         "documents": documents,
@@ -85,7 +85,7 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def _ratio(rates: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {name: median(rates["ours"]) / median(found) for name, found in rates.items() if name != "ours"}
+    return {name: median(rates["ours"]) / median(result) for name, result in rates.items() if name != "ours"}
 
 
 def _write(root: Path, cores: int) -> int:
@@ -149,7 +149,7 @@ def _processor_s(leader: int) -> dict[int, float]:
     return {pid: (int(fields[11]) + int(fields[12])) / _TICKS for pid, fields in session(leader)}
 
 
-def _ours(root: Path, out: Path, cores: int) -> Turn:
+def _measure_ours(root: Path, out: Path, cores: int) -> Turn:
     settings = {"input.sources": root / "raw", "output.url": out, "output.shards": 4 * cores}
     settings |= {"tokenizer.name": root / "bpe"}
     given = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

@@ -60,7 +60,7 @@ def drawn(
     rng = random.Random(seed)
     sizes = {size: weight for size, weight in _SLICES.items() if size <= pools}
 
-    def one(number: int) -> Drawn:
+    def draw(number: int) -> Drawn:
         (slices,) = rng.choices(list(sizes), list(sizes.values()))
         (priority,) = rng.choices(list(_PRIORITIES), list(_PRIORITIES.values()))
         team = rng.choice(teams())
@@ -70,11 +70,11 @@ def drawn(
         )  # fmt: skip
         return Drawn(job, rng.randint(*run_s))
 
-    return [one(number) for number in range(count)]
+    return [draw(number) for number in range(count)]
 
 
 def teams() -> Sequence[Team]:
-    """Those that submit."""
+    """Teams that submit jobs."""
     return [Team(f"team-{number}", f"team-{number}") for number in range(TEAMS)]
 
 
@@ -102,33 +102,33 @@ class Queue:
             threading.Thread(target=self._watch, args=(version, kind), daemon=True).start()
 
     def use(self, strategy: str) -> None:
-        """A queueing strategy, and a new history."""
+        """Set a queueing strategy and begin a new history."""
         queue = self._objects[-1]
         self._lab.api.apply({**queue, "spec": {**queue["spec"], "queueingStrategy": strategy}}, "tests")
         self.history = History(HOSTS)
 
     def restarts(self) -> int:
-        """How often the controllers were restarted."""
+        """Return the number of restarts of the controllers."""
         return sum(
-            each["restartCount"]
+            container_statuse["restartCount"]
             for space in ("kueue-system", "jobset-system")
             for pod in self._lab.api.list("v1", "Pod", space)
-            for each in pod["status"]["containerStatuses"]
+            for container_statuse in pod["status"]["containerStatuses"]
         )
 
     def _is_ready(self) -> bool:
         ready = {
-            one["metadata"]["name"]
-            for one in self._lab.api.list("v1", "Node")
-            for each in one["status"].get("conditions", ())
-            if (each["type"], each["status"]) == ("Ready", "True")
+            item["metadata"]["name"]
+            for item in self._lab.api.list("v1", "Node")
+            for entry in item["status"].get("conditions", ())
+            if (entry["type"], entry["status"]) == ("Ready", "True")
         }
         return self.pool_of.keys() <= ready
 
     def _watch(self, version: str, kind: str) -> None:
-        for event, one in self._lab.api.watch(version, kind, _WATCH_S):
+        for event, item in self._lab.api.watch(version, kind, _WATCH_S):
             take = self.history.pod if kind == "Pod" else self.history.workload
-            take(event, one, time.monotonic())
+            take(event, item, time.monotonic())
 
     def close(self) -> None:
         """End what stands for the kubelets."""
@@ -139,9 +139,9 @@ class Queue:
 
         def submit_of(team: Team) -> None:
             api = self._lab.control_plane.client(self._lab.control_plane.admin)
-            for one in jobs:
-                if one.job.team == team:
-                    api.create(_manifest(one))
+            for job in jobs:
+                if job.job.team == team:
+                    api.create(_manifest(job))
 
         with ThreadPoolExecutor(TEAMS) as pool:
             list(pool.map(submit_of, teams()))
@@ -163,10 +163,10 @@ class Queue:
             time.sleep(0.2)
 
 
-def _manifest(one: Drawn) -> dict[str, Any]:
-    made = jobset(one.job)
+def _manifest(drawn: Drawn) -> dict[str, Any]:
+    made = jobset(drawn.job)
     for part in made["spec"]["replicatedJobs"]:
-        part["template"]["spec"]["template"]["metadata"]["annotations"][RUN_FOR] = f"{one.run_s}s"
+        part["template"]["spec"]["template"]["metadata"]["annotations"][RUN_FOR] = f"{drawn.run_s}s"
     return made
 
 
@@ -193,12 +193,12 @@ def _measure(jobs: int, pools: int, strategy: str, folder: Path) -> dict[str, An
         queue.close()
     finally:
         lab.close()
-    used_s = sum(one.run_s * one.job.slices for one in mix)
+    used_s = sum(item.run_s * item.job.slices for item in mix)
     return {
         "jobs": jobs,
         "pools": pools,
-        "slices": sum(one.job.slices for one in mix),
-        "pods": sum(one.job.slices for one in mix) * HOSTS,
+        "slices": sum(item.job.slices for item in mix),
+        "pods": sum(item.job.slices for item in mix) * HOSTS,
         "submitted_s": submitted_s,
         "total_s": total_s,
         "least_s": used_s / pools,
@@ -216,15 +216,15 @@ def judged(queue: Queue) -> dict[str, Any]:
     """Latencies, and whatever wasn't right."""
     history = queue.history
     overtaken = list(admissions.overtakings(history, queue.pools))
-    alike = [one for one in overtaken if one.job.slices == one.by.slices]
+    alike = [item for item in overtaken if item.job.slices == item.by.slices]
     out_of_order = partial(admissions.out_of_order, slack_s=_SLACK_S)
     preempted = list(admissions.preemptions(history))
     return {
         "waited_s": _spread(admissions.waits_s(history)),
         "started_s": _spread(admissions.starts_s(history)),
-        "admissions": sum(one.state == HOLDING for one in history.changes),
+        "admissions": sum(change.state == HOLDING for change in history.changes),
         "preemptions": len(preempted),
-        "admitted_again": sum(one.state == HOLDING for one in history.changes) - len(history.jobs),
+        "admitted_again": sum(change.state == HOLDING for change in history.changes) - len(history.jobs),
         "preempted_by_no_higher": sum(by is None or by.priority <= job.priority for job, by in preempted),
         "out_of_order": out_of_order(alike),
         "out_of_order_any_size": out_of_order(overtaken),
@@ -238,11 +238,11 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 class _Meter:
-    """What the programs take that descend from this process, also of those that were restarted."""
+    """Processor time and memory of this process's descendants, also of those that were restarted."""
 
     def __init__(self) -> None:
         self._files = {os.stat(program(name)).st_ino: name for name in _PROGRAMS}
-        self._found: dict[tuple[str, str], tuple[float, float]] = {}
+        self._descendants: dict[tuple[str, str], tuple[float, float]] = {}
         self.look()
         self.idle_mib = self.peak_mib()
         self._before_s = self._processor_s()
@@ -259,7 +259,7 @@ class _Meter:
             if name is not None:
                 times = stat.rpartition(")")[2].split()[11:13]
                 peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
-                self._found[name, process.name] = (peak, sum(map(int, times)) / tick)
+                self._descendants[name, process.name] = (peak, sum(map(int, times)) / tick)
 
     def peak_mib(self) -> dict[str, float]:
         """By program."""
@@ -273,7 +273,7 @@ class _Meter:
         return {name: sum(self._of(name, 1)) for name in _PROGRAMS}
 
     def _of(self, name: str, which: int) -> list[float]:
-        return [one[which] for (each, _), one in self._found.items() if each == name]
+        return [entry[which] for (item, _), entry in self._descendants.items() if item == name]
 
 
 def _descendants(pid: int) -> Iterator[Path]:

@@ -40,7 +40,9 @@ SEED = 5
 
 
 def weights() -> Path:
-    """The folder of the weights, in bfloat16 as Hugging Face keeps them; made where it isn't there: 20 s."""
+    """Return the folder of the weights, in bfloat16 as Hugging Face keeps them; made where it isn't there:
+    20 s.
+    """
     key = hashlib.sha256(json.dumps([asdict(ARCH), SEED]).encode()).hexdigest()[:16]
     folder = cache_folder().parent / f"weights-{key}"
     if not (folder / ".complete").exists():
@@ -60,13 +62,13 @@ def documents() -> list[NDArray[np.int32]]:
     """All of them, shuffled."""
     library = Path(os.__file__).parent
     texts = sorted({text for path in sorted(library.glob("*.py")) for text in _definitions(path)})
-    tokens = [found.astype(np.int32) for found in Bytes().encode_alone(texts) if len(found) <= MAX_TOKENS]
+    tokens = [result.astype(np.int32) for result in Bytes().encode_alone(texts) if len(result) <= MAX_TOKENS]
     order = np.random.default_rng(SEED).permutation(len(tokens))
     return [tokens[n] for n in order]
 
 
-def some(tokens: int) -> list[NDArray[np.int32]]:
-    """The first documents that hold so many tokens together."""
+def documents_of(tokens: int) -> list[NDArray[np.int32]]:
+    """Return the first documents that hold so many tokens together."""
     taken, count = [], 0
     for document in documents():
         taken.append(document)
@@ -77,7 +79,7 @@ def some(tokens: int) -> list[NDArray[np.int32]]:
 
 
 def write_stream(path: Path, documents: Sequence[NDArray[np.int32]]) -> Path:
-    """A stream of them, numbered."""
+    """Return a stream of them, numbered."""
     about = About(0, 1, "0" * 64, "0" * 64, Bytes.name, Bytes.identity, Bytes.vocab_size)
     names = [f"{number:05}" for number in range(len(documents))]
     path.write_bytes(streams.pack(about, documents, range(len(documents)), names))
@@ -85,7 +87,7 @@ def write_stream(path: Path, documents: Sequence[NDArray[np.int32]]) -> Path:
 
 
 def _definitions(path: Path) -> Iterator[str]:
-    """The text of every function and class at the top of a file."""
+    """Yield the text of every function and class at the top of a file."""
     source = path.read_text(encoding="utf-8")
     lines = source.split("\n")  # once: ast.get_source_segment splits all of it for each node
     for node in ast.parse(source).body:

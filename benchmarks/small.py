@@ -41,19 +41,19 @@ def measure(rounds: int) -> dict[str, Any]:
         (root / "sizes.json").write_text(json.dumps(sizes))
         make_tokens(root / "tokens")
         trainers: dict[str, Callable[[int], list[float]]] = {
-            "ours": lambda number: ours(root, f"run-{number}"),
+            "ours": lambda number: measure_ours(root, f"run-{number}"),
             "transformers + torch": lambda _: torch(root, "eager"),
             "transformers + torch.compile": lambda _: torch(root, "compile"),
             "Levanter": lambda _: levanter(root),
             "MaxText": lambda _: maxtext(root, sizes),
         }
-        found: dict[str, list[float]] = {name: [] for name in trainers}
+        mapping: dict[str, list[float]] = {name: [] for name in trainers}
         for number in range(rounds):
             for name, train in trainers.items():
-                found[name].append(tokens / median(train(number)[WARM_UP:]))
-                print(f"round {number + 1}: {name} {found[name][-1]:,.0f} tokens/s", file=sys.stderr)
+                mapping[name].append(tokens / median(train(number)[WARM_UP:]))
+                print(f"round {number + 1}: {name} {mapping[name][-1]:,.0f} tokens/s", file=sys.stderr)
     return {
-        "tokens_per_s": {name: spread(values) for name, values in found.items()},
+        "tokens_per_s": {name: spread(values) for name, values in mapping.items()},
         "params": config.model.parameters(),
         "batch": config.train.batch_size,
         "length": config.data.sequence_length,
@@ -61,17 +61,17 @@ def measure(rounds: int) -> dict[str, Any]:
     }
 
 
-def ours(root: Path, name: str) -> list[float]:
-    """The trainer as a process of its own; the seconds between the ends of steps."""
+def measure_ours(root: Path, name: str) -> list[float]:
+    """Return the trainer as a process of its own; the seconds between the ends of steps."""
     line = [sys.executable, "-m", "workload", "train", str(CONFIG), "--dir", str(root), "--name", name]
     output = run([*line, f"--set=train.steps={STEPS}"], {"DATA_DIR": str(root / "tokens")})
-    found = [
+    result = [
         json.loads(entry)
         for path in (root / "runs" / name / "progress").glob("*.jsonl")
         for entry in path.read_text().splitlines()
     ]
-    assert len(found) == STEPS, output
-    ends = [datetime.fromisoformat(entry["time"]).timestamp() for entry in found]
+    assert len(result) == STEPS, output
+    ends = [datetime.fromisoformat(entry["time"]).timestamp() for entry in result]
     return [later - before for before, later in pairwise(ends)]
 
 
@@ -104,10 +104,10 @@ def maxtext(root: Path, sizes: dict[str, Any]) -> list[float]:
     # On CPU it asks for what a launcher would set, even for one process.
     alone = {"JOB_INDEX": "0", "JOB_COMPLETION_INDEX": "0", "PROCESSES_IN_JOB": "1", "JAX_PROCESS_COUNT": "1"}
     output = run(line, {**alone, "JAX_COORDINATOR_ADDRESS": "127.0.0.1", "DECOUPLE_GCLOUD": "TRUE"})
-    return [float(one) for one in re.findall(r"completed step: \d+, seconds: ([\d.]+)", output)]
+    return [float(item) for item in re.findall(r"completed step: \d+, seconds: ([\d.]+)", output)]
 
 
 def seconds(line: list[str]) -> list[float]:
     """Of each step, as a command prints them."""
-    found: list[float] = last(run(line))["seconds"]
-    return found
+    result: list[float] = last(run(line))["seconds"]
+    return result

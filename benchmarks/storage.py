@@ -37,7 +37,7 @@ class Bench:
         make_tokens(folder / "tokens")
 
     def start(self, run: str, *more: str) -> "subprocess.Popen[str]":
-        """Starts the trainer."""
+        """Start the trainer."""
         environment = {
             **os.environ,
             "CHECKPOINT_BUCKET": BUCKET,
@@ -54,7 +54,7 @@ class Bench:
         )
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """The bytes of every object below a prefix."""
+        """Return the bytes of every object below a prefix."""
         listing = self.front.request("GET", f"b/{BUCKET}/o", prefix=prefix).json
         return {item["name"]: int(item["size"]) for item in listing.get("items", [])}
 
@@ -67,14 +67,14 @@ class Bench:
         ]
 
     def forget_compiled(self) -> None:
-        """Empties the compilation cache."""
+        """Empty the compilation cache."""
         for name in self.sizes("compilation-cache/"):
             self.front.request("DELETE", f"b/{BUCKET}/o/{name.replace('/', '%2F')}")
 
 
 @contextmanager
 def bench() -> Iterator[Bench]:
-    """A bench for as long as it is needed."""
+    """Provide a bench for as long as it is needed."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         opened = Bench(Path(folder))
         try:
@@ -87,20 +87,20 @@ def saves(rounds: int) -> dict[str, Any]:
     """T4: how long training stands still for saves at the interval that it chose, and what they write."""
     params = configs.load(str(CONFIG)).model.parameters()
     stalls, bytes_each, intervals = [], [], []
-    with bench() as here:
+    with bench() as current:
         for number in range(rounds):
             run = f"saves-{number}"
-            process = here.start(run, f"--set=train.steps={SAVED_STEPS}")
+            process = current.start(run, f"--set=train.steps={SAVED_STEPS}")
             output, _ = process.communicate()
             if process.returncode:
                 raise SystemExit(output[-3000:])
-            (accounts,) = [one["accounts"] for one in here.lines(f"runs/{run}/goodput/")]
-            events = here.lines(f"runs/{run}/events/")
+            (accounts,) = [line["accounts"] for line in current.lines(f"runs/{run}/goodput/")]
+            events = current.lines(f"runs/{run}/events/")
             busy_s = sum(accounts[name] for name in ("data", "step", "save"))
             stalls.append(accounts["save"] / busy_s)
             intervals.append([event["every_steps"] for event in events if event["kind"] == "interval"])
             saved = [event["step"] for event in events if event["kind"] == "save"]
-            written = sum(here.sizes(f"runs/{run}/checkpoints/{saved[-1]}/").values())
+            written = sum(current.sizes(f"runs/{run}/checkpoints/{saved[-1]}/").values())
             bytes_each.append(written / params)
             print(f"round {number + 1}: {stalls[-1]:.2%} of the time, saved {saved}", file=sys.stderr)
     return {
@@ -117,18 +117,18 @@ def restarts(rounds: int) -> dict[str, Any]:
     """T7: from a start to the end of its first step, with the compiled step in the bucket and without."""
     seconds: dict[str, list[float]] = {"without": [], "with": []}
     compiles: dict[str, list[float]] = {"without": [], "with": []}
-    with bench() as here:
-        _first_step_s(here)  # leaves the checkpoint that the others resume from
+    with bench() as current:
+        _first_step_s(current)  # leaves the checkpoint that the others resume from
         for number in range(rounds):
             for kind in seconds:
                 if kind == "without":
-                    here.forget_compiled()
+                    current.forget_compiled()
                 else:
-                    assert here.sizes("compilation-cache/"), "nothing was kept"
-                seconds[kind].append(_first_step_s(here))
-                compiles[kind].append(here.lines("runs/restarts/goodput/")[-1]["accounts"]["compile"])
+                    assert current.sizes("compilation-cache/"), "nothing was kept"
+                seconds[kind].append(_first_step_s(current))
+                compiles[kind].append(current.lines("runs/restarts/goodput/")[-1]["accounts"]["compile"])
             print(f"round {number + 1}: {seconds}", file=sys.stderr)
-        cache_bytes = sum(here.sizes("compilation-cache/").values())
+        cache_bytes = sum(current.sizes("compilation-cache/").values())
     return {
         "first_step_s": {kind: spread(values) for kind, values in seconds.items()},
         "compile_s": {kind: spread(values) for kind, values in compiles.items()},
@@ -137,10 +137,10 @@ def restarts(rounds: int) -> dict[str, Any]:
     }
 
 
-def _first_step_s(here: Bench) -> float:
-    """Starts the run again, tells it of a preemption once a step is done; the seconds until then."""
+def _first_step_s(current: Bench) -> float:
+    """Restart the run, announce a preemption after its first step, and return the seconds until then."""
     begun = time.monotonic()
-    process = here.start("restarts", "--set=train.steps=1000")
+    process = current.start("restarts", "--set=train.steps=1000")
     assert process.stdout
     output, first_step_s = "", 0.0
     for line in process.stdout:

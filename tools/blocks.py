@@ -14,9 +14,9 @@ def filled(document: str, blocks: Mapping[str, str], name: str) -> str:
     """
     for block, text in blocks.items():
         begin, end = (f"<!-- {word} generated: {block} -->" for word in ("begin", "end"))
-        head, found, rest = document.partition(begin)
+        head, result, rest = document.partition(begin)
         _, closed, tail = rest.partition(end)
-        if not found or not closed:
+        if not result or not closed:
             raise SystemExit(f"{name} lacks the block between {begin} and {end}")
         document = f"{head}{begin}\n{text}\n{end}{tail}"
     return document

@@ -1,4 +1,4 @@
-"""Which of Google's methods are emulated.
+"""Google's methods that are emulated, as a table.
 
 `python -m tools.cloud_coverage` prints the table of docs/cloud.md.
 """
@@ -14,7 +14,7 @@ from rehearsal.cloud.config import CloudConfig
 
 
 def table() -> str:
-    """A Markdown table of API and methods, without the API's own name before each."""
+    """Return a Markdown table of API and methods, without the API's own name before each."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         config = CloudConfig("p", folder, folder / "control.sock", "owner@example.com", "token")

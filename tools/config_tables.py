@@ -30,7 +30,7 @@ TABLES: dict[str, type] = {
 
 
 def rows(kind: type, prefix: str = "") -> Iterator[str]:
-    """One row a setting: its key, its default, what it means, its rule."""
+    """Return a row for each setting: key, default, meaning, rule."""
     hints, output = get_type_hints(kind), comments(kind)
     for entry in fields(kind):
         hint = hints[entry.name]
@@ -45,10 +45,10 @@ def rows(kind: type, prefix: str = "") -> Iterator[str]:
 
 
 def comments(kind: type) -> dict[str, str]:
-    """The comment beside each field, or the lines right above it."""
+    """Return the comment beside each field, or the lines right above it."""
     source = textwrap.dedent(inspect.getsource(kind))
     lines = source.splitlines()
-    found = {}
+    mapping = {}
     (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.ClassDef)
     for node in definition.body:
@@ -59,17 +59,17 @@ def comments(kind: type) -> dict[str, str]:
                 if not line.strip().startswith("#"):
                     break
                 above.insert(0, line.strip().lstrip("# "))
-            found[node.target.id] = re.sub(r"\s*# noqa.*", "", beside.lstrip("# ")) or " ".join(above)
-    return found
+            mapping[node.target.id] = re.sub(r"\s*# noqa.*", "", beside.lstrip("# ")) or " ".join(above)
+    return mapping
 
 
 def block(kind: type) -> str:
-    """The table of a config."""
+    """Return the table of a config."""
     return "\n".join(["| setting | default | meaning and rule |", "| --- | --- | --- |", *rows(kind)])
 
 
 def main() -> None:
-    """Writes every table, or compares them."""
+    """Write every table, or compare them."""
     for name, kind in TABLES.items():
         before = (DOCS / name).read_text(encoding="utf-8")
         after = filled(before, {"settings": block(kind)}, name)

@@ -41,11 +41,11 @@ OTHERS = (
 
 
 def prices() -> str:
-    """A price for each slice type, in the region of `dev`, and where the prices are from."""
+    """Return a price for each slice type, in the region of `dev`, and where the prices are from."""
     region = CATALOG.prices["us-east5"]
 
     def row(kind: SliceType) -> str:
-        hourly = [None if each is None else each * kind.chips for each in (region.on_demand, region.spot)]
+        hourly = [None if item is None else item * kind.chips for item in (region.on_demand, region.spot)]
         cells = [f"{price:,.2f}" if price is not None else "unknown" for price in hourly]
         daily = f"{hourly[0] * 24:,.0f}" if hourly[0] is not None else "unknown"
         cells = [kind.name, kind.topology, str(kind.chips), str(kind.hosts), *cells, daily]
@@ -64,20 +64,20 @@ def prices() -> str:
 
 def price_book() -> str:
     """Every price, and where each was read."""
-    sources = list(dict.fromkeys(one.source for one in BOOK.entries.values()))
+    sources = list(dict.fromkeys(entry.source for entry in BOOK.entries.values()))
 
-    def row(one: Entry) -> str:
+    def row(entry: Entry) -> str:
         by_price: dict[float, list[str]] = {}
-        for region, price in one.regions.items():
+        for region, price in entry.regions.items():
             by_price.setdefault(price, []).append(region)
         shown = [f"{_digits(price)} ({', '.join(where)})" for price, where in by_price.items()]
-        shown += [_digits(one.everywhere)] if one.everywhere is not None else []
-        if one.likewise:
-            first = next(iter(one.regions.values()))
-            shown.append(f"~{_digits(first)} ({', '.join(one.likewise)})")
-        state = "read" if one.checked else "unverified" if one.known else "unknown"
-        cells = [one.service, one.what, one.unit, "; ".join(shown) or "unknown", state]
-        return "| " + " | ".join([*cells, f"{sources.index(one.source) + 1}"]) + " |"
+        shown += [_digits(entry.everywhere)] if entry.everywhere is not None else []
+        if entry.likewise:
+            first = next(iter(entry.regions.values()))
+            shown.append(f"~{_digits(first)} ({', '.join(entry.likewise)})")
+        state = "read" if entry.checked else "unverified" if entry.known else "unknown"
+        cells = [entry.service, entry.what, entry.unit, "; ".join(shown) or "unknown", state]
+        return "| " + " | ".join([*cells, f"{sources.index(entry.source) + 1}"]) + " |"
 
     lines = [
         "| service | what | per | $ | | source |",
@@ -90,7 +90,7 @@ def price_book() -> str:
 
 
 def _digits(price: float) -> str:
-    """A price without zeros at its end: many are below a cent."""
+    """Return a price without zeros at its end: many are below a cent."""
     return f"{price:.9f}".rstrip("0").rstrip(".")
 
 
@@ -115,39 +115,41 @@ def points() -> str:
 
 
 def outputs() -> str:
-    """What each stack exports."""
+    """Return the outputs of each stack."""
     lines = ["| stack | output | value |", "| --- | --- | --- |"]
     for layer in layers():
-        for one in declared(layer.outputs).values():
-            lines.append(f"| {layer.name} | {one.key} | {f'{one.per} → ' if one.per else ''}{one.about} |")
+        for item in declared(layer.outputs).values():
+            lines.append(
+                f"| {layer.name} | {item.key} | {f'{item.per} → ' if item.per else ''}{item.about} |"
+            )
     return "\n".join(lines)
 
 
 def policy_rules() -> str:
     """Every rule, with the same one of checkov and of the CIS benchmark."""
-    named = sum("CKV" in one.maps for one in RULES)
+    named = sum("CKV" in rule.maps for rule in RULES)
     reasons = len(yaml.safe_load((ROOT / "tests/infra/policy/checkov.yaml").read_text(encoding="utf-8")))
     counted = (
         f"{len(RULES)} rules, {named} of which name a check of checkov's. Of checkov's own checks {reasons} "
         "find something in\nthe layers, each with a reason (tests/infra/policy/checkov.yaml)."
     )
     lines = [counted, "", "| rule | what holds | declare | as |", "| --- | --- | --- | --- |"]
-    lines += [f"| {one.id} | {one.about} | {one.fix} | {one.maps} |" for one in RULES]
+    lines += [f"| {rule.id} | {rule.about} | {rule.fix} | {rule.maps} |" for rule in RULES]
     return "\n".join(lines)
 
 
 def alerts() -> str:
     """Every alert, with what it fires by and its page."""
     lines = ["| alert | severity | means | fires by | the number may be |", "| --- | --- | --- | --- | --- |"]
-    for one in ALERTS:
-        fires = f"{'less' if one.below else 'more'} than {one.threshold:g} {one.unit}"
-        page = f"[{one.name}](runbooks/{one.name}.md)"
+    for alert in ALERTS:
+        fires = f"{'less' if alert.below else 'more'} than {alert.threshold:g} {alert.unit}"
+        page = f"[{alert.name}](runbooks/{alert.name}.md)"
         cells = (
             page,
-            one.severity,
-            one.means,
+            alert.severity,
+            alert.means,
             fires,
-            f"{one.low:g} to {one.high:g}",
+            f"{alert.low:g} to {alert.high:g}",
         )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([f"{len(ALERTS)} alerts.", "", *lines])
@@ -156,15 +158,15 @@ def alerts() -> str:
 def metrics() -> str:
     """Every metric of the logs."""
     lines = ["| metric | kind | labels | what |", "| --- | --- | --- | --- |"]
-    for one in METRICS:
-        kind = f"distribution, {one.unit}" if one.value else "count"
-        about = f"{one.about}{'; only on chips' if one.hardware else ''}"
-        lines.append(f"| {one.name} | {kind} | {', '.join(one.labels) or 'none'} | {about} |")
+    for metric in METRICS:
+        kind = f"distribution, {metric.unit}" if metric.value else "count"
+        about = f"{metric.about}{'; only on chips' if metric.hardware else ''}"
+        lines.append(f"| {metric.name} | {kind} | {', '.join(metric.labels) or 'none'} | {about} |")
     return "\n".join(lines)
 
 
 def policy_count() -> str:
-    """How many rules there are, as the README has it."""
+    """Return the number of rules, as the README states it."""
     return (
         f"[{len(RULES)} rules](docs/policy.md) hold for every resource of every stack: the program checks "
         "them in each preview and\nupdate, tests break each of them, and checkov audits the same stacks from "
@@ -190,7 +192,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
 
 
 def written(page: Path) -> str:
-    """A page with all its blocks recreated."""
+    """Return a page with all its blocks recreated."""
     blocks = {name: make() for name, make in PAGES[page].items()}
     return filled(page.read_text(encoding="utf-8"), blocks, page.name)
 

@@ -19,7 +19,7 @@ MATRIX = Path(__file__).parents[1] / "benchmarks" / "results" / "faults.json"
 
 
 def failures() -> str:
-    """A row for each kind of failure."""
+    """Return a row for each kind of failure."""
     lines = ["| failure | retried | what to do |", "| --- | --- | --- |"]
     for kind in Kind:
         again = "no, until manual action" if kind in FOR_PEOPLE else "yes, with backoff"
@@ -29,12 +29,12 @@ def failures() -> str:
 
 
 def matrix() -> str:
-    """A row for each request, a column for each fault."""
+    """Return a row for each request, a column for each fault."""
     cells = _cells()
-    kinds = {(one["method"], one["fault"], one["lasts"]): one["kind"] for one in cells}
-    faults = list(dict.fromkeys(one["fault"] for one in cells))
+    kinds = {(cell["method"], cell["fault"], cell["lasts"]): cell["kind"] for cell in cells}
+    faults = list(dict.fromkeys(cell["fault"] for cell in cells))
     lines = ["| request | " + " | ".join(faults) + " |", "| --- " * (len(faults) + 1) + "|"]
-    for method in dict.fromkeys(one["method"] for one in cells):
+    for method in dict.fromkeys(cell["method"] for cell in cells):
         row = []
         for fault in faults:
             both = [kinds.get((method, fault, lasts)) for lasts in (False, True)]
@@ -44,27 +44,27 @@ def matrix() -> str:
 
 
 def outcomes() -> str:
-    """A row for each thing that came of a fault, with what the faults were taken for."""
-    found: dict[tuple[str, ...], Counter[str]] = {}
-    for one in _cells():
-        if one["mended"] != "nothing to mend":
-            key = (one["then"], one["truth"], one["mended"])
-            found.setdefault(key, Counter())[one["kind"]] += 1
+    """Return a row for each thing that came of a fault, with what the faults were taken for."""
+    mapping: dict[tuple[str, ...], Counter[str]] = {}
+    for cell in _cells():
+        if cell["mended"] != "nothing to mend":
+            key = (cell["then"], cell["truth"], cell["mended"])
+            mapping.setdefault(key, Counter())[cell["kind"]] += 1
     head = ["the controller", "at Google meanwhile", "recovers with", "cells", "classified as"]
     lines = [f"| {' | '.join(head)} |", "| --- | --- | --- | ---: | --- |"]
-    for words, kinds in sorted(found.items()):
+    for words, kinds in sorted(mapping.items()):
         lines.append(f"| {' | '.join(words)} | {kinds.total()} | {', '.join(sorted(kinds))} |")
-    fine = len(_cells()) - sum(kinds.total() for kinds in found.values())
+    fine = len(_cells()) - sum(kinds.total() for kinds in mapping.values())
     return "\n".join([*lines, f"| continues | nothing to mend | | {fine} | all others |"])
 
 
 def _cells() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(MATRIX.read_text(encoding="utf-8"))["cells"]
-    return found
+    cells: list[dict[str, Any]] = json.loads(MATRIX.read_text(encoding="utf-8"))["cells"]
+    return cells
 
 
 def written() -> str:
-    """The page with its tables recreated."""
+    """Return the page with its tables recreated."""
     blocks = {"failures": failures(), "matrix": matrix(), "outcomes": outcomes()}
     return filled(PAGE.read_text(encoding="utf-8"), blocks, PAGE.name)
 

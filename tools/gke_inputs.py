@@ -64,11 +64,11 @@ INPUTS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
 
 
 def table() -> str:
-    """A row for each input. Raises KeyError for a setting that isn't there."""
+    """Return a row for each input. Raises KeyError for a setting that isn't there."""
     lines = ["| input there | default there | here | default here | what is otherwise |", "| --- " * 5 + "|"]
-    for name, (default, ours, otherwise) in INPUTS.items():
-        paths = "<br>".join(f"`{path}`" for path in ours)
-        defaults = "<br>".join(_default(path) for path in ours)
+    for name, (default, own, otherwise) in INPUTS.items():
+        paths = "<br>".join(f"`{path}`" for path in own)
+        defaults = "<br>".join(_default(path) for path in own)
         lines.append(f"| `{name}` | {default} | {paths} | {defaults} | {otherwise} |")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Who of the pipeline may do what, and what became of runs without it: the tables of docs/pipeline.md and
+"""Grants of the pipeline's accounts and the failures of runs without them, for docs/pipeline.md and
 docs/pipeline-grants.md.
 """
 
@@ -17,7 +17,7 @@ from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import GcpSettings, Settings
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks/results/pipeline_grants.json"
-"""What `python -m tests.proofs grants` has found."""
+"""Result of `python -m tests.proofs grants`."""
 _SHOWN = 180
 
 
@@ -30,20 +30,20 @@ class _Choice:
     existing: bool
 
 
-_CHOICES = [_Choice(*one) for one in product(TRAININGS, (WORKER, SMALL_ROLE), (False, True))]
+_CHOICES = [_Choice(*item) for item in product(TRAININGS, (WORKER, SMALL_ROLE), (False, True))]
 
 
 def table() -> str:
-    """A row for each grant, with the settings that it is for where it isn't for all."""
+    """Return a row for each grant, with the settings that it is for where it isn't for all."""
     lines = ["| account | role | on | for | without it |", "| --- | --- | --- | --- | --- |"]
-    found = {str(row["grant"]): row for row in results()["rows"]}
-    for one, choices in every().items():
-        lines.append(f"| {_row(one)}{_only(choices)} | {found[one.named]['outcome']} |")
+    mapping = {str(row["grant"]): row for row in results()["rows"]}
+    for entry, choices in every().items():
+        lines.append(f"| {_row(entry)}{_only(choices)} | {mapping[entry.named]['outcome']} |")
     return "\n".join(lines)
 
 
 def removed() -> str:
-    """A row for each grant that was taken away, with the sentence that names it."""
+    """Return a row for each grant that was taken away, with the sentence that names it."""
     stored = results()
     lines = ["| without | comes | shown by | sentence | on |", "| --- | --- | --- | --- | --- |"]
     for row in stored["rows"]:
@@ -58,18 +58,18 @@ def _short(sentence: str) -> str:
 
 
 def results() -> dict[str, Any]:
-    """The proof's, as it was stored."""
+    """Return the stored result of the proof."""
     stored: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
     return stored
 
 
 def every() -> dict[access.Grant, list[_Choice]]:
     """Every grant of any settings, with the settings."""
-    found: dict[access.Grant, list[_Choice]] = {}
+    mapping: dict[access.Grant, list[_Choice]] = {}
     for choice in _CHOICES:
-        for one in _grants(_settings(choice)):
-            found.setdefault(one, []).append(choice)
-    return found
+        for grant in _grants(_settings(choice)):
+            mapping.setdefault(grant, []).append(choice)
+    return mapping
 
 
 def _grants(settings: Settings) -> Iterator[access.Grant]:
@@ -78,29 +78,31 @@ def _grants(settings: Settings) -> Iterator[access.Grant]:
     yield from access.of_people(settings, everybody=True)
 
 
-def _row(one: access.Grant) -> str:
+def _row(grant: access.Grant) -> str:
     role = (
-        f"`{one.role}`" if one.role else "its own, of " + ", ".join(f"`{each}`" for each in one.permissions)
+        f"`{grant.role}`"
+        if grant.role
+        else "its own, of " + ", ".join(f"`{permission}`" for permission in grant.permissions)
     )
-    where = one.on if not one.what else f"{one.on} `{one.what}`"
-    where += f", objects below `{one.folder}/`" if one.folder else ""
-    return f"{one.who} | {role} | {where} | {one.why}"
+    where = grant.on if not grant.what else f"{grant.on} `{grant.what}`"
+    where += f", objects below `{grant.folder}/`" if grant.folder else ""
+    return f"{grant.who} | {role} | {where} | {grant.why}"
 
 
 def _only(choices: list[_Choice]) -> str:
-    """The settings without which a grant isn't made."""
-    found = []
-    trainings = list(dict.fromkeys(one.train for one in choices))
+    """Return the settings without which a grant isn't made."""
+    result = []
+    trainings = list(dict.fromkeys(choice.train for choice in choices))
     if len(trainings) < len(TRAININGS):
-        found.append(f"`train: {' or '.join(trainings)}`")
-    roles = {one.role for one in choices if not one.existing}
+        result.append(f"`train: {' or '.join(trainings)}`")
+    roles = {choice.role for choice in choices if not choice.existing}
     if len(roles) == 1:
-        found.append(f"`sparkRole: {roles.pop()}`")
-    if {one.existing for one in choices} == {True} or len({one.role for one in choices}) > len(
-        {one.role for one in choices if not one.existing}
+        result.append(f"`sparkRole: {roles.pop()}`")
+    if {choice.existing for choice in choices} == {True} or len({choice.role for choice in choices}) > len(
+        {choice.role for choice in choices if not choice.existing}
     ):
-        found.append("`existingRawBucket`")
-    return f"; with {' or '.join(found)}" if found else ""
+        result.append("`existingRawBucket`")
+    return f"; with {' or '.join(result)}" if result else ""
 
 
 def _settings(choice: _Choice) -> Settings:

@@ -8,19 +8,19 @@ from rehearsal.providers.gcp.types import TYPES
 
 
 def types() -> str:
-    """A table of the resource types: their paths at Google and the properties a program can't set."""
+    """Return a table of the resource types: their paths at Google and the properties a program can't set."""
     rows = []
     for resource in sorted(TYPES.values(), key=lambda r: r.table.token):
         table = resource.table
         product, name = table.token.split(":")[1].split("/")[0], table.token.rsplit(":", 1)[1]
         path = table.service.base.removeprefix("https://") + table.item
         refused = sdk.resource_type(table.token).inputs.keys() - {f.name for f in table.inputs}
-        rows.append(f"| {product}.{name} | `{path}` | {', '.join(f'`{one}`' for one in sorted(refused))} |")
+        rows.append(f"| {product}.{name} | `{path}` | {', '.join(f'`{item}`' for item in sorted(refused))} |")
     return "\n".join(["| type | at Google | refused properties |", "| --- | --- | --- |", *rows])
 
 
 def functions() -> str:
-    """The look-ups, one a line."""
+    """Return the look-ups, one a line."""
     return "\n".join(
         f"- `{token.split(':')[1].split('/')[0]}.{token.rsplit(':', 1)[1]}`" for token in INVOKES
     )

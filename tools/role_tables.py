@@ -1,4 +1,4 @@
-"""Who asks for which role, as tables of docs/settings.md."""
+"""Roles to request, by account, as tables of docs/settings.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TITLES = (
 
 
 def tables() -> str:
-    """A table for each account."""
+    """Return a table for each account."""
     made = zip(_TITLES, ACCOUNTS, strict=True)
     return "\n\n".join(f"{title}\n\n{_table(account)}" for title, account in made)
 
@@ -27,12 +27,12 @@ def _table(account: str) -> str:
 
 
 def _rows(account: str) -> Iterator[str]:
-    for one in roles(account):
-        yield f"| `{one.name}` | the {one.on} | {one.why}{_only(one)} |"
+    for role in roles(account):
+        yield f"| `{role.name}` | the {role.on} | {role.why}{_only(role)} |"
 
 
 def _only(role: Role) -> str:
     if not role.setting:
         return ""
-    layer = next(one.name for one in layers() if role in one.roles)
+    layer = next(layer.name for layer in layers() if role in layer.roles)
     return f"; only with `{layer}:{camel_case(role.setting)}`"

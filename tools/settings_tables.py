@@ -42,7 +42,7 @@ def _table(kind: type, prefix: str) -> str:
 
 
 def type_name(hint: Any) -> str:
-    """A type in words: tuple[str, ...] is "list of text"."""
+    """Return a type in words: tuple[str, ...] is "list of text"."""
     if get_origin(hint) in (Union, types.UnionType):
         return type_name(next(choice for choice in get_args(hint) if choice is not type(None)))
     if get_origin(hint) is tuple:
@@ -53,7 +53,7 @@ def type_name(hint: Any) -> str:
 
 
 def default_of(item: "Field[Any]") -> str:
-    """A default as it would be written in the file; "required" and "none" in words."""
+    """Return a default as it would be written in the file; "required" and "none" in words."""
     if item.default_factory is not MISSING:
         return "`{}`"
     if item.default is MISSING:

@@ -1,4 +1,4 @@
-"""What the kills of `up` and `destroy` came to, as a table of docs/settings.md."""
+"""Outcomes of killed `up` and `destroy`, as a table of docs/settings.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS = {
 
 
 def table() -> str:
-    """A row for each command that was killed and the one after it; after all of them all was right."""
+    """Return a row for each command that was killed and the one after it; after all of them all was right."""
     stored = json.loads(RESULTS.read_text(encoding="utf-8"))
     lines = [f"| {' | '.join(_COLUMNS.values())} |", "| --- | --- | --- |" + " ---: |" * (len(_COLUMNS) - 3)]
     lines += [f"| {' | '.join(str(row[key]) for key in _COLUMNS)} |" for row in stored["rows"]]

@@ -1,15 +1,18 @@
-"""Private terms that are left, by the field's term: `python -m tools.words [FOLDER] [--json]`.
+"""Check the field's words: `python -m tools.words [FOLDER] [--json]`.
 
-Each pattern is a word of this project's own that a reader who knows the field would stumble over, with the
-term that replaced it (docs/glossary.md). Exit status 1 where a term that is done with is back.
+Terms of this project's own that gave way to the field's (docs/glossary.md) may not come back. In Python no
+docstring begins with a question word or a pronoun, and no name is a pronoun or a verb of speech. Exits with 1
+where a rule is broken.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,53 +58,90 @@ GONE = {
 }
 """By pattern, the field's term; none of these may come back."""
 
-LEFT = {
-    r"\btold\b": "reported, parsed, verdict",
-    r"\bsaid\b": "output, message, reported",
-    r"\bhear[ds]?\b": "received, capture",
-    r"\bdeal(t| out)?\b": "split, shard, distribute",
-    r"\bgo(es)? on\b|\bwent on\b": "resumes, continues",
-    r"\btaken for\b": "classified as",
-    r"\bnobody\b": "no one, none",
-    r"\bmeant\b|\bwanted\b": "target, desired",
-    r"\bby hand\b": "manually",
-    r"\bexchanges?\b": "collective",
-    r"\ba person\b": "a user",
-    r"\btried again\b": "retried",
-    r"\bkept\b": "stored, cached",
-    r"\bmake[s]? anew\b|\bmade anew\b|\bmade again\b": "recreated",
+_OPENING = re.compile(
+    r"(What|Whether|Where|How|Which|Who|Whose|Whom|When|Why|Whatever|Whoever|Wherever"
+    r"|One|Those|That|This|Nothing|Nobody|Somebody|Everything)\b"
+)
+PRONOUNS = {
+    *(
+        "one",
+        "found",
+        "some",
+        "each",
+        "ours",
+        "theirs",
+        "there",
+        "here",
+        "another",
+        "somebody",
+        "nobody",
+        "whoever",
+    ),
+    *("say", "says", "said", "tell", "tells", "told", "hear", "hears", "heard", "ask", "asks", "asked"),
 }
-"""Still in use, counted so that it shrinks."""
+"""Names that say nothing of a value, or name I/O by speech."""
 
 
 def files(root: Path) -> list[Path]:
-    """What git tracks, but for history."""
+    """Return the tracked files, without history."""
     listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout
-    found = [root / name for name in listed.splitlines() if name not in _KEPT]
-    found = [path for path in found if path.suffix in _SUFFIXES and path.is_file()]
-    return [path for path in found if "decisions" not in path.parts]
+    paths = [root / name for name in listed.splitlines() if name not in _KEPT]
+    paths = [path for path in paths if path.suffix in _SUFFIXES and path.is_file()]
+    return [path for path in paths if "decisions" not in path.parts]
 
 
-def count(root: Path, patterns: dict[str, str]) -> dict[str, int]:
-    """How often each pattern occurs."""
+def terms(root: Path) -> dict[str, int]:
+    """Return the occurrences of each private term, by pattern."""
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in files(root)]
-    return {pattern: sum(len(re.findall(pattern, text)) for text in texts) for pattern in patterns}
+    return {pattern: sum(len(re.findall(pattern, text)) for text in texts) for pattern in GONE}
+
+
+def problems(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the rule of each docstring and name that breaks one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text and (opening := _OPENING.match(text)):
+                yield (
+                    node.body[0].lineno,
+                    f"docstring begins with {opening[0]!r}: name the thing, or what is done",
+                )
+        for name in _bound(node):
+            if name.strip("_") in PRONOUNS:
+                yield getattr(node, "lineno", 1), f"name {name!r}: call it by what it holds or does"
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node binds."""
+    match node:
+        case (
+            ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name)
+        ):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.ExceptHandler(name=str(name)):
+            yield name
 
 
 def main(arguments: list[str]) -> int:
-    """Print both lists; 1 where one of the first is back."""
-    named = [one for one in arguments if not one.startswith("-")]
+    """Print every broken rule; 1 where there is one."""
+    named = [word for word in arguments if not word.startswith("-")]
     root = Path(named[0]).resolve() if named else ROOT
-    gone, left = count(root, GONE), count(root, LEFT)
+    gone = {pattern: count for pattern, count in terms(root).items() if count}
+    wrong = [
+        f"{path.relative_to(root)}:{line}: {rule}"
+        for path in files(root)
+        if path.suffix == ".py"
+        for line, rule in problems(path.read_text(encoding="utf-8"))
+    ]
     if "--json" in arguments:
-        print(json.dumps({"gone": gone, "left": left}))
+        print(json.dumps({"terms": gone, "names and docstrings": wrong}))
     else:
-        for title, found, terms in (("gone", gone, GONE), ("left", left, LEFT)):
-            print(f"{title}: {sum(found.values())}")
-            for pattern, times in sorted(found.items(), key=lambda one: -one[1]):
-                if times or title == "left":
-                    print(f"  {times:>5}  {terms[pattern]:<36} {pattern}")
-    return 1 if any(gone.values()) else 0
+        for pattern, count in gone.items():
+            print(f"{count:>5}  {pattern}: write {GONE[pattern]}")
+        print("\n".join([*wrong, f"{sum(gone.values())} private terms, {len(wrong)} names and docstrings"]))
+    return int(bool(gone or wrong))
 
 
 if __name__ == "__main__":

@@ -26,19 +26,19 @@ PYTHON312 = os.environ.get("PYTHON312", "python3.12")
 
 
 def python(name: str) -> Path:
-    """The interpreter that has a peer; installs it where it isn't there yet: 2 min.
+    """Return the interpreter of a peer's environment, installed on first use (2 min).
 
     Raises:
         SystemExit: there is no Python 3.12, or the packages can't be had.
     """
     folder = cache_folder().parent / f"peer-{re.sub(r'[^a-z0-9.]+', '-', PINS[name])}"
-    found = folder / "bin" / "python"
+    result = folder / "bin" / "python"
     if (folder / ".complete").exists():
-        return found
+        return result
     print(f"installing {PINS[name]} into {folder}: about 2 min, 3 GB", file=sys.stderr, flush=True)
     steps = [
         [PYTHON312, "-m", "venv", "--clear", str(folder)],
-        ["uv", "pip", "install", "--quiet", "--python", str(found), *PINS[name].split()],
+        ["uv", "pip", "install", "--quiet", "--python", str(result), *PINS[name].split()],
     ]
     for step in steps:
         try:
@@ -48,11 +48,11 @@ def python(name: str) -> Path:
         if done.returncode:
             raise SystemExit(f"{' '.join(step)}: {(done.stderr or done.stdout)[-1000:]}")
     (folder / ".complete").touch()
-    return found
+    return result
 
 
 def run(line: Sequence[str | Path], more: dict[str, str] | None = None) -> str:
-    """What a command says, on CPU, with more in its environment.
+    """Return the output of a command, run on CPU with additional environment variables.
 
     Raises:
         SystemExit: it failed, with the end of what it said.
@@ -64,14 +64,14 @@ def run(line: Sequence[str | Path], more: dict[str, str] | None = None) -> str:
     return done.stdout + done.stderr
 
 
-def last(said: str) -> dict[str, Any]:
-    """The last line of it that is JSON."""
-    found: dict[str, Any] = json.loads([line for line in said.splitlines() if line.startswith("{")][-1])
-    return found
+def last(message: str) -> dict[str, Any]:
+    """Return the last line of it that is JSON."""
+    parsed: dict[str, Any] = json.loads([line for line in message.splitlines() if line.startswith("{")][-1])
+    return parsed
 
 
 def maxtext_base(interpreter: Path) -> str:
-    """The path of MaxText's base.yml."""
+    """Return the path of MaxText's base.yml."""
     where = "import maxtext.configs, pathlib; print(pathlib.Path(maxtext.configs.__path__[0]) / 'base.yml')"
     done = subprocess.run([interpreter, "-c", where], capture_output=True, text=True, check=True)
     return done.stdout.split()[-1]

@@ -1,4 +1,4 @@
-"""How the system that extraction descends from stores: gzip of a pickle, by one thread.
+"""Shards as activation-extract writes them: gzip of a pickle, by one thread.
 
 A model of the design of kathir-ks/activation-extract, written anew: a shard is a dictionary from layers to
 lists of samples, each with its float32 array, its shape and the start of its text. Without its padding: it
@@ -17,7 +17,7 @@ LEVEL = 9
 
 
 def write(path: Path, values: Mapping[int, NDArray[np.float32]], lengths: Sequence[int]) -> None:
-    """Writes a shard.
+    """Write a shard.
 
     Args:
         path: of the file.

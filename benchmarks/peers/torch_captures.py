@@ -1,4 +1,4 @@
-"""What a decoder computes at some layers, by torch: the seconds of a pass over documents, as JSON.
+"""Activations of a decoder at given layers, by torch: the seconds of a pass over documents, as JSON.
 
 python torch_captures.py WEIGHTS DOCUMENTS.npz OUT.npz PEER ORDER DTYPE
 
@@ -24,12 +24,12 @@ Capture = Callable[[torch.Tensor, torch.Tensor], list[torch.Tensor]]
 
 
 def main() -> None:
-    """Prints the seconds, the tokens and the places for tokens, padding included."""
+    """Print the seconds, the tokens and the places for tokens, padding included."""
     folder, documents, out, peer, order, dtype = sys.argv[1:]
     given = np.load(documents)
     offsets, layers = given["offsets"], given["layers"].tolist()
     tokens = [given["tokens"][begin:end] for begin, end in pairwise(offsets)]
-    batches = padded_batches([len(one) for one in tokens], int(given["batch_tokens"]), order)
+    batches = padded_batches([len(token) for token in tokens], int(given["batch_tokens"]), order)
     peers = {"transformers": hooks, "transformer-lens": lens, "nnsight": nnsight}
     with torch.inference_mode():
         capture = peers[peer](folder, layers, getattr(torch, dtype))
@@ -41,8 +41,8 @@ def main() -> None:
     np.savez(out, **first)
     places = sum(len(batch) * max(len(tokens[n]) for n in batch) for batch in batches)
     versions = " ".join(f"{name}=={version(name)}" for name in dict.fromkeys((peer, "transformers", "torch")))
-    found = {"seconds": seconds, "tokens": len(given["tokens"]), "places": places, "versions": versions}
-    print(json.dumps(found))
+    mapping = {"seconds": seconds, "tokens": len(given["tokens"]), "places": places, "versions": versions}
+    print(json.dumps(mapping))
 
 
 def padded_batches(lengths: list[int], batch_tokens: int, order: str) -> list[list[int]]:
@@ -50,7 +50,7 @@ def padded_batches(lengths: list[int], batch_tokens: int, order: str) -> list[li
     batches: list[list[int]] = [[]]
     numbers = range(len(lengths))
     for n in sorted(numbers, key=lambda n: -lengths[n]) if order == "sorted" else numbers:
-        longest = max(lengths[one] for one in [*batches[-1], n])
+        longest = max(lengths[item] for item in [*batches[-1], n])
         if batches[-1] and (len(batches[-1]) + 1) * longest > batch_tokens:
             batches.append([])
         batches[-1].append(n)
@@ -76,7 +76,7 @@ def run(
 
 
 def hooks(folder: str, layers: list[int], dtype: torch.dtype) -> Capture:
-    """transformers with a hook on each layer; the layers after the last one are taken off."""
+    """Add a hook to each layer of a transformers model and remove the layers after the last one."""
     model = AutoModel.from_pretrained(folder, dtype=dtype, use_cache=False)
     model.layers = model.layers[: max(layers) + 1]
     observed: dict[int, torch.Tensor] = {}

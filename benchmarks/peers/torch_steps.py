@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def main() -> None:
-    """Prints the seconds of every step, the parameters and the version."""
+    """Print the seconds of every step, the parameters and the version."""
     sizes = json.loads(Path(sys.argv[1]).read_text())
     model, batch, length = sizes["model"], sizes["batch_size"], sizes["sequence_length"]
     torch.manual_seed(0)

@@ -21,7 +21,7 @@ def test_the_model_has_the_size_that_its_name_says() -> None:
 
 
 def test_documents_are_the_same_each_time_and_no_longer_than_the_limit() -> None:
-    some, again = qwen.some(20_000), qwen.some(20_000)
+    some, again = qwen.documents_of(20_000), qwen.documents_of(20_000)
     assert sum(map(len, some)) >= 20_000
     assert all((one == other).all() for one, other in zip(some, again, strict=True))
     assert 0 < min(map(len, some)) <= max(map(len, some)) <= qwen.MAX_TOKENS
