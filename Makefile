@@ -6,20 +6,24 @@ CONFIG ?= tiny.toml
 SLICE ?= v6e-16
 LAYER ?= tpu
 PYTHON ?= python3
+# Tests wait for processes now and then: a worker more than cores; heavy tests take turns by themselves.
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 space := $(subst ,, )
 SCENARIOS := $(sort $(patsubst rehearsal/scenarios/%.yaml,%,$(wildcard rehearsal/scenarios/*.yaml)))
 export PYTHON
 # The virtual environment holds the locked packages and links to the pinned programs.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PULUMI_SKIP_UPDATE_CHECK := true
+# Without compiled modules each process takes seconds longer to start.
+unexport PYTHONDONTWRITEBYTECODE
 # A fresh clone finds it again; without it, mypy takes 48 s instead of 1.
 export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tpu-pulumi)/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor setup test prove lint rehearse plan preview preflight publish up down settle recover lock docs
+.PHONY: help doctor setup test prove lint rehearse plan preview preflight publish up down settle recover lock docs setup-test
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=$(subst $(space),|,$(SCENARIOS))   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=$(subst $(space),|,$(sort tpu $(patsubst infra/layers/%/Pulumi.yaml,%,$(wildcard infra/layers/*/Pulumi.yaml))))   YES=1   PYTHON=python3.12"
 
 doctor: ## what is here and what is missing, with a fix for each miss
@@ -28,23 +32,18 @@ doctor: ## what is here and what is missing, with a fix for each miss
 setup: ## install all that the other targets need (they call it themselves)
 	@tools/setup.sh
 
-test: setup lint ## run every test (no cloud account; some need root)
-	@tools/setup.sh parity >&2 # not within the time that a test has; nor is the hosts' image
-	@tools/setup.sh spark >&2
-	@tools/setup.sh checkov >&2
-	@tools/setup.sh kubernetes >&2
-	@[ "$$(id -u)" -ne 0 ] || python -c "from rehearsal.hosts.image import ensure_image as f; from rehearsal.world.layout import cache_dir as c; f(c(), print)" >&2
-	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --ignore tests/rehearsal/kubernetes
-	@# Controllers that wait too long for a processor lose their leases: two control planes at a time.
-	python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/rehearsal/kubernetes
+setup-test: ## install what `make test` needs beside that
+	@tools/setup.sh system python pulumi plugins gcsfuse host manifests
+
+test: lint ## run the tests of every day (no cloud account; some need root)
+	python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, grants, all scenarios (python -m tests.proofs -h: each, with its time)
-	@tools/setup.sh kubernetes >&2
-	@tools/install.sh queue-previous >/dev/null # the Kueue that is upgraded from
-	python -m pytest -m prove
+	@tools/setup.sh manifests kubernetes queue-previous spark parity checkov mutants >/dev/null
+	@# Controllers that wait too long for a processor lose their leases: two control planes at a time.
+	python -m pytest -m prove -n 2 --dist loadfile --no-loadscope-reorder
 	python -m tests.proofs saves
 	python -m tests.proofs extractions
-	@tools/setup.sh spark >&2
 	python -m tests.proofs preprocess
 	python -m tests.proofs matrix
 	python -m tests.proofs settings
@@ -55,7 +54,7 @@ prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, grant
 	python -m tests.proofs updates
 	python -m tests.proofs runs
 
-lint: setup ## ruff, mypy --strict, shellcheck, and that the locks are current
+lint: setup-test ## ruff, mypy --strict, shellcheck, and that the locks are current
 	ruff check .
 	ruff format --check .
 	mypy

@@ -61,6 +61,15 @@ hypothesis.settings.load_profile("project")
 gc.disable()
 
 
+# Programs that take long to build, and the proofs themselves.
+PROVED = [ROOT / "tests" / name for name in ("rehearsal/kubernetes", "proofs")]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if any(folder in item.path.parents for folder in PROVED):
+        item.add_marker(pytest.mark.prove)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", metavar="SEED", help="run files, and the tests of each, in random order")
 

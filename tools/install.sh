@@ -1,28 +1,35 @@
 #!/usr/bin/env bash
-# Puts one tool on disk and prints the folder that holds it.
+# Build one tool from the Go modules pinned in tools/<name>/go.{mod,sum}, once, and print the folder that holds it.
 #
-#   tools/install.sh [--cached] pulumi|pulumi-language-python|storage|kubernetes|queue|queue-previous
+#   tools/install.sh [--cached] NAME
 #
-# With --cached it fails instead of building. The official program is used where it is on PATH in the pinned version; else it
-# is built from the Go modules pinned in tools/<name>/go.{mod,sum}, once, into a
-# cache outside the tree whose key is made of those pins. Cost on 2 cores, cold:
-# pulumi 3 min, pulumi-language-python 15 s, storage (gcsfuse) 1 min, kubernetes (API server, controller
-# manager, scheduler, kubectl) 5 min, queue (etcd, Kueue, JobSet, kwok, and the manifests of the two) 4 min,
-# queue-previous (the Kueue that is upgraded from in a test of `make prove`, and its manifests) 4 min.
+# With --cached, fail instead of building. The folder lies in a cache outside the tree; its key is made of the pins.
+# Seconds on 2 cores, cold:
+#   pulumi 111, pulumi-language-python 25, storage (gcsfuse) 138
+#   manifests (of Kueue and JobSet, rendered by kustomize) 35
+#   kubernetes (API server, controller manager, scheduler, kubectl) 459
+#   queue (etcd, Kueue, JobSet, kwok, and the manifests) 239
+#   queue-previous (the Kueue that is upgraded from in a test of `make prove`, and its manifests) 240
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${TPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tpu-pulumi}
 cached_only=
 [ "${1:-}" = --cached ] && { cached_only=yes; shift; }
-name=${1:?"usage: tools/install.sh pulumi|pulumi-language-python|storage|kubernetes|queue|queue-previous"}
+name=${1:?"usage: tools/install.sh pulumi|pulumi-language-python|storage|manifests|kubernetes|queue|queue-previous"}
 module=$here/$name
 [ -f "$module/go.mod" ] || { echo "tools/install.sh: no such tool: $name" >&2; exit 2; }
 
 version_of() { awk -v m="$1" '$1 == m {print $2} $1 == "require" && $2 == m {print $3}' "$module/go.mod" | head -n 1; }
 
 # Its pins and its recipe: another tool's change builds it no second time.
-recipe() { sed -n -e '/^render()/,/^}/p' -e "/^  $name)\$/,/^    ;;/p" "$here/install.sh"; }
+recipe() {
+  case $name in
+    manifests) cat "$here"/queue/*; sed -n -e '/^source_of()/,/^}/p' -e '/^render()/,/^}/p' "$here/install.sh" ;;
+    queue*) cat "$here"/manifests/*; sed -n '/^render()/,/^}/p' "$here/install.sh" ;;
+  esac
+  sed -n "/^  $name)\$/,/^    ;;/p" "$here/install.sh"
+}
 key=$( (cat "$module"/*; recipe) | sha256sum | cut -c1-16)
 out=$cache/tools/$name-$key
 if [ -f "$out/.complete" ]; then
@@ -43,13 +50,17 @@ rm -rf "$out"
 mkdir -p "$out"
 echo "building $name from its pinned Go modules (once; cached in $out)" >&2
 cd "$module"
-render() { # writes the manifests of a project, as released
-  local kubectl work
-  kubectl=$("$here/install.sh" kubernetes)/kubectl
+source_of() { # module of tools/queue: print the folder of its sources, without those of what it needs
+  local version
+  version=$(awk -v m="$1" '$1 == m && NF > 1 {print $2}' "$here/queue/go.mod")
+  (cd / && GOFLAGS='' go mod download -json "$1@$version") | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
+}
+render() { # kustomize, project, its sources: write the project's manifests, as released
+  local work
   # A copy: kustomize takes no path outside of its own folder.
   work=$(mktemp -d)
-  cp -r "$(go list -m -f '{{.Dir}}' "sigs.k8s.io/$1")/config" "$work/config"
-  "$kubectl" kustomize "$work/config/default" 2>/dev/null >"$out/$1.yaml"
+  cp -r "$3/config" "$work/config"
+  "$1" build "$work/config/default" 2>/dev/null >"$out/$2.yaml"
   chmod -R u+w "$work" && rm -rf "$work"
 }
 export CGO_ENABLED=0 GOFLAGS=-mod=readonly GOBIN=$out
@@ -84,19 +95,24 @@ case $name in
       k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kube-controller-manager \
       k8s.io/kubernetes/cmd/kube-scheduler k8s.io/kubernetes/cmd/kubectl
     ;;
+  manifests)
+    go install -trimpath -ldflags '-s -w' sigs.k8s.io/kustomize/kustomize/v5
+    for project in kueue jobset; do
+      render "$out/kustomize" $project "$(source_of sigs.k8s.io/$project)"
+    done
+    crds=$(source_of k8s.io/autoscaler/cluster-autoscaler/apis)/config/crd
+    install -m 0644 "$crds/autoscaling.x-k8s.io_provisioningrequests.yaml" "$out/provisioningrequests.yaml"
+    (cd "$out" && sha256sum --quiet --check "$here/queue/manifests.sha256")
+    ;;
   queue)
     go install -trimpath -ldflags '-s -w' go.etcd.io/etcd/server/v3 sigs.k8s.io/jobset \
       sigs.k8s.io/kueue/cmd/kueue sigs.k8s.io/kwok/cmd/kwok
     mv "$out/server" "$out/etcd"
-    render kueue
-    render jobset
-    crds=$(go list -m -f '{{.Dir}}' k8s.io/autoscaler/cluster-autoscaler/apis)/config/crd
-    install -m 0644 "$crds/autoscaling.x-k8s.io_provisioningrequests.yaml" "$out/provisioningrequests.yaml"
-    (cd "$out" && sha256sum --quiet --check "$module/manifests.sha256")
+    install -m 0644 "$("$here/install.sh" manifests)"/*.yaml "$out/"
     ;;
   queue-previous)
     go install -trimpath -ldflags '-s -w' sigs.k8s.io/kueue/cmd/kueue
-    render kueue
+    render "$("$here/install.sh" manifests)/kustomize" kueue "$(go list -m -f '{{.Dir}}' sigs.k8s.io/kueue)"
     (cd "$out" && sha256sum --quiet --check "$module/manifests.sha256")
     ;;
 esac

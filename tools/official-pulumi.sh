@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# Downloads the official Pulumi CLI in the pinned version, checks it, prints its folder.
+# Download the official Pulumi CLI in the pinned version, check it, print its folder.
 #
-#   tools/official-pulumi.sh CACHE_DIR
+#   tools/official-pulumi.sh [--cached] CACHE_DIR
 #
-# Fails within 5 s, with nothing printed, where the vendor's site can't be reached: the caller then builds it.
+# Fail within 5 s where the vendor's site can't be reached: the caller then builds it. With --cached, fail instead
+# of downloading.
 set -euo pipefail
+cached_only=
+[ "${1:-}" = --cached ] && { cached_only=yes; shift; }
 cache=${1:?}
 here=$(cd "$(dirname "$0")" && pwd)
 version=$(awk '$1 == "github.com/pulumi/pulumi/sdk/v3" {print $2}' "$here/pulumi/go.mod")
 case $(uname -m) in x86_64) arch=x64 ;; aarch64) arch=arm64 ;; *) exit 1 ;; esac
 out=$cache/tools/pulumi-official-$version
 [ -x "$out/pulumi" ] && { echo "$out"; exit 0; }
+[ $cached_only ] && exit 1
 site=https://get.pulumi.com/releases/sdk
 file=pulumi-$version-linux-$arch.tar.gz
 mkdir -p "$cache/tools"
@@ -23,4 +27,5 @@ mkdir "$work/out"
 tar -xzf "$work/$file" -C "$work/out" --strip-components=1
 rm -rf "$out"
 mv "$work/out" "$out"
+echo "note: using the official Pulumi CLI $version, downloaded and checked" >&2
 echo "$out"

@@ -1,77 +1,125 @@
 #!/usr/bin/env bash
-# Makes what `make test` and `make rehearse` need, each part once, and prints what it did.
+# Install what commands need, each part once; print the time it will take first, and a line for each part.
 #
-#   tools/setup.sh python   the hash-locked virtual environment, linked as .venv
-#   tools/setup.sh system   Debian packages (root only; skipped with a word where not root)
-#   tools/setup.sh tools    Pulumi CLI and language host, gcsfuse; links in .venv/bin
-#   tools/setup.sh parity   torch and transformers in an environment of their own, for the tests
-#   tools/setup.sh spark    Spark in an environment of its own, for `workload preprocess`; needs Java 17
-#   tools/setup.sh checkov  checkov in an environment of its own, which audits what the stacks declare
-#   tools/setup.sh kubernetes  a control plane with Kueue and JobSet, for tests and rehearsals of GKE
-#   tools/setup.sh          all but parity, spark, checkov and kubernetes
+#   tools/setup.sh [PART...]     without any: system python pulumi plugins gcsfuse host
 #
-# Cold on 2 cores: system 20 s, python 2 min, tools 6 min, kubernetes 9 min. Warm: 0.2 s.
+#   system      Debian packages (root only)
+#   python      the hash-locked virtual environment, linked as .venv
+#   pulumi      Pulumi's CLI and language host
+#   plugins     Pulumi's official plug-ins for Google Cloud and Kubernetes, where the vendor's site answers
+#   gcsfuse     gcsfuse
+#   host        what rehearsed hosts boot: an image, an interpreter, packages (root only)
+#   manifests   released manifests of Kueue and JobSet, for the layer `queue`
+#   kubernetes  a control plane with Kueue and JobSet, for rehearsals of GKE and `make prove`
+#   queue-previous  the Kueue that is upgraded from, for `make prove`
+#   spark       Spark, for `workload preprocess`; needs Java 17. Prints the interpreter
+#   parity      torch and transformers, for `make prove`. Prints the interpreter
+#   checkov     checkov, for `make prove` and `tpu policy --terraform`. Prints the program
+#   mutants     cosmic-ray, for `python -m tests.proofs mutants`. Prints the program
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cache=${TPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tpu-pulumi}
-mkdir -p "$cache"
+logs=$cache/logs
+mkdir -p "$logs"
 
 # Name the packages here and nowhere else; `make doctor` reads this list.
 packages="python3-venv debootstrap systemd-container fuse3 openssh-client iproute2 nftables e2fsprogs util-linux procps curl ca-certificates"
 
-setup_system() {
-  local missing=()
-  command -v dpkg-query >/dev/null || { echo "setup: not Debian: install these yourself: $packages" >&2; return; }
+# Seconds that each part takes by itself on two idle cores.
+declare -A expected_s=([system]=10 [python]=60 [pulumi]=135 [plugins]=15 [gcsfuse]=140 [host]=65
+  [manifests]=35 [kubernetes]=700 [queue-previous]=240 [spark]=40 [parity]=95 [checkov]=35 [mutants]=20)
+
+say() { echo "setup: $*" >&2; }
+
+is_root() { [ "$(id -u)" -eq 0 ]; }
+
+# Parts. `has_PART` succeeds where nothing is to be done; `install_PART` does it, and its output goes to a log.
+
+missing_packages() {
+  local package
   for package in $packages; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' || missing+=("$package")
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' || echo "$package"
   done
-  [ ${#missing[@]} -eq 0 ] && return
-  if [ "$(id -u)" -ne 0 ]; then
-    echo "setup: not root, so not installed: ${missing[*]} (the rehearsal needs them: sudo apt-get install ${missing[*]})" >&2
-    return
-  fi
-  echo "setup: installing Debian packages: ${missing[*]}"
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# Makes a virtual environment from a lock, once, and leaves its folder in $venv.
-make_venv() { # lock, what it costs
-  local lock=$1 cost=$2 python=${PYTHON:-python3} version key
+has_system() {
+  command -v dpkg-query >/dev/null || { say "not Debian: install these yourself: $packages"; return; }
+  local missing
+  missing=$(missing_packages | xargs)
+  [ -n "$missing" ] || return 0
+  is_root && return 1
+  say "not root, so not installed: $missing (the rehearsal needs them: sudo apt-get install $missing)"
+}
+
+install_system() {
+  apt-get update -qq
+  missing_packages | DEBIAN_FRONTEND=noninteractive xargs apt-get install -y -qq --no-install-recommends
+}
+
+# Print the folder of the virtual environment of a lock.
+venv_of() { # lock
+  local python=${PYTHON:-python3} version key
   version=$("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])') || {
-    echo "setup: no '$python': install Python 3.11, 3.12 or 3.13, or name one: make PYTHON=python3.12" >&2
-    exit 1
+    say "no '$python': install Python 3.11, 3.12 or 3.13, or name one: make PYTHON=python3.12"
+    return 1
   }
   case $version in
     3.11.*|3.12.*|3.13.*) ;;
-    *) echo "setup: $python is $version; 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12" >&2; exit 1 ;;
+    *) say "$python is $version; 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12"; return 1 ;;
   esac
-  key=$( (cat "$lock"; "$python" -c 'import sys; print(sys.version, sys.base_prefix)') | sha256sum | cut -c1-16)
-  venv=$cache/venv-$key
-  if [ ! -f "$venv/.complete" ]; then
-    exec 8>"$cache/venv.lock"
-    flock 8
-    if [ ! -f "$venv/.complete" ]; then
-      echo "setup: installing $(grep -c == "$lock") locked Python packages into $venv (once, $cost)"
-      rm -rf "$venv"
-      "$python" -m venv "$venv"
-      # Alone (-I): a package on the caller's PYTHONPATH would pass for installed.
-      "$venv/bin/python" -I -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock"
-      touch "$venv/.complete"
-    fi
-    exec 8>&-
-  fi
+  key=$( (cat "$1"; "$python" -c 'import sys; print(sys.version, sys.base_prefix)') | sha256sum | cut -c1-16)
+  echo "$cache/venv-$key"
 }
 
-setup_python() {
+has_venv() { [ -f "$(venv_of "$1")/.complete" ]; } # lock
+
+make_venv() { # lock
+  local venv
+  venv=$(venv_of "$1")
+  exec 8>"$cache/venv.lock"
+  flock 8
+  [ ! -f "$venv/.complete" ] || return 0
+  rm -rf "$venv"
+  "${PYTHON:-python3}" -m venv "$venv"
+  # Alone (-I): a package on the caller's PYTHONPATH would pass for installed.
+  local pip=("$venv/bin/python" -I -m pip install --quiet --disable-pip-version-check --require-hashes)
+  # uv, at its locked version, installs the rest in a fifth of pip's time; pip knows more kinds of mirrors.
+  sed -n '/^uv==/,/[^\\]$/p' requirements.txt >"$venv/uv.txt"
+  "${pip[@]}" -r "$venv/uv.txt"
+  UV_CACHE_DIR=$cache/uv "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --require-hashes -r "$1" ||
+    "${pip[@]}" -r "$1"
+  touch "$venv/.complete"
+}
+
+has_python() {
   # A folder of that name would take the link into itself, and stay what `make` uses.
   if [ -d .venv ] && [ ! -L .venv ]; then
-    echo "setup: .venv is a folder of your own, and belongs to 'make': move it away" >&2
+    say ".venv is a folder of your own, and belongs to 'make': move it away"
     exit 1
   fi
-  make_venv requirements.txt "about 2 min"
-  ln -sfn "$venv" .venv
+  has_venv requirements.txt && link_python
+}
+
+install_python() {
+  make_venv requirements.txt
+  link_python
+  # Compile what the program imports, a third of 12,000 modules. Some modules need packages of other environments.
+  env -u PYTHONDONTWRITEBYTECODE JAX_PLATFORMS=cpu .venv/bin/python - <<'P'
+import contextlib
+import importlib
+import pkgutil
+
+for name in ("cli", "infra", "fleet", "workload", "rehearsal"):
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=print):
+        with contextlib.suppress(Exception):
+            module.name.endswith("__main__") or importlib.import_module(module.name)
+P
+}
+
+link_python() {
+  ln -sfn "$(venv_of requirements.txt)" .venv
   launcher bin/tpu cli.__main__
   launcher bin/workload workload.__main__
   # Not on people's PATH: they have Google's own.
@@ -95,86 +143,184 @@ END
   mv -f "$draft" ".venv/$1"
 }
 
-# torch and transformers: what the decoder is compared with. Prints the interpreter, last of all.
-setup_parity() {
-  make_venv tests/parity/requirements.txt "about 1 min, 5.3 GB"
-  echo "$venv/bin/python"
-}
-
-# Spark for `workload preprocess`. Prints the interpreter, last of all.
-setup_spark() {
-  make_venv tools/spark/requirements.txt "about 1 min, 0.7 GB"
-  echo "$venv/bin/python"
-}
-
-# checkov, for tests/infra/policy/test_checkov.py and `tpu policy --terraform`. Prints its program, last of all.
-setup_checkov() {
-  make_venv tools/checkov/requirements.txt "about 1 min, 0.3 GB"
-  echo "$venv/bin/checkov"
-}
-
-# cosmic-ray, for `python -m tests.proofs mutants`. Prints its program, last of all.
-setup_mutants() {
-  make_venv tools/mutants/requirements.txt "about 20 s, 0.1 GB"
-  echo "$venv/bin/cosmic-ray"
-}
-
 # Order of choice: an official program on PATH; what was put into the cache before; the vendor's
 # download; a build from pinned modules. TPU_BUILD_TOOLS=1 goes straight to the build.
-setup_tools() {
-  local dir official=
-  [ "${TPU_BUILD_TOOLS:-}" = 1 ] || official=yes
-  # What these links point at must not be the links themselves, by whatever name the folder stands on
-  # PATH: another clone's .venv is the same environment.
+official() { [ "${TPU_BUILD_TOOLS:-}" != 1 ]; }
+
+# PATH without .venv/bin by any name: what its links point at must not be the links themselves, and another
+# clone's .venv is the same environment.
+outer_path() {
   local kept=() entry
   while IFS= read -r -d : entry; do
     [ "$entry" -ef .venv/bin ] || kept+=("$entry")
   done <<<"$PATH:"
-  PATH=$(IFS=:; echo "${kept[*]}")
+  (IFS=:; echo "${kept[*]}")
+}
 
-  if [ $official ] && pulumi version >/dev/null 2>&1 && command -v pulumi-language-python >/dev/null; then
-    [ -e .venv/bin/pulumi ] || echo "setup: using the Pulumi CLI on PATH: $(command -v pulumi) $(pulumi version)"
-    ln -sf "$(command -v pulumi)" .venv/bin/pulumi
-  else
-    if [ $official ] && ! tools/install.sh --cached pulumi >/dev/null && dir=$(tools/official-pulumi.sh "$cache"); then
-      echo "setup: using the official Pulumi CLI, downloaded to $dir"
-      ln -sf "$dir"/pulumi* .venv/bin/
-    else
-      dir=$(tools/install.sh pulumi)
-      ln -sf "$dir"/pulumi* .venv/bin/
-      dir=$(tools/install.sh pulumi-language-python)
-      # A copy, since it looks for its -exec script beside its own file, not beside a link to it.
-      install -m 0755 "$dir"/pulumi-language-python ".venv/bin/.pulumi-language-python.$$"
-      mv -f ".venv/bin/.pulumi-language-python.$$" .venv/bin/pulumi-language-python
-    fi
+# The program on PATH, where it may be used.
+on_path() { official && PATH=$(outer_path) command -v "$1"; } # name
+
+pulumi_on_path() { on_path pulumi-language-python >/dev/null && on_path pulumi; }
+
+downloaded_pulumi() {
+  official && ! tools/install.sh --cached pulumi >/dev/null && tools/official-pulumi.sh --cached "$cache"
+}
+
+has_pulumi() {
+  pulumi_on_path >/dev/null || downloaded_pulumi >/dev/null ||
+    { tools/install.sh --cached pulumi && tools/install.sh --cached pulumi-language-python; } >/dev/null
+}
+
+install_pulumi() {
+  if official && ! tools/install.sh --cached pulumi && tools/official-pulumi.sh "$cache"; then
+    return
   fi
+  tools/install.sh pulumi
+  tools/install.sh pulumi-language-python
+}
 
-  rm -f .venv/bin/fake-gcs-server # an earlier set-up linked it
-  if [ $official ] && command -v gcsfuse >/dev/null; then
-    [ -e .venv/bin/gcsfuse ] || echo "setup: using the gcsfuse on PATH: $(command -v gcsfuse)"
-    ln -sf "$(command -v gcsfuse)" .venv/bin/gcsfuse
+link_pulumi() {
+  local dir
+  if dir=$(pulumi_on_path); then
+    [ -e .venv/bin/pulumi ] || say "using the Pulumi CLI on PATH: $dir"
+    ln -sf "$dir" .venv/bin/pulumi
+  elif dir=$(downloaded_pulumi); then
+    ln -sf "$dir"/pulumi* .venv/bin/
   else
-    dir=$(tools/install.sh storage)
-    ln -sf "$dir"/gcsfuse .venv/bin/
+    dir=$(tools/install.sh --cached pulumi)
+    ln -sf "$dir"/pulumi* .venv/bin/
+    dir=$(tools/install.sh --cached pulumi-language-python)
+    # A copy, since it looks for its -exec script beside its own file, not beside a link to it.
+    install -m 0755 "$dir"/pulumi-language-python ".venv/bin/.pulumi-language-python.$$"
+    mv -f ".venv/bin/.pulumi-language-python.$$" .venv/bin/pulumi-language-python
   fi
 }
 
-setup_kubernetes() {
-  local tool
-  for tool in kubernetes queue; do
-    tools/install.sh "$tool" >/dev/null
+has_plugins() { tools/official-plugins.sh --cached "$cache"; }
+
+install_plugins() { tools/official-plugins.sh "$cache"; }
+
+has_gcsfuse() { on_path gcsfuse >/dev/null || tools/install.sh --cached storage >/dev/null; }
+
+install_gcsfuse() { tools/install.sh storage; }
+
+link_gcsfuse() {
+  local program
+  if program=$(on_path gcsfuse); then
+    [ -e .venv/bin/gcsfuse ] || say "using the gcsfuse on PATH: $program"
+  else
+    program=$(tools/install.sh --cached storage)/gcsfuse
+  fi
+  ln -sf "$program" .venv/bin/gcsfuse
+}
+
+host_stamp() { echo "$cache/host-$(cat workload/locks/*.txt rehearsal/hosts/image.py | sha256sum | cut -c1-16)"; }
+
+has_host() { ! is_root || [ -f "$(host_stamp)" ]; }
+
+install_host() {
+  local image program
+  .venv/bin/python -c 'from rehearsal.hosts.image import ensure_image as make
+from rehearsal.world.layout import cache_dir
+make(cache_dir(), print)' &
+  image=$!
+  .venv/bin/python -c 'from infra.publish.wheels import ROOT, locked
+locked(ROOT / "workload/locks/cpu.txt")'
+  # The bundle contains gcsfuse; where another process is building it, this waits for that.
+  program=$(on_path gcsfuse) || program=$(tools/install.sh storage)/gcsfuse
+  PATH=${program%/*}:$PATH .venv/bin/python -m infra.publish dev --lock cpu --dry-run
+  wait "$image"
+  touch "$(host_stamp)"
+}
+
+has_manifests() { tools/install.sh --cached manifests >/dev/null; }
+
+install_manifests() { tools/install.sh manifests; }
+
+has_kubernetes() { tools/install.sh --cached kubernetes >/dev/null && tools/install.sh --cached queue >/dev/null; }
+
+install_kubernetes() { tools/install.sh kubernetes && tools/install.sh queue; }
+
+has_queue-previous() { tools/install.sh --cached queue-previous >/dev/null; }
+
+install_queue-previous() { tools/install.sh queue-previous; }
+
+has_spark() { has_venv tools/spark/requirements.txt; }
+
+install_spark() { make_venv tools/spark/requirements.txt; }
+
+has_parity() { has_venv tests/parity/requirements.txt; }
+
+install_parity() { make_venv tests/parity/requirements.txt; }
+
+has_checkov() { has_venv tools/checkov/requirements.txt; }
+
+install_checkov() { make_venv tools/checkov/requirements.txt; }
+
+has_mutants() { has_venv tools/mutants/requirements.txt; }
+
+install_mutants() { make_venv tools/mutants/requirements.txt; }
+
+# Run one part, with its output in a log, and print how long it took.
+run_part() { # part
+  local begun=$SECONDS log=$logs/$1.log
+  # Not on the left of || or in a condition: there, bash would pass over a failed command.
+  if ! bash "$0" --install "$1" >"$log" 2>&1 </dev/null; then
+    say "$1 failed:"
+    tail -n 20 "$log" >&2
+    say "all of it: $log"
+    return 1
+  fi
+  grep '^note: ' "$log" | sed 's/^note: /setup: /' >&2 || true
+  say "$1 is installed after $((SECONDS - begun)) s (about ${expected_s[$1]} s by itself)"
+}
+
+# The estimate: builds use both cores, and overlap with what waits for a network or uses one.
+announce() { # parts
+  local part total=0
+  for part in "$@"; do total=$((total + expected_s[$part])); done
+  say "installing $* (once, into $cache): about $(((total * 4 / 5 + 59) / 60)) min on two idle cores"
+}
+
+main() { # parts
+  local part missing=() jobs=() status=0 job
+  for part in "$@"; do
+    [ -n "${expected_s[$part]:-}" ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+    "has_$part" || missing+=("$part")
+  done
+  if [ ${#missing[@]} -gt 0 ]; then
+    announce "${missing[@]}"
+    # Others need the packages of the system; the host's parts are made by the environment's Python.
+    local -A is_missing=()
+    for part in "${missing[@]}"; do is_missing[$part]=yes; done
+    if [ "${is_missing[system]:-}" ]; then run_part system; fi
+    (
+      if [ "${is_missing[python]:-}" ]; then run_part python; fi
+      if [ "${is_missing[host]:-}" ]; then run_part host; fi
+    ) &
+    jobs+=($!)
+    for part in "${missing[@]}"; do
+      case $part in system|python|host) continue ;; esac
+      run_part "$part" &
+      jobs+=($!)
+    done
+    for job in "${jobs[@]}"; do wait "$job" || status=1; done
+    [ $status -eq 0 ] || exit $status
+  fi
+  for part in "$@"; do
+    case $part in
+      pulumi|gcsfuse) [ ! -d .venv/bin ] || "link_$part" ;;
+      spark) echo "$(venv_of tools/spark/requirements.txt)/bin/python" ;;
+      parity) echo "$(venv_of tests/parity/requirements.txt)/bin/python" ;;
+      checkov) echo "$(venv_of tools/checkov/requirements.txt)/bin/checkov" ;;
+      mutants) echo "$(venv_of tools/mutants/requirements.txt)/bin/cosmic-ray" ;;
+    esac
   done
 }
 
-case ${1:-all} in
-  system) setup_system ;;
-  python) setup_python ;;
-  tools) setup_tools ;;
-  parity) setup_parity ;;
-  spark) setup_spark ;;
-  checkov) setup_checkov ;;
-  mutants) setup_mutants ;;
-  kubernetes) setup_kubernetes ;;
-  all) setup_system; setup_python; setup_tools ;;
-  *) echo "usage: tools/setup.sh [system|python|tools|parity|spark|checkov|mutants|kubernetes]" >&2; exit 2 ;;
-esac
+if [ "${1:-}" = --install ]; then
+  "install_$2"
+else
+  [ $# -gt 0 ] || set -- system python pulumi plugins gcsfuse host
+  main "$@"
+fi

@@ -11,7 +11,9 @@
     python -m tests.proofs mutants          12 mutants of each area, by cosmic-ray; apart, for hours
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
     python -m tests.proofs load             the tests (or some PATHs), 10 times beside eight busy loops; apart
-    python -m pytest -m prove               what `make test` leaves out of its matrices: 8 min
+    python -m pytest -m prove               tests that `make test` leaves out, about 1 h: Pulumi's real CLI
+                                            (GKE, monitoring, policy, kills, accounts, a new layer), checkov,
+                                            Kubernetes, Spark, torch, the proofs' own, whole matrices
     tpu rehearsal run NAME            each scenario but the default one: 1 h
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after

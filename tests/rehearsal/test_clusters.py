@@ -63,6 +63,7 @@ def test_a_machine_without_the_programs_says_so(monkeypatch: pytest.MonkeyPatch)
     assert "tools/setup.sh kubernetes" in printed.getvalue()
 
 
+@pytest.mark.prove
 @pytest.mark.root
 @pytest.mark.slow
 def test_a_cluster_of_a_world_is_real_from_its_first_node_to_its_end(root: Path) -> None:

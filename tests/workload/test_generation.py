@@ -78,6 +78,7 @@ def test_an_export_holds_its_tokenizer_and_where_a_text_begins_and_ends(exported
     assert (exported / "tokenizer.json").read_bytes() == tokens
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 def test_transformers_begins_as_training_did_and_stops(exported: Path) -> None:
     script = Path(environment.__file__).with_name("generate.py")

@@ -58,6 +58,7 @@ def test_parts_of_an_epoch_share_its_tokens_out(run: Path) -> None:
         next(batches(activations, POINT, SIZE, part=3, parts=3))
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 3])
 def test_torchs_workers_see_each_token_once_in_the_dtype_that_is_kept(

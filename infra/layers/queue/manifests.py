@@ -1,8 +1,8 @@
 """The released manifests of JobSet and Kueue, with images by digest.
 
-tools/install.sh renders them with kustomize from the modules that tools/queue/go.mod names; the builder image
-(infra/layers/builds) brings them along. Others than tools/queue/manifests.sha256 has are refused. Their
-images are a test registry's, so the settings' stand in.
+tools/setup.sh manifests renders them with kustomize from the modules that tools/queue/go.mod names; the
+builder image (infra/layers/builds) contains them. Other hashes than those in tools/queue/manifests.sha256 are
+refused. Their images are a test registry's, so the settings' replace them.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ def _folder() -> tuple[Path, str]:
     if given := os.environ.get(FOLDER_VARIABLE):
         return Path(given), "tpu builds render, build the image again, and write it as builds:image"
     folder = _installed()
-    return folder, f"remove {folder}, then tools/setup.sh kubernetes"
+    return folder, f"remove {folder}, then tools/setup.sh manifests"
 
 
 @cache
 def _installed() -> Path:
-    line = [str(ROOT / "tools" / "install.sh"), "--cached", "queue"]
+    line = [str(ROOT / "tools" / "install.sh"), "--cached", "manifests"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise InfraError(
             "the manifests of JobSet and Kueue aren't here yet\n"
-            "    fix: tools/setup.sh kubernetes (about 10 minutes, once)"
+            "    fix: tools/setup.sh manifests (about half a minute, once)"
         )
     return Path(done.stdout.strip())
 

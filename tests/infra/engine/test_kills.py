@@ -1,4 +1,4 @@
-"""A few of the kills of `python -m tests.proofs updates`, and what bare commands do: the real CLI, 1 min."""
+"""Some kills of `python -m tests.proofs updates`, and bare commands after them, by the real CLI: 1 min."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from tests.infra.lab import PROJECT, SETTINGS, Lab
 
 DISKS = {f"projects/{PROJECT}/zones/us-east5-{zone}/disks/corpus-us-east5-{zone}" for zone in "ab"}
+pytestmark = [pytest.mark.prove, pytest.mark.slow]
 WITHOUT_ASKING = ("--yes", "--skip-preview")
 UP = ("up", "-s", "dev", *WITHOUT_ASKING)
 DESTROY = ("destroy", "-s", "dev", *WITHOUT_ASKING)
@@ -32,7 +33,6 @@ def names_of_programs() -> Path:
     return Path(__file__).parents[3] / ".venv" / "bin"
 
 
-@pytest.mark.slow
 def test_a_killed_up_is_taken_in_and_a_killed_destroy_is_ended(lab: Lab) -> None:
     lab.pulumi("data", "stack", "init", "dev")
     assert "/zones/" in lab.killed(lab.line("data", *UP), 2)  # a disk's creation, or a look at its operation
@@ -58,7 +58,6 @@ def test_a_killed_up_is_taken_in_and_a_killed_destroy_is_ended(lab: Lab) -> None
     assert lab.settings.read_text().removeprefix(SETTINGS).startswith("encryptionsalt: v1:")
 
 
-@pytest.mark.slow
 def test_bare_commands_after_a_kill_name_the_one_that_helps_and_lose_nothing(lab: Lab) -> None:
     lab.pulumi("data", "stack", "init", "dev")
     assert lab.killed(lab.line("data", *UP), 2)
@@ -79,7 +78,6 @@ def test_bare_commands_after_a_kill_name_the_one_that_helps_and_lose_nothing(lab
     assert "data: nothing is up" in lab.infra("down", "dev", "data", *WITHOUT_ASKING)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
 def test_the_lock_of_somebody_who_may_live_stays(lab: Lab, host: str) -> None:
     lab.pulumi("data", "stack", "init", "dev")
@@ -109,7 +107,6 @@ def stored(lab: Lab) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in (lab.folder / "state/.pulumi/stacks").rglob("*.json*")}
 
 
-@pytest.mark.slow
 def test_a_state_that_a_kill_left_unreadable_is_read_again(lab: Lab) -> None:
     lab.pulumi("data", "stack", "init", "dev")
     attributes = lab.folder / "state/.pulumi/stacks/data/dev.json.attrs"

@@ -56,6 +56,7 @@ def declared(lab: Lab) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 def test_a_folder_of_two_files_is_a_layer(lab: Lab) -> None:
     # Off, as it is in every environment that doesn't set it.

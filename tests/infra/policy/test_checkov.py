@@ -25,7 +25,7 @@ EVERYTHING = {**OF_ALL_KINDS, "gke:securityGroup": "gke-security-groups@example.
 FOUND_BY_BOTH = "B01 B02 B03 I01 I02 I03 I10 K03 K04 K06 K11 K12 N02 N03 T01"
 """Rules whose mutants checkov finds, too; its checks of the others know other types, or look elsewhere."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.prove, pytest.mark.slow]
 Found = dict[str, set[tuple[str, str]]]
 
 

@@ -31,6 +31,7 @@ def policy(lab: Lab, *words: str, fine: bool = True) -> str:
     return lab.run(sys.executable, "-c", line, str(lab.root), *words, fine=fine)
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 def test_a_broken_rule_ends_a_preview_and_an_update_and_is_found_in_stored_state(lab: Lab) -> None:
     lab.settings.write_text(SETTINGS + BROKEN)
@@ -67,6 +68,7 @@ def test_a_broken_rule_ends_a_preview_and_an_update_and_is_found_in_stored_state
     assert "policy:exceptions[0].until: found 2025-12-31. Rule: an exception ends on its date" in over
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 def test_prod_without_a_budget_is_refused_before_anything_is_made_and_found_in_stored_state(lab: Lab) -> None:
     prod = lab.root / "Pulumi.prod.yaml"

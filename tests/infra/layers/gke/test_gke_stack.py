@@ -48,6 +48,7 @@ def changes(lab: Lab) -> str:
     return lab.pulumi("gke", "up", "-s", "dev", "--yes", "--skip-preview")
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 def test_a_cluster_from_nothing_to_nothing(lab: Lab) -> None:
     cluster = lab.cloud.world.directory[PLACE]

@@ -317,6 +317,7 @@ def ours(lab: Lab) -> list[str]:
     return [name for name in lab.cloud.world.directory if name.split("/")[-2] in kinds]
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
     account = lab.cloud.world.billing_account.partition("/")[2]
@@ -336,6 +337,7 @@ def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
     assert ours(lab) == []
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 def test_a_channel_that_google_does_not_have_ends_the_plan(lab: Lab) -> None:
     lab.settings.write_text(
@@ -348,6 +350,7 @@ def test_a_channel_that_google_does_not_have_ends_the_plan(lab: Lab) -> None:
     assert ours(lab) == []
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 def test_a_role_that_was_taken_away_is_put_back_by_a_refresh_alone(lab: Lab) -> None:
     """As the runbooks say: a plan compares with the stack's state."""
@@ -362,6 +365,7 @@ def test_a_role_that_was_taken_away_is_put_back_by_a_refresh_alone(lab: Lab) -> 
     assert taken in lab.request("GET", place, optionsRequestedPolicyVersion="3").json()["bindings"]
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 def test_what_a_killed_up_was_making_is_found_by_its_name(lab: Lab) -> None:
     lab.settings.write_text(SETTINGS + CHANNELS)

@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.infra.engine.test_kills import UP, WITHOUT_ASKING, names_of_programs
 from tests.infra.lab import PROJECT, SETTINGS, Lab
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.prove, pytest.mark.slow]
 ON = """\
   storage:controllerAccountId: tpu-fleet
   storage:controllerAccountUsers: ["user:sre@example.com"]
@@ -90,7 +90,6 @@ def test_it_is_switched_on_off_and_on_again(lab: Lab) -> None:
     nothing_left(lab)
 
 
-@pytest.mark.prove  # as `python -m tests.proofs updates` kills at every request
 @pytest.mark.parametrize(("method", "end"), [("POST", "/roles"), ("PUT", "-checkpoints/iam")])
 def test_an_up_killed_at_what_it_grants_is_taken_in(lab: Lab, method: str, end: str) -> None:
     """Killed once the role is made, and once the policy with a condition is written."""
