@@ -1,13 +1,11 @@
 """The commands of `tpu infra`."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from infra.doctor import grants
-from infra.engine import plan, refusals, registry
-from infra.engine import updates as stacks
+from infra.engine import refusals, registry, updates
 from infra.engine.prices import show
 from infra.engine.pulumi import run
 from infra.settings.sources import ROOT
@@ -22,8 +20,8 @@ def _run(arguments: list[str] | None, root: Path) -> int:
     every = ", ".join(layer.name for layer in registry.layers())
     parser = argparse.ArgumentParser(
         prog="tpu infra",
-        description="The layers of an environment: plan, price, up, down, and recovery from an interruption.",
-        epilog="example: tpu plan dev",
+        description="Price, bring up, take down and recover the layers of an environment.",
+        epilog="example: tpu infra prices dev",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -32,10 +30,6 @@ def _run(arguments: list[str] | None, root: Path) -> int:
         one.add_argument("environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml")
         return one
 
-    planning = command("plan", "check the settings, show prices, and preview every layer")
-    planning.add_argument("--json", action="store_true", help="for programs")
-    planning.add_argument("--format", choices=("text", "markdown"), default="text", help="markdown: for CI")
-    planning.add_argument("--full", action="store_true", help="all that Pulumi prints")
     command("prices", "what the layers cost").add_argument("--json", action="store_true", help="for programs")
     command("roles", "the commands that grant each account its roles").add_argument(
         "--json", action="store_true", help="for programs"
@@ -67,29 +61,15 @@ def _run(arguments: list[str] | None, root: Path) -> int:
         case "roles":
             return grants.show(environment, root, as_json=parsed.json)
         case "settle":
-            return stacks.settle_layers(environment, parsed.layers, root)
+            return updates.settle_layers(environment, parsed.layers, root)
         case "up":
-            return stacks.up(environment, parsed.layers, root, options, parsed.after, plans=parsed.plan)
+            return updates.up(environment, parsed.layers, root, options, parsed.after, plans=parsed.plan)
         case "down" if parsed.check:
-            refusals.refuse(environment, stacks.in_order(parsed.layers), root)
+            refusals.refuse(environment, updates.in_order(parsed.layers), root)
             print(f"nothing stands against taking {', '.join(parsed.layers)} down")
             return 0
-        case "down":
-            return stacks.down(environment, parsed.layers, root, options)
         case _:
-            return _plan(parsed, root)
-
-
-def _plan(parsed: argparse.Namespace, root: Path) -> int:
-    found = plan.plan(parsed.environment, root)
-    if parsed.json:
-        print(json.dumps(plan.as_json(found)))
-    else:
-        print(plan.markdown(found) if parsed.format == "markdown" else plan.text(found, parsed.full))
-    found.refuse_failed()
-    if not parsed.json and parsed.format == "text":
-        print(f"\nNext: {found.next_command}")
-    return 0
+            return updates.down(environment, parsed.layers, root, options)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import yaml
 
 from infra.core import layer as core_layer
 from infra.core.environment import layers_on
-from infra.core.layer import up_command
 from infra.engine import prices, registry
 from infra.engine.pulumi import Pulumi, sentence
 from infra.engine.settings import from_file
@@ -137,13 +136,6 @@ class Plan:
             prices_row.total([one.idle_hourly for one in each]),
             all(one.checked for one in each),
         )
-
-    @property
-    def next_command(self) -> str:
-        """What brings the first layer up that isn't."""
-        names = [one.layer for one in self.layers]
-        first = next((one.layer for one in self.layers if not one.up), names[-1])
-        return up_command(first, self.environment)
 
 
 def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Path | None = None) -> Plan:

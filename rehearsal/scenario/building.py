@@ -18,7 +18,7 @@ from rehearsal.world.program import PROJECTS, change_settings
 
 def preview(scene: Scene, step: steps.Preview) -> None:
     """The plan of all, and the prices, which the report keeps."""
-    scene.shell.run([sys.executable, "-m", "infra", "plan", scene.environment])
+    scene.shell.run([sys.executable, "-m", "cli", "plan", scene.environment])
     scene.record.prices = prices(scene)
     scene.note.text = ", ".join(f"{price.node} ${price.usd_hour:.2f}/h" for price in scene.record.prices)
 

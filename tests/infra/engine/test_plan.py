@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cli.__main__ import main as tpu
 from infra.__main__ import main
 from infra.core.environment import layers_on
 from infra.engine.plan import as_json, empty_state, markdown, plan, text
@@ -32,7 +33,7 @@ def test_before_anything_exists_nothing_is_written_anywhere(
 ) -> None:
     pulumi_cli.answer("stack ls", [])
     before = {path: path.read_bytes() for path in ROOT.glob("Pulumi*.yaml")}
-    assert main(["plan", "dev"]) == 0
+    assert tpu(["plan", "dev"]) == 0
     previews = [
         (folder, backend) for folder, arguments, backend in pulumi_cli.calls if arguments[0] == "preview"
     ]
@@ -51,7 +52,7 @@ def test_before_anything_exists_nothing_is_written_anywhere(
         True
     ] * 4
     assert output.index("$/hour") < output.index("== storage")
-    assert output.splitlines()[-1] == "Next: pulumi -C infra/layers/storage up -s dev"
+    assert output.splitlines()[-1] == "next: tpu up dev"
 
 
 def event(op: str, urn: str, **more: object) -> dict[str, object]:
@@ -82,7 +83,7 @@ def test_a_plan_names_each_change_once_and_counts_them(
 ) -> None:
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
     pulumi_cli.log(*EVENTS)
-    assert main(["plan", "dev"]) == 0
+    assert tpu(["plan", "dev"]) == 0
     output = capfd.readouterr().out
     shown = output[output.index("== network: compared with its stack ==\n") :].splitlines()[1:5]
     assert [line.split() for line in shown] == [
@@ -100,7 +101,7 @@ def test_a_plan_names_each_change_once_and_counts_them(
     assert ["tpu", "1", "1", "1", "1", "22.45", "538.87", "16,390.54", "0.00"] in rows
     assert ["sum", "4", "4", "4", "4", "~22.96", "~550.97", "~16,758.54", "~368.00"] in rows
     assert "plan of" not in output, "what Pulumi prints is for --full"
-    assert main(["plan", "dev", "--full"]) == 0
+    assert tpu(["plan", "dev", "--full"]) == 0
     assert capfd.readouterr().out.count("plan of") == 4
 
 
@@ -109,7 +110,7 @@ def test_a_plan_as_json_and_as_a_comment_for_ci(
 ) -> None:
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
     pulumi_cli.log(*EVENTS)
-    assert main(["plan", "dev", "--json"]) == 0
+    assert tpu(["plan", "dev", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert [one["layer"] for one in found["layers"]] == LAYERS
     assert found["layers"][0]["changes"][1] == {
@@ -125,13 +126,13 @@ def test_a_plan_as_json_and_as_a_comment_for_ci(
     assert (slices["monthly"], slices["idle_monthly"]) == (pytest.approx(730 * 16 * 1.4033), 0)
     assert slices["prices_checked"] is True
     assert [rate["dollars"] for rate in found["rates"] if rate["unit"] == "GiB-month"] == [0.02]
-    assert main(["plan", "dev", "--format", "markdown"]) == 0
+    assert tpu(["plan", "dev", "--format", "markdown"]) == 0
     comment = capfd.readouterr().out
     assert "| layer | + | ~ | +- | - | $/hour | $/day | $/month | idle $/month |\n| --- | ---: |" in comment
     assert comment.count("<details><summary>") == comment.count("</details>") == 4
     details = "<details><summary>tpu: 4 changes</summary>\n\n```text\n+  gcp:compute/disk:Disk  corpus-a"
     assert details in comment
-    assert "Next:" not in comment
+    assert "next:" not in comment
 
 
 def test_of_the_official_providers_errors_only_the_sentence_is_shown(
@@ -142,7 +143,7 @@ def test_of_the_official_providers_errors_only_the_sentence_is_shown(
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
     for command in ("preview", "refresh"):
         pulumi_cli.answer(command, framed, status=255)
-    assert main(["plan", "dev"]) == 1
+    assert tpu(["plan", "dev"]) == 1
     assert f"\nerror:   {sentence}\n" in capfd.readouterr().out
     with pytest.raises(CommandError) as caught:
         Pulumi("dev").ask("network", "refresh")
@@ -153,20 +154,20 @@ def test_what_is_up_is_compared_with_its_state(
     pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
-    assert main(["plan", "dev"]) == 0
+    assert tpu(["plan", "dev"]) == 0
     previews = [
         (folder, backend) for folder, arguments, backend in pulumi_cli.calls if arguments[0] == "preview"
     ]
     assert sorted(previews) == sorted((str(ROOT / folder), "file:///the-users-own") for folder in FOLDERS)
     assert "init" not in " ".join(pulumi_cli.commands())
-    assert capfd.readouterr().out.splitlines()[-1] == "Next: pulumi up -s dev"
+    assert capfd.readouterr().out.splitlines()[-1] == "next: tpu up dev"
 
 
 def test_without_a_login_it_is_said_and_works(
     pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pulumi_cli.answer("stack ls", status=255, err="error: PULUMI_ACCESS_TOKEN must be set")
-    assert main(["plan", "prod"]) == 0
+    assert tpu(["plan", "prod"]) == 0
     output = capfd.readouterr().out
     assert (
         output.count("no Pulumi state to compare with (`pulumi login` chooses one): `pulumi stack` of ") == 1
@@ -180,13 +181,13 @@ def test_all_plans_are_shown_before_the_failed_ones_are_named(
 ) -> None:
     pulumi_cli.answer("stack ls", [])
     pulumi_cli.answer("preview", status=255, err="error: no plugin")
-    assert main(["plan", "dev"]) == 1
+    assert tpu(["plan", "dev"]) == 1
     output = capfd.readouterr()
     assert output.err.splitlines()[-1] == (
         "error: `pulumi preview` of storage, data, network, tpu failed; see the output above"
     )
     assert output.out.count("error: no plugin") == pulumi_cli.commands().count("preview") == 4
-    assert "Next:" not in output.out
+    assert "next:" not in output.out
 
 
 @pytest.mark.parametrize("words", [
@@ -198,12 +199,12 @@ def test_a_plan_that_lacks_a_login_at_google_names_the_command(
 ) -> None:
     pulumi_cli.answer("stack ls", [])
     pulumi_cli.answer("preview", status=255, err=words)
-    assert main(["plan", "dev"]) == 1
+    assert tpu(["plan", "dev"]) == 1
     assert capfd.readouterr().err.endswith("    fix: gcloud auth application-default login\n")
 
 
 def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "nowhere"]) == 1
+    assert tpu(["plan", "nowhere"]) == 1
     assert capfd.readouterr().err.startswith("error: Pulumi.nowhere.yaml does not exist")
     assert pulumi_cli.calls == []
 
@@ -270,6 +271,19 @@ def test_layers_behind_one_come_up_in_their_order(pulumi_cli: FakePulumi, tmp_pa
     assert main(["up", "dev", "--after", "storage", "--yes"], tmp_path) == 0
     ups = [folder for folder, arguments, _ in pulumi_cli.calls if arguments[0] == "up"]
     assert ups == [str(tmp_path / "infra/layers/network"), str(tmp_path)], "data is off"
+
+
+def test_layers_go_down_behind_those_that_read_them(pulumi_cli: FakePulumi, tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": NO_DATA}))
+    stack = {"urn": "urn:pulumi:dev::tpu::pulumi:pulumi:Stack::tpu-dev", "type": "pulumi:pulumi:Stack"}
+    pulumi_cli.answer("stack export", {"deployment": {"resources": [stack]}})
+    pulumi_cli.answer("whoami", {"url": "https://example.com/me"})
+    assert main(["down", "dev", "storage", "tpu", "network", "--yes"], tmp_path) == 0
+    downs = [folder for folder, arguments, _ in pulumi_cli.calls if arguments[0] == "destroy"]
+    assert downs == [
+        str(tmp_path),
+        *(str(tmp_path / "infra/layers" / name) for name in ("network", "storage")),
+    ]
 
 
 @pytest.mark.parametrize(

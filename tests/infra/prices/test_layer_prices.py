@@ -28,13 +28,11 @@ def settings(more: Mapping[str, Any] = {}) -> Settings:
 
 def rows(layer: str, found: Settings) -> dict[str, Row]:
     declared = registry.named(layer)
-    assert declared is not None
     return {one.what: one for one in declared.prices(found)}
 
 
 def used(layer: str, found: Settings) -> list[str]:
     declared = registry.named(layer)
-    assert declared is not None
     return [f"{one.what} {one.unit}" for one in declared.rates(found)]
 
 
@@ -68,6 +66,9 @@ def test_a_cluster_is_its_fee_its_cpu_nodes_with_disks_and_its_slices() -> None:
     assert found["cluster tpu"].hourly == 0.10
     assert found["3 CPU nodes with their disks"].hourly == pytest.approx(3 * (0.194236 + 200 * 0.10 / 730))
     assert found["train"].hourly == pytest.approx(16 * 2.70)
+    zones = {"gke:cpuPoolZones": ["us-east5-a", "us-east5-b", "us-east5-c"]}
+    several = gke(zones)["9 CPU nodes with their disks"]
+    assert several.hourly == pytest.approx(9 * (0.194236 + 200 * 0.10 / 730)), "so many in each zone"
     assert all(one.checked for one in found.values())
 
 
@@ -204,7 +205,6 @@ def test_raw_text_that_goes_to_nearline_is_billed_when_it_is_read() -> None:
 def test_training_is_billed_as_it_was_chosen() -> None:
     def chips(**more: Any) -> list[Rate]:
         declared = registry.named("pipeline")
-        assert declared is not None
         return [one for one in declared.rates(pipeline(**more)) if one.unit == "chip-hour"]
 
     assert chips() == []
