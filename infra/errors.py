@@ -1,4 +1,4 @@
-"""What can be wrong, in words for the person who can change it.
+"""Errors for users, with their fixes.
 
 Every error of this package is an `InfraError`. The program and the commands print it and
 stop with a non-zero status; a traceback means a defect of ours.
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 class InfraError(Exception):
-    """What is wrong and what to do about it."""
+    """Error with its fix."""
 
 
 class UpstreamError(InfraError):
@@ -34,7 +34,7 @@ class UpdateError(CommandError):
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing that is wrong with the settings: where, what was found, the rule, the fix."""
+    """A problem with the settings: key path, value, rule, fix."""
 
     path: str
     found: str
@@ -46,13 +46,13 @@ class Problem:
 
 
 def listed(source: str, problems: Sequence[object]) -> str:
-    """All problems, each on a line, below a line that counts them."""
+    """Format all problems, each on a line, below a line that counts them."""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     return "\n".join([f"{count} in {source}:", *(f"  {problem}" for problem in problems)])
 
 
 class SettingsError(InfraError):
-    """All problems of one environment's settings at once."""
+    """Problems of one environment's settings."""
 
     def __init__(self, source: str, problems: Sequence[Problem]):
         self.source = source
@@ -61,7 +61,7 @@ class SettingsError(InfraError):
 
 
 class LayersError(InfraError):
-    """All that is wrong with what the layers declare."""
+    """Problems of the layers' declarations."""
 
     def __init__(self, problems: Sequence[Problem]):
         super().__init__(listed("the layers of infra/", sorted(problems)))

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SliceType:
-    """One size of slice: its name, its chips' grid ("4x4"), and how many machines carry it."""
+    """Size of a slice: name, grid of chips ("4x4"), and number of machines."""
 
     name: str
     topology: str
@@ -30,7 +30,7 @@ class SliceType:
 
 @dataclass(frozen=True)
 class DiskLimits:
-    """What Hyperdisk ML allows."""
+    """Limits of Hyperdisk ML."""
 
     min_size_gib: int
     max_size_gib: int
@@ -54,7 +54,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All facts, with where and when they were read."""
+    """Facts about v6e, with their sources and dates."""
 
     chips_per_host: int
     pod_chips: int
@@ -69,15 +69,15 @@ class Catalog:
     prices_read: str
 
     def by_name(self, name: str) -> SliceType | None:
-        """The type called `name` ("v6e-16"), or None."""
+        """Return the type called `name` ("v6e-16"), or None."""
         return next((kind for kind in self.types if kind.name == name), None)
 
     def by_topology(self, topology: str) -> SliceType | None:
-        """The type whose chips lie as `topology` ("4x4"), or None."""
+        """Return the type with the grid `topology` ("4x4"), or None."""
         return next((kind for kind in self.types if kind.topology == topology), None)
 
     def price(self, zone: str) -> Prices:
-        """The prices of a zone's region; unknown ones are None."""
+        """Return the prices of a zone's region; unknown ones are None."""
         return self.prices.get(region_of(zone), Prices())
 
 
@@ -87,12 +87,12 @@ def chips_of(topology: str) -> int:
 
 
 def region_of(zone: str) -> str:
-    """The region of a zone: "us-east5-b" lies in "us-east5"."""
+    """Return the region of a zone: "us-east5-b" is in "us-east5"."""
     return zone.rpartition("-")[0]
 
 
 def load(text: str) -> Catalog:
-    """The catalog in a TOML text."""
+    """Parse the catalog of a TOML text."""
     facts: dict[str, Any] = tomllib.loads(text)
     limits = {key: value for key, value in facts["data_disk"].items() if key not in ("source", "read")}
     return Catalog(
@@ -114,7 +114,7 @@ CATALOG = load(resources.files("workload").joinpath("v6e.toml").read_text(encodi
 
 
 def summary() -> str:
-    """One line on what is known and when it was read."""
+    """Return a line on the known facts and their dates."""
     return (
         f"{len(CATALOG.types)} v6e types, {len(CATALOG.zones)} zones (read {CATALOG.zones_read}), "
         f"prices of {len(CATALOG.prices)} regions (read {CATALOG.prices_read})"

@@ -23,12 +23,12 @@ _OPTIONAL = {"everywhere", "regions", "likewise"}
 
 
 class BookError(InfraError):
-    """All that is wrong with the price book."""
+    """Problems of the price book."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where prices were read: Google's page, the copy of it that was read, and when; empty: not read yet."""
+    """Source of prices: Google's page, the copy that was read, and the day; empty: not read yet."""
 
     page: str
     copy: str = ""
@@ -57,7 +57,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is billed as one.
+    """Item of the price list.
 
     Attributes:
         id: what the code names it by, e.g. "disk.pd-balanced".
@@ -78,7 +78,7 @@ class Entry:
     likewise: Sequence[str] = ()
 
     def price(self, region: str) -> Price:
-        """What it costs in a region."""
+        """Return its price in a region."""
         if self.everywhere is not None:
             return Price(self.everywhere, self.checked, self.source)
         if region in self.regions:
@@ -89,7 +89,7 @@ class Entry:
 
     @property
     def known(self) -> bool:
-        """Whether it has a price anywhere."""
+        """True if it has a price anywhere."""
         return self.everywhere is not None or bool(self.regions)
 
     @property
@@ -100,7 +100,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class PriceBook:
-    """All entries, by id."""
+    """Entries by id."""
 
     entries: Mapping[str, Entry]
 
@@ -108,7 +108,7 @@ class PriceBook:
         return self.entries[id_]
 
     def get(self, id_: str) -> Entry | None:
-        """The entry, or None."""
+        """Return the entry, or None."""
         return self.entries.get(id_)
 
     def stale(self, today: date) -> list[Entry]:
@@ -124,7 +124,7 @@ class PriceBook:
         return [one for one in self.entries.values() if one.known and not one.checked]
 
     def summary(self, today: date) -> str:
-        """One line on how far it can be trusted."""
+        """Return a line on how many prices were read."""
         parts = [f"{len(self.entries)} prices"]
         if stale := self.stale(today):
             oldest = min(one.source.read for one in stale)
@@ -137,7 +137,7 @@ class PriceBook:
 
 
 def load(text: str, catalog: Catalog) -> PriceBook:
-    """The book in a TOML text, and the catalog's prices of chips. Raises BookError with all that is wrong."""
+    """Parse the book of a TOML text, with the catalog's chip prices. Raises BookError with all problems."""
     try:
         given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -6,5 +6,5 @@ from typing import Any
 
 
 def of(package: str) -> dict[str, Any]:
-    """The facts of a package, e.g. "infra.layers.gke"."""
+    """Return the facts of a package, e.g. "infra.layers.gke"."""
     return tomllib.loads(resources.files(package).joinpath("facts.toml").read_text(encoding="utf-8"))

@@ -81,7 +81,7 @@ class Living(dynamic.Resource):
 
 
 def refuse(what: str, project: str, environment: str, labels: dict[str, str], namespace: str = "") -> None:
-    """Raises LivingError where a member that isn't gone, or a job that hasn't ended, stands on the stack."""
+    """Raise LivingError where a live member or an unfinished job depends on the stack."""
     from infra.google.client import RequestError  # here, so that no program waits for Google's libraries
 
     find, fix, noun = {

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Lookup:
-    """Where a type's resources are listed.
+    """List in which a type's resources are found by name.
 
     Attributes:
         product: as in the provider's variable for a private endpoint, `GOOGLE_PRODUCT_CUSTOM_ENDPOINT`.
@@ -25,6 +25,6 @@ class Lookup:
     key: str
 
     def url(self, inputs: Mapping[str, Any], project: str) -> str:
-        """Where the resources are listed."""
+        """Return the URL of the list."""
         base = os.environ.get(f"GOOGLE_{self.product}_CUSTOM_ENDPOINT", self.base)
         return base + self.path.format_map({"project": project, **inputs})

@@ -1,4 +1,4 @@
-"""Every name and id that two layers must agree on, as functions of the settings.
+"""Names and ids shared by layers, as functions of the settings.
 
 Ids have Google's own form `projects/…`, the one that the TPU API gives back: a link or a
 bare name there would replace the pod on every `pulumi up`.
@@ -19,7 +19,7 @@ def account_email(settings: Settings, id_: str | None) -> str:
 
 
 def labels(environment: str, layer: str) -> dict[str, str]:
-    """What all that a stack makes carries, and what it is found by at Google."""
+    """Return the labels of everything that a stack makes, by which it is found at Google."""
     return {"environment": environment, "layer": layer}
 
 

@@ -33,4 +33,4 @@ def gcp(settings: Settings, layer: str) -> pulumi.ProviderResource:
 
 
 GOOGLE: Mapping[str, Factory] = MappingProxyType({"gcp": gcp})
-"""What a layer on Google Cloud needs."""
+"""Providers of a layer on Google Cloud."""

@@ -1,1 +1,1 @@
-"""What would keep an environment from working, said before or while it does: a line for each thing asked."""
+"""Checks of an environment before and while it runs: a line for each."""

@@ -1,4 +1,4 @@
-"""What an environment needs of Google and Pulumi, a check for each thing (a fleet's: fleet/doctor.py).
+"""Requirements of an environment at Google and Pulumi, one check for each (a fleet's: fleet/doctor.py).
 
 https://developers.google.com/identity/openid-connect/openid-connect#obtaininguserprofileinformation
 https://cloud.google.com/service-usage/docs/reference/rest/v1/services/list
@@ -57,12 +57,12 @@ class Target:
         return [*self.nodes, *([handoff.node(self.settings)] if trains else ())]
 
     def up(self, layer: str) -> str:
-        """The command that brings a layer up."""
+        """Return the command that brings a layer up."""
         return up_command(layer, self.settings.environment)
 
 
 def checks(target: Target) -> list[tuple[str, Check]]:
-    """All of them, each with the name that it stands under."""
+    """Return all checks by name."""
     project, email = target.google.project, service_account_email(target.settings)
     on = layers_on(target.settings)
     disabled = [layer for layer in declared_layers(target.settings) if layer not in on]
@@ -124,7 +124,7 @@ def _services(target: Target, what: str) -> Iterator[Finding]:
 
 
 def _permissions(target: Target, asked_for: list[Role], url: str, of: str, what: str) -> Iterator[Finding]:
-    """What of some roles the account that is logged in lacks on something."""
+    """Report the permissions of some roles that the account lacks on a resource."""
     desired = [permission for one in asked_for for permission in one.permissions]
     google, asked = target.google, {"permissions": desired}
     storage = url.endswith("/testPermissions")
@@ -175,7 +175,7 @@ def _stack(target: Target, layer: str, what: str) -> Iterator[Finding]:
 
 
 def _off(target: Target, layer: str, what: str) -> Iterator[Finding]:
-    """What is up of a layer that is off; nothing is said where nothing is."""
+    """Report resources of a layer that is off."""
     environment = target.settings.environment
     pulumi = Pulumi(environment)
     try:
@@ -188,7 +188,7 @@ def _off(target: Target, layer: str, what: str) -> Iterator[Finding]:
 
 
 def _unheld(target: Target, layer: Layer, what: str) -> Iterator[Finding]:
-    """What a killed command, a lost state or somebody else's left at Google under a name of ours."""
+    """Report resources at Google with our names that the stack doesn't hold."""
     environment = target.settings.environment
     pulumi = Pulumi(environment)
     there = pulumi.state(layer.name) if environment in pulumi.stacks(layer.name) else []

@@ -18,7 +18,7 @@ _COLOURS = {OK: _GREEN, MISSING: _RED}
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table; `fix` is empty when there is nothing to do."""
+    """Line of the table; `fix` is empty when nothing is to be done."""
 
     what: str
     state: str
@@ -27,7 +27,7 @@ class Finding:
 
 
 def table(findings: Sequence[Finding]) -> str:
-    """A line for each finding, and a line for what to do about it."""
+    """Format the findings, each followed by its fix."""
     width = max(len(finding.what) for finding in findings)
     lines = []
     for finding in findings:
@@ -38,7 +38,7 @@ def table(findings: Sequence[Finding]) -> str:
 
 
 def coloured(state: str) -> str:
-    """A state in eight columns, in its colour on a terminal that wants any (https://no-color.org)."""
+    """Return a state in eight columns, coloured on a terminal that allows it (https://no-color.org)."""
     text = f"{state:<8}"
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text

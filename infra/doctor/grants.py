@@ -23,7 +23,7 @@ from infra.settings.schema import Settings
 
 
 def resource(role: Role, settings: Settings) -> str:
-    """The full name of what the role is granted on."""
+    """Return the full name of the resource that a role is granted on."""
     return {
         "project": f"projects/{settings.project}",
         "hosts' account": service_account_id(settings),
@@ -42,7 +42,7 @@ def _nodes_account(settings: Settings) -> str:
 
 
 def _runs_account(settings: Settings) -> str:
-    """Of the workflow; the function's, its build's and the trigger's are called alike."""
+    """Return the workflow's account; those of the function, its build and the trigger are named alike."""
     pipeline = settings.get(PipelineSettings)
     email = names.account_email(settings, f"{pipeline.name if pipeline else ''}-run")
     return f"projects/{settings.project}/serviceAccounts/{email}"
@@ -54,7 +54,7 @@ def _billing_account(settings: Settings) -> str:
 
 
 def command(role: Role, settings: Settings, member: str = "MEMBER") -> str:
-    """How a role is granted to a member, e.g. `user:ada@example.com`."""
+    """Return the command that grants a role to a member, e.g. `user:ada@example.com`."""
     flags = f"--member={member} --role={role.name}"
     if role.on == "project":
         return f"gcloud projects add-iam-policy-binding {settings.project} {flags}"

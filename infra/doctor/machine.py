@@ -1,4 +1,4 @@
-"""Say what of the tools is here, and for each miss what to do. Needs nothing but Python.
+"""Check of this machine's tools, with a fix for each missing one. Needs nothing but Python.
 
 make doctor
 
@@ -36,13 +36,13 @@ def output_of(*command: str) -> str | None:
 
 
 def program(name: str) -> str | None:
-    """Where a program is: in the virtual environment or on PATH."""
+    """Return a program's path in the virtual environment or on PATH."""
     inside = VENV_BIN / name
     return str(inside) if inside.exists() else shutil.which(name)
 
 
 def origin(where: str) -> str:
-    """Who made a program: tools/install.sh keeps its builds in folders that end in a key."""
+    """Return the origin of a program: tools/install.sh keeps its builds in folders that end in a key."""
     ours = re.search(r"/tools/(pulumi|pulumi-language-python|storage)-[0-9a-f]{16}/", os.path.realpath(where))
     return (
         "pinned build"
@@ -52,7 +52,7 @@ def origin(where: str) -> str:
 
 
 def python() -> Finding:
-    """The interpreter: 3.11, 3.12 or 3.13, with venv."""
+    """Check the interpreter: 3.11, 3.12 or 3.13, with venv."""
     version = ".".join(map(str, sys.version_info[:3]))
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
         return Finding("Python", MISSING, version, "name one of 3.11–3.13: make PYTHON=python3.12 …")
@@ -62,7 +62,7 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """The locked packages, in the virtual environment."""
+    """Check the locked packages in the virtual environment."""
     desired = (ROOT / "requirements.txt").read_text().count("==")
     if not (VENV_BIN / "python").exists():
         return Finding("Python packages", MISSING, f"0 of {desired}", "make setup")
@@ -80,7 +80,7 @@ def go() -> Finding:
 
 
 def programs() -> Iterator[Finding]:
-    """The pinned programs that set-up builds or finds."""
+    """Check the pinned programs that set-up builds or finds."""
     for name, arguments in {
         "pulumi": ("version",),
         "pulumi-language-python": (),
@@ -99,7 +99,7 @@ def programs() -> Iterator[Finding]:
 
 
 def plugin(package: str) -> Finding:
-    """An official provider plugin, if somebody installed it."""
+    """Check for an installed official provider plugin."""
     home = Path(os.environ.get("PULUMI_HOME", Path.home() / ".pulumi"))
     locked = re.search(rf"^pulumi-{package}==([\w.]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
     version = locked.group(1) if locked else ""
@@ -123,7 +123,7 @@ def plugin(package: str) -> Finding:
 
 
 def machine() -> Iterator[Finding]:
-    """What the rehearsal needs of the kernel and of the user."""
+    """Check the rehearsal's requirements of the kernel and of the user."""
     root = os.geteuid() == 0
 
     def kernel(what: str, found: str, missing: str, fix: str) -> Finding:
@@ -177,7 +177,7 @@ def machine() -> Iterator[Finding]:
 
 
 def control_groups() -> str:
-    """The hierarchies in which systemd can manage machines; "" if there are none, or not for us."""
+    """Return the hierarchies in which systemd can manage machines; "" if there are none, or not for us."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -190,7 +190,7 @@ def control_groups() -> str:
 
 
 def debian_packages() -> Finding:
-    """The packages that tools/setup.sh names."""
+    """Check the packages that tools/setup.sh names."""
     match = re.search(r'^packages="([^"]+)"', (ROOT / "tools" / "setup.sh").read_text(), re.MULTILINE)
     desired = match.group(1).split() if match else []
     if shutil.which("dpkg-query") is None:
@@ -211,7 +211,7 @@ def debian_packages() -> Finding:
 
 
 def login() -> Finding:
-    """A Google Cloud login, which only the real cloud needs."""
+    """Check for a Google Cloud login, which only the real cloud needs."""
     adc = Path(
         os.environ.get(
             "GOOGLE_APPLICATION_CREDENTIALS",
@@ -235,7 +235,7 @@ def login() -> Finding:
 
 
 def catalog() -> Finding:
-    """The zones and prices that ship with the project, and when they were read."""
+    """Report the zones and prices that ship with the project, and their dates."""
     code = "from infra.catalog import summary; print(summary())"
     output = output_of(program("python") or sys.executable, "-c", code)
     return Finding(
@@ -244,7 +244,7 @@ def catalog() -> Finding:
 
 
 def prices(today: date) -> Finding:
-    """How far the price book can be trusted; an old price is no defect of the machine and fails nothing."""
+    """Report the price book's state; an old price is no defect of the machine and fails nothing."""
     code = (
         "from datetime import date; from infra.catalog.book import BOOK; "
         f"day = date({today.year}, {today.month}, {today.day}); "

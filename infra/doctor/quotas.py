@@ -1,4 +1,4 @@
-"""What slices and layers need, against what the project may have.
+"""Quotas that slices and layers need, compared with the project's limits.
 
 https://cloud.google.com/service-usage/docs/reference/rest/v1beta1/services.consumerQuotaMetrics/list
 """
@@ -19,11 +19,11 @@ UNLIMITED = -1
 _METRICS = "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/{}/consumerQuotaMetrics"
 
 Limits = dict[tuple[str, str, str], int]
-"""By metric, dimension and place, which is empty where a limit is that of all others."""
+"""Limits by metric, dimension and place; an empty place is the limit of all others."""
 
 
 def listed(metrics: Iterable[Mapping[str, Any]]) -> Limits:
-    """The limits that Service Usage lists."""
+    """Parse the limits that Service Usage lists."""
     return {
         (str(metric.get("metric")), unit[1], (bucket.get("dimensions") or {}).get(unit[1], "")):
         # A limit of 0 isn't written out: JSON made of protocol buffers leaves zeros away.
@@ -36,15 +36,13 @@ def listed(metrics: Iterable[Mapping[str, Any]]) -> Limits:
 
 
 def limit_of(quota: Quota, limits: Limits) -> int | None:
-    """A number; UNLIMITED; None where Google lists no such quota."""
+    """Return a number; UNLIMITED; None where Google lists no such quota."""
     everywhere = limits.get((quota.metric, quota.dimension, ""))
     return limits.get((quota.metric, quota.dimension, quota.place), everywhere)
 
 
 def check(google: Client, nodes: Sequence[Node], uses: Sequence[Use], what: str) -> Iterator[Finding]:
-    """A finding for each quota that some nodes count for, where they are and where they may be moved, and for
-    each of the layers'.
-    """
+    """Yield a finding for each quota: of the nodes, at their zones and fallback zones, and of the layers."""
     here: dict[Quota, int] = {}
     for node in nodes:
         for quota in _quotas(node, node.zone):

@@ -11,17 +11,17 @@ from infra.google.client import RequestError
 UNKNOWN = "unknown"
 _AT_ONCE = 8
 Check = Callable[[str], Iterator[Finding]]
-"""What it finds, for the name that it stands under."""
+"""Check that yields its findings, given its name."""
 
 
 def run_checks(checks: Sequence[tuple[str, Check]]) -> list[Finding]:
-    """All that named checks find, in their order."""
+    """Run named checks; return their findings in their order."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return [finding for found in pool.map(lambda one: _answered(*one), checks) for finding in found]
 
 
 def told(findings: Sequence[Finding]) -> str:
-    """A line for each, and what is missing."""
+    """Format the findings, and a last line on those that are missing."""
     ends = [
         f"{len(some)} {state}: {', '.join(dict.fromkeys(some))}"
         for state in (MISSING, UNKNOWN)
@@ -31,7 +31,7 @@ def told(findings: Sequence[Finding]) -> str:
 
 
 def _merged(findings: Sequence[Finding]) -> list[Finding]:
-    """With one line for all that one thing keeps from being known."""
+    """Merge the unknown findings of one cause."""
     found = [one for one in findings if one.state != UNKNOWN]
     causes: dict[str, list[Finding]] = {}
     for one in findings:
@@ -51,7 +51,7 @@ def _merged(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def healthy(findings: Sequence[Finding]) -> bool:
-    """Whether all that was asked was answered, and nothing is missing."""
+    """Return True if every check was answered and nothing is missing."""
     return all(one.state in (OK, OPTIONAL) for one in findings)
 
 

@@ -48,7 +48,7 @@ def _checking(settings: Settings) -> Callable[[pulumi.ResourceTransformArgs], Aw
 
 
 def _refuse(settings: Settings, declared: Sequence[Resource]) -> None:
-    """Says which rules the last of some resources breaks. Raises RunError where they are mandatory."""
+    """Log the rules that the last resource breaks. Raises RunError where they are mandatory."""
     one = declared[-1]
     mandatory = settings[PolicySettings].mandatory
     log = pulumi.log.error if mandatory else pulumi.log.warn
@@ -60,7 +60,7 @@ def _refuse(settings: Settings, declared: Sequence[Resource]) -> None:
 
 
 async def _known(value: Any) -> Any:
-    """Inputs without those that a preview can't know; secrets as stored state has them, below "value".
+    """Return inputs without values unknown in a preview; secrets as stored state has them, below "value".
 
     The engine hands over a secret, or what was made of another resource, as an Output.
     """

@@ -27,7 +27,7 @@ LAYER = "tpu"
 
 @dataclass(frozen=True)
 class StackState:
-    """What the slices' stack says.
+    """State of the slices' stack.
 
     Attributes:
         id: what its nodes' labels say of it.
@@ -39,7 +39,7 @@ class StackState:
 
 
 def read_stack(environment: str, root: Path = ROOT) -> StackState:
-    """The stack as it is; by TPU_STACK_ID alone, where that is set: named slices are then left to people.
+    """Read the stack; if TPU_STACK_ID is set, only the id is known and named slices are left to the user.
 
     Raises:
         CommandError: there is none yet, or Pulumi doesn't say.
@@ -60,7 +60,7 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
 
 
 def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[str, Failure | None]:
-    """Makes slices whose nodes are gone; the rest of the stack stays as it is. By node, what failed."""
+    """Create slices whose nodes are gone, and nothing else. Returns each node's failure, None for success."""
     # Pulumi's SDK takes twice as long to import as all else, which who only looks doesn't wait.
     from pulumi import automation
     from pulumi.automation import errors as refused
@@ -116,7 +116,7 @@ def _last(error: Exception) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """One update, and its outcome as the last line."""
+    """Run one update, and print its outcome as the last line."""
     environment, *nodes = arguments
     try:
         outcome = create(environment, nodes)

@@ -38,7 +38,7 @@ from infra.slices.nodes import nodes
 from infra.slices.preflight import Said
 
 SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-"}
-"""What Pulumi writes before a resource that it creates, updates, replaces or deletes."""
+"""Signs of Pulumi for resources that it creates, updates, replaces or deletes."""
 
 _STACK = "pulumi:pulumi:Stack"
 _FROM_PATH = "using pulumi-language-"  # which set-up put there
@@ -50,7 +50,7 @@ _KEYS = ("secretsprovider", "encryptedkey")
 
 @dataclass(frozen=True)
 class Change:
-    """One resource that an update would touch.
+    """A resource that an update would touch.
 
     Attributes:
         operation: a key of `SIGNS`.
@@ -72,7 +72,7 @@ class Change:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What `pulumi preview` says of one layer.
+    """Outcome of `pulumi preview` of one layer.
 
     Attributes:
         layer: its name.
@@ -95,7 +95,7 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Of all layers of an environment that are on, in their order."""
+    """Plan of all layers that are on, in their order."""
 
     environment: str
     layers: tuple[LayerPlan, ...]
@@ -110,11 +110,11 @@ class Plan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Of all layers, each once."""
+        """Warnings of all layers, without repetitions."""
         return tuple(dict.fromkeys(warning for one in self.layers for warning in one.warnings))
 
     def refuse_failed(self) -> None:
-        """Raises CommandError if a layer's preview failed; its output has been printed."""
+        """Raise CommandError if a layer's preview failed; its output has been printed."""
         if self.failed:
             printed = "\n".join(one.output for one in self.layers if one.failed)
             fix = f"\n    fix: {fix_of(Kind.LOGIN)}" if _NO_GOOGLE_LOGIN.search(printed) else ""
@@ -124,12 +124,12 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing would change."""
+        """True if nothing would change."""
         return not any(one.changes or one.failed for one in self.layers)
 
     @property
     def cost(self) -> Cost:
-        """What everything that is planned costs once it is up."""
+        """Cost of all planned resources once they are up."""
         each = [one.cost for one in self.layers]
         return Cost(
             prices_row.total([one.hourly for one in each]),
@@ -198,7 +198,7 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
 def foreseen(
     environment: str, root: Path = ROOT, only: Sequence[str] = ()
 ) -> dict[str, list[dict[str, Any]]]:
-    """The resources that each layer's stack would have, as its state would have them.
+    """Return the resources that each layer's stack would have, as its state would hold them.
 
     Raises InfraError: wrong settings, or a preview that fails.
     """
@@ -224,7 +224,7 @@ def foreseen(
 
 
 def text(found: Plan, full: bool = False) -> str:
-    """For a terminal: prices, what changes (with `full` all that Pulumi printed), and a table."""
+    """Format for a terminal: prices, changes (with `full` all output of Pulumi), and a table."""
     parts = [prices_table.table(found.costs), ""]
     parts += [rates_table(found.rates), ""] if found.rates else []
     parts += [*(one.line for one in found.preflight if not one.warn), ""]
@@ -241,7 +241,9 @@ def text(found: Plan, full: bool = False) -> str:
 
 
 def summary(found: Plan) -> str:
-    """A line for each layer: +, ~, +-, -, and its price; idle: while no slice is up and no job runs."""
+    """Format a table: per layer the number of +, ~, +- and -, and its price; idle: no slice up, no job
+    running.
+    """
     rows = _rows(found)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = (
@@ -255,7 +257,7 @@ def summary(found: Plan) -> str:
 
 
 def markdown(found: Plan) -> str:
-    """As a comment on a pull request."""
+    """Format as a comment on a pull request."""
     head, *rows = _rows(found)
     lines = [
         f"### Plan of `{found.environment}`",
@@ -282,7 +284,7 @@ def markdown(found: Plan) -> str:
 
 
 def as_json(found: Plan) -> dict[str, Any]:
-    """For programs."""
+    """Convert to JSON types."""
     return {
         "environment": found.environment,
         "layers": [
@@ -313,7 +315,7 @@ def _rows(found: Plan) -> list[tuple[str, ...]]:
 
 
 def _change(metadata: Mapping[str, Any]) -> Change | None:
-    """An event's resource, if it would be touched; a replacement is told in two or three steps."""
+    """Parse an event's resource; None if it isn't touched, or for further steps of a replacement."""
     if metadata["op"] not in SIGNS or metadata["type"] == _STACK:
         return None
     keys = tuple(metadata.get("detailedDiff") or metadata.get("diffs") or ())
@@ -325,7 +327,7 @@ def _cost(checked: Settings, layer: str) -> Cost:
 
 
 def _up(pulumi: Pulumi, names: Sequence[str], pool: Executor) -> tuple[set[str], list[str]]:
-    """The layers with a stack of this environment. Where no backend answers: none, and a line on why."""
+    """Return the layers that have a stack of this environment; without a backend none, and the reason."""
     try:
         stacks = zip(names, pool.map(pulumi.stacks, names), strict=True)
         return {layer for layer, known in stacks if pulumi.environment in known}, []
@@ -337,7 +339,7 @@ def _up(pulumi: Pulumi, names: Sequence[str], pool: Executor) -> tuple[set[str],
 def empty_state(
     environment: str, names: Sequence[str], root: Path, *, keyed: bool = False
 ) -> Iterator[Pulumi]:
-    """The same projects on a backend of their own that is thrown away.
+    """Copy the projects to a temporary backend.
 
     Stack files are copied, one for each layer: making a stack writes its file, and all are made at once. With
     `keyed` the copies have the key of the real backend's secrets, by which a saved plan is read again.

@@ -1,4 +1,4 @@
-"""What the layers cost, before anything is created: by the hour, and by use where only that is billed."""
+"""Prices of an environment's layers: by the hour, and by use where only that is billed."""
 
 import json
 from dataclasses import asdict
@@ -17,17 +17,17 @@ from infra.slices.price import at_dearest, rows
 
 
 def rates(settings: Settings) -> list[Rate]:
-    """What all layers that are on bill by use, each once."""
+    """Return the prices by use of all layers that are on, without repetitions."""
     return list(dict.fromkeys(one for layer in layers_on(settings) for one in layer.rates(settings)))
 
 
 def of(settings: Settings) -> list[Row]:
-    """What all layers that are on in an environment cost."""
+    """Return the price rows of all layers that are on."""
     return [row for layer in layers_on(settings) for row in layer.prices(settings)]
 
 
 def within_budget(settings: Settings) -> float | None:
-    """What all slices cost an hour by the catalog, wherever they are moved; None where a price isn't known.
+    """Return the hourly price of all slices at their dearest zones; None where a price isn't known.
 
     Raises:
         InfraError: more than `fleet:dollarsPerHour`, which then can't be held against prices nobody knows.

@@ -1,4 +1,4 @@
-"""What Pulumi runs: the layer that is called like the project."""
+"""Pulumi's entry point: declare the layer that is named like the project."""
 
 from datetime import UTC, datetime
 
@@ -68,7 +68,7 @@ def _enabled(checked: Settings, layer: Layer) -> None:
 
 
 def _guard(checked: Settings, layer: Layer, outputs: Outputs, made: list[pulumi.Resource]) -> None:
-    """Keeps what members of fleets or jobs stand on while one lives: their layer, and those that it reads."""
+    """Guard against destroying a layer, or layers that it reads, while fleet members or jobs depend on it."""
     everything = [*made]
     for holding in layers_on(checked):
         if not holding.holds or layer.name not in (holding.name, *holding.needs):

@@ -64,7 +64,7 @@ class Pulumi:
         self.variables = {**_OURS, **os.environ, **(variables or {})}
 
     def directory(self, layer: str) -> Path:
-        """The folder with a layer's Pulumi.yaml."""
+        """Return the folder of a layer's Pulumi.yaml."""
         return self.root / core_layer.directory(layer)
 
     def _call(self, layer: str, *arguments: str) -> list[str]:
@@ -90,7 +90,7 @@ class Pulumi:
                 raise UpdateError(failed, errors)
 
     def ask(self, layer: str, *arguments: str, given: str = "") -> str:
-        """What a command prints that reads `given`, and asks nothing.
+        """Run a command without questions, with `given` on its standard input; return its output.
 
         Raises CommandError with its complaint if it fails.
         """
@@ -109,7 +109,7 @@ class Pulumi:
         return answer.stdout
 
     def capture(self, layer: str, *arguments: str) -> tuple[bool, str, list[dict[str, Any]]]:
-        """Whether a command succeeded, its output and its events, for when several run at once."""
+        """Run a command beside others; return success, output and events."""
         with tempfile.NamedTemporaryFile(prefix="events-") as events:
             call = self._call(layer, *arguments, "--color", "never", "--event-log", events.name)
             done = subprocess.run(
@@ -138,7 +138,7 @@ class Pulumi:
         self.ask(layer, "stack", "init", self.environment, *options)
 
     def export(self, layer: str) -> dict[str, Any] | None:
-        """A layer's whole state, as `pulumi stack import` takes it; None where the layer has no stack."""
+        """Return a layer's whole state, as `pulumi stack import` takes it; None without a stack."""
         try:
             state: dict[str, Any] = json.loads(
                 self.ask(layer, "stack", "export", "--stack", self.environment)
@@ -150,18 +150,18 @@ class Pulumi:
         return state
 
     def state(self, layer: str) -> list[dict[str, Any]]:
-        """The resources in a layer's state. Raises CommandError where the layer has no stack."""
+        """Return the resources in a layer's state. Raises CommandError where the layer has no stack."""
         exported = json.loads(self.ask(layer, "stack", "export", "--stack", self.environment))
         resources: list[dict[str, Any]] = exported["deployment"].get("resources") or []
         return resources
 
     def backend(self) -> str:
-        """Where the state is kept: a URL such as `gs://NAME`, `file:///FOLDER`, `https://app.pulumi.com/ME`."""
+        """Return the backend's URL, such as `gs://NAME`, `file:///FOLDER`, `https://app.pulumi.com/ME`."""
         at_root = next(one for one in registry.layers() if one.directory == ".")
         return str(json.loads(self.ask(at_root.name, "whoami", "--json"))["url"])
 
     def require_passphrase(self) -> None:
-        """Raises CommandError where Pulumi would ask for one that nobody is there to give.
+        """Raise CommandError where Pulumi would ask for a passphrase.
 
         A folder or bucket as backend encrypts stack secrets by a passphrase, unless the settings' file names
         a key; our stacks hold no secrets, and Pulumi wants the passphrase all the same.
@@ -175,12 +175,12 @@ class Pulumi:
 
 
 def sentence(said: str) -> str:
-    """A message without the frame that the official provider writes around it, and without colours."""
+    """Strip colours and the official provider's frame from a message."""
     return _COLOUR.sub("", _FRAME.sub("", said)).strip("\n")
 
 
 def _errors(events: str) -> dict[str, list[str]]:
-    """The errors in an event log of Pulumi's, by the resource's URN."""
+    """Return the errors in an event log of Pulumi, by the resource's URN."""
     found: dict[str, list[str]] = {}
     for line in events.splitlines():
         one = json.loads(line).get("diagnosticEvent", {})
@@ -190,7 +190,7 @@ def _errors(events: str) -> dict[str, list[str]]:
 
 
 def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, root: Path) -> Iterator[str]:
-    """Which role to ask for, of an update's errors that name a permission.
+    """Yield the grants that an update's errors ask for.
 
     An account that the layer makes may be what lacks one.
     """
@@ -217,7 +217,7 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def run(command: Callable[[], int]) -> int:
-    """The exit status of `command`; what went wrong is said in its own words, never as a traceback."""
+    """Return the exit status of `command`; print an InfraError instead of a traceback."""
     try:
         return command()
     except InfraError as error:

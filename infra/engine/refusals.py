@@ -1,4 +1,4 @@
-"""What stands against a destroy, all of it before anything is deleted: protection, and what lives.
+"""Obstacles to a destroy, all found before anything is deleted: protection, and living members or jobs.
 
 `pulumi destroy` stops at each by itself (infra/core/guard.py), one after the other, and in the middle
 of a stack.
@@ -19,7 +19,7 @@ _DYNAMIC = "pulumi-python:dynamic:Resource"  # guards, and others
 
 
 def refuse(environment: str, layers: Sequence[str], root: Path = ROOT) -> None:
-    """Raises CommandError with all that stands against taking these layers down."""
+    """Raise CommandError with all obstacles to destroying these layers."""
     pulumi = Pulumi(environment, root)
     pulumi.require_passphrase()
     found: list[Problem] = []
@@ -32,7 +32,7 @@ def refuse(environment: str, layers: Sequence[str], root: Path = ROOT) -> None:
 
 
 def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    """What the resources of one layer's state say against it."""
+    """Yield the obstacles among the resources of one layer's state."""
     protected = [one for one in resources if one.get("protect") and not one.get("external")]
     if protected:
         names = [str(one["urn"]).rpartition("::")[2] for one in protected]

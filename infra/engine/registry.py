@@ -25,7 +25,7 @@ _RESERVED = ("pulumi", *SHARED)
 
 @cache
 def layers() -> tuple[Layer, ...]:
-    """All layers, each behind those that it reads. Raises LayersError with all that is wrong with them."""
+    """Return all layers, each behind those that it reads. Raises LayersError with all wrong declarations."""
     found = [
         (path.name, layer)
         for path in sorted((ROOT / "infra" / "layers").iterdir())
@@ -36,7 +36,7 @@ def layers() -> tuple[Layer, ...]:
 
 
 def named(name: str) -> Layer:
-    """The layer of that name."""
+    """Return the layer of that name."""
     return next(layer for layer in layers() if layer.name == name)
 
 
@@ -69,7 +69,7 @@ def ordered(found: Sequence[tuple[str, Layer]], root: Path) -> tuple[Layer, ...]
 
 
 def _reached(left: Mapping[str, Layer], start: str) -> bool:
-    """Whether a layer is read by itself through others."""
+    """Return True if a layer reads itself through others."""
     seen: set[str] = set()
     ahead = [start]
     while ahead:
@@ -151,6 +151,6 @@ def _reads(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
 
 
 def section_classes() -> dict[str, type]:
-    """Every section of `Pulumi.<env>.yaml`, by name."""
+    """Return the class of each section of `Pulumi.<env>.yaml`, by name."""
     shared = list(SHARED.items())
     return dict([*shared[:1], *((layer.name, layer.settings) for layer in layers()), *shared[1:]])

@@ -21,14 +21,14 @@ from infra.settings.sources import ROOT, _as_text, path_of
 
 
 def from_pulumi(environment: str) -> Settings:
-    """The settings of the stack that Pulumi is running."""
+    """Return the settings of the stack that Pulumi is running."""
     from pulumi.runtime.config import CONFIG  # a third of a second, which commands without Pulumi don't wait
 
     return parse(environment, dict(CONFIG.get()), f"Pulumi.{environment}.yaml")
 
 
 def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str, Any]] = ()) -> Settings:
-    """The settings in `Pulumi.<environment>.yaml` under `root`, read without Pulumi.
+    """Read `Pulumi.<environment>.yaml` under `root` without Pulumi.
 
     Args:
         environment: its name.
@@ -62,7 +62,8 @@ def _beside_config(key: str, near: str) -> Problem:
 def parse(
     environment: str, values: Mapping[str, str], source: str, problems: Sequence[Problem] = ()
 ) -> Settings:
-    """Settings from `values` ("storage:bucketName" → text), whose `problems` of reading are known.
+    """Parse settings from `values` ("storage:bucketName" → text); `problems` of reading are reported with
+    others.
 
     A layer that isn't always on is on where the file has a setting of it, good or not. Raises SettingsError
     with every problem.
@@ -112,7 +113,9 @@ def parse(
 
 
 def _relations(layer: Layer, settings: Settings, broken: set[str], given: set[str]) -> Iterator[Problem]:
-    """What is wrong by a layer's rules. One whose inputs are broken is silent: it would only repeat that."""
+    """Yield problems by a layer's rules; a rule whose inputs are broken is skipped, since it would repeat
+    that.
+    """
     anywhere = {re.sub(r"\[\d+\]", "[]", path) for path in broken}
     for reads, rule in layer.rules:
         if not any(_within(path, read) or _within(read, path) for path in anywhere for read in reads):
@@ -120,5 +123,5 @@ def _relations(layer: Layer, settings: Settings, broken: set[str], given: set[st
 
 
 def _within(path: str, other: str) -> bool:
-    """Whether `path` is `other`, or a part of it."""
+    """Return True if `path` is `other`, or a part of it."""
     return path == other or path.startswith((f"{other}.", f"{other}["))

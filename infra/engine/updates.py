@@ -82,7 +82,7 @@ def _up(pulumi: Pulumi, layer: str, options: Sequence[str]) -> None:
 
 
 def _not_yet(layer: str, error: UpdateError) -> str:
-    """What a failed update waits for; empty where anything failed that isn't over by itself."""
+    """Return the reasons why a failed update may pass later; "" where an error is permanent."""
     hooks = registry.named(layer).hooks
     reasons: set[str] = set()
     for messages in error.errors.values():
@@ -100,7 +100,7 @@ def _not_yet(layer: str, error: UpdateError) -> str:
 
 
 def _saved(plans: Path, layer: str, environment: str) -> tuple[str, str]:
-    """The option for a layer's saved plan. Raises CommandError where there is none."""
+    """Return the option for a layer's saved plan. Raises CommandError where there is none."""
     path = plans.absolute() / f"{layer}.json"
     if not path.is_file():
         fix = f"tpu plan {environment} {layer} --save {plans}"
@@ -144,7 +144,7 @@ def settle_layers(environment: str, layers: Sequence[str], root: Path = ROOT) ->
 
 
 def refuse_interrupted(environment: str, layer: str) -> None:
-    """For the program itself: what was interrupted must be settled before anything is made or left as it is.
+    """Refuse to run the program before an interrupted update is settled.
 
     Raises CommandError with the command. Where Pulumi can't be asked, as under another CLI than the one on
     PATH, nothing is refused: Pulumi's own warning stays.
@@ -168,7 +168,7 @@ def _settle(environment: str, layer: str, root: Path, until_made: bool = True) -
 def _ready(
     environment: str, layers: Sequence[str], root: Path, output: int | None = None
 ) -> tuple[list[str], Pulumi]:
-    """Some layers in their order, and Pulumi. Raises InfraError, before Pulumi is asked where it can."""
+    """Return the layers in their order, and Pulumi. Raises InfraError, if possible before running Pulumi."""
     ordered = in_order(layers)
     path_of(environment, root)
     pulumi = Pulumi(environment, root, output=output)
@@ -177,7 +177,7 @@ def _ready(
 
 
 def in_order(layers: Sequence[str]) -> list[str]:
-    """These layers, each behind those that it reads. Raises CommandError for one that there isn't."""
+    """Sort layers, each behind those that it reads. Raises CommandError for unknown names."""
     known = [layer.name for layer in registry.layers()]
     if unknown := sorted(set(layers) - set(known)):
         raise CommandError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(known)}")

@@ -32,7 +32,7 @@ TPU, STORAGE = "https://tpu.googleapis.com", "https://storage.googleapis.com"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer
 NOBODY = "no Google credentials|no token"
-"""What a failure says where nobody is logged in, and not only somebody who may not."""
+"""Pattern of failures without any login, unlike those of an account without permission."""
 _PASSING = re.compile(r'"code": *(429|5\d\d)')  # in an answer that impersonation quotes
 _TRIES, _PAUSE_S, _LONGEST_PAUSE_S = 3, 1.0, 30.0
 _CONNECTIONS = 128  # kept to one API: more than a controller of all of v6e's zones has threads
@@ -47,7 +47,7 @@ class RequestError(InfraError):
 
 
 class Client:
-    """One project's APIs, as the account that is logged in; every method raises RequestError."""
+    """APIs of one project, used as the account that is logged in; every method raises RequestError."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Client:
         session: requests.Session | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Logs in with the first request, unless `session` is given."""
+        """Create a client that logs in with the first request, unless `session` is given."""
         self.project = project
         self._sleep, self._lock = sleep, Lock()
         self._login: requests.Session | Failure | None = session
@@ -69,7 +69,7 @@ class Client:
         return self._login
 
     def nodes(self, zone: str, fields: str) -> Iterator[dict[str, Any]]:
-        """Every TPU node of a zone, or with `-` of all; a list that isn't complete is a failure.
+        """Yield every TPU node of a zone, or with `-` of all zones. An incomplete list raises.
 
         https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes/list
         """
@@ -85,21 +85,21 @@ class Client:
         return f"{tpu_api()}projects/{self.project}/{path}"
 
     def exists(self, url: str) -> bool:
-        """Whether Google knows what a URL names."""
+        """Return True if a URL's resource exists."""
         return or_none(lambda: self.ask("GET", url)) is not None
 
     def content(self, url: str) -> bytes | None:
-        """What the object at a URL holds; None where there is none."""
+        """Return an object's content; None where there is none."""
         answer = or_none(lambda: self.ask("GET", url, {"alt": "media"}))
         return None if answer is None else answer.content
 
     def items(self, url: str, key: str, query: Query) -> Iterator[dict[str, Any]]:
-        """The items of a collection, which its pages hold as `key`."""
+        """Yield a collection's items, which its pages hold as `key`."""
         for page in self.pages(url, query):
             yield from page.get(key) or ()
 
     def pages(self, url: str, query: Query) -> Iterator[dict[str, Any]]:
-        """A collection's pages, to the last."""
+        """Yield all pages of a collection."""
         token: str | None = ""
         while token is not None:
             page = self.json("GET", url, {**query, **({"pageToken": token} if token else {})})
@@ -107,7 +107,7 @@ class Client:
             token = page.get("nextPageToken") or None
 
     def json(self, method: str, url: str, query: Query = NO_QUERY, body: Body = None) -> dict[str, Any]:
-        """An answer that must be a JSON object."""
+        """Return an answer that must be a JSON object."""
         answer = self.ask(method, url, query, body)
         try:
             found = answer.json()
@@ -118,7 +118,7 @@ class Client:
         return found
 
     def ask(self, method: str, url: str, query: Query = NO_QUERY, body: Body = None) -> requests.Response:
-        """An answer; asked again where that may help, as long as the request may be repeated."""
+        """Send a request; retry after transient failures, since requests may be repeated."""
         content, headers = body, {}
         if isinstance(body, Mapping):
             content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -150,7 +150,7 @@ class Client:
 
 
 def or_none(ask: Callable[[], T]) -> T | None:
-    """What a request gives; None where Google says that there is no such thing. Raises RequestError."""
+    """Return a request's answer; None for a missing resource. Raises RequestError for other failures."""
     try:
         return ask()
     except RequestError as error:
@@ -160,7 +160,7 @@ def or_none(ask: Callable[[], T]) -> T | None:
 
 
 def tpu_api() -> str:
-    """Base of the TPU API; the variable is that of Pulumi's provider, for a private endpoint."""
+    """Return the base URL of the TPU API; the variable of Pulumi's provider overrides it."""
     return os.environ.get("GOOGLE_TPU_V2_CUSTOM_ENDPOINT", f"{TPU}/v2/")
 
 
@@ -170,7 +170,7 @@ def object_url(bucket: str, name: str) -> str:
 
 
 def _login() -> requests.Session | Failure:
-    """As Pulumi's provider logs in: by the token in its variable, else by application-default credentials."""
+    """Log in like Pulumi's provider: by the token in its variable, else by default credentials."""
     try:
         token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
         credentials = Credentials(token) if token else google.auth.default(scopes=[_SCOPE])[0]  # type: ignore[no-untyped-call]
@@ -183,7 +183,7 @@ def _login() -> requests.Session | Failure:
 
 
 def _no_token(error: RefreshError) -> Failure:
-    """Why there is no token. The words of who refused it are of another API, and say nothing of ours."""
+    """Classify a failure to get a token; the other API's own words are not interpreted."""
     # The metadata server of a VM, or the API that impersonates, didn't answer: that passes.
     passing = error.retryable or isinstance(error.__cause__, TransportError) or _PASSING.search(str(error))
     return Failure(Kind.TRANSIENT if passing else Kind.LOGIN, f"no token: {error}")

@@ -1,4 +1,4 @@
-"""What a kubeconfig asks for a token, where Google's `gke-gcloud-auth-plugin` isn't: in the builder image.
+"""Token for a kubeconfig, in the builder image, which has no `gke-gcloud-auth-plugin` of Google.
 
 The token is that of the application default credentials, as `--use_application_default_credentials` says of
 Google's plug-in; without that it asks gcloud, which the image hasn't.
@@ -40,5 +40,5 @@ def main() -> int:
 
 
 def entry() -> None:
-    """The program's: its exit status is `main`'s."""
+    """Run `main` as a program."""
     sys.exit(main())

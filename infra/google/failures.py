@@ -1,4 +1,4 @@
-"""Why a request failed, told apart: each kind has its own consequence, and only a 404 says "gone".
+"""Classification of failed requests: each kind has its own consequence, and only a 404 means "gone".
 
 Google's words come three ways: the answer to a request, the end of an operation, and the provider's
 sentence about either, which holds their number (`Error 429`, `Error code 8`) and their text. Texts that
@@ -15,7 +15,7 @@ ROLE_WITH = "a role that holds {}"
 
 
 class Kind(StrEnum):
-    """What a failure means for who asked."""
+    """Kind of failure, by its consequence for the caller."""
 
     STOCK_OUT = "stock-out"  # no chips in the zone now: later, or in another zone
     QUOTA = "quota"  # the project may not have more: a user must act
@@ -83,14 +83,14 @@ _FIXES = {
     Kind.UNKNOWN: "nothing: it is observed again before anything is done",
 }
 OF_ONE = frozenset({Kind.INVALID, Kind.EXISTS})
-"""What is wrong with one node's request, and says nothing of its neighbours."""
+"""Failures of one node's request, which tell nothing about other nodes."""
 FOR_PEOPLE = frozenset({Kind.QUOTA, Kind.PERMISSION, Kind.LOGIN, Kind.API_OFF, Kind.INVALID})
-"""What waiting doesn't mend: no further attempt is made until somebody has acted."""
+"""Non-retryable failures: a user must act first."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One failed request or operation.
+    """A failed request or operation.
 
     Attributes:
         kind: what it means.
@@ -106,7 +106,7 @@ class Failure:
 
     @property
     def fix(self) -> str:
-        """What to do about it."""
+        """Advice to the user."""
         fix = fix_of(self.kind)
         if self.kind is Kind.PERMISSION and self.about:
             return fix.replace(ROLE_WITH.format("the permission"), ROLE_WITH.format(self.about))
@@ -118,12 +118,12 @@ class Failure:
 
 
 def fix_of(kind: Kind) -> str:
-    """What to do about a kind of failure."""
+    """Return the advice on a kind of failure."""
     return _FIXES[kind]
 
 
 def classify(message: str, status: int | None = None, retry_after_s: float | None = None) -> Failure:
-    """What a failure means.
+    """Classify a failure.
 
     Args:
         message: all that was said.
@@ -147,7 +147,7 @@ def _of_status(status: int | None) -> Kind:
 
 
 def _number_in(message: str) -> int | None:
-    """The HTTP status that a provider's sentence names, or that of the code of an operation's end."""
+    """Parse the HTTP status in a provider's sentence, or that of an operation's error code."""
     if named := re.search(r"\bError code (\d+), message", message):
         return _HTTP_OF_RPC.get(int(named[1]))
     named = re.search(r"(?:googleapi: |HTTP )?\bError (\d{3})\b", message)

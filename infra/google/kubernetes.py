@@ -25,7 +25,7 @@ class Cluster:
         self._client, self._url = client, f"https://{endpoint}"
 
     def items(self, path: str, query: Query = NO_QUERY) -> Iterator[dict[str, Any]]:
-        """The objects of a collection, such as `/apis/jobset.x-k8s.io/v1alpha2/jobsets`."""
+        """Yield a collection's objects, e.g. of `/apis/jobset.x-k8s.io/v1alpha2/jobsets`."""
         going_on: Query = query
         while True:
             page = self._client.json("GET", self._url + path, going_on)
@@ -36,11 +36,11 @@ class Cluster:
             going_on = {**query, "continue": token}
 
     def get(self, path: str) -> dict[str, Any] | None:
-        """An object; None where there is none."""
+        """Return an object; None where there is none."""
         return or_none(lambda: self._client.json("GET", self._url + path))
 
     def create(self, path: str, one: Mapping[str, Any], query: Query = NO_QUERY) -> dict[str, Any]:
-        """A new object of a collection."""
+        """Create an object in a collection."""
         return self._client.json("POST", self._url + path, query, one)
 
     def delete(self, path: str) -> bool:
@@ -50,13 +50,13 @@ class Cluster:
         return found is not None
 
     def text(self, path: str, query: Query = NO_QUERY) -> str:
-        """An answer that is text, such as a pod's log."""
+        """Return a text answer, such as a pod's log."""
         # requests takes text of no charset for Latin-1.
         return self._client.ask("GET", self._url + path, query).content.decode("utf-8", "replace")
 
 
 def found(client: Client, region: str, name: str, environment: str) -> Cluster:
-    """The cluster of that name.
+    """Return the cluster of that name.
 
     Raises:
         InfraError: it isn't there, or has no DNS name.

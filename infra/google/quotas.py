@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, order=True)
 class Quota:
-    """One limit: in a region or a zone.
+    """A limit in a region or a zone.
 
     Attributes:
         service: whose it is, e.g. "compute.googleapis.com".
@@ -31,7 +31,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class Use:
-    """What a layer may use of a quota at once, and why."""
+    """Largest use of a quota at once by a layer, with the reason."""
 
     quota: Quota
     amount: int
@@ -39,7 +39,7 @@ class Use:
 
 
 def chips(dimension: str, place: str, *, spot: bool) -> Quota:
-    """Of v6e's chips, one of the two that a node counts for: both are enforced.
+    """Return a quota of v6e chips; a node counts for both, the region's and the zone's.
 
     Names are those of refusals, as users have met them (marin-community/marin#1612). A reservation counts for
     on demand (https://cloud.google.com/tpu/docs/consumption-options).
@@ -56,7 +56,7 @@ def chips(dimension: str, place: str, *, spot: bool) -> Quota:
 
 
 def cpus(region: str) -> Quota:
-    """Of CPUs in a region, which batches of Dataproc count for.
+    """Return the quota of CPUs in a region, which batches of Dataproc use.
 
     https://cloud.google.com/dataproc-serverless/quotas
     """

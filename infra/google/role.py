@@ -17,7 +17,7 @@ On = Literal[
 
 
 BASIC = ("roles/owner", "roles/editor", "roles/viewer")
-"""What Google calls basic roles: each is of nearly every service."""
+"""Basic roles of Google, each with permissions of nearly every service."""
 
 
 # What a controller does with nodes. Guest attributes are read by tpu.nodes.get.
@@ -77,7 +77,7 @@ OBJECTS = (
 
 
 def only(prefix: str, bucket: str) -> str:
-    """A condition: objects of a bucket whose names begin so.
+    """Return a condition that holds for a bucket's objects whose names begin with `prefix`.
 
     https://cloud.google.com/iam/docs/conditions-attribute-reference
     """
@@ -85,6 +85,6 @@ def only(prefix: str, bucket: str) -> str:
 
 
 def both(first: Role, second: Role) -> Role:
-    """One role for what two layers need it for."""
+    """Merge two layers' declarations of a role."""
     permissions = tuple(dict.fromkeys((*first.permissions, *second.permissions)))
     return replace(first, why=f"{first.why}; {second.why}", permissions=permissions)

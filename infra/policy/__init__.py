@@ -19,7 +19,7 @@ RULES: tuple[Rule, ...] = (
     *buckets.RULES, *identity.RULES, *network.RULES, *hosts.RULES, *cluster.RULES, *pipeline.RULES,
     *filters.RULES,
 )  # fmt: skip
-"""All rules, in the order of the page."""
+"""Rules in the order of the page."""
 
 __all__ = [
     "RULES",

@@ -48,7 +48,7 @@ def _exists(one: Resource, _: Settings) -> Iterator[str]:
 
 
 def _parts(one: Resource) -> Iterator[tuple[str, Any]]:
-    """What is about one resource: a condition, a line of a chart, or a metric."""
+    """Return the parts of a resource that have a filter: a condition, a line of a chart, or a metric."""
     if one.type == _DASHBOARD:
         try:
             content = json.loads(str(one.inputs.get("dashboardJson")))

@@ -40,7 +40,7 @@ def _admin(one: Resource, settings: Settings) -> Iterator[str]:
 
 
 def _applies(one: Resource, settings: Settings) -> bool:
-    """Whether it is granted to the account that brings stacks up in builds, as a platform engineer does."""
+    """Return True for a grant to the account that brings stacks up in builds, as a platform engineer does."""
     builds = settings.get(BuildsSettings)
     return builds is not None and f":{builds.apply_account_id}@" in str(one.inputs.get("member"))
 
@@ -83,7 +83,7 @@ _RUNS_AS = {
 
 
 def _accounts(settings: Settings) -> Mapping[str, str]:
-    """The accounts of an environment, each with its component."""
+    """Return the accounts of an environment, by component."""
     found = {service_account_email(settings): _HOSTS}
     if settings[StorageSettings].controller_account_id:
         found[controller_account_email(settings)] = "the fleet controller"

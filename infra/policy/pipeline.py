@@ -89,8 +89,8 @@ _MOST_LABELS = 3
 
 
 def _batch(one: Resource) -> Mapping[str, Any]:
-    """The Spark batch in the object that the workflow reads. Empty in other objects, before it is known, and
-    in stored state: the SDK makes an object's content a secret, whose text the program alone has.
+    """Return the Spark batch in the object that the workflow reads; {} in other objects, while it is unknown,
+    and in stored state: the SDK makes an object's content a secret, whose text the program alone has.
     """
     content = one.inputs.get("content")
     try:

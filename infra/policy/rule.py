@@ -1,4 +1,4 @@
-"""What a rule is, and which rules a resource breaks."""
+"""Rules, and the rules that a resource breaks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infra.settings.schema import PRODUCTION, PolicyException, PolicySettings, S
 
 @dataclass(frozen=True)
 class Resource:
-    """One resource as the engine has it: inputs in Pulumi's spelling, without those that aren't known yet.
+    """A resource as the engine has it: inputs in Pulumi's spelling, without unknown ones.
 
     An input that is unknown counts as absent, so no rule is skipped for it; an unknown item is in its list
     all the same. `depends`: the URNs that an input was made of, by the input's name; no rule needs them.
@@ -29,7 +29,7 @@ class Resource:
 
     @classmethod
     def of_state(cls, one: Mapping[str, Any]) -> Resource:
-        """As stored state has it, or the state that a preview foresees."""
+        """Convert a resource of a stored state, or of one that a preview foresees."""
         return cls(
             one["type"],
             one["urn"].rpartition("::")[2],
@@ -40,7 +40,7 @@ class Resource:
         )
 
     def get(self, path: str) -> Any:
-        """The input at a path such as "networkConfig.enableExternalIps"; None where there is none."""
+        """Return the input at a path such as "networkConfig.enableExternalIps"; None where there is none."""
         found: Any = self.inputs
         for part in path.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
@@ -58,7 +58,7 @@ StackCheck = Callable[[Resource, Settings, Sequence[Resource]], Iterable[str]]
 
 @dataclass(frozen=True)
 class Rule:
-    """What holds for all resources of some types.
+    """Rule for all resources of some types.
 
     Attributes:
         id: as in docs/policy.md, e.g. "B01"; settings name it so.
@@ -79,7 +79,7 @@ class Rule:
     beside: StackCheck | None = None
 
     def broken(self, one: Resource, settings: Settings, stack: Sequence[Resource]) -> Iterator[str]:
-        """What was found that breaks it."""
+        """Value that breaks it."""
         if any(fnmatchcase(one.type, kind) for kind in self.types):
             yield from self.check(one, settings)
             yield from self.beside(one, settings, stack) if self.beside else ()
@@ -96,7 +96,7 @@ class Finding:
 
     @property
     def problem(self) -> Problem:
-        """As every error is written."""
+        """Format as an error."""
         return Problem(
             f"{self.resource.type} {self.resource.name}",
             self.found,
@@ -111,7 +111,7 @@ def findings(
     settings: Settings,
     stack: Sequence[Resource] | None = None,
 ) -> Iterator[Finding]:
-    """Every rule that a resource breaks, those with an exception marked.
+    """Return every rule that a resource breaks, those with an exception marked.
 
     Args:
         rules: which rules.
@@ -128,7 +128,7 @@ def findings(
 
 
 def refuse_wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> None:
-    """Raises InfraError with all that is wrong with the policy's own settings."""
+    """Raise InfraError with all problems of the policy's own settings."""
     if problems := list(wrong_settings(rules, settings, today)):
         raise InfraError(listed("policy", problems))
 
@@ -149,7 +149,7 @@ def wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> It
 
 
 def literal(path: str, *allowed: Any) -> Check:
-    """A check that an input has one of some values; absent, or unknown before the update, is none of them."""
+    """Return a check that an input has one of some values; absent or unknown ones fail."""
 
     def check(one: Resource, _: Settings) -> Iterator[str]:
         if (found := one.get(path)) not in allowed:
@@ -159,7 +159,7 @@ def literal(path: str, *allowed: Any) -> Check:
 
 
 def given(path: str) -> Check:
-    """A check that there is an input."""
+    """Return a check that an input is present."""
 
     def check(one: Resource, _: Settings) -> Iterator[str]:
         if not one.get(path):
@@ -169,7 +169,7 @@ def given(path: str) -> Check:
 
 
 def every(*checks: Check) -> Check:
-    """What is found by any of some checks."""
+    """Combine checks: any failure counts."""
 
     def check(one: Resource, settings: Settings) -> Iterator[str]:
         for each in checks:
@@ -179,10 +179,10 @@ def every(*checks: Check) -> Check:
 
 
 def nothing(one: Resource, _: Settings) -> Iterator[str]:
-    """A check that every resource obeys: of rules that are about what is beside it."""
+    """Return a check that every resource passes, for rules on resources beside it."""
     yield from ()
 
 
 def forbidden(one: Resource, _: Settings) -> Iterator[str]:
-    """A check that no resource of a type obeys."""
+    """Return a check that no resource of a type passes."""
     yield f"a {one.type.rpartition(':')[2]}"

@@ -75,7 +75,7 @@ _SUBWORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 @dataclass(frozen=True)
 class _Property:
-    """How Terraform has a property: `shape` is the class of its nested properties, if it has any.
+    """Property in Terraform: `shape` is the class of its nested properties, if it has any.
 
     `block`: one object in Pulumi, a list of one in Terraform.
     """
@@ -86,7 +86,7 @@ class _Property:
 
 
 def document(layers: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
-    """The plan that creates these resources, by layer; a resource's address ends in LAYER_NAME.
+    """Return the plan that creates these resources, by layer; a resource's address ends in LAYER_NAME.
 
     Raises InfraError with all types and properties of Google's that the installed SDK doesn't know.
     """
@@ -186,7 +186,7 @@ def _value(module: str, one: _Property, value: Any) -> tuple[Any, Any]:
 
 @cache
 def _properties(module: str, shape: str) -> Mapping[str, _Property]:
-    """The inputs of a class of the SDK, by their names in Pulumi. Raises KeyError where there is no class."""
+    """Return the inputs of a class of the SDK, by names in Pulumi. Raises KeyError for unknown types."""
     try:
         made = getattr(import_module(f"pulumi_gcp.{module}"), shape)
     except (ImportError, AttributeError):

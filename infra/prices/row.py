@@ -21,7 +21,7 @@ NOTE = f"{UNCHECKED} unverified: the price was never read where it holds; docs/p
 
 @dataclass(frozen=True)
 class Row:
-    """What is billed as one: a layer's resource, or equal nodes of one slice in one zone.
+    """Item of the bill: a layer's resource, or equal nodes of one slice in one zone.
 
     Prices are in US dollars an hour, None where unknown; `source` says where and when they were read, and
     `checked` whether they were at all. `idle`: it is billed, too, while no slice is up and no job runs.
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rate:
-    """What is billed by use alone: US dollars for each `unit`, None where unknown.
+    """Price by use alone: US dollars for each `unit`, None where unknown.
 
     `region`: where, empty for a price that holds everywhere.
     """
@@ -57,7 +57,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Cost:
-    """What rows cost together, US dollars an hour; None where a price is unknown.
+    """Cost of several rows, US dollars an hour; None where a price is unknown.
 
     `idle_hourly`: of what is billed while no slice is up and no job runs. `checked`: all prices were read.
     """
@@ -78,7 +78,7 @@ class Cost:
         )
 
     def as_json(self) -> dict[str, float | bool | None]:
-        """For programs."""
+        """Convert to JSON types."""
 
         def times(hourly: float | None, hours: int) -> float | None:
             return None if hourly is None else hourly * hours
@@ -93,7 +93,7 @@ class Cost:
 
 
 def cost(found: Sequence[Row]) -> Cost:
-    """What they cost together."""
+    """Sum up rows."""
     return Cost(
         total([row.hourly for row in found]),
         total([row.hourly for row in found if row.idle]),
@@ -102,7 +102,7 @@ def cost(found: Sequence[Row]) -> Cost:
 
 
 def row(what: str, region: str, *parts: tuple[str, float], zone: str = "", idle: bool = True) -> Row:
-    """One row of entries of the price book, each with how much of it there is, e.g. ("disk.pd-ssd", 200)."""
+    """Make a row of entries of the price book, each with its quantity, e.g. ("disk.pd-ssd", 200)."""
     hourly: list[float | None] = []
     sources: list[str] = []
     checked = True
@@ -121,7 +121,7 @@ def row(what: str, region: str, *parts: tuple[str, float], zone: str = "", idle:
 
 
 def rate(id_: str, region: str) -> Rate:
-    """An entry of the price book that is billed by use."""
+    """Make a rate of an entry of the price book that is billed by use."""
     entry = BOOK[id_]
     price = entry.price(region)
     what = f"{entry.service}: {entry.what}"
@@ -130,7 +130,7 @@ def rate(id_: str, region: str) -> Rate:
 
 
 def total(prices: Sequence[float | None]) -> float | None:
-    """Their sum; None where one is unknown."""
+    """Return the sum; None where a price is unknown."""
     return None if None in prices else sum(price for price in prices if price is not None)
 
 
@@ -141,5 +141,5 @@ def dollars(hourly: float | None, hours: float = 1, *, checked: bool = True) -> 
 
 
 def _small(price: float | None, *, checked: bool) -> str:
-    """A price with all its digits: many are below a cent."""
+    """Format a price with all its digits: many are below a cent."""
     return UNKNOWN if price is None else f"{'' if checked else UNCHECKED}{price:.9f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""What a run will cost, and the limit that it may not exceed: known before anything is started."""
+"""Predicted price of a run, and its limit, before anything is started."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RunPrice:
         return f"${prices_row.dollars(self.dollars, checked=self.checked)} ({self.why})"
 
     def beside(self, spent: float | None) -> dict[str, Any]:
-        """For programs: what was predicted, and what was spent; US dollars, None where unknown."""
+        """Return predicted and spent US dollars as JSON; None where unknown."""
         return {
             "predicted_dollars": None if self.dollars is None else round(self.dollars, 2),
             "dollars": None if spent is None else round(spent, 2),
@@ -39,7 +39,7 @@ class RunPrice:
 
 
 def of_hours(hourly: float | None, hours: float | None, *, checked: bool = True) -> RunPrice:
-    """Of what costs `hourly` dollars an hour, for so many hours; either may be unknown."""
+    """Predict the price from `hourly` dollars an hour and a number of hours; either may be unknown."""
     if hourly is None:
         fix = "slices of a known price (docs/prices.md)"
         return RunPrice(None, "no price of its slices is known", fix)
@@ -49,7 +49,7 @@ def of_hours(hourly: float | None, hours: float | None, *, checked: bool = True)
 
 
 def hours(text: str) -> float:
-    """The value of `--hours`. Raises ArgumentTypeError where it is no time above 0."""
+    """Parse the value of `--hours`. Raises ArgumentTypeError where it is no time above 0."""
     try:
         value = float(text)
     except ValueError:

@@ -10,7 +10,7 @@ _HEAD = ("what", "nodes", "type", "zone", "chips", "paid", "$/hour", "$/day", "$
 
 
 def table(found: Sequence[Row]) -> str:
-    """The rows and their sum for people, with the dates of the prices."""
+    """Format rows and their sum, with the dates of the prices."""
     if not found:
         return "No slices, nor anything else that is billed by the hour."
     lines = [_HEAD, *map(_cells, found), _sum(found)]
@@ -19,7 +19,7 @@ def table(found: Sequence[Row]) -> str:
 
 
 def rates_table(found: Sequence[Rate]) -> str:
-    """What is billed by use alone, for people."""
+    """Format the prices by use."""
     lines = [
         ("billed by use", "$", "per", "in"),
         *((one.what, _small(one.dollars, checked=one.checked), one.unit, one.region) for one in found),

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def default_lock() -> str:
-    """Which packages, unless a flag says: of a real host, but in a rehearsal."""
+    """Return the default packages: of a real host, but in a rehearsal."""
     return os.environ.get("TPU_LOCK") or "tpu"
 
 
@@ -163,7 +163,7 @@ def _lock(lock: str, tensorflow: bool) -> Path | None:
 
 
 def _own(target: Target, lock: Path | None, work: Path, console: Console) -> dict[str, Path]:
-    """The user's own code and its packages, by their paths in the bundle."""
+    """Return the user's own code and its packages, by their paths in the bundle."""
     sources: dict[str, Path] = {}
     packages: list[Path] = []
     if target.code:

@@ -18,7 +18,7 @@ _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
 
 @dataclass(frozen=True)
 class BundleFile:
-    """One file: where hosts find it, what it holds, and where it lies here."""
+    """A file: its path on hosts, its content's hash, and its path here."""
 
     path: str
     sha256: str
@@ -28,7 +28,7 @@ class BundleFile:
 
 @dataclass(frozen=True)
 class Bundle:
-    """All files, sorted by path."""
+    """Files sorted by path."""
 
     files: tuple[BundleFile, ...]
 

@@ -15,7 +15,7 @@ from infra.settings import commands
 __all__ = ["MAX_BYTES", "pack", "require"]
 
 MAX_BYTES = 100 << 20
-"""Every host of every slice fetches it at every new boot."""
+"""Limit: every host of every slice downloads it at every new boot."""
 
 _LEFT_OUT = {".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", ".ipynb_checkpoints", ".DS_Store"}
 _LEFT_OUT |= {".mypy_cache", ".pytest_cache", ".ruff_cache"}
@@ -94,7 +94,7 @@ def _target(link: Path, folder: Path, shown: str) -> str:
 
 
 def _too_large(shown: str, sizes: Mapping[str, int]) -> str:
-    """With the largest of what stands right below the folder, and the largest files."""
+    """Report a folder that is too large, with its largest entries and files."""
     total = sum(sizes.values())
     entries: Counter[str] = Counter()
     for name, size in sizes.items():

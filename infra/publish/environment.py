@@ -1,4 +1,4 @@
-"""What publishing reads from an environment's settings."""
+"""Settings of an environment that publishing reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Target", "target_of"]
 
 @dataclass(frozen=True)
 class Target:
-    """Where a bundle goes, whether it holds TensorFlow, and what it holds of the user's own."""
+    """Destination and contents of a bundle: bucket, TensorFlow, the user's own code."""
 
     bucket: str
     tensorflow: bool

@@ -45,7 +45,7 @@ def from_bucket(project: str, bucket: str, environment: str) -> Read:
 
 
 def dockerfile(base: str, bundle: str) -> str:
-    """`base`: the image that it begins with, by digest; essential packages of Debian or Ubuntu are enough."""
+    """Return the Dockerfile; `base`: its image by digest, a Debian or Ubuntu with the essential packages."""
     place = f"/opt/tpu/bundles/{bundle}"
     mount = f"--mount=type=bind,source={BUNDLE},target={place}"
     return "\n".join((
@@ -60,7 +60,8 @@ def dockerfile(base: str, bundle: str) -> str:
 
 
 def cloud_build(image: str, bundle: str, account: str = "") -> dict[str, Any]:
-    """The build: `image` is a repository's path without a tag, `account` the service account that builds.
+    """Return the build; `image` is a repository's path without a tag, `account` the service account that
+    builds.
 
     The builder is Google's own, by name, and moves; what it builds from is pinned.
     """
@@ -123,7 +124,7 @@ def write(
 
 
 def next_steps(folder: Path, project: str, region: str, image: str) -> Iterator[str]:
-    """The commands that make an image of it, and what to set then."""
+    """Return the commands that build the image, and the setting for it."""
     host, _, path = image.partition("/")
     repository = path.split("/")[1] if path.count("/") > 1 else path
     location = host.removesuffix("-docker.pkg.dev")

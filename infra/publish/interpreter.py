@@ -104,7 +104,7 @@ def _download(pin: _Pin, archive: Path, *, ask_again: bool) -> str | None:
 
 
 def _part(archive: Path) -> Path:
-    """Where this process writes what becomes `archive`; others may be at the same."""
+    """Return a temporary path for `archive` that no other process uses."""
     return archive.with_name(f"{archive.name}.{os.getpid()}.part")
 
 

@@ -105,7 +105,7 @@ def _shared_libraries(objects: list[Path]) -> dict[str, Path]:
 
 
 def _moved(content: bytes, library: Path, name: str) -> bytes:
-    """The object with the search path `library`, a text that ends in a zero, led from its folder to `lib`."""
+    """Rewrite an object's search path `library`, which ends in a zero, to `lib` relative to its folder."""
     folders = Path(name).parts[:-1]
     relative = (
         "$ORIGIN/../lib" if folders[0] == "bin" else "/".join(["$ORIGIN", *[".."] * (len(folders) - 1)])

@@ -1,4 +1,4 @@
-"""What a batch runs: the workload as a zip, its packages as an archive, and a main file; named by their hash.
+"""Code of a batch: the workload as a zip, its packages as an archive, and a main file; named by their hash.
 
 Spark, Java and Python are the runtime's. All else comes along, with its hashes checked, so that no image has
 to be built and nothing is installed while a batch starts.
@@ -71,7 +71,7 @@ def publish(settings: Settings, root: Path = ROOT, *, upload: bool = True) -> in
 
 
 def built(folder: Path, python: str, root: Path = ROOT) -> dict[str, Path]:
-    """The three files for a runtime's Python ("3.11"), the same bytes for the same tree and lock.
+    """Build the three files for a runtime's Python ("3.11"): the same bytes for the same tree and lock.
 
     Raises PublishError.
     """
@@ -85,7 +85,7 @@ def built(folder: Path, python: str, root: Path = ROOT) -> dict[str, Path]:
 
 
 def identity(files: dict[str, Path]) -> str:
-    """The sha256 of their names and contents."""
+    """Return the sha256 of their names and contents."""
     whole = hashlib.sha256()
     for name, path in sorted(files.items()):
         whole.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
@@ -93,14 +93,14 @@ def identity(files: dict[str, Path]) -> str:
 
 
 def without_runtime(lock: str) -> str:
-    """A lock's entries, but those that the runtime has itself."""
+    """Return a lock's entries without those that the runtime has."""
     entries = _ENTRY.split(lock)
     named = ((re.split(r"[=\[ ;<>@]", entry, maxsplit=1)[0].lower(), entry) for entry in entries)
     return "".join(entry for name, entry in named if name not in _OF_THE_RUNTIME)
 
 
 def unpacked(found: list[Path]) -> dict[str, bytes]:
-    """What the wheels put on Python's path, by name."""
+    """Return the files that the wheels put on Python's path, by name."""
     members: dict[str, bytes] = {}
     for wheel in found:
         with zipfile.ZipFile(wheel) as packed:

@@ -1,4 +1,4 @@
-"""What the user's own code needs besides the workload: resolved and locked for the hosts, once."""
+"""Packages that the user's own code needs besides the workload's: resolved and locked once for the hosts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def resolve(requirements: Path, shown: str, lock: Path | None) -> Path:
 
 
 def _contents(file: Path) -> Iterator[str]:
-    """What a file says, and all that it includes."""
+    """Return a file's lines, included files expanded."""
     text = file.read_text("utf-8", errors="replace")
     yield text
     for line in text.splitlines():
@@ -73,7 +73,7 @@ def _compiled(requirements: Path, shown: str, lock: Path | None, version: str) -
 
 
 def _beyond(compiled: str, shown: str, lock: Path | None) -> str:
-    """The entries that aren't in the lock."""
+    """Return the entries that aren't in the lock."""
     locked = {_name(line) for line in (lock.read_text("utf-8").splitlines() if lock else ())}
     stored, keeping = [], False
     for line in compiled.splitlines(keepends=True):

@@ -24,7 +24,7 @@ _PARALLEL = 8
 
 @dataclass(frozen=True)
 class Upload:
-    """What an upload did."""
+    """Result of an upload."""
 
     uploaded: int
     uploaded_bytes: int

@@ -1,4 +1,4 @@
-"""What a host can start: the rule of a slice's `run`.
+"""Commands that a host can start: the rule of a slice's `run`.
 
 The host obeys the same one (workload/host/unit.py); a test holds the two equal, since neither
 may import the other.
@@ -33,7 +33,7 @@ _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 
 
 def can_start(run: str) -> bool:
-    """Whether a host can make a service of `run`."""
+    """Return True if a host can make a service of `run`."""
     words = split(run)
     return bool(words) and (
         words[0] in COMMANDS
@@ -43,7 +43,7 @@ def can_start(run: str) -> bool:
 
 
 def split(run: str) -> list[str]:
-    """The words that the program gets; none of a `run` that no shell could split or print."""
+    """Split `run` into words; none if no shell could split or print it."""
     run = run.strip()
     try:
         return shlex.split(run) if len(run) <= MAX_CHARACTERS and run.isprintable() else []
@@ -52,13 +52,13 @@ def split(run: str) -> list[str]:
 
 
 def is_path(word: str) -> bool:
-    """Whether `word` names a program's file: from the root, or from the folder of the user's code."""
+    """Return True if `word` is a program's path: absolute, or in the folder of the user's code."""
     return _PATH.fullmatch(word) is not None
 
 
 @dataclass(frozen=True)
 class Training:
-    """What a `train …` asks of the trainer; `folder` is None where the run is kept in the bucket."""
+    """Arguments of `train …`; `folder` is None where the run is stored in the bucket."""
 
     config: str
     name: str
@@ -67,7 +67,7 @@ class Training:
 
 
 def training(run: str) -> Training | None:
-    """What `run` trains; None if it doesn't. Raises ValueError with what the trainer would refuse."""
+    """Parse a `run` of the trainer; None for other programs. Raises ValueError as the trainer would."""
     program, *words = split(run) or [""]
     if program != "train":
         return None
@@ -101,7 +101,7 @@ def training(run: str) -> Training | None:
 
 
 def own_file(run: str) -> str | None:
-    """The file of `tpu:code` that `run` needs, e.g. "start.sh" of `./start.sh`; None if it needs none."""
+    """Return the file of `tpu:code` that `run` needs, e.g. "start.sh" of `./start.sh`, or None."""
     words = split(run)
     if len(words) > 1 and words[0] in PACKAGED and not words[1].startswith(("-", "/")):
         return None if words[1] in PACKAGED[words[0]] else words[1].removeprefix("./")

@@ -44,7 +44,7 @@ class Parser:
         self.broken.add(path)
 
     def section(self, prefix: str, section: type[T], raw: Mapping[str, Any], separator: str = ":") -> T:
-        """An instance of `section`. A field with a problem holds its default, or the empty value."""
+        """Parse a section. A field with a problem gets its default, or the empty value."""
         known = keys_of(section)
         hints = get_type_hints(section)
         for key in sorted(raw.keys() - known.keys()):
@@ -74,7 +74,7 @@ class Parser:
         return near
 
     def value(self, path: str, item: Field[Any], hint: Any, raw: Any) -> Any:
-        """One field's value; where it breaks a rule, that is reported and the default returned."""
+        """Parse a field; report a broken rule and return the default."""
         before = len(self.problems)
         try:
             parsed = self.typed(path, item, hint, raw)
@@ -95,7 +95,7 @@ class Parser:
         return empty(hint)
 
     def typed(self, path: str, item: Field[Any], hint: Any, raw: Any) -> Any:
-        """The value as `hint` says, its rule checked."""
+        """Parse a value of type `hint`, and check its rule."""
         if get_origin(hint) in (Union, types.UnionType):
             hint = next(choice for choice in get_args(hint) if choice is not type(None))
         rule, key_rule = item.metadata["rule"], item.metadata["key_rule"]
@@ -117,14 +117,14 @@ class Parser:
         return value
 
     def obeys(self, path: str, value: Any, rule: Any, raw: Any = None) -> bool:
-        """Whether `value` obeys `rule`; reported where not."""
+        """Return True if `value` obeys `rule`; report it otherwise."""
         if rule is None or rule.ok(str(value)):
             return True
         self.report(path, value if raw is None else raw, rule.text, rule.fix)
         return False
 
     def element(self, path: str, raw: Any, rule: Any) -> str | None:
-        """One text of a list or of keys with values; None where it breaks a rule, which is reported."""
+        """Parse a text of a list or mapping; report a broken rule and return None."""
         try:
             return raw if self.obeys(path, text(raw), rule) else None
         except _WrongTypeError as wrong:
@@ -132,7 +132,7 @@ class Parser:
             return None
 
     def once(self, path: str, items: tuple[str, ...]) -> tuple[str, ...]:
-        """The items of a list, each once; a repetition is reported."""
+        """Drop repeated items of a list, and report them."""
         for value, times in Counter(items).items():
             if times > 1:
                 output = Problem(path, f'"{value}" {times} times', "each item once", "remove the repetition")
@@ -140,7 +140,9 @@ class Parser:
         return tuple(dict.fromkeys(items))
 
     def records(self, path: str, kind: type[T], items: list[Any]) -> tuple[T, ...]:
-        """The items. A field with a problem holds what breaks no further rule; `broken` names it."""
+        """Parse the items. A field with a problem gets a value that breaks no further rule; `broken` names
+        it.
+        """
         found: list[T] = []
         required = [key for key, item in keys_of(kind).items() if item.default is item.default_factory]
         hints = get_type_hints(kind)
@@ -160,14 +162,14 @@ class Parser:
 
 
 def nearest(key: str, known: list[str]) -> str | None:
-    """The known key that `key` probably means; case, `_` and `-` don't count."""
+    """Return the known key closest to `key`, ignoring case, `_` and `-`; None if none is close."""
     plain = {one.lower(): one for one in known}
     near = get_close_matches(key.lower().replace("_", "").replace("-", ""), list(plain), n=1, cutoff=0.6)
     return plain[near[0]] if near else None
 
 
 def shown(found: Any) -> str:
-    """A value as a message shows it: text in quotes, everything else as it stands in the file."""
+    """Format a value for a message: text in quotes, everything else as in the file."""
     if found is None:
         return "nothing"
     if isinstance(found, str):
@@ -184,13 +186,13 @@ def shown(found: Any) -> str:
 
 
 def empty(hint: Any) -> Any:
-    """A value of the type that nobody reads, for a required field that has none."""
+    """Return a placeholder of the type for a required field without value."""
     origin = get_origin(hint)
     return () if origin is tuple else "" if origin is None else {}
 
 
 def decoded(raw: Any, kind: type[T], name: str, fix: str) -> T:
-    """A structure: given as such, or as the JSON that Pulumi makes of it."""
+    """Decode a structure, given as such or as JSON, as Pulumi does."""
     try:
         value = json.loads(raw) if isinstance(raw, str) else raw
     except ValueError:

@@ -1,4 +1,4 @@
-"""What commands and Pulumi write into `Pulumi.<env>.yaml`: their lines, and every other byte as it was."""
+"""Edits of `Pulumi.<env>.yaml` by commands and by Pulumi, which keep every other byte."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def formatting_kept(environment: str, root: Path) -> Iterator[None]:
 
 
 def _merged(before: str, after: str) -> str | None:
-    """The text of before with the keys of after; None where their settings differ, or it takes none."""
+    """Merge new keys of `after` into `before`; None where their settings differ, or no key can be added."""
     old, new = _mapping(before), _mapping(after)
     if _as_pulumi_writes(_config(before)) != _as_pulumi_writes(_config(after)):
         return None
@@ -81,7 +81,7 @@ def _merged(before: str, after: str) -> str | None:
 
 
 def _as_pulumi_writes(config: dict[str, Any]) -> dict[str, Any]:
-    """Settings in which numbers and truth values are the texts that Pulumi makes of them."""
+    """Convert numbers and truth values to the texts that Pulumi writes for them."""
     plain = (bool, int, float)
     return {key: json.dumps(value) if isinstance(value, plain) else value for key, value in config.items()}
 

@@ -21,25 +21,25 @@ class Rule:
 
 
 def pattern(regex: str, text: str, fix: str) -> Rule:
-    """The whole value matches `regex`."""
+    """Return the rule that the whole value matches `regex`."""
     compiled = re.compile(regex)
     return Rule(lambda value: compiled.fullmatch(value) is not None, text, fix)
 
 
 def between(low: float, high: float, unit: str = "") -> Rule:
-    """A number in [low, high]."""
+    """Return the rule that a number is in [low, high]."""
     text = f"{low} to {high}{' ' + unit if unit else ''}"
     return Rule(lambda value: low <= float(value) <= high, text, "write a number in that range")
 
 
 def one_of(choices: Iterable[str]) -> Rule:
-    """One of a few words."""
+    """Return the rule that a value is among a few words."""
     known = tuple(choices)
     return Rule(lambda value: value in known, "one of " + ", ".join(known), "write one of these")
 
 
 def is_network(value: str) -> bool:
-    """Whether `value` is an IPv4 range without host bits, e.g. "10.64.0.0/20"."""
+    """Return True if `value` is an IPv4 range without host bits, e.g. "10.64.0.0/20"."""
     try:
         return "/" in value and bool(ipaddress.IPv4Network(value))
     except ValueError:
@@ -47,7 +47,7 @@ def is_network(value: str) -> bool:
 
 
 def is_date(value: str) -> bool:
-    """Whether `value` is a day of the calendar, e.g. "2027-06-30"."""
+    """Return True if `value` is a day of the calendar, e.g. "2027-06-30"."""
     try:
         return date.fromisoformat(value).isoformat() == value
     except ValueError:
@@ -55,7 +55,7 @@ def is_date(value: str) -> bool:
 
 
 def is_subnet_range(value: str) -> bool:
-    """Whether Google takes `value` as a subnet: private and between /8 and /29."""
+    """Return True if Google accepts `value` as a subnet: private and between /8 and /29."""
     if not is_network(value):
         return False
     network = ipaddress.IPv4Network(value)
@@ -63,7 +63,7 @@ def is_subnet_range(value: str) -> bool:
 
 
 def is_ssh(value: str) -> bool:
-    """Whether `value` is a program and arguments with the fields of a worker, the command as the last."""
+    """Return True if `value` is a program with the fields of a worker, the command as its last argument."""
     try:
         words = shlex.split(value)
         parsed = [list(Formatter().parse(word)) for word in words]

@@ -1,4 +1,4 @@
-"""What a setting is: its type, default, meaning and rule; and the sections that are no layer's.
+"""Schema of settings: types, defaults, meanings and rules; and the sections that belong to no layer.
 
 A field `bucket_name` of the storage layer's class is `storage:bucketName` in `Pulumi.<env>.yaml`.
 The parser, the error messages and the tables in docs/settings.md are made from such classes
@@ -31,7 +31,7 @@ def setting(
     key_rule: Rule | None = None,
     reserved: Collection[str] = (),
 ) -> Any:
-    """A field with its meaning. Without a default it is required; `example` then helps who forgot it.
+    """Declare a field. Without a default it is required; `example` is shown where it is missing.
 
     `reserved`: keys of a mapping that the program sets itself.
     """
@@ -42,7 +42,7 @@ def setting(
 
 
 def labels_setting(about: str, reserved: Collection[str] = STACK_LABELS) -> Any:
-    """A field with labels."""
+    """Declare a field with labels."""
     return setting(about, default={}, rule=rules.LABEL_VALUE, key_rule=rules.LABEL_KEY, reserved=reserved)
 
 
@@ -62,7 +62,7 @@ LOGIN = "gcloud compute os-login describe-profile --format='value(posixAccounts[
 
 @dataclass(frozen=True, kw_only=True)
 class GcpSettings:
-    """What all layers share."""
+    """Settings shared by all layers."""
 
     project: str = setting("project that holds everything", rule=rules.PROJECT_ID, example="my-project")
     default_labels: Mapping[str, str] = labels_setting(
@@ -72,7 +72,7 @@ class GcpSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetSettings:
-    """How far `tpu fleet` goes by itself when slices are lost."""
+    """Limits of `tpu fleet` when it replaces lost slices."""
 
     dollars_per_hour: int | None = setting(
         "what all slices may cost together, by the catalog; more, or a price that it lacks, is refused by "
@@ -110,7 +110,7 @@ class FleetSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyException:
-    """One item of `policy:exceptions`."""
+    """Item of `policy:exceptions`."""
 
     rule: str = setting("id of the rule", rule=rules.POLICY_RULE, example="B04")
     resource: str = setting(
@@ -135,7 +135,7 @@ class PolicySettings:
 
     @property
     def mandatory(self) -> bool:
-        """Whether a broken rule ends what broke it."""
+        """True if a broken rule ends the preview or update."""
         return self.enforcement == "mandatory"
 
 
@@ -160,18 +160,18 @@ class Settings:
 
     @property
     def protected(self) -> bool:
-        """Whether it is more than a place to try things: every environment but `dev`."""
+        """True for every environment but `dev`, which is only for experiments."""
         return self.environment != UNPROTECTED
 
     def __getitem__(self, kind: type[T]) -> T:
-        """A section. Raises InfraError where its layer is off."""
+        """Return a section. Raises InfraError where its layer is off."""
         found: T | None = self.get(kind)
         if found is None:
             raise InfraError(f"{kind.__name__} isn't set in {self.environment}: its layer is off there")
         return found
 
     def get(self, kind: type[T]) -> T | None:
-        """A section; None where its layer is off."""
+        """Return a section; None where its layer is off."""
         return self.sections.get(kind)
 
 
@@ -185,18 +185,18 @@ SHARED: Mapping[str, type] = {"gcp": GcpSettings, "fleet": FleetSettings, "polic
 
 
 def keys_of(section: type) -> dict[str, "Field[Any]"]:
-    """The YAML names of a section's fields."""
+    """Return a section's fields by their YAML names."""
     return {camel_case(item.name): item for item in fields(section)}
 
 
 def record_of(hint: Any) -> type | None:
-    """The class of a list's items, where these are keys with values, as the items of `tpu:slices` are."""
+    """Return the class of a list's items where these are mappings, as in `tpu:slices`; else None."""
     element = get_args(hint)[0] if get_origin(hint) is tuple else None
     return element if isinstance(element, type) and is_dataclass(element) else None
 
 
 def records(section: type) -> dict[str, type]:
-    """The YAML names of a section's lists of such items, with the items' classes."""
+    """Return the item classes of a section's lists of mappings, by YAML name."""
     hints = get_type_hints(section)
     found = {key: record_of(hints[item.name]) for key, item in keys_of(section).items()}
     return {key: kind for key, kind in found.items() if kind}

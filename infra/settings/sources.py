@@ -1,4 +1,4 @@
-"""Where settings come from: Pulumi, when it runs the program, or the file itself."""
+"""Sources of settings: Pulumi, when it runs the program, or the file itself."""
 
 import difflib
 import json
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def path_of(environment: str, root: Path = ROOT) -> Path:
-    """The file with an environment's settings. Raises InfraError where there is none."""
+    """Return the file with an environment's settings. Raises InfraError where there is none."""
     path = root / f"Pulumi.{environment}.yaml"
     if not path.exists():
         known = sorted(each.name.split(".")[1] for each in root.glob("Pulumi.*.yaml"))

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 
 def camel_case(name: str) -> str:
-    """The name of a field in YAML and in a stack's outputs: `bucket_name` is written `bucketName`."""
+    """Return a field's name in YAML and in a stack's outputs: `bucket_name` is written `bucketName`."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)

@@ -45,7 +45,7 @@ class _Loader(yaml.SafeLoader):
         return {"true": True, "false": False}[node.value.lower()]
 
     def number(self, node: yaml.ScalarNode) -> int | float | str:
-        """A number as Go's JSON writes it: 1.0 is 1, and a whole one beyond 64 bits is a float."""
+        """Return a number as Go's JSON writes it: 1.0 is 1, and a whole one beyond 64 bits is a float."""
         written = node.value.replace("_", "").lower()
         digits = written.lstrip("+-")
         if re.fullmatch(r"0[0-7]+", digits):
@@ -62,7 +62,7 @@ class _Loader(yaml.SafeLoader):
         return -whole if written.startswith("-") else whole
 
     def timestamp(self, node: yaml.ScalarNode) -> str:
-        """A date, as Go prints a time: no setting is one."""
+        """Return a date as Go prints a time: no setting is one."""
         year, month, day = (int(part) for part in re.split("[-Tt ]", node.value)[:3])
         try:
             return f"{datetime.date(year, month, day)} 00:00:00 +0000 UTC"
@@ -101,7 +101,7 @@ for _tag, _construct in (
 
 
 def load(text: str) -> Any:
-    """What stands in a YAML text. Raises YAMLError, ValueError, TypeError, LookupError or RecursionError."""
+    """Parse a YAML text. Raises YAMLError, ValueError, TypeError, LookupError or RecursionError."""
     return yaml.load(text, _Loader)
 
 

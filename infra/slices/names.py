@@ -35,17 +35,17 @@ def fleet_member(zone: str, worker_id: int) -> str:
 
 
 def member_labels(environment: str, fleet: str, member: int, stack: str) -> dict[str, str]:
-    """What a fleet's member carries besides; `stack` tells two people's fleets of one name apart."""
+    """Return the additional labels of a fleet's member; `stack` separates two users' fleets of one name."""
     return {**labels(environment, "tpu"), "stack": stack, "fleet": fleet, "member": str(member)}
 
 
 def slice_urn(environment: str, node: str) -> str:
-    """What Pulumi calls a slice in the slices' stack."""
+    """Return a slice's URN in the slices' stack."""
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}::{node}"
 
 
 def node_urn(environment: str, node: str) -> str:
-    """What Pulumi calls a node in the slices' stack."""
+    """Return a node's URN in the slices' stack."""
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}${NODE_TYPE}::{node}"
 
 
@@ -55,20 +55,20 @@ def node_id(project: str, zone: str, node: str) -> str:
 
 
 def zone_of(node_id: str) -> str:
-    """The zone in a node's full id."""
+    """Return the zone in a node's full id."""
     return node_id.split("/")[3]
 
 
 def command_id(run: str) -> str:
-    """What tells a slice's command from another one in its workers' words (docs/architecture.md)."""
+    """Return the id by which workers report a slice's command (docs/architecture.md)."""
     return sha256(run.strip().encode()).hexdigest()[:12]
 
 
 def bundle_manifest(bundle: str) -> str:
-    """The object whose presence says that a bundle is published whole."""
+    """Return the object whose presence marks a bundle as complete."""
     return f"{MANIFESTS}{bundle}"
 
 
 def bundle_blob(sha256_hex: str) -> str:
-    """The object that holds a bundle's file of this content."""
+    """Return the object that holds a bundle's file of this content."""
     return f"{BLOBS}{sha256_hex}"

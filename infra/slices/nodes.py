@@ -1,4 +1,4 @@
-"""Which nodes the slices of the settings are: a fleet with `count: 8` is eight of them."""
+"""Nodes of the slices in the settings: a fleet with `count: 8` has eight."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _BUNDLE_DIGITS = 12
 
 @dataclass(frozen=True)
 class Node:
-    """One TPU slice as Google knows it: a node in a zone, with one or more hosts."""
+    """TPU slice as Google knows it: a node in a zone, with one or more hosts."""
 
     slice: str
     name: str
@@ -36,17 +36,17 @@ class Node:
 
     @property
     def key(self) -> str:
-        """What the fleet remembers it by, wherever it is made: a named slice's name, or fleet and number."""
+        """Key in the fleet's state, wherever the node is made: a named slice's name, or fleet and number."""
         return self.name if self.member is None else f"{self.slice}/{self.member}"
 
     @property
     def bundle_label(self) -> str:
-        """What its label `bundle` says: the first digits of the bundle's id."""
+        """Value of its label `bundle`: the first digits of the bundle's id."""
         return (self.bundle or "")[:_BUNDLE_DIGITS]
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Every zone where it may be: where it is first, then home, then the others."""
+        """Candidate zones, in order: current, home, fallbacks."""
         return tuple(dict.fromkeys((self.zone, self.home, *self.others)))
 
     @property
@@ -69,7 +69,7 @@ def members(one: SliceSettings) -> list[tuple[str, str]]:
 
 
 def nodes(settings: Settings) -> tuple[Node, ...]:
-    """All nodes, in the order of the settings."""
+    """Return all nodes, in the order of the settings."""
     found: list[Node] = []
     for one in settings[TpuSettings].slices:
         kind = sizes.kind_of(one.accelerator_type, one.topology)
@@ -113,7 +113,7 @@ def known_zones(settings: Settings) -> tuple[str, ...]:
 
 
 def unknown_zone(path: str, zone: str) -> Problem:
-    """What is wrong with a zone that isn't known to offer v6e."""
+    """Return the problem that a zone isn't known to offer v6e."""
     return Problem(
         path,
         f'zone "{zone}"',

@@ -1,4 +1,4 @@
-"""What preflight said of the runs that the slices are to do; it is asked for, never run, here.
+"""Preflight's cached verdicts on the runs of slices; nothing is compiled here.
 
 The workload is another room: it is spoken to by its command line.
 """
@@ -29,7 +29,7 @@ class Said:
 
 
 def of(nodes: Iterable[Node]) -> list[Said]:
-    """What it said of each run that some nodes are to train, once."""
+    """Return the verdicts on the training runs of some nodes, without repetitions."""
     jobs = ((node.run, node.kind.name, len(node.together) or 1) for node in nodes if node.run)
     found = (said(run, kind, together) for run, kind, together in dict.fromkeys(jobs))
     return [words for words in found if words]
@@ -37,7 +37,7 @@ def of(nodes: Iterable[Node]) -> list[Said]:
 
 @cache  # asking takes a second, and a program asks about each slice
 def said(run: str, accelerator_type: str, slices: int = 1) -> Said | None:
-    """The verdict on a slice's `run`, or how to get one; None if it trains nothing.
+    """Return the verdict on a slice's `run`, or the command to get one; None if it trains nothing.
 
     Args:
         run: what the slice runs, e.g. `train tiny.toml --set train.steps=20`.

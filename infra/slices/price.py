@@ -13,7 +13,7 @@ from infra.slices.nodes import Node
 
 
 def rows(meant: Sequence[Node]) -> list[Row]:
-    """One row for each slice and zone, in their order."""
+    """Return one row for each slice and zone, in their order."""
     alike: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in meant:
         alike[node.slice, node.zone].append(node)
@@ -21,7 +21,7 @@ def rows(meant: Sequence[Node]) -> list[Row]:
 
 
 def at_dearest(node: Node) -> Node:
-    """A node in that of its zones where it costs most; one of unknown price, if there is any."""
+    """Move a node to its dearest zone; a zone of unknown price counts as dearest."""
 
     def price(zone: str) -> float:
         each = CATALOG.price(zone)

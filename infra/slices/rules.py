@@ -14,7 +14,7 @@ from infra.slices.settings import SliceSettings
 def checked(
     path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]
 ) -> tuple[SliceSettings, list[Problem]]:
-    """A slice with a name and a size, so that rules between slices can read it; and what is wrong with it."""
+    """Check a slice; return it with a name and a size, for rules between slices, and its problems."""
     problems = list(_within(path, one, raw, broken))
     broken.update(problem.path for problem in problems if problem.path != path)
     if sizes.kind_of(one.accelerator_type, one.topology) is None:
@@ -24,7 +24,7 @@ def checked(
 
 
 def _within(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]) -> Iterator[Problem]:
-    """What is wrong between the fields of one slice."""
+    """Yield problems between the fields of one slice."""
 
     def fine(*keys: str) -> bool:
         return not any(

@@ -9,7 +9,7 @@ from infra.settings.rules import RESOURCE_NAME, Rule
 
 
 def is_runtime(value: str) -> bool:
-    """Whether hosts of v6e may boot the image `value`: neither one of older chips nor a near miss."""
+    """Return True if hosts of v6e may boot the image `value`: neither one of older chips nor a near miss."""
     default = CATALOG.default_runtime
     if value == default or value.startswith(f"{default}-"):
         return True

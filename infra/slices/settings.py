@@ -11,7 +11,7 @@ from infra.slices.runtime import RUNTIME
 
 @dataclass(frozen=True, kw_only=True)
 class SliceSettings:
-    """One item of `tpu:slices`: a slice, or with `count` a fleet of equal ones."""
+    """Item of `tpu:slices`: a slice, or with `count` a fleet of equal ones."""
 
     name: str = setting(
         "name of the slice; members of a fleet are called tpu-{region}-{zone letter}-{worker id}",

@@ -7,14 +7,14 @@ from infra.errors import Problem
 
 
 def kind_of(accelerator_type: str | None, topology: str | None) -> SliceType | None:
-    """The type; None where neither names one."""
+    """Return the slice type; None where neither argument names one."""
     return CATALOG.by_name(accelerator_type or "") or CATALOG.by_topology(topology or "")
 
 
 def problems(
     path: str, accelerator_type: str | None, topology: str | None, *, type_known: bool
 ) -> Iterator[Problem]:
-    """What is wrong with a size; `type_known`: whether the type is one of the catalog, or not given."""
+    """Yield problems of a size; `type_known`: the type is in the catalog, or not given."""
     kind = CATALOG.by_name(accelerator_type) if accelerator_type else None
     if kind is None and topology is None and type_known:
         yield Problem(

@@ -1,4 +1,4 @@
-"""What Google calls a resource, or a cluster an object, from type and inputs: the id that an import takes.
+"""Ids of resources at Google and of a cluster's objects, as an import takes them, from type and inputs.
 
 The forms are those of the "Import" sections of the provider's documentation, by type; where an import wants
 another form than the state keeps (members of policies), the provider hands the state's one back.
@@ -12,12 +12,12 @@ from infra.google.ids import FORMS
 
 
 def forms() -> Mapping[str, str]:
-    """Those above, and those that layers declare for types of their own."""
+    """Return the id formats of all types, those that layers declare included."""
     return {**FORMS, **{kind: form for layer in layers() for kind, form in layer.ids.items()}}
 
 
 def google_id(kind: str, inputs: Mapping[str, Any], project: str) -> str | None:
-    """The id that a resource of a type has once it is made; None where that can't be said.
+    """Return the id of a resource once it is made; None where it can't be derived.
 
     `project` is the provider's, for resources that name none.
     """

@@ -1,4 +1,4 @@
-"""What a killed `pulumi` left in a state, and the state in which a refresh finds out what became of it.
+"""Remains of a killed `pulumi` in a state, marked so that a refresh resolves them.
 
 Pulumi writes an operation into the state before it begins: `pending_operations`, each with the resource as
 it is to be. A killed process leaves them there, and Pulumi only warns of them. `pulumi refresh
@@ -38,14 +38,14 @@ REPEATED = (
 
 
 def interrupted(deployment: Mapping[str, Any]) -> list[str]:
-    """What was left, in words: which resource, and while doing what."""
+    """Describe the interrupted operations: resource and operation."""
     pending = [(op["resource"], op["type"]) for op in _pending(deployment)]
     left = [(one, doing) for one in marked(deployment) if (doing := mark_of(one)[0])]
     return [f"{MARK} {doing} {called(one)}" for one, doing in pending + left]
 
 
 def mark_pending(deployment: Record, project: str, find: Find = lookups.found) -> None:
-    """Turns pending operations into resources that are to be looked at, in place.
+    """Turn pending operations into marked resources, in place.
 
     `project` is that of the settings, for a state without a provider; `find` is asked for ids that Google
     chose. Raises CommandError for a resource whose id isn't known.
@@ -81,7 +81,7 @@ def mark_pending(deployment: Record, project: str, find: Find = lookups.found) -
 
 
 def _enter(resources: list[Record], record: Record, project: str) -> None:
-    """Puts a created resource into its place, and makes all there that it hangs on."""
+    """Insert a created resource at its place, and all resources that it depends on."""
     _complete(resources, record, project)
     for number, one in enumerate(resources):
         if one["urn"] != record["urn"] or one.get("delete"):
@@ -98,7 +98,7 @@ def _enter(resources: list[Record], record: Record, project: str) -> None:
 
 
 def _complete(resources: list[Record], record: Record, project: str) -> None:
-    """What a `destroy` between has taken out of the state: the provider, the parent, what it depends on."""
+    """Restore parts that a `destroy` in between removed from the state: provider, parent, dependencies."""
     there = {one["urn"] for one in resources}
     provider, _, id_ = record.get("provider", "").rpartition("::")
     if provider and f"{provider}::{id_}" not in {f"{one['urn']}::{one.get('id')}" for one in resources}:
@@ -129,7 +129,7 @@ def _complete(resources: list[Record], record: Record, project: str) -> None:
 
 
 def _in_order(records: Mapping[str, Record]) -> list[Record]:
-    """Each behind those that it depends on."""
+    """Sort resources behind those that they depend on."""
     ordered: dict[str, Record] = {}
 
     def place(record: Record) -> None:
@@ -144,7 +144,7 @@ def _in_order(records: Mapping[str, Record]) -> list[Record]:
 
 
 def _project(record: Record, resources: Iterable[Record], project: str) -> str:
-    """The project of a record's provider; `project` where the state has none."""
+    """Return the project of a record's provider; `project` where the state has none."""
     urn = record.get("provider", "").rpartition("::")[0]
     found = [one.get("inputs", {}).get("project") for one in resources if one["urn"] == urn]
     return str(next(filter(None, found), project))
@@ -155,7 +155,7 @@ def _marked_as(record: Record, doing: str, at: str) -> Record:
 
 
 def mark_of(record: Record) -> tuple[str, float]:
-    """What was being done to a resource, and when, in seconds since the epoch; "" and 0 without a mark."""
+    """Return the interrupted operation and its time, in seconds since the epoch; "" and 0 without a mark."""
     for output in record.get("initErrors") or ():
         if found := _MARKED.match(output):
             return found[1], datetime.fromisoformat(found[2]).timestamp()
@@ -185,10 +185,10 @@ def _is_googles(record: Record) -> bool:
 
 
 def state_of(record: Record) -> str:
-    """A node's state as it was last seen; empty for all else."""
+    """Return a node's state as last seen; "" for other resources."""
     return str((record.get("outputs") or {}).get("state", "")) if record["type"] == NODE_TYPE else ""
 
 
 def called(record: Record) -> str:
-    """A resource's type and name, as people read them."""
+    """Return a resource's type and name for messages."""
     return f"{record['type'].rpartition(':')[2]} {record['urn'].rpartition('::')[2]}"

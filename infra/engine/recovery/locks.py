@@ -25,7 +25,7 @@ _TOLERANCE_S = 1.0  # two clocks tell a process's start and a lock's time: so mu
 
 @dataclass(frozen=True)
 class Lock:
-    """One lock: whose, and since when."""
+    """Lock on a stack: its holder and time."""
 
     user: str
     host: str
@@ -37,7 +37,7 @@ class Lock:
 
     @property
     def gone(self) -> bool:
-        """Whether its process is known to be gone: of this host, and none with that number was there then."""
+        """True if the process is known to be gone: none of that number on this host dates from then."""
         if self.host != socket.gethostname():
             return False
         try:
@@ -51,7 +51,7 @@ class Lock:
 
 
 def locks(pulumi: Pulumi, layer: str) -> list[Lock]:
-    """All locks on a layer's stack; none where the backend isn't a folder or a bucket of Cloud Storage.
+    """Return all locks on a layer's stack; none unless the backend is a folder or a bucket of Cloud Storage.
 
     Raises CommandError where they can't be read.
     """
@@ -81,7 +81,7 @@ def torn(pulumi: Pulumi, layer: str) -> list[Path]:
 
 
 def _folder(backend: str) -> Path | None:
-    """The folder that is a backend; `file://~` and `file://.` are how `pulumi login` writes two of them."""
+    """Return a backend's folder; `file://~` and `file://.` are spellings of `pulumi login`."""
     parts = urlsplit(backend)
     return Path(f"{parts.netloc}{parts.path}").expanduser() if parts.scheme == "file" else None
 
@@ -119,8 +119,8 @@ def _parse(text: bytes) -> Lock:
 
 
 def _state(pid: int) -> tuple[str, float]:
-    """A process's state letter (Z: dead, and not reaped yet) and when it began, in seconds
-    since the epoch; "" and 0 where this system doesn't tell (proc(5)).
+    """Return a process's state letter (Z: dead, not reaped yet) and its start, in seconds since the epoch; ""
+    and 0 where this system has no proc(5).
     """
     try:
         # Fields are counted from behind the name, which may hold spaces.

@@ -13,14 +13,14 @@ from infra.google.client import NO_QUERY, Client
 
 
 def lookup(kind: str) -> Lookup | None:
-    """That of a type; None for a type whose ids follow from its inputs, or aren't known."""
+    """Return a type's lookup; None if its ids follow from inputs, or aren't known."""
     return next((layer.hooks.lookups[kind] for layer in layers() if kind in layer.hooks.lookups), None)
 
 
 def found(
     kind: str, inputs: Mapping[str, Any], project: str, known: Collection[str], client: Client | None = None
 ) -> str | None:
-    """The id of a resource that was being made; None where Google has none of its name.
+    """Return the id of an interrupted creation; None where Google has none of its name.
 
     `known`: ids of others in the state. Raises CommandError where several have its name, RequestError where
     Google doesn't answer.

@@ -38,7 +38,7 @@ NODE_PATIENCE_S = 3600.0
 
 @dataclass(frozen=True)
 class Patience:
-    """How long is waited, in seconds: for requests that are on their way, and between two looks."""
+    """Waiting times in seconds: for requests under way, and between two polls."""
 
     creation_s: float = CREATION_SHOWS_S
     deletion_s: float = DELETION_SHOWS_S
@@ -82,7 +82,7 @@ def settle(
 
 
 def unsettled(environment: str, layer: str, root: Path = ROOT) -> list[str]:
-    """What `settle` would do, in words; nothing is changed."""
+    """Describe what `settle` would do; changes nothing."""
     pulumi = Pulumi(environment, root)
     state = pulumi.export(layer)
     if state is None:
@@ -92,7 +92,7 @@ def unsettled(environment: str, layer: str, root: Path = ROOT) -> list[str]:
 
 
 def settle_command(layer: str, environment: str) -> str:
-    """The command that settles a layer."""
+    """Return the command that settles a layer."""
     return f"tpu infra settle {environment} {layer}"
 
 
@@ -125,7 +125,7 @@ def _look(
     until_made: bool,
     say: Callable[[str], None],
 ) -> list[str]:
-    """Refreshes what is marked until it is known what became of it; a line on each."""
+    """Refresh marked resources until their state is known; return a line on each."""
     done: dict[str, str] = {}
     begun = time.monotonic()
     while unsure := marked(state["deployment"]):
@@ -168,7 +168,7 @@ def _look(
 
 
 def _same(one: Record, deployment: Mapping[str, Any]) -> Record | None:
-    """The resource after a refresh, which may have got another form of its id."""
+    """Return the resource after a refresh, which may have another form of its id."""
     left = [each for each in deployment.get("resources") or () if each["urn"] == one["urn"]]
     exact = [each for each in left if each.get("id") == one.get("id")]
     rest = [each for each in left if bool(each.get("delete")) == bool(one.get("delete"))]
@@ -176,7 +176,7 @@ def _same(one: Record, deployment: Mapping[str, Any]) -> Record | None:
 
 
 def _is_on_its_way(one: Record, found: Record, patience: Patience, until_made: bool) -> bool:
-    """Whether Google is still at work on a resource, as far as can be told."""
+    """Return True while Google is known to work on a resource."""
     doing, at = mark_of(one)
     if state := state_of(found):
         return state == "DELETING" or (state == "CREATING" and until_made)
