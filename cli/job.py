@@ -17,7 +17,7 @@ from infra.engine.settings import from_file
 from infra.errors import CommandError
 from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
-from infra.google.kubernetes import found
+from infra.google.kubernetes import cluster_named
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue.jobs.client import COMPLETED, ENDED, FAILED, QUEUED, Jobs, Status
@@ -84,7 +84,7 @@ def _jobs(settings: Settings, team: Team) -> Jobs:
     client, environment = Client(settings.project), settings.environment
     name = settings[GkeSettings].cluster_name
     try:
-        return Jobs(found(client, pools.region(settings), name, environment), team, environment)
+        return Jobs(cluster_named(client, pools.region(settings), name, environment), team, environment)
     except RequestError as error:
         if error.failure.kind is not Kind.PERMISSION:
             raise

@@ -31,7 +31,7 @@ from fleet.store import RENEW_S, BucketStore
 from fleet.supervise import take_down_ended
 from fleet.unit import unit
 from infra.doctor.checks import Target, checks
-from infra.doctor.report import healthy, run_checks, told
+from infra.doctor.report import format_report, healthy, run_checks
 from infra.engine.named import read_stack
 from infra.engine.prices import within_budget
 from infra.engine.pulumi import confirm, run
@@ -314,7 +314,7 @@ def doctor(options: argparse.Namespace) -> int:
         print("asking Google and Pulumi …", file=sys.stderr)
     google = google_of(settings)
     findings = run_checks([*checks(Target(settings, target, google)), *fleets.checks(settings, google)])
-    print(json.dumps([asdict(one) for one in findings]) if options.json else told(findings))
+    print(json.dumps([asdict(one) for one in findings]) if options.json else format_report(findings))
     return 0 if healthy(findings) else 1
 
 

@@ -103,12 +103,12 @@ class Google(Client):
 
     def delete(self, zone: str, name: str) -> None:
         """Asks for a node's deletion; what is gone already is as good. Raises RequestError."""
-        or_none(lambda: self.ask("DELETE", self._node(zone, name)))
+        or_none(lambda: self.send("DELETE", self._node(zone, name)))
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
         """Gives a node what the body has of metadata and labels. Raises RequestError."""
         some = {key: body[key] for key in ("metadata", "labels") if key in body}
-        self.ask("PATCH", self._node(zone, name), {"updateMask": ",".join(some)}, some)
+        self.send("PATCH", self._node(zone, name), {"updateMask": ",".join(some)}, some)
 
     def attested(self, zone: str, name: str) -> list[Attested]:
         """What a node's workers said through their own metadata servers. Raises RequestError.
@@ -124,7 +124,7 @@ class Google(Client):
         Raises RequestError.
         """
         url = client.object_url(self.controller_bucket, name)
-        answer = or_none(lambda: self.ask("GET", url, {"alt": "media"}))
+        answer = or_none(lambda: self.send("GET", url, {"alt": "media"}))
         return None if answer is None else (answer.text, int(answer.headers.get("x-goog-generation", "0")))
 
     def write(self, name: str, text: str, generation: int) -> int:
@@ -145,7 +145,7 @@ class Google(Client):
 
     def remove(self, name: str) -> None:
         """Deletes an object of that bucket, if it is there. Raises RequestError."""
-        or_none(lambda: self.ask("DELETE", client.object_url(self.controller_bucket, name)))
+        or_none(lambda: self.send("DELETE", client.object_url(self.controller_bucket, name)))
 
     def is_there(self, name: str) -> bool:
         """Whether the bucket has an object. Raises RequestError."""

@@ -26,9 +26,11 @@ def _run(arguments: list[str] | None, root: Path) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
-        one = commands.add_parser(name, help=text, description=text)
-        one.add_argument("environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml")
-        return one
+        subparser = commands.add_parser(name, help=text, description=text)
+        subparser.add_argument(
+            "environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml"
+        )
+        return subparser
 
     command("prices", "what the layers cost").add_argument("--json", action="store_true", help="for programs")
     command("roles", "the commands that grant each account its roles").add_argument(
@@ -39,12 +41,14 @@ def _run(arguments: list[str] | None, root: Path) -> int:
         command("up", "settle, then pulumi up of each layer, in their order"),
         command("down", "settle, then pulumi destroy of each layer, the last one first"),
     ]
-    for one, number in ((settling, "*"), (changing[0], "*"), (changing[1], "+")):
-        some = "without any, all that are on in ENV" if number == "*" else "at least one"
-        one.add_argument("layers", nargs=number, metavar="LAYER", help=f"of {every}; {some}")
-    for one in changing:
-        one.add_argument("--yes", action="store_true", help="don't ask; without a terminal it is needed")
-        one.add_argument("--skip-preview", action="store_true", help="don't show the plan first")
+    for subparser, number in ((settling, "*"), (changing[0], "*"), (changing[1], "+")):
+        default = "without any, all that are on in ENV" if number == "*" else "at least one"
+        subparser.add_argument("layers", nargs=number, metavar="LAYER", help=f"of {every}; {default}")
+    for subparser in changing:
+        subparser.add_argument(
+            "--yes", action="store_true", help="don't ask; without a terminal it is needed"
+        )
+        subparser.add_argument("--skip-preview", action="store_true", help="don't show the plan first")
     changing[0].add_argument(
         "--plan", metavar="DIR", type=Path, help="change no more than the plans there, of `tpu plan --save`"
     )
@@ -54,7 +58,11 @@ def _run(arguments: list[str] | None, root: Path) -> int:
     changing[0].add_argument("--after", metavar="LAYER", help="only the layers behind this one")
     parsed = parser.parse_args(arguments)
     environment = parsed.environment
-    options = [f"--{one}" for one in ("yes", "skip-preview") if getattr(parsed, one.replace("-", "_"), False)]
+    options = [
+        f"--{option}"
+        for option in ("yes", "skip-preview")
+        if getattr(parsed, option.replace("-", "_"), False)
+    ]
     match parsed.command:
         case "prices":
             return show(environment, root, as_json=parsed.json)

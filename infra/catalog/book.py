@@ -37,8 +37,8 @@ class Source:
     @property
     def since(self) -> date | None:
         """The first day on which it may have been read ("2026-08": August 1st); None: not read yet."""
-        found = _READ.fullmatch(self.read)
-        return date(int(found[1]), int(found[2]), int(found[3] or 1)) if found else None
+        match = _READ.fullmatch(self.read)
+        return date(int(match[1]), int(match[2]), int(match[3] or 1)) if match else None
 
     def __str__(self) -> str:
         if not self.read:
@@ -114,24 +114,24 @@ class PriceBook:
     def stale(self, today: date) -> list[Entry]:
         """Entries that were read more than 90 days ago, or may have been."""
         return [
-            one
-            for one in self.entries.values()
-            if (since := one.source.since) and (today - since).days > STALE_DAYS
+            entry
+            for entry in self.entries.values()
+            if (since := entry.source.since) and (today - since).days > STALE_DAYS
         ]
 
     def unchecked(self) -> list[Entry]:
         """Entries with a price that was never read."""
-        return [one for one in self.entries.values() if one.known and not one.checked]
+        return [entry for entry in self.entries.values() if entry.known and not entry.checked]
 
     def summary(self, today: date) -> str:
         """Return a line on how many prices were read."""
         parts = [f"{len(self.entries)} prices"]
         if stale := self.stale(today):
-            oldest = min(one.source.read for one in stale)
+            oldest = min(entry.source.read for entry in stale)
             parts.append(f"{len(stale)} read more than {STALE_DAYS} days ago (first {oldest})")
         if unchecked := self.unchecked():
             parts.append(f"{len(unchecked)} unverified")
-        if unknown := [one for one in self.entries.values() if not one.known]:
+        if unknown := [entry for entry in self.entries.values() if not entry.known]:
             parts.append(f"{len(unknown)} unknown")
         return ", ".join(parts)
 
@@ -145,14 +145,20 @@ def load(text: str, catalog: Catalog) -> PriceBook:
     sources: dict[str, Any] = given.get("sources", {})
     entries: dict[str, Any] = given.get("entries", {})
     problems = [
-        *(problem for name, one in sources.items() for problem in _wrong_source(f"sources.{name}", one)),
-        *(problem for name, one in entries.items() for problem in _wrong_entry(name, one, sources)),
+        *(
+            problem
+            for name, source in sources.items()
+            for problem in _wrong_source(f"sources.{name}", source)
+        ),
+        *(problem for name, entry in entries.items() for problem in _wrong_entry(name, entry, sources)),
     ]
     if problems:
         raise BookError(listed("infra/catalog/prices.toml", problems))
-    read = {name: Source(**one) for name, one in sources.items()}
-    found = {name: Entry(id=name, **{**one, "source": read[one["source"]]}) for name, one in entries.items()}
-    return PriceBook({**{one.id: one for one in _chips(catalog)}, **found})
+    read = {name: Source(**source) for name, source in sources.items()}
+    parsed = {
+        name: Entry(id=name, **{**entry, "source": read[entry["source"]]}) for name, entry in entries.items()
+    }
+    return PriceBook({**{entry.id: entry for entry in _chips(catalog)}, **parsed})
 
 
 def _chips(catalog: Catalog) -> Iterator[Entry]:
@@ -162,51 +168,51 @@ def _chips(catalog: Catalog) -> Iterator[Entry]:
         ("tpu.spot", "v6e chip, spot; moves within a month", "spot"),
         ("tpu.flex-start", "v6e chip, flex-start", "flex_start"),
     ):
-        prices = {region: getattr(each, key) for region, each in catalog.prices.items()}
+        prices = {region: getattr(price, key) for region, price in catalog.prices.items()}
         regions = {region: dollars for region, dollars in prices.items() if dollars is not None}
         yield Entry(id_, "Cloud TPU", what, "chip-hour", source, True, regions=regions)
 
 
-def _wrong_source(path: str, one: Mapping[str, str]) -> Iterator[Problem]:
-    if unknown := sorted(set(one) - {"page", "copy", "read"}):
+def _wrong_source(path: str, source: Mapping[str, str]) -> Iterator[Problem]:
+    if unknown := sorted(set(source) - {"page", "copy", "read"}):
         yield Problem(path, ", ".join(unknown), "a source has page, copy and read", "take it out")
-    if not one.get("page"):
+    if not source.get("page"):
         yield Problem(f"{path}.page", "nothing", "a source names Google's page", "write its address")
-    read = one.get("read", "")
+    read = source.get("read", "")
     if read and not _is_day(read):
         yield Problem(f"{path}.read", f'"{read}"', "a month or a day that there is", "write YYYY-MM-DD")
 
 
 def _is_day(text: str) -> bool:
-    found = _READ.fullmatch(text)
-    if not found or not 1 <= int(found[2]) <= len(calendar.month_name) - 1:
+    match = _READ.fullmatch(text)
+    if not match or not 1 <= int(match[2]) <= len(calendar.month_name) - 1:
         return False
-    return int(found[3] or 1) in range(1, calendar.monthrange(int(found[1]), int(found[2]))[1] + 1)
+    return int(match[3] or 1) in range(1, calendar.monthrange(int(match[1]), int(match[2]))[1] + 1)
 
 
-def _wrong_entry(id_: str, one: Mapping[str, Any], sources: Mapping[str, Any]) -> Iterator[Problem]:
+def _wrong_entry(id_: str, entry: Mapping[str, Any], sources: Mapping[str, Any]) -> Iterator[Problem]:
     path = f"entries.{id_}"
-    if missing := sorted(_KEYS - set(one)):
+    if missing := sorted(_KEYS - set(entry)):
         yield Problem(path, f"no {', '.join(missing)}", "an entry has all of them", "write them")
         return
-    if unknown := sorted(set(one) - _KEYS - _OPTIONAL):
+    if unknown := sorted(set(entry) - _KEYS - _OPTIONAL):
         yield Problem(path, ", ".join(unknown), "an entry has no such key", "take it out")
-    if one["source"] not in sources:
-        yield Problem(f"{path}.source", f'"{one["source"]}"', "one of [sources]", "add it there")
-    priced = "everywhere" in one or bool(one.get("regions"))
-    prices = {"everywhere": one.get("everywhere", 1.0), **one.get("regions", {})}
+    if entry["source"] not in sources:
+        yield Problem(f"{path}.source", f'"{entry["source"]}"', "one of [sources]", "add it there")
+    priced = "everywhere" in entry or bool(entry.get("regions"))
+    prices = {"everywhere": entry.get("everywhere", 1.0), **entry.get("regions", {})}
     for key, dollars in prices.items():
         if isinstance(dollars, bool) or not isinstance(dollars, int | float) or dollars <= 0:
             yield Problem(
                 f"{path}.{key}", f"{dollars!r}", "a price is above zero", "leave an unknown one out"
             )
-    if "everywhere" in one and "regions" in one:
+    if "everywhere" in entry and "regions" in entry:
         yield Problem(path, "everywhere and regions", "a price holds everywhere or by region", "take one out")
-    if one.get("likewise") and not one.get("regions"):
+    if entry.get("likewise") and not entry.get("regions"):
         yield Problem(
             f"{path}.likewise", "no regions", "it repeats the first region's price", "write regions"
         )
-    if one["checked"] and not (priced and sources.get(one["source"], {}).get("read")):
+    if entry["checked"] and not (priced and sources.get(entry["source"], {}).get("read")):
         yield Problem(
             f"{path}.checked", "true", "who has read a price says where and when",
             "write read in its source, or checked = false",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from infra.core.layer import Layer
 from infra.errors import LayersError, Problem
-from infra.google.role import Role, both
+from infra.google.role import Role, merge_roles
 from infra.settings.schema import Settings
 
 _SERVICE = re.compile(r"[a-z][a-z0-9-]*\.googleapis\.com")
@@ -49,5 +49,5 @@ def required_roles(layers: Iterable[Layer], settings: Settings | None = None) ->
         for role in layer.roles:
             if settings is None or not role.setting or getattr(settings[layer.settings], role.setting):
                 key = (role.name, role.on, role.setting)
-                merged[key] = both(merged[key], role) if key in merged else role
+                merged[key] = merge_roles(merged[key], role) if key in merged else role
     yield from merged.values()

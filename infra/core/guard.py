@@ -94,7 +94,7 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
     }[what]
     try:
         living = sorted(
-            one for one in find(project, labels) if one.startswith(f"{namespace}/" if namespace else "")
+            name for name in find(project, labels) if name.startswith(f"{namespace}/" if namespace else "")
         )
     except RequestError as error:
         failure = error.failure
@@ -106,8 +106,8 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
     except InfraError as error:
         raise LivingError(f"it isn't known whether {noun} live: {error}") from None
     if living:
-        some = ", ".join(living[:_SHOWN]) + (f" and {len(living) - _SHOWN} more" if living[_SHOWN:] else "")
-        raise LivingError(f"{len(living)} {noun} stand on this: {some}\n    fix: {fix}; then again")
+        names = ", ".join(living[:_SHOWN]) + (f" and {len(living) - _SHOWN} more" if living[_SHOWN:] else "")
+        raise LivingError(f"{len(living)} {noun} stand on this: {names}\n    fix: {fix}; then again")
 
 
 def _members(project: str, labels: dict[str, str]) -> Iterator[str]:
@@ -125,10 +125,12 @@ def _jobs(project: str, labels: dict[str, str]) -> Iterator[str]:
 
     for _, cluster in every(Client(project), labels):
         try:
-            for one in cluster.items(_WORKLOADS):
-                conditions = {c["type"]: c["status"] for c in one.get("status", {}).get("conditions", ())}
+            for workload in cluster.items(_WORKLOADS):
+                conditions = {
+                    c["type"]: c["status"] for c in workload.get("status", {}).get("conditions", ())
+                }
                 if conditions.get("Finished") != "True":
-                    meta = one["metadata"]
+                    meta = workload["metadata"]
                     owner = next((o["name"] for o in meta.get("ownerReferences", ())), meta["name"])
                     yield f"{meta['namespace']}/{owner}"
         except RequestError as error:

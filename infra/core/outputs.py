@@ -18,7 +18,7 @@ from infra.settings.spelling import camel_case
 
 
 class Declared:
-    """One output. An instance without a value of its own reads it by the function of `read_by`."""
+    """An output. An instance without a value of its own reads it by the function of `read_by`."""
 
     name: str
     key: str

@@ -66,11 +66,11 @@ def checks(target: Target) -> list[tuple[str, Check]]:
     project, email = target.google.project, service_account_email(target.settings)
     on = layers_on(target.settings)
     disabled = [layer for layer in declared_layers(target.settings) if layer not in on]
-    zones = sorted({zone for one in target.needed for zone in (*one.places, *one.spread)})
+    zones = sorted({zone for node in target.needed for zone in (*node.places, *node.spread)})
 
     def may(on: On, url: str, what: str) -> Check:
-        asked = [one for one in roles(ML, target.settings) if one.on == on]
-        return partial(_permissions, target, asked, f"https://{url}", what)
+        needed = [role for role in roles(ML, target.settings) if role.on == on]
+        return partial(_permissions, target, needed, f"https://{url}", what)
 
     def bucket(on: On, name: str) -> Check:
         return may(on, f"storage.googleapis.com/storage/v1/b/{name}/iam/testPermissions", f"gs://{name}")
@@ -116,7 +116,7 @@ def _login(target: Target, what: str) -> Iterator[Finding]:
 def _services(target: Target, what: str) -> Iterator[Finding]:
     desired, url = required_services(target.settings), f"{_USAGE}/projects/{target.google.project}/services"
     listed = target.google.items(url, "services", {"filter": "state:ENABLED", "pageSize": "200"})
-    if off := sorted(set(desired) - {str(one.get("name")).rpartition("/")[2] for one in listed}):
+    if off := sorted(set(desired) - {str(service.get("name")).rpartition("/")[2] for service in listed}):
         fix = f"{target.up('storage')}, which enables them"
         yield Finding(what, MISSING, f"off: {', '.join(off)}", fix)
     else:
@@ -125,20 +125,22 @@ def _services(target: Target, what: str) -> Iterator[Finding]:
 
 def _permissions(target: Target, asked_for: list[Role], url: str, of: str, what: str) -> Iterator[Finding]:
     """Report the permissions of some roles that the account lacks on a resource."""
-    desired = [permission for one in asked_for for permission in one.permissions]
-    google, asked = target.google, {"permissions": desired}
+    desired = [permission for role in asked_for for permission in role.permissions]
+    google, body = target.google, {"permissions": desired}
     storage = url.endswith("/testPermissions")
     answer = or_none(
-        lambda: google.json("GET", url, asked) if storage else google.json("POST", url, body=asked)
+        lambda: google.json("GET", url, body) if storage else google.json("POST", url, body=body)
     )
     if answer is None:
         yield Finding(what, MISSING, f"no {of}", target.up("storage"))
         return
     held = answer.get("permissions") or ()
-    lacking = {role: [one for one in role.permissions if one not in held] for role in asked_for}
-    for role, some in lacking.items():
-        if some:
-            missing = f"not granted: {', '.join(some)} ({role.name} holds it)"
+    lacking = {
+        role: [permission for permission in role.permissions if permission not in held] for role in asked_for
+    }
+    for role, permissions in lacking.items():
+        if permissions:
+            missing = f"not granted: {', '.join(permissions)} ({role.name} holds it)"
             yield Finding(what, MISSING, missing, command(role, target.settings, "user:YOU"))
     if not any(lacking.values()):
         yield Finding(what, OK, f"all {len(desired)} granted")
@@ -161,11 +163,11 @@ def _bundle(target: Target, what: str) -> Iterator[Finding]:
 def _stack(target: Target, layer: str, what: str) -> Iterator[Finding]:
     environment = target.settings.environment
     pulumi = Pulumi(environment)
-    there = environment in pulumi.stacks(layer)
-    held = len(pulumi.state(layer)) if there else 0
-    left = unsettled(environment, layer) if there else []
-    for one in left:
-        yield Finding(what, MISSING, one, settle_command(layer, environment))
+    exists = environment in pulumi.stacks(layer)
+    held = len(pulumi.state(layer)) if exists else 0
+    left = unsettled(environment, layer) if exists else []
+    for line in left:
+        yield Finding(what, MISSING, line, settle_command(layer, environment))
     if left:
         return
     if held:
@@ -191,17 +193,17 @@ def _unheld(target: Target, layer: Layer, what: str) -> Iterator[Finding]:
     """Report resources at Google with our names that the stack doesn't hold."""
     environment = target.settings.environment
     pulumi = Pulumi(environment)
-    there = pulumi.state(layer.name) if environment in pulumi.stacks(layer.name) else []
-    held = {one.get("id") for one in there}
+    resources = pulumi.state(layer.name) if environment in pulumi.stacks(layer.name) else []
+    held = {resource.get("id") for resource in resources}
     missing = {id_: url for id_, url in layer.at_google(target.settings).items() if id_ not in held}
-    found = [id_ for id_, url in missing.items() if target.google.exists(url)]
-    for id_ in found:
+    unheld = [id_ for id_, url in missing.items() if target.google.exists(url)]
+    for id_ in unheld:
         fix = "ask who else has a stack of it; where nobody has, delete it at Google"
         if id_ == target.settings[StorageSettings].bucket_name:
             fix = f"storage:importBucket: true, then {target.up(layer.name)}"
         output = f"{id_} is at Google, and the stack doesn't hold it: up would end with 409"
         yield Finding(what, MISSING, output, fix)
-    if not found:
+    if not unheld:
         yield Finding(what, OK, "nothing of it is at Google without the stack")
 
 
@@ -209,18 +211,18 @@ def _zone(target: Target, zone: str, what: str) -> Iterator[Finding]:
     def offered(collection: str, key: str) -> set[str]:
         url = target.google.tpu(f"locations/{zone}/{collection}")
         listed = or_none(lambda: [*target.google.items(url, collection, {"pageSize": "1000"})])
-        return {str(one.get(key)) for one in listed or ()}
+        return {str(item.get(key)) for item in listed or ()}
 
-    here = [one for one in target.needed if zone in one.places]
-    kinds, images = {one.kind.name for one in here}, {one.runtime_version for one in here}
+    nodes = [node for node in target.needed if zone in node.places]
+    kinds, images = {node.kind.name for node in nodes}, {node.runtime_version for node in nodes}
     elsewhere = f"other zones; known with v6e: {', '.join(CATALOG.zones)}"
     setting = f"tpu:runtimeVersion: {CATALOG.default_runtime}"
     types, versions = offered("acceleratorTypes", "type"), offered("runtimeVersions", "version")
     lacking = [
-        *(("accelerator type", one, elsewhere) for one in sorted(kinds - types)),
-        *(("runtime version", one, setting) for one in sorted(images - versions)),
+        *(("accelerator type", name, elsewhere) for name in sorted(kinds - types)),
+        *(("runtime version", name, setting) for name in sorted(images - versions)),
     ]
-    for kind, one, fix in lacking:
-        yield Finding(what, MISSING, f"offers no {kind} {one} to this project", fix)
+    for kind, name, fix in lacking:
+        yield Finding(what, MISSING, f"offers no {kind} {name} to this project", fix)
     if not lacking:
         yield Finding(what, OK, f"offers {', '.join(sorted(kinds | images))}")

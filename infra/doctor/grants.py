@@ -74,10 +74,10 @@ def show(environment: str, root: Path, *, as_json: bool) -> int:
     """Print all of them; 0."""
     settings = from_file(environment, root)
     if as_json:
-        found = {
-            who: [(one.name, resource(one, settings)) for one in roles(who, settings)] for who in ACCOUNTS
+        granted = {
+            who: [(role.name, resource(role, settings)) for role in roles(who, settings)] for who in ACCOUNTS
         }
-        print(json.dumps(found))
+        print(json.dumps(granted))
         return 0
     print("\n\n".join("\n".join(_lines(who, settings)) for who in ACCOUNTS))
     return 0
@@ -85,5 +85,5 @@ def show(environment: str, root: Path, *, as_json: bool) -> int:
 
 def _lines(account: str, settings: Settings) -> Iterator[str]:
     yield f"# {account}; those on buckets and the hosts' account once storage is up"
-    for one in roles(account, settings):
-        yield f"{command(one, settings)}   # {one.why}"
+    for role in roles(account, settings):
+        yield f"{command(role, settings)}   # {role.why}"

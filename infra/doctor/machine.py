@@ -43,10 +43,12 @@ def program(name: str) -> str | None:
 
 def origin(where: str) -> str:
     """Return the origin of a program: tools/install.sh keeps its builds in folders that end in a key."""
-    ours = re.search(r"/tools/(pulumi|pulumi-language-python|storage)-[0-9a-f]{16}/", os.path.realpath(where))
+    match = re.search(
+        r"/tools/(pulumi|pulumi-language-python|storage)-[0-9a-f]{16}/", os.path.realpath(where)
+    )
     return (
         "pinned build"
-        if ours or (Path(where).parent == VENV_BIN and not Path(where).is_symlink())
+        if match or (Path(where).parent == VENV_BIN and not Path(where).is_symlink())
         else "official"
     )
 
@@ -108,13 +110,13 @@ def plugin(package: str) -> Finding:
     fix = f"for the real cloud: pulumi plugin install resource {package} {version}"
     what = f"{package} provider plugin"
     if not executable.is_file():
-        others = sorted(
+        versions = sorted(
             path.name for path in (home / "plugins").glob(f"resource-{package}-v*") if path.is_dir()
         )
-        found = f"not v{version}" + (
-            f" but {', '.join(others)}" if others else ": the rehearsal has a stand-in"
+        state = f"not v{version}" + (
+            f" but {', '.join(versions)}" if versions else ": the rehearsal has a stand-in"
         )
-        return Finding(what, OPTIONAL, found, fix)
+        return Finding(what, OPTIONAL, state, fix)
     with executable.open("rb") as file:
         if b"rehearsal.providers.gcp serve" in file.read(1024):
             fix = f"remove {executable.parent}, then {fix}"
@@ -178,15 +180,15 @@ def machine() -> Iterator[Finding]:
 
 def control_groups() -> str:
     """Return the hierarchies in which systemd can manage machines; "" if there are none, or not for us."""
-    found = []
+    hierarchies = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup2" or (kind == "cgroup" and "name=systemd" in options.split(",")):
             if not os.access(before.split()[4], os.W_OK):
                 return ""
-            found.append("version 2" if kind == "cgroup2" else "version 1")
-    return ", ".join(found)
+            hierarchies.append("version 2" if kind == "cgroup2" else "version 1")
+    return ", ".join(hierarchies)
 
 
 def debian_packages() -> Finding:

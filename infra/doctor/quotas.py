@@ -43,19 +43,19 @@ def limit_of(quota: Quota, limits: Limits) -> int | None:
 
 def check(google: Client, nodes: Sequence[Node], uses: Sequence[Use], what: str) -> Iterator[Finding]:
     """Yield a finding for each quota: of the nodes, at their zones and fallback zones, and of the layers."""
-    here: dict[Quota, int] = {}
+    current: dict[Quota, int] = {}
     for node in nodes:
         for quota in _quotas(node, node.zone):
-            here[quota] = here.get(quota, 0) + node.kind.chips
+            current[quota] = current.get(quota, 0) + node.kind.chips
     # Where none is yet, what the largest of those that may be moved there needs.
-    there: dict[Quota, int] = {}
+    fallback: dict[Quota, int] = {}
     for node in nodes:
-        for quota in {quota for zone in node.places for quota in _quotas(node, zone)} - here.keys():
-            there[quota] = max(there.get(quota, 0), node.kind.chips)
+        for quota in {quota for zone in node.places for quota in _quotas(node, zone)} - current.keys():
+            fallback[quota] = max(fallback.get(quota, 0), node.kind.chips)
     needed = [
-        *((Use(quota, count, "the settings ask for"), MISSING) for quota, count in sorted(here.items())),
+        *((Use(quota, count, "the settings ask for"), MISSING) for quota, count in sorted(current.items())),
         *((Use(quota, count, "a slice that is moved here needs"), OPTIONAL)
-          for quota, count in sorted(there.items())),
+          for quota, count in sorted(fallback.items())),
         *((use, MISSING) for use in uses),
     ]  # fmt: skip
     limits: Limits = {}
@@ -67,17 +67,17 @@ def check(google: Client, nodes: Sequence[Node], uses: Sequence[Use], what: str)
 
 def _compared(use: Use, limit: int | None, short: str, project: str, what: str) -> Finding:
     quota, name = use.quota, f"{what} {use.quota.place}"
-    asked = f"{quota.name}: {use.why} {use.amount} {quota.unit}"
+    required = f"{quota.name}: {use.why} {use.amount} {quota.unit}"
     if limit is None:
-        return Finding(name, UNKNOWN, f"{asked}, Google lists no such quota", fix_of(Kind.QUOTA))
+        return Finding(name, UNKNOWN, f"{required}, Google lists no such quota", fix_of(Kind.QUOTA))
     if limit == UNLIMITED or use.amount <= limit:
-        return Finding(name, OK, f"{asked}, allowed are {'all' if limit == UNLIMITED else limit}")
+        return Finding(name, OK, f"{required}, allowed are {'all' if limit == UNLIMITED else limit}")
     request = (
         f"gcloud beta quotas preferences create --project={project} "
         f"--service={quota.service} --quota-id={quota.name} "
         f"--dimensions={quota.dimension}={quota.place} --preferred-value={use.amount}"
     )
-    return Finding(name, short, f"{asked}, allowed are {limit}", f"{fix_of(Kind.QUOTA)}; or: {request}")
+    return Finding(name, short, f"{required}, allowed are {limit}", f"{fix_of(Kind.QUOTA)}; or: {request}")
 
 
 def _quotas(node: Node, zone: str) -> tuple[Quota, Quota]:

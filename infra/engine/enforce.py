@@ -49,14 +49,16 @@ def _checking(settings: Settings) -> Callable[[pulumi.ResourceTransformArgs], Aw
 
 def _refuse(settings: Settings, declared: Sequence[Resource]) -> None:
     """Log the rules that the last resource breaks. Raises RunError where they are mandatory."""
-    one = declared[-1]
+    resource = declared[-1]
     mandatory = settings[PolicySettings].mandatory
     log = pulumi.log.error if mandatory else pulumi.log.warn
-    found = [finding for finding in findings(RULES, [one], settings, declared) if not finding.exception]
-    for finding in found:
+    broken = [finding for finding in findings(RULES, [resource], settings, declared) if not finding.exception]
+    for finding in broken:
         log(str(finding.problem))
-    if found and mandatory:
-        raise pulumi.RunError(f"{one.name} {_REFUSED} {', '.join(each.rule.id for each in found)}")
+    if broken and mandatory:
+        raise pulumi.RunError(
+            f"{resource.name} {_REFUSED} {', '.join(finding.rule.id for finding in broken)}"
+        )
 
 
 async def _known(value: Any) -> Any:
@@ -67,16 +69,16 @@ async def _known(value: Any) -> Any:
     if isinstance(value, pulumi.Output):
         if not await value.is_known():
             return _UNKNOWN
-        found = await _known(await value.future())
-        return rpc.wrap_rpc_secret(found) if await value.is_secret() else found
+        known = await _known(await value.future())
+        return rpc.wrap_rpc_secret(known) if await value.is_secret() else known
     if isinstance(value, Unknown):
         return _UNKNOWN
     if isinstance(value, Mapping):
         items = {key: await _known(item) for key, item in value.items()}
         return {key: item for key, item in items.items() if item is not _UNKNOWN}
     if isinstance(value, list):
-        found = [await _known(item) for item in value]
-        return [_TO_COME if item is _UNKNOWN else item for item in found]
+        known = [await _known(item) for item in value]
+        return [_TO_COME if item is _UNKNOWN else item for item in known]
     return value
 
 

@@ -51,11 +51,15 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
     if environment not in pulumi.stacks(LAYER):
         raise CommandError(f"there is no stack {environment} of {LAYER} yet\n    fix: {fix}")
     resources = pulumi.state(LAYER)
-    outputs = next((one.get("outputs") or {} for one in resources if one["type"] == names.STACK_TYPE), {})
+    outputs = next(
+        (resource.get("outputs") or {} for resource in resources if resource["type"] == names.STACK_TYPE), {}
+    )
     if not outputs.get("stackId"):
         raise CommandError(f"the stack {environment} of {LAYER} isn't up\n    fix: {fix}")
-    mine = (one for one in resources if one["type"] == NODE_TYPE and not one.get("delete"))
-    held = {one["urn"].rpartition("::")[2]: zone_of(one["id"]) for one in mine}
+    nodes = (
+        resource for resource in resources if resource["type"] == NODE_TYPE and not resource.get("delete")
+    )
+    held = {node["urn"].rpartition("::")[2]: zone_of(node["id"]) for node in nodes}
     return StackState(str(outputs["stackId"]), held)
 
 
@@ -78,7 +82,7 @@ def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[st
     errors: dict[str, list[str]] = {}
     done: set[str] = set()
 
-    def hear(event: automation.EngineEvent) -> None:
+    def on_event(event: automation.EngineEvent) -> None:
         output, ended = event.diagnostic_event, event.res_outputs_event
         if output and output.severity == "error":
             errors.setdefault(output.urn or "", []).append(output.message.strip())
@@ -89,13 +93,13 @@ def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[st
     urn = {node: node_urn(environment, node) for node in nodes}
     targets = [*urn.values(), *(slice_urn(environment, node) for node in nodes)]
     whole = ""
-    held = {one["urn"] for one in Pulumi(environment, root).state(LAYER)} & {*urn.values()}
-    some = held if len(held) < len(nodes) else set[str]()
+    held = {resource["urn"] for resource in Pulumi(environment, root).state(LAYER)} & {*urn.values()}
+    refreshed = held if len(held) < len(nodes) else set[str]()
     try:
-        if some:
-            stack.refresh(target=sorted(some))
+        if refreshed:
+            stack.refresh(target=sorted(refreshed))
         # One zone without capacity must not keep the slices in others from coming back.
-        stack.up(target=targets, refresh=len(held) == len(nodes), continue_on_error=True, on_event=hear)
+        stack.up(target=targets, refresh=len(held) == len(nodes), continue_on_error=True, on_event=on_event)
     except refused.ConcurrentUpdateError as error:
         whole = f"another update of the stack is under way ({_last(error)})"
     except refused.CommandError as error:
@@ -122,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
         outcome = create(environment, nodes)
     except InfraError as error:
         outcome = dict.fromkeys(nodes, Failure(Kind.STACK, str(error)))
-    print(json.dumps({node: asdict(one) if one else None for node, one in outcome.items()}))
+    print(json.dumps({node: asdict(failure) if failure else None for node, failure in outcome.items()}))
     return 0
 
 

@@ -18,24 +18,23 @@ from typing import Any
 
 import yaml
 
-from infra.core import layer as core_layer
 from infra.core.environment import layers_on
+from infra.core.layer import directory
 from infra.engine import prices, registry
 from infra.engine.pulumi import Pulumi, sentence
 from infra.engine.settings import from_file
 from infra.errors import CommandError
 from infra.google.failures import Kind, fix_of
-from infra.prices import row as prices_row
-from infra.prices import table as prices_table
-from infra.prices.row import NOTE, Cost, Rate, Row
-from infra.prices.table import rates_table
+from infra.prices.row import NOTE, Cost, Rate, Row, total
+from infra.prices.row import cost as cost_of
+from infra.prices.table import rates_table, table
 from infra.settings import yaml_file
 from infra.settings.record import formatting_kept
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT
 from infra.slices import preflight
 from infra.slices.nodes import nodes
-from infra.slices.preflight import Said
+from infra.slices.preflight import Verdict
 
 SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-"}
 """Signs of Pulumi for resources that it creates, updates, replaces or deletes."""
@@ -100,23 +99,23 @@ class Plan:
     environment: str
     layers: tuple[LayerPlan, ...]
     costs: tuple[Row, ...]
-    preflight: tuple[Said, ...] = ()
+    preflight: tuple[Verdict, ...] = ()
     rates: tuple[Rate, ...] = ()
 
     @property
     def failed(self) -> list[str]:
         """Layers whose preview failed."""
-        return [one.layer for one in self.layers if one.failed]
+        return [layer.layer for layer in self.layers if layer.failed]
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings of all layers, without repetitions."""
-        return tuple(dict.fromkeys(warning for one in self.layers for warning in one.warnings))
+        return tuple(dict.fromkeys(warning for layer in self.layers for warning in layer.warnings))
 
     def refuse_failed(self) -> None:
         """Raise CommandError if a layer's preview failed; its output has been printed."""
         if self.failed:
-            printed = "\n".join(one.output for one in self.layers if one.failed)
+            printed = "\n".join(layer.output for layer in self.layers if layer.failed)
             fix = f"\n    fix: {fix_of(Kind.LOGIN)}" if _NO_GOOGLE_LOGIN.search(printed) else ""
             raise CommandError(
                 f"`pulumi preview` of {', '.join(self.failed)} failed; see the output above{fix}"
@@ -125,16 +124,16 @@ class Plan:
     @property
     def empty(self) -> bool:
         """True if nothing would change."""
-        return not any(one.changes or one.failed for one in self.layers)
+        return not any(layer.changes or layer.failed for layer in self.layers)
 
     @property
     def cost(self) -> Cost:
         """Cost of all planned resources once they are up."""
-        each = [one.cost for one in self.layers]
+        costs = [layer.cost for layer in self.layers]
         return Cost(
-            prices_row.total([one.hourly for one in each]),
-            prices_row.total([one.idle_hourly for one in each]),
-            all(one.checked for one in each),
+            total([cost.hourly for cost in costs]),
+            total([cost.idle_hourly for cost in costs]),
+            all(cost.checked for cost in costs),
         )
 
 
@@ -161,7 +160,7 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
         if up:
             real.require_passphrase()
 
-        def one(layer: str) -> LayerPlan:
+        def preview(layer: str) -> LayerPlan:
             pulumi = real if layer in up else empty
             saving = ("--save-plan", str(save.absolute() / f"{layer}.json")) if save else ()
             if pulumi is empty:
@@ -169,30 +168,32 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
             fine, output, events = pulumi.capture(
                 layer, "preview", "--stack", environment, "--non-interactive", *saving
             )
-            found = [
+            changes = [
                 _change(event["resourcePreEvent"]["metadata"])
                 for event in events
                 if "resourcePreEvent" in event
             ]
             diagnostics = [event["diagnosticEvent"] for event in events if "diagnosticEvent" in event]
             warnings = [
-                sentence(each["message"]) for each in diagnostics if each.get("severity") == "warning"
+                sentence(diagnostic["message"])
+                for diagnostic in diagnostics
+                if diagnostic.get("severity") == "warning"
             ]
-            warnings = [one for one in warnings if not one.startswith(_FROM_PATH)]
+            warnings = [warning for warning in warnings if not warning.startswith(_FROM_PATH)]
             return LayerPlan(
                 layer,
                 layer in up,
-                tuple(change for change in found if change),
+                tuple(change for change in changes if change),
                 tuple(dict.fromkeys([*why_not, *warnings])),
                 _cost(checked, layer),
                 not fine,
                 output.rstrip(),
             )
 
-        asked = pool.submit(preflight.of, nodes(checked) if "tpu" in names else ())
-        found = tuple(pool.map(one, names))
+        verdicts = pool.submit(preflight.of, nodes(checked) if "tpu" in names else ())
+        planned = tuple(pool.map(preview, names))
         rates = tuple(prices.rates(checked))
-        return Plan(environment, found, tuple(prices.of(checked)), tuple(asked.result()), rates)
+        return Plan(environment, planned, tuple(prices.of(checked)), tuple(verdicts.result()), rates)
 
 
 def foreseen(
@@ -202,7 +203,9 @@ def foreseen(
 
     Raises InfraError: wrong settings, or a preview that fails.
     """
-    names = [one.name for one in layers_on(from_file(environment, root)) if not only or one.name in only]
+    names = [
+        layer.name for layer in layers_on(from_file(environment, root)) if not only or layer.name in only
+    ]
     real = Pulumi(environment, root)
     with (
         formatting_kept(environment, root),
@@ -213,38 +216,38 @@ def foreseen(
         if up:
             real.require_passphrase()
 
-        def one(layer: str) -> list[dict[str, Any]]:
+        def resources(layer: str) -> list[dict[str, Any]]:
             pulumi = real if layer in up else empty
             if pulumi is empty:
                 empty.create(layer)
-            steps = json.loads(pulumi.ask(layer, "preview", "--json", "--stack", environment))["steps"]
+            steps = json.loads(pulumi.execute(layer, "preview", "--json", "--stack", environment))["steps"]
             return [step["newState"] for step in steps if "newState" in step]
 
-        return dict(zip(names, pool.map(one, names), strict=True))
+        return dict(zip(names, pool.map(resources, names), strict=True))
 
 
-def text(found: Plan, full: bool = False) -> str:
+def text(plan: Plan, full: bool = False) -> str:
     """Format for a terminal: prices, changes (with `full` all output of Pulumi), and a table."""
-    parts = [prices_table.table(found.costs), ""]
-    parts += [rates_table(found.rates), ""] if found.rates else []
-    parts += [*(one.line for one in found.preflight if not one.warn), ""]
-    for one in found.layers:
-        against = "compared with its stack" if one.up else "no stack known, planned from nothing"
-        parts.append(f"== {one.layer}: {against} ==")
-        if full or one.failed:
-            parts.append(one.output)
+    parts = [table(plan.costs), ""]
+    parts += [rates_table(plan.rates), ""] if plan.rates else []
+    parts += [*(verdict.line for verdict in plan.preflight if not verdict.warn), ""]
+    for layer in plan.layers:
+        against = "compared with its stack" if layer.up else "no stack known, planned from nothing"
+        parts.append(f"== {layer.layer}: {against} ==")
+        if full or layer.failed:
+            parts.append(layer.output)
         else:
-            parts += [f"  {change}" for change in one.changes] or ["  no changes"]
+            parts += [f"  {change}" for change in layer.changes] or ["  no changes"]
         parts.append("")
-    parts += [f"warning: {warning}" for warning in found.warnings]
-    return "\n".join([*parts, *([""] if found.warnings else []), summary(found)])
+    parts += [f"warning: {warning}" for warning in plan.warnings]
+    return "\n".join([*parts, *([""] if plan.warnings else []), summary(plan)])
 
 
-def summary(found: Plan) -> str:
+def summary(plan: Plan) -> str:
     """Format a table: per layer the number of +, ~, +- and -, and its price; idle: no slice up, no job
     running.
     """
-    rows = _rows(found)
+    rows = _rows(plan)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = (
         [
@@ -256,61 +259,61 @@ def summary(found: Plan) -> str:
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-def markdown(found: Plan) -> str:
+def markdown(plan: Plan) -> str:
     """Format as a comment on a pull request."""
-    head, *rows = _rows(found)
+    head, *rows = _rows(plan)
     lines = [
-        f"### Plan of `{found.environment}`",
+        f"### Plan of `{plan.environment}`",
         "",
         f"| {' | '.join(head)} |",
         f"| --- |{' ---: |' * (len(head) - 1)}",
         *(f"| {' | '.join(row)} |" for row in rows),
         "",
-        *(f"{'⚠️' if one.warn else '✅'} {one.line}\n" for one in found.preflight),
+        *(f"{'⚠️' if verdict.warn else '✅'} {verdict.line}\n" for verdict in plan.preflight),
     ]
-    reported = {one.line for one in found.preflight}
-    lines += [f"⚠️ {warning}\n" for warning in found.warnings if warning not in reported]
-    for one in found.layers:
-        shown = [one.output] if one.failed else [str(change) for change in one.changes]
+    reported = {verdict.line for verdict in plan.preflight}
+    lines += [f"⚠️ {warning}\n" for warning in plan.warnings if warning not in reported]
+    for layer in plan.layers:
+        shown = [layer.output] if layer.failed else [str(change) for change in layer.changes]
         if shown:
-            counted = "failed" if one.failed else f"{len(one.changes)} changes"
+            counted = "failed" if layer.failed else f"{len(layer.changes)} changes"
             lines += [
-                f"<details><summary>{one.layer}: {counted}</summary>", "", "```text", *shown, "```", "",
+                f"<details><summary>{layer.layer}: {counted}</summary>", "", "```text", *shown, "```", "",
                 "</details>", "",
             ]  # fmt: skip
-    lines += [f"> {line}" for line in dict.fromkeys(row.source for row in found.costs)]
-    lines += [f"> {NOTE}"] if not found.cost.checked else []
+    lines += [f"> {line}" for line in dict.fromkeys(row.source for row in plan.costs)]
+    lines += [f"> {NOTE}"] if not plan.cost.checked else []
     return "\n".join(lines).rstrip()
 
 
-def as_json(found: Plan) -> dict[str, Any]:
+def as_json(plan: Plan) -> dict[str, Any]:
     """Convert to JSON types."""
     return {
-        "environment": found.environment,
+        "environment": plan.environment,
         "layers": [
-            {key: value for key, value in asdict(one).items() if key not in ("output", "cost")}
-            | one.cost.as_json()
-            for one in found.layers
+            {key: value for key, value in asdict(layer).items() if key not in ("output", "cost")}
+            | layer.cost.as_json()
+            for layer in plan.layers
         ],
-        **found.cost.as_json(),
-        "prices": [asdict(row) for row in found.costs],
-        "rates": [asdict(rate) for rate in found.rates],
-        "preflight": [asdict(one) for one in found.preflight],
+        **plan.cost.as_json(),
+        "prices": [asdict(row) for row in plan.costs],
+        "rates": [asdict(rate) for rate in plan.rates],
+        "preflight": [asdict(verdict) for verdict in plan.preflight],
     }
 
 
-def _rows(found: Plan) -> list[tuple[str, ...]]:
+def _rows(plan: Plan) -> list[tuple[str, ...]]:
     def row(name: str, counts: Mapping[str, int], cost: Cost, failed: bool) -> tuple[str, ...]:
-        shown = ["failed", "", "", ""] if failed else [str(counts[one]) for one in SIGNS]
+        shown = ["failed", "", "", ""] if failed else [str(counts[operation]) for operation in SIGNS]
         return (name, *shown, *cost.cells)
 
     total: Counter[str] = Counter()
     rows = [("layer", *SIGNS.values(), "$/hour", "$/day", "$/month", "idle $/month")]
-    for one in found.layers:
-        counts = Counter(change.operation for change in one.changes)
+    for layer in plan.layers:
+        counts = Counter(change.operation for change in layer.changes)
         total += counts
-        rows.append(row(one.layer, counts, one.cost, one.failed))
-    rows.append(row("sum", total, found.cost, False))
+        rows.append(row(layer.layer, counts, layer.cost, layer.failed))
+    rows.append(row("sum", total, plan.cost, False))
     return rows
 
 
@@ -323,7 +326,7 @@ def _change(metadata: Mapping[str, Any]) -> Change | None:
 
 
 def _cost(checked: Settings, layer: str) -> Cost:
-    return prices_row.cost(list(registry.named(layer).prices(checked)))
+    return cost_of(list(registry.named(layer).prices(checked)))
 
 
 def _up(pulumi: Pulumi, names: Sequence[str], pool: Executor) -> tuple[set[str], list[str]]:
@@ -351,9 +354,9 @@ def empty_state(
         settings_text = f"config: {json.dumps(stack['config'], ensure_ascii=False)}\n"
         settings_text += "".join(f"{key}: {stack[key]}\n" for key in _KEYS if keyed and key in stack)
         for layer in names:
-            place = folder / core_layer.directory(layer, root)
+            place = folder / directory(layer, root)
             place.mkdir(parents=True, exist_ok=True)
-            project = yaml.safe_load((root / core_layer.directory(layer, root) / "Pulumi.yaml").read_text())
+            project = yaml.safe_load((root / directory(layer, root) / "Pulumi.yaml").read_text())
             project |= {"main": str(root), "stackConfigDir": "."}
             (place / f"Pulumi.{environment}.yaml").write_text(settings_text, encoding="utf-8")
             (place / "Pulumi.yaml").write_text(yaml.safe_dump(project), encoding="utf-8")

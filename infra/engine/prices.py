@@ -18,7 +18,7 @@ from infra.slices.price import at_dearest, rows
 
 def rates(settings: Settings) -> list[Rate]:
     """Return the prices by use of all layers that are on, without repetitions."""
-    return list(dict.fromkeys(one for layer in layers_on(settings) for one in layer.rates(settings)))
+    return list(dict.fromkeys(rate for layer in layers_on(settings) for rate in layer.rates(settings)))
 
 
 def of(settings: Settings) -> list[Row]:
@@ -32,13 +32,13 @@ def within_budget(settings: Settings) -> float | None:
     Raises:
         InfraError: more than `fleet:dollarsPerHour`, which then can't be held against prices nobody knows.
     """
-    found = rows([at_dearest(one) for one in nodes(settings)])
+    billed = rows([at_dearest(node) for node in nodes(settings)])
     # Slices of other layers stay where they are, at their dearest: with all nodes that may come.
-    others = (layer for layer in layers_on(settings) if layer.name != "tpu")
-    found += [row for layer in others for row in layer.prices(settings) if row.chips]
-    hourly = [row.hourly for row in found]
+    fixed = (layer for layer in layers_on(settings) if layer.name != "tpu")
+    billed += [row for layer in fixed for row in layer.prices(settings) if row.chips]
+    hourly = [row.hourly for row in billed]
     if settings[FleetSettings].dollars_per_hour is not None and None in hourly:
-        unknown = ", ".join(sorted({f"{row.what} in {row.zone}" for row in found if row.hourly is None}))
+        unknown = ", ".join(sorted({f"{row.what} in {row.zone}" for row in billed if row.hourly is None}))
         fix = "take fleet:dollarsPerHour out, or these slices"
         raise InfraError(f"no known price of {unknown}: no budget can hold it\n    fix: {fix}")
     known = sum(price for price in hourly if price is not None)
@@ -52,13 +52,15 @@ def within_budget(settings: Settings) -> float | None:
 def show(environment: str, root: Path = ROOT, *, as_json: bool) -> int:
     """Print the prices of an environment's layers. Raises SettingsError."""
     settings = from_file(environment, root)
-    found, by_use = of(settings), rates(settings)
+    by_hour, by_use = of(settings), rates(settings)
     if as_json:
         dated = {"read": str(CATALOG.prices_read), "source": CATALOG.prices_source}
-        rows_ = [asdict(one) for one in found]
+        rows_ = [asdict(row) for row in by_hour]
         print(
-            json.dumps({**dated, **cost(found).as_json(), "rows": rows_, "rates": list(map(asdict, by_use))})
+            json.dumps(
+                {**dated, **cost(by_hour).as_json(), "rows": rows_, "rates": list(map(asdict, by_use))}
+            )
         )
     else:
-        print("\n".join([table(found), *(["", rates_table(by_use)] if by_use else [])]))
+        print("\n".join([table(by_hour), *(["", rates_table(by_use)] if by_use else [])]))
     return 0

@@ -4,14 +4,12 @@ from datetime import UTC, datetime
 
 import pulumi
 
-from infra.core import layer as core_layer
 from infra.core import names, upstream
 from infra.core.environment import layers_on
 from infra.core.guard import MEMBERS, Living
-from infra.core.layer import Layer, up_command
+from infra.core.layer import Layer, off, up_command
 from infra.core.outputs import Outputs
-from infra.engine import prices
-from infra.engine import updates as stacks
+from infra.engine import prices, updates
 from infra.engine.enforce import enforce
 from infra.engine.settings import from_pulumi
 from infra.errors import InfraError, UpstreamError
@@ -31,14 +29,14 @@ def run() -> None:
         prices.within_budget(checked)
         layer = _of_the_project(checked)
         enforce(checked, layer.name, datetime.now(tz=UTC).date())
-        stacks.refuse_interrupted(pulumi.get_stack(), layer.name)
+        updates.refuse_interrupted(pulumi.get_stack(), layer.name)
         _enabled(checked, layer)
         providers = {name: make(checked, layer.name) for name, make in layer.providers.items()}
         outputs = layer.program(checked, providers)
         if not isinstance(outputs, layer.outputs):
-            found = type(outputs).__name__
+            kind = type(outputs).__name__
             raise InfraError(
-                f"the program of {layer.name} gives {found} and declares {layer.outputs.__name__}"
+                f"the program of {layer.name} gives {kind} and declares {layer.outputs.__name__}"
             )
     except InfraError as error:
         raise pulumi.RunError(str(error)) from error
@@ -49,16 +47,16 @@ def run() -> None:
 
 def _of_the_project(checked: Settings) -> Layer:
     name = pulumi.get_project()
-    layer = next((one for one in layers_on(checked) if one.name == name), None)
+    layer = next((layer for layer in layers_on(checked) if layer.name == name), None)
     if layer is None:
-        raise InfraError(core_layer.off(name, checked.environment))
+        raise InfraError(off(name, checked.environment))
     return layer
 
 
 def _enabled(checked: Settings, layer: Layer) -> None:
     """Refuse an update that calls a service which storage would enable by the settings as they are now."""
-    there = upstream.known(StorageOutputs, "services") if "storage" in layer.needs else None
-    if there is None or not (missing := sorted({*layer.services(checked)} - {*there})):
+    enabled = upstream.known(StorageOutputs, "services") if "storage" in layer.needs else None
+    if enabled is None or not (missing := sorted({*layer.services(checked)} - {*enabled})):
         return
     command = up_command("storage", checked.environment)
     problem = f"{', '.join(missing)}: not enabled in {checked.project}; run this first: {command}"

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from infra.core import layer as core_layer
+from infra.core.layer import directory as directory_of
 from infra.engine import registry
 from infra.engine.roles import with_roles
 from infra.engine.settings import from_file
@@ -65,7 +65,7 @@ class Pulumi:
 
     def directory(self, layer: str) -> Path:
         """Return the folder of a layer's Pulumi.yaml."""
-        return self.root / core_layer.directory(layer)
+        return self.root / directory_of(layer)
 
     def _call(self, layer: str, *arguments: str) -> list[str]:
         return [self.program, "-C", str(self.directory(layer)), *arguments]
@@ -89,7 +89,7 @@ class Pulumi:
                 failed = f"`pulumi {arguments[0]}` of {layer} failed; see the output above{fixes}"
                 raise UpdateError(failed, errors)
 
-    def ask(self, layer: str, *arguments: str, given: str = "") -> str:
+    def execute(self, layer: str, *arguments: str, given: str = "") -> str:
         """Run a command without questions, with `given` on its standard input; return its output.
 
         Raises CommandError with its complaint if it fails.
@@ -125,7 +125,7 @@ class Pulumi:
 
     def stacks(self, layer: str) -> set[str]:
         """Names of a layer's stacks in the backend that is logged in."""
-        listed = json.loads(self.ask(layer, "stack", "ls", "--json"))
+        listed = json.loads(self.execute(layer, "stack", "ls", "--json"))
         return {stack["name"].rpartition("/")[2] for stack in listed}
 
     def create(self, layer: str) -> None:
@@ -135,13 +135,13 @@ class Pulumi:
         text = next((path.read_text(encoding="utf-8") for path in places if path.is_file()), "")
         keyed = _SECRETS_PROVIDER.search(text)
         options = ("--secrets-provider", keyed[1]) if keyed else ()
-        self.ask(layer, "stack", "init", self.environment, *options)
+        self.execute(layer, "stack", "init", self.environment, *options)
 
     def export(self, layer: str) -> dict[str, Any] | None:
         """Return a layer's whole state, as `pulumi stack import` takes it; None without a stack."""
         try:
             state: dict[str, Any] = json.loads(
-                self.ask(layer, "stack", "export", "--stack", self.environment)
+                self.execute(layer, "stack", "export", "--stack", self.environment)
             )
         except CommandError as error:
             if _NO_STACK in str(error):
@@ -151,14 +151,14 @@ class Pulumi:
 
     def state(self, layer: str) -> list[dict[str, Any]]:
         """Return the resources in a layer's state. Raises CommandError where the layer has no stack."""
-        exported = json.loads(self.ask(layer, "stack", "export", "--stack", self.environment))
+        exported = json.loads(self.execute(layer, "stack", "export", "--stack", self.environment))
         resources: list[dict[str, Any]] = exported["deployment"].get("resources") or []
         return resources
 
     def backend(self) -> str:
         """Return the backend's URL, such as `gs://NAME`, `file:///FOLDER`, `https://app.pulumi.com/ME`."""
-        at_root = next(one for one in registry.layers() if one.directory == ".")
-        return str(json.loads(self.ask(at_root.name, "whoami", "--json"))["url"])
+        at_root = next(layer for layer in registry.layers() if layer.directory == ".")
+        return str(json.loads(self.execute(at_root.name, "whoami", "--json"))["url"])
 
     def require_passphrase(self) -> None:
         """Raise CommandError where Pulumi would ask for a passphrase.
@@ -174,19 +174,19 @@ class Pulumi:
             raise CommandError(NO_PASSPHRASE)
 
 
-def sentence(said: str) -> str:
+def sentence(message: str) -> str:
     """Strip colours and the official provider's frame from a message."""
-    return _COLOUR.sub("", _FRAME.sub("", said)).strip("\n")
+    return _COLOUR.sub("", _FRAME.sub("", message)).strip("\n")
 
 
 def _errors(events: str) -> dict[str, list[str]]:
     """Return the errors in an event log of Pulumi, by the resource's URN."""
-    found: dict[str, list[str]] = {}
+    errors: dict[str, list[str]] = {}
     for line in events.splitlines():
-        one = json.loads(line).get("diagnosticEvent", {})
-        if one.get("severity") == "error":
-            found.setdefault(str(one.get("urn", "")), []).append(str(one["message"]))
-    return found
+        diagnostic = json.loads(line).get("diagnosticEvent", {})
+        if diagnostic.get("severity") == "error":
+            errors.setdefault(str(diagnostic.get("urn", "")), []).append(str(diagnostic["message"]))
+    return errors
 
 
 def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, root: Path) -> Iterator[str]:
@@ -196,13 +196,13 @@ def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, 
     """
     settings = from_file(environment, root) if errors else None
     declared = registry.named(layer)
-    found: dict[str, None] = {}
+    grants: dict[str, None] = {}
     for message in chain(*errors.values()):
-        if theirs := declared.hooks.missing_grant(settings, message) if settings else "":
-            found[f"grant {theirs}"] = None
+        if grant := declared.hooks.missing_grant(settings, message) if settings else "":
+            grants[f"grant {grant}"] = None
         elif (failure := classify(message)).kind is Kind.PERMISSION:
-            found[with_roles(failure.fix)] = None
-    return iter(found)
+            grants[with_roles(failure.fix)] = None
+    return iter(grants)
 
 
 def confirm(question: str, yes: bool) -> None:

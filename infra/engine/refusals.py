@@ -22,34 +22,36 @@ def refuse(environment: str, layers: Sequence[str], root: Path = ROOT) -> None:
     """Raise CommandError with all obstacles to destroying these layers."""
     pulumi = Pulumi(environment, root)
     pulumi.require_passphrase()
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for layer in layers:
         state = pulumi.export(layer)
         resources = (state or {}).get("deployment", {}).get("resources") or []
-        found += against(environment, layer, resources)
-    if found:
-        raise CommandError(listed(f"a destroy of {', '.join(layers)} in {environment}", _once(found)))
+        problems += against(environment, layer, resources)
+    if problems:
+        raise CommandError(listed(f"a destroy of {', '.join(layers)} in {environment}", _once(problems)))
 
 
 def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     """Yield the obstacles among the resources of one layer's state."""
-    protected = [one for one in resources if one.get("protect") and not one.get("external")]
+    protected = [
+        resource for resource in resources if resource.get("protect") and not resource.get("external")
+    ]
     if protected:
-        names = [str(one["urn"]).rpartition("::")[2] for one in protected]
+        names = [str(resource["urn"]).rpartition("::")[2] for resource in protected]
         shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")
         where = directory(layer)
         place = "" if where == "." else f"-C {where} "
         unprotect = f"pulumi {place}state unprotect -s {environment} '{protected[0]['urn']}'"
         fix = f"leave it up, or, of each that may be lost: {unprotect}"
         yield Problem(layer, f"protected: {shown}", "what is protected is never destroyed", fix)
-    for one in resources:
-        if (one.get("inputs") or {}).get("deletionProtection") is True:
-            name = one["inputs"].get("name", str(one["urn"]).rpartition("::")[2])
+    for resource in resources:
+        if (resource.get("inputs") or {}).get("deletionProtection") is True:
+            name = resource["inputs"].get("name", str(resource["urn"]).rpartition("::")[2])
             rule = "Google deletes nothing that has deletion protection"
             fix = f"{layer}:deletionProtection: false, then {up_command(layer, environment)} (or the build)"
             yield Problem(layer, f"deletion protection of {name}", rule, fix)
-        held = one.get("outputs") or {}
-        if one.get("type") == _DYNAMIC and held.get("what") in (guard.MEMBERS, guard.JOBS):
+        held = resource.get("outputs") or {}
+        if resource.get("type") == _DYNAMIC and held.get("what") in (guard.MEMBERS, guard.JOBS):
             try:
                 guard.refuse(
                     held["what"], held["project"], held["environment"], held["labels"],
@@ -60,6 +62,6 @@ def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]
                 yield Problem(str(held["what"]), what, "nothing is taken from under what lives", fix)
 
 
-def _once(found: Sequence[Problem]) -> list[Problem]:
+def _once(problems: Sequence[Problem]) -> list[Problem]:
     """Layers that lie upon one another say the same of what lives on all."""
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(problems))

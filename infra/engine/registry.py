@@ -26,13 +26,13 @@ _RESERVED = ("pulumi", *SHARED)
 @cache
 def layers() -> tuple[Layer, ...]:
     """Return all layers, each behind those that it reads. Raises LayersError with all wrong declarations."""
-    found = [
+    declarations = [
         (path.name, layer)
         for path in sorted((ROOT / "infra" / "layers").iterdir())
         if (path / "layer.py").is_file()
         and isinstance(layer := importlib.import_module(f"infra.layers.{path.name}.layer").LAYER, Layer)
     ]
-    return ordered(found, ROOT)
+    return ordered(declarations, ROOT)
 
 
 def named(name: str) -> Layer:
@@ -40,27 +40,35 @@ def named(name: str) -> Layer:
     return next(layer for layer in layers() if layer.name == name)
 
 
-def ordered(found: Sequence[tuple[str, Layer]], root: Path) -> tuple[Layer, ...]:
+def ordered(declarations: Sequence[tuple[str, Layer]], root: Path) -> tuple[Layer, ...]:
     """Layers behind those that they read, by name where that leaves a choice.
 
     Args:
-        found: folders of infra/layers/ with the layer that each declares.
+        declarations: folders of infra/layers/ with the layer that each declares.
         root: where the Pulumi.yaml files are looked for.
 
     Raises:
         LayersError: names, settings, outputs or an order that can't be.
     """
-    problems = [*_names(found, root), *_settings(found), *_planned(found), *_reads(found)]
+    problems = [
+        *_names(declarations, root),
+        *_settings(declarations),
+        *_planned(declarations),
+        *_reads(declarations),
+    ]
     result: list[Layer] = []
-    left = {layer.name: layer for _, layer in found}
+    left = {layer.name: layer for _, layer in declarations}
     known = set(left)
-    while ready := sorted(name for name, one in left.items() if not left.keys() & set(one.follows)):
+    while ready := sorted(name for name, layer in left.items() if not left.keys() & set(layer.follows)):
         result.append(left.pop(ready[0]))
     circle = sorted(name for name in left if name not in left[name].follows and _reached(left, name))
     if circle:
         problems.append(Problem(
             ", ".join(f"infra/layers/{name}" for name in circle),
-            "; ".join(f"{one} after {', '.join(sorted({*left[one].follows} & {*circle}))}" for one in circle),
+            "; ".join(
+                f"{name} after {', '.join(earlier for earlier in circle if earlier in left[name].follows)}"
+                for name in circle
+            ),
             "a layer comes up after those that it reads, or that its `after` names", "take one of these out",
         ))  # fmt: skip
     if problems or known != {layer.name for layer in result}:
@@ -80,18 +88,18 @@ def _reached(left: Mapping[str, Layer], start: str) -> bool:
     return start in seen
 
 
-def _names(found: Sequence[tuple[str, Layer]], root: Path) -> Iterable[Problem]:
-    times = Counter(layer.name for _, layer in found)
-    for folder, layer in found:
+def _names(declarations: Sequence[tuple[str, Layer]], root: Path) -> Iterable[Problem]:
+    times = Counter(layer.name for _, layer in declarations)
+    for folder, layer in declarations:
         name, where = layer.name, f"infra/layers/{folder}"
         path = root / where / "Pulumi.yaml"
         path = path if path.is_file() else root / "Pulumi.yaml"
         project = re.search(r"(?m)^name: *(\S+)", path.read_text() if path.is_file() else "")
         if times[name] > 1:
-            others = ", ".join(
-                f"infra/layers/{other}" for other, one in found if one.name == name and other != folder
+            twins = ", ".join(
+                f"infra/layers/{path}" for path, twin in declarations if twin.name == name and path != folder
             )
-            yield Problem(where, f"layer {name}, as {others}", "each layer has its own name", "rename one")
+            yield Problem(where, f"layer {name}, as {twins}", "each layer has its own name", "rename one")
         if not _NAME.fullmatch(name) or name != folder:
             rule = "a layer is called as its folder: small letters and digits, first a letter"
             yield Problem(where, f'layer "{name}"', rule, f"LAYER = Layer(name={folder!r}, …)")
@@ -103,9 +111,9 @@ def _names(found: Sequence[tuple[str, Layer]], root: Path) -> Iterable[Problem]:
             )
 
 
-def _settings(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
+def _settings(declarations: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
     claims: dict[str, list[str]] = {f"{name}:": ["the program itself"] for name in _RESERVED}
-    for folder, layer in found:
+    for folder, layer in declarations:
         for item in fields(layer.settings):
             if "about" not in item.metadata:
                 fix = 'write NAME: TYPE = setting("meaning", …)'
@@ -122,9 +130,9 @@ def _settings(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
             yield Problem(path, f"claimed by {by}", "a setting belongs to one layer", "rename one")
 
 
-def _planned(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
+def _planned(declarations: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
     owners: dict[type, list[str]] = {}
-    for folder, layer in found:
+    for folder, layer in declarations:
         if layer.outputs.layer != layer.name:
             declaration = f'class {layer.outputs.__name__}(Outputs, layer="{layer.outputs.layer}")'
             rule = "outputs name the layer that exports them"
@@ -137,9 +145,9 @@ def _planned(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
             yield Problem(", ".join(folders), f"the class {kind.__name__}", rule, "declare another one")
 
 
-def _reads(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
-    known = {layer.name for _, layer in found}
-    for folder, layer in found:
+def _reads(declarations: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
+    known = {layer.name for _, layer in declarations}
+    for folder, layer in declarations:
         for name in layer.follows:
             if name == layer.name:
                 yield Problem(

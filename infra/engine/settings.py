@@ -40,7 +40,7 @@ def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str,
         content = yaml_file.load(path_of(environment, root).read_text(encoding="utf-8"))
         config = content.get("config") if isinstance(content, dict) else None
         values, problems = _as_text(config) if isinstance(config, dict) else (None, [])
-        problems += [_beside_config(*found) for found in yaml_file.unknown_keys(content)] if values else []
+        problems += [_beside_config(*pair) for pair in yaml_file.unknown_keys(content)] if values else []
     except OSError as error:
         raise InfraError(f"{name} can't be read: {error.strerror}") from None
     # Beside what the scanner refuses: bytes that aren't UTF-8, a number that is none, endless nesting.
@@ -99,11 +99,11 @@ def parse(
     parser.problems.extend(labels.problems(settings, classes, parser.broken))
     for layer in (layer for layer in every if layer.name not in off):
         for name in sorted(off & set(layer.reads)):
-            found, fix = (
+            state, fix = (
                 f"on, and {name} is off",
                 f"add the settings of {name}, or remove those of {layer.name}",
             )
-            parser.problems.append(Problem(f"{layer.name}:", found, f"{layer.name} reads {name}", fix))
+            parser.problems.append(Problem(f"{layer.name}:", state, f"{layer.name} reads {name}", fix))
         if not off & set(layer.reads):
             parser.problems.extend(_relations(layer, settings, parser.broken, set(values)))
     if parser.problems:
@@ -122,6 +122,6 @@ def _relations(layer: Layer, settings: Settings, broken: set[str], given: set[st
             yield from rule(settings, given)
 
 
-def _within(path: str, other: str) -> bool:
+def _within(path: str, parent: str) -> bool:
     """Return True if `path` is `other`, or a part of it."""
-    return path == other or path.startswith((f"{other}.", f"{other}["))
+    return path == parent or path.startswith((f"{parent}.", f"{parent}["))

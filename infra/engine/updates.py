@@ -88,14 +88,14 @@ def _not_yet(layer: str, error: UpdateError) -> str:
     for messages in error.errors.values():
         if all(_FAILED in message for message in messages):
             continue  # the stack, since a resource of it did
-        found = [
+        matches = [
             reason
             for text, reason in hooks.transient_errors.items()
             if any(re.search(text, m) for m in messages)
         ]
-        if not found:
+        if not matches:
             return ""
-        reasons.update(found)
+        reasons.update(matches)
     return "; ".join(sorted(reasons))
 
 

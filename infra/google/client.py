@@ -86,11 +86,11 @@ class Client:
 
     def exists(self, url: str) -> bool:
         """Return True if a URL's resource exists."""
-        return or_none(lambda: self.ask("GET", url)) is not None
+        return or_none(lambda: self.send("GET", url)) is not None
 
     def content(self, url: str) -> bytes | None:
         """Return an object's content; None where there is none."""
-        answer = or_none(lambda: self.ask("GET", url, {"alt": "media"}))
+        answer = or_none(lambda: self.send("GET", url, {"alt": "media"}))
         return None if answer is None else answer.content
 
     def items(self, url: str, key: str, query: Query) -> Iterator[dict[str, Any]]:
@@ -108,16 +108,16 @@ class Client:
 
     def json(self, method: str, url: str, query: Query = NO_QUERY, body: Body = None) -> dict[str, Any]:
         """Return an answer that must be a JSON object."""
-        answer = self.ask(method, url, query, body)
+        answer = self.send(method, url, query, body)
         try:
-            found = answer.json()
+            content = answer.json()
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            content = None
+        if not isinstance(content, dict):
             raise RequestError(Failure(Kind.TRANSIENT, f"no JSON object: {answer.text[:100]!r}"))
-        return found
+        return content
 
-    def ask(self, method: str, url: str, query: Query = NO_QUERY, body: Body = None) -> requests.Response:
+    def send(self, method: str, url: str, query: Query = NO_QUERY, body: Body = None) -> requests.Response:
         """Send a request; retry after transient failures, since requests may be repeated."""
         content, headers = body, {}
         if isinstance(body, Mapping):
@@ -149,10 +149,10 @@ class Client:
         raise RequestError(failure)
 
 
-def or_none(ask: Callable[[], T]) -> T | None:
+def or_none(request: Callable[[], T]) -> T | None:
     """Return a request's answer; None for a missing resource. Raises RequestError for other failures."""
     try:
-        return ask()
+        return request()
     except RequestError as error:
         if error.failure.kind is not Kind.MISSING:
             raise
@@ -192,11 +192,13 @@ def _no_token(error: RefreshError) -> Failure:
 def _words(answer: requests.Response) -> str:
     """Google's sentence, with the reasons that programs are meant to read."""
     try:
-        found = answer.json()
-        if found.get("kind") == "Status":  # of a cluster's control plane
-            return str(found["message"])
-        error = found["error"]
-        reasons = [str(one.get("reason") or "") for one in error.get("details") or error.get("errors") or ()]
+        content = answer.json()
+        if content.get("kind") == "Status":  # of a cluster's control plane
+            return str(content["message"])
+        error = content["error"]
+        reasons = [
+            str(detail.get("reason") or "") for detail in error.get("details") or error.get("errors") or ()
+        ]
         return " ".join([str(error["message"]), *filter(None, reasons)])
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"HTTP {answer.status_code}: {answer.text[:200]}"

@@ -45,7 +45,7 @@ def wait_until_it_answers(
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
         try:
-            client.ask("GET", url)
+            client.send("GET", url)
         except RequestError as error:
             if error.failure.kind is Kind.API_OFF:
                 sleep(POLL_S)

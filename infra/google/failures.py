@@ -136,7 +136,10 @@ def classify(message: str, status: int | None = None, retry_after_s: float | Non
     if kind is None or (status == 404 and kind is not Kind.API_OFF):
         kind = _of_status(status)
     named = re.search(_NAMED[kind], message, re.IGNORECASE) if kind in _NAMED else None
-    of_ssh = next((one for text, one in _OF_SSH.items() if kind is Kind.PERMISSION and text in message), "")
+    of_ssh = next(
+        (permission for text, permission in _OF_SSH.items() if kind is Kind.PERMISSION and text in message),
+        "",
+    )
     return Failure(kind, message.strip(), named[1] if named else of_ssh, retry_after_s)
 
 

@@ -39,23 +39,23 @@ class Cluster:
         """Return an object; None where there is none."""
         return or_none(lambda: self._client.json("GET", self._url + path))
 
-    def create(self, path: str, one: Mapping[str, Any], query: Query = NO_QUERY) -> dict[str, Any]:
+    def create(self, path: str, manifest: Mapping[str, Any], query: Query = NO_QUERY) -> dict[str, Any]:
         """Create an object in a collection."""
-        return self._client.json("POST", self._url + path, query, one)
+        return self._client.json("POST", self._url + path, query, manifest)
 
     def delete(self, path: str) -> bool:
         """Delete an object, and what it owns before it; False where there is none."""
         body: Body = {"propagationPolicy": "Foreground"}
-        found = or_none(lambda: self._client.json("DELETE", self._url + path, NO_QUERY, body))
-        return found is not None
+        answer = or_none(lambda: self._client.json("DELETE", self._url + path, NO_QUERY, body))
+        return answer is not None
 
     def text(self, path: str, query: Query = NO_QUERY) -> str:
         """Return a text answer, such as a pod's log."""
         # requests takes text of no charset for Latin-1.
-        return self._client.ask("GET", self._url + path, query).content.decode("utf-8", "replace")
+        return self._client.send("GET", self._url + path, query).content.decode("utf-8", "replace")
 
 
-def found(client: Client, region: str, name: str, environment: str) -> Cluster:
+def cluster_named(client: Client, region: str, name: str, environment: str) -> Cluster:
     """Return the cluster of that name.
 
     Raises:
@@ -78,8 +78,8 @@ def endpoint_of(client: Client, cluster: str) -> str | None:
         InfraError: it has no DNS name.
         RequestError: it isn't known.
     """
-    one = or_none(lambda: client.json("GET", f"{CONTAINER}/v1/{cluster}"))
-    return None if one is None else _endpoint(one)
+    resource = or_none(lambda: client.json("GET", f"{CONTAINER}/v1/{cluster}"))
+    return None if resource is None else _endpoint(resource)
 
 
 def every(client: Client, labels: Mapping[str, str]) -> Iterator[tuple[str, Cluster]]:
@@ -93,16 +93,16 @@ def every(client: Client, labels: Mapping[str, str]) -> Iterator[tuple[str, Clus
     if answer.get("missingZones"):
         why = f"{', '.join(answer['missingZones'])} can't be reached; the list isn't complete"
         raise RequestError(Failure(Kind.UNKNOWN, why))
-    for one in answer.get("clusters") or ():
-        if labels.items() <= one.get("resourceLabels", {}).items():
-            yield one["name"], Cluster(client, _endpoint(one))
+    for cluster in answer.get("clusters") or ():
+        if labels.items() <= cluster.get("resourceLabels", {}).items():
+            yield cluster["name"], Cluster(client, _endpoint(cluster))
 
 
-def _endpoint(one: Mapping[str, Any]) -> str:
-    config = one.get("controlPlaneEndpointsConfig", {}).get("dnsEndpointConfig", {})
+def _endpoint(cluster: Mapping[str, Any]) -> str:
+    config = cluster.get("controlPlaneEndpointsConfig", {}).get("dnsEndpointConfig", {})
     if not config.get("endpoint"):
         raise InfraError(
-            f"the control plane of {one['name']} has no DNS name\n"
+            f"the control plane of {cluster['name']} has no DNS name\n"
             "    fix: gcloud container clusters update --enable-dns-access, or use the gke layer's cluster"
         )
     return str(config["endpoint"])

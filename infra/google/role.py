@@ -84,7 +84,7 @@ def only(prefix: str, bucket: str) -> str:
     return f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")'
 
 
-def both(first: Role, second: Role) -> Role:
+def merge_roles(first: Role, second: Role) -> Role:
     """Merge two layers' declarations of a role."""
     permissions = tuple(dict.fromkeys((*first.permissions, *second.permissions)))
     return replace(first, why=f"{first.why}; {second.why}", permissions=permissions)

@@ -14,20 +14,20 @@ _MEMBERS = ("gcp:*Member", "gcp:*Binding")
 _WEEK_S = 7 * 86400
 
 
-def _recoverable(one: Resource, settings: Settings) -> Iterator[str]:
-    if one.inputs.get("name") in (*_passing(settings), controller_bucket(settings)):
+def _recoverable(resource: Resource, settings: Settings) -> Iterator[str]:
+    if resource.inputs.get("name") in (*_passing(settings), controller_bucket(settings)):
         return  # written anew all the time: PL10
-    seconds = one.get("softDeletePolicy.retentionDurationSeconds")
+    seconds = resource.get("softDeletePolicy.retentionDurationSeconds")
     # Google's default is a week.
-    if one.get("versioning.enabled") is not True and seconds is not None and seconds < _WEEK_S:
+    if resource.get("versioning.enabled") is not True and seconds is not None and seconds < _WEEK_S:
         yield f"versioning.enabled: false, softDeletePolicy.retentionDurationSeconds: {seconds:g}"
 
 
-def _rewritten(one: Resource, settings: Settings) -> Iterator[str]:
-    if one.inputs.get("name") in _passing(settings):
-        if (seconds := one.get("softDeletePolicy.retentionDurationSeconds")) != 0:
+def _rewritten(resource: Resource, settings: Settings) -> Iterator[str]:
+    if resource.inputs.get("name") in _passing(settings):
+        if (seconds := resource.get("softDeletePolicy.retentionDurationSeconds")) != 0:
             yield f"softDeletePolicy.retentionDurationSeconds: {seconds}"
-        if one.get("versioning.enabled") is True:
+        if resource.get("versioning.enabled") is True:
             yield "versioning.enabled: true"
 
 
@@ -40,50 +40,50 @@ def _scratch(settings: Settings) -> tuple[str, ...]:
     return (scratch_bucket(settings),) if PipelineSettings in settings.sections else ()
 
 
-def _ends(one: Resource, settings: Settings) -> Iterator[str]:
-    actions = {rule.get("action", {}).get("type") for rule in one.inputs.get("lifecycleRules") or ()}
-    if one.inputs.get("name") in _scratch(settings) and "Delete" not in actions:
+def _ends(resource: Resource, settings: Settings) -> Iterator[str]:
+    actions = {rule.get("action", {}).get("type") for rule in resource.inputs.get("lifecycleRules") or ()}
+    if resource.inputs.get("name") in _scratch(settings) and "Delete" not in actions:
         yield "lifecycleRules: none with the action Delete"
 
 
-def _public(one: Resource, _: Settings) -> Iterator[str]:
-    for member in (one.inputs.get("member"), *(one.inputs.get("members") or ())):
+def _public(resource: Resource, _: Settings) -> Iterator[str]:
+    for member in (resource.inputs.get("member"), *(resource.inputs.get("members") or ())):
         if member in ("allUsers", "allAuthenticatedUsers"):
             yield f"member: {member}"
 
 
-def _encrypted(one: Resource, settings: Settings) -> Iterator[str]:
-    key, found = settings[StorageSettings].kms_key, one.get("encryption.defaultKmsKeyName")
-    ours = (settings[StorageSettings].bucket_name, steps_bucket(settings))
-    if key and one.inputs.get("name") in ours and found != key:
-        yield f"encryption.defaultKmsKeyName: {found or 'nothing'}"
+def _encrypted(resource: Resource, settings: Settings) -> Iterator[str]:
+    key, actual = settings[StorageSettings].kms_key, resource.get("encryption.defaultKmsKeyName")
+    required = (settings[StorageSettings].bucket_name, steps_bucket(settings))
+    if key and resource.inputs.get("name") in required and actual != key:
+        yield f"encryption.defaultKmsKeyName: {actual or 'nothing'}"
 
 
-def _stays(one: Resource, settings: Settings) -> Iterator[str]:
-    if one.inputs.get("name") in _scratch(settings):
+def _stays(resource: Resource, settings: Settings) -> Iterator[str]:
+    if resource.inputs.get("name") in _scratch(settings):
         return
-    if one.get("forceDestroy") is not False:
-        yield f"forceDestroy: {one.get('forceDestroy')}"
-    if not one.protect:
+    if resource.get("forceDestroy") is not False:
+        yield f"forceDestroy: {resource.get('forceDestroy')}"
+    if not resource.protect:
         yield "protect: false"
 
 
-def _unfinished(one: Resource, _: Settings) -> Iterator[str]:
-    actions = {rule.get("action", {}).get("type") for rule in one.inputs.get("lifecycleRules") or ()}
-    if one.retain_on_delete and "AbortIncompleteMultipartUpload" not in actions:
+def _unfinished(resource: Resource, _: Settings) -> Iterator[str]:
+    actions = {rule.get("action", {}).get("type") for rule in resource.inputs.get("lifecycleRules") or ()}
+    if resource.retain_on_delete and "AbortIncompleteMultipartUpload" not in actions:
         yield "lifecycleRules: none with the action AbortIncompleteMultipartUpload"
 
 
-def _any_website(one: Resource, _: Settings) -> Iterator[str]:
-    for cors in one.inputs.get("cors") or ():
+def _any_website(resource: Resource, _: Settings) -> Iterator[str]:
+    for cors in resource.inputs.get("cors") or ():
         if "*" in (cors.get("origins") or ()):
             yield "cors.origins: *"
 
 
-def _stays_readable(one: Resource, settings: Settings) -> Iterator[str]:
-    if one.inputs.get("name") not in (settings[StorageSettings].bucket_name, steps_bucket(settings)):
+def _stays_readable(resource: Resource, settings: Settings) -> Iterator[str]:
+    if resource.inputs.get("name") not in (settings[StorageSettings].bucket_name, steps_bucket(settings)):
         return
-    for rule in one.inputs.get("lifecycleRules") or ():
+    for rule in resource.inputs.get("lifecycleRules") or ():
         if rule.get("action", {}).get("type") == "SetStorageClass":
             yield f"lifecycleRules.action.storageClass: {rule['action'].get('storageClass')}"
 

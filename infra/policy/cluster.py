@@ -10,45 +10,47 @@ _POOL = ("gcp:container/nodePool:NodePool",)
 _PODS = ("kubernetes:apps/v1:*", "kubernetes:batch/v1:*", "kubernetes:core/v1:Pod")
 
 
-def _private(one: Resource, _: Settings) -> Iterator[str]:
-    if one.get("privateClusterConfig.enablePrivateNodes") is not True:
+def _private(resource: Resource, _: Settings) -> Iterator[str]:
+    if resource.get("privateClusterConfig.enablePrivateNodes") is not True:
         yield "privateClusterConfig.enablePrivateNodes: false"
-    if one.get("controlPlaneEndpointsConfig.ipEndpointsConfig.enabled") is not False:
+    if resource.get("controlPlaneEndpointsConfig.ipEndpointsConfig.enabled") is not False:
         yield "controlPlaneEndpointsConfig.ipEndpointsConfig.enabled: true"
 
 
-def _workload_identity(one: Resource, settings: Settings) -> Iterator[str]:
-    if (found := one.get("workloadIdentityConfig.workloadPool")) != f"{settings.project}.svc.id.goog":
-        yield f"workloadIdentityConfig.workloadPool: {found or 'nothing'}"
+def _workload_identity(resource: Resource, settings: Settings) -> Iterator[str]:
+    if (pool := resource.get("workloadIdentityConfig.workloadPool")) != f"{settings.project}.svc.id.goog":
+        yield f"workloadIdentityConfig.workloadPool: {pool or 'nothing'}"
 
 
-def _shielded(one: Resource, _: Settings) -> Iterator[str]:
+def _shielded(resource: Resource, _: Settings) -> Iterator[str]:
     for key in ("enableSecureBoot", "enableIntegrityMonitoring"):
-        if one.get(f"nodeConfig.shieldedInstanceConfig.{key}") is not True:
+        if resource.get(f"nodeConfig.shieldedInstanceConfig.{key}") is not True:
             yield f"nodeConfig.shieldedInstanceConfig.{key}: false"
 
 
-def _old_logins(one: Resource, _: Settings) -> Iterator[str]:
-    if one.get("masterAuth.clientCertificateConfig.issueClientCertificate"):
+def _old_logins(resource: Resource, _: Settings) -> Iterator[str]:
+    if resource.get("masterAuth.clientCertificateConfig.issueClientCertificate"):
         yield "masterAuth.clientCertificateConfig.issueClientCertificate: true"
-    if one.get("enableLegacyAbac"):
+    if resource.get("enableLegacyAbac"):
         yield "enableLegacyAbac: true"
 
 
-def _repaired(one: Resource, _: Settings) -> Iterator[str]:
+def _repaired(resource: Resource, _: Settings) -> Iterator[str]:
     # Google wants it off for nodes that come for a job: they are recreated, not repaired.
-    for_a_job = one.get("nodeConfig.flexStart") is True or one.get("queuedProvisioning.enabled") is True
-    if one.get("management.autoRepair") is not True and not for_a_job:
-        yield f"management.autoRepair: {one.get('management.autoRepair') or 'nothing'}"
+    for_a_job = (
+        resource.get("nodeConfig.flexStart") is True or resource.get("queuedProvisioning.enabled") is True
+    )
+    if resource.get("management.autoRepair") is not True and not for_a_job:
+        yield f"management.autoRepair: {resource.get('management.autoRepair') or 'nothing'}"
 
 
-def _protected(one: Resource, settings: Settings) -> Iterator[str]:
-    if settings.protected and one.get("deletionProtection") is not True:
-        yield f"deletionProtection: {one.get('deletionProtection')}"
+def _protected(resource: Resource, settings: Settings) -> Iterator[str]:
+    if settings.protected and resource.get("deletionProtection") is not True:
+        yield f"deletionProtection: {resource.get('deletionProtection')}"
 
 
-def _confined(one: Resource, _: Settings) -> Iterator[str]:
-    pod = one.get("spec.template.spec") or one.get("spec") or {}
+def _confined(resource: Resource, _: Settings) -> Iterator[str]:
+    pod = resource.get("spec.template.spec") or resource.get("spec") or {}
     for key in ("hostNetwork", "hostPID", "hostIPC"):
         if pod.get(key):
             yield f"{key}: true"

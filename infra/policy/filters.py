@@ -20,8 +20,8 @@ _COMPARISONS = ("COMPARISON_GT", "COMPARISON_LT")
 _SHOWN = ("timeSeriesQuery", "logsPanel")
 
 
-def _one_metric(one: Resource, _: Settings) -> Iterator[str]:
-    for condition in one.inputs.get("conditions") or ():
+def _one_metric(resource: Resource, _: Settings) -> Iterator[str]:
+    for condition in resource.inputs.get("conditions") or ():
         for kind in ("conditionThreshold", "conditionAbsent"):
             inner = condition.get(kind)
             if inner is None:
@@ -33,32 +33,32 @@ def _one_metric(one: Resource, _: Settings) -> Iterator[str]:
                 yield f"conditions.{kind}.comparison: {inner.get('comparison') or 'nothing'}"
 
 
-def _exists(one: Resource, _: Settings) -> Iterator[str]:
-    for path, part in _parts(one):
+def _exists(resource: Resource, _: Settings) -> Iterator[str]:
+    for path, part in _parts(resource):
         texts = list(_texts(part))
-        types = {found for text in texts for found in _RESOURCE_TYPE.findall(text)}
+        types = {kind for text in texts for kind in _RESOURCE_TYPE.findall(text)}
         for kind in sorted(types - RESOURCE_LABELS.keys()):
             if near := get_close_matches(kind, RESOURCE_LABELS, 1, 0.8):
                 yield f'{path}: resource.type="{kind}", perhaps {near[0]}'
-        labels = {found for text in texts for found in _RESOURCE_LABEL.findall(text)}
+        labels = {label for text in texts for label in _RESOURCE_LABEL.findall(text)}
         known = [RESOURCE_LABELS[kind] for kind in types if kind in RESOURCE_LABELS]
         if len(known) == len(types) == 1:
             for label in sorted(labels - set(known[0])):
                 yield f"{path}: resource.labels.{label}, where {', '.join(types)} has {', '.join(known[0])}"
 
 
-def _parts(one: Resource) -> Iterator[tuple[str, Any]]:
+def _parts(resource: Resource) -> Iterator[tuple[str, Any]]:
     """Return the parts of a resource that have a filter: a condition, a line of a chart, or a metric."""
-    if one.type == _DASHBOARD:
+    if resource.type == _DASHBOARD:
         try:
-            content = json.loads(str(one.inputs.get("dashboardJson")))
+            content = json.loads(str(resource.inputs.get("dashboardJson")))
         except ValueError:
             return
         yield from (("dashboardJson", part) for part in _queried(content))
-    elif one.type == _METRIC:
-        yield "filter", [one.inputs.get(key) for key in ("filter", "valueExtractor", "labelExtractors")]
+    elif resource.type == _METRIC:
+        yield "filter", [resource.inputs.get(key) for key in ("filter", "valueExtractor", "labelExtractors")]
     else:
-        yield from (("conditions", condition) for condition in one.inputs.get("conditions") or ())
+        yield from (("conditions", condition) for condition in resource.inputs.get("conditions") or ())
 
 
 def _queried(value: Any) -> Iterator[Any]:

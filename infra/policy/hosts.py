@@ -15,26 +15,26 @@ _SECRET = re.compile(
 )
 
 
-def _secrets(one: Resource, _: Settings) -> Iterator[str]:
-    for key, value in sorted((one.inputs.get("metadata") or {}).items()):
+def _secrets(resource: Resource, _: Settings) -> Iterator[str]:
+    for key, value in sorted((resource.inputs.get("metadata") or {}).items()):
         if _SECRET.search(str(value)):
             yield f"metadata.{key}: what looks like a secret, which isn't printed"
 
 
-def _read_only(one: Resource, _: Settings) -> Iterator[str]:
-    for disk in one.inputs.get("dataDisks") or ():
+def _read_only(resource: Resource, _: Settings) -> Iterator[str]:
+    for disk in resource.inputs.get("dataDisks") or ():
         if disk.get("mode") != "READ_ONLY":
             yield f"dataDisks.mode: {disk.get('mode') or 'nothing'}"
 
 
-def _runtime(one: Resource, _: Settings) -> Iterator[str]:
-    version = str(one.inputs.get("runtimeVersion", ""))
+def _runtime(resource: Resource, _: Settings) -> Iterator[str]:
+    version = str(resource.inputs.get("runtimeVersion", ""))
     if not is_runtime(version):
         yield f"runtimeVersion: {version or 'nothing'}"
 
 
-def _forwards(one: Resource, _: Settings) -> Iterator[str]:
-    if one.get("networkConfig.canIpForward"):
+def _forwards(resource: Resource, _: Settings) -> Iterator[str]:
+    if resource.get("networkConfig.canIpForward"):
         yield "networkConfig.canIpForward: true"
 
 

@@ -21,52 +21,52 @@ _DEFAULT_ACCOUNTS = ("-compute@developer.gserviceaccount.com", "@appspot.gservic
 _QUARTER_S = 90 * 86400
 
 
-def _role(one: Resource) -> str:
-    return str(one.inputs.get("role", ""))
+def _role(resource: Resource) -> str:
+    return str(resource.inputs.get("role", ""))
 
 
-def _basic(one: Resource, _: Settings) -> Iterator[str]:
-    if _role(one) in BASIC:
-        yield f"role: {_role(one)}"
+def _basic(resource: Resource, _: Settings) -> Iterator[str]:
+    if _role(resource) in BASIC:
+        yield f"role: {_role(resource)}"
 
 
-def _is_machine(one: Resource) -> bool:
-    return str(one.inputs.get("member", "")).startswith("serviceAccount:")
+def _is_machine(resource: Resource) -> bool:
+    return str(resource.inputs.get("member", "")).startswith("serviceAccount:")
 
 
-def _admin(one: Resource, settings: Settings) -> Iterator[str]:
-    if _is_machine(one) and "admin" in _role(one).lower() and not _applies(one, settings):
-        yield f"role: {_role(one)}"
+def _admin(resource: Resource, settings: Settings) -> Iterator[str]:
+    if _is_machine(resource) and "admin" in _role(resource).lower() and not _applies(resource, settings):
+        yield f"role: {_role(resource)}"
 
 
-def _applies(one: Resource, settings: Settings) -> bool:
+def _applies(resource: Resource, settings: Settings) -> bool:
     """Return True for a grant to the account that brings stacks up in builds, as a platform engineer does."""
     builds = settings.get(BuildsSettings)
-    return builds is not None and f":{builds.apply_account_id}@" in str(one.inputs.get("member"))
+    return builds is not None and f":{builds.apply_account_id}@" in str(resource.inputs.get("member"))
 
 
-def _impersonation(one: Resource, _: Settings) -> Iterator[str]:
-    if _role(one) in _IMPERSONATION:
-        yield f"role: {_role(one)}"
+def _impersonation(resource: Resource, _: Settings) -> Iterator[str]:
+    if _role(resource) in _IMPERSONATION:
+        yield f"role: {_role(resource)}"
 
 
-def _storage(one: Resource, settings: Settings) -> Iterator[str]:
-    if _role(one).startswith("roles/storage.") and not _applies(one, settings):
-        yield f"role: {_role(one)}"
+def _storage(resource: Resource, settings: Settings) -> Iterator[str]:
+    if _role(resource).startswith("roles/storage.") and not _applies(resource, settings):
+        yield f"role: {_role(resource)}"
 
 
-def _default(one: Resource, _: Settings) -> Iterator[str]:
+def _default(resource: Resource, _: Settings) -> Iterator[str]:
     places = ("serviceAccount.email", "nodeConfig.serviceAccount", "member", "serviceAccountEmail")
     for path in places:
-        if (found := one.get(path)) and str(found).endswith(_DEFAULT_ACCOUNTS):
-            yield f"{path}: {found}"
+        if (account := resource.get(path)) and str(account).endswith(_DEFAULT_ACCOUNTS):
+            yield f"{path}: {account}"
 
 
-def _rotation(one: Resource, _: Settings) -> Iterator[str]:
-    period = str(one.inputs.get("rotationPeriod", ""))
+def _rotation(resource: Resource, _: Settings) -> Iterator[str]:
+    period = str(resource.inputs.get("rotationPeriod", ""))
     if not period.removesuffix("s").isdecimal() or int(period.removesuffix("s")) > _QUARTER_S:
         yield f"rotationPeriod: {period or 'nothing'}"
-    if not one.protect:
+    if not resource.protect:
         yield "protect: false"
 
 
@@ -84,11 +84,11 @@ _RUNS_AS = {
 
 def _accounts(settings: Settings) -> Mapping[str, str]:
     """Return the accounts of an environment, by component."""
-    found = {service_account_email(settings): _HOSTS}
+    accounts = {service_account_email(settings): _HOSTS}
     if settings[StorageSettings].controller_account_id:
-        found[controller_account_email(settings)] = "the fleet controller"
+        accounts[controller_account_email(settings)] = "the fleet controller"
     if settings.get(PipelineSettings):
-        found |= {places.account(settings, which): which for which in places.ACCOUNTS}
+        accounts |= {places.account(settings, which): which for which in places.ACCOUNTS}
     ids = {}
     if gke := settings.get(GkeSettings):
         ids = {gke.node_account_id: _NODES, gke.workload_account_id: "pods"}
@@ -96,21 +96,23 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
         ids |= dict.fromkeys(
             (builds.preview_account_id, builds.apply_account_id, builds.image_account_id), "builds"
         )
-    return found | {names.account_email(settings, id_): who for id_, who in ids.items()}
+    return accounts | {names.account_email(settings, id_): who for id_, who in ids.items()}
 
 
-def _its_own(one: Resource, settings: Settings) -> Iterator[str]:
+def _its_own(resource: Resource, settings: Settings) -> Iterator[str]:
     accounts = _accounts(settings)
-    for path, component in ((path, whose) for (kind, path), whose in _RUNS_AS.items() if kind == one.type):
-        found = str(one.get(path) or "")
-        owner = accounts.get(found.rpartition("/")[2], component)
+    for path, component in (
+        (path, whose) for (kind, path), whose in _RUNS_AS.items() if kind == resource.type
+    ):
+        account = str(resource.get(path) or "")
+        owner = accounts.get(account.rpartition("/")[2], component)
         if owner != component:
-            yield f"{path}: {found}, the account of {owner}"
+            yield f"{path}: {account}, the account of {owner}"
 
 
-def _invoker(one: Resource, _: Settings) -> Iterator[str]:
-    if _role(one) == "roles/cloudfunctions.invoker":
-        yield f"role: {_role(one)}"
+def _invoker(resource: Resource, _: Settings) -> Iterator[str]:
+    if _role(resource) == "roles/cloudfunctions.invoker":
+        yield f"role: {_role(resource)}"
 
 
 def _on_project(id_: str, about: str, fix: str, maps: str, check: Check) -> Rule:

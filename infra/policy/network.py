@@ -12,16 +12,16 @@ _NAT = ("gcp:compute/routerNat:RouterNat",)
 _SSH = 22
 
 
-def _open(one: Resource, _: Settings) -> Iterator[str]:
-    if one.get("direction") != "EGRESS":
-        for source in one.inputs.get("sourceRanges") or ():
+def _open(resource: Resource, _: Settings) -> Iterator[str]:
+    if resource.get("direction") != "EGRESS":
+        for source in resource.inputs.get("sourceRanges") or ():
             if source in ("0.0.0.0/0", "::/0"):
                 yield f"sourceRanges: {source}"
 
 
-def _ssh(one: Resource, _: Settings) -> Iterator[str]:
-    sources = [*(one.inputs.get("sourceRanges") or ())]
-    if sources and sources != [IAP_RANGE] and any(map(_lets_ssh, one.inputs.get("allows") or ())):
+def _ssh(resource: Resource, _: Settings) -> Iterator[str]:
+    sources = [*(resource.inputs.get("sourceRanges") or ())]
+    if sources and sources != [IAP_RANGE] and any(map(_lets_ssh, resource.inputs.get("allows") or ())):
         yield f"sourceRanges: {', '.join(sources)}"
 
 
@@ -35,23 +35,23 @@ def _lets_ssh(allowed: dict[str, object]) -> bool:
     return any(int(low) <= _SSH <= int(high or low) for low, _, high in bounds)
 
 
-def _targeted(one: Resource, _: Settings) -> Iterator[str]:
-    if not (one.inputs.get("targetTags") or one.inputs.get("targetServiceAccounts")):
+def _targeted(resource: Resource, _: Settings) -> Iterator[str]:
+    if not (resource.inputs.get("targetTags") or resource.inputs.get("targetServiceAccounts")):
         yield "targetTags, targetServiceAccounts: nothing"
-    if one.get("direction") is None:
+    if resource.get("direction") is None:
         yield "direction: nothing"
 
 
-def _flow_logs(one: Resource, _: Settings) -> Iterator[str]:
-    if not (one.get("logConfig.flowSampling") or 0) > 0:
-        yield f"logConfig.flowSampling: {one.get('logConfig.flowSampling') or 'nothing'}"
+def _flow_logs(resource: Resource, _: Settings) -> Iterator[str]:
+    if not (resource.get("logConfig.flowSampling") or 0) > 0:
+        yield f"logConfig.flowSampling: {resource.get('logConfig.flowSampling') or 'nothing'}"
 
 
-def _nat(one: Resource, _: Settings) -> Iterator[str]:
-    if one.get("natIpAllocateOption") != "AUTO_ONLY":
-        yield f"natIpAllocateOption: {one.get('natIpAllocateOption')}"
-    if one.get("logConfig.enable") is not True:
-        yield f"logConfig.enable: {one.get('logConfig.enable') or 'nothing'}"
+def _nat(resource: Resource, _: Settings) -> Iterator[str]:
+    if resource.get("natIpAllocateOption") != "AUTO_ONLY":
+        yield f"natIpAllocateOption: {resource.get('natIpAllocateOption')}"
+    if resource.get("logConfig.enable") is not True:
+        yield f"logConfig.enable: {resource.get('logConfig.enable') or 'nothing'}"
 
 
 RULES = (

@@ -27,59 +27,61 @@ _ENDLESS = re.compile(
 )
 
 
-def _told(one: Resource, _: Settings) -> Iterator[str]:
-    if not one.inputs.get("notificationChannels"):
+def _complete_alert(resource: Resource, _: Settings) -> Iterator[str]:
+    if not resource.inputs.get("notificationChannels"):
         yield "notificationChannels: nothing"
-    if not one.get("documentation.content"):
+    if not resource.get("documentation.content"):
         yield "documentation.content: nothing"
-    if not one.get("severity"):
+    if not resource.get("severity"):
         yield "severity: nothing"
-    for condition in one.inputs.get("conditions") or ():
+    for condition in resource.inputs.get("conditions") or ():
         if "conditionMonitoringQueryLanguage" in condition:
             yield "conditions: MQL, which Google ended support of on 2025-07-22"
 
 
-def _by_content(one: Resource, _: Settings) -> Iterator[str]:
-    name = str(one.inputs.get("name") or "")
+def _by_content(resource: Resource, _: Settings) -> Iterator[str]:
+    name = str(resource.inputs.get("name") or "")
     if name.endswith(".zip") and not re.search("[0-9a-f]{64}", name):
         yield f"name: {name}"
 
 
-def _workflow(one: Resource, settings: Settings) -> Iterator[str]:
-    if not one.get("serviceAccount"):
+def _workflow(resource: Resource, settings: Settings) -> Iterator[str]:
+    if not resource.get("serviceAccount"):
         yield "serviceAccount: nothing"
-    if one.get("deletionProtection") is not False:
-        yield f"deletionProtection: {one.get('deletionProtection')}"
+    if resource.get("deletionProtection") is not False:
+        yield f"deletionProtection: {resource.get('deletionProtection')}"
 
 
-def _trigger(one: Resource, settings: Settings) -> Iterator[str]:
-    account = str(one.get("serviceAccount") or "")
-    ours = settings.get(PipelineSettings)
-    others = {places.account(settings, which) for which in places.ACCOUNTS if which != places.TRIGGER}
-    if not account or (ours and account in others):
+def _trigger(resource: Resource, settings: Settings) -> Iterator[str]:
+    account = str(resource.get("serviceAccount") or "")
+    pipeline = settings.get(PipelineSettings)
+    accounts = {places.account(settings, which) for which in places.ACCOUNTS if which != places.TRIGGER}
+    if not account or (pipeline and account in accounts):
         yield f"serviceAccount: {account or 'nothing'}"
 
 
-def _function(one: Resource, _: Settings) -> Iterator[str]:
+def _function(resource: Resource, _: Settings) -> Iterator[str]:
     for path in ("serviceConfig.serviceAccountEmail", "buildConfig.serviceAccount"):
-        if not one.get(path):
+        if not resource.get(path):
             yield f"{path}: nothing"
-    if (ingress := one.get("serviceConfig.ingressSettings")) != "ALLOW_INTERNAL_ONLY":
+    if (ingress := resource.get("serviceConfig.ingressSettings")) != "ALLOW_INTERNAL_ONLY":
         yield f"serviceConfig.ingressSettings: {ingress or 'nothing'}"
 
 
-def _offered(one: Resource, _: Settings) -> Iterator[str]:
-    runtime = str(one.get("buildConfig.runtime") or "")
+def _offered(resource: Resource, _: Settings) -> Iterator[str]:
+    runtime = str(resource.get("buildConfig.runtime") or "")
     ends = facts.FUNCTION_RUNTIMES.get(runtime)
     if runtime.startswith("python") and (ends is None or ends < datetime.now(UTC).date()):
         yield f"buildConfig.runtime: {runtime}"
 
 
-def _uploaded(one: Resource, _: Settings, stack: Sequence[Resource]) -> Iterator[str]:
-    source = one.get("buildConfig.source.storageSource") or {}
+def _uploaded(resource: Resource, _: Settings, stack: Sequence[Resource]) -> Iterator[str]:
+    source = resource.get("buildConfig.source.storageSource") or {}
     bucket, name = source.get("bucket"), source.get("object")
     objects = {
-        (other.inputs.get("bucket"), other.inputs.get("name")) for other in stack if other.type in _OBJECT
+        (uploaded.inputs.get("bucket"), uploaded.inputs.get("name"))
+        for uploaded in stack
+        if uploaded.type in _OBJECT
     }
     if bucket and name and (bucket.removeprefix("gs://"), name) not in objects:
         yield f"buildConfig.source.storageSource: {bucket}/{name}"
@@ -88,20 +90,20 @@ def _uploaded(one: Resource, _: Settings, stack: Sequence[Resource]) -> Iterator
 _MOST_LABELS = 3
 
 
-def _batch(one: Resource) -> Mapping[str, Any]:
+def _batch(resource: Resource) -> Mapping[str, Any]:
     """Return the Spark batch in the object that the workflow reads; {} in other objects, while it is unknown,
     and in stored state: the SDK makes an object's content a secret, whose text the program alone has.
     """
-    content = one.inputs.get("content")
+    content = resource.inputs.get("content")
     try:
-        found = json.loads(str(content.get("value") if isinstance(content, Mapping) else content))
+        parsed = json.loads(str(content.get("value") if isinstance(content, Mapping) else content))
     except ValueError:
         return {}
-    return found.get("batch") or {} if isinstance(found, dict) else {}
+    return parsed.get("batch") or {} if isinstance(parsed, dict) else {}
 
 
-def _whole(one: Resource, settings: Settings) -> Iterator[str]:
-    batch = _batch(one)
+def _whole(resource: Resource, settings: Settings) -> Iterator[str]:
+    batch = _batch(resource)
     if not batch:
         return
     version = (batch.get("runtimeConfig") or {}).get("version")
@@ -117,8 +119,8 @@ def _whole(one: Resource, settings: Settings) -> Iterator[str]:
         yield f"content.batch.environmentConfig.executionConfig.serviceAccount: {account or 'nothing'}"
 
 
-def _bare_names(one: Resource, _: Settings) -> Iterator[str]:
-    for path, value in (*_leaves("", one.inputs), *_leaves("content.batch", _batch(one))):
+def _bare_names(resource: Resource, _: Settings) -> Iterator[str]:
+    for path, value in (*_leaves("", resource.inputs), *_leaves("content.batch", _batch(resource))):
         if path.lower().endswith("bucket") and str(value).startswith("gs://"):
             yield f"{path}: {value}"
 
@@ -134,14 +136,14 @@ def _leaves(above: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield above, value
 
 
-def _beside(one: Resource, settings: Settings) -> Iterator[str]:
-    key = _WORKS_THERE[one.type]
-    if (found := one.inputs.get(key)) != settings[StorageSettings].location:
-        yield f"{key}: {found or 'nothing'}"
+def _beside(resource: Resource, settings: Settings) -> Iterator[str]:
+    key = _WORKS_THERE[resource.type]
+    if (location := resource.inputs.get(key)) != settings[StorageSettings].location:
+        yield f"{key}: {location or 'nothing'}"
 
 
-def _few_values(one: Resource, _: Settings) -> Iterator[str]:
-    labels = one.inputs.get("labelExtractors") or {}
+def _few_values(resource: Resource, _: Settings) -> Iterator[str]:
+    labels = resource.inputs.get("labelExtractors") or {}
     if len(labels) > _MOST_LABELS:
         yield f"labelExtractors: {len(labels)} labels"
     for label, extractor in sorted(labels.items()):
@@ -149,15 +151,15 @@ def _few_values(one: Resource, _: Settings) -> Iterator[str]:
             yield f"labelExtractors.{label}: {extractor}"
 
 
-def _in_time(one: Resource, _: Settings) -> Iterator[str]:
+def _in_time(resource: Resource, _: Settings) -> Iterator[str]:
     spent = [
         rule.get("thresholdPercent")
-        for rule in one.inputs.get("thresholdRules") or ()
+        for rule in resource.inputs.get("thresholdRules") or ()
         if rule.get("spendBasis", "CURRENT_SPEND") == "CURRENT_SPEND"
     ]
     if not {0.5, 0.9, 1} <= {*spent}:
         yield f"thresholdRules: {', '.join(f'{share:g}' for share in spent if share) or 'nothing'}"
-    if not one.get("budgetFilter.projects"):
+    if not resource.get("budgetFilter.projects"):
         yield "budgetFilter.projects: nothing"
 
 
@@ -167,11 +169,11 @@ def _budgeted(_: Resource, settings: Settings) -> Iterator[str]:
         yield "monitoring:budgetDollarsPerMonth: nothing"
 
 
-def _without_secret(one: Resource, _: Settings) -> Iterator[str]:
+def _without_secret(resource: Resource, _: Settings) -> Iterator[str]:
     for key in ("sensitiveLabels", "labels.auth_token", "labels.password"):
-        if one.get(key):
+        if resource.get(key):
             yield f"{key}: a secret"
-    url = str(one.get("labels.url") or "")
+    url = str(resource.get("labels.url") or "")
     if url and not url.startswith("https://"):
         yield f"labels.url: {url.partition(':')[0]}"
     if "?" in url or "@" in url.partition("//")[2].partition("/")[0]:
@@ -215,7 +217,7 @@ RULES = (
          _bare_names),
     Rule("PL6", ("gcp:monitoring/alertPolicy:AlertPolicy",),
          "an alert tells somebody, how bad it is and what to do", "channels, severity, documentation", "",
-         _told),
+         _complete_alert),
     Rule("PL15", ("gcp:monitoring/notificationChannel:NotificationChannel",),
          "no secret of a channel is in the state, and no incident is sent in the clear",
          "an https URL without a token, a topic, or monitoring:channels[].existing", "", _without_secret),

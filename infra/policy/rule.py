@@ -28,23 +28,23 @@ class Resource:
     depends: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
-    def of_state(cls, one: Mapping[str, Any]) -> Resource:
+    def of_state(cls, state: Mapping[str, Any]) -> Resource:
         """Convert a resource of a stored state, or of one that a preview foresees."""
         return cls(
-            one["type"],
-            one["urn"].rpartition("::")[2],
-            one.get("inputs") or {},
-            bool(one.get("protect")),
-            bool(one.get("retainOnDelete")),
-            one.get("propertyDependencies") or {},
+            state["type"],
+            state["urn"].rpartition("::")[2],
+            state.get("inputs") or {},
+            bool(state.get("protect")),
+            bool(state.get("retainOnDelete")),
+            state.get("propertyDependencies") or {},
         )
 
     def get(self, path: str) -> Any:
         """Return the input at a path such as "networkConfig.enableExternalIps"; None where there is none."""
-        found: Any = self.inputs
+        value: Any = self.inputs
         for part in path.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return found
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
 
 
 STACK = "pulumi:pulumi:Stack"
@@ -78,11 +78,11 @@ class Rule:
     check: Check
     beside: StackCheck | None = None
 
-    def broken(self, one: Resource, settings: Settings, stack: Sequence[Resource]) -> Iterator[str]:
+    def broken(self, resource: Resource, settings: Settings, stack: Sequence[Resource]) -> Iterator[str]:
         """Value that breaks it."""
-        if any(fnmatchcase(one.type, kind) for kind in self.types):
-            yield from self.check(one, settings)
-            yield from self.beside(one, settings, stack) if self.beside else ()
+        if any(fnmatchcase(resource.type, kind) for kind in self.types):
+            yield from self.check(resource, settings)
+            yield from self.beside(resource, settings, stack) if self.beside else ()
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,13 @@ def findings(
         stack: all that is declared with them so far; the resources alone, unless given.
     """
     allowed = settings[PolicySettings].exceptions
-    for one in resources:
+    for resource in resources:
         for rule in rules:
-            for found in rule.broken(one, settings, resources if stack is None else stack):
-                matching = (e for e in allowed if e.rule == rule.id and fnmatchcase(one.name, e.resource))
-                yield Finding(rule, one, found, next(matching, None))
+            for value in rule.broken(resource, settings, resources if stack is None else stack):
+                matching = (
+                    e for e in allowed if e.rule == rule.id and fnmatchcase(resource.name, e.resource)
+                )
+                yield Finding(rule, resource, value, next(matching, None))
 
 
 def refuse_wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> None:
@@ -139,21 +141,23 @@ def wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> It
         fix = "remove it; what may break a rule for a while stands in policy:exceptions, with its end"
         yield Problem("policy:enforcement", "advisory in prod", "rules are mandatory in prod", fix)
     known = {rule.id for rule in rules}
-    for i, one in enumerate(settings[PolicySettings].exceptions):
+    for i, exception in enumerate(settings[PolicySettings].exceptions):
         where = f"policy:exceptions[{i}]"
-        if one.rule not in known:
-            yield Problem(f"{where}.rule", f'"{one.rule}"', "the id of a rule", "docs/policy.md lists them")
-        if date.fromisoformat(one.until) < today:
+        if exception.rule not in known:
+            yield Problem(
+                f"{where}.rule", f'"{exception.rule}"', "the id of a rule", "docs/policy.md lists them"
+            )
+        if date.fromisoformat(exception.until) < today:
             fix = "mend the resource and take the exception out, or give it another date"
-            yield Problem(f"{where}.until", one.until, "an exception ends on its date", fix)
+            yield Problem(f"{where}.until", exception.until, "an exception ends on its date", fix)
 
 
 def literal(path: str, *allowed: Any) -> Check:
     """Return a check that an input has one of some values; absent or unknown ones fail."""
 
-    def check(one: Resource, _: Settings) -> Iterator[str]:
-        if (found := one.get(path)) not in allowed:
-            yield f"{path}: {'nothing' if found is None else found}"
+    def check(resource: Resource, _: Settings) -> Iterator[str]:
+        if (value := resource.get(path)) not in allowed:
+            yield f"{path}: {'nothing' if value is None else value}"
 
     return check
 
@@ -161,8 +165,8 @@ def literal(path: str, *allowed: Any) -> Check:
 def given(path: str) -> Check:
     """Return a check that an input is present."""
 
-    def check(one: Resource, _: Settings) -> Iterator[str]:
-        if not one.get(path):
+    def check(resource: Resource, _: Settings) -> Iterator[str]:
+        if not resource.get(path):
             yield f"{path}: nothing"
 
     return check
@@ -171,18 +175,18 @@ def given(path: str) -> Check:
 def every(*checks: Check) -> Check:
     """Combine checks: any failure counts."""
 
-    def check(one: Resource, settings: Settings) -> Iterator[str]:
-        for each in checks:
-            yield from each(one, settings)
+    def check(resource: Resource, settings: Settings) -> Iterator[str]:
+        for checked in checks:
+            yield from checked(resource, settings)
 
     return check
 
 
-def nothing(one: Resource, _: Settings) -> Iterator[str]:
+def nothing(resource: Resource, _: Settings) -> Iterator[str]:
     """Return a check that every resource passes, for rules on resources beside it."""
     yield from ()
 
 
-def forbidden(one: Resource, _: Settings) -> Iterator[str]:
+def forbidden(resource: Resource, _: Settings) -> Iterator[str]:
     """Return a check that no resource of a type passes."""
-    yield f"a {one.type.rpartition(':')[2]}"
+    yield f"a {resource.type.rpartition(':')[2]}"

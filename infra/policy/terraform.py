@@ -92,23 +92,25 @@ def document(layers: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
     """
     planned, changes, configured, unknown = [], [], [], []
     placed = [*_placed(layers)]
-    addresses = {(layer, one.type, one.name): address for layer, one, address in reversed(placed)}
-    for layer, one, address in placed:
-        module, shape = one.type.split(":")[1].split("/")[0], f"{one.type.rpartition(':')[2]}Args"
+    addresses = {
+        (layer, resource.type, resource.name): address for layer, resource, address in reversed(placed)
+    }
+    for layer, resource, address in placed:
+        module, shape = resource.type.split(":")[1].split("/")[0], f"{resource.type.rpartition(':')[2]}Args"
         try:
-            values, hidden = _object(module, shape, one.inputs)
+            values, hidden = _object(module, shape, resource.inputs)
         except KeyError as error:
-            unknown.append(f"{one.type} {one.name}: {error.args[0]}")
+            unknown.append(f"{resource.type} {resource.name}: {error.args[0]}")
             continue
-        about = {"address": address, "mode": "managed", "type": type_name(one.type)}
+        about = {"address": address, "mode": "managed", "type": type_name(resource.type)}
         about["name"] = address.partition(".")[2]
         planned.append({**about, "provider_name": _PROVIDER, "schema_version": 0, "values": values})
         change = {"actions": ["create"], "before": None, "after": values, "after_unknown": hidden}
         changes.append({**about, "change": change})
         expressions = {
-            _properties(module, shape)[key].name: {"references": found}
-            for key, urns in one.depends.items()
-            if (found := [*_references(layer, urns, addresses)])
+            _properties(module, shape)[key].name: {"references": references}
+            for key, urns in resource.depends.items()
+            if (references := [*_references(layer, urns, addresses)])
         }
         configured.append({**about, "provider_config_key": "google-beta", "expressions": expressions})
     if unknown:
@@ -126,11 +128,13 @@ def _placed(layers: Mapping[str, Sequence[Resource]]) -> Iterator[tuple[str, Res
     """Google's resources with layers and addresses, each its own: Terraform allows fewer letters."""
     taken: Counter[str] = Counter()
     for layer, resources in layers.items():
-        for one in resources:
-            if one.type.startswith("gcp:"):
-                address = f"{type_name(one.type)}.{re.sub('[^A-Za-z0-9_-]', '_', f'{layer}_{one.name}')}"
+        for resource in resources:
+            if resource.type.startswith("gcp:"):
+                address = (
+                    f"{type_name(resource.type)}.{re.sub('[^A-Za-z0-9_-]', '_', f'{layer}_{resource.name}')}"
+                )
                 taken[address] += 1
-                yield layer, one, address if taken[address] == 1 else f"{address}_{taken[address]}"
+                yield layer, resource, address if taken[address] == 1 else f"{address}_{taken[address]}"
 
 
 def type_name(token: str) -> str:
@@ -159,27 +163,29 @@ def _object(module: str, shape: str, given: Mapping[str, Any]) -> tuple[dict[str
             continue
         if key not in known:
             raise KeyError(f"{key} of {shape}")
-        one = known[key]
-        found, unknown = _value(module, one, value)
-        if found is not _HIDDEN:
-            values[one.name] = found
+        attribute = known[key]
+        converted, unknown = _value(module, attribute, value)
+        if converted is not _HIDDEN:
+            values[attribute.name] = converted
         if unknown:
-            hidden[one.name] = unknown
+            hidden[attribute.name] = unknown
     return values, hidden
 
 
-def _value(module: str, one: _Property, value: Any) -> tuple[Any, Any]:
+def _value(module: str, attribute: _Property, value: Any) -> tuple[Any, Any]:
     if value == _UNKNOWN or (isinstance(value, Mapping) and _SPECIAL in value):
         return _HIDDEN, True
     if isinstance(value, list):
-        each = [_value(module, _Property(one.name, one.shape, False), item) for item in value]
-        items = [item for item, _ in each if item is not _HIDDEN]
-        return items, [unknown or False for _, unknown in each] if any(u for _, u in each) else False
-    if isinstance(value, Mapping) and one.shape:
-        found, unknown = _object(module, one.shape, value)
-        return ([found], [unknown] if unknown else False) if one.block else (found, unknown)
+        items = [_value(module, _Property(attribute.name, attribute.shape, False), item) for item in value]
+        items = [item for item, _ in items if item is not _HIDDEN]
+        return items, [unknown or False for _, unknown in items] if any(u for _, u in items) else False
+    if isinstance(value, Mapping) and attribute.shape:
+        converted, unknown = _object(module, attribute.shape, value)
+        return ([converted], [unknown] if unknown else False) if attribute.block else (converted, unknown)
     if isinstance(value, Mapping):
-        plain = {key: item for key, item in value.items() if _value(module, one, item)[0] is not _HIDDEN}
+        plain = {
+            key: item for key, item in value.items() if _value(module, attribute, item)[0] is not _HIDDEN
+        }
         return plain, {key: True for key in value if key not in plain}
     return int(value) if isinstance(value, float) and value.is_integer() else value, False
 
@@ -191,22 +197,22 @@ def _properties(module: str, shape: str) -> Mapping[str, _Property]:
         made = getattr(import_module(f"pulumi_gcp.{module}"), shape)
     except (ImportError, AttributeError):
         raise KeyError(f"{shape} of pulumi_gcp.{module}") from None
-    found = {}
-    for name, one in vars(made).items():
-        if isinstance(one, property) and one.fget:
-            hint = one.fget.__annotations__["return"]
-            shapes = [each for each in _leaves(hint) if each.endswith("Args")]
-            block = bool(shapes) and not any(typing.get_origin(each) is Sequence for each in _within(hint))
-            key = getattr(one.fget, "_pulumi_name", name)
-            found[key] = _Property(_SINGULAR.get(name, name), shapes[0] if shapes else "", block)
-    return found
+    properties = {}
+    for name, attribute in vars(made).items():
+        if isinstance(attribute, property) and attribute.fget:
+            hint = attribute.fget.__annotations__["return"]
+            shapes = [leaf for leaf in _leaves(hint) if leaf.endswith("Args")]
+            block = bool(shapes) and not any(typing.get_origin(part) is Sequence for part in _within(hint))
+            key = getattr(attribute.fget, "_pulumi_name", name)
+            properties[key] = _Property(_SINGULAR.get(name, name), shapes[0] if shapes else "", block)
+    return properties
 
 
 def _within(hint: Any) -> Iterator[Any]:
     yield hint
-    for each in typing.get_args(hint):
-        yield from _within(each)
+    for part in typing.get_args(hint):
+        yield from _within(part)
 
 
 def _leaves(hint: Any) -> Iterator[str]:
-    return (each.__forward_arg__ for each in _within(hint) if isinstance(each, typing.ForwardRef))
+    return (part.__forward_arg__ for part in _within(hint) if isinstance(part, typing.ForwardRef))

@@ -92,12 +92,12 @@ class Cost:
         }
 
 
-def cost(found: Sequence[Row]) -> Cost:
+def cost(rows: Sequence[Row]) -> Cost:
     """Sum up rows."""
     return Cost(
-        total([row.hourly for row in found]),
-        total([row.hourly for row in found if row.idle]),
-        all(row.checked for row in found if row.hourly is not None),
+        total([row.hourly for row in rows]),
+        total([row.hourly for row in rows if row.idle]),
+        all(row.checked for row in rows if row.hourly is not None),
     )
 
 

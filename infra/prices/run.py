@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.errors import InfraError
-from infra.prices import row as prices_row
+from infra.prices.row import dollars as shown
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RunPrice:
     checked: bool = True
 
     def __str__(self) -> str:
-        return f"${prices_row.dollars(self.dollars, checked=self.checked)} ({self.why})"
+        return f"${shown(self.dollars, checked=self.checked)} ({self.why})"
 
     def beside(self, spent: float | None) -> dict[str, Any]:
         """Return predicted and spent US dollars as JSON; None where unknown."""
@@ -45,7 +45,7 @@ def of_hours(hourly: float | None, hours: float | None, *, checked: bool = True)
         return RunPrice(None, "no price of its slices is known", fix)
     if hours is None:
         return RunPrice(None, "nothing says how long it takes", "--hours N")
-    return RunPrice(hourly * hours, f"${prices_row.dollars(hourly)} an hour, {hours:g} h", checked=checked)
+    return RunPrice(hourly * hours, f"${shown(hourly)} an hour, {hours:g} h", checked=checked)
 
 
 def hours(text: str) -> float:

@@ -9,20 +9,20 @@ from infra.prices.row import NOTE, Rate, Row, _small, cost, dollars, total
 _HEAD = ("what", "nodes", "type", "zone", "chips", "paid", "$/hour", "$/day", "$/month", "on demand $/hour")
 
 
-def table(found: Sequence[Row]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Format rows and their sum, with the dates of the prices."""
-    if not found:
+    if not rows:
         return "No slices, nor anything else that is billed by the hour."
-    lines = [_HEAD, *map(_cells, found), _sum(found)]
-    marked = [NOTE] if any(not one.checked for one in found) else []
-    return "\n".join([*_aligned(lines), *dict.fromkeys(one.source for one in found), *marked])
+    lines = [_HEAD, *map(_cells, rows), _sum(rows)]
+    marked = [NOTE] if any(not row.checked for row in rows) else []
+    return "\n".join([*_aligned(lines), *dict.fromkeys(row.source for row in rows), *marked])
 
 
-def rates_table(found: Sequence[Rate]) -> str:
+def rates_table(rates: Sequence[Rate]) -> str:
     """Format the prices by use."""
     lines = [
         ("billed by use", "$", "per", "in"),
-        *((one.what, _small(one.dollars, checked=one.checked), one.unit, one.region) for one in found),
+        *((rate.what, _small(rate.dollars, checked=rate.checked), rate.unit, rate.region) for rate in rates),
     ]
     return "\n".join(_aligned(lines))
 
@@ -35,26 +35,26 @@ def _aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _cells(one: Row) -> tuple[str, ...]:
+def _cells(row: Row) -> tuple[str, ...]:
     return (
-        one.what,
-        _some(len(one.nodes)),
-        one.kind,
-        one.zone,
-        _some(one.chips),
-        one.paid if one.chips else "",
-        *cost([one]).cells[:3],
-        dollars(one.on_demand_hourly if one.chips else one.hourly, checked=one.checked),
+        row.what,
+        _count(len(row.nodes)),
+        row.kind,
+        row.zone,
+        _count(row.chips),
+        row.paid if row.chips else "",
+        *cost([row]).cells[:3],
+        dollars(row.on_demand_hourly if row.chips else row.hourly, checked=row.checked),
     )
 
 
-def _sum(found: Sequence[Row]) -> tuple[str, ...]:
-    nodes_, chips = sum(len(one.nodes) for one in found), sum(one.chips for one in found)
-    on_demand = total([one.on_demand_hourly if one.chips else one.hourly for one in found])
-    together = cost(found)
+def _sum(rows: Sequence[Row]) -> tuple[str, ...]:
+    nodes_, chips = sum(len(row.nodes) for row in rows), sum(row.chips for row in rows)
+    on_demand = total([row.on_demand_hourly if row.chips else row.hourly for row in rows])
+    together = cost(rows)
     last = dollars(on_demand, checked=together.checked)
-    return ("sum", _some(nodes_), "", "", _some(chips), "", *together.cells[:3], last)
+    return ("sum", _count(nodes_), "", "", _count(chips), "", *together.cells[:3], last)
 
 
-def _some(number: int) -> str:
+def _count(number: int) -> str:
     return str(number) if number else ""

@@ -128,8 +128,8 @@ def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]
         target = target_of(options.environment, wheels.ROOT)
         target = replace(target, tensorflow=options.tensorflow or target.tensorflow)
     again = f"tpu publish {options.environment}"
-    found = publish(target, options.lock, console, again, upload_it=not options.dry_run)
-    bundle, done = found.bundle, found.upload
+    published = publish(target, options.lock, console, again, upload_it=not options.dry_run)
+    bundle, done = published.bundle, published.upload
     if options.dry_run:
         console.print("dry run: nothing is uploaded, nothing is recorded")
     elif options.bucket is None and record(options.environment, "tpu:bundle", bundle.id, wheels.ROOT):
@@ -140,7 +140,7 @@ def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]
         "bucket": target.bucket,
         "lock": options.lock,
         "tensorflow": target.tensorflow,
-        "interpreter": found.interpreter,
+        "interpreter": published.interpreter,
         "files": len(bundle.files),
         "bytes": bundle.size_bytes,
         "uploaded": done.uploaded,
@@ -151,9 +151,11 @@ def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]
 
 def _check_machine() -> None:
     """Refuse a machine whose gcsfuse and uv, which go into the bundle, don't run on a TPU host."""
-    here = f"{sys.platform}/{platform.machine()}"
-    if here != "linux/x86_64":
-        raise PublishError(f"this machine is {here}, a TPU host linux/x86_64: publish from Linux on x86-64")
+    machine = f"{sys.platform}/{platform.machine()}"
+    if machine != "linux/x86_64":
+        raise PublishError(
+            f"this machine is {machine}, a TPU host linux/x86_64: publish from Linux on x86-64"
+        )
 
 
 def _lock(lock: str, tensorflow: bool) -> Path | None:

@@ -43,6 +43,8 @@ def target_of(environment: str, root: Path) -> Target:
         code=code and code.rstrip("/"),
         requirements=requirements,
         runs={
-            f"tpu:slices[{i}].run": one.run for i, one in enumerate(settings[TpuSettings].slices) if one.run
+            f"tpu:slices[{i}].run": slice_.run
+            for i, slice_ in enumerate(settings[TpuSettings].slices)
+            if slice_.run
         },
     )

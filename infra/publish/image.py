@@ -109,14 +109,14 @@ def write(
             target.write_bytes(content)
     (context / "manifest").write_bytes(manifest)
     expected = {"manifest", *(path for _, path in files)}
-    for found in [one for one in context.rglob("*") if one.is_file()]:
-        name = str(found.relative_to(context))
+    for file in [path for path in context.rglob("*") if path.is_file()]:
+        name = str(file.relative_to(context))
         if name not in expected:
-            found.unlink()  # an earlier bundle's
+            file.unlink()  # an earlier bundle's
             continue
         # Docker takes modes into the layer's hash, and times not.
-        found.chmod(0o755 if name in _PROGRAMS else 0o644)
-        os.utime(found, (0, 0))
+        file.chmod(0o755 if name in _PROGRAMS else 0o644)
+        os.utime(file, (0, 0))
     config = yaml.safe_dump(cloud_build(image, bundle, account), sort_keys=False, width=200)
     for name, text in ((DOCKERFILE, dockerfile(base, bundle)), (CLOUD_BUILD, config)):
         (folder / name).write_text(text, encoding="utf-8")

@@ -45,11 +45,11 @@ def pack_running(archive: Path) -> tuple[str, ...]:
     objects = [executable, *(path for path in modules.values() if path.suffix == ".so")]
     own = Path(sys.base_prefix, "lib").resolve()
     shared = _shared_libraries(objects)
-    ours = {name: path for name, path in shared.items() if path.resolve().parent == own}
+    own_libraries = {name: path for name, path in shared.items() if path.resolve().parent == own}
 
     members: dict[str, bytes] = {f"lib/{version}/{name}": path.read_bytes() for name, path in modules.items()}
     members[f"bin/{version}"] = executable.read_bytes()
-    members |= {f"lib/{name}": path.read_bytes() for name, path in ours.items()}
+    members |= {f"lib/{name}": path.read_bytes() for name, path in own_libraries.items()}
     for name in filter(_is_object, members):
         members[name] = _moved(members[name], Path(sys.base_prefix, "lib"), name)
     links = {"bin/python3": version, "bin/python": version}
@@ -59,7 +59,7 @@ def pack_running(archive: Path) -> tuple[str, ...]:
         {f"python/{name}": target for name, target in links.items()},
         executable={f"python/{name}" for name in members if _is_object(name)},
     )
-    return tuple(sorted(shared.keys() - ours.keys()))
+    return tuple(sorted(shared.keys() - own_libraries.keys()))
 
 
 def glibc_minor(archive: Path) -> int:
@@ -100,8 +100,8 @@ def _shared_libraries(objects: list[Path]) -> dict[str, Path]:
     printed = subprocess.run(["ldd", *map(str, objects)], capture_output=True, text=True, check=False).stdout
     if "not found" in printed:
         raise PublishError(f"this Python lacks shared libraries itself, see: ldd {objects[0]}")
-    found = {match[1]: Path(match[2]) for match in map(_LDD_LINE.match, printed.splitlines()) if match}
-    return {name: path for name, path in found.items() if not _SYSTEM.match(name)}
+    libraries = {match[1]: Path(match[2]) for match in map(_LDD_LINE.match, printed.splitlines()) if match}
+    return {name: path for name, path in libraries.items() if not _SYSTEM.match(name)}
 
 
 def _moved(content: bytes, library: Path, name: str) -> bytes:

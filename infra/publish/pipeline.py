@@ -99,10 +99,10 @@ def without_runtime(lock: str) -> str:
     return "".join(entry for name, entry in named if name not in _OF_THE_RUNTIME)
 
 
-def unpacked(found: list[Path]) -> dict[str, bytes]:
+def unpacked(wheels: list[Path]) -> dict[str, bytes]:
     """Return the files that the wheels put on Python's path, by name."""
     members: dict[str, bytes] = {}
-    for wheel in found:
+    for wheel in wheels:
         with zipfile.ZipFile(wheel) as packed:
             for name in packed.namelist():
                 at = _DATA.sub("", name)

@@ -46,8 +46,8 @@ def _contents(file: Path) -> Iterator[str]:
     text = file.read_text("utf-8", errors="replace")
     yield text
     for line in text.splitlines():
-        if found := _INCLUDED.match(line.strip()):
-            included = file.parent / found[1]
+        if match := _INCLUDED.match(line.strip()):
+            included = file.parent / match[1]
             if included.is_file():
                 yield from _contents(included)
 
@@ -91,5 +91,5 @@ def _beyond(compiled: str, shown: str, lock: Path | None) -> str:
 
 
 def _name(line: str) -> str | None:
-    found = _PINNED.match(line)
-    return re.sub(r"[-_.]+", "-", found[1]).lower() if found else None
+    match = _PINNED.match(line)
+    return re.sub(r"[-_.]+", "-", match[1]).lower() if match else None

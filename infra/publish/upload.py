@@ -57,18 +57,18 @@ def upload(bundle: Bundle, bucket_name: str, progress: Callable[[int, int], None
 
 
 def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int], None]) -> Upload:
-    there = {
+    present = {
         blob.name.removeprefix(BLOBS): blob.size
         for blob in bucket.list_blobs(prefix=BLOBS, fields="items(name,size),nextPageToken")
     }
     blobs = {file.sha256: file for file in bundle.files}
     for sha256, file in blobs.items():
-        if sha256 in there and there[sha256] != file.size_bytes:
+        if sha256 in present and present[sha256] != file.size_bytes:
             raise PublishError(
-                f"gs://{bucket.name}/{bundle_blob(sha256)} has {there[sha256]} bytes, {file.path} has "
+                f"gs://{bucket.name}/{bundle_blob(sha256)} has {present[sha256]} bytes, {file.path} has "
                 f"{file.size_bytes}: someone overwrote it; find out who, delete it and publish again"
             )
-    missing = [file for sha256, file in blobs.items() if sha256 not in there]
+    missing = [file for sha256, file in blobs.items() if sha256 not in present]
     total = sum(file.size_bytes for file in missing)
     done = 0
     progress(done, total)

@@ -23,7 +23,7 @@ _WORKLOAD = resources.files("workload")
 
 def _configs(*parts: str) -> list[str]:
     folder = _WORKLOAD.joinpath(*parts, "configs")
-    return sorted(one.name for one in folder.iterdir() if one.name.endswith(".toml"))
+    return sorted(path.name for path in folder.iterdir() if path.name.endswith(".toml"))
 
 
 # Configs that hosts have without anybody's code.

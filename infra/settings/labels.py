@@ -21,12 +21,12 @@ def problems(settings: Settings, classes: Mapping[str, type], broken: set[str]) 
             for key in sorted(labels.keys() & set(reserved)):
                 rule = "the program sets this label itself"
                 yield Problem(f"{path}.{key}", f'"{labels[key]}"', rule, "remove it")
-            ours = len(reserved) + 1  # with the one by which the provider marks what it makes
-            most = MAX_LABELS - ours
+            own = len(reserved) + 1  # with the one by which the provider marks what it makes
+            most = MAX_LABELS - own
             number, beside = len({*default, *labels}), bool(default) and labels is not default
             if number > most and labels and "gcp:defaultLabels" not in broken:
                 output = f"{number} labels{' with gcp:defaultLabels' if beside else ''}"
-                rule = f"a resource has at most {MAX_LABELS} labels, {ours} of them the program's"
+                rule = f"a resource has at most {MAX_LABELS} labels, {own} of them the program's"
                 yield Problem(path, output, rule, f"keep {most}")
 
 
@@ -35,5 +35,5 @@ def _of(prefix: str, section: Any) -> Iterator[tuple[str, Mapping[str, str], Col
         value = getattr(section, item.name)
         if item.metadata["reserved"]:
             yield f"{prefix}{key}", value, item.metadata["reserved"]
-        for i, one in enumerate(value if key in records(type(section)) else ()):
-            yield from _of(f"{prefix}{key}[{i}].", one)
+        for i, record in enumerate(value if key in records(type(section)) else ()):
+            yield from _of(f"{prefix}{key}[{i}].", record)

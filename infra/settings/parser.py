@@ -38,9 +38,9 @@ class Parser:
         self.problems = [*problems]
         self.broken = {problem.path for problem in problems}
 
-    def report(self, path: str, found: Any, rule: str, fix: str) -> None:
+    def report(self, path: str, value: Any, rule: str, fix: str) -> None:
         """Note a problem at `path`."""
-        self.problems.append(Problem(path, shown(found), rule, fix))
+        self.problems.append(Problem(path, shown(value), rule, fix))
         self.broken.add(path)
 
     def section(self, prefix: str, section: type[T], raw: Mapping[str, Any], separator: str = ":") -> T:
@@ -65,12 +65,12 @@ class Parser:
                 self.report(path, None, rule, f"add {written}: {item.metadata['example']}")
         return section(**values)
 
-    def unknown(self, prefix: str, key: str, found: Any, known: list[str], separator: str) -> str | None:
+    def unknown(self, prefix: str, key: str, value: Any, known: list[str], separator: str) -> str | None:
         """Refuse a key that no layer reads, and say which one was probably meant; that is returned."""
         near = nearest(key, known)
         fix = f"perhaps {prefix}{separator}{near} was meant" if near else "remove it"
         rule = "only the settings in docs/settings.md exist"
-        self.problems.append(Problem(f"{prefix}{separator}{key}", shown(found), rule, fix))
+        self.problems.append(Problem(f"{prefix}{separator}{key}", shown(value), rule, fix))
         return near
 
     def value(self, path: str, item: Field[Any], hint: Any, raw: Any) -> Any:
@@ -105,13 +105,17 @@ class Parser:
             items = decoded(raw, list, "a list", f"write it as a list: {item.metadata['example'] or '[…]'}")
             if record:
                 return self.records(path, record, items)
-            good = (self.element(f"{path}[{i}]", one, rule) for i, one in enumerate(items))
-            return tuple(one for one in good if one is not None)
+            good = (self.element(f"{path}[{i}]", item_, rule) for i, item_ in enumerate(items))
+            return tuple(element for element in good if element is not None)
         if origin is not None:
             pairs = decoded(raw, dict, "keys with values", "write one `key: value` a line under it")
             good_keys = {key for key in pairs if self.obeys(f"{path}.{key}", key, key_rule)}
-            values = {key: self.element(f"{path}.{key}", one, rule) for key, one in pairs.items()}
-            return {key: one for key, one in values.items() if one is not None and key in good_keys}
+            values = {
+                key: self.element(f"{path}.{key}", pair_value, rule) for key, pair_value in pairs.items()
+            }
+            return {
+                key: element for key, element in values.items() if element is not None and key in good_keys
+            }
         value = SCALARS[hint](raw)
         self.obeys(path, value, rule, raw)
         return value
@@ -143,43 +147,43 @@ class Parser:
         """Parse the items. A field with a problem gets a value that breaks no further rule; `broken` names
         it.
         """
-        found: list[T] = []
+        parsed: list[T] = []
         required = [key for key, item in keys_of(kind).items() if item.default is item.default_factory]
         hints = get_type_hints(kind)
         for i, raw in enumerate(items):
             if not isinstance(raw, dict):
-                some = [f"{key}: {'[…]' if get_origin(hints[key]) is tuple else '…'}" for key in required]
+                examples = [f"{key}: {'[…]' if get_origin(hints[key]) is tuple else '…'}" for key in required]
                 what = kind.__name__.removesuffix("Settings").lower()
-                fix = f"write {{{', '.join([*some, '…'])}}}"
+                fix = f"write {{{', '.join([*examples, '…'])}}}"
                 self.report(f"{path}[{i}]", raw, f"each {what} is keys with values", fix)
                 continue
-            one = self.section(f"{path}[{i}]", kind, raw, separator=".")
+            record = self.section(f"{path}[{i}]", kind, raw, separator=".")
             if rule := self.record_rules.get(kind):
-                one, problems = rule(f"{path}[{i}]", one, raw, self.broken)
+                record, problems = rule(f"{path}[{i}]", record, raw, self.broken)
                 self.problems.extend(problems)
-            found.append(one)
-        return tuple(found)
+            parsed.append(record)
+        return tuple(parsed)
 
 
 def nearest(key: str, known: list[str]) -> str | None:
     """Return the known key closest to `key`, ignoring case, `_` and `-`; None if none is close."""
-    plain = {one.lower(): one for one in known}
+    plain = {key_.lower(): key_ for key_ in known}
     near = get_close_matches(key.lower().replace("_", "").replace("-", ""), list(plain), n=1, cutoff=0.6)
     return plain[near[0]] if near else None
 
 
-def shown(found: Any) -> str:
+def shown(value: Any) -> str:
     """Format a value for a message: text in quotes, everything else as in the file."""
-    if found is None:
+    if value is None:
         return "nothing"
-    if isinstance(found, str):
+    if isinstance(value, str):
         try:
-            structured = not isinstance(json.loads(found), str)
+            structured = not isinstance(json.loads(value), str)
         except ValueError:
             structured = False
-        written = found if structured else json.dumps(found, ensure_ascii=False)
+        written = value if structured else json.dumps(value, ensure_ascii=False)
     else:
-        written = json.dumps(found, ensure_ascii=False)
+        written = json.dumps(value, ensure_ascii=False)
     if not written.isprintable():  # such as U+2028, which a user couldn't see
         written = written.encode("ascii", "backslashreplace").decode()
     return written if len(written) <= SHOWN_CHARACTERS else written[: SHOWN_CHARACTERS - 1] + "…"

@@ -26,14 +26,14 @@ def record(environment: str, key: str, value: str | dict[str, str], root: Path) 
     before = path.read_bytes().decode()  # as text its line ends would become this machine's
     plain = isinstance(value, str) and yaml_file.load(value) == value
     line = f"{key}: {value if plain else json.dumps(value, sort_keys=True)}"
-    there = re.compile(rf"(?m)^([ ]+){re.escape(key)}:[^\r\n]*(\r?\n|\Z)")
+    present = re.compile(rf"(?m)^([ ]+){re.escape(key)}:[^\r\n]*(\r?\n|\Z)")
     if not value:
-        after = there.sub("", before, count=1)
-    elif there.search(before):
-        after = there.sub(lambda found: f"{found[1]}{line}{found[2]}", before, count=1)
+        after = present.sub("", before, count=1)
+    elif present.search(before):
+        after = present.sub(lambda match: f"{match[1]}{line}{match[2]}", before, count=1)
     else:
         first = re.compile(r"(?m)^config:[^\r\n]*(\r?\n)([ ]+)")
-        after = first.sub(lambda found: f"{found[0]}{line}{found[1]}{found[2]}", before, count=1)
+        after = first.sub(lambda match: f"{match[0]}{line}{match[1]}{match[2]}", before, count=1)
     desired = {**_config(before), key: value}
     if _config(after) != (desired if value else {name: desired[name] for name in desired if name != key}):
         raise InfraError(f"{path.name} isn't changed: write there manually, under config: '  {line}'")
@@ -101,10 +101,10 @@ def _replace(path: Path, text: str) -> None:
 
 def _mapping(text: str) -> dict[str, Any]:
     try:
-        found = yaml_file.load(text)
+        mapping = yaml_file.load(text)
     except (yaml.YAMLError, ValueError, LookupError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return mapping if isinstance(mapping, dict) else {}
 
 
 def _config(text: str) -> dict[str, Any]:

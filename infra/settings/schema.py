@@ -165,10 +165,10 @@ class Settings:
 
     def __getitem__(self, kind: type[T]) -> T:
         """Return a section. Raises InfraError where its layer is off."""
-        found: T | None = self.get(kind)
-        if found is None:
+        section: T | None = self.get(kind)
+        if section is None:
             raise InfraError(f"{kind.__name__} isn't set in {self.environment}: its layer is off there")
-        return found
+        return section
 
     def get(self, kind: type[T]) -> T | None:
         """Return a section; None where its layer is off."""
@@ -198,8 +198,8 @@ def record_of(hint: Any) -> type | None:
 def records(section: type) -> dict[str, type]:
     """Return the item classes of a section's lists of mappings, by YAML name."""
     hints = get_type_hints(section)
-    found = {key: record_of(hints[item.name]) for key, item in keys_of(section).items()}
-    return {key: kind for key, kind in found.items() if kind}
+    classes = {key: record_of(hints[item.name]) for key, item in keys_of(section).items()}
+    return {key: kind for key, kind in classes.items() if kind}
 
 
 RecordRule = Callable[[str, Any, dict[str, Any], set[str]], tuple[Any, Sequence[Problem]]]

@@ -14,7 +14,7 @@ def path_of(environment: str, root: Path = ROOT) -> Path:
     """Return the file with an environment's settings. Raises InfraError where there is none."""
     path = root / f"Pulumi.{environment}.yaml"
     if not path.exists():
-        known = sorted(each.name.split(".")[1] for each in root.glob("Pulumi.*.yaml"))
+        known = sorted(path.name.split(".")[1] for path in root.glob("Pulumi.*.yaml"))
         fix = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else "write it: see docs/settings.md"
         if near := difflib.get_close_matches(environment, known, 1):
             fix = f"perhaps {near[0]} was meant; else {fix}"

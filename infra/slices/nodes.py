@@ -55,55 +55,55 @@ class Node:
         return region_of(self.zone)
 
 
-def members(one: SliceSettings) -> list[tuple[str, str]]:
+def members(slice_: SliceSettings) -> list[tuple[str, str]]:
     """(node id, zone) of each node. A fleet that has no node yet is spread over its zones in turn; what is
     there already keeps its number, name and zone, whatever the settings say since (fleet/members.py).
     """
-    if one.count is None or not one.zones:
-        return [(one.name, zone) for zone in one.zones]
-    places = len(one.zones)
+    if slice_.count is None or not slice_.zones:
+        return [(slice_.name, zone) for zone in slice_.zones]
+    places = len(slice_.zones)
     return [
-        (fleet_member(zone := one.zones[i % places], one.first_worker_id + i // places), zone)
-        for i in range(one.count)
+        (fleet_member(zone := slice_.zones[i % places], slice_.first_worker_id + i // places), zone)
+        for i in range(slice_.count)
     ]
 
 
 def nodes(settings: Settings) -> tuple[Node, ...]:
     """Return all nodes, in the order of the settings."""
-    found: list[Node] = []
-    for one in settings[TpuSettings].slices:
-        kind = sizes.kind_of(one.accelerator_type, one.topology)
+    result: list[Node] = []
+    for slice_ in settings[TpuSettings].slices:
+        kind = sizes.kind_of(slice_.accelerator_type, slice_.topology)
         assert kind is not None, "the settings were checked"
-        named = members(one)
-        together = tuple(name for name, _ in named) if one.multislice else ()
-        found += [
+        named = members(slice_)
+        together = tuple(name for name, _ in named) if slice_.multislice else ()
+        result += [
             Node(
-                slice=one.name,
+                slice=slice_.name,
                 name=name,
                 zone=zone,
                 home=zone,
-                spread=one.zones if one.count else (),
-                others=tuple(other for other in one.fallback_zones if other != zone),
+                spread=slice_.zones if slice_.count else (),
+                others=tuple(fallback for fallback in slice_.fallback_zones if fallback != zone),
                 kind=kind,
-                spot=one.spot,
-                reserved=one.reserved,
-                runtime_version=one.runtime_version or settings[TpuSettings].runtime_version,
-                run=one.run,
-                labels=one.labels,
-                bundle=one.bundle or settings[TpuSettings].bundle,
-                checkpoint_folder=one.checkpoint_folder,
-                member=None if one.count is None else member,
+                spot=slice_.spot,
+                reserved=slice_.reserved,
+                runtime_version=slice_.runtime_version or settings[TpuSettings].runtime_version,
+                run=slice_.run,
+                labels=slice_.labels,
+                bundle=slice_.bundle or settings[TpuSettings].bundle,
+                checkpoint_folder=slice_.checkpoint_folder,
+                member=None if slice_.count is None else member,
                 together=together,
             )
             for member, (name, zone) in enumerate(named)
         ]
-    return tuple(found)
+    return tuple(result)
 
 
 def zones(settings: Settings) -> tuple[str, ...]:
     """Zones in use, or that slices may be made in, sorted."""
     tpu = settings[TpuSettings]
-    slices = {zone for one in tpu.slices for zone in (*one.zones, *one.fallback_zones)}
+    slices = {zone for slice_ in tpu.slices for zone in (*slice_.zones, *slice_.fallback_zones)}
     return tuple(sorted({*slices, *tpu.zones}))
 
 

@@ -21,22 +21,22 @@ _WORDS = {"yes": "fits", "no": "does not fit", "uncertain": "may not fit"}
 
 
 @dataclass(frozen=True)
-class Said:
+class Verdict:
     """A line for people; `warn` if it should worry them."""
 
     line: str
     warn: bool
 
 
-def of(nodes: Iterable[Node]) -> list[Said]:
+def of(nodes: Iterable[Node]) -> list[Verdict]:
     """Return the verdicts on the training runs of some nodes, without repetitions."""
     jobs = ((node.run, node.kind.name, len(node.together) or 1) for node in nodes if node.run)
-    found = (said(run, kind, together) for run, kind, together in dict.fromkeys(jobs))
-    return [words for words in found if words]
+    verdicts = (verdict_on(run, kind, together) for run, kind, together in dict.fromkeys(jobs))
+    return [words for words in verdicts if words]
 
 
 @cache  # asking takes a second, and a program asks about each slice
-def said(run: str, accelerator_type: str, slices: int = 1) -> Said | None:
+def verdict_on(run: str, accelerator_type: str, slices: int = 1) -> Verdict | None:
     """Return the verdict on a slice's `run`, or the command to get one; None if it trains nothing.
 
     Args:
@@ -44,26 +44,32 @@ def said(run: str, accelerator_type: str, slices: int = 1) -> Said | None:
         accelerator_type: e.g. `v6e-16`.
         slices: how many of them run it together.
     """
-    asks = training(run)
-    if asks is None:
+    run_training = training(run)
+    if run_training is None:
         return None
     several = ["--slices", str(slices)] if slices > 1 else []
-    asked = [asks.config, "--slice", accelerator_type, *several, *(f"--set={one}" for one in asks.changes)]
+    arguments = [
+        run_training.config,
+        "--slice",
+        accelerator_type,
+        *several,
+        *(f"--set={change}" for change in run_training.changes),
+    ]
     where = f"{slices} x {accelerator_type}" if slices > 1 else accelerator_type
-    line = [sys.executable, "-m", "workload", "preflight", *asked, "--cached", "--json"]
-    command = f"tpu preflight {shlex.join(asked)}"
+    line = [sys.executable, "-m", "workload", "preflight", *arguments, "--cached", "--json"]
+    command = f"tpu preflight {shlex.join(arguments)}"
     try:
         answer = subprocess.run(
             line, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return Said(f"`{run}` isn't checked: no answer within {TIMEOUT_S:g} s; ask it: {command}", warn=True)
+        return Verdict(f"`{run}` isn't checked: no answer within {TIMEOUT_S:g} s; run {command}", warn=True)
     if answer.returncode == _NO_CACHED_RESULT:
-        return Said(f"no preflight of `{run}` on {where} yet; ask it: {command}", warn=True)
+        return Verdict(f"no preflight of `{run}` on {where} yet; run {command}", warn=True)
     try:
-        found = json.loads(answer.stdout)
-        verdict, reason = found["fits"], found["reason"]
+        answer_json = json.loads(answer.stdout)
+        verdict, reason = answer_json["fits"], answer_json["reason"]
     except (ValueError, KeyError):
-        return Said(f"`{run}` can't be checked ({command}): {answer.stderr.strip()}", warn=True)
+        return Verdict(f"`{run}` can't be checked ({command}): {answer.stderr.strip()}", warn=True)
     fits = f"{_WORDS[verdict]} {where}: {reason}"
-    return Said(f"preflight of `{run}`: {fits}", warn=verdict != "yes")
+    return Verdict(f"preflight of `{run}`: {fits}", warn=verdict != "yes")

@@ -12,10 +12,10 @@ from infra.prices.row import Row
 from infra.slices.nodes import Node
 
 
-def rows(meant: Sequence[Node]) -> list[Row]:
+def rows(nodes: Sequence[Node]) -> list[Row]:
     """Return one row for each slice and zone, in their order."""
     alike: dict[tuple[str, str], list[Node]] = defaultdict(list)
-    for node in meant:
+    for node in nodes:
         alike[node.slice, node.zone].append(node)
     return [_row(same) for same in alike.values()]
 
@@ -24,8 +24,8 @@ def at_dearest(node: Node) -> Node:
     """Move a node to its dearest zone; a zone of unknown price counts as dearest."""
 
     def price(zone: str) -> float:
-        each = CATALOG.price(zone)
-        dollars = each.spot if node.spot else each.on_demand
+        prices = CATALOG.price(zone)
+        dollars = prices.spot if node.spot else prices.on_demand
         return math.inf if dollars is None else dollars
 
     return replace(node, zone=max(node.places, key=price))
@@ -35,14 +35,14 @@ def _row(same: Sequence[Node]) -> Row:
     node = same[0]
     price = CATALOG.price(node.zone)
     chips = node.kind.chips
-    paid, each = "on demand", price.on_demand
+    paid, hourly_per_chip = "on demand", price.on_demand
     if node.spot:
-        paid, each = "spot", price.spot
+        paid, hourly_per_chip = "spot", price.spot
     elif node.reserved:
-        paid, each = "reserved", None  # a contract's price, which no catalog knows
-    hourly = None if each is None else chips * each
+        paid, hourly_per_chip = "reserved", None  # a contract's price, which no catalog knows
+    hourly = None if hourly_per_chip is None else chips * hourly_per_chip
     return of_chips(
-        node.slice, tuple(node.name for node in same), node.kind, node.zone, paid=paid, each=hourly
+        node.slice, tuple(node.name for node in same), node.kind, node.zone, paid=paid, hourly=hourly
     )
 
 
@@ -53,10 +53,10 @@ def of_chips(
     zone: str,
     *,
     paid: str,
-    each: float | None,
+    hourly: float | None,
     idle: bool = False,
 ) -> Row:
-    """Equal slices in one zone; `each`: what one of them costs an hour, None where unknown."""
+    """Make the row of equal slices in one zone; `hourly`: price of one of them, None where unknown."""
     on_demand, chips = CATALOG.price(zone).on_demand, len(named) * kind.chips
     return Row(
         what=what,
@@ -65,7 +65,7 @@ def of_chips(
         zone=zone,
         chips=chips,
         paid=paid,
-        hourly=None if each is None else len(named) * each,
+        hourly=None if hourly is None else len(named) * hourly,
         source=f"Prices of v6e chips, read {CATALOG.prices_read}: {CATALOG.prices_source}. Spot prices move.",
         on_demand_hourly=None if on_demand is None else chips * on_demand,
         idle=idle,

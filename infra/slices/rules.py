@@ -12,18 +12,18 @@ from infra.slices.settings import SliceSettings
 
 
 def checked(
-    path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]
+    path: str, slice_: SliceSettings, raw: dict[str, Any], broken: set[str]
 ) -> tuple[SliceSettings, list[Problem]]:
     """Check a slice; return it with a name and a size, for rules between slices, and its problems."""
-    problems = list(_within(path, one, raw, broken))
+    problems = list(_within(path, slice_, raw, broken))
     broken.update(problem.path for problem in problems if problem.path != path)
-    if sizes.kind_of(one.accelerator_type, one.topology) is None:
+    if sizes.kind_of(slice_.accelerator_type, slice_.topology) is None:
         broken.add(f"{path}.acceleratorType")
-        one = replace(one, accelerator_type=CATALOG.types[0].name)
-    return replace(one, name=one.name or path), problems
+        slice_ = replace(slice_, accelerator_type=CATALOG.types[0].name)
+    return replace(slice_, name=slice_.name or path), problems
 
 
-def _within(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]) -> Iterator[Problem]:
+def _within(path: str, slice_: SliceSettings, raw: dict[str, Any], broken: set[str]) -> Iterator[Problem]:
     """Yield problems between the fields of one slice."""
 
     def fine(*keys: str) -> bool:
@@ -33,84 +33,84 @@ def _within(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]
 
     if fine("topology"):
         yield from sizes.problems(
-            path, one.accelerator_type, one.topology, type_known=fine("acceleratorType")
+            path, slice_.accelerator_type, slice_.topology, type_known=fine("acceleratorType")
         )
-    if fine("zones") and not one.zones and "zones" in raw:
+    if fine("zones") and not slice_.zones and "zones" in raw:
         yield Problem(f"{path}.zones", "[]", "a slice is in a zone", "add one: [us-east5-b]")
-    if fine("zones", "count") and one.count is None and len(one.zones) > 1:
+    if fine("zones", "count") and slice_.count is None and len(slice_.zones) > 1:
         yield Problem(
             f"{path}.zones",
-            f"{len(one.zones)} zones",
+            f"{len(slice_.zones)} zones",
             "one slice is in one zone; a fleet is spread over several",
             "keep one zone, or add count",
         )
-    if one.spot and one.reserved:
+    if slice_.spot and slice_.reserved:
         yield Problem(
             f"{path}.reserved",
             "true beside spot: true",
             "a slice is spot, reserved or neither (on demand)",
             "remove one of the two",
         )
-    if fine("count") and one.count is None and one.first_worker_id:
+    if fine("count") and slice_.count is None and slice_.first_worker_id:
         yield Problem(
             f"{path}.firstWorkerId",
-            str(one.first_worker_id),
+            str(slice_.first_worker_id),
             "only members of a fleet have worker ids",
             "remove it, or set count",
         )
-    if fine("count") and one.count is None and one.fallback_zones:
+    if fine("count") and slice_.count is None and slice_.fallback_zones:
         yield Problem(
             f"{path}.fallbackZones",
-            f"{len(one.fallback_zones)} zones",
+            f"{len(slice_.fallback_zones)} zones",
             "only members of a fleet are made elsewhere; Pulumi makes a named slice, where it is named",
             "remove it, or set count",
         )
     if fine("zones", "fallbackZones"):
-        yield from _fallback_zones(path, one)
-    if one.multislice and fine("count", "zones"):
-        yield from _together(path, one)
+        yield from _fallback_zones(path, slice_)
+    if slice_.multislice and fine("count", "zones"):
+        yield from _together(path, slice_)
     try:
-        commands.training(one.run or "")
+        commands.training(slice_.run or "")
     except ValueError as error:
-        yield Problem(f"{path}.run", f'"{one.run}"', str(error), "write e.g. train tiny.toml --name first")
+        yield Problem(f"{path}.run", f'"{slice_.run}"', str(error), "write e.g. train tiny.toml --name first")
 
 
-def _fallback_zones(path: str, one: SliceSettings) -> Iterator[Problem]:
-    if len(one.zones) == 1 and one.zones[0] in one.fallback_zones:
+def _fallback_zones(path: str, slice_: SliceSettings) -> Iterator[Problem]:
+    if len(slice_.zones) == 1 and slice_.zones[0] in slice_.fallback_zones:
         yield Problem(
             f"{path}.fallbackZones",
-            f'"{one.zones[0]}"',
+            f'"{slice_.zones[0]}"',
             "zones besides the slices' only one",
             "write another zone, or remove it",
         )
-    if one.fallback_zones and one.multislice:
+    if slice_.fallback_zones and slice_.multislice:
         yield Problem(
             f"{path}.fallbackZones",
-            f"{len(one.fallback_zones)} beside multislice: true",
+            f"{len(slice_.fallback_zones)} beside multislice: true",
             "the slices of one job talk at every step, so they are in one zone",
             "remove one of the two",
         )
-    if one.fallback_zones and one.reserved:
+    if slice_.fallback_zones and slice_.reserved:
         yield Problem(
             f"{path}.fallbackZones",
-            f"{len(one.fallback_zones)} beside reserved: true",
+            f"{len(slice_.fallback_zones)} beside reserved: true",
             "a reservation is of one zone",
             "remove one of the two",
         )
 
 
-def _together(path: str, one: SliceSettings) -> Iterator[Problem]:
-    if (one.count or 1) < 2:
+def _together(path: str, slice_: SliceSettings) -> Iterator[Problem]:
+    if (slice_.count or 1) < 2:
         yield Problem(
             f"{path}.multislice",
             "true without a fleet",
             "several slices run one job together",
             "add count: 2 or more, or remove it",
         )
-    if len(one.zones) > 1:
+    if len(slice_.zones) > 1:
         yield Problem(
             f"{path}.zones",
-            f"{len(one.zones)} zones",
+            f"{len(slice_.zones)} zones",
             "the slices of one job talk at every step, so they are in one zone",
             "keep one zone, or remove multislice",
         )

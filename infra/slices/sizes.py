@@ -29,12 +29,12 @@ def problems(
     chips = chips_of(topology)
     if kind is not None and topology != kind.topology:
         what = f"{topology} is {chips} chips" + (f", a {same.name}" if same else "")
-        other = f", or acceleratorType: {same.name}" if same else ""
+        hint = f", or acceleratorType: {same.name}" if same else ""
         yield Problem(
             f"{path}.topology",
             f'"{topology}"',
             f"{kind.name} is {kind.topology} ({kind.chips} chips); {what}",
-            f"write topology: {kind.topology}{other}",
+            f"write topology: {kind.topology}{hint}",
         )
     elif same is None:
         known = ", ".join(known.topology for known in CATALOG.types)

@@ -85,7 +85,7 @@ class Google:
         found = self.records.get(unquote(url.rpartition("/o/")[2]))
         return None if found is None else json.dumps(found).encode()
 
-    def ask(self, method: str, url: str, query: Mapping[str, str] | None = None) -> Any:
+    def send(self, method: str, url: str, query: Mapping[str, str] | None = None) -> Any:
         """Of one object, in its fifth generation."""
         if self.refused and self.refused in f"{method} {url}":
             message = "tpu@p does not have storage.objects.get access"

@@ -26,7 +26,7 @@ from infra.core.environment import required_services
 from infra.doctor import checks
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.quotas import UNLIMITED, limit_of, listed
-from infra.doctor.report import UNKNOWN, healthy, run_checks, told
+from infra.doctor.report import UNKNOWN, format_report, healthy, run_checks
 from infra.engine.named import StackState
 from infra.engine.registry import layers
 from infra.engine.settings import parse
@@ -191,7 +191,7 @@ def test_where_all_is_well_nothing_is_missing(clinic: Clinic) -> None:
     found = clinic.look()
     assert not states(found)
     assert healthy(found)
-    output = told(found)
+    output = format_report(found)
     assert re.search(rf"ok +login +{OWNER}", output)
     assert re.search(r"ok +zone us-east5-b +offers v2-alpha-tpuv6e, v6e-16, v6e-8", output)
     name = "TPUV6EPreemptiblePerProjectPerRegionForTPUAPI"
@@ -220,7 +220,7 @@ def test_every_ill_is_found_at_once_and_has_a_fix(clinic: Clinic, monkeypatch: p
     assert all(one.fix for one in found if one.state == MISSING)
     assert not healthy(found)
     assert of(found, "APIs")[0].found == "off: cloudkms.googleapis.com"
-    assert "8 missing: APIs, host account, bundle" in told(found)
+    assert "8 missing: APIs, host account, bundle" in format_report(found)
     (short,) = of(found, "quota us-east5-a")
     assert "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI: the settings ask for 16 spot chips" in short.found
     request = "--quota-id=TPUV6EPreemptiblePerProjectPerZoneForTPUAPI --dimensions=zone=us-east5-a"
@@ -340,7 +340,7 @@ def test_a_cloud_that_answers_nothing_is_unknown_and_no_crash(clinic: Clinic) ->
     asked = [one for one in found if not one.what.startswith("stack") and one.what != "unheld storage"]
     assert {one.state for one in asked} == {UNKNOWN}
     assert not healthy(found)
-    assert re.search(r"\d+ unknown: login, APIs", told(found))
+    assert re.search(r"\d+ unknown: login, APIs", format_report(found))
 
 
 def test_one_question_without_an_answer_hides_no_other(clinic: Clinic) -> None:

@@ -25,8 +25,8 @@ def google_id(kind: str, inputs: Mapping[str, Any], project: str) -> str | None:
         meta = inputs.get("metadata", {})
         return "/".join(filter(None, (meta.get("namespace"), meta.get("name")))) or None
     try:
-        found = forms()[kind].format_map({"project": project, **inputs})
+        id_ = forms()[kind].format_map({"project": project, **inputs})
     except KeyError:
         return None
     condition = inputs.get("condition")  # of a member of a policy; its title tells bindings of a role apart
-    return f"{found} {condition['title']}" if condition else found
+    return f"{id_} {condition['title']}" if condition else id_

@@ -40,11 +40,11 @@ REPEATED = (
 def interrupted(deployment: Mapping[str, Any]) -> list[str]:
     """Describe the interrupted operations: resource and operation."""
     pending = [(op["resource"], op["type"]) for op in _pending(deployment)]
-    left = [(one, doing) for one in marked(deployment) if (doing := mark_of(one)[0])]
-    return [f"{MARK} {doing} {called(one)}" for one, doing in pending + left]
+    left = [(record, doing) for record in marked(deployment) if (doing := mark_of(record)[0])]
+    return [f"{MARK} {doing} {called(record)}" for record, doing in pending + left]
 
 
-def mark_pending(deployment: Record, project: str, find: Find = lookups.found) -> None:
+def mark_pending(deployment: Record, project: str, find: Find = lookups.find_id) -> None:
     """Turn pending operations into marked resources, in place.
 
     `project` is that of the settings, for a state without a provider; `find` is asked for ids that Google
@@ -61,7 +61,7 @@ def mark_pending(deployment: Record, project: str, find: Find = lookups.found) -
             place = _project(record, resources, project)
             id_ = google_id(record["type"], record.get("inputs", {}), place)
             if id_ is None and lookups.lookup(record["type"]):
-                known = {str(one.get("id")) for one in resources}
+                known = {str(resource.get("id")) for resource in resources}
                 id_ = find(record["type"], record.get("inputs", {}), place, known)
                 if id_ is None:
                     continue  # it was never made: the next update makes it
@@ -72,9 +72,9 @@ def mark_pending(deployment: Record, project: str, find: Find = lookups.found) -
                 )
             created[record["urn"]] = _marked_as(record, doing, at) | {"id": id_}
             continue
-        for number, one in enumerate(resources):
-            if one["urn"] == record["urn"] and one.get("id") == record.get("id"):
-                resources[number] = _marked_as(one, doing, at)
+        for number, resource in enumerate(resources):
+            if resource["urn"] == record["urn"] and resource.get("id") == record.get("id"):
+                resources[number] = _marked_as(resource, doing, at)
     deployment["pending_operations"] = []
     for record in _in_order(created):
         _enter(resources, record, project)
@@ -83,15 +83,15 @@ def mark_pending(deployment: Record, project: str, find: Find = lookups.found) -
 def _enter(resources: list[Record], record: Record, project: str) -> None:
     """Insert a created resource at its place, and all resources that it depends on."""
     _complete(resources, record, project)
-    for number, one in enumerate(resources):
-        if one["urn"] != record["urn"] or one.get("delete"):
+    for number, resource in enumerate(resources):
+        if resource["urn"] != record["urn"] or resource.get("delete"):
             continue
-        id_ = google_id(one["type"], one.get("inputs", {}), _project(one, resources, project))
-        if id_ == record["id"] and not one.get("pendingReplacement"):
+        id_ = google_id(resource["type"], resource.get("inputs", {}), _project(resource, resources, project))
+        if id_ == record["id"] and not resource.get("pendingReplacement"):
             return  # an update that came later has made it
         resources[number] = record
-        if not one.get("pendingReplacement"):  # the one that it replaces is deleted by the next update
-            resources.append({**one, "delete": True})
+        if not resource.get("pendingReplacement"):  # the one that it replaces is deleted by the next update
+            resources.append({**resource, "delete": True})
         break
     else:
         resources.append(record)
@@ -99,10 +99,12 @@ def _enter(resources: list[Record], record: Record, project: str) -> None:
 
 def _complete(resources: list[Record], record: Record, project: str) -> None:
     """Restore parts that a `destroy` in between removed from the state: provider, parent, dependencies."""
-    there = {one["urn"] for one in resources}
+    urns = {resource["urn"] for resource in resources}
     provider, _, id_ = record.get("provider", "").rpartition("::")
-    if provider and f"{provider}::{id_}" not in {f"{one['urn']}::{one.get('id')}" for one in resources}:
-        held = next((one for one in resources if one["urn"] == provider), None)
+    if provider and f"{provider}::{id_}" not in {
+        f"{resource['urn']}::{resource.get('id')}" for resource in resources
+    }:
+        held = next((resource for resource in resources if resource["urn"] == provider), None)
         if held:
             record["provider"] = f"{provider}::{held['id']}"
         elif f":{_PROVIDER}::" not in provider:
@@ -117,14 +119,14 @@ def _complete(resources: list[Record], record: Record, project: str) -> None:
                 "inputs": settings, "outputs": settings,
             })  # fmt: skip
     parent = record.get("parent")
-    if parent and parent not in there:
+    if parent and parent not in urns:
         kind = parent.split("::")[2].rpartition("$")[2]
         resources.insert(0, {"urn": parent, "custom": False, "type": kind})
-    there = {one["urn"] for one in resources}
-    record["dependencies"] = [urn for urn in record.get("dependencies") or () if urn in there]
+    urns = {resource["urn"] for resource in resources}
+    record["dependencies"] = [urn for urn in record.get("dependencies") or () if urn in urns]
     record["propertyDependencies"] = {
-        name: [urn for urn in urns or () if urn in there]
-        for name, urns in (record.get("propertyDependencies") or {}).items()
+        name: [urn for urn in needed or () if urn in urns]
+        for name, needed in (record.get("propertyDependencies") or {}).items()
     }
 
 
@@ -146,8 +148,8 @@ def _in_order(records: Mapping[str, Record]) -> list[Record]:
 def _project(record: Record, resources: Iterable[Record], project: str) -> str:
     """Return the project of a record's provider; `project` where the state has none."""
     urn = record.get("provider", "").rpartition("::")[0]
-    found = [one.get("inputs", {}).get("project") for one in resources if one["urn"] == urn]
-    return str(next(filter(None, found), project))
+    projects = [resource.get("inputs", {}).get("project") for resource in resources if resource["urn"] == urn]
+    return str(next(filter(None, projects), project))
 
 
 def _marked_as(record: Record, doing: str, at: str) -> Record:
@@ -157,8 +159,8 @@ def _marked_as(record: Record, doing: str, at: str) -> Record:
 def mark_of(record: Record) -> tuple[str, float]:
     """Return the interrupted operation and its time, in seconds since the epoch; "" and 0 without a mark."""
     for output in record.get("initErrors") or ():
-        if found := _MARKED.match(output):
-            return found[1], datetime.fromisoformat(found[2]).timestamp()
+        if match := _MARKED.match(output):
+            return match[1], datetime.fromisoformat(match[2]).timestamp()
     return "", 0.0
 
 
@@ -174,9 +176,9 @@ def _pending(deployment: Mapping[str, Any]) -> list[Record]:
 def marked(deployment: Mapping[str, Any]) -> list[Record]:
     """Resources to be looked at: those that carry a mark, and nodes that were last seen passing."""
     return [
-        one
-        for one in deployment.get("resources") or ()
-        if _is_googles(one) and (mark_of(one)[0] or state_of(one) in PASSING)
+        resource
+        for resource in deployment.get("resources") or ()
+        if _is_googles(resource) and (mark_of(resource)[0] or state_of(resource) in PASSING)
     ]
 
 

@@ -73,11 +73,11 @@ def torn(pulumi: Pulumi, layer: str) -> list[Path]:
     place = _folder(pulumi.backend())
     if place is None:
         return []
-    found = [
+    paths = [
         *(place / _STACKS / layer).glob(f"{pulumi.environment}.json*.attrs"),
         *(place / _LOCKS / layer / pulumi.environment).glob("*.attrs"),
     ]
-    return sorted(path for path in found if path.stat().st_size == 0)
+    return sorted(path for path in paths if path.stat().st_size == 0)
 
 
 def _folder(backend: str) -> Path | None:
@@ -109,12 +109,12 @@ def _objects(bucket: str, prefix: str) -> Iterator[bytes]:
 
 
 def _parse(text: bytes) -> Lock:
-    found = json.loads(text)
+    lock = json.loads(text)
     return Lock(
-        str(found["username"]),
-        str(found["hostname"]),
-        int(found["pid"]),
-        datetime.fromisoformat(found["timestamp"]),
+        str(lock["username"]),
+        str(lock["hostname"]),
+        int(lock["pid"]),
+        datetime.fromisoformat(lock["timestamp"]),
     )
 
 

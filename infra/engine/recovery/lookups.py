@@ -17,7 +17,7 @@ def lookup(kind: str) -> Lookup | None:
     return next((layer.hooks.lookups[kind] for layer in layers() if kind in layer.hooks.lookups), None)
 
 
-def found(
+def find_id(
     kind: str, inputs: Mapping[str, Any], project: str, known: Collection[str], client: Client | None = None
 ) -> str | None:
     """Return the id of an interrupted creation; None where Google has none of its name.
@@ -29,7 +29,9 @@ def found(
     assert place, f"{kind} has a lookup"
     name = inputs.get("displayName") or json.loads(inputs.get("dashboardJson", "{}")).get("displayName")
     listed = (client or Client(project)).items(place.url(inputs, project), place.key, NO_QUERY)
-    ids = [str(one["name"]) for one in listed if one.get("displayName") == name and one["name"] not in known]
+    ids = [
+        str(item["name"]) for item in listed if item.get("displayName") == name and item["name"] not in known
+    ]
     if len(ids) > 1:
         raise CommandError(
             f"Google has {len(ids)} called {name!r}, and one of them was being made: {', '.join(ids)}\n"

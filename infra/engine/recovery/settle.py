@@ -52,7 +52,7 @@ def settle(
     *,
     patience: Patience = Patience(),
     until_made: bool = True,
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> list[str]:
     """Bring a layer's state in line with Google after a killed `pulumi`; nothing is created or deleted there.
 
@@ -60,7 +60,7 @@ def settle(
         environment, layer, root: which stack, of the project at `root`.
         patience: see `Patience`.
         until_made: wait also for slices that are still being made.
-        say: gets a line when it takes long.
+        report: gets a line when it takes long.
 
     Returns:
         What was done, a line each; none where there was nothing to do, which costs a look at the locks and
@@ -78,7 +78,7 @@ def settle(
     if state["deployment"].get("pending_operations"):
         mark_pending(state["deployment"], from_file(environment, root).project)
         _write(pulumi, layer, state)
-    return done + _look(pulumi, layer, state, patience, until_made, say)
+    return done + _look(pulumi, layer, state, patience, until_made, report)
 
 
 def unsettled(environment: str, layer: str, root: Path = ROOT) -> list[str]:
@@ -87,8 +87,8 @@ def unsettled(environment: str, layer: str, root: Path = ROOT) -> list[str]:
     state = pulumi.export(layer)
     if state is None:
         return []
-    found = [f"locked by {lock}{', which is gone' if lock.gone else ''}" for lock in locks(pulumi, layer)]
-    return found + interrupted(state["deployment"])
+    lines = [f"locked by {lock}{', which is gone' if lock.gone else ''}" for lock in locks(pulumi, layer)]
+    return lines + interrupted(state["deployment"])
 
 
 def settle_command(layer: str, environment: str) -> str:
@@ -110,7 +110,7 @@ def _put_locks_aside(pulumi: Pulumi, layer: str) -> list[str]:
     for path in empty:
         path.unlink(missing_ok=True)
     if held:
-        pulumi.ask(layer, "cancel", "--yes", "--stack", pulumi.environment)
+        pulumi.execute(layer, "cancel", "--yes", "--stack", pulumi.environment)
     return [
         *(f"put aside the lock of {lock}, which is gone" for lock in held),
         *(f"removed {path.name}, which a killed pulumi left empty" for path in empty),
@@ -123,74 +123,76 @@ def _look(
     state: Record,
     patience: Patience,
     until_made: bool,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[str]:
     """Refresh marked resources until their state is known; return a line on each."""
     done: dict[str, str] = {}
     begun = time.monotonic()
     while unsure := marked(state["deployment"]):
         if not until_made:
-            unsure = [one for one in unsure if mark_of(one)[0] or state_of(one) != "CREATING"]
+            unsure = [record for record in unsure if mark_of(record)[0] or state_of(record) != "CREATING"]
             if not unsure:
                 break
         # A creation that doesn't show is dropped by the refresh, so it must have had its time before.
         made = [at for doing, at in map(mark_of, unsure) if doing == "creating"]
         if made and (wait_s := max(made) + patience.creation_s - time.time()) > 0:
-            say(f"{layer}: an interrupted creation may still show at Google: {wait_s:.0f} s to wait")
+            report(f"{layer}: an interrupted creation may still show at Google: {wait_s:.0f} s to wait")
             time.sleep(wait_s)
-        urns = dict.fromkeys(one["urn"] for one in unsure)
+        urns = dict.fromkeys(record["urn"] for record in unsure)
         targets = [part for urn in urns for part in ("--target", urn)]
-        pulumi.ask(layer, "refresh", "--yes", "--skip-preview", "--stack", pulumi.environment, *targets)
+        pulumi.execute(layer, "refresh", "--yes", "--skip-preview", "--stack", pulumi.environment, *targets)
         state = pulumi.export(layer) or state
         again = []
-        for one in unsure:
-            found = _same(one, state["deployment"])
-            done[f"{one['urn']} {one.get('id')}"] = _told(one, found)
-            if found and _is_on_its_way(one, found, patience, until_made):
-                again.append((one, found))
+        for record in unsure:
+            refreshed = _same(record, state["deployment"])
+            done[f"{record['urn']} {record.get('id')}"] = _outcome(record, refreshed)
+            if refreshed and _is_on_its_way(record, refreshed, patience, until_made):
+                again.append((record, refreshed))
         if not again:
             break
         if time.monotonic() - begun > NODE_PATIENCE_S:
-            on = ", ".join(f"{called(one)} ({state_of(one)})" for _, one in again)
+            on = ", ".join(f"{called(record)} ({state_of(record)})" for _, record in again)
             raise CommandError(
                 f"{layer}: Google is still at work after an hour: {on}\n"
                 f"    fix: {settle_command(layer, pulumi.environment)}, later"
             )
         resources = state["deployment"]["resources"]
-        for one, found in again:
-            if mark_of(one)[0]:
-                found["initErrors"] = one["initErrors"]
-                resources[resources.index(found)] = found
+        for record, refreshed in again:
+            if mark_of(record)[0]:
+                refreshed["initErrors"] = record["initErrors"]
+                resources[resources.index(refreshed)] = refreshed
         _write(pulumi, layer, state)
-        say(f"{layer}: waiting for Google: {', '.join(called(one) for one, _ in again)}")
+        report(f"{layer}: waiting for Google: {', '.join(called(record) for record, _ in again)}")
         time.sleep(patience.poll_s)
     return list(done.values())
 
 
-def _same(one: Record, deployment: Mapping[str, Any]) -> Record | None:
+def _same(record: Record, deployment: Mapping[str, Any]) -> Record | None:
     """Return the resource after a refresh, which may have another form of its id."""
-    left = [each for each in deployment.get("resources") or () if each["urn"] == one["urn"]]
-    exact = [each for each in left if each.get("id") == one.get("id")]
-    rest = [each for each in left if bool(each.get("delete")) == bool(one.get("delete"))]
+    left = [resource for resource in deployment.get("resources") or () if resource["urn"] == record["urn"]]
+    exact = [resource for resource in left if resource.get("id") == record.get("id")]
+    rest = [resource for resource in left if bool(resource.get("delete")) == bool(record.get("delete"))]
     return next(iter(exact or rest), None)
 
 
-def _is_on_its_way(one: Record, found: Record, patience: Patience, until_made: bool) -> bool:
+def _is_on_its_way(record: Record, refreshed: Record, patience: Patience, until_made: bool) -> bool:
     """Return True while Google is known to work on a resource."""
-    doing, at = mark_of(one)
-    if state := state_of(found):
+    doing, at = mark_of(record)
+    if state := state_of(refreshed):
         return state == "DELETING" or (state == "CREATING" and until_made)
     return doing == "deleting" and time.time() < at + patience.deletion_s
 
 
-def _told(one: Record, found: Record | None) -> str:
-    doing = mark_of(one)[0]
+def _outcome(record: Record, refreshed: Record | None) -> str:
+    doing = mark_of(record)[0]
     if doing == "creating":
-        return f"{called(one)}: " + ("made, and imported" if found else "never made; its record is dropped")
-    if found is None:
-        return f"{called(one)}: gone, and taken out of the state"
-    return f"{called(one)}: " + ("still there" if doing == "deleting" else "read again")
+        return f"{called(record)}: " + (
+            "made, and imported" if refreshed else "never made; its record is dropped"
+        )
+    if refreshed is None:
+        return f"{called(record)}: gone, and taken out of the state"
+    return f"{called(record)}: " + ("still there" if doing == "deleting" else "read again")
 
 
 def _write(pulumi: Pulumi, layer: str, state: Mapping[str, Any]) -> None:
-    pulumi.ask(layer, "stack", "import", "--stack", pulumi.environment, given=json.dumps(state))
+    pulumi.execute(layer, "stack", "import", "--stack", pulumi.environment, given=json.dumps(state))

@@ -140,7 +140,7 @@ def rows(settings: Settings) -> Iterator[Row]:
     for group, same in alike.items():
         named, one = tuple(pool.name for pool in same), same[0]
         yield of_chips(
-            group, named, one.kind, one.zone, paid=one.provisioning, each=one.hourly, idle=not one.scales
+            group, named, one.kind, one.zone, paid=one.provisioning, hourly=one.hourly, idle=not one.scales
         )
 
 

@@ -187,11 +187,11 @@ class Runs:
         """Whatever a slice was handed of a run, of any of its tries; what became of it, in words."""
         url = object_url(self._bucket, places.handed(str(run["slice"])))
         with self._role(self._bucket, changes=True):
-            handed = or_none(lambda: self._client.ask("GET", url, {"alt": "media"}))
+            handed = or_none(lambda: self._client.send("GET", url, {"alt": "media"}))
             if handed is None or re.fullmatch(rf"{run['run']}(-\d+)?", str(handed.json().get("id"))) is None:
                 return f"slice {run['slice']} hadn't been handed it"
             generation = {"ifGenerationMatch": handed.headers["x-goog-generation"]}
-            or_none(lambda: self._client.ask("DELETE", url, generation))
+            or_none(lambda: self._client.send("DELETE", url, generation))
         return f"slice {run['slice']} saves, and stands by"
 
     def logs(self, run: Run) -> Iterator[str]:

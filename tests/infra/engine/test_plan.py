@@ -17,7 +17,7 @@ from infra.errors import CommandError, InfraError
 from infra.prices.table import table
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from infra.slices.nodes import nodes
-from infra.slices.preflight import Said
+from infra.slices.preflight import Verdict
 from infra.slices.price import rows
 from tests.infra.conftest import FakePulumi
 from tests.infra.recording import BASE
@@ -146,7 +146,7 @@ def test_of_the_official_providers_errors_only_the_sentence_is_shown(
     assert tpu(["plan", "dev"]) == 1
     assert f"\nerror:   {sentence}\n" in capfd.readouterr().out
     with pytest.raises(CommandError) as caught:
-        Pulumi("dev").ask("network", "refresh")
+        Pulumi("dev").execute("network", "refresh")
     assert str(caught.value) == f"`pulumi refresh` of network failed: error:   {sentence}"
 
 
@@ -337,8 +337,8 @@ def test_what_preflight_said_is_in_the_plan_and_in_its_comment(
     pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pulumi_cli.answer("stack ls", [])
-    answers = iter([Said("preflight of `train tiny.toml`: fits v6e-16", warn=False)])
-    monkeypatch.setattr("infra.slices.preflight.said", lambda *_: next(answers))
+    answers = iter([Verdict("preflight of `train tiny.toml`: fits v6e-16", warn=False)])
+    monkeypatch.setattr("infra.slices.preflight.verdict_on", lambda *_: next(answers))
     found = plan("dev")
     assert text(found).count("preflight of `train tiny.toml`: fits v6e-16") == 1
     assert "✅ preflight of `train tiny.toml`: fits v6e-16\n" in markdown(found)
@@ -346,7 +346,7 @@ def test_what_preflight_said_is_in_the_plan_and_in_its_comment(
         {"line": "preflight of `train tiny.toml`: fits v6e-16", "warn": False}
     ]
     pulumi_cli.log(warning("no preflight of it yet"), warning("the provider is old"))
-    answers = iter([Said("no preflight of it yet", warn=True)])
+    answers = iter([Verdict("no preflight of it yet", warn=True)])
     comment = markdown(plan("dev"))
     assert comment.count("no preflight of it yet") == 1
     assert "⚠️ no preflight of it yet\n" in comment

@@ -162,10 +162,10 @@ def test_what_cannot_be_written_is_one_message(
     more: list[str], changes: dict[str, Any], message: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    def ask(*_: object) -> Any:
+    def send(*_: object) -> Any:
         raise RequestError(Failure(Kind.MISSING, "No such object"))
 
-    monkeypatch.setattr("infra.google.client.Client.ask", ask)
+    monkeypatch.setattr("infra.google.client.Client.send", send)
     assert command(monkeypatch, tmp_path, *more, **changes) != 0
     shown = capsys.readouterr().err
     assert message in shown

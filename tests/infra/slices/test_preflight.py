@@ -17,7 +17,7 @@ RUN = "train tiny.toml --set train.steps=20 --set=model.layers=3"
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_CACHE", str(tmp_path))
-    preflight.said.cache_clear()
+    preflight.verdict_on.cache_clear()
 
 
 # Keeps an answer where preflight keeps its own, as if it had compiled the step.
@@ -40,7 +40,7 @@ def keep(temporaries_gib: float, refused: str = "") -> None:
 
 
 def test_a_run_that_nobody_asked_about_is_warned_of_with_the_command() -> None:
-    output = preflight.said(RUN, "v6e-16")
+    output = preflight.verdict_on(RUN, "v6e-16")
     assert output is not None
     assert output.warn
     assert output.line.endswith(
@@ -59,7 +59,7 @@ def test_a_run_that_nobody_asked_about_is_warned_of_with_the_command() -> None:
 )
 def test_what_was_found_is_said(temporaries_gib: float, refused: str, warn: bool, says: str) -> None:
     keep(temporaries_gib, refused)
-    output = preflight.said(RUN, "v6e-16")
+    output = preflight.verdict_on(RUN, "v6e-16")
     assert output is not None
     assert output.warn == warn
     assert says in output.line
@@ -71,21 +71,21 @@ def test_another_slice_or_step_has_no_answer_yet() -> None:
         (RUN, "v6e-8"),
         ("train tiny.toml --set model.layers=3 --set model.d_ff=96", "v6e-16"),
     ):
-        output = preflight.said(run, kind)
+        output = preflight.verdict_on(run, kind)
         assert output is not None
         assert output.line.startswith("no preflight of")
     # What changes nothing of the program keeps the answer.
-    same = preflight.said(f"{RUN} --set checkpoint.keep=9 --set optimizer.warmup_steps=10", "v6e-16")
+    same = preflight.verdict_on(f"{RUN} --set checkpoint.keep=9 --set optimizer.warmup_steps=10", "v6e-16")
     assert same is not None
     assert "fits v6e-16" in same.line
 
 
 def test_what_trains_nothing_is_not_spoken_of() -> None:
-    assert preflight.said("extract somewhere.toml", "v6e-16") is None
+    assert preflight.verdict_on("extract somewhere.toml", "v6e-16") is None
 
 
 def test_a_config_that_cant_be_read_is_named() -> None:
-    output = preflight.said("train nowhere.toml", "v6e-16")
+    output = preflight.verdict_on("train nowhere.toml", "v6e-16")
     assert output is not None
     assert output.warn
     assert "no such file or packaged config" in output.line
@@ -93,7 +93,7 @@ def test_a_config_that_cant_be_read_is_named() -> None:
 
 def test_an_answer_that_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "TIMEOUT_S", 0.01)
-    output = preflight.said(RUN, "v6e-16")
+    output = preflight.verdict_on(RUN, "v6e-16")
     assert output is not None
     assert output.warn
-    assert output.line.startswith(f"`{RUN}` isn't checked: no answer within 0.01 s; ask it: tpu preflight ")
+    assert output.line.startswith(f"`{RUN}` isn't checked: no answer within 0.01 s; run tpu preflight ")

@@ -19,7 +19,7 @@ import pytest
 from infra.engine.recovery.ids import forms, google_id
 from infra.engine.recovery.interrupted import MARK, REPEATED, interrupted, mark_of, mark_pending, marked
 from infra.engine.recovery.locks import Lock
-from infra.engine.recovery.lookups import found, lookup
+from infra.engine.recovery.lookups import find_id, lookup
 from infra.engine.registry import layers
 from infra.errors import CommandError
 from infra.layers.queue.versions import IMAGES
@@ -167,11 +167,11 @@ def test_what_google_named_is_found_by_its_display_name(monkeypatch: pytest.Monk
     boards = [{"name": f"projects/p/dashboards/{n}", "displayName": f"TPU {n}"} for n in "ab"]
     client: Any = Listed(dashboards=[*boards, {"name": "projects/p/dashboards/c", "displayName": "TPU b"}])
     a, b = ({"dashboardJson": json.dumps({"displayName": f"TPU {name}"})} for name in "ab")
-    assert found(DASHBOARD, a, "p", (), client) == "projects/p/dashboards/a"
-    assert found(DASHBOARD, a, "p", {"projects/p/dashboards/a"}, client) is None, "that is another's"
+    assert find_id(DASHBOARD, a, "p", (), client) == "projects/p/dashboards/a"
+    assert find_id(DASHBOARD, a, "p", {"projects/p/dashboards/a"}, client) is None, "that is another's"
     assert client.urls[0] == "https://monitoring.googleapis.com/v1/projects/p/dashboards"
     with pytest.raises(CommandError, match=r"2 called 'TPU b'.*\n    fix: delete all but one"):
-        found(DASHBOARD, b, "p", (), client)
+        find_id(DASHBOARD, b, "p", (), client)
 
 
 def test_what_is_deleted_and_updated_stays_and_is_looked_at() -> None:
