@@ -27,7 +27,7 @@ from infra.errors import CommandError
 from infra.google.failures import Kind, fix_of
 from infra.prices.row import NOTE, Cost, Rate, Row, total
 from infra.prices.row import cost as cost_of
-from infra.prices.table import rates_table, table
+from infra.prices.table import aligned, rates_table, table
 from infra.settings import yaml_file
 from infra.settings.record import formatting_kept
 from infra.settings.schema import Settings
@@ -244,19 +244,8 @@ def text(plan: Plan, full: bool = False) -> str:
 
 
 def summary(plan: Plan) -> str:
-    """Format a table: per layer the number of +, ~, +- and -, and its price; idle: no slice up, no job
-    running.
-    """
-    rows = _rows(plan)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = (
-        [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-        ]
-        for row in rows
-    )
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+    """Format a table of changes and prices; idle: no slice is up and no job runs."""
+    return "\n".join(aligned(_rows(plan), right=True))
 
 
 def markdown(plan: Plan) -> str:

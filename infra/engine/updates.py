@@ -3,6 +3,7 @@
 A layer's stack is made where there is none. The settings' file keeps its text whatever Pulumi writes into it.
 """
 
+import logging
 import re
 import time
 from collections.abc import Sequence
@@ -61,27 +62,27 @@ def up(
 
 
 def _up(pulumi: Pulumi, layer: str, options: Sequence[str]) -> None:
-    """Bring a layer up; again while all that Google refuses is what the layer expects to be over in minutes.
+    """Bring a layer up; retry while every error matches the layer's `transient_errors`.
 
-    Raises CommandError if it fails otherwise, or after `ASKED_AGAIN_S`.
+    Raises CommandError if it fails otherwise, or after `RETRIED_S`.
     """
-    end = time.monotonic() + ASKED_AGAIN_S
+    end = time.monotonic() + RETRIED_S
     while True:
         try:
             pulumi.show(layer, "up", "--stack", pulumi.environment, *options)
             return
         except UpdateError as error:
-            reason, left = _not_yet(layer, error), end - time.monotonic()
+            reason, left = _transient(layer, error), end - time.monotonic()
             if not reason:
                 raise
             if left <= 0:
                 again = f"tpu up {pulumi.environment} {layer}"
                 raise CommandError(f"{error}\n    fix: {reason}; once they do: {again}") from None
-        print(f"\n{layer}: {reason}; asking again, for {left / 60:.0f} min at most", flush=True)
+        _LOG.warning("%s: %s; retrying for at most %.0f min", layer, reason, left / 60)
         time.sleep(PAUSE_S)
 
 
-def _not_yet(layer: str, error: UpdateError) -> str:
+def _transient(layer: str, error: UpdateError) -> str:
     """Return the reasons why a failed update may pass later; "" where an error is permanent."""
     hooks = registry.named(layer).hooks
     reasons: set[str] = set()
@@ -184,7 +185,8 @@ def in_order(layers: Sequence[str]) -> list[str]:
     return [name for name in known if name in layers]
 
 
-ASKED_AGAIN_S, PAUSE_S = 900.0, 15.0
+_LOG = logging.getLogger(__name__)
+RETRIED_S, PAUSE_S = 900.0, 15.0
 _FAILED = "update failed"
 _AGAIN = (
     "if nothing above says why, or it names the plan: what is there isn't what the plan was made of; "

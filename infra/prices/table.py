@@ -15,7 +15,7 @@ def table(rows: Sequence[Row]) -> str:
         return "No slices, nor anything else that is billed by the hour."
     lines = [_HEAD, *map(_cells, rows), _sum(rows)]
     marked = [NOTE] if any(not row.checked for row in rows) else []
-    return "\n".join([*_aligned(lines), *dict.fromkeys(row.source for row in rows), *marked])
+    return "\n".join([*aligned(lines), *dict.fromkeys(row.source for row in rows), *marked])
 
 
 def rates_table(rates: Sequence[Rate]) -> str:
@@ -24,13 +24,17 @@ def rates_table(rates: Sequence[Rate]) -> str:
         ("billed by use", "$", "per", "in"),
         *((rate.what, _small(rate.dollars, checked=rate.checked), rate.unit, rate.region) for rate in rates),
     ]
-    return "\n".join(_aligned(lines))
+    return "\n".join(aligned(lines))
 
 
-def _aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+def aligned(lines: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
+    """Pad cells to the width of their column; with `right` all columns but the first are right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        "  ".join(
+            cell.rjust(width) if right and number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
         for line in lines
     ]
 

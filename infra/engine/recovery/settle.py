@@ -5,9 +5,9 @@ doesn't know.
 """
 
 import json
-import sys
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from infra.engine.recovery.locks import locks, torn
 from infra.engine.settings import from_file
 from infra.errors import CommandError
 from infra.settings.sources import ROOT
+
+_LOG = logging.getLogger(__name__)
 
 # How long after its sender is gone a request may show at Google at the latest. Our choice: Google says
 # nothing on it; operations on networks and disks end within a minute.
@@ -52,7 +54,6 @@ def settle(
     *,
     patience: Patience = Patience(),
     until_made: bool = True,
-    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> list[str]:
     """Bring a layer's state in line with Google after a killed `pulumi`; nothing is created or deleted there.
 
@@ -60,7 +61,6 @@ def settle(
         environment, layer, root: which stack, of the project at `root`.
         patience: see `Patience`.
         until_made: wait also for slices that are still being made.
-        report: gets a line when it takes long.
 
     Returns:
         What was done, a line each; none where there was nothing to do, which costs a look at the locks and
@@ -78,7 +78,7 @@ def settle(
     if state["deployment"].get("pending_operations"):
         mark_pending(state["deployment"], from_file(environment, root).project)
         _write(pulumi, layer, state)
-    return done + _look(pulumi, layer, state, patience, until_made, report)
+    return done + _look(pulumi, layer, state, patience, until_made)
 
 
 def unsettled(environment: str, layer: str, root: Path = ROOT) -> list[str]:
@@ -123,7 +123,6 @@ def _look(
     state: Record,
     patience: Patience,
     until_made: bool,
-    report: Callable[[str], None],
 ) -> list[str]:
     """Refresh marked resources until their state is known; return a line on each."""
     done: dict[str, str] = {}
@@ -136,7 +135,9 @@ def _look(
         # A creation that doesn't show is dropped by the refresh, so it must have had its time before.
         made = [at for doing, at in map(mark_of, unsure) if doing == "creating"]
         if made and (wait_s := max(made) + patience.creation_s - time.time()) > 0:
-            report(f"{layer}: an interrupted creation may still show at Google: {wait_s:.0f} s to wait")
+            _LOG.warning(
+                "%s: an interrupted creation may still show at Google: %.0f s to wait", layer, wait_s
+            )
             time.sleep(wait_s)
         urns = dict.fromkeys(record["urn"] for record in unsure)
         targets = [part for urn in urns for part in ("--target", urn)]
@@ -162,7 +163,7 @@ def _look(
                 refreshed["initErrors"] = record["initErrors"]
                 resources[resources.index(refreshed)] = refreshed
         _write(pulumi, layer, state)
-        report(f"{layer}: waiting for Google: {', '.join(called(record) for record, _ in again)}")
+        _LOG.warning("%s: waiting for Google: %s", layer, ", ".join(called(record) for record, _ in again))
         time.sleep(patience.poll_s)
     return list(done.values())
 
