@@ -12,7 +12,7 @@ from infra.settings.sources import ROOT
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Read the command line and run the command on the project at `root`; the exit status."""
+    """Run the command on the project at `root`; return the exit status."""
     return run(lambda: _run(arguments, root))
 
 
@@ -32,30 +32,28 @@ def _run(arguments: list[str] | None, root: Path) -> int:
         )
         return subparser
 
-    command("prices", "what the layers cost").add_argument("--json", action="store_true", help="for programs")
-    command("roles", "the commands that grant each account its roles").add_argument(
+    command("prices", "print the layers' prices").add_argument(
         "--json", action="store_true", help="for programs"
     )
-    settling = command("settle", "after a killed pulumi: put its lock aside, take in what it made")
+    command("roles", "print the commands that grant each account its roles").add_argument(
+        "--json", action="store_true", help="for programs"
+    )
+    settling = command("settle", "recover from a killed pulumi: clear its lock, import what it made")
     changing = [
-        command("up", "settle, then pulumi up of each layer, in their order"),
-        command("down", "settle, then pulumi destroy of each layer, the last one first"),
+        command("up", "settle each layer and run pulumi up, in their order"),
+        command("down", "settle each layer and run pulumi destroy, in reverse order"),
     ]
     for subparser, number in ((settling, "*"), (changing[0], "*"), (changing[1], "+")):
         default = "without any, all that are on in ENV" if number == "*" else "at least one"
         subparser.add_argument("layers", nargs=number, metavar="LAYER", help=f"of {every}; {default}")
     for subparser in changing:
-        subparser.add_argument(
-            "--yes", action="store_true", help="don't ask; without a terminal it is needed"
-        )
+        subparser.add_argument("--yes", action="store_true", help="don't ask; required without a terminal")
         subparser.add_argument("--skip-preview", action="store_true", help="don't show the plan first")
     changing[0].add_argument(
-        "--plan", metavar="DIR", type=Path, help="change no more than the plans there, of `tpu plan --save`"
+        "--plan", metavar="DIR", type=Path, help="apply no more than the plans in DIR, of `tpu plan --save`"
     )
-    changing[1].add_argument(
-        "--check", action="store_true", help="take nothing down; only say what stands against it"
-    )
-    changing[0].add_argument("--after", metavar="LAYER", help="only the layers behind this one")
+    changing[1].add_argument("--check", action="store_true", help="destroy nothing; list what prevents it")
+    changing[0].add_argument("--after", metavar="LAYER", help="only the layers after this one")
     parsed = parser.parse_args(arguments)
     environment = parsed.environment
     options = [
@@ -74,7 +72,7 @@ def _run(arguments: list[str] | None, root: Path) -> int:
             return updates.up(environment, parsed.layers, root, options, parsed.after, plans=parsed.plan)
         case "down" if parsed.check:
             refusals.refuse(environment, updates.in_order(parsed.layers), root)
-            print(f"nothing stands against taking {', '.join(parsed.layers)} down")
+            print(f"nothing prevents taking {', '.join(parsed.layers)} down")
             return 0
         case _:
             return updates.down(environment, parsed.layers, root, options)

@@ -1,7 +1,7 @@
 """Errors for users, with their fixes.
 
 Every error of this package is an `InfraError`. The program and the commands print it and
-stop with a non-zero status; a traceback means a defect of ours.
+stop with a non-zero status; a traceback means a defect.
 """
 
 from collections.abc import Mapping, Sequence

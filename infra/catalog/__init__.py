@@ -45,7 +45,7 @@ class DiskLimits:
 
 @dataclass(frozen=True)
 class Prices:
-    """US dollars an hour and chip; None where nobody has read the price."""
+    """US dollars an hour and chip; None where the price wasn't read."""
 
     on_demand: float | None = None
     spot: float | None = None

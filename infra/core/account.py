@@ -1,4 +1,4 @@
-"""A service account with its grants: each written out, so that a preview and a policy see who gets what."""
+"""Service account with its grants, each a resource of its own for previews and policies."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def short(role: str) -> str:
 
 
 class Account(pulumi.ComponentResource):
-    """A service account, who may act as it, and what it may do.
+    """Service account with its users and roles.
 
     Args:
-        token: type token of the component; it stays what it is.
-        id_: of the account; its grants are named after it.
-        users: who may act as it.
+        token: type token of the component; it never changes.
+        id_: of the account; a prefix of its grants' names.
+        users: members who may act as it.
     """
 
     account: gcp.serviceaccount.Account
@@ -54,7 +54,7 @@ class Account(pulumi.ComponentResource):
         self.register_outputs({})
 
     def user(self, member: str) -> None:
-        """Let somebody act as it."""
+        """Let a member act as the account."""
         gcp.serviceaccount.IAMMember(
             f"{self.id_}-user-{member}",
             service_account_id=f"projects/{self.settings.project}/serviceAccounts/{self.email}",

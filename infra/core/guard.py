@@ -1,8 +1,8 @@
-"""`pulumi destroy` of what living things stand on is refused: members of fleets, jobs in queues.
+"""Block `pulumi destroy` while fleet members or queued jobs depend on the stack.
 
-They aren't in any stack, so no stack knows them. Each stack therefore holds a resource that depends on all
-others: its deletion comes first, asks Google, and fails where something lives. It is a dynamic resource,
-whose code a plain `pulumi destroy` runs without running the program.
+Members and jobs are in no stack. Each stack therefore holds a resource that depends on all others: its
+deletion comes first, queries Google, and fails while something lives. It is a dynamic resource, whose
+code a plain `pulumi destroy` runs without the program.
 https://www.pulumi.com/docs/iac/concepts/providers/dynamic-providers/
 """
 
@@ -22,11 +22,11 @@ _WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/workloads"
 
 
 class LivingError(Exception):
-    """Something lives, or it isn't known whether nothing does."""
+    """A member or job lives, or may live."""
 
 
 class _LivingProvider(dynamic.ResourceProvider):
-    """Holds a place; `delete` is what matters."""
+    """Provider of a placeholder; only `delete` acts."""
 
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
         return dynamic.CreateResult(props["what"], outs=props)
@@ -48,13 +48,13 @@ class _LivingProvider(dynamic.ResourceProvider):
             )
         except LivingError as error:
             output = str(error)
-            # Pulumi shows people what this gives it: a sentence instead of a traceback.
+            # Pulumi shows the result of this function: a sentence instead of a traceback.
             traceback.format_exc = lambda *_, **__: output
             raise
 
 
 class Living(dynamic.Resource):
-    """Keeps a stack from being destroyed under what stands on it."""
+    """Placeholder whose deletion fails while members or jobs depend on the stack."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Living(dynamic.Resource):
         needs: Sequence[pulumi.Resource],
         namespace: str = "",
     ):
-        """Guards `needs` against MEMBERS with `labels`, or JOBS on clusters with them; to be made last.
+        """Guard `needs` while MEMBERS with `labels`, or JOBS on clusters with them, live; create it last.
 
-        `namespace`: jobs of this one alone.
+        `namespace`: restricts JOBS to one.
         """
         name = f"{what}-{namespace}" if namespace else what
         provider = pulumi.ProviderResource("pulumi-python", name, {})
@@ -82,7 +82,7 @@ class Living(dynamic.Resource):
 
 def refuse(what: str, project: str, environment: str, labels: dict[str, str], namespace: str = "") -> None:
     """Raise LivingError where a live member or an unfinished job depends on the stack."""
-    from infra.google.client import RequestError  # here, so that no program waits for Google's libraries
+    from infra.google.client import RequestError  # late: Google's libraries are slow to import
 
     find, fix, noun = {
         MEMBERS: (
@@ -119,7 +119,7 @@ def _members(project: str, labels: dict[str, str]) -> Iterator[str]:
 
 
 def _jobs(project: str, labels: dict[str, str]) -> Iterator[str]:
-    """TEAM'S NAMESPACE/JOB of those that Kueue knows and that haven't ended."""
+    """Yield NAMESPACE/JOB of unfinished jobs that Kueue knows."""
     from infra.google.client import Client, RequestError
     from infra.google.kubernetes import every
 

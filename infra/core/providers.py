@@ -1,8 +1,8 @@
 """Explicit providers, made by a layer's factories. Default providers are disabled in `Pulumi.<env>.yaml`, so
 a resource that forgot its own fails instead of landing in whatever project the shell points to.
 
-A factory gets the settings and the layer's name. One that needs what another layer made, as a provider for a
-cluster does, reads it by `upstream.read`, and stands in the folder of the layer that uses it.
+A factory gets the settings and the layer's name. A factory that needs another layer's resource, such as a
+cluster, reads it by `upstream.read`; it belongs to the folder of the layer that uses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks run at once, and what they found: one that nobody answers is unknown, and hides no other."""
+"""Concurrent checks and their findings; a check without an answer is unknown, and hides no other."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,10 +1,9 @@
-"""Slices that people name: which their stack holds, and how one is made again.
+"""Named slices: read their stack, and create them again.
 
-One `pulumi up --refresh` of a slice whose node was deleted finds that it is gone, which only a 404 says, and
-creates it. What the stack doesn't hold any more, since a creation failed, can't be refreshed, and is created
-all the same.
+`pulumi up --refresh` of a slice whose node was deleted finds that it is gone, by a 404, and creates it.
+A slice that its stack doesn't hold any more, since a creation failed, can't be refreshed, and is created, too.
 
-    python -m infra.engine.named dev train     prints what became of each as JSON
+    python -m infra.engine.named dev train     prints each outcome as JSON
 """
 
 import json
@@ -30,8 +29,8 @@ class StackState:
     """State of the slices' stack.
 
     Attributes:
-        id: what its nodes' labels say of it.
-        held: named slices that it holds, by zone; None where Pulumi isn't there to say.
+        id: value of its nodes' label `stack`.
+        held: named slices that it holds, by zone; None without Pulumi.
     """
 
     id: str
@@ -42,7 +41,7 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
     """Read the stack; if TPU_STACK_ID is set, only the id is known and named slices are left to the user.
 
     Raises:
-        CommandError: there is none yet, or Pulumi doesn't say.
+        CommandError: there is none yet, or Pulumi fails.
     """
     if given := os.environ.get("TPU_STACK_ID"):
         return StackState(given, None)
@@ -65,7 +64,7 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
 
 def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[str, Failure | None]:
     """Create slices whose nodes are gone, and nothing else. Returns each node's failure, None for success."""
-    # Pulumi's SDK takes twice as long to import as all else, which who only looks doesn't wait.
+    # Imported late: Pulumi's SDK takes twice as long as everything else.
     from pulumi import automation
     from pulumi.automation import errors as refused
 
@@ -98,7 +97,7 @@ def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[st
     try:
         if refreshed:
             stack.refresh(target=sorted(refreshed))
-        # One zone without capacity must not keep the slices in others from coming back.
+        # A zone without capacity must not keep slices in other zones from being created.
         stack.up(target=targets, refresh=len(held) == len(nodes), continue_on_error=True, on_event=on_event)
     except refused.ConcurrentUpdateError as error:
         whole = f"another update of the stack is under way ({_last(error)})"

@@ -30,7 +30,7 @@ def within_budget(settings: Settings) -> float | None:
     """Return the hourly price of all slices at their dearest zones; None where a price isn't known.
 
     Raises:
-        InfraError: more than `fleet:dollarsPerHour`, which then can't be held against prices nobody knows.
+        InfraError: more than `fleet:dollarsPerHour`, or an unknown price beside that limit.
     """
     billed = rows([at_dearest(node) for node in nodes(settings)])
     # Slices of other layers stay where they are, at their dearest: with all nodes that may come.

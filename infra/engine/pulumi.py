@@ -1,4 +1,4 @@
-"""The Pulumi CLI as the commands of this package call it."""
+"""Calls of the Pulumi CLI."""
 
 import json
 import os
@@ -94,7 +94,7 @@ class Pulumi:
 
         Raises CommandError with its complaint if it fails.
         """
-        call = [*self._call(layer, *arguments), "--non-interactive"]  # nobody would see what it asks
+        call = [*self._call(layer, *arguments), "--non-interactive"]  # its questions would not be seen
         answer = subprocess.run(
             call, env=self.variables, input=given, capture_output=True, text=True, check=False
         )

@@ -1,7 +1,6 @@
 """Obstacles to a destroy, all found before anything is deleted: protection, and living members or jobs.
 
-`pulumi destroy` stops at each by itself (infra/core/guard.py), one after the other, and in the middle
-of a stack.
+`pulumi destroy` itself stops at the first (infra/core/guard.py), in the middle of a stack.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

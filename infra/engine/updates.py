@@ -1,6 +1,6 @@
-"""`up` and `down` of layers: what a killed `pulumi` left is settled first, then Pulumi does the work.
+"""Bring layers up and down by Pulumi, after settling the remains of a killed `pulumi`.
 
-A layer's stack is made where there is none. The settings' file keeps its text whatever Pulumi writes into it.
+Missing stacks are created. The settings' file keeps its text whatever Pulumi writes into it.
 """
 
 import logging

@@ -18,17 +18,17 @@ class Kind(StrEnum):
     """Kind of failure, by its consequence for the caller."""
 
     STOCK_OUT = "stock-out"  # no chips in the zone now: later, or in another zone
-    QUOTA = "quota"  # the project may not have more: a user must act
-    PERMISSION = "permission"  # this account may not: a user must act
-    LOGIN = "login"  # nobody is logged in, or no longer: a user must act
+    QUOTA = "quota"  # the project's limit is reached: a user must act
+    PERMISSION = "permission"  # the account lacks a permission: a user must act
+    LOGIN = "login"  # no valid login: a user must act
     API_OFF = "api off"  # the project hasn't enabled the API: a user must act
     INVALID = "invalid"  # the request can never succeed: a user must act
-    MISSING = "missing"  # Google says that there is no such thing
-    EXISTS = "exists"  # it is there already, whoever made it
-    RATE = "rate"  # too many requests: slower
-    TRANSIENT = "transient"  # Google's own trouble: again, later
-    STACK = "stack"  # the update as a whole didn't go through; no word of Google's about this one
-    UNKNOWN = "unknown"  # nobody can say what happened or whether it did: look again
+    MISSING = "missing"  # it doesn't exist
+    EXISTS = "exists"  # it exists already
+    RATE = "rate"  # too many requests: slow down
+    TRANSIENT = "transient"  # Google's fault: retry later
+    STACK = "stack"  # the whole update failed, without an error on this resource
+    UNKNOWN = "unknown"  # outcome unknown: observe again
 
 
 # The numbers that operations end with: google.rpc.Code. 9, FAILED_PRECONDITION, and 10, ABORTED, have no

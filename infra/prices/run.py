@@ -19,7 +19,7 @@ class RunPrice:
         dollars: None where unknown.
         why: how it was reckoned, or what is missing.
         fix: what makes it known, where it isn't.
-        checked: whether somebody has read the prices that it is made of.
+        checked: all prices in it were read at their source.
     """
 
     dollars: float | None

@@ -30,7 +30,7 @@ Read = Callable[[str], bytes]
 
 
 def from_bucket(project: str, bucket: str, environment: str) -> Read:
-    """Read as whoever is logged in. What it gives raises InfraError where an object isn't there."""
+    """Return a reader of objects, with the user's login. It raises InfraError for a missing object."""
     client = Client(project)
 
     def read(name: str) -> bytes:

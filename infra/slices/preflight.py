@@ -1,6 +1,6 @@
 """Preflight's cached verdicts on the runs of slices; nothing is compiled here.
 
-The workload is another room: it is spoken to by its command line.
+The workload is a package of its own, called by its command line.
 """
 
 import json
@@ -22,7 +22,7 @@ _WORDS = {"yes": "fits", "no": "does not fit", "uncertain": "may not fit"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """A line for people; `warn` if it should worry them."""
+    """Result of preflight for messages; `warn` unless it fits."""
 
     line: str
     warn: bool
@@ -35,7 +35,7 @@ def of(nodes: Iterable[Node]) -> list[Verdict]:
     return [words for words in verdicts if words]
 
 
-@cache  # asking takes a second, and a program asks about each slice
+@cache  # a call takes a second, and a program needs one for each slice
 def verdict_on(run: str, accelerator_type: str, slices: int = 1) -> Verdict | None:
     """Return the verdict on a slice's `run`, or the command to get one; None if it trains nothing.
 

@@ -1,7 +1,7 @@
-"""Locks on a stack, and whether whoever took one is gone.
+"""Locks on a stack, and whether their holders are gone.
 
 A backend that Pulumi keeps by itself (a folder, a bucket) holds a lock as an object
-`.pulumi/locks/organization/PROJECT/STACK/ID.json`, which tells user, host, process and time
+`.pulumi/locks/organization/PROJECT/STACK/ID.json`, with user, host, process and time
 (backend/diy/lock.go of Pulumi 3.220). A killed process leaves its lock permanently. Pulumi Cloud has no such
 objects; there a lock ends by itself, or by `pulumi cancel`.
 """

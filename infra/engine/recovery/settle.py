@@ -1,7 +1,6 @@
-"""After a `pulumi` that was killed: its lock is put aside, and the state says again what is at Google.
+"""Recover a stack after an interrupted `pulumi`: clear its stale lock, reconcile its state with Google Cloud.
 
-An update that begins without that creates again what was made (409), and a `destroy` calls deleted what it
-doesn't know.
+Without it an update would create existing resources again (409), and a `destroy` would miss unknown ones.
 """
 
 import json
@@ -58,17 +57,17 @@ def settle(
     """Bring a layer's state in line with Google after a killed `pulumi`; nothing is created or deleted there.
 
     Args:
-        environment, layer, root: which stack, of the project at `root`.
+        environment, layer, root: the stack, of the project at `root`.
         patience: see `Patience`.
         until_made: wait also for slices that are still being made.
 
     Returns:
-        What was done, a line each; none where there was nothing to do, which costs a look at the locks and
-        one `stack export`.
+        A line for each change; none if nothing was to be done, at the cost of a look at the locks and one
+        `stack export`.
 
     Raises:
-        CommandError: somebody else's lock, a refused read, a resource whose id isn't known: what it is, and
-            the next command. Nothing is half done that isn't gone on with by the next call.
+        CommandError: a live lock, a refused read, or a resource of unknown id, with the next command. The
+            next call resumes the work.
     """
     pulumi = Pulumi(environment, root)
     done = _put_locks_aside(pulumi, layer)  # first: the state of an update that runs is none to work on
