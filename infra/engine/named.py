@@ -1,7 +1,7 @@
 """Named slices: read their stack, and create them again.
 
 `pulumi up --refresh` of a slice whose node was deleted finds that it is gone, by a 404, and creates it.
-A slice that its stack doesn't hold any more, since a creation failed, can't be refreshed, and is created, too.
+A slice that isn't in its stack any more, since a creation failed, can't be refreshed, and is created.
 
     python -m infra.engine.named dev train     prints each outcome as JSON
 """
