@@ -1,23 +1,26 @@
-"""The whole emulated cloud in one object: state, services, and the three doors that lead to them."""
+"""The emulated cloud: state, services, and the HTTP, metadata and gRPC servers before them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import ssl
-from pathlib import Path
+import time
+from collections.abc import Callable
 
 from aiohttp import web
 
 from rehearsal.cloud.config import CloudConfig, address
-from rehearsal.cloud.control import ControlServer, listening
+from rehearsal.cloud.control_server import Controls, ControlServer, listening
 from rehearsal.cloud.core.clock import VirtualClock
 from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.doorway import Doorway
 from rehearsal.cloud.door.faults import Faults
 from rehearsal.cloud.door.requestlog import RequestLog
 from rehearsal.cloud.door.server import FrontDoor
+from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.iam.credentials import CredentialsService
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.iam.oauth import OAuth
@@ -27,7 +30,6 @@ from rehearsal.cloud.machines.sandboxes import Sandboxes
 from rehearsal.cloud.services import services
 from rehearsal.cloud.services.caller import Caller
 from rehearsal.cloud.services.cloudbuild.builder import Builder
-from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.services.compute.firewall import enforce
 from rehearsal.cloud.services.container.control_planes import Clusters
 from rehearsal.cloud.services.dataproc.runner import Batches
@@ -41,6 +43,7 @@ from rehearsal.cloud.services.projects import ProjectService
 from rehearsal.cloud.services.serviceusage import ServiceUsage
 from rehearsal.cloud.services.storage import StorageService
 from rehearsal.cloud.services.storage.control import HttpOrGrpcSite
+from rehearsal.cloud.services.storage.xml import XmlApi
 from rehearsal.cloud.services.tpu import TpuService
 from rehearsal.cloud.services.tpu.nodes import Durations
 from rehearsal.cloud.services.tpu.queued import entry
@@ -61,62 +64,84 @@ class Cloud:
         hosts: Hosts,
         durations: Durations | None = None,
         firewall: Firewall | None = None,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a firewall, `firewalls` are entries of the directory and nothing more."""
+        """Without a firewall, `firewalls` are entries of the directory only."""
         self._config = config
         self._firewall = firewall
-        clock = VirtualClock(config.clock_rate)
-        self.world = World(config.project, config.number, clock, lags=config.lags)
-        self.world.control_planes = {} if config.control_planes else None
-        roles = {who: [(role, on) for role, on in one["roles"]] for who, one in config.people.items()}
-        self.iam = Iam(self.world, config.owner, config.token_lifetime_s, roles)
-        operations = Operations(self.world)
-        self.faults = Faults(self.world.clock, config.seed)
         config.directory.mkdir(parents=True, exist_ok=True)
-        self.requests = RequestLog(config.directory / "requests.jsonl")
-        self._quotas = Quotas()
-        usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas, self.iam)
-        logins = {one["refresh_token"]: who for who, one in config.people.items()}
-        oauth = OAuth(self.iam, {config.refresh_token: config.owner, **logins})
-        self._doorway = Doorway(self.world, self.faults, self.requests)
-        self.storage = StorageService(self.world, self.iam, config.directory / "storage", self._doorway)
-        self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas, config.seed)
-        entered = services(self.world, operations, self.iam, config.zones, [entry(self.nodes, operations)])
-        kms = next(one for one in entered if one.api == "cloudkms")
-        self.storage.control.others.append(kms_grpc.handler(kms.methods(), self.iam, usage.require))
-        self.telemetry = self.world.telemetry = Telemetry(self.world, self.iam)
-        self.logging = logging = LoggingService(self.world, self.iam)
-        self.world.write_log = logging.write
-        self._guests = PodGuests(self.world, self.nodes)
-        if config.builder:
-            write = logging.methods()["logging.entries.write"]
-            boxes = Sandboxes(self._guests, config.directory / "sandboxes", config.builder)
-            self.world.run_build = Builder(self.world, self.iam, boxes, write).run
-            batches = Batches(self.world, self.iam, boxes, write, config.spark_python)
-            self.world.run_batch = batches.run
-            if config.function_python:
-                self.world.functions = Functions(self.world, self.iam, boxes, config.function_python)
-        self.front_door = FrontDoor(
-            self.world,
-            self.iam,
-            usage,
-            [
-                usage,
-                oauth,
-                ProjectService(self.world, self.iam),
-                CredentialsService(self.world, self.iam),
-                logging,
-                *entered,
-                self.storage,
-                self.nodes,
-            ],
-            endpoints=oauth.endpoints(),
-            doorway=self._doorway,
-            invocations=Invocations(self.world, self.iam, self.world.functions),
+        # State that all services share.
+        self.world = world = World(
+            config.project,
+            config.number,
+            VirtualClock(config.clock_rate),
+            lags=config.lags,
+            monotonic_s=monotonic_s,
+            control_planes={} if config.control_planes else None,
         )
-        self.world.finalized = Deliveries(self.world, self.iam, self._doorway).finalized
+        roles = {who: [(role, on) for role, on in person["roles"]] for who, person in config.people.items()}
+        self.iam = iam = Iam(world, config.owner, config.token_lifetime_s, roles)
+        self.operations = operations = Operations(world)
+        self.faults = Faults(world.clock, config.seed)
+        self.requests = RequestLog(config.directory / "requests.jsonl")
+        self.doorway = doorway = Doorway(world, self.faults, self.requests)
+        # Collaborators that services share.
+        self.telemetry = Telemetry(world, iam)
+        self.logging = LoggingService(world, iam, self.telemetry)
+        audit = Audit(world, iam, self.logging.keep, self.telemetry)
+        self.caller = Caller(iam, lambda: (address(config.front_door)[0], self.port), self._own_certificate())
+        self.quotas = Quotas()
+        self.nodes = TpuService(world, operations, iam, hosts, audit, durations, self.quotas, config.seed)
+        self._guests = PodGuests(world, self.nodes)
+        self.runtime = self.make_runtime()
+        deliveries = Deliveries(world, iam, doorway, self.caller)
+        # The APIs.
+        more = [entry(self.nodes, operations)]
+        entered = services(world, operations, iam, self.runtime, config.zones, more)
+        usage = ServiceUsage(world, operations, config.enabled_apis, self.quotas, iam)
+        kms = next(service for service in entered if service.api == "cloudkms")
+        self.storage = StorageService(
+            world,
+            iam,
+            config.directory / "storage",
+            doorway,
+            finalized=deliveries.finalized,
+            handlers=[kms_grpc.handler(kms.methods(), iam, usage.require)],
+        )
+        logins = {person["refresh_token"]: who for who, person in config.people.items()}
+        oauth = OAuth(iam, {config.refresh_token: config.owner, **logins})
+        projects, credentials = ProjectService(world, iam), CredentialsService(world, iam)
+        self.front_door = FrontDoor(
+            world,
+            iam,
+            usage,
+            [usage, oauth, projects, credentials, self.logging, *entered, self.storage, self.nodes],
+            endpoints=oauth.endpoints(),
+            doorway=doorway,
+            audit=audit,
+            sites=[Invocations(world, iam, self.runtime.functions)],
+            translators=[XmlApi()],
+        )
         self._clusters = Clusters(self.world, self.iam, self.faults)
         self._runners: list[web.AppRunner] = []
+
+    def make_runtime(self) -> Runtime:
+        """Create what hooks use; without `builder` in the configuration, users' programs don't run."""
+        config, world, iam, write_log = self._config, self.world, self.iam, self.logging.write
+        if not config.builder:
+            return Runtime(self.caller, self.telemetry, write_log)
+        write = self.logging.methods()["logging.entries.write"]
+        boxes = Sandboxes(self._guests, config.directory / "sandboxes", config.builder)
+        python = config.function_python
+        return Runtime(
+            self.caller,
+            self.telemetry,
+            write_log,
+            run_build=Builder(world, iam, boxes, write).run,
+            run_batch=Batches(world, iam, boxes, write, config.spark_python).run,
+            functions=Functions(world, iam, boxes, write_log, python) if python else None,
+        )
 
     async def start(self) -> None:
         """Open the front door, the metadata server and, once both answer, the control socket."""
@@ -124,35 +149,32 @@ class Cloud:
         self.world.spawn(self.telemetry.watch())
         if self._firewall is not None:
             self.world.spawn(enforce(self.world, self.nodes.all, self._firewall))
-        await self._front_site(await self._runner(self.front_door.app())).start()
-        self.world.caller = Caller(
-            self.iam, address(self._config.front_door)[0], self.port, self._own_certificate()
-        )
+        await self._front_site(await self.runner(self.front_door.app())).start()
         if self._config.metadata:
-            server = MetadataServer(self.world, self._guests, self.iam, self._doorway)
-            metadata = await self._runner(server.app())
+            server = MetadataServer(self.world, self._guests, self.iam, self.doorway)
+            metadata = await self.runner(server.app())
             host, port = address(self._config.metadata)
             await web.TCPSite(metadata, host, port).start()
         control = ControlServer(
-            self.world.clock,
-            self.nodes,
-            self.faults,
-            self._quotas,
-            self.requests,
-            self.world.mistakes,
-            self._add_snapshot,
-            self.iam,
-            self.front_door.served,
-            self._clusters,
-            self._guests,
-            self._firewall,
-            self.dashboards,
+            Controls(
+                self.world,
+                self.iam,
+                self.faults,
+                self.requests,
+                self.nodes,
+                self.quotas,
+                self._clusters,
+                self._guests,
+                self.front_door.served,
+                self.dashboards,
+                self._firewall,
+            )
         )
-        runner = await self._runner(control.app())
+        runner = await self.runner(control.app())
         await web.SockSite(runner, listening(self._config.control)).start()
 
     def _front_site(self, runner: web.AppRunner) -> web.BaseSite:
-        """The front door's socket. With TLS, gRPC clients of Cloud Storage come to it too."""
+        """Return the front door's socket; with TLS it serves gRPC clients of Cloud Storage, too."""
         host, port = address(self._config.front_door)
         if self._config.certificate is None:
             return web.TCPSite(runner, host, port)
@@ -161,31 +183,31 @@ class Cloud:
         return HttpOrGrpcSite(runner, host, port, context, self.storage.grpc_socket)
 
     def _own_certificate(self) -> ssl.SSLContext | None:
-        """What trusts the front door's certificate; None where it has none."""
+        """Return a context that trusts the front door's certificate; None for plain HTTP."""
         if self._config.certificate is None:
             return None
         trusted = self._config.ca_certificate
         return ssl.create_default_context(cafile=str(trusted) if trusted else None)
 
     def dashboards(self, window_s: float) -> str:
-        """The project's dashboards as a page, over the last so many virtual seconds."""
+        """Render the project's dashboards as a page, over a window of virtual seconds."""
         return picture.page(self.world, self.telemetry, self.logging.entries(), window_s)
 
     @property
     def port(self) -> int:
-        """The front door's port, where the configuration let the kernel choose."""
+        """The front door's port; the kernel chooses it for port 0 of the configuration."""
         return int(self._runners[0].addresses[0][1])
 
     async def close(self) -> None:
-        """Refuse new requests, let those under way finish, stop what runs in the background."""
+        """Refuse new requests, finish those under way, cancel background work."""
         for runner in reversed(self._runners):
             await runner.cleanup()
         tasks = list(self.world.tasks)
         for task in tasks:
             task.cancel()
-        for clients in (self.world.caller, self.world.functions):
-            if clients is not None:
-                await clients.close()
+        await self.caller.close()
+        if self.runtime.functions is not None:
+            await self.runtime.functions.close()
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
@@ -193,12 +215,10 @@ class Cloud:
         self.requests.close()
         self._config.control.unlink(missing_ok=True)
 
-    async def _runner(self, app: web.Application) -> web.AppRunner:
+    async def runner(self, app: web.Application) -> web.AppRunner:
+        """Return a runner of an application that is cleaned up when the cloud closes."""
         # A host that is switched off leaves its connections behind half open: a keep-alive must end.
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_DRAIN_S, keepalive_timeout=75)
         await runner.setup()
         self._runners.append(runner)
         return runner
-
-    def _add_snapshot(self, name: str, image: Path, disk_size_gib: int) -> None:
-        add_snapshot(self.world, name, image, disk_size_gib)

@@ -1,9 +1,7 @@
 """The doctor before the emulated cloud: what is asked is validated there, and every ill is found at once."""
 
-import asyncio
 import json
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,13 +39,12 @@ from infra.settings.schema import Settings
 from infra.slices.names import bundle_blob, bundle_manifest
 from infra.slices.nodes import nodes
 from rehearsal.cloud.__main__ import NoHosts
-from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.services.tpu.quotas import ON_DEMAND, REVOCABLE
+from tests.emulated import OWNER, REFRESH_TOKEN, Emulated
 from tests.fleet import conftest as mine
 from tests.infra.recording import OFF
 
-PROJECT, BUCKET, OWNER, TOKEN = "my-project", "my-project-checkpoints", "owner@example.com", "1//refresh"
+PROJECT, BUCKET, TOKEN = "my-project", "my-project-checkpoints", REFRESH_TOKEN
 BUNDLE = "ab" * 32
 LAYERS = tuple(layer.name for layer in layers())
 STORAGE = "https://storage.googleapis.com"
@@ -82,19 +79,12 @@ class Loopback(HTTPAdapter):
         return super().send(request, *arguments, **more)
 
 
-class Clinic:
+class Clinic(Emulated):
     """An emulated cloud in which all is well, and a patient who looks at it."""
 
     def __init__(self, folder: Path):
         apis = (*required_services(settings()), "serviceusage.googleapis.com")
-        config = CloudConfig(
-            PROJECT, folder / "cloud", folder / "control.sock", OWNER, TOKEN, front_door="127.0.0.1:0",
-            metadata="", clock_rate=1000.0, enabled_apis=apis, **NO_LAGS,
-        )  # fmt: skip
-        self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
-        self.cloud = Cloud(config, NoHosts())
-        self.call(self.cloud.start())
+        super().__init__(folder, PROJECT, NoHosts(), enabled_apis=apis)
         owner = self.session(TOKEN)
         for name in (BUCKET, f"{BUCKET}-fleet"):
             made = owner.post(f"{STORAGE}/storage/v1/b?project={PROJECT}", json={"name": name})
@@ -105,9 +95,6 @@ class Clinic:
         account = {"accountId": "tpu-training"}
         made = owner.post(f"https://iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", json=account)
         assert made.ok, made.text
-
-    def call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
     def session(self, refresh_token: str) -> requests.Session:
         carrier = requests.Session()
@@ -175,8 +162,7 @@ def _clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]
     monkeypatch.setattr(asking, "_PAUSE_S", 0.001)
     clinic = Clinic(tmp_path)
     yield clinic
-    clinic.call(clinic.cloud.close())
-    clinic.loop.call_soon_threadsafe(clinic.loop.stop)
+    clinic.close()
 
 
 def of(findings: list[Finding], what: str) -> list[Finding]:
@@ -203,7 +189,7 @@ def test_where_all_is_well_nothing_is_missing(clinic: Clinic) -> None:
 
 
 def test_every_ill_is_found_at_once_and_has_a_fix(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    clinic.cloud._quotas.set("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-a", 8)
+    clinic.cloud.quotas.set("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-a", 8)
     monkeypatch.setattr(checks.Pulumi, "down", OFF | {"network", "tpu"})
     ill = settings(
         **{
@@ -239,7 +225,7 @@ def test_the_slice_that_the_pipeline_trains_on_needs_its_quota_too(clinic: Clini
 @pytest.mark.parametrize("quota", [*ON_DEMAND, *REVOCABLE], ids=lambda quota: quota.name)
 def test_a_quota_has_the_name_by_which_google_refuses(clinic: Clinic, quota: Any) -> None:
     place = quota.place("us-east5-b")
-    clinic.cloud._quotas.set(quota.name, place, 15)
+    clinic.cloud.quotas.set(quota.name, place, 15)
     (short,) = [one for one in clinic.look() if one.state == MISSING]
     assert short.what == f"quota {place}"
     assert short.found.startswith(f"{quota.name}: the settings ask for ")
@@ -322,7 +308,7 @@ def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
             "fallbackZones": ["us-east1-d"],
         }
     ]
-    clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
+    clinic.cloud.quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
     target = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})
     found = clinic.look(target)
     assert of(found, "zone us-east1-d")[0].state == OK
@@ -446,7 +432,7 @@ def test_the_command_prints_json_and_fails_where_something_is_missing(
     monkeypatch.setattr(command, "google_of", lambda _: clinic.google(session))
     assert command.main(["doctor", "dev", "--json"]) == 0
     assert {"what": "login", "state": "ok", "found": OWNER, "fix": ""} in json.loads(capsys.readouterr().out)
-    clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east5-b", 0)
+    clinic.cloud.quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east5-b", 0)
     assert command.main(["doctor", "dev", "--zones", "us-east5-a"]) == 0
     assert command.main(["doctor", "dev"]) == 1
     assert "1 missing: quota us-east5-b" in capsys.readouterr().out
@@ -477,9 +463,9 @@ def test_the_cpus_that_a_batch_of_the_pipeline_may_use(clinic: Clinic) -> None:
     assert (cpus().state, cpus().found) == (
         OK, f"CPUS-per-project-region: a batch of the pipeline uses at most {used} CPUs, allowed are 8192"
     )  # fmt: skip
-    clinic.cloud._quotas.set("CPUS-per-project-region", "us-east5", used)
+    clinic.cloud.quotas.set("CPUS-per-project-region", "us-east5", used)
     assert cpus().state == OK
-    clinic.cloud._quotas.set("CPUS-per-project-region", "us-east5", used - 1)
+    clinic.cloud.quotas.set("CPUS-per-project-region", "us-east5", used - 1)
     assert cpus().state == MISSING
     assert "--service=compute.googleapis.com --quota-id=CPUS-per-project-region" in cpus().fix
     assert f"--preferred-value={used}" in cpus().fix

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rehearsal.cloud.collections.entry import Collection
+from rehearsal.cloud.collections.resources import Resources
+from rehearsal.cloud.collections.shape import Shape
 from rehearsal.cloud.core.errors import JsonObject
+from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.core.world import World
-
-if TYPE_CHECKING:
-    from rehearsal.cloud.collections.entry import Collection
-    from rehearsal.cloud.collections.resources import Resources
-    from rehearsal.cloud.collections.shape import Shape
 
 
 @dataclass
 class Change:
-    """One request on one resource, as hooks see it.
+    """A request on a resource, as hooks see it.
 
     `name` is the full name, `sent` the resource of the request without what only the server sets, `body` the
     draft that becomes the resource (hooks edit it; a server-set field too), `old` the resource before, {}
@@ -39,7 +38,7 @@ class Change:
 
     @property
     def collection(self) -> Collection:
-        """The entry's."""
+        """The entry's collection."""
         return self.shape.collection
 
     @property
@@ -48,15 +47,16 @@ class Change:
         return self.resources.world
 
     @property
+    def runtime(self) -> Runtime:
+        """Collaborators: requests, logs, metrics, users' programs."""
+        return self.resources.runtime
+
+    @property
     def id(self) -> str:
         """The last segment of the name."""
         return self.name.rpartition("/")[2]
 
     @property
     def private(self) -> dict[str, Any]:
-        """What belongs to the resource and is never shown; it goes when the resource goes."""
-        return self.resources.private.setdefault(self.name, {})
-
-
-def nothing(change: Change) -> None:
-    """A hook that does nothing."""
+        """Data of the resource that is never shown; it is deleted with the resource."""
+        return self.world.private.setdefault(self.name, {})

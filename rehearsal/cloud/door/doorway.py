@@ -1,4 +1,4 @@
-"""What every door does with a request: fault rules before it, the log after it, errors told apart.
+"""The common part of all servers: fault rules before a request, the log after it, errors.
 
 The doors are the APIs' front door, the metadata server and the gRPC side of Cloud Storage.
 """
@@ -16,16 +16,17 @@ from aiohttp import web
 from rehearsal.cloud.core.errors import ApiError, NotEmulatedError
 from rehearsal.cloud.core.operations import planned_failure
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.door.breakage import FAULT, abort, send_half
 from rehearsal.cloud.door.faults import Fault, Faults, LostError
 from rehearsal.cloud.door.requestlog import Entry, RequestLog
 
 T = TypeVar("T")
+# The fault of the request that is being answered, for `break_stream`.
+FAULT = web.RequestKey("fault", Fault)
 
 
 @dataclass
 class Passage:
-    """What has become known of one request on its way through a door.
+    """A request on its way through a door.
 
     `refused`: it fails a rehearsal, since it should never have been sent, or because the mistake is ours.
     """
@@ -65,7 +66,7 @@ class Doorway:
         serve: Callable[[], Awaitable[web.StreamResponse]],
         refuse: Callable[[ApiError, Fault | None], web.Response],
     ) -> web.StreamResponse:
-        """The answer of a door that speaks HTTP; `refuse` renders errors."""
+        """Answer a request over HTTP; `refuse` renders errors."""
 
         async def served() -> web.StreamResponse:
             fault = passage.fault
@@ -87,9 +88,9 @@ class Doorway:
     async def answer(
         self, passage: Passage, serve: Callable[[], Awaitable[T]], cut: Callable[[], ConnectionError]
     ) -> T:
-        """What `serve` answers, unless a fault rule has it otherwise; `cut` closes the connection.
+        """Return the answer of `serve`, or act on a fault rule; `cut` closes the connection.
 
-        Raises ApiError, or ConnectionError where there is nobody to answer.
+        Raises ApiError, or ConnectionError if no client is left to answer.
         """
         try:
             answer = await self._disturbed(passage, serve, cut)
@@ -166,3 +167,44 @@ class Doorway:
             validated=passage.validated,
             refused=passage.refused,
         )
+
+
+def abort(request: web.Request) -> ConnectionError:
+    """Close the connection at once; the caller raises the result. TLS clients see it end (`EOF`), without
+    the alert that should come first, and not a reset: there is nothing unread that would make TCP send one.
+    """
+    if request.transport is not None:
+        request.transport.abort()
+    return ConnectionResetError("closed by a fault rule")
+
+
+async def send_half(request: web.Request, response: web.Response) -> web.StreamResponse:
+    """Announce the whole body, send half of it, close."""
+    del request[FAULT]  # done here, and not again when the stream is prepared
+    body = response.body if isinstance(response.body, bytes) else b""
+    stream = web.StreamResponse(status=response.status, headers=response.headers)
+    stream.content_length = len(body)
+    await stream.prepare(request)
+    await stream.write(body[: len(body) // 2])
+    if request.transport is not None:
+        request.transport.close()
+    return stream
+
+
+async def break_stream(request: web.Request, response: web.StreamResponse) -> None:
+    """Signal handler for answers that a service streams itself: cut at the start, or after half a piece."""
+    fault = request.get(FAULT)
+    if fault is None or isinstance(response, web.Response):
+        return
+    if fault.lost_answer:
+        raise abort(request)
+    if fault.truncated:
+        whole = response.write
+
+        async def write_half(data: bytes | bytearray | memoryview) -> None:
+            await whole(data[: len(data) // 2])
+            if request.transport is not None:
+                request.transport.close()
+            raise ConnectionResetError("truncated by a fault rule")
+
+        response.write = write_half  # type: ignore[method-assign]

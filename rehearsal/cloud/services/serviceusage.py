@@ -26,7 +26,7 @@ NEW_PROJECT = (
     "storage-component.googleapis.com",
 )
 # Never refused: these calls are charged to the project of the caller's OAuth client, not to the one they
-# are about, so that a fresh project can be asked about and have its first API enabled.
+# are about, so that a fresh project can be looked up and have its first API enabled.
 _ALWAYS = frozenset({"cloudresourcemanager", "iamcredentials", "oauth2", "serviceusage"})
 _TITLES = {
     "cloudkms": "Cloud Key Management Service (KMS) API",
@@ -118,20 +118,20 @@ class ServiceUsage:
     async def _list(self, call: Call) -> JsonObject:
         self._check_parent(call.path["parent"])
         desired = {"state:ENABLED": True, "state:DISABLED": False, "": None}
-        asked = call.query.get("filter", "")
-        if asked not in desired:
+        filter_ = call.query.get("filter", "")
+        if filter_ not in desired:
             raise bad_request(
-                f"Invalid filter '{asked}': 'state:ENABLED' and 'state:DISABLED' are supported."
+                f"Invalid filter '{filter_}': 'state:ENABLED' and 'state:DISABLED' are supported."
             )
         names = [
             name
             for name in sorted(self._known)
-            if desired[asked] is None or (name in self._enabled) == desired[asked]
+            if desired[filter_] is None or (name in self._enabled) == desired[filter_]
         ]
         return _page(call, "services", [self._service(name) for name in names])
 
     async def _quota_metrics(self, call: Call) -> JsonObject:
-        """The limits are shown for each place, whether the view is BASIC or FULL: each was granted."""
+        """Return the limits are shown for each place, whether the view is BASIC or FULL: each was granted."""
         name = self._named(call.path["parent"])
         if name not in OF_SERVICES:
             raise NotEmulatedError(f"A quota of {name}")
@@ -185,7 +185,7 @@ class ServiceUsage:
         return self._start(call, "DisableServiceResponse", work)
 
     async def _identity(self, call: Call) -> JsonObject:
-        """The service's agent, which is there from then on (v1beta1 only)."""
+        """Return the service's agent, which is there from then on (v1beta1 only)."""
         api = self._named(call.path["parent"]).partition(".")[0]
         email = agent(self._world, api)
 
@@ -245,7 +245,7 @@ class ServiceUsage:
 
 
 def _page(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
-    """A page of a list; the token is the number of the item that comes next."""
+    """Return a page of a list; the token is the number of the item that comes next."""
     start = int(call.query.get("pageToken") or 0)
     end = start + min(int(call.query.get("pageSize") or 50), 200)
     return {key: items[start:end]} | ({"nextPageToken": str(end)} if end < len(items) else {})

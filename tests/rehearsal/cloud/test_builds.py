@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import google_crc32c
@@ -28,7 +27,7 @@ def account(cloud: CloudFront) -> str:
 
 
 @pytest.fixture(autouse=True)
-def builder(cloud: CloudFront) -> Iterator[list[JsonObject]]:
+def builder(cloud: CloudFront) -> list[JsonObject]:
     """Ends a build as the argument of its first step says."""
     ran: list[JsonObject] = []
 
@@ -36,9 +35,8 @@ def builder(cloud: CloudFront) -> Iterator[list[JsonObject]]:
         ran.append(build)
         build["status"] = build["steps"][0]["args"][1]
 
-    cloud.world.run_build = run
-    yield ran
-    cloud.world.run_build = None
+    cloud.cloud.builder = run
+    return ran
 
 
 def build(account: str, **more: Any) -> JsonObject:
@@ -85,7 +83,7 @@ def test_only_who_may_act_as_the_account_starts_a_build(cloud: CloudFront, accou
     policy = cloud.iam.policy(P)
     binding = {"role": "roles/cloudbuild.builds.editor", "members": ["user:ann@example.com"]}
     cloud.iam.set_policy(P, {**policy, "bindings": [*policy["bindings"], binding]})
-    token = cloud.token("ann@example.com")
+    token = cloud.token_of("ann@example.com")
     reply = cloud.request("POST", BUILDS, build(account), token=token)
     assert (reply.status, "iam.serviceAccounts.actAs" in reply.error) == (403, True)
 
@@ -128,15 +126,22 @@ def test_an_account_grants_only_the_roles_that_its_condition_lists(cloud: CloudF
         "condition": {"title": "some", "expression": expression},
     }
     policy = cloud.iam.policy(P)
-    cloud.iam.set_policy(P, {**policy, "version": 3, "bindings": [*policy["bindings"], binding]})
-    token = cloud.token("bea@example.com")
+    held = {"role": "roles/editor", "members": ["user:dora@example.com"]}
+    cloud.iam.set_policy(P, {**policy, "version": 3, "bindings": [*policy["bindings"], binding, held]})
+    token = cloud.token_of("bea@example.com")
 
-    def grant(role: str) -> int:
-        policy = cloud.iam.policy(P)
-        changed = {"role": role, "members": [f"user:{OWNER}"]}
-        body = {"policy": {**policy, "version": 3, "bindings": [*policy["bindings"], changed]}}
+    def replace(bindings: list[JsonObject]) -> int:
+        body = {"policy": {**cloud.iam.policy(P), "version": 3, "bindings": bindings}}
         url = f"cloudresourcemanager.googleapis.com/v3/{P}:setIamPolicy"
         return cloud.request("POST", url, body, token=token).status
 
+    def grant(role: str) -> int:
+        return replace([*cloud.iam.policy(P)["bindings"], {"role": role, "members": [f"user:{OWNER}"]}])
+
+    def revoke(role: str) -> int:
+        return replace([binding for binding in cloud.iam.policy(P)["bindings"] if binding["role"] != role])
+
     assert grant(listed) == 200
     assert grant("roles/owner") == 403
+    assert revoke(listed) == 200
+    assert revoke("roles/editor") == 403

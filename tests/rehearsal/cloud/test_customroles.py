@@ -35,7 +35,7 @@ def _role(cloud: CloudFront) -> str:
 
 
 def lists(cloud: CloudFront) -> bool:
-    return cloud.request("GET", NETWORKS, token=cloud.token(ALICE)).status == 200
+    return cloud.request("GET", NETWORKS, token=cloud.token_of(ALICE)).status == 200
 
 
 def test_a_role_grants_what_it_holds_by_now(cloud: CloudFront, role: str) -> None:
@@ -57,9 +57,9 @@ def test_a_deleted_role_grants_nothing_and_comes_back_for_a_week(cloud: CloudFro
     url, role_id = f"iam.googleapis.com/v1/{role}", role.rpartition("/")[2]
     assert cloud.request("DELETE", url).json["deleted"] is True
     assert not lists(cloud)
-    assert role not in [one["name"] for one in cloud.request("GET", ROLES).json.get("roles", ())]
+    assert role not in [item["name"] for item in cloud.request("GET", ROLES).json.get("roles", ())]
     shown = cloud.request("GET", f"{ROLES}?showDeleted=true&view=FULL").json["roles"]
-    assert [one["includedPermissions"] for one in shown if one["name"] == role] == [READS]
+    assert [item["includedPermissions"] for item in shown if item["name"] == role] == [READS]
     for method, path, body in (
         ("DELETE", url, None),
         ("PATCH", url, {"title": "other"}),
@@ -113,7 +113,7 @@ def test_a_stale_etag_and_another_of_the_same_id(cloud: CloudFront, role: str) -
     assert cloud.request("PATCH", url, {"title": "two", "etag": stale}).status == 409
     same = {"roleId": role.rpartition("/")[2], "role": {"title": "t"}}
     assert cloud.request("POST", ROLES, same).status == 409
-    assert cloud.request("POST", ROLES, same, token=cloud.token(ALICE)).status == 403
+    assert cloud.request("POST", ROLES, same, token=cloud.token_of(ALICE)).status == 403
 
 
 def test_impersonation_is_granted_to_nobody_by_owning_the_project(cloud: CloudFront) -> None:

@@ -209,13 +209,13 @@ def test_tensorstores_reads_pass_the_caches_and_the_door() -> None:
     assert check("GET", "storage", target) == "storage.objects.get"
 
 
-RECORDINGS = Path(__file__).parents[2] / "providers" / "recordings"
+RECORDINGS = Path(__file__).parents[1] / "providers" / "recordings"
 # An empty text for an enum, and operations polled where the invented answers said, which isn't Google's path.
 NOT_BY_THE_DOCUMENT = {"compute.Instance", "iam.WorkloadIdentityPool", "iam.WorkloadIdentityPoolProvider"}
 
 
 def is_served(path: Path) -> bool:
-    """Whether there is a document of each API, and of its version, that a recording's requests go to."""
+    """Check that there is a document of each API, and of its version, that a recording's requests go to."""
     paths = [request["path"].split("/") for request in json.loads(path.read_text())["requests"]]
     apis = [(host.removesuffix(".googleapis.com").rpartition("-")[2], below[:3]) for host, *below in paths]
     return all(any((api, version) in APIS for version in below) for api, below in apis)

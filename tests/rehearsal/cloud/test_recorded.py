@@ -1,4 +1,4 @@
-"""What the official provider was recorded sending, sent again: the cloud must hold for the real plugin.
+"""Recorded requests of the official provider, sent again: the cloud must hold for the real plugin.
 
 The recordings' answers were invented, so they are no evidence; asserted are statuses, and that everything
 that was asked for reads back, because a provider that reads back something else changes it again.
@@ -17,7 +17,7 @@ from cloud_front import OWNER, PROJECT, CloudFront
 
 from rehearsal.cloud.services.compute.disks import add_snapshot
 
-RECORDINGS = Path(__file__).parents[2] / "providers" / "recordings"
+RECORDINGS = Path(__file__).parents[1] / "providers" / "recordings"
 POLL = re.compile(r"/operations/(operation-|acat)")
 # Recording → those whose resources it stands on.
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -50,7 +50,7 @@ def load(name: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def clean(tmp_path: Path) -> Iterator[CloudFront]:
-    front = CloudFront()
+    front = CloudFront(tmp_path)
     image = tmp_path / "image"
     image.write_bytes(b"data")
     add_snapshot(front.world, "wire-data-snap", image, 50)

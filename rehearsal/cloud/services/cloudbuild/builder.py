@@ -1,9 +1,9 @@
-"""Runs the steps of builds: processes in a network of the build's own, where the metadata server knows it.
+"""Steps of builds, run as processes in a network of the build's own, with its account.
 
-Real: the steps, one after the other in one workspace, as the build's account, with nothing of whoever
-started it. Imitated: images. The environment of the world stands for one that is in a repository of the
-project, which the account must be allowed to read. The workspace isn't called /workspace, but is the working
-directory, as it is there. Timeouts are real seconds.
+Real: the steps, one after the other in one workspace, inheriting nothing of the world's process. Imitated:
+images. The environment of the world stands for an image of a repository of the project, which the account has
+to be able to read. The workspace isn't called /workspace, but is the working directory, as it is there.
+Timeouts are real seconds.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Builder:
             self._pull(step["name"], build["serviceAccount"].rpartition("/")[2])
             line = [*([step["entrypoint"]] if step.get("entrypoint") else []), *step.get("args", ())]
             options = build.get("options", {})
-            variables = dict(one.split("=", 1) for one in (*options.get("env", ()), *step.get("env", ())))
+            variables = dict(
+                variable.split("=", 1) for variable in (*options.get("env", ()), *step.get("env", ()))
+            )
             folder = sandbox.place / "workspace" / step.get("dir", "")
             label = f'Step #{index} - "{step["id"]}"'
             running = sandbox.run(line, variables, folder, self._lines(build, label))
@@ -95,14 +97,14 @@ class Builder:
 
     def _pull(self, image: str, account: str) -> None:
         """Refuses an image that isn't in a repository here which the account may read."""
-        found = _IMAGE.fullmatch(image)
-        name = f"projects/{found[2]}/locations/{found[1]}/repositories/{found[3]}" if found else ""
+        match = _IMAGE.fullmatch(image)
+        name = f"projects/{match[2]}/locations/{match[1]}/repositories/{match[3]}" if match else ""
         if name not in self._world.directory or not self._iam.allowed(account, _READ, name):
             why = f'failed to pull {image}: denied: Permission "{_READ}" denied (or it may not exist)'
             raise _BuildError("FAILURE", "FETCH_SOURCE_FAILED", why)
 
     async def _helper(self, build: JsonObject, sandbox: Sandbox, label: str, what: JsonObject) -> None:
-        """What Cloud Build does itself before and after the steps, as the build's account."""
+        """Run Cloud Build's own work before or after the steps, as the build's account."""
         arguments = [json.dumps(what), str(sandbox.place / "workspace")]
 
         running = sandbox.module(
@@ -113,7 +115,7 @@ class Builder:
             raise _BuildError("FAILURE", kind, f"{label} failed; see the log")
 
     async def _until_cancelled(self, build: JsonObject, work: Coroutine[Any, Any, int]) -> int:
-        """The exit status; _BuildError once the build is cancelled, and what ran is killed."""
+        """Return the exit status; _BuildError once the build is cancelled, and what ran is killed."""
         running = asyncio.ensure_future(work)
         try:
             while not running.done() and build["status"] != "CANCELLED":
@@ -126,8 +128,8 @@ class Builder:
         return running.result()
 
     def _lines(self, build: JsonObject, label: str) -> Lines:
-        async def lines(some: Sequence[str]) -> None:
-            await self._log(build, [f"{label}: {one}" for one in some])
+        async def lines(output: Sequence[str]) -> None:
+            await self._log(build, [f"{label}: {line}" for line in output])
 
         return lines
 

@@ -47,7 +47,7 @@ def _check(change: Change) -> None:
 
 
 def _substitute(change: Change) -> None:
-    """Replaces the keys in steps, images and artifacts; ApiError 400 for one that isn't or isn't used.
+    """Replace the keys in steps, images and artifacts; ApiError 400 for an unknown or unused key.
 
     https://cloud.google.com/build/docs/build-config/substitute-variable-values
     """
@@ -60,8 +60,8 @@ def _substitute(change: Change) -> None:
     }
     used: set[str] = set()
 
-    def value(found: re.Match[str]) -> str:
-        key = found[1] or found[2]
+    def value(match: re.Match[str]) -> str:
+        key = match[1] or match[2]
         used.add(key)
         if key not in own and key not in built_in:
             if body.get("options", {}).get("substitutionOption") == "ALLOW_LOOSE":
@@ -76,8 +76,8 @@ def _substitute(change: Change) -> None:
         if isinstance(part, str):
             return "$".join(_KEY.sub(value, text) for text in part.split("$$"))
         if isinstance(part, list):
-            return [replaced(one) for one in part]
-        return {key: replaced(one) for key, one in part.items()} if isinstance(part, dict) else part
+            return [replaced(item) for item in part]
+        return {key: replaced(item) for key, item in part.items()} if isinstance(part, dict) else part
 
     for field in ("steps", "artifacts", "options"):
         if field in body:
@@ -93,10 +93,10 @@ async def _run(change: Change) -> None:
     """Run the steps; ApiError unless the build succeeds."""
     build = change.world.directory[change.name]
     change.private["build"] = build
-    if change.world.run_build is None:
+    if change.runtime.run_build is None:
         raise NotEmulatedError("Running a build: this cloud has nothing to run it with")
     if build["status"] == "QUEUED":
-        await change.world.run_build(build)
+        await change.runtime.run_build(build)
     if build["status"] != "SUCCESS":
         raise FAILED
 

@@ -1,4 +1,4 @@
-"""Which IAM permission a request to a cluster's API server needs.
+"""IAM permissions of requests to a cluster's API server.
 
 https://cloud.google.com/kubernetes-engine/docs/reference/api-permissions
 """
@@ -30,7 +30,7 @@ _CUSTOM = "thirdPartyObjects"
 _NEWER = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 _VERBS = {"watch": "list", "patch": "update", "deletecollection": "delete"}
 _PLAIN = ("get", "list", "create", "update", "delete")
-_SPECIAL = {  # (kind, what of it) → verb, whatever is done there
+_SPECIAL = {  # (kind, subresource) → verb, for any method
     ("pods", "log"): "getLogs",
     ("pods", "exec"): "exec",
     ("pods", "attach"): "attach",

@@ -1,4 +1,4 @@
-"""What the control planes of a world's clusters ask the cloud, by its control socket.
+"""Requests of the control planes of clusters, by the control socket.
 
 Which clusters there are, whose a token is, what an account may do. None of it counts as a request of the
 people in the world.
@@ -23,9 +23,9 @@ class Clusters:
     def __init__(self, world: World, iam: Iam, faults: Faults) -> None:
         self._world, self._iam, self._faults = world, iam, faults
         self._lost: dict[str, JsonObject] = {}
-        iam.asked.update(access.permissions())
+        iam.permissions.update(access.permissions())
 
-    async def found(self, body: JsonObject) -> JsonObject:
+    async def clusters(self, body: JsonObject) -> JsonObject:
         """Clusters, each with its pools and how many nodes they have in each zone."""
         clusters = []
         for name, cluster in self._below("clusters", 6):
@@ -38,32 +38,32 @@ class Clusters:
         return {"clusters": clusters, "rate": self._world.clock.rate}
 
     async def report(self, body: JsonObject) -> JsonObject:
-        """How a cluster's control plane is: `state` (starting, ready, failed), `message`, `nodes` by pool."""
+        """Keep a control plane's `state` (starting, ready, failed), `message` and `nodes` by pool."""
         if self._world.control_planes is not None:
             keys = ("state", "message", "nodes")
             self._world.control_planes[body["name"]] = {key: body[key] for key in keys}
         return {}
 
     def reports(self) -> dict[str, JsonObject]:
-        """What was reported of each cluster."""
+        """Return the reports of all clusters."""
         return dict(self._world.control_planes or {})
 
     async def account(self, body: JsonObject) -> JsonObject:
-        """Whose access token it is; empty for one that isn't good."""
+        """Return the account of an access token; empty for an invalid one."""
         token = self._iam.find_token(body["token"])
         return {"account": token.principal if token else ""}
 
     async def access(self, body: JsonObject) -> JsonObject:
-        """Whether an account may: `allowed` by IAM, `denied` for good, or neither: RBAC decides."""
+        """Decide about a request: `allowed` by IAM, `denied`, or neither, if RBAC decides."""
         account, name = body["account"], body["cluster"]
         if not self._iam.allowed(account, access.CONNECT, name):
             reason = denied(account, access.CONNECT, name).message
             return {"allowed": False, "denied": True, "reason": reason}
-        asked = access.permission(*(body[key] for key in ("group", "resource", "subresource", "verb")))
-        if asked is None:
+        permission = access.permission(*(body[key] for key in ("group", "resource", "subresource", "verb")))
+        if permission is None:
             return {"allowed": False, "denied": False, "reason": ""}
-        allowed = self._iam.allowed(account, asked, name)
-        reason = "" if allowed else f'requires one of ["{asked}"] permission(s).'
+        allowed = self._iam.allowed(account, permission, name)
+        reason = "" if allowed else f'requires one of ["{permission}"] permission(s).'
         return {"allowed": allowed, "denied": False, "reason": reason}
 
     async def scale(self, body: JsonObject) -> JsonObject:
@@ -76,21 +76,21 @@ class Clusters:
         return {}
 
     async def disk(self, body: JsonObject) -> JsonObject:
-        """The file with a disk's content; empty where there is none."""
+        """Return the file with a disk's content; empty where there is none."""
         return {"image": str(self._world.images.get(body["id"], ""))}
 
     async def lose(self, body: JsonObject) -> JsonObject:
         """Take all nodes of a pool away, with notice or without, for so many virtual seconds."""
-        found = [full for full, _ in self._below("nodePools", 8) if full.rpartition("/")[2] == body["pool"]]
-        if not found:
+        pools = [full for full, _ in self._below("nodePools", 8) if full.rpartition("/")[2] == body["pool"]]
+        if not pools:
             raise ApiError(404, "NOT_FOUND", f"The node pool '{body['pool']}' was not found")
         until = self._world.clock.now() + float(body["for_s"])
-        for full in found:
+        for full in pools:
             self._lost[full] = {"notice": bool(body["notice"]), "until": until}
         return {}
 
     def _lost_of(self, full: str) -> str:
-        """How a pool's nodes went that aren't there now: `notice` or `power-loss`; empty if they are."""
+        """Return the end of a pool's missing nodes: `notice` or `power-loss`; empty if none are missing."""
         lost = self._lost.get(full)
         if lost is None or lost["until"] <= self._world.clock.now():
             self._lost.pop(full, None)
@@ -98,9 +98,9 @@ class Clusters:
         return "notice" if lost["notice"] else "power-loss"
 
     def _below(self, collection: str, parts: int) -> list[tuple[str, JsonObject]]:
-        found = []
+        children = []
         for name, body in self._world.directory.items():
             words = name.split("/")
             if len(words) == parts and words[-2] == collection and words[4:5] == ["clusters"]:
-                found.append((name, body))
-        return found
+                children.append((name, body))
+        return children

@@ -26,7 +26,7 @@ _MOST_PODS = 256
 
 
 def add_pool(cluster: Change, pool: JsonObject) -> None:
-    """A pool that is made with its cluster."""
+    """Return a pool that is made with its cluster."""
     name = f"{cluster.name}/nodePools/{pool['name']}"
     shape = cluster.resources.shape(_POOL)
     link = f"{cluster.body['selfLink']}/nodePools/{pool['name']}"
@@ -78,10 +78,10 @@ def _check_tpus(body: JsonObject) -> None:
     chips, scaling = int(machine[1]), body.get("autoscaling") or {}
     if topology is None:
         return
-    found = catalog.find_topology(topology)
-    if found is None or chips != 4 or found.chips <= chips:
+    slice_ = catalog.find_topology(topology)
+    if slice_ is None or chips != 4 or slice_.chips <= chips:
         raise bad_request(f"TPU topology {topology} is not supported by {config['machineType']}.")
-    nodes = found.chips // chips
+    nodes = slice_.chips // chips
     if scaling.get("enabled"):
         if scaling.get("maxNodeCount", scaling.get("totalMaxNodeCount")) != nodes:
             raise bad_request(f"The maximum number of nodes of a {topology} slice must be {nodes}.")
@@ -100,8 +100,8 @@ def _check_room(change: Change, cluster: JsonObject) -> None:
     if not cidr:
         return
     name = change.name.partition("/nodePools/")[0]
-    others = [body for _, body in change.resources.below(f"{name}/nodePools")]
-    taken = sum(_addresses(pool) for pool in (*others, change.body))
+    pools = [body for _, body in change.resources.below(f"{name}/nodePools")]
+    taken = sum(_addresses(pool) for pool in (*pools, change.body))
     if taken > ipaddress.IPv4Network(cidr).num_addresses:
         text = f"IP space of {cidr} is exhausted: its nodes need {taken} addresses for pods."
         raise ApiError(403, "PERMISSION_DENIED", text, reason="ipSpaceExhausted")
@@ -138,9 +138,9 @@ def _make_groups(world: World, name: str, body: JsonObject) -> None:
 
 
 def sizes(world: World, name: str, body: JsonObject) -> dict[str, int]:
-    """How many nodes a pool has in each of its zones."""
-    found = zip(body["locations"], _groups(world, name, body), strict=True)
-    return {zone: world.directory.get(group, {}).get("targetSize", 0) for zone, group in found}
+    """Return the number of nodes of a pool in each of its zones."""
+    groups = zip(body["locations"], _groups(world, name, body), strict=True)
+    return {zone: world.directory.get(group, {}).get("targetSize", 0) for zone, group in groups}
 
 
 def resize(world: World, name: str, zone: str, count: int) -> None:
@@ -156,7 +156,7 @@ def _created(change: Change) -> None:
 
 
 def forget_groups(world: World, name: str, body: JsonObject) -> None:
-    """The instance groups of a pool go with it."""
+    """Return the instance groups of a pool go with it."""
     for group in _groups(world, name, body):
         world.directory.pop(group, None)
 
@@ -185,7 +185,7 @@ def _resize(change: Change) -> None:
 
 
 def set_fields(change: Change) -> None:
-    """A method whose request has fields of the resource by their own names."""
+    """Return a method whose request has fields of the resource by their own names."""
     change.body |= {key: value for key, value in change.sent.items() if key not in PATH_FIELDS}
 
 

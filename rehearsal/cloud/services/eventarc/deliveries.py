@@ -14,12 +14,11 @@ import logging
 from functools import partial
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.core.runtime import OAUTH2, OIDC, Caller, Request
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.doorway import Doorway, Passage
 from rehearsal.cloud.door.faults import LostError
 from rehearsal.cloud.iam.iam import Iam, agent
-from rehearsal.cloud.services.caller import OAUTH2, OIDC
-from rehearsal.cloud.services.workflows.engine import Request
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +34,12 @@ _TIMEOUT_S = 600.0
 class Deliveries:
     """Sends each event through the triggers that match it."""
 
-    def __init__(self, world: World, iam: Iam, doorway: Doorway) -> None:
-        self._world, self._iam, self._doorway = world, iam, doorway
+    def __init__(self, world: World, iam: Iam, doorway: Doorway, caller: Caller) -> None:
+        self._world, self._iam, self._doorway, self._caller = world, iam, doorway, caller
         self._ids = itertools.count(10**16)
 
     def finalized(self, data: JsonObject) -> None:
-        """An object has a new generation: `data` is a StorageObjectData."""
+        """Return an object has a new generation: `data` is a StorageObjectData."""
         event = {
             "specversion": "1.0",
             "id": str(next(self._ids)),
@@ -53,7 +52,9 @@ class Deliveries:
             "data": data,
         }
         for name in sorted(self._world.triggers):
-            filters = {one["attribute"]: one["value"] for one in self._world.directory[name]["eventFilters"]}
+            filters = {
+                entry["attribute"]: entry["value"] for entry in self._world.directory[name]["eventFilters"]
+            }
             if filters == {"type": FINALIZED, "bucket": data["bucket"]}:
                 self._world.spawn(self._deliver(name, event))
 
@@ -80,7 +81,7 @@ class Deliveries:
             pause_s = min(pause_s * 2, _LONGEST_S)
 
     async def _attempt(self, trigger: JsonObject, event: JsonObject) -> None:
-        """ApiError unless the destination takes it, and whoever it goes through may hand it on.
+        """Send an event; ApiError unless the destination accepts it and the agents on the way may forward it.
 
         Cloud Storage publishes it, and Eventarc hands it over with a token of the trigger's account:
         https://cloud.google.com/eventarc/docs/all-roles-permissions.
@@ -90,8 +91,7 @@ class Deliveries:
         name = f"{self._iam.project}/serviceAccounts/{account}"
         self._iam.require(agent(self._world, "eventarc"), "iam.serviceAccounts.getAccessToken", name)
         self._iam.require(account, _RECEIVE, self._iam.project)
-        assert self._world.caller is not None
-        reply = await self._world.caller.send(self._request(to, event), account)
+        reply = await self._caller.send(self._request(to, event), account)
         if reply.status >= 300:
             text = reply.body.decode(errors="replace")[:500]
             raise ApiError(reply.status, "UNAVAILABLE", f"the destination answered {reply.status}: {text}")

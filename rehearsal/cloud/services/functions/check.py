@@ -1,4 +1,4 @@
-"""What building a function installs, looked for instead: PATH of a requirements.txt; prints what isn't there.
+"""Check of a function's requirements: takes the path of a requirements.txt, prints those that aren't met.
 
 Run by the Python that functions run with, which has the packages of the rehearsal and no way to an index.
 """
@@ -11,27 +11,29 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 
 def missing(line: str) -> str:
-    """Why a requirement isn't met; empty if it is."""
+    """Return the reason why a requirement isn't met; empty if it is."""
     try:
         needed = Requirement(line)
         if needed.marker is not None and not needed.marker.evaluate():
             return ""
-        found = importlib.metadata.version(needed.name)
+        installed = importlib.metadata.version(needed.name)
     except InvalidRequirement as error:
         return f"{line}: {error}"
     except importlib.metadata.PackageNotFoundError:
         return f"{line}: not installed"
-    return "" if needed.specifier.contains(found, prereleases=True) else f"{line}: {found} is installed"
+    return (
+        "" if needed.specifier.contains(installed, prereleases=True) else f"{line}: {installed} is installed"
+    )
 
 
 def main() -> int:
-    """The exit status: 1 where something is missing."""
+    """Return the exit status: 1 where something is missing."""
     path = Path(sys.argv[1])
     lines = path.read_text().replace("\\\n", " ").splitlines() if path.exists() else []
     plain = [line.partition("#")[0].partition("--hash")[0].strip() for line in lines]
-    found = [why for line in plain if line and not line.startswith("-") and (why := missing(line))]
-    print("\n".join(found))
-    return 1 if found else 0
+    problems = [why for line in plain if line and not line.startswith("-") and (why := missing(line))]
+    print("\n".join(problems))
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Real: the source that the build account may read, its entry point, environment and account; the framework, of
 the Python that the cloud's configuration names. Imitated: the image. What the source requires must be in that
-Python in a version that fits, or the build fails; there is one process, from deployment on, whatever comes.
+Python in a version that fits, or the build fails; there is one process, from deployment on, at any load.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,10 +49,18 @@ class _Running:
 
 
 class Functions:
-    """Serves them from `sandboxes`, with the interpreter `python`."""
+    """Serves functions from `sandboxes`, with the interpreter `python`; `write_log` keeps their output."""
 
-    def __init__(self, world: World, iam: Iam, sandboxes: Sandboxes, python: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        iam: Iam,
+        sandboxes: Sandboxes,
+        write_log: Callable[[JsonObject], None],
+        python: str,
+    ) -> None:
         self._world, self._iam, self._sandboxes, self._python = world, iam, sandboxes, python
+        self._write_log = write_log
         self._running: dict[str, _Running] = {}
         self._session: aiohttp.ClientSession | None = None
         self._count = 0
@@ -90,8 +98,8 @@ class Functions:
         what = {"files": [], "archives": [f"gs://{source['bucket']}/{source['object']}#source"]}
         printed: list[str] = []
 
-        async def collect(some: Sequence[str]) -> None:
-            printed.extend(some)
+        async def collect(output: Sequence[str]) -> None:
+            printed.extend(output)
 
         arguments = [json.dumps(what), str(sandbox.place)]
         if await sandbox.module("rehearsal.cloud.services.dataproc.worker", arguments, collect) != 0:
@@ -115,12 +123,12 @@ class Functions:
         signature = "cloudevent" if "eventTrigger" in function else "http"
         last: list[str] = []
 
-        async def lines(some: Sequence[str]) -> None:
-            last[:] = [*last, *some][-_LAST_LINES:]
-            self._log(name, some)
+        async def lines(output: Sequence[str]) -> None:
+            last[:] = [*last, *output][-_LAST_LINES:]
+            self._log(name, output)
 
         async with contextlib.AsyncExitStack() as ending:
-            ending.callback(ready.cancel)  # which does nothing once somebody has the result
+            ending.callback(ready.cancel)  # does nothing once the result is set
             sandbox = await ending.enter_async_context(
                 self._sandboxes.open(folder, config["serviceAccountEmail"])
             )
@@ -155,7 +163,7 @@ class Functions:
                 await process.wait()
 
     async def call(self, name: str, request: web.Request, path: str) -> web.Response:
-        """The function's answer; 503 where it isn't there any more, 504 where it takes too long."""
+        """Return the function's answer; 503 where it isn't there any more, 504 where it takes too long."""
         running = self._running.get(name)
         if running is None:
             return web.Response(status=503, text="The service is not available.")
@@ -185,24 +193,23 @@ class Functions:
             await self._session.close()
 
     def _log(self, name: str, lines: Sequence[str]) -> None:
-        """What the function prints, which needs no permission of its account."""
+        """Log the function's output, which needs no permission of its account."""
         _, project, _, location, _, short = name.split("/")
         labels = {"project_id": project, "location": location, "service_name": short}
         labels |= {"configuration_name": short, "revision_name": f"{short}-00001"}
         for line in lines:
-            if self._world.write_log is not None:
-                self._world.write_log(
-                    {
-                        "logName": f"projects/{project}/logs/run.googleapis.com%2Fstderr",
-                        "resource": {"type": "cloud_run_revision", "labels": labels},
-                        "severity": "DEFAULT",
-                        "textPayload": line,
-                    }
-                )
+            self._write_log(
+                {
+                    "logName": f"projects/{project}/logs/run.googleapis.com%2Fstderr",
+                    "resource": {"type": "cloud_run_revision", "labels": labels},
+                    "severity": "DEFAULT",
+                    "textPayload": line,
+                }
+            )
 
 
 async def _answers(process: asyncio.subprocess.Process, address: str) -> bool:
-    """Whether somebody listens on the port, before the process ends or its time is over."""
+    """Return True once the port is open; False if the process ends or its time is over before."""
     ends = asyncio.get_running_loop().time() + _START_TIMEOUT_S
     while process.returncode is None and asyncio.get_running_loop().time() < ends:
         try:
@@ -224,7 +231,7 @@ def _failed(why: str) -> ApiError:
 
 
 def _read_all(folder: Path) -> dict[str, bytes]:
-    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _write_all(folder: Path, files: dict[str, bytes]) -> None:

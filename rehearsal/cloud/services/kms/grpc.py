@@ -71,15 +71,15 @@ def _described() -> Mapping[str, type[Message]]:
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(file.SerializeToString())
-    found = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _MESSAGES}
-    return {name: message_factory.GetMessageClass(one) for name, one in found.items()}
+    descriptors = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _MESSAGES}
+    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in descriptors.items()}
 
 
 MESSAGES = _described()
 
 
 def handler(methods: Mapping[str, Method], iam: Iam, require_api: Callable[[str], None]) -> Any:
-    """The service `KeyManagementService` for a gRPC server, by the methods of the JSON API.
+    """Return the service `KeyManagementService` for a gRPC server, by the methods of the JSON API.
 
     `require_api` raises ApiError for an API that isn't enabled.
     """

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from urllib.parse import unquote
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.runtime import Telemetry
 from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
@@ -53,12 +54,12 @@ class LoggingService:
     api = "logging"
     versions = ("v2",)
 
-    def __init__(self, world: World, iam: Iam) -> None:
+    def __init__(self, world: World, iam: Iam, telemetry: Telemetry) -> None:
         self._world = world
         self._iam = iam
+        self._telemetry = telemetry
         self._entries: dict[_Key, JsonObject] = {}
         self._order: list[_Key] = []
-        world.record = self._keep
 
     def entries(self) -> list[JsonObject]:
         """All that were written, oldest first."""
@@ -89,7 +90,7 @@ class LoggingService:
             raise first
         if not sent.get("dryRun"):
             for entry in good:
-                self._keep(entry)
+                self.keep(entry)
         if first:
             details: JsonObject = {
                 "@type": "type.googleapis.com/google.logging.v2.WriteLogEntriesPartialErrors",
@@ -102,7 +103,7 @@ class LoggingService:
         return {}
 
     def _completed(self, call: Call, sent: JsonObject, given: JsonObject) -> JsonObject:
-        """An entry with what the request says for all; ApiError where it can't be one."""
+        """Return an entry with what the request says for all; ApiError where it can't be one."""
         entry = {key: sent[key] for key in ("logName", "resource") if sent.get(key)} | given
         entry["labels"] = {**sent.get("labels", {}), **given.get("labels", {})}
         self._require(call, entry.get("logName", ""))
@@ -135,23 +136,24 @@ class LoggingService:
         return entry | {"receiveTimestamp": now}
 
     def _require(self, call: Call, log: str) -> None:
-        found = _LOG.fullmatch(log)
-        if found is None or not unquote(found[2]):
+        name = _LOG.fullmatch(log)
+        if name is None or not unquote(name[2]):
             raise bad_request(f"Name {log!r} is missing the logs component. Expected: projects/P/logs/L")
-        if found[1] not in (self._world.project, self._world.number):
-            raise ApiError(403, "PERMISSION_DENIED", f"Permission denied on resource projects/{found[1]}.")
+        if name[1] not in (self._world.project, self._world.number):
+            raise ApiError(403, "PERMISSION_DENIED", f"Permission denied on resource projects/{name[1]}.")
         self._iam.require(call.principal, "logging.logEntries.create", f"projects/{self._world.project}")
 
     def write(self, entry: JsonObject) -> None:
         """Keep what a service of Google's logs itself, which takes no permission."""
         now = self._world.clock.rfc3339()
-        self._keep(
+        self.keep(
             {"timestamp": now, "insertId": uuid.uuid4().hex[:16], "severity": "INFO", "labels": {}}
             | entry
             | {"receiveTimestamp": now}
         )
 
-    def _keep(self, entry: JsonObject) -> None:
+    def keep(self, entry: JsonObject) -> None:
+        """Keep a complete entry, unless it is too old or too far in the future."""
         at = logfilter.epoch(entry["timestamp"])
         now = self._world.clock.now()
         # Hosts tell the real time, which the virtual clock is ahead of: "past" is counted from both.
@@ -162,8 +164,7 @@ class LoggingService:
         if key not in self._entries:
             self._entries[key] = entry
             insort(self._order, key)
-            if self._world.telemetry:
-                self._world.telemetry.observe(entry)
+            self._telemetry.observe(entry)
 
     async def _list(self, call: Call) -> JsonObject:
         sent = call.body or {}
@@ -186,10 +187,10 @@ class LoggingService:
             raise bad_request("page_size must not be negative")
         matches = logfilter.parse(sent.get("filter", ""))
         keys = reversed(self._order) if order == "timestamp desc" else iter(self._order)
-        found = [entry for key in keys if matches(entry := self._entries[key])]
+        matching = [entry for key in keys if matches(entry := self._entries[key])]
         start = int(sent.get("pageToken") or 0)
-        page = found[start : start + min(size, 1000)]
+        page = matching[start : start + min(size, 1000)]
         answer: JsonObject = {"entries": page} if page else {}
-        if start + len(page) < len(found):
+        if start + len(page) < len(matching):
             answer["nextPageToken"] = str(start + len(page))
         return answer

@@ -22,7 +22,7 @@ _LABELS = {
 
 
 def _recorded(change: Change) -> None:
-    """Who changed it and when."""
+    """Record the caller and the time of a change."""
     record = {"mutateTime": change.world.clock.rfc3339()}
     if "mutationRecords" in change.shape.fields:
         change.body["mutationRecords"] = [*change.old.get("mutationRecords", ()), record]
@@ -50,8 +50,7 @@ def _policy(change: Change) -> None:
                 f'The supplied filter does not specify a restriction on "metric.type": {inner["filter"]}'
             )
         condition.setdefault("name", f"{change.name}/conditions/{int(change.id) + number}")
-        if change.world.telemetry:
-            change.world.telemetry.check(condition)
+        change.runtime.telemetry.check(condition)
     _recorded(change)
 
 
@@ -71,23 +70,21 @@ def _unused(change: Change) -> None:
         raise ApiError(400, "FAILED_PRECONDITION", text, reason="failedPrecondition")
     for user in users:
         body = change.world.directory[user]
-        body["notificationChannels"] = [one for one in body["notificationChannels"] if one != change.name]
+        body["notificationChannels"] = [name for name in body["notificationChannels"] if name != change.name]
 
 
 def _alerts(change: Change) -> JsonObject:
     """alerts.list: incidents, the newest first."""
     if unknown := change.call.query.keys() & {"filter", "orderBy", "pageToken"}:
         raise NotEmulatedError(f"{', '.join(sorted(unknown))} of alerts.list")
-    telemetry = change.world.telemetry
-    found = [telemetry.alert(one) for one in reversed(telemetry.incidents)] if telemetry else []
-    return {"alerts": found, "totalSize": len(found)} if found else {}
+    alerts = change.runtime.telemetry.alerts()
+    return {"alerts": alerts, "totalSize": len(alerts)} if alerts else {}
 
 
 def _alert(change: Change) -> JsonObject:
-    telemetry = change.world.telemetry
-    for incident in telemetry.incidents if telemetry else ():
-        if telemetry and incident.name == change.name:
-            return telemetry.alert(incident)
+    for alert in change.runtime.telemetry.alerts():
+        if alert["name"] == change.name:
+            return alert
     raise not_found(change.name)
 
 

@@ -12,12 +12,11 @@ import zoneinfo
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
 from rehearsal.cloud.collections.checks import acts_as, every, not_emulated, one_of, topic, wrong_state
 from rehearsal.cloud.core.clock import rfc3339
-from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import JsonObject, bad_request
 from rehearsal.cloud.core.operations import RPC_CODES
-from rehearsal.cloud.services.caller import OAUTH2, OIDC
+from rehearsal.cloud.core.runtime import OAUTH2, OIDC, Request
 from rehearsal.cloud.services.pubsub import publish
 from rehearsal.cloud.services.scheduler import cron
-from rehearsal.cloud.services.workflows.engine import Request
 
 # https://cloud.google.com/apis/design/errors#handling_errors
 _CODES = {
@@ -58,7 +57,7 @@ def _stop(change: Change) -> None:
 
 
 async def _follow(change: Change) -> None:
-    """One attempt after the other, as long as the job is enabled."""
+    """Make one attempt after the other, as long as the job is enabled."""
     clock = change.world.clock
     while (job := change.world.directory.get(change.name)) and job["state"] == "ENABLED":
         due = cron.parse(job["schedule"])
@@ -72,14 +71,14 @@ async def _follow(change: Change) -> None:
 
 
 async def _attempts(change: Change) -> None:
-    """An attempt, and those that its retry configuration has for one that fails."""
+    """Return an attempt, and those that its retry configuration has for one that fails."""
     job, clock = change.world.directory[change.name], change.world.clock
     retry = job["retryConfig"]
     pause_s = float(retry["minBackoffDuration"].removesuffix("s"))
     for left in reversed(range(int(retry.get("retryCount", 0)) + 1)):
-        code, says = await _attempt(change, job)
+        code, detail = await _attempt(change, job)
         job |= {"lastAttemptTime": clock.rfc3339(), "status": {"code": RPC_CODES[code]} if code else {}}
-        _log(change, job, code, says)
+        _log(change, job, code, detail)
         if not code or not left:
             return
         await clock.sleep(pause_s)
@@ -87,17 +86,15 @@ async def _attempts(change: Change) -> None:
 
 
 async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
-    """The canonical name of what went wrong, or "", and what the target answered."""
+    """Return the canonical name of what went wrong, or "", and what the target answered."""
     if target := job.get("pubsubTarget"):
         message = {key: target[key] for key in ("data", "attributes") if key in target}
         if target["topicName"] not in change.world.directory:
             return "NOT_FOUND", target["topicName"]
-        publish(change.resources, target["topicName"], [message])
+        publish(change.world, target["topicName"], [message])
         return "", ""
-    if change.world.caller is None:
-        raise NotEmulatedError("An attempt of a job: this cloud has no front door")
     http = job["httpTarget"]
-    kind = next((one for one in ("oauthToken", "oidcToken") if one in http), "")
+    kind = next((kind for kind in ("oauthToken", "oidcToken") if kind in http), "")
     account = http[kind]["serviceAccountEmail"] if kind else ""
     headers = {
         "User-Agent": "Google-Cloud-Scheduler",
@@ -111,7 +108,7 @@ async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
         http.get(kind, {}).get("audience") or http["uri"], float(job["attemptDeadline"].removesuffix("s")),
     )  # fmt: skip
     try:
-        reply = await change.world.caller.send(request, account)
+        reply = await change.runtime.caller.send(request, account)
     except TimeoutError:
         return "DEADLINE_EXCEEDED", ""
     except PermissionError as error:
@@ -122,20 +119,18 @@ async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
     return "" if ok else _CODES.get(reply.status, "UNKNOWN"), reply.body.decode(errors="replace")[:500]
 
 
-def _log(change: Change, job: JsonObject, code: str, says: str) -> None:
-    """What Cloud Scheduler logs of an attempt (https://cloud.google.com/scheduler/docs/logging)."""
-    if change.world.write_log is None:
-        return
+def _log(change: Change, job: JsonObject, code: str, detail: str) -> None:
+    """Log an attempt (https://cloud.google.com/scheduler/docs/logging)."""
     project, location = change.world.project, change.name.split("/")[-3]
     payload = {
         "@type": "type.googleapis.com/google.cloud.scheduler.logging.AttemptFinished",
         "jobName": job["name"],
         "status": code or "OK",
         "targetType": "PUB_SUB" if "pubsubTarget" in job else "HTTP",
-        **({"debugInfo": says} if code else {}),
+        **({"debugInfo": detail} if code else {}),
     }
     labels = {"project_id": project, "location": location, "job_id": change.id}
-    change.world.write_log(
+    change.runtime.write_log(
         {
             "logName": f"projects/{project}/logs/cloudscheduler.googleapis.com%2Fexecutions",
             "resource": {"type": "cloud_scheduler_job", "labels": labels},

@@ -1,7 +1,7 @@
 """The gRPC side of Cloud Storage: bucket layouts and folders, by the handlers of the JSON API.
 
 gcsfuse and gcsfs ask `google.storage.control.v2.StorageControl` for a bucket's layout before anything
-else, and gcsfuse works on folders by it; gcsfs repeats a question that nobody answers for a minute, at every
+else, and gcsfuse works on folders by it; gcsfs repeats a request without an answer for a minute, at every
 operation. All ask on the port of the JSON API, so one TLS listener has to serve both kinds of client:
 `HttpOrGrpcSite`.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -52,12 +52,20 @@ _NAME = re.compile(
 class StorageControl:
     """A gRPC server on a Unix socket at `path`; what `_METHODS` lacks is UNIMPLEMENTED."""
 
-    def __init__(self, methods: Mapping[str, Method], iam: Iam, path: Path, doorway: Doorway) -> None:
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        iam: Iam,
+        path: Path,
+        doorway: Doorway,
+        handlers: Sequence[Any] = (),
+    ) -> None:
+        """`handlers`: generic handlers of other APIs' services."""
         self._methods = methods
         self._iam = iam
         self._door = GrpcDoor("storage.googleapis.com", iam, doorway)
         self.path = path
-        self.others: list[Any] = []  # generic handlers of other APIs' services, added before the start
+        self._handlers = handlers
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
@@ -73,7 +81,7 @@ class StorageControl:
                 for name, (method_id, request) in methods.items()
             }
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        self._server.add_generic_rpc_handlers(tuple(self.others))
+        self._server.add_generic_rpc_handlers(tuple(self._handlers))
         self._server.add_insecure_port(f"unix:{self.path}")
         await self._server.start()
 
@@ -90,7 +98,7 @@ class StorageControl:
 
 
 def _call(method_id: str, request: Message, principal: str) -> Call:
-    """The request in terms of the JSON API."""
+    """Return the request in terms of the JSON API."""
     sent = json_format.MessageToDict(request)
     match = _NAME.fullmatch(sent.pop("name", "") or sent.pop("parent", ""))
     if match is None:
@@ -107,7 +115,7 @@ def _call(method_id: str, request: Message, principal: str) -> Call:
 
 
 def _message(answer: Answer) -> Message:
-    """The answer of the JSON API as the message that gRPC clients get."""
+    """Return the answer of the JSON API as the message that gRPC clients get."""
     if not isinstance(answer, dict):
         return empty_pb2.Empty()
     kind = answer.get("kind", "").removeprefix("storage#")

@@ -1,4 +1,4 @@
-"""What Cloud Storage tells of an object that has a new generation."""
+"""Event data of an object's new generation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from rehearsal.cloud.services.storage.versions import Version
 
 
 def event_data(version: Version) -> JsonObject:
-    """A StorageObjectData (https://github.com/googleapis/google-cloudevents/tree/main/proto/google/events/cloud/storage)."""
+    """Return a StorageObjectData.
+
+    https://github.com/googleapis/google-cloudevents/tree/main/proto/google/events/cloud/storage
+    """
     path = f"{version.bucket}/o/{quote(version.name, safe='')}"
     host = "https://www.googleapis.com"
-    found: JsonObject = {
+    data: JsonObject = {
         "kind": "storage#object",
         "id": f"{version.bucket}/{version.name}/{version.generation}",
         "selfLink": f"{host}/storage/v1/b/{path}",
@@ -32,4 +35,4 @@ def event_data(version: Version) -> JsonObject:
         "updated": version.updated,
         "timeStorageClassUpdated": version.storage_class_updated,
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in data.items() if value}

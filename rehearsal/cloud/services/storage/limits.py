@@ -1,4 +1,4 @@
-"""How often one object name may be written.
+"""Rate limit of mutations of one object name.
 
 https://cloud.google.com/storage/quotas: one write a second to the same object name, above which requests
 "might" be throttled, with 429 (https://cloud.google.com/storage/docs/gcs429). When Google begins to is not
@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextvars import ContextVar
 
+from rehearsal.cloud.core.clock import by_virtual_clock
 from rehearsal.cloud.core.errors import ApiError
 
 BURST = 5
 _REMEMBERED = 10_000
-by_virtual_clock: ContextVar[bool] = ContextVar("by_virtual_clock", default=False)
-"""Of the request that is being handled: whether its client waits by the cloud's clock."""
 
 
 class MutationLimit:
@@ -48,4 +46,4 @@ class MutationLimit:
             )
         spent[resource] = paid + 1
         if len(spent) > _REMEMBERED:
-            self._paid[bool(virtual)] = {one: until for one, until in spent.items() if until > now}
+            self._paid[bool(virtual)] = {name: until for name, until in spent.items() if until > now}

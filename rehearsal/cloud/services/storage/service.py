@@ -7,9 +7,11 @@ may stand in the request's body, so handlers of writes ask for these themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.service import Call, Handler, Method
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.doorway import Doorway
@@ -29,15 +31,25 @@ class StorageService:
     api = "storage"
     versions = ("v1",)
 
-    def __init__(self, world: World, iam: Iam, root: Path, doorway: Doorway) -> None:
+    def __init__(
+        self,
+        world: World,
+        iam: Iam,
+        root: Path,
+        doorway: Doorway,
+        *,
+        finalized: Callable[[JsonObject], None],
+        handlers: Sequence[Any] = (),
+    ) -> None:
+        """`finalized` receives the StorageObjectData of each new object; `handlers`: other gRPC services'."""
         self._blobs = BlobStore(root / "content")
-        self._store = Store(world, iam, self._blobs)
+        self._store = Store(world, iam, self._blobs, finalized)
         self.limit = self._store.limit
         self._uploads = Uploads(self._store)
         self._objects = Objects(self._store)
         self._buckets = Buckets(self._store)
         self._folders = Folders(self._store)
-        self.control = StorageControl(self.methods(), iam, root / "grpc.sock", doorway)
+        self.control = StorageControl(self.methods(), iam, root / "grpc.sock", doorway, handlers)
 
     async def start(self) -> None:
         """Open the gRPC door."""
@@ -54,7 +66,7 @@ class StorageService:
         return self.control.path
 
     def methods(self) -> Mapping[str, Method]:
-        """Method id → method."""
+        """Return methods by id."""
         buckets, folders, objects = self._buckets, self._folders, self._objects
         bucket, object_, source, project = self._bucket, self._object, self._source, self._project
         table: dict[str, tuple[Handler, str, Callable[[Call], str]]] = {
@@ -84,11 +96,11 @@ class StorageService:
             "objects.rewrite": (objects.rewrite, "objects.get", source),
             "objects.update": (objects.update, "objects.update", object_),
         }
-        found = {
+        plain = {
             f"storage.{method}": Method(handler, f"storage.{permission}", resource)
             for method, (handler, permission, resource) in table.items()
         }
-        return found | {
+        return plain | {
             "storage.buckets.operations.get": Method(folders.operation),
             "storage.buckets.testIamPermissions": Method(buckets.test_permissions),
             "storage.objects.compose": Method(objects.compose),

@@ -2,7 +2,7 @@
 
 Kinds and names: https://cloud.google.com/tpu/docs/quota. The region's and the zone's are both enforced, and a
 reservation counts against on demand (https://cloud.google.com/tpu/docs/consumption-options). Google keeps
-them at 0 until somebody asks for more; here somebody has.
+them at 0 until a request for more; here it was made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GRANTED = 8192
 
 @dataclass(frozen=True)
 class Quota:
-    """One limit: its name in refusals, the metric that it is of, and what it holds for."""
+    """A limit: its name in refusals, its metric, and its scope."""
 
     name: str
     metric: str
@@ -35,7 +35,7 @@ class Quota:
         return f"1/{{project}}/{{{self.dimension}}}"
 
     def place(self, zone: str) -> str:
-        """The region or zone that a node in `zone` counts for."""
+        """Return the region or zone that a node in `zone` counts for."""
         return zone if self.dimension == "zone" else zone.rpartition("-")[0]
 
 
@@ -71,7 +71,7 @@ class Quotas:
         self._limits[name, place] = chips
 
     def require(self, wanted: Node, nodes: Iterable[Node]) -> None:
-        """ApiError 429 unless `wanted` fits beside `nodes`; whatever exists counts, in any state."""
+        """Raise ApiError 429 unless `wanted` fits beside `nodes`, of which all count, in any state."""
         alike = [node for node in nodes if node.revocable == wanted.revocable]
         exceeded = []
         for quota in REVOCABLE if wanted.revocable else ON_DEMAND:
@@ -89,7 +89,7 @@ class Quotas:
 
     def metrics(self, consumer: str, service: str = SERVICE) -> list[JsonObject]:
         """Every ConsumerQuotaMetric of one of OF_SERVICES; `consumer` is `projects/NUMBER`."""
-        found = []
+        metrics = []
         for quotas in OF_SERVICES[service]:
             metric = quotas[0].metric
             name = f"{consumer}/services/{service}/consumerQuotaMetrics/{quote(metric, safe='')}"
@@ -102,11 +102,11 @@ class Quotas:
                 }
                 for quota in quotas
             ]
-            found.append({"name": name, "metric": metric, "unit": "1", "consumerQuotaLimits": limits})
-        return found
+            metrics.append({"name": name, "metric": metric, "unit": "1", "consumerQuotaLimits": limits})
+        return metrics
 
     def _buckets(self, quota: Quota) -> Iterator[JsonObject]:
-        """One for each place. A limit of 0 is left out, as JSON made of protocol buffers does with zeros."""
+        """Return a limit for each place; 0 is left out, as JSON of protocol buffers omits zeros."""
         for (name, place), chips in self._limits.items():
             if name == quota.name:
                 limit: JsonObject = {"effectiveLimit": str(chips)} if chips else {}

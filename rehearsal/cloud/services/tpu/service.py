@@ -21,6 +21,7 @@ from rehearsal.cloud.core.errors import (
 from rehearsal.cloud.core.operations import Operations
 from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.guestattributes import DISABLED
 from rehearsal.cloud.machines.metadata import Guest
@@ -55,6 +56,7 @@ class TpuService:
         operations: Operations,
         iam: Iam,
         hosts: Hosts,
+        audit: Audit,
         durations: Durations | None = None,
         quotas: Quotas | None = None,
         seed: int = 0,
@@ -65,7 +67,7 @@ class TpuService:
         self._requests = Requests(world, iam)
         self._durations = durations or Durations()
         self._quotas = quotas or Quotas()
-        self._nodes = Nodes(world, hosts, self._durations, seed)
+        self._nodes = Nodes(world, hosts, audit, self._durations, seed)
         self._ids = itertools.count(int(time.time()) * 1_000_000)
 
     def methods(self) -> Mapping[str, Method]:
@@ -96,7 +98,7 @@ class TpuService:
         }
 
     def _resource(self, call: Call) -> str:
-        """The full name that the call is about, with the project's id for its number."""
+        """Return the full name that the call is about, with the project's id for its number."""
         name = call.path.get("name") or call.path["parent"]
         number = f"projects/{self._world.number}"
         if name == number or name.startswith(f"{number}/"):
@@ -118,14 +120,14 @@ class TpuService:
         )
 
     def check(self, call: Call) -> Node:
-        """The node that nodes.create would make; ApiError if it refuses."""
+        """Return the node that nodes.create would make; ApiError if it refuses."""
         nodes = self._nodes
         node = self._requests.create(call, nodes.all(), next(self._ids))
-        for other in nodes.all():
-            if other.name == node.name:
+        for existing in nodes.all():
+            if existing.name == node.name:
                 raise already_exists(node.name)
-            if other.id == node.id:
-                raise NotEmulatedError(f"A second node with the machine names of {other.name}")
+            if existing.id == node.id:
+                raise NotEmulatedError(f"A second node with the machine names of {existing.name}")
         self._quotas.require(node, nodes.all())
         return node
 
@@ -142,11 +144,11 @@ class TpuService:
         node, sent = self._find(call), call.body or {}
         if not node.tells_guest_attributes:
             raise ApiError(400, "FAILED_PRECONDITION", DISABLED)
-        hosts, desired = node.slice.hosts, [one for one in sent.get("workerIds") or () if one]
-        for one in desired:
-            if not one.isascii() or not one.isdecimal() or int(one) >= hosts:
-                raise refusal(f'invalid worker ID "{one}": the node has workers 0 to {hosts - 1}')
-        workers = [int(one) for one in desired] or range(hosts)
+        hosts, desired = node.slice.hosts, [worker for worker in sent.get("workerIds") or () if worker]
+        for worker in desired:
+            if not worker.isascii() or not worker.isdecimal() or int(worker) >= hosts:
+                raise refusal(f'invalid worker ID "{worker}": the node has workers 0 to {hosts - 1}')
+        workers = [int(worker) for worker in desired] or range(hosts)
         path = sent.get("queryPath") or ""
         return {"guestAttributes": [node.guest_attributes[worker].entry(path) for worker in workers]}
 
@@ -235,8 +237,7 @@ class TpuService:
         on_error: Callable[[ApiError], None] | None = None,
         empty: bool = False,
     ) -> JsonObject:
-        """An operation on the node, in the types of google/cloud/tpu/v2/cloud_tpu.proto, which REST clients
-        parse (https://github.com/googleapis/googleapis)."""
+        """Start an operation on the node, in the types of google/cloud/tpu/v2/cloud_tpu.proto."""
         package = f"google.cloud.tpu.{call.version}"
         metadata: JsonObject = {
             "@type": f"type.googleapis.com/{package}.OperationMetadata",
@@ -261,7 +262,7 @@ class TpuService:
     async def list_accelerator_types(self, call: Call) -> JsonObject:
         """acceleratorTypes.list."""
         location = self._location(call)
-        types = [self._accelerator_type(location, each.accelerator_type) for each in SLICES]
+        types = [self._accelerator_type(location, slice_.accelerator_type) for slice_ in SLICES]
         return _page(call, "acceleratorTypes", types)
 
     async def get_accelerator_type(self, call: Call) -> JsonObject:
@@ -301,7 +302,7 @@ class TpuService:
         return self._render_location(self._location(call).rsplit("/", 1)[-1])
 
     def _location(self, call: Call) -> str:
-        """The location of the call, which must have v6e; ApiError 404."""
+        """Return the location of the call, which must have v6e; ApiError 404."""
         zone = self._requests.zone(self._resource(call))
         name = f"projects/{self._world.project}/locations/{zone}"
         if zone not in ZONES:
@@ -333,10 +334,10 @@ class TpuService:
         await self._nodes.maintain(self._by_id(node), ends)
 
     def _by_id(self, node: str) -> Node:
-        found = next((each for each in self._nodes.all() if each.id == node), None)
-        if found is None:
+        match = next((existing for existing in self._nodes.all() if existing.id == node), None)
+        if match is None:
             raise not_found(node)
-        return found
+        return match
 
     async def cut_power(self, host: str) -> None:
         """Cut one host's power; ApiError 404 if no host has this name."""
@@ -349,7 +350,7 @@ class TpuService:
         return self._nodes.all()
 
     def deletions(self) -> dict[str, int]:
-        """Deletions that were begun, by the state in which they found the node."""
+        """Return counts of deletions by the node's state at their beginning."""
         return dict(self._nodes.deleted)
 
     def nodes_status(self) -> list[JsonObject]:
@@ -368,11 +369,11 @@ class TpuService:
         ]
 
     def guest(self, address: str) -> Guest | None:
-        """The worker with this address."""
+        """Return the worker with this address."""
         return self._nodes.guest(address)
 
     async def changed(self) -> None:
-        """Return when something that a guest is told has changed."""
+        """Return when the metadata of a guest have changed."""
         await self._nodes.changed()
 
 
@@ -404,7 +405,7 @@ def _wrong_state(node: Node, what: str) -> ApiError:
 
 
 def _page(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
-    """A page of a list; the token is the number of the item that comes next."""
+    """Return a page of a list; the token is the number of the item that comes next."""
     if call.query.get("filter") or call.query.get("orderBy"):
         raise NotEmulatedError("A list with filter or orderBy")
     token = str(call.query.get("pageToken") or "0")

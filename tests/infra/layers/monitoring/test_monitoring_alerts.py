@@ -134,7 +134,7 @@ def preemption_storm(lab: Watched) -> None:
     for number in range(4):
         lab.create_node(f"taken-{number}")
     for number in range(4):
-        lab._call(lab.cloud.nodes.preempt(f"taken-{number}", False))
+        lab.call(lab.cloud.nodes.preempt(f"taken-{number}", False))
     lab.minutes(2)
 
 
@@ -148,7 +148,7 @@ def creation_refused(lab: Watched) -> None:
 
 
 def quota_exceeded(lab: Watched) -> None:
-    quotas, name = lab.cloud._quotas, REVOCABLE[1].name
+    quotas, name = lab.cloud.quotas, REVOCABLE[1].name
     quotas.set(name, ZONE, 0)
     lab.create_node("too-much", refused=True)
     quotas.set(name, ZONE, 1000)

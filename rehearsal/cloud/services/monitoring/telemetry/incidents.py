@@ -9,13 +9,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from rehearsal.cloud.core.clock import rfc3339
 from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.services.monitoring.telemetry import logmetrics, notify, promql, thresholds
+from rehearsal.cloud.services.monitoring.telemetry.records import Incident, Labels, Notification
 from rehearsal.cloud.services.monitoring.telemetry.series import Points
 
 EVERY_S = 60.0
@@ -25,32 +25,6 @@ NATIVE = {
     "serviceruntime.googleapis.com/quota/exceeded": "consumer_quota",
     "workflows.googleapis.com/finished_execution_count": "workflows.googleapis.com/Workflow",
 }
-_Labels = tuple[tuple[str, str], ...]
-
-
-@dataclass
-class Incident:
-    """One; times are virtual seconds since the epoch, `closed_s` 0 while it is open."""
-
-    id: str
-    name: str
-    policy: JsonObject
-    condition: JsonObject
-    labels: _Labels
-    value: float
-    opened_s: float
-    closed_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Notification:
-    """What a channel was sent: `failed` says why it wasn't delivered."""
-
-    channel: str
-    kind: str
-    to: str
-    message: JsonObject
-    failed: str = ""
 
 
 class Telemetry:
@@ -61,18 +35,18 @@ class Telemetry:
         self.points = Points()
         self.incidents: list[Incident] = []
         self.sent: list[Notification] = []
-        self._holds: dict[tuple[str, str, _Labels], float] = {}  # since when
+        self._holds: dict[tuple[str, str, Labels], float] = {}  # since when
         self._finished: set[str] = set()
         self._blamed: set[str] = set()
 
     async def watch(self) -> None:
-        """Evaluates every minute of the virtual clock, where there is a policy."""
+        """Evaluate policies every minute of the virtual clock."""
         while True:
             await self._world.clock.sleep(EVERY_S)
             self.evaluate()
 
     def observe(self, entry: JsonObject) -> None:
-        """An entry that was written: each metric that takes it gets a point."""
+        """Return an entry that was written: each metric that takes it gets a point."""
         resource, now = entry["resource"], self._world.clock.now()
         for body in self._bodies("metrics"):
             if made := logmetrics.point(body, entry):
@@ -83,14 +57,14 @@ class Telemetry:
     def measure(
         self, metric: str, resource_labels: dict[str, str], labels: dict[str, str], value: float = 1.0
     ) -> None:
-        """A point of one of Google's own metrics."""
+        """Return a point of one of Google's own metrics."""
         now = self._world.clock.now()
         self.points.add(metric, NATIVE[metric], resource_labels, labels, now, value)
 
     def evaluate(self) -> None:
         """Every enabled policy, as of now."""
         self._count_executions()
-        seen: set[tuple[str, str, _Labels]] = set()
+        seen: set[tuple[str, str, Labels]] = set()
         now = self._world.clock.now()
         for policy in self._bodies("alertPolicies"):
             if not policy.get("enabled", True):
@@ -124,7 +98,7 @@ class Telemetry:
             interval_s = float(str(inner.get("evaluationInterval", "30s")).removesuffix("s"))
             if interval_s < 30 or interval_s % 30:
                 raise bad_request("The evaluation interval must be a multiple of 30 seconds.")
-            unknown = sorted(one for one in names if not promql.resolved(one, self._types())[0])
+            unknown = sorted(name for name in names if not promql.resolved(name, self._types())[0])
             if unknown and not inner.get("disableMetricValidation"):
                 raise bad_request(f"The metric {unknown[0]} doesn't exist, or has no data yet.")
         else:
@@ -132,7 +106,7 @@ class Telemetry:
             raise NotEmulatedError(f"A condition of kind {kind}")
 
     def alert(self, incident: Incident) -> JsonObject:
-        """An incident as the API's Alert."""
+        """Return an incident as the API's Alert."""
         ended = {"closeTime": rfc3339(incident.closed_s)} if incident.closed_s else {}
         return {
             "name": incident.name,
@@ -147,24 +121,28 @@ class Telemetry:
             },
         }
 
+    def alerts(self) -> list[JsonObject]:
+        """Return all incidents as the API's alerts, newest first."""
+        return [self.alert(incident) for incident in reversed(self.incidents)]
+
     def query(self, text: str, now_s: float | None = None) -> promql.Vector:
-        """The value of a PromQL expression now, or at a time."""
+        """Return the value of a PromQL expression now, or at a time."""
         node, _ = promql.parse(text)
         at = self._world.clock.now() if now_s is None else now_s
         return promql.vector(node, promql.Moment(self.points, at, self._types()))
 
-    def _judged(self, condition: JsonObject, now: float) -> dict[_Labels, float]:
-        """The series for which a condition holds; one that can't be evaluated is a mistake, and not false."""
+    def _judged(self, condition: JsonObject, now: float) -> dict[Labels, float]:
+        """Return the series for which a condition holds; an unsupported one is an error of the emulation."""
         try:
             self._check(condition)
-            return self._found(condition, now)
+            return self._holding(condition, now)
         except NotEmulatedError as error:
             if condition["name"] not in self._blamed:
                 self._blamed.add(condition["name"])
                 self._world.blame(f"the condition {condition['displayName']!r}", error.message)
             return {}
 
-    def _found(self, condition: JsonObject, now: float) -> dict[_Labels, float]:
+    def _holding(self, condition: JsonObject, now: float) -> dict[Labels, float]:
         if _THRESHOLD in condition:
             return thresholds.evaluate(condition[_THRESHOLD], self.points, now)
         return self.query(condition[_PROMQL]["query"], now)
@@ -177,14 +155,15 @@ class Telemetry:
         prefix = f"projects/{self._world.project}/{collection}/"
         return (body for name, body in list(self._world.directory.items()) if name.startswith(prefix))
 
-    def _open(self, key: tuple[str, str, _Labels]) -> bool:
+    def _open(self, key: tuple[str, str, Labels]) -> bool:
         return any(
-            not one.closed_s and (one.policy["name"], one.condition["name"], one.labels) == key
-            for one in self.incidents
+            not incident.closed_s
+            and (incident.policy["name"], incident.condition["name"], incident.labels) == key
+            for incident in self.incidents
         )
 
     def _begin(
-        self, policy: JsonObject, condition: JsonObject, labels: _Labels, value: float, now: float
+        self, policy: JsonObject, condition: JsonObject, labels: Labels, value: float, now: float
     ) -> None:
         id_ = uuid.uuid4().hex
         name = f"projects/{self._world.project}/alerts/{id_}"
@@ -203,7 +182,7 @@ class Telemetry:
             self.sent.append(Notification(name, channel["type"], to, body, failed))
 
     def _count_executions(self) -> None:
-        """Executions of workflows that have ended since the last look."""
+        """Count executions of workflows that have ended since the last evaluation."""
         for name, body in list(self._world.directory.items()):
             parts = name.split("/")
             if len(parts) != 8 or parts[6] != "executions" or name in self._finished:
