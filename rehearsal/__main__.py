@@ -25,8 +25,6 @@ from rehearsal.scenario import cast
 from rehearsal.scenario import scenario as scenarios
 from rehearsal.scenario.record import Record
 from rehearsal.scenario.report import write_picture
-from rehearsal.scenario.steps import Publish
-from rehearsal.scenario.tour_steps import Guide
 from rehearsal.world import life, making, person
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, State, cache_dir
@@ -36,7 +34,7 @@ FAILED, USAGE, NO_WORLD, INTERRUPTED = 1, 2, 3, 130
 _EXAMPLES = """examples:
   tpu rehearsal run                     the default scenario: four stacks, four hosts, two preemptions
   tpu rehearsal run kills --seed 7      another scenario, with an earlier run's seed
-  tpu rehearsal run my.yaml --keep      one of your own; afterwards the world stays up for a look around
+  tpu rehearsal run my.py --keep      one of your own; afterwards the world stays up for a look around
   tpu rehearsal shell                   a shell in the world that is up, or in a fresh one
   tpu rehearsal shell -c 'pulumi preview -s dev'
   tpu rehearsal up; tpu rehearsal status; tpu rehearsal down
@@ -49,7 +47,7 @@ docs/rehearsal.md says what is real in there, what is emulated, and how to write
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line; docs/rehearsal.md shows its help."""
+    """Return the command line's parser; docs/rehearsal.md shows its help."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="tpu rehearsal",
@@ -77,13 +75,13 @@ def build_parser() -> argparse.ArgumentParser:
         default="platform-engineer",
         help="who types (%(default)s)",
     )
-    for each in (run, up, shell):
-        each.add_argument(
+    for command in (run, up, shell):
+        command.add_argument(
             "--plugins", type=Path, metavar="DIR", help="folder with the official gcp provider plugin"
         )
-    for each in (up, shell):
-        each.add_argument("--env", default="dev", help="environment of a fresh world (default: dev)")
-        each.add_argument(
+    for command in (up, shell):
+        command.add_argument("--env", default="dev", help="environment of a fresh world (default: dev)")
+        command.add_argument(
             "--clock", type=_rate, default=20.0, help="its virtual seconds a second (default: 20)"
         )
     down = commands.add_parser("down", help="end the world that is up and remove its folder")
@@ -91,11 +89,11 @@ def build_parser() -> argparse.ArgumentParser:
     boards = commands.add_parser("dashboards", help="the dashboards of the world that is up, as a page")
     boards.add_argument("--hours", type=_rate, default=6.0, help="of its clock, until now (default: 6)")
     boards.add_argument("--out", type=Path, default=Path("dashboards.html"), help="(dashboards.html)")
-    for each in (run, up, shell, down, status, boards):
-        each.add_argument("--dir", type=Path, help="the world's folder (default: one in the cache folder)")
+    for command in (run, up, shell, down, status, boards):
+        command.add_argument("--dir", type=Path, help="the world's folder (default: one in the cache folder)")
     listing = commands.add_parser("list", help="the scenarios that come with the project")
-    for each in (status, listing):
-        each.add_argument("--json", action="store_true", help="for programs")
+    for command in (status, listing):
+        command.add_argument("--json", action="store_true", help="for programs")
     picture = commands.add_parser("picture", help="draw the losses of a report, or a recording, as SVG")
     picture.add_argument("source", type=Path, help="record.json of a report, or a .cast of its logs")
     picture.add_argument("--out", type=Path, help="(docs/pictures/loss.svg, of a recording recovery.svg)")
@@ -139,22 +137,14 @@ def _as_interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _locks(steps: Sequence[object]) -> tuple[str, ...]:
-    """Of the bundles that a scenario publishes; a guide's command takes the hosts' default."""
-    locks = [
-        "cpu" if isinstance(one, Guide) else one.lock for one in steps if isinstance(one, Publish | Guide)
-    ]
-    return tuple(dict.fromkeys(locks))
-
-
 def _kept(arguments: argparse.Namespace) -> Layout:
-    """The one world that `up` makes, unless --dir names another."""
+    """Return the layout of `up`'s world, unless --dir names another."""
     return Layout((arguments.dir or cache_dir() / "world").resolve())
 
 
 @contextmanager
 def _world(layout: Layout, plan: making.Plan, narrator: Narrator, *, keep: bool) -> Iterator[State]:
-    """A fresh world; it ends with the block unless it is to be kept and came up."""
+    """Make a world that ends with the block, unless it is to be kept and came up."""
     life.require_machine()
     life.require_free(layout)
     stored = False
@@ -190,20 +180,20 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
     scenario = scenarios.load(scenarios.find(arguments.scenario), arguments.seed)
     layout = _kept(arguments) if arguments.keep else _fresh(arguments, narrator, "run")
     plan = making.Plan(
-        environment=scenario.header.environment,
-        cloud=scenario.header.cloud,
+        environment=scenario.environment,
+        cloud=scenario.cloud,
         seed=scenario.seed,
         plugins=arguments.plugins,
-        text=scenario.header.text,
-        settings=scenario.header.settings,
-        control_planes=scenario.header.control_planes,
-        runtimes=scenario.header.runtimes,
-        locks=_locks(scenario.steps),
-        prepare=scenario.header.prepare,
+        text=scenario.text,
+        settings=scenario.settings,
+        control_planes=scenario.control_planes,
+        runtimes=scenario.runtimes,
+        locks=scenario.locks,
+        prepare=scenario.prepare,
     )
     report = arguments.report.resolve()
     report.mkdir(parents=True, exist_ok=True)
-    narrator.line(f"{scenario.header.title}  (seed {scenario.seed})")
+    narrator.line(f"{scenario.title}  (seed {scenario.seed})")
     with _world(layout, plan, narrator, keep=arguments.keep) as state:
         command = [sys.executable, "-m", "rehearsal.scenario", str(scenario.path.resolve())]
         command += ["--seed", str(scenario.seed), "--report", str(report)]
@@ -305,10 +295,10 @@ def _picture(arguments: argparse.Namespace, narrator: Narrator) -> int:
 
 def _list(arguments: argparse.Namespace, narrator: Narrator) -> int:
     if arguments.json:
-        print(json.dumps({path.stem: scenarios.load(path).header.title for path in scenarios.own()}))
+        print(json.dumps({scenarios.name_of(path): scenarios.load(path).title for path in scenarios.own()}))
         return 0
     for path in scenarios.own():
-        narrator.line(f"  {path.stem:<12} {scenarios.load(path).header.title}")
+        narrator.line(f"  {scenarios.name_of(path):<16} {scenarios.load(path).title}")
     narrator.line("next: tpu rehearsal run NAME")
     return 0
 

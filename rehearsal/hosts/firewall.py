@@ -64,7 +64,7 @@ table inet vpc {{
 
 @dataclass(frozen=True)
 class Rule:
-    """One firewall rule, its tags resolved.
+    """A firewall rule with resolved tags.
 
     `sources` and `destinations` are addresses and ranges; `traffic` is pairs of a protocol's name or number,
     or `all`, and its ports (`22`, `8470-8475`), of which none means all.
@@ -107,14 +107,17 @@ class Firewall:
         self._applied = ""
 
     def dropped(self) -> list[dict[str, str | int]]:
-        """What was dropped: `source`, `destination`, `protocol`, `port` (0 where it has none), `packets`."""
+        """Return the dropped packets: `source`, `destination`, `protocol`, `port` (0 if it has none),
+        `packets`.
+        """
         listed = json.loads(run(["nft", "-j", "list", "set", "inet", "vpc", "dropped"]))
-        (found,) = (one["set"] for one in listed["nftables"] if "set" in one)
+        (packets,) = (nftable["set"] for nftable in listed["nftables"] if "set" in nftable)
         names = ("source", "destination", "protocol", "port")
-        elements = [one["elem"] for one in found.get("elem", ())]
+        elements = [nftable["elem"] for nftable in packets.get("elem", ())]
         return [
-            dict(zip(names, one["val"]["concat"], strict=True)) | {"packets": one["counter"]["packets"]}
-            for one in elements
+            dict(zip(names, element["val"]["concat"], strict=True))
+            | {"packets": element["counter"]["packets"]}
+            for element in elements
         ]
 
     def _script(self, networks: Sequence[Vpc]) -> str:
@@ -133,12 +136,12 @@ class Firewall:
             for way in (f"jump {egress}", "accept"):
                 lines["outward"].append(f"ip saddr {own} ip daddr {self._services} {way}")
             lines["inward"].append(f"ip daddr {own} goto {ingress}")
-        texts = {name: "\n".join(f"    {line}" for line in found) for name, found in lines.items()}
+        texts = {name: "\n".join(f"    {line}" for line in rules) for name, rules in lines.items()}
         return _TABLE.format(**texts, bridge=self._bridge, metadata=METADATA, flow=_FLOW)
 
 
 def _chain(name: str, rules: Iterable[Rule], allowed: str, implied: str) -> Iterator[str]:
-    """A chain that ends in the implied rule."""
+    """Return a chain that ends in the implied rule."""
     yield f"chain {name} {{"
     for rule in sorted(rules, key=lambda rule: (rule.priority, rule.allow)):
         if not rule.sources or not rule.destinations:
@@ -156,10 +159,10 @@ def _matches(protocol: str, ports: tuple[str, ...]) -> Iterator[str]:
         yield ""
         return
     match = f"meta l4proto {_PROTOCOLS.get(protocol, protocol)} "
-    yield from (f"{match}th dport {one} " for one in ports) if ports else (match,)
+    yield from (f"{match}th dport {port} " for port in ports) if ports else (match,)
 
 
 def _addresses(ranges: Iterable[str]) -> str:
-    """An nft set, in which no range may lie in another."""
-    collapsed = ipaddress.collapse_addresses(ipaddress.IPv4Network(one) for one in ranges)
+    """Return an nft set without overlapping ranges."""
+    collapsed = ipaddress.collapse_addresses(ipaddress.IPv4Network(range_) for range_ in ranges)
     return f"{{ {', '.join(map(str, collapsed))} }}"

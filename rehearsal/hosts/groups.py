@@ -12,28 +12,28 @@ from rehearsal.hosts.errors import HostError
 
 
 def own_groups() -> list[Path]:
-    """The folders of this process's groups, in systemd's own hierarchy and in the unified one."""
+    """Return the folders of this process's groups, in systemd's own hierarchy and in the unified one."""
     memberships = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         memberships[controllers] = path
-    found = []
+    folders = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         # In a container the mount may show but a part of the hierarchy, and begin at the container's group.
         top, mount = before.split()[3:5]
         if kind == "cgroup2":
-            found.append(Path(mount) / memberships[""].removeprefix(top).lstrip("/"))
+            folders.append(Path(mount) / memberships[""].removeprefix(top).lstrip("/"))
         elif kind == "cgroup" and "name=systemd" in options.split(","):
-            found.append(Path(mount) / memberships["name=systemd"].removeprefix(top).lstrip("/"))
-    if not found:
+            folders.append(Path(mount) / memberships["name=systemd"].removeprefix(top).lstrip("/"))
+    if not folders:
         raise HostError("no control groups are mounted here, so systemd can't start inside a machine")
-    return found
+    return folders
 
 
 class ControlGroup:
-    """One machine's group in every hierarchy."""
+    """Group of a machine in every hierarchy."""
 
     def __init__(self, name: str) -> None:
         self._folders = [parent / name for parent in own_groups()]
@@ -47,7 +47,7 @@ class ControlGroup:
                 raise HostError(f"control group {folder}: {error.strerror}", "machines need root") from None
 
     def enter(self) -> list[str]:
-        """The start of a command line whose remaining words run inside of the group."""
+        """Return the start of a command line that runs its remaining words in the group."""
         script = "".join(f'echo 0 > "{folder}/cgroup.procs" && ' for folder in self._folders)
         return ["/bin/sh", "-c", f'{script}exec "$@"', "sh"]
 

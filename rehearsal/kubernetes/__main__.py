@@ -21,11 +21,11 @@ from types import FrameType
 from rehearsal.authority import Pair
 from rehearsal.cloud.control import Control, ControlError
 from rehearsal.errors import RehearsalError
+from rehearsal.kubernetes.cluster import Cluster, with_name
 from rehearsal.kubernetes.node import docker
 from rehearsal.kubernetes.node.images import table
 from rehearsal.kubernetes.node.surroundings import Surroundings
 from rehearsal.kubernetes.plane.api import Object
-from rehearsal.kubernetes.plane.cluster import Cluster, with_name
 
 log = logging.getLogger("rehearsal.kubernetes")
 _EVERY_S = 0.3
@@ -34,9 +34,9 @@ _ENDING = "STOPPING"
 
 @dataclass(frozen=True)
 class Config:
-    """Where things are. `certificate` and `key`: of Google's names; `debian`: the root of bare containers.
+    """Paths of the process.
 
-    `images`: where docker.py puts what was built.
+    `certificate` and `key`: of Google's names; `debian`: the root of bare containers; `images`: built ones.
     """
 
     control: Path
@@ -50,7 +50,7 @@ class Config:
 
     @staticmethod
     def load(path: Path) -> Config:
-        """From a file of JSON."""
+        """Return the configuration in a JSON file."""
         return Config(**{key: Path(value) for key, value in json.loads(path.read_text()).items()})
 
 
@@ -59,7 +59,7 @@ class _Stop(Exception):  # noqa: N818 - a request, not an error
 
 
 class Keeper:
-    """Has a control plane for the cluster that there is."""
+    """Keeper of a control plane for the existing cluster."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -89,25 +89,25 @@ class Keeper:
         finally:
             self._end()
 
-    def _look(self, found: list[Object], rate: float) -> None:
-        clusters = {one["name"]: one for one in found if one["body"]["status"] != _ENDING}
+    def _look(self, described: list[Object], rate: float) -> None:
+        clusters = {cluster["name"]: cluster for cluster in described if cluster["body"]["status"] != _ENDING}
         self._failed &= clusters.keys()
         if self._cluster and self._cluster.name not in clusters:
             self._end()
-        for name, one in clusters.items():
+        for name, cluster in clusters.items():
             if self._cluster is None and name not in self._failed:
-                self._begin(one)
+                self._begin(cluster)
         if self._cluster:
             self._cluster.follow(clusters[self._cluster.name]["pools"], rate)
             if (nodes := self._cluster.nodes()) != self._nodes:
                 self._nodes = nodes
                 self._report(self._cluster.name, "ready", self._ready)
 
-    def _begin(self, found: Object) -> None:
-        name = found["name"]
+    def _begin(self, clusters: Object) -> None:
+        name = clusters["name"]
         folder = self._config.folder / f"{name.rpartition('/')[2]}-{time.time_ns()}"
         public = Pair(self._config.certificate, self._config.key)
-        cluster = Cluster(self._control, found, folder, public, table(self._config.debian), self._around)
+        cluster = Cluster(self._control, clusters, folder, public, table(self._config.debian), self._around)
         self._report(name, "starting", "")
         try:
             cluster.start()

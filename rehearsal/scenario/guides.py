@@ -9,28 +9,29 @@ from pathlib import Path
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario.building import follow_nodes
 from rehearsal.scenario.scene import Scene
-from rehearsal.scenario.tour_steps import Guide
+from rehearsal.scenario.step import step
 
 _ANSWERS = r"y\n" * 9
 _BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def commands(page: Path) -> dict[str, str]:
-    """The commands of each section of a page, by its heading; sections without commands are left out."""
+    """Return the commands of a page by section heading; sections without commands are left out."""
     sections = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    found = {one.partition("\n")[0]: "".join(_BLOCK.findall(one)) for one in sections}
-    return {heading: lines for heading, lines in found.items() if lines}
+    blocks = {section.partition("\n")[0]: "".join(_BLOCK.findall(section)) for section in sections}
+    return {heading: lines for heading, lines in blocks.items() if lines}
 
 
-def guide(scene: Scene, step: Guide) -> None:
-    """On a terminal, in one shell for each section, up to the first command that fails."""
-    found = commands(scene.program / step.page)
-    for section in step.sections:
-        if section not in found:
-            raise ScenarioFailed(f"{step.page} has no section {section!r} with commands: {', '.join(found)}")
-        lines = f"set -e\nstty -echo\n{found[section]}"
-        # A terminal, since a question needs one. Few answers: `script` keeps in memory what nobody reads.
+@step("{page}: {sections}", account="platform-engineer")
+def guide(scene: Scene, page: str, sections: tuple[str, ...], timeout_s: float = 1800.0) -> None:
+    """Run the commands of a guide as printed, section by section; questions are answered with y."""
+    known = commands(scene.program / page)
+    for section in sections:
+        if section not in known:
+            raise ScenarioFailed(f"{page} has no section {section!r} with commands: {', '.join(known)}")
+        lines = f"set -e\nstty -echo\n{known[section]}"
+        # A terminal, since a question needs section. Few answers: `script` keeps in memory what nobody reads.
         typed = shlex.join(["script", "--quiet", "--return", "--command", shlex.join(["bash", "-c", lines])])
-        scene.shell.run(["bash", "-c", f"printf '{_ANSWERS}' | {typed} /dev/null"], timeout_s=step.timeout_s)
+        scene.shell.run(["bash", "-c", f"printf '{_ANSWERS}' | {typed} /dev/null"], timeout_s=timeout_s)
     follow_nodes(scene)
-    scene.note.text = f"{sum(len(found[one].splitlines()) for one in step.sections)} commands"
+    scene.note.text = f"{sum(len(known[section].splitlines()) for section in sections)} commands"

@@ -1,4 +1,4 @@
-"""What a rehearsal leaves behind: facts with times, written as JSON, from which every report is made.
+"""Record of a rehearsal: facts with times, written as JSON; source of every report.
 
 Times are seconds since the Unix epoch on this machine's clock, which the hosts share.
 """
@@ -6,20 +6,19 @@ Times are seconds since the Unix epoch on this machine's clock, which the hosts 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from rehearsal.errors import RehearsalError
-from rehearsal.scenario.reading import Problems, read
 
 VERSION = 1
 
 
 @dataclass
 class StepRecord:
-    """One step of the scenario. `outcome` is `ok` or `failed`; `detail` what it found out."""
+    """A step of the scenario. `outcome` is `ok` or `failed`; `detail` its result."""
 
     text: str
     kind: str
@@ -31,7 +30,7 @@ class StepRecord:
 
 @dataclass
 class Stage:
-    """One stage of a boot. `end` is None where the host died in it."""
+    """A stage of a boot. `end` is None if the host died in it."""
 
     name: str
     state: str
@@ -42,7 +41,7 @@ class Stage:
 
 @dataclass
 class Boot:
-    """One run of the boot script on one worker, as it told of it itself; a boot may see several."""
+    """A run of the boot script on a worker, as reported by the worker; a boot may have several."""
 
     node: str
     worker: int
@@ -60,7 +59,7 @@ class Boot:
 
 @dataclass
 class KillRecord:
-    """One kill: when, how, and how far the run was: the step it was last seen at, or its committed shards.
+    """A kill: time, kind, and progress of the run: last known step, or committed shards.
 
     `disk` and `stall` leave the machine running: its boot disk was filled, its job was stopped.
     """
@@ -76,7 +75,7 @@ class KillRecord:
 
 @dataclass
 class RunRecord:
-    """One training run: (step, loss, exact loss) in order, its events, its final.json."""
+    """A training run: (step, loss, exact loss) in order, its events, its final.json."""
 
     name: str
     losses: list[tuple[int, float, str]]
@@ -86,7 +85,7 @@ class RunRecord:
 
 @dataclass
 class Price:
-    """What the program's own catalog asks for a node, per hour."""
+    """Price of a node per hour, by the program's catalog."""
 
     node: str
     usd_hour: float
@@ -105,7 +104,9 @@ class Check:
 
 @dataclass
 class Record:
-    """Everything. `verdict` is `passed`, `failed` or `interrupted`; `reason` says why not passed."""
+    """Record of a scenario. `verdict` is `passed`, `failed` or `interrupted`; `reason` explains the last
+    two.
+    """
 
     scenario: str
     title: str
@@ -132,19 +133,19 @@ class Record:
 
     @property
     def used(self) -> list[str]:
-        """Those of the served methods that were called."""
+        """Served methods that were called."""
         methods = self.requests.get("methods", {})
-        return [one for one in self.served if methods.get(one, {}).get("validated")]
+        return [method for method in self.served if methods.get(method, {}).get("validated")]
 
     def alone(self) -> dict[tuple[str, str, str], list[str]]:
         """By account, role and resource: permissions that no other role of the account granted."""
-        found: dict[tuple[str, str, str], list[str]] = {}
-        for one in self.asked:
-            for role, on in one["granted_by"]:
-                some = found.setdefault((one["account"], role, on), [])
-                if len(one["granted_by"]) == 1 and one["permission"] not in some:
-                    some.append(one["permission"])
-        return found
+        alone: dict[tuple[str, str, str], list[str]] = {}
+        for permission in self.asked:
+            for role, on in permission["granted_by"]:
+                permissions = alone.setdefault((permission["account"], role, on), [])
+                if len(permission["granted_by"]) == 1 and permission["permission"] not in permissions:
+                    permissions.append(permission["permission"])
+        return alone
 
     def save(self, path: Path) -> None:
         """Write whole or not at all."""
@@ -154,15 +155,24 @@ class Record:
 
     @classmethod
     def load(cls, path: Path) -> Record:
-        """A record that `save` wrote; RehearsalError names what is wrong with it."""
-        problems = Problems()
+        """Return the record that `save` wrote; RehearsalError if the file is another."""
         try:
-            record = read(cls, json.loads(path.read_text()), "record", problems)
-        except (OSError, ValueError) as broken:
-            raise RehearsalError(f"{path} can't be read: {broken}") from broken
-        if record is None:
-            raise RehearsalError(f"{path} is not a record of a rehearsal: {'; '.join(problems.lines)}")
+            record = _typed(cls, json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError, AttributeError) as broken:
+            raise RehearsalError(f"{path} is not a record of a rehearsal: {broken}") from broken
+        assert isinstance(record, cls)
         return record
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """Return parsed JSON as dataclasses and tuples, where the hint has them."""
+    arguments = get_args(hint)
+    if is_dataclass(hint):
+        hints = get_type_hints(hint)
+        return hint(**{key: _typed(hints.get(key), item) for key, item in value.items()})  # type: ignore[operator]
+    if get_origin(hint) is list:
+        return [_typed(arguments[0], item) for item in value]
+    return tuple(value) if get_origin(hint) is tuple else value
 
 
 def epoch(rfc3339: str) -> float:
@@ -171,13 +181,13 @@ def epoch(rfc3339: str) -> float:
 
 
 def script_run(status: dict[str, Any]) -> str:
-    """Which run of the boot script a status object tells of: the boot, and when its first stage began."""
+    """Return an id of the boot script's run behind a status object: boot id and start of its first stage."""
     first = status["stages"][0]["start"] if status["stages"] else ""
     return f"{status['boot_id']} {first}"
 
 
 def boot_from(status: dict[str, Any]) -> Boot:
-    """A boot from the status object that a host writes (docs/architecture.md, "Boot status")."""
+    """Return the boot of a status object that a host wrote (docs/architecture.md, "Boot status")."""
     return Boot(
         status["node"],
         status["worker"],

@@ -1,4 +1,4 @@
-"""What every step of a running scenario has at hand."""
+"""Context of the steps of a running scenario."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rehearsal.cloud.control import Control
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario.bucket import Bucket, ObjectFacts
 from rehearsal.scenario.record import Boot, Record, boot_from, script_run
-from rehearsal.scenario.scenario import Scenario
 from rehearsal.scenario.shell import Shell
 from rehearsal.world.console import Note
 from rehearsal.world.program import read_settings
@@ -33,9 +32,9 @@ class Stalled:
 
 @dataclass
 class Scene:
-    """One scenario in one world. `program` is the copy of the tree in which the commands run."""
+    """A scenario in its world. `program` is the copy of the tree in which the commands run."""
 
-    scenario: Scenario
+    environment: str
     program: Path
     record: Record
     control: Control
@@ -48,16 +47,9 @@ class Scene:
     boots: dict[str, Boot] = field(default_factory=dict)  # by run of the boot script: the newest of it
     past: set[str] = field(default_factory=set)  # runs of it that no `ready` may count again
     stalled: dict[str, Stalled] = field(default_factory=dict)  # by node
-    spoken_for: dict[str, str] = field(default_factory=dict)  # node → its id when another spoke for it
     incidents: set[str] = field(default_factory=set)  # that a step has waited for
     shards: dict[str, tuple[str, bytes]] = field(default_factory=dict)  # by folder: the one that is gone
-    covers: float = 0.0  # least part of the methods served that the scenario must have called
     born: dict[str, float] = field(default_factory=dict)  # node → since when it exists
-
-    @property
-    def environment(self) -> str:
-        """Name of the environment whose stacks these are."""
-        return self.scenario.header.environment
 
     @cached_property
     def bucket(self) -> Bucket:
@@ -66,7 +58,7 @@ class Scene:
         return Bucket(str(settings["gcp:project"]), str(settings["storage:bucketName"]))
 
     def node(self, name: str) -> dict[str, Any] | None:
-        """The node as the cloud sees it; None if there is none of that name."""
+        """Return the node in the cloud's description; None if there is none of that name."""
         nodes = self.control.status()["nodes"]
         return next((node for node in nodes if node["name"] == name), None)
 
@@ -78,7 +70,7 @@ class Scene:
         return [host["name"] for host in node["hosts"]]
 
     def read_boots(self, node: str) -> list[dict[str, Any]]:
-        """The newest boot status of each worker; the record keeps every boot of one that was ever seen."""
+        """Return the newest boot status of each worker; the record keeps every boot ever read."""
         statuses = self.bucket.boots(node)
         for status in statuses:
             if status["worker"] is not None:
@@ -86,16 +78,16 @@ class Scene:
         return statuses
 
     def forget_boots(self, node: str) -> None:
-        """What has booted until now is the past: a later `ready` waits for boots that are new."""
+        """Mark all boots until now as past: a later `ready` waits for new ones."""
         self.past.update(script_run(status) for status in self.read_boots(node))
 
     def wait_until(
-        self, what: str, found: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5
+        self, what: str, probe: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5
     ) -> T:
-        """The first answer that is neither None nor False; ScenarioFailed after `timeout_s`."""
+        """Return the first result that is neither None nor False; ScenarioFailed after `timeout_s`."""
         end = time.monotonic() + timeout_s
         while True:
-            answer = found()
+            answer = probe()
             if answer is not None and answer is not False:
                 return answer
             if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""What people watch: a line a step with its duration, a spinner meanwhile; plain lines without a terminal."""
+"""Progress on the console: a line per step with its duration, with a spinner on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN_EVERY_S = 15.0
 
 
 class Note:
-    """What a step has found out so far: shown while it continues, and behind its duration when it ends."""
+    """Interim result of a step: shown while it runs, and behind its duration at the end."""
 
     def __init__(self, show: Callable[[str], None] = lambda text: None) -> None:
         self._text = ""
@@ -51,7 +51,7 @@ class Narrator:
         text = escape(text)
         if self.console.is_terminal:
             with self.console.status(f"{text} …") as status:
-                note = Note(lambda found: status.update(f"{text} …  [dim]{escape(found)}[/dim]"))
+                note = Note(lambda detail: status.update(f"{text} …  [dim]{escape(detail)}[/dim]"))
                 with self._ending(text, begun, note):
                     yield note
         else:
@@ -61,11 +61,11 @@ class Narrator:
                 yield note
 
     def line(self, text: str) -> None:
-        """One line, as it is."""
+        """Print one line unchanged."""
         self._print(escape(text))
 
     def status(self, root: Path, status: Mapping[str, Any]) -> None:
-        """What a world holds: clock, nodes with hosts, requests, faults."""
+        """Print the contents of a world: clock, nodes with hosts, requests, faults."""
         clock, requests = status["clock"], status["requests"]
         self.line(f"up in {root}; virtual time {clock['now']}, {clock['rate']:g} seconds a second")
         for node in status["nodes"]:
@@ -93,17 +93,17 @@ class Narrator:
             yield
             mark = "[green] ok [/green]"
         finally:
-            found = f"  [dim]{escape(note.text)}[/dim]" if note.text else ""
-            self._print(f"{mark} {text}  [cyan]{time.monotonic() - begun:.1f} s[/cyan]{found}")
+            shown = f"  [dim]{escape(note.text)}[/dim]" if note.text else ""
+            self._print(f"{mark} {text}  [cyan]{time.monotonic() - begun:.1f} s[/cyan]{shown}")
 
     def _now_and_then(self) -> Callable[[str], None]:
         last = time.monotonic()
 
-        def show(found: str) -> None:
+        def show(text: str) -> None:
             nonlocal last
             if time.monotonic() - last > _PLAIN_EVERY_S:
                 last = time.monotonic()
-                self._print(f"     {escape(found)}")
+                self._print(f"     {escape(text)}")
 
         return show
 

@@ -51,7 +51,7 @@ def set_stage(layout: Layout) -> None:
 
 
 def start_cloud(layout: Layout) -> subprocess.Popen[bytes]:
-    """The front door with everything behind it, its output in the cloud's log."""
+    """Start the front door and its services, with their output in the cloud's log."""
     with layout.cloud_log.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "rehearsal.cloud", "--config", str(layout.cloud_config)],
@@ -63,7 +63,7 @@ def start_cloud(layout: Layout) -> subprocess.Popen[bytes]:
 
 
 def start_control_planes(layout: Layout) -> subprocess.Popen[bytes] | None:
-    """The process behind the emulated clusters, in worlds that have it; it waits for the cloud by itself."""
+    """Start the process behind the emulated clusters, if the world has it; it waits for the cloud itself."""
     if not layout.kubernetes_config.exists():
         return None
     with layout.kubernetes_log.open("ab") as log:
@@ -77,7 +77,7 @@ def start_control_planes(layout: Layout) -> subprocess.Popen[bytes] | None:
 
 
 def wait_for_cloud(layout: Layout, cloud: subprocess.Popen[bytes]) -> str:
-    """`ready`, or why not: the end of its log names the reason."""
+    """Return `ready`, or `failed: ` with the reason."""
     end = time.monotonic() + _CLOUD_START_TIMEOUT_S
     while time.monotonic() < end:
         if cloud.poll() is not None:
@@ -92,7 +92,7 @@ def wait_for_cloud(layout: Layout, cloud: subprocess.Popen[bytes]) -> str:
 
 
 def reap_until_end(cloud: subprocess.Popen[bytes]) -> int:
-    """Reap every orphan that the kernel hands to process 1; the cloud's exit status once it ends."""
+    """Reap the orphans of process 1 until the cloud ends; return its exit status."""
     while True:
         pid, status = os.wait()
         if pid == cloud.pid:
@@ -101,7 +101,7 @@ def reap_until_end(cloud: subprocess.Popen[bytes]) -> int:
 
 
 def main() -> int:
-    """Live until SIGTERM, SIGINT or the cloud's own end."""
+    """Run until SIGTERM or the cloud's end."""
     layout = Layout(Path(sys.argv[1]))
 
     def stop(signum: int, frame: FrameType | None) -> None:

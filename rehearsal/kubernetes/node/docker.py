@@ -25,7 +25,6 @@ from pathlib import Path
 from rehearsal.errors import RehearsalError
 from rehearsal.kubernetes.errors import KubernetesError
 from rehearsal.kubernetes.node.sandbox import Image
-from rehearsal.world.layout import Layout
 
 _LAYER, _FACTS = "layer", "image.json"
 _KNOWN = ("FROM", "LABEL", "RUN", "ENV", "WORKDIR", "ENTRYPOINT")
@@ -33,7 +32,7 @@ _KNOWN = ("FROM", "LABEL", "RUN", "ENV", "WORKDIR", "ENTRYPOINT")
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """What one says: `runs` are commands, each with its bind mounts (source → target)."""
+    """Parsed Dockerfile: `runs` are commands, each with its bind mounts (source → target)."""
 
     runs: tuple[tuple[str, Mapping[str, str]], ...]
     environment: Mapping[str, str]
@@ -41,7 +40,7 @@ class Dockerfile:
 
     @staticmethod
     def read(text: str) -> Dockerfile:
-        """Raises KubernetesError for an instruction that isn't carried out here."""
+        """Parse a Dockerfile. Raises KubernetesError for an unsupported instruction."""
         runs: list[tuple[str, Mapping[str, str]]] = []
         environment: dict[str, str] = {}
         entrypoint: tuple[str, ...] = ()
@@ -72,14 +71,14 @@ def _run(value: str) -> tuple[str, Mapping[str, str]]:
 
 def digest(context: Path, dockerfile: Dockerfile, text: str) -> str:
     """Of the instructions and all files that they mount, as hex."""
-    found = hashlib.sha256(text.encode())
+    match = hashlib.sha256(text.encode())
     for _, mounts in dockerfile.runs:
         for source in mounts:
-            for path in sorted(one for one in (context / source).rglob("*") if one.is_file()):
-                found.update(
+            for path in sorted(path for path in (context / source).rglob("*") if path.is_file()):
+                match.update(
                     f"{path.relative_to(context)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
                 )
-    return found.hexdigest()
+    return match.hexdigest()
 
 
 def build(context: Path, base: Path, images: Path) -> str:
@@ -110,7 +109,7 @@ def build(context: Path, base: Path, images: Path) -> str:
 
 
 def _carry_out(command: str, mounts: Mapping[Path, str], base: Path, place: Path) -> None:
-    """One RUN, in namespaces of its own; what it changes is in `place`/layer afterwards."""
+    """Run a RUN command in its own namespaces; its changes are in `place`/layer afterwards."""
     root = place / "root"
     for part in (root, place / _LAYER, place / "work"):
         part.mkdir(exist_ok=True)
@@ -130,7 +129,7 @@ def _carry_out(command: str, mounts: Mapping[Path, str], base: Path, place: Path
 
 
 def found(images: Path, name: str, base: Path) -> Image | None:
-    """The built image that a name's digest is of; None where there is none."""
+    """Return the built image of a name's digest; None if there is none."""
     place = images / name.rpartition("@sha256:")[2]
     if "@sha256:" not in name or not (place / _FACTS).is_file():
         return None
@@ -149,10 +148,9 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="the context, with its Dockerfile")
     parser.add_argument("--tag", required=True, help="repository that it would be pushed to")
     arguments = parser.parse_args()
-    layout = Layout(Path(os.environ["REHEARSAL_WORLD"]))
-    base = Path(json.loads(layout.kubernetes_config.read_text())["debian"])
+    config = json.loads(Path(os.environ["REHEARSAL_WORLD"], "kubernetes.json").read_text())
     try:
-        built = build(arguments.folder, base, layout.images)
+        built = build(arguments.folder, Path(config["debian"]), Path(config["images"]))
     except (RehearsalError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -26,14 +26,14 @@ _MERGE, _REPLACE = "application/strategic-merge-patch+json", "application/merge-
 
 @dataclass(frozen=True)
 class Kind:
-    """What the API server calls a kind: its plural, and whether its objects are in namespaces."""
+    """A kind of the API server: its plural, and True if its objects are in namespaces."""
 
     plural: str
     namespaced: bool
 
 
 class Api:
-    """One identity's connection."""
+    """Connection of an identity."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Api:
     def request(
         self, method: str, path: str, body: Any = None, content: str = "application/json", **query: str
     ) -> Any:
-        """The answer's JSON, or its text. Raises ApiError where it is refused."""
+        """Return the answer's JSON, or its text. Raises ApiError if it is refused."""
         try:
             answer = self._session.request(
                 method, self.url + path, params=query, timeout=_TIMEOUT_S,
@@ -77,13 +77,13 @@ class Api:
 
     # Objects
 
-    def path(self, one: Mapping[str, Any]) -> str:
-        """Where an object is."""
-        meta = one["metadata"]
-        return self.place(one["apiVersion"], one["kind"], meta.get("namespace", ""), meta["name"])
+    def path(self, manifest: Mapping[str, Any]) -> str:
+        """Return an object's path."""
+        meta = manifest["metadata"]
+        return self.place(manifest["apiVersion"], manifest["kind"], meta.get("namespace", ""), meta["name"])
 
     def place(self, version: str, kind: str, namespace: str = "", name: str = "") -> str:
-        """Where the objects of a kind are, or one of them; of all namespaces without one."""
+        """Return the path of a kind's objects, or of one; of all namespaces without a namespace."""
         known = self._kind(version, kind)
         parts = [f"/api/{version}" if "/" not in version else f"/apis/{version}"]
         if known.namespaced and (namespace or name):
@@ -91,7 +91,7 @@ class Api:
         return "/".join([*parts, known.plural, *([name] if name else [])])
 
     def namespaced(self, version: str, kind: str) -> bool:
-        """Whether objects of a kind are in namespaces; UnknownKindError where there is no such kind."""
+        """Return True if objects of a kind are in namespaces; UnknownKindError for an unknown kind."""
         return self._kind(version, kind).namespaced
 
     def _kind(self, version: str, kind: str) -> Kind:
@@ -103,26 +103,28 @@ class Api:
                 if error.status != requests.codes.not_found:
                     raise
                 resources = []
-            for one in resources:
-                if "/" not in one["name"]:
-                    self._kinds[version, one["kind"]] = Kind(one["name"], one["namespaced"])
+            for resource in resources:
+                if "/" not in resource["name"]:
+                    self._kinds[version, resource["kind"]] = Kind(resource["name"], resource["namespaced"])
         try:
             return self._kinds[version, kind]
         except KeyError:
             raise UnknownKindError(f"the API server knows no {kind} of {version}") from None
 
-    def apply(self, one: Mapping[str, Any], manager: str, *, force: bool = True, dry: bool = False) -> Object:
+    def apply(
+        self, manifest: Mapping[str, Any], manager: str, *, force: bool = True, dry: bool = False
+    ) -> Object:
         """Server-side apply: the object as it is then."""
         query = {"fieldManager": manager, "force": str(force).lower(), **({"dryRun": "All"} if dry else {})}
-        return self.request("PATCH", self.path(one), one, _APPLY, **query)  # type: ignore[no-any-return]
+        return self.request("PATCH", self.path(manifest), manifest, _APPLY, **query)  # type: ignore[no-any-return]
 
     def apply_all(self, objects: Sequence[Mapping[str, Any]], manager: str) -> None:
         """Apply objects in their order."""
-        for one in objects:
-            self.apply(one, manager)
+        for object_ in objects:
+            self.apply(object_, manager)
 
     def get(self, version: str, kind: str, name: str, namespace: str = "") -> Object | None:
-        """An object; None where there is none."""
+        """Return an object; None if there is none."""
         try:
             return self.request("GET", self.place(version, kind, namespace, name))  # type: ignore[no-any-return]
         except ApiError as error:
@@ -132,13 +134,15 @@ class Api:
 
     def list(self, version: str, kind: str, namespace: str = "", **query: str) -> list[Object]:
         """Objects of a kind."""
-        found = self.request("GET", self.place(version, kind, namespace), **query)
-        return [{"apiVersion": version, "kind": kind, **one} for one in found["items"]]
+        listing = self.request("GET", self.place(version, kind, namespace), **query)
+        return [{"apiVersion": version, "kind": kind, **item} for item in listing["items"]]
 
-    def create(self, one: Mapping[str, Any], **query: str) -> Object:
-        """A new object."""
-        path = self.place(one["apiVersion"], one["kind"], one["metadata"].get("namespace", "default"))
-        return self.request("POST", path, one, **query)  # type: ignore[no-any-return]
+    def create(self, manifest: Mapping[str, Any], **query: str) -> Object:
+        """Create an object."""
+        path = self.place(
+            manifest["apiVersion"], manifest["kind"], manifest["metadata"].get("namespace", "default")
+        )
+        return self.request("POST", path, manifest, **query)  # type: ignore[no-any-return]
 
     def patch_status(self, path: str, status: Mapping[str, Any], *, custom: bool = False) -> Object | None:
         """Change fields of an object's status, conditions by their types; the object, None if it is gone.
@@ -200,11 +204,11 @@ def _answer(answer: requests.Response) -> Any:
 
 
 def now() -> str:
-    """The time, as Kubernetes writes it."""
+    """Return the time in Kubernetes' format."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def documents(text: str) -> list[Object]:
-    """The objects of a YAML file."""
+    """Return the objects of a YAML file."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [one for one in yaml.load_all(text, Loader=loader) if one]
+    return [document for document in yaml.load_all(text, Loader=loader) if document]

@@ -32,30 +32,30 @@ _EXEC_TIMEOUT_S = 60.0
 
 
 def load(path_or_contents: str) -> dict[str, Any]:
-    """The document; KubernetesError where it isn't one."""
+    """Return the document; KubernetesError if it is none."""
     try:
         text = Path(path_or_contents).expanduser().read_text()
     except (OSError, ValueError):  # no such file, or not even a path
         text = path_or_contents
     try:
-        found = yaml.safe_load(text)
+        document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise KubernetesError(f"the kubeconfig is no YAML: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise KubernetesError("the kubeconfig is neither a file nor the contents of one")
-    return found
+    return document
 
 
 def choose(config: Mapping[str, Any], context: str = "", cluster: str = "") -> dict[str, Any]:
-    """The chosen context with its `cluster` and `user` in place of their names."""
+    """Return the chosen context with its `cluster` and `user` in place of their names."""
     name = context or config.get("current-context", "")
     chosen = _named(config, "context", name)
     names = {"cluster": cluster or chosen.get("cluster", ""), "user": chosen.get("user", "")}
-    return {**chosen, **{what: _named(config, what, one) for what, one in names.items()}}
+    return {**chosen, **{what: _named(config, what, entry) for what, entry in names.items()}}
 
 
 def connect(chosen: Mapping[str, Any]) -> Api:
-    """A connection as `choose` has it; KubernetesError where it asks for what isn't known here."""
+    """Return a connection for `choose`'s context; KubernetesError for an unsupported login."""
     cluster, user = chosen["cluster"], chosen["user"]
     unknown = sorted(({*cluster} - _CLUSTER) | ({*user} - _USER))
     if unknown or not cluster.get("server"):
@@ -81,7 +81,9 @@ class Exec(AuthBase):
         self._token, self._expires = "", datetime.max.replace(tzinfo=UTC)
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """The request with a token. As with client-go, one that is refused fails; the next has a new one."""
+        """Add a token to the request. As with client-go, a refused request fails, and the next has a new
+        token.
+        """
         with self._lock:
             if not self._token or datetime.now(UTC) >= self._expires:
                 self._renew()
@@ -100,7 +102,7 @@ class Exec(AuthBase):
         if self._spec.get("provideClusterInfo"):
             spec["cluster"] = {key: self._cluster[key] for key in _CLUSTER if key in self._cluster}
         info = {"apiVersion": self._spec["apiVersion"], "kind": "ExecCredential", "spec": spec}
-        more = {one["name"]: one["value"] for one in self._spec.get("env") or ()}
+        more = {response["name"]: response["value"] for response in self._spec.get("env") or ()}
         environment = {**os.environ, **more, "KUBERNETES_EXEC_INFO": json.dumps(info)}
         command = [self._spec["command"], *(self._spec.get("args") or ())]
         try:
@@ -125,14 +127,14 @@ class Exec(AuthBase):
 
 
 def _named(config: Mapping[str, Any], what: str, name: str) -> dict[str, Any]:
-    for one in config.get(f"{what}s") or ():
-        if one["name"] == name:
-            return dict(one.get(what) or {})
+    for entry in config.get(f"{what}s") or ():
+        if entry["name"] == name:
+            return dict(entry.get(what) or {})
     raise KubernetesError(f"the kubeconfig has no {what} {name!r}")
 
 
 def _file(holder: Mapping[str, Any], key: str) -> str:
-    """The file that a key names, or one with the base64 in KEY-data; empty without either."""
+    """Return the file that a key names, or one with the base64 in KEY-data; empty without either."""
     if not (data := holder.get(f"{key}-data")):
         return str(holder.get(key, ""))
     with tempfile.NamedTemporaryFile(

@@ -57,14 +57,14 @@ _EVERYWHERE: Exceptions = {
 def expanded(exception: str | Mapping[str, Any]) -> dict[str, Any]:
     """Attributes of `Field`; raises KeyError for a word that isn't one."""
     words = exception if isinstance(exception, str) else exception.get("is", "")
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for word in words.split():
         key, equals, value = word.partition("=")
-        found |= {"rest" if key == "at" else key: value} if equals else _WORDS[word]
+        attributes |= {"rest" if key == "at" else key: value} if equals else _WORDS[word]
     return (
-        found
+        attributes
         if isinstance(exception, str)
-        else {**found, **{k: v for k, v in exception.items() if k != "is"}}
+        else {**attributes, **{k: v for k, v in exception.items() if k != "is"}}
     )
 
 
@@ -77,7 +77,7 @@ def fields(
     schema: str = "",
     library: bool = False,
 ) -> tuple[Field, ...]:
-    """The fields of the type `token`.
+    """Return the fields of the type `token`.
 
     `document`: the API's, `compute.beta`. `path`: the resource's, under the origin; its JSON is what a GET of
     it answers, or `schema` by name. `mutable`: the properties that an update can send, `*` for all; what else
@@ -87,7 +87,7 @@ def fields(
     known = sdk.resource_type(token)
     maker = _Maker(document, known.module, exceptions, library)
     shape = maker.named(schema) if schema else maker.answer(path)
-    found = []
+    fields_ = []
     for name in sorted((known.inputs.keys() | known.outputs.keys()) - {"effectiveLabels", "pulumiLabels"}):
         output = name not in known.inputs
         about = known.outputs[name] if output else known.inputs[name]
@@ -103,13 +103,13 @@ def fields(
         if path.endswith("/{name}") and name == "name":
             attributes.setdefault("decode", lambda link: link and str(link).rpartition("/")[2])
         attributes.setdefault("replaces", in_path or (is_fixed and not output))
-        found.append(Field(name, **attributes))
-    return tuple(found)
+        fields_.append(Field(name, **attributes))
+    return tuple(fields_)
 
 
 @dataclass(frozen=True)
 class _Maker:
-    """What every field of one type is made with."""
+    """Common inputs of all fields of a type."""
 
     document: str
     module: str
@@ -119,7 +119,7 @@ class _Maker:
     def field(
         self, about: sdk.Property, shape: Schema | None, path: str, *, output: bool, unplaced: bool
     ) -> dict[str, Any] | None:
-        """A field's attributes, or None if the property has no place in `shape` and need not have one."""
+        """Return a field's attributes, or None for an optional property without a place in `shape`."""
         more = {**expanded(_EVERYWHERE.get(path, "")), **self._excepted(path)}
         place = more["rest"] if "rest" in more else _place(shape, about.name)
         if place is None and "rest" not in more and not unplaced:
@@ -163,12 +163,12 @@ class _Maker:
         }
 
     def named(self, name: str) -> Schema:
-        """The document's schema of that name."""
-        found: Schema = _document(self.document)["schemas"][name]
-        return found
+        """Return the document's schema of that name."""
+        schema: Schema = _document(self.document)["schemas"][name]
+        return schema
 
     def answer(self, path: str) -> Schema | None:
-        """The schema of what a GET of `path` answers; None if the document has no such method."""
+        """Return the schema of the answer to a GET of `path`; None if the document has no such method."""
         name = _answers(self.document).get(_shape(path))
         return self.named(name) if name else None
 
@@ -178,7 +178,7 @@ class _Maker:
         return shape
 
     def _element(self, shape: Schema | None) -> Schema | None:
-        """What a list or a reference stands for."""
+        """Return the schema behind a list or a reference."""
         if shape is not None and shape.get("type") == "array":
             shape = shape["items"]
         if shape is not None and isinstance(shape.get("additionalProperties"), dict):
@@ -189,9 +189,9 @@ class _Maker:
 def _place(shape: Schema | None, name: str) -> str | None:
     properties = (shape or {}).get("properties", {})
     singular = (name.removesuffix("s"), name.removesuffix("es"), name.removesuffix("ies") + "y")
-    for one in (name, *singular):
-        if one in properties:
-            return one
+    for path in (name, *singular):
+        if path in properties:
+            return path
     return next((key for key in properties if key.lower() == name.lower()), None)
 
 
@@ -206,7 +206,7 @@ def _kind(about: sdk.Property) -> Kind:
 
 
 def _value(text: str | None, kind: Kind) -> Any:
-    """A default from the SDK's text."""
+    """Return a default from the SDK's text."""
     match kind:
         case Kind.STRING if text and text != "null":
             return text.strip('"')
@@ -222,8 +222,8 @@ def _value(text: str | None, kind: Kind) -> Any:
 @cache
 def _document(name: str) -> Mapping[str, Any]:
     file = resources.files("googleapiclient") / "discovery_cache" / "documents" / f"{name}.json"
-    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    document: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return document
 
 
 @cache
@@ -244,5 +244,5 @@ def _methods(resource: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _shape(path: str) -> str:
-    """A path without its parameters' names."""
+    """Return a path without its parameters' names."""
     return re.sub(r"\{[^}]*\}", "{}", path.strip("/"))

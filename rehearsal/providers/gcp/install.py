@@ -39,17 +39,17 @@ class Package:
         return f"pulumi-resource-{self.name}"
 
     def place(self, pulumi_home: Path) -> Path:
-        """Where the CLI expects the plugin's program."""
+        """Return the path at which the CLI expects the plugin's program."""
         return pulumi_home / "plugins" / self.folder / self.executable
 
     def load(self) -> Provider:
-        """A stand-in of this package; only one's own modules are imported."""
+        """Return a stand-in of this package, importing only its own modules."""
         return cast(Provider, importlib.import_module(self.provider).Provider())
 
 
 PACKAGES = {
-    one.name: one
-    for one in (
+    package.name: package
+    for package in (
         Package("gcp", "pulumi-gcp", "rehearsal.providers.gcp.provider"),
         Package("kubernetes", "pulumi-kubernetes", "rehearsal.providers.kubernetes.provider"),
     )
@@ -63,7 +63,7 @@ def install(pulumi_home: Path, names: Iterable[str] = PACKAGES) -> list[Path]:
     believe to have tested with the one and have tested with the other.
     """
     packages = [PACKAGES[name] for name in names]
-    places = [one.place(pulumi_home) for one in packages]
+    places = [package.place(pulumi_home) for package in packages]
     for package, place in zip(packages, places, strict=True):
         if place.exists() and not is_standin(place):
             raise StandInError(
@@ -78,7 +78,7 @@ def install(pulumi_home: Path, names: Iterable[str] = PACKAGES) -> list[Path]:
 
 
 def is_standin(executable: Path) -> bool:
-    """Whether a plugin executable is the script that `install` writes."""
+    """Return True if a plugin executable is a script written by `install`."""
     with executable.open("rb") as file:
         return b"rehearsal.providers.gcp serve" in file.read(1024)
 

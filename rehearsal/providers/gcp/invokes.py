@@ -16,7 +16,7 @@ Invoke = Callable[[Context, Mapping[str, Any]], dict[str, Any]]
 
 
 def _only(function: str, arguments: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
-    """The arguments that were given; one that isn't known is refused by name."""
+    """Return the given arguments; an unknown argument is refused by name."""
     given = {key: value for key, value in arguments.items() if value is not None}
     if unknown := sorted(set(given) - set(known)):
         raise UnsupportedError(f"the stand-in doesn't know the argument {unknown[0]!r} of {function}")
@@ -63,14 +63,14 @@ def _get_bucket_object(context: Context, arguments: Mapping[str, Any]) -> dict[s
 def _get_project(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _only("getProject", arguments, ("projectId",))
     project = given.get("projectId") or context.settings.project
-    found = context.send(RESOURCE_MANAGER, "GET", f"projects/{project}", library=True)
-    parent = found.get("parent") or {}
-    labels = found.get("labels") or {}
+    described = context.send(RESOURCE_MANAGER, "GET", f"projects/{project}", library=True)
+    parent = described.get("parent") or {}
+    labels = described.get("labels") or {}
     return {
         "id": f"projects/{project}",
-        "projectId": found["projectId"],
-        "number": found["projectNumber"],
-        "name": found.get("name", ""),
+        "projectId": described["projectId"],
+        "number": described["projectNumber"],
+        "name": described.get("name", ""),
         "labels": labels,
         "effectiveLabels": labels,
         "pulumiLabels": {},

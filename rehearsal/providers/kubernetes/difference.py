@@ -1,4 +1,4 @@
-"""What an update would change: the object as it was, cut down to what was declared, against what is now.
+"""Differences of an update: the previous object, reduced to its declared fields, against the new one.
 
 By provider.go (Diff, pruneLiveState, normalizeInputs, convertPatchToDiff) and diff.go (forceNew).
 """
@@ -69,35 +69,35 @@ _POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P
 
 
 def group_of(version: str) -> str:
-    """The group of an apiVersion; empty for the core's."""
+    """Return the group of an apiVersion; empty for the core's."""
     return version.rpartition("/")[0]
 
 
 def is_built_in(version: str) -> bool:
-    """Whether the official provider has Go types of a version's kinds, and so normalizes them."""
+    """Return True if the official provider has Go types for a version's kinds, and so normalizes them."""
     group = group_of(version)
     return "." not in group or group.endswith(".k8s.io")
 
 
 def declared(value: Any) -> Any:
-    """Inputs with the API's names of fields."""
+    """Return inputs with the API's names of fields."""
     return _renamed(value, _DASHED)
 
 
 def shown(value: Any) -> Any:
-    """Outputs with the SDK's names of fields."""
+    """Return outputs with the SDK's names of fields."""
     return _renamed(value, _UNDERSCORED)
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, Mapping):
-        return {names.get(key, key): _renamed(one, names) for key, one in value.items()}
-    return [_renamed(one, names) for one in value] if isinstance(value, list) else value
+        return {names.get(key, key): _renamed(item, names) for key, item in value.items()}
+    return [_renamed(item, names) for item in value] if isinstance(value, list) else value
 
 
-def normalized(one: Mapping[str, Any]) -> dict[str, Any]:
-    """An object without what the API server sets, or drops, or writes elsewhere."""
-    result = dict(one)
+def normalized(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object without the fields that the API server sets, drops, or moves."""
+    result = dict(manifest)
     if isinstance(meta := result.get("metadata"), Mapping):
         result["metadata"] = {key: value for key, value in meta.items() if key not in READ_ONLY}
     if not is_built_in(str(result.get("apiVersion"))) or has_unknown(result):
@@ -115,8 +115,8 @@ def normalized(one: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def pruned(live: Any, shape: Any) -> Any:
@@ -124,27 +124,27 @@ def pruned(live: Any, shape: Any) -> Any:
     if isinstance(live, Mapping) and isinstance(shape, Mapping):
         return {key: pruned(value, shape[key]) for key, value in live.items() if key in shape}
     if isinstance(live, list) and isinstance(shape, list):
-        return [pruned(one, other) for one, other in zip(live, shape, strict=False)]
+        return [pruned(value, part) for value, part in zip(live, shape, strict=False)]
     return live
 
 
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], mutable: Sequence[str] = (), ignored: Sequence[str] = ()
 ) -> list[Difference]:
-    """What differs. `mutable`: kinds among ConfigMap and Secret whose data is changed in place."""
+    """Return the differences. `mutable`: kinds among ConfigMap and Secret whose data is changed in place."""
     replaced = [".metadata.name", ".metadata.namespace"]
     kind = str(new.get("kind"))
     if kind in ("ConfigMap", "Secret") and (kind not in mutable or new.get("immutable")):
         replaced += [".type", ".data"] if kind == "Secret" else [".binaryData", ".data"]
     replaced += _REPLACED.get((group_of(str(new.get("apiVersion"))), kind), ())
-    found = []
+    changes = []
     for path, what in _compare((), old, new, is_built_in(str(new.get("apiVersion")))):
-        text = "".join(_step(one) for one in path).removeprefix(".")
-        if not any(text == one or text.startswith((f"{one}.", f"{one}[")) for one in ignored):
-            place = "".join("[*]" if isinstance(one, int) else f".{one}" for one in path)
-            replaces = any(place == one or place.startswith((f"{one}.", f"{one}[")) for one in replaced)
-            found.append(Difference(text, text, what, replaces))
-    return found
+        text = "".join(_step(key) for key in path).removeprefix(".")
+        if not any(text == path or text.startswith((f"{path}.", f"{path}[")) for path in ignored):
+            place = "".join("[*]" if isinstance(key, int) else f".{key}" for key in path)
+            replaces = any(place == path or place.startswith((f"{path}.", f"{path}[")) for path in replaced)
+            changes.append(Difference(text, text, what, replaces))
+    return changes
 
 
 _MISSING = object()
@@ -156,7 +156,7 @@ def _compare(path: tuple[str | int, ...], old: Any, new: Any, built_in: bool) ->
             yield from _compare((*path, key), old.get(key, _MISSING), new.get(key, _MISSING), built_in)
     elif isinstance(old, list) and isinstance(new, list):
         for i in range(max(len(old), len(new))):
-            before, now = (one[i] if i < len(one) else _MISSING for one in (old, new))
+            before, now = (item[i] if i < len(item) else _MISSING for item in (old, new))
             yield from _compare((*path, i), before, now, built_in)
     elif new is _MISSING:
         yield path, "DELETE"
@@ -170,7 +170,9 @@ def _compare(path: tuple[str | int, ...], old: Any, new: Any, built_in: bool) ->
 
 
 def _quantity(value: Any) -> Any:
-    """A quantity's number; https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
+    """Return a quantity's number;
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+    """
     if not (match := _QUANTITY.fullmatch(str(value))):
         return value
     number, exponent, suffix = match.groups()
@@ -179,7 +181,7 @@ def _quantity(value: Any) -> Any:
     return Decimal(number).scaleb(int(exponent) if exponent else _POWERS[suffix or ""])
 
 
-def _step(one: str | int) -> str:
-    if isinstance(one, int):
-        return f"[{one}]"
-    return f'["{one}"]' if re.search(r'[."\[\]]', one) else f".{one}"
+def _step(key: str | int) -> str:
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f'["{key}"]' if re.search(r'[."\[\]]', key) else f".{key}"

@@ -51,7 +51,7 @@ details summary { cursor: pointer; font-weight: 600; font-size: 17px }
 
 
 def page(record: Record) -> str:
-    """The whole page."""
+    """Return the whole page."""
     began = datetime.fromtimestamp(record.start, UTC).strftime("%Y-%m-%d %H:%M UTC")
     cards = "".join(
         f"<div class=card><span>{escape(w)}</span><b>{escape(v)}</b></div>" for w, v in headlines(record)
@@ -78,8 +78,8 @@ def _prose(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _section(title: str, body: str, said: str = "") -> str:
-    lead = f"<p>{escape(said)}</p>" if said else ""
+def _section(title: str, body: str, text: str = "") -> str:
+    lead = f"<p>{escape(text)}</p>" if text else ""
     return f"<section><h2>{escape(title)}</h2>{lead}{body}</section>\n" if body else ""
 
 
@@ -118,7 +118,7 @@ def _hosts(record: Record) -> str:
 
 
 def compared(record: Record) -> list[tuple[RunRecord, RunRecord]]:
-    """An uninterrupted run, and each interrupted one that can be compared with it."""
+    """Return an uninterrupted run, and each interrupted one that can be compared with it."""
     killed = {kill.run for kill in record.kills}
     runs = [run for run in record.runs if run.losses]
     calm = next((run for run in runs if run.name not in killed), None)
@@ -198,13 +198,13 @@ def _steps(record: Record) -> str:
 def _access(record: Record) -> str:
     head = ["account", "role", "on", "permissions that it alone granted"]
     rows = [
-        ("" if some else "detail", (*map(escape, granted), escape(", ".join(some) or "none")))
-        for granted, some in sorted(record.alone().items())
+        ("" if rows else "detail", (*map(escape, granted), escape(", ".join(rows) or "none")))
+        for granted, rows in sorted(record.alone().items())
     ]
     refused = [
-        ("failed", (escape(one["account"]), "none", "", escape(one["permission"])))
-        for one in record.asked
-        if not one["granted_by"]
+        ("failed", (escape(entry["account"]), "none", "", escape(entry["permission"])))
+        for entry in record.asked
+        if not entry["granted_by"]
     ]
     title = f"Who was asked for what: {len(record.asked)} permissions, {len(refused)} refused"
     table = _table(head, [*rows, *refused])

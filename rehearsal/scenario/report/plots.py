@@ -69,7 +69,7 @@ _PROPERTIES = {
 
 
 def timeline(record: Record) -> str:
-    """What each host did when: boot stages, training, and kills; the scenario's steps on top."""
+    """Draw each host's boot stages, training, and kills over time; the scenario's steps on top."""
     rows = sorted({(boot.node, boot.worker) for boot in record.boots})
     if not rows:
         return ""
@@ -107,7 +107,7 @@ def timeline(record: Record) -> str:
 
 
 def _boot(axes: Axes, record: Record, boot: Boot, row: int) -> None:
-    """A boot's stages; behind them the time until the host's end."""
+    """Draw a boot's stages; behind them the time until the host's end."""
     start = boot.stages[0].start if boot.stages else record.start
     end = _death(record, boot, start)
     axes.barh(
@@ -127,16 +127,18 @@ def _boot(axes: Axes, record: Record, boot: Boot, row: int) -> None:
 
 
 def _death(record: Record, boot: Boot, start: float) -> float:
-    """When a host's boot ended: a kill of its node, the next boot of the worker, the node's destruction."""
+    """Return the end of a host's boot: a kill of its node, the worker's next boot, or the node's
+    destruction.
+    """
     ends = [kill.time for kill in record.kills if kill.node == boot.node and kill.how in _ENDING]
-    ends += [other.stages[0].start for other in record.boots
-             if (other.node, other.worker) == (boot.node, boot.worker) and other.stages]  # fmt: skip
+    ends += [later.stages[0].start for later in record.boots
+             if (later.node, later.worker) == (boot.node, boot.worker) and later.stages]  # fmt: skip
     ends += [step.start for step in record.steps if step.kind == "destroy" and step.text.endswith("tpu")]
     return min((end for end in ends if end > start), default=record.end)
 
 
 def _scenario_lane(axes: Axes, record: Record, row: float) -> None:
-    """The steps that took a while, with their names where there is room."""
+    """Draw the long steps, with their names where there is room."""
     for step in record.steps:
         left, width = _at(record, step.start), (step.end - step.start) / 60
         colour = _BUSY_KINDS.get(step.kind, GRID)
@@ -161,7 +163,7 @@ def _kill_line(
     rows: Sequence[tuple[str, int]],
     place: dict[tuple[str, int], int],
 ) -> None:
-    """A line through the rows that the kill struck, with a marker on top."""
+    """Draw a line through the rows of a killed node, with a marker on top."""
     hit = [place[row] for row in rows if row[0] == kill.node and kill.worker in (None, row[1])]
     if not hit:
         return
@@ -171,7 +173,7 @@ def _kill_line(
 
 
 def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
-    """Both runs' losses on top of each other, the kills, and their difference below."""
+    """Both runs' losses on top of each expected, the kills, and their difference below."""
     kills = [
         (interrupted_step(record, kill), kill.how) for kill in record.kills if kill.run == interrupted.name
     ]
@@ -184,9 +186,11 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
                 [entry[0] for entry in run.losses], [entry[1] for entry in run.losses],
                 color=colour, linewidth=width, label=label, solid_capstyle="round",
             )  # fmt: skip
-        other = {entry[0]: float.fromhex(entry[2]) for entry in reference.losses}
-        both = [(n, float.fromhex(exact) - other[n]) for n, _, exact in interrupted.losses if n in other]
-        lower.plot([n for n, _ in both], [d for _, d in both], color=INTERRUPTED, linewidth=1.3)
+        expected = {entry[0]: float.fromhex(entry[2]) for entry in reference.losses}
+        pair = [
+            (n, float.fromhex(exact) - expected[n]) for n, _, exact in interrupted.losses if n in expected
+        ]
+        lower.plot([n for n, _ in pair], [d for _, d in pair], color=INTERRUPTED, linewidth=1.3)
         for axes in (upper, lower):
             axes.grid(color=GRID, linewidth=0.8)
             for step, _ in kills:
@@ -205,7 +209,7 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
             upper.plot([], [], color=KILL, linestyle=(0, (4, 3)), marker="v", label="killed here")
         upper.set_ylabel("loss")
         upper.legend(loc="upper right", facecolor="white", edgecolor="none", framealpha=0.9)
-        worst = max((abs(d) for _, d in both), default=0.0)
+        worst = max((abs(d) for _, d in pair), default=0.0)
         lower.set_ylabel("difference")
         lower.set_xlabel("step")
         if worst == 0:
@@ -214,7 +218,7 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
             lower.text(
                 0.995,
                 0.72,
-                f"exactly 0 at all {len(both)} steps",
+                f"exactly 0 at all {len(pair)} steps",
                 transform=lower.transAxes,
                 ha="right",
                 fontsize=8.5,
@@ -224,7 +228,7 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
 
 
 def progress(record: Record, run: RunRecord) -> str:
-    """Which step a run's checkpoints had reached when: the gaps are what the kills cost."""
+    """Draw the step of a run's checkpoints over time: the gaps are the cost of the kills."""
     # A checkpoint that a restore passes over is a step that was not reached again.
     reported = [event for event in run.events if "step" in event and event["kind"] != "passed-over"]
     points = [(event["time"], event["step"], event["kind"]) for event in reported]

@@ -1,4 +1,4 @@
-"""Compute Engine's plain types: networks, subnetworks, routers, firewalls, addresses, snapshots, policies."""
+"""Compute Engine's plain types: networks, subnetworks, routers, firewalls."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from rehearsal.providers.gcp.generate import Exceptions, expanded
-from rehearsal.providers.gcp.lifecycle import Change, Context, Resource
+from rehearsal.providers.gcp.lifecycle import Resource
 from rehearsal.providers.gcp.table import COMPUTE, Update, basename, same_basename, same_link
 
 R = TypeVar("R", bound=Resource)
 
 
 def v1_link(link: str | None) -> str | None:
-    """A compute link as the official provider stores it: beta rewritten to v1."""
+    """Return a compute link as the official provider stores it: beta rewritten to v1."""
     return link.replace("/compute/beta/", "/compute/v1/") if link else link
 
 
 def path_to(collection: str) -> Any:
-    """Encodes a link, path or bare name as `projects/P/global/COLLECTION/N`: odd for places, but recorded."""
+    """Return an encoder of links, paths and bare names to `projects/P/global/COLLECTION/N`, as recorded."""
 
     def encode(value: str, planned: Mapping[str, Any]) -> str:
         if "projects/" in value:
@@ -45,9 +45,12 @@ EXCEPTIONS: Exceptions = {
 def compute(
     kind: type[R], token: str, item: str, updates: tuple[Update, ...], exceptions: Exceptions, **more: Any
 ) -> R:
-    """A type of Compute Engine's; `item` stands under its project."""
+    """Return a type of Compute Engine's; `item` is below its project."""
     item = f"projects/{{project}}/{item}/{{name}}"
-    own = {key: {**expanded(EXCEPTIONS.get(key, "")), **expanded(one)} for key, one in exceptions.items()}
+    own = {
+        key: {**expanded(EXCEPTIONS.get(key, "")), **expanded(exception)}
+        for key, exception in exceptions.items()
+    }
     return kind(f"gcp:compute/{token}", COMPUTE, item, updates, {**EXCEPTIONS, **own}, **more)
 
 
@@ -55,7 +58,7 @@ SET_LABELS = Update("labels", "POST", "/setLabels", extra={"labelFingerprint": "
 
 
 def _log_config(block: dict[str, Any] | None, _planned: Mapping[str, Any]) -> dict[str, Any]:
-    """The block's presence turns logs on, its absence turns them off."""
+    """Turn logs on if the block is present, off if it is absent."""
     return {"enable": False} if block is None else {**block, "enable": True}
 
 
@@ -64,18 +67,6 @@ LOG_CONFIG = {
     "encode": _log_config,
     "decode": lambda raw: raw if raw and raw.get("enable", True) else None,
 }
-
-
-class Address(Resource):
-    """An address, whose labels are sent a second time once it is made."""
-
-    def after_create(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Send the labels with their fingerprint, then read the address."""
-        rest = self.get(context, planned) or {}
-        if planned["effectiveLabels"]:
-            state = {"labelFingerprint": rest.get("labelFingerprint", "")}
-            self.patch(context, SET_LABELS, Change(planned, planned, state, {"labels"}))
-        return self.read(context, id_, planned)
 
 
 NETWORK = compute(
@@ -159,25 +150,4 @@ FIREWALL = compute(
         "priority": "default=1000 always",
         "direction": {"one_of": ("INGRESS", "EGRESS")},
     },
-)
-
-ADDRESS = compute(
-    Address, "address:Address", "regions/{region}/addresses", (SET_LABELS,), {"addressId": "at=id"}
-)
-
-SNAPSHOT = compute(
-    Resource,
-    "snapshot:Snapshot",
-    "global/snapshots",
-    (SET_LABELS,),
-    {"snapshotId": "at=id", "sourceDisk": LINK, "zone": "at=zone"},
-    collection="projects/{project}/zones/{zone}/disks/{sourceDisk}/createSnapshot",
-)
-
-RESOURCE_POLICY = compute(
-    Resource,
-    "resourcePolicy:ResourcePolicy",
-    "regions/{region}/resourcePolicies",
-    (Update("name description snapshotSchedulePolicy diskConsistencyGroupPolicy"),),
-    {"name": "fixed", "diskConsistencyGroupPolicy": "always"},
 )

@@ -14,7 +14,7 @@ _LARGEST_BATCH = 20  # services that one batchEnable takes
 
 
 class ProjectService(Resource):
-    """One API of a project."""
+    """An API of a project."""
 
     def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Enable the API, together with those that other resources enable at the same time."""
@@ -31,7 +31,7 @@ class ProjectService(Resource):
         context.batches.join(f"enable {project}", planned["service"], enable)
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The API, or None if it isn't enabled or the project is gone."""
+        """Return the API, or None if it isn't enabled or the project is gone."""
         known = {**prior, **self.parse(id_, context.settings)}
         try:
             context.send(RESOURCE_MANAGER, "GET", f"projects/{known['project']}", library=True)
@@ -63,12 +63,12 @@ class ProjectService(Resource):
 
     def _enabled(self, context: Context, known: Mapping[str, Any]) -> set[str]:
         query = {"fields": "services/name,nextPageToken", "filter": "state:ENABLED", "pageSize": "200"}
-        found: set[str] = set()
+        services: set[str] = set()
         while True:
             page = self.call(context, "GET", f"projects/{known['project']}/services", known, query=query)
-            found |= {basename(item["name"]) for item in page.get("services", ())}
+            services |= {basename(item["name"]) for item in page.get("services", ())}
             if not page.get("nextPageToken"):
-                return found
+                return services
             query = {**query, "pageToken": page["nextPageToken"]}
 
 
