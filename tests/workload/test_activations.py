@@ -13,6 +13,7 @@ from workload.__main__ import main
 from workload.activations import shard
 from workload.activations.batches import batches
 from workload.activations.reader import Activations
+from workload.activations.statistics import Moments
 from workload.data import stream as streams
 from workload.data.stream import Stream
 from workload.errors import DataError
@@ -252,6 +253,18 @@ def test_a_stream_of_which_all_is_damaged_is_not_said_to_be_missing(
     output = capsys.readouterr().out
     assert "of 8 streams, 0, 1, 2, 4, 5, 6, 7 have no shard yet" in output
     assert output.endswith(" 2 problems\n")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_single_value_that_is_no_number_is_told(tmp_path: Path, value: float) -> None:
+    values = np.ones((3, 2), np.float32)
+    values[1, 1] = value
+    about = shard.About(0, 1, 1, "stream", "run", ("final_norm",))
+    tokens, moments = np.arange(3, dtype=np.int32), Moments.none((2,))
+    content = shard.Content({"final_norm": values}, tokens, [3], [0], ["doc"], {"final_norm": moments})
+    store = FolderStore(tmp_path)
+    store.write(shard.name(0, 1), shard.pack(about, content))
+    assert shard.Shard.checked(store, shard.name(0, 1))[1] == ["final_norm holds 1 non-finite values"]
 
 
 def test_what_is_no_number_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

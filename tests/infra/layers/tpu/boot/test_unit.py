@@ -90,6 +90,12 @@ def test_the_job_is_stopped_within_the_notice_of_a_preemption() -> None:
     ) in lines
 
 
+def test_settings_that_cannot_work_are_not_started_again() -> None:
+    lines = job_unit("train x.toml").splitlines()
+    assert {"Restart=on-failure", "RestartSec=5", "RestartPreventExitStatus=2"} <= set(lines)
+    assert {"StartLimitIntervalSec=3600", "StartLimitBurst=20"} <= set(lines)
+
+
 def test_what_the_barrier_finds_out_comes_after_what_the_boot_knew() -> None:
     """The later file wins, and a slice alone has none."""
     lines = job_unit("train").splitlines()
