@@ -1,8 +1,6 @@
 """A worker's word is in the bucket's listing while its job runs, and costs the job nothing."""
 
 import json
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -340,10 +338,7 @@ def test_a_training_says_its_steps(
 
     def train(*more: str) -> int:
         words = [*line, *(f"--set={setting}" for setting in (*settings, *more))]
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        return subprocess.run(
-            [sys.executable, "-m", "workload", *words], env=environment, check=False
-        ).returncode
+        return main(words)
 
     assert train() == 0
     expected = {"run": str(tmp_path / "runs/worded"), "samples": "3", "of_samples": "3", "instance": "4711"}

@@ -127,5 +127,5 @@ def test_a_run_that_is_interrupted_says_how_to_resume_and_nothing_of_java(tmp_pa
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         rest = process.stdout.read()
     assert (process.returncode, rest) == (
-        130, "workload: interrupted; run the same command again to resume\n"
+        130, "workload: interrupted; repeat the command to resume\n"
     )  # fmt: skip
