@@ -41,9 +41,9 @@ def test_epochs_and_seeds_differ() -> None:
     order = Order(1000, 0)
     first, second = order.at(range(1000)), order.at(range(1000, 2000))
     other_seed = Order(1000, 1).at(range(1000))
-    for one, two in [(first, second), (first, other_seed), (first, np.arange(1000))]:
+    for item, two in [(first, second), (first, other_seed), (first, np.arange(1000))]:
         # Two random orders of 1000 agree in about one place.
-        assert np.count_nonzero(one == two) < 10
+        assert np.count_nonzero(item == two) < 10
 
 
 def test_the_order_is_the_one_that_runs_were_begun_with() -> None:

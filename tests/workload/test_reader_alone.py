@@ -88,8 +88,8 @@ def test_a_bucket_needs_one_more_and_says_which(run: Path) -> None:
 
 def test_the_wheel_asks_for_numpy_alone(tmp_path: Path) -> None:
     with zipfile.ZipFile(build_workload(tmp_path)) as wheel:
-        (name,) = (each for each in wheel.namelist() if each.endswith("METADATA"))
+        (name,) = (item for item in wheel.namelist() if item.endswith("METADATA"))
         about = Parser().parsestr(wheel.read(name).decode())
-    asked = about.get_all("Requires-Dist") or []
-    assert [each for each in asked if "extra ==" not in each] == ["numpy"]
+    calls = about.get_all("Requires-Dist") or []
+    assert [item for item in calls if "extra ==" not in item] == ["numpy"]
     assert {"reader", "bucket", "host", "tpu"} <= {*(about.get_all("Provides-Extra") or [])}

@@ -47,8 +47,8 @@ class Rdd:
 
     def unpersist(self) -> None: ...
 
-    def union(self, other: Rdd) -> Rdd:
-        return Rdd([*self._partitions, *other._partitions], self._seed)
+    def union(self, second: Rdd) -> Rdd:
+        return Rdd([*self._partitions, *second._partitions], self._seed)
 
     def map(self, function: Callable[[Any], Any]) -> Rdd:
         return self.flatMap(lambda item: [function(item)])

@@ -64,8 +64,8 @@ def test_spark_takes_config_and_tokenizer_from_a_bucket(bucket: Store, tmp_path:
 
 def test_an_object_that_was_replaced_after_it_was_listed_is_refused(bucket: Store) -> None:
     bucket.write("raw/a.txt", b"one")
-    (one,), _ = listed([f"{bucket.url}/raw/"])
-    (piece,) = look(one, InputConfig(), 2**20).pieces
+    (item,), _ = listed([f"{bucket.url}/raw/"])
+    (piece,) = look(item, InputConfig(), 2**20).pieces
     assert [row.text for row in rows(piece, InputConfig())] == ["one"]
     bucket.write("raw/a.txt", b"two")
     with pytest.raises(DataError, match=r"raw/a.txt: has changed since it was listed"):
@@ -75,8 +75,8 @@ def test_an_object_that_was_replaced_after_it_was_listed_is_refused(bucket: Stor
 def test_a_large_object_is_read_in_ranges(bucket: Store) -> None:
     texts = corpus.texts(6000, seed=4)
     bucket.write("raw/a.jsonl", corpus.lines(texts))
-    (one,), _ = listed([f"{bucket.url}/raw/"])
-    pieces = look(one, InputConfig(), 2**21).pieces
+    (item,), _ = listed([f"{bucket.url}/raw/"])
+    pieces = look(item, InputConfig(), 2**21).pieces
     assert len(pieces) >= 3
     assert [row.text for piece in pieces for row in rows(piece, InputConfig())] == texts
 

@@ -106,14 +106,14 @@ def test_nothing_is_dropped_in_silence(source: tuple[Path, corpus.Expected], ref
     assert (manifest["documents"], manifest["rejected"]) == (expected.documents, expected.rejected)
     lines = [line for path in reference.glob("rejected-*") for line in path.read_text().splitlines()]
     assert sum(json.loads(line).get("rows", 1) for line in lines) == sum(expected.rejected.values())
-    found = rejected(reference)
-    assert found["raw/bad.jsonl:3"] == ("not_utf8", "byte 0xff at 10")
-    assert found["raw/bad.jsonl:2"] == ("no_field", "has title")
-    assert found["raw/renamed.parquet: rows 0 to 2"] == ("no_field", "has body")
-    assert found["raw/numbers.parquet: rows 0 to 1"] == ("not_text", "is int64")
-    assert found["raw/large.jsonl:901"] == ("repeats", "raw/large.jsonl:1")  # past a cut between two pieces
-    assert found["raw/large.jsonl:8"] == ("repeats", "raw/bad.jsonl:9")  # the first by name remains
-    assert found["raw/large.jsonl:908"] == ("repeats", "raw/bad.jsonl:9")  # of three, each names the first
+    result = rejected(reference)
+    assert result["raw/bad.jsonl:3"] == ("not_utf8", "byte 0xff at 10")
+    assert result["raw/bad.jsonl:2"] == ("no_field", "has title")
+    assert result["raw/renamed.parquet: rows 0 to 2"] == ("no_field", "has body")
+    assert result["raw/numbers.parquet: rows 0 to 1"] == ("not_text", "is int64")
+    assert result["raw/large.jsonl:901"] == ("repeats", "raw/large.jsonl:1")  # past a cut between two pieces
+    assert result["raw/large.jsonl:8"] == ("repeats", "raw/bad.jsonl:9")  # the first by name remains
+    assert result["raw/large.jsonl:908"] == ("repeats", "raw/bad.jsonl:9")  # of three, each names the first
 
 
 def test_the_index_says_where_each_document_lies(reference: Path, tokenizer: Path) -> None:
