@@ -77,7 +77,7 @@ class Ours:
         return {name: self.store.read(name) for name in self.store.list("activations/")}
 
     def found(self) -> list[int]:
-        return sorted(one.sample for one in Activations(self.store.url, self.store))
+        return sorted(entry.sample for entry in Activations(self.store.url, self.store))
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +124,10 @@ def test_an_upload_that_fails_ends_the_start_and_is_made_up_for(ours: Ours) -> N
     assert (output["total_shards"], output["status"]) == (2, "in_progress")
     ours.start()
     assert ours.found() == list(ours.samples)
-    theirs = activation_extract.Worker(range(SAMPLES), goes_on_numbering=True)
-    theirs.start(refused=2)  # tells nobody
-    theirs.start()
-    assert theirs.found() != list(theirs.samples)
+    reference = activation_extract.Worker(range(SAMPLES), goes_on_numbering=True)
+    reference.start(refused=2)  # tells nobody
+    reference.start()
+    assert reference.found() != list(reference.samples)
 
 
 def test_a_lost_machine_costs_no_work_that_was_committed(ours: Ours) -> None:
@@ -137,15 +137,15 @@ def test_a_lost_machine_costs_no_work_that_was_committed(ours: Ours) -> None:
     summary = ours.start()
     assert summary.made == summary.shards - committed
     assert json.loads(ours.store.read(NOTE))["status"] == "completed"
-    theirs = activation_extract.Worker(range(SAMPLES))
-    killed(theirs, 2)
-    before, at_first = dict(theirs.disk), theirs.computed
-    theirs.disk.clear()
-    theirs.start()
-    assert theirs.computed == at_first + SAMPLES  # all over again
-    theirs.disk |= {name: raw[:20] for name, raw in before.items()}  # killed while it wrote
+    reference = activation_extract.Worker(range(SAMPLES))
+    killed(reference, 2)
+    before, at_first = dict(reference.disk), reference.computed
+    reference.disk.clear()
+    reference.start()
+    assert reference.computed == at_first + SAMPLES  # all over again
+    reference.disk |= {name: raw[:20] for name, raw in before.items()}  # killed while it wrote
     with pytest.raises(json.JSONDecodeError):
-        theirs.start()
+        reference.start()
 
 
 def test_only_real_tokens_are_stored_and_all_of_them(weights: Path, tmp_path: Path) -> None:
@@ -153,12 +153,12 @@ def test_only_real_tokens_are_stored_and_all_of_them(weights: Path, tmp_path: Pa
     (tmp_path / "stream_003.safetensors").write_bytes(make_stream(lengths))
     stream = streams.read(str(tmp_path / "stream_003.safetensors"))
     extract(CONFIG, stream, weights, FolderStore(tmp_path / "run"))
-    stored = {one.id: one for one in Activations(str(tmp_path / "run"))}
+    stored = {entry.id: entry for entry in Activations(str(tmp_path / "run"))}
     for n, length in enumerate(lengths):
         assert len(stored[f"doc-{n}"]["resid_post.0"]) == len(stored[f"doc-{n}"].tokens) == length
         assert stored[f"doc-{n}"].tokens.tolist() == stream.document(n).tolist()
-    theirs = activation_extract.padded([stream.document(n).tolist() for n in range(4)], most=128)
-    assert [len(row) for row in theirs] == [128] * 4 != lengths
+    reference = activation_extract.padded([stream.document(n).tolist() for n in range(4)], most=128)
+    assert [len(row) for row in reference] == [128] * 4 != lengths
 
 
 @pytest.fixture(scope="module")

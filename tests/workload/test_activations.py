@@ -1,4 +1,4 @@
-"""What was kept is found by document, reading little else; what is damaged or missing is named."""
+"""Kept tensors are found by document, reading little else; damaged and missing shards are named."""
 
 import json
 from dataclasses import replace
@@ -13,6 +13,7 @@ from workload.__main__ import main
 from workload.activations import shard
 from workload.activations.batches import batches
 from workload.activations.reader import Activations
+from workload.activations.statistics import Moments
 from workload.data import stream as streams
 from workload.data.stream import Stream
 from workload.errors import DataError
@@ -50,7 +51,7 @@ def test_a_document_is_found_by_its_name(run: Path) -> None:
     assert (document.id, document.sample, len(document.tokens)) == ("doc-7", 107, 47)
     assert document["resid_post.2"].shape == (47, ARCH.d_model)
     assert document["attn_z.2.h3"].shape == (47, ARCH.K)
-    assert sorted(one.id for one in activations) == sorted(f"doc-{n}" for n in range(60))
+    assert sorted(item.id for item in activations) == sorted(f"doc-{n}" for n in range(60))
     with pytest.raises(DataError, match="holds no document 'doc-60'"):
         activations["doc-60"]
     with pytest.raises(DataError, match=r"keeps no resid_post.9\n    fix: one of resid_post.3, "):
@@ -118,8 +119,8 @@ def test_a_shard_is_checked_in_one_request_and_a_long_one_in_pieces(
     store = Counting(run)
     name = shard.name(3, 1)
     size = (run / name).stat().st_size
-    one, found = Activations(str(run), store).check(name)
-    assert (store.reads, found, one.ids) == (1, [], shard.Shard(store, name).ids)
+    item, result = Activations(str(run), store).check(name)
+    assert (store.reads, result, item.ids) == (1, [], shard.Shard(store, name).ids)
     monkeypatch.setattr(shard, "_PIECE", 2**12)
     store.bytes_read = store.reads = 0
     assert Activations(str(run), store).check(name)[1] == []
@@ -152,29 +153,29 @@ def test_verify_tells_another_runs_shards_and_another_streams(
     for name in whole.list(""):
         mixed.write(name, whole.read(name))
     (tmp_path / "stream_003.safetensors").write_bytes(make_stream([40 + n % 50 for n in range(60)]))
-    other = streams.read(str(tmp_path / "stream_003.safetensors"))
+    rival = streams.read(str(tmp_path / "stream_003.safetensors"))
     config = replace(CONFIG, extract=replace(CONFIG.extract, points=(*CONFIG.extract.points, "mlp_in.0")))
-    extract(config, other, save_weights(tmp_path / "weights", ARCH), FolderStore(tmp_path / "other"))
-    theirs = shard.name(3, 2)
-    mixed.write(theirs, FolderStore(tmp_path / "other").read(theirs))
+    extract(config, rival, save_weights(tmp_path / "weights", ARCH), FolderStore(tmp_path / "other"))
+    reference = shard.name(3, 2)
+    mixed.write(reference, FolderStore(tmp_path / "other").read(reference))
     assert main(["activations", "verify", str(tmp_path / "mixed")]) == 1
     output = capsys.readouterr().out
-    assert f"{theirs}: belongs to another run than config.json" in output
-    assert f"{theirs}: belongs to another stream than shard 1" in output
+    assert f"{reference}: belongs to another run than config.json" in output
+    assert f"{reference}: belongs to another stream than shard 1" in output
 
 
 def test_batches_hold_every_token_once_in_an_order_of_the_seed(run: Path) -> None:
     activations = Activations(str(run))
-    everything = np.concatenate([one.read("mlp_out.1") for one in activations.shards()])
-    found = list(batches(activations, "mlp_out.1", 256, seed=3))
-    assert {len(batch) for batch in found[:-1]} == {256}
-    assert len(found[-1]) == len(everything) % 256
-    mixed = np.concatenate(found)
+    everything = np.concatenate([item.read("mlp_out.1") for item in activations.shards()])
+    result = list(batches(activations, "mlp_out.1", 256, seed=3))
+    assert {len(batch) for batch in result[:-1]} == {256}
+    assert len(result[-1]) == len(everything) % 256
+    mixed = np.concatenate(result)
     assert np.array_equal(np.sort(mixed, axis=0), np.sort(everything, axis=0))
     assert not np.array_equal(mixed, everything)
-    again, other = (np.concatenate(list(batches(activations, "mlp_out.1", 256, seed))) for seed in (3, 4))
+    again, rival = (np.concatenate(list(batches(activations, "mlp_out.1", 256, seed))) for seed in (3, 4))
     assert np.array_equal(again, mixed)
-    assert not np.array_equal(other, mixed)
+    assert not np.array_equal(rival, mixed)
 
 
 def test_batches_in_bfloat16_are_what_jax_takes(tmp_path: Path) -> None:
@@ -252,6 +253,18 @@ def test_a_stream_of_which_all_is_damaged_is_not_said_to_be_missing(
     output = capsys.readouterr().out
     assert "of 8 streams, 0, 1, 2, 4, 5, 6, 7 have no shard yet" in output
     assert output.endswith(" 2 problems\n")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_single_value_that_is_no_number_is_told(tmp_path: Path, value: float) -> None:
+    values = np.ones((3, 2), np.float32)
+    values[1, 1] = value
+    about = shard.About(0, 1, 1, "stream", "run", ("final_norm",))
+    tokens, moments = np.arange(3, dtype=np.int32), Moments.none((2,))
+    content = shard.Content({"final_norm": values}, tokens, [3], [0], ["doc"], {"final_norm": moments})
+    store = FolderStore(tmp_path)
+    store.write(shard.name(0, 1), shard.pack(about, content))
+    assert shard.Shard.checked(store, shard.name(0, 1))[1] == ["final_norm holds 1 non-finite values"]
 
 
 def test_what_is_no_number_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

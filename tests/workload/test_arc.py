@@ -102,8 +102,8 @@ def test_colours_and_pairs_are_permuted(look: Augmentation, colour: int) -> None
 
 def test_the_symmetries_are_those_of_the_square() -> None:
     colours = PLAIN.colours
-    found = [Augmentation(symmetry, colours, ()).apply([[0, 1], [2, 3], [4, 5]]) for symmetry in range(8)]
-    assert found == [
+    result = [Augmentation(symmetry, colours, ()).apply([[0, 1], [2, 3], [4, 5]]) for symmetry in range(8)]
+    assert result == [
         [[0, 1], [2, 3], [4, 5]],
         [[4, 2, 0], [5, 3, 1]],  # a quarter to the right
         [[5, 4], [3, 2], [1, 0]],
@@ -119,41 +119,41 @@ def test_the_symmetries_are_those_of_the_square() -> None:
 def test_eight_augmentations_in_a_row_have_each_symmetry_once(
     seed: int, task: str, test: int, first: int
 ) -> None:
-    found = {draw(seed, task, test, number, 3).symmetry for number in range(first, first + 8)}
-    assert found == set(range(8))
+    result = {draw(seed, task, test, number, 3).symmetry for number in range(first, first + 8)}
+    assert result == set(range(8))
 
 
 def test_each_order_and_each_colour_comes_about_as_often_as_any_other() -> None:
-    found = [draw(0, f"{number}", 0, 0, 3) for number in range(6000)]
-    orders = Counter(look.order for look in found)
+    result = [draw(0, f"{number}", 0, 0, 3) for number in range(6000)]
+    orders = Counter(look.order for look in result)
     assert len(orders) == 6
     assert all(850 < count < 1150 for count in orders.values())  # 5 standard deviations about 1000
-    moved = [look.colours for look in found if look.colours[0] != 0]
+    moved = [look.colours for look in result if look.colours[0] != 0]
     assert 440 < len(moved) < 640  # 9 in 10 of those 1 in 10 whose black may move: 540
-    became = Counter(look.colours[3] for look in found if look.colours[0] == 0)
+    became = Counter(look.colours[3] for look in result if look.colours[0] == 0)
     assert set(became) == set(range(1, 10))
     assert all(480 < count < 740 for count in became.values())
 
 
 def test_a_task_as_it_stands(tmp_path: Path) -> None:
-    found = prompts(write(tmp_path / "007bbfb7.json", TASK), 0)
-    assert list(found) == ["007bbfb7/0", "007bbfb7/1"]
-    assert found["007bbfb7/0"] == AS_IT_STANDS
-    assert found["007bbfb7/1"].endswith("Input:\n7\n\nOutput:\n")
+    result = prompts(write(tmp_path / "007bbfb7.json", TASK), 0)
+    assert list(result) == ["007bbfb7/0", "007bbfb7/1"]
+    assert result["007bbfb7/0"] == AS_IT_STANDS
+    assert result["007bbfb7/1"].endswith("Input:\n7\n\nOutput:\n")
 
 
 def test_a_prompt_shows_its_augmentation(tmp_path: Path) -> None:
-    found = prompts(write(tmp_path / "t.json", TASK))
-    assert list(found) == [f"t/{test}/aug_{number}" for test in (0, 1) for number in range(8)]
-    assert len(set(found.values())) > 12  # the second test input is one cell, and looks alike turned
+    result = prompts(write(tmp_path / "t.json", TASK))
+    assert list(result) == [f"t/{test}/aug_{number}" for test in (0, 1) for number in range(8)]
+    assert len(set(result.values())) > 12  # the second test input is one cell, and looks alike turned
     for number in range(8):
         look = draw(0, "t", 0, number, PAIRS)
-        blocks = found[f"t/0/aug_{number}"].split("put:\n")[1:]
+        blocks = result[f"t/0/aug_{number}"].split("put:\n")[1:]
         shown = [
             look.undo([[int(cell) for cell in row] for row in block.split("\n\n")[0].split()])
             for block in blocks[:-1]
         ]
-        pairs = [TASK["train"][one] for one in look.order]
+        pairs = [TASK["train"][item] for item in look.order]
         desired = [grid for pair in pairs for grid in (pair["input"], pair["output"])]
         assert shown == [*desired, TASK["test"][0]["input"]]
 
@@ -170,9 +170,9 @@ def test_a_prompt_is_a_function_of_its_name_alone(tmp_path: Path) -> None:
     assert many == backwards == prompts(tmp_path / "folder") == prompts(lines)
     assert more.items() > many.items()
     assert list(many) != list(backwards)
-    other = prompts(tmp_path / "many.json", 8, 1)
-    assert other.keys() == many.keys()
-    assert sum(other[name] == many[name] for name in many) < len(many) / 4
+    another = prompts(tmp_path / "many.json", 8, 1)
+    assert another.keys() == many.keys()
+    assert sum(another[name] == many[name] for name in many) < len(many) / 4
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
@@ -194,10 +194,10 @@ def test_another_process_makes_the_same_streams(hash_seed: str, tmp_path: Path) 
     subprocess.run(
         [sys.executable, "-m", "workload", *arguments], env=environment, check=True, capture_output=True
     )
-    here, there = (
+    here, existing = (
         {path.name: path.read_bytes() for path in (tmp_path / place).iterdir()} for place in ("here", "there")
     )
-    assert here == there
+    assert here == existing
     assert len(here) == 4
 
 
@@ -233,14 +233,14 @@ def test_a_malformed_task_is_rejected_and_says_where(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     source = write(tmp_path / "many.json", {"good": TASK, "bad": {**TASK, **change}, "fine": TASK})
-    found, aside = streamed(source, tmp_path / "out", "--augmentations", "1")
-    assert found.ids == tuple(f"{name}/{test}/aug_0" for name in ("good", "fine") for test in (0, 1))
-    assert found.samples_N.tolist() == [0, 1, 3, 4]
-    (one,) = aside
-    assert one["where"] == f"{source}: bad"
-    assert one["sample"] == 2
-    assert one["reason"].startswith("is no ARC task: ")
-    assert said in one["reason"]
+    result, aside = streamed(source, tmp_path / "out", "--augmentations", "1")
+    assert result.ids == tuple(f"{name}/{test}/aug_0" for name in ("good", "fine") for test in (0, 1))
+    assert result.samples_N.tolist() == [0, 1, 3, 4]
+    (item,) = aside
+    assert item["where"] == f"{source}: bad"
+    assert item["sample"] == 2
+    assert item["reason"].startswith("is no ARC task: ")
+    assert said in item["reason"]
 
 
 def test_files_that_hold_no_tasks_are_rejected(tmp_path: Path) -> None:
@@ -256,9 +256,9 @@ def test_files_that_hold_no_tasks_are_rejected(tmp_path: Path) -> None:
     (folder / "i.md").write_text("# Tasks\n")
     rows = [{"task_id": "r", **TASK}, TASK, {"task_id": None, **TASK}, [], {"task_id": 7, **TASK}]
     (folder / "j.jsonl").write_bytes(b"\n".join([*(json.dumps(row).encode() for row in rows), b"\xff", b""]))
-    found, aside = streamed(folder, tmp_path / "out", "--augmentations", "0")
-    assert found.ids == ("a/0", "a/1", "r/0", "r/1", "7/0", "7/1")
-    output = {one["where"].removeprefix(f"{folder}/"): one["reason"] for one in aside}
+    result, aside = streamed(folder, tmp_path / "out", "--augmentations", "0")
+    assert result.ids == ("a/0", "a/1", "r/0", "r/1", "7/0", "7/1")
+    output = {item["where"].removeprefix(f"{folder}/"): item["reason"] for item in aside}
     not_json = {where: reason for where, reason in output.items() if reason.startswith("is not JSON: ")}
     assert set(not_json) == {"f.json", "g.json", "h.json", "i.md", "j.jsonl:6"}
     assert {where: reason for where, reason in output.items() if where not in not_json} == {
@@ -278,8 +278,8 @@ def test_files_that_hold_no_tasks_are_rejected(tmp_path: Path) -> None:
 def test_a_task_too_long_is_named(tmp_path: Path) -> None:
     large = {**TASK, "test": [{"input": [[0] * 30] * 30}, {"input": [[0]]}]}
     source = write(tmp_path / "many.json", {"large": large})
-    found, aside = streamed(source, tmp_path / "out", "--augmentations", "0", "--max-tokens", "900")
-    assert found.ids == ("large/1",)
+    result, aside = streamed(source, tmp_path / "out", "--augmentations", "0", "--max-tokens", "900")
+    assert result.ids == ("large/1",)
     assert aside[0]["where"] == f"{source}: large/0"
     assert aside[0]["reason"] == f"has {len(AS_IT_STANDS) - 6 + 930} tokens, more than 900"
 
@@ -300,14 +300,14 @@ def test_a_prompt_in_the_words_of_a_chat_template(tmp_path: Path) -> None:
     folder = tokenizer(tmp_path / "qwen", "qwen")
     source = write(tmp_path / "t.json", TASK)
     options = ["--augmentations", "0", "--chat", "--system", "Think.", "--tokenizer", str(folder)]
-    found, aside = streamed(source, tmp_path / "out", *options)
+    result, aside = streamed(source, tmp_path / "out", *options)
     messages = [{"role": "system", "content": "Think."}, {"role": "user", "content": AS_IT_STANDS}]
     import tokenizers
 
     read = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    text = read.decode(found.document(0).tolist(), skip_special_tokens=False)
+    text = read.decode(result.document(0).tolist(), skip_special_tokens=False)
     assert text == Template(folder).render(messages)
-    assert found.ids == ("t/0", "t/1")
+    assert result.ids == ("t/0", "t/1")
     assert aside == []
 
 

@@ -60,8 +60,8 @@ def alone(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_here()), decoder.shapes(ARCH)
     )
     loaded = huggingface.load(weights, ARCH, params)
-    found = decoder.capture(loaded, tokens_L[None], jnp.zeros((1, len(tokens_L)), jnp.int32), ARCH, wanted)
-    return {name: np.asarray(value) for name, value in found.items()}
+    result = decoder.capture(loaded, tokens_L[None], jnp.zeros((1, len(tokens_L)), jnp.int32), ARCH, wanted)
+    return {name: np.asarray(value) for name, value in result.items()}
 
 
 def _here() -> Any:
@@ -74,13 +74,13 @@ def shards(store: Store) -> list[Shard]:
 
 def test_every_document_is_there_once_with_its_tokens(whole: FolderStore, stream: Stream) -> None:
     seen = {}
-    for one in shards(whole):
-        assert one.problems() == []
-        for place, name in enumerate(one.ids):
+    for item in shards(whole):
+        assert item.problems() == []
+        for place, name in enumerate(item.ids):
             assert name not in seen
-            seen[name] = (one.samples[place], one.document(place, "tokens").tolist())
+            seen[name] = (item.samples[place], item.document(place, "tokens").tolist())
             length = len(seen[name][1])
-            assert one.document(place, "positions").tolist() == list(range(length))
+            assert item.document(place, "positions").tolist() == list(range(length))
     desired = {name: (100 + n, stream.document(n).tolist()) for n, name in enumerate(stream.ids)}
     assert seen == desired
 
@@ -88,12 +88,12 @@ def test_every_document_is_there_once_with_its_tokens(whole: FolderStore, stream
 def test_what_is_kept_is_what_the_model_computes_of_a_document_alone(
     whole: FolderStore, stream: Stream, weights: Path
 ) -> None:
-    one = shards(whole)[1]
-    for place, name in [*enumerate(one.ids)][:6]:
+    item = shards(whole)[1]
+    for place, name in [*enumerate(item.ids)][:6]:
         tokens_L = stream.document(stream.ids.index(name))
         points = {"resid_post": [0, 1, 2, 3], "mlp_out": [1], "attn_z": [2], "final_norm": []}
         expected = alone(weights, tokens_L, points)
-        stored = {point: one.document(place, point) for point in one.about.points}
+        stored = {point: item.document(place, point) for point in item.about.points}
         for n in range(4):
             close(stored[f"resid_post.{n}"], expected["resid_post"][n, 0])
         close(stored["mlp_out.1"], expected["mlp_out"][0, 0])
@@ -101,9 +101,9 @@ def test_what_is_kept_is_what_the_model_computes_of_a_document_alone(
         close(stored["final_norm"], expected["final_norm"][0])
 
 
-def close(found: NDArray[Any], expected: NDArray[Any]) -> None:
-    assert found.shape == expected.shape
-    assert np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
+def close(result: NDArray[Any], expected: NDArray[Any]) -> None:
+    assert result.shape == expected.shape
+    assert np.linalg.norm(result - expected) <= 1e-5 * np.linalg.norm(expected)
 
 
 def test_what_is_kept_in_bfloat16_is_the_float32_one_rounded_on_the_way(
@@ -112,14 +112,14 @@ def test_what_is_kept_in_bfloat16_is_the_float32_one_rounded_on_the_way(
     store = FolderStore(tmp_path)
     extract(replace(CONFIG, extract=replace(CONFIG.extract, dtype="bfloat16")), stream, weights, store)
     exact = {
-        name: one.document(place, "resid_post.3")
-        for one in shards(whole)
-        for place, name in enumerate(one.ids)
+        name: item.document(place, "resid_post.3")
+        for item in shards(whole)
+        for place, name in enumerate(item.ids)
     }
-    for one in shards(store):
-        assert one.problems() == []
-        for place, name in enumerate(one.ids):
-            stored = one.document(place, "resid_post.3")
+    for item in shards(store):
+        assert item.problems() == []
+        for place, name in enumerate(item.ids):
+            stored = item.document(place, "resid_post.3")
             assert stored.dtype.name == "bfloat16"
             error = np.linalg.norm(stored.astype(np.float32) - exact[name]) / np.linalg.norm(exact[name])
             assert 1e-4 < error < 0.028
@@ -127,8 +127,8 @@ def test_what_is_kept_in_bfloat16_is_the_float32_one_rounded_on_the_way(
 
 def test_statistics_are_of_all_that_is_kept_and_merge(whole: FolderStore) -> None:
     everything = shards(whole)
-    values = np.concatenate([one.read("resid_post.2") for one in everything]).astype(np.float64)
-    merged = sum((one.moments("resid_post.2") for one in everything), Moments.none((32,)))
+    values = np.concatenate([item.read("resid_post.2") for item in everything]).astype(np.float64)
+    merged = sum((item.moments("resid_post.2") for item in everything), Moments.none((32,)))
     assert merged.count == len(values)
     np.testing.assert_allclose(merged.mean, values.mean(axis=0), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(merged.variance, values.var(axis=0), rtol=1e-5)
@@ -154,16 +154,16 @@ def test_two_at_once_make_each_shard_once(
     whole: FolderStore, stream: Stream, weights: Path, tmp_path: Path
 ) -> None:
     store = FolderStore(tmp_path)
-    found: list[Summary] = []
-    both = [
-        threading.Thread(target=lambda: found.append(extract(CONFIG, stream, weights, store)))
+    result: list[Summary] = []
+    pair = [
+        threading.Thread(target=lambda: result.append(extract(CONFIG, stream, weights, store)))
         for _ in range(2)
     ]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
-    total = found[0].made + found[1].made
+    for item in pair:
+        item.start()
+    for item in pair:
+        item.join()
+    total = result[0].made + result[1].made
     assert total == len(whole.list(shard.folder(3)))
     assert {name: store.read(name) for name in whole.list("")} == {
         name: whole.read(name) for name in whole.list("")
@@ -203,9 +203,9 @@ def test_a_stream_that_another_is_at_work_on_is_refused_and_another_stream_is_no
         line = [str(tmp_path / "mine.toml"), "--stream", stream, "--dir", str(tmp_path / "out")]
         return main(["extract", *line])
 
-    theirs = of_stream(FolderStore(tmp_path / "out/extractions/mine"), 3, "tpu-a", every_s=0.1)
-    theirs._me |= {"boot": "another machine's", "pid": 7}
-    with theirs:
+    reference = of_stream(FolderStore(tmp_path / "out/extractions/mine"), 3, "tpu-a", every_s=0.1)
+    reference._me |= {"boot": "another machine's", "pid": 7}
+    with reference:
         assert start(3) == 2
         assert "process 7 on tpu-a is at work on stream 3 of this run\n" in capsys.readouterr().err
         assert start(4) == 0
@@ -279,8 +279,8 @@ def test_the_cuts_of_a_version_stay_as_they_are(
     large, rows = replace(small, batch_tokens=16384), replace(small, row_tokens=1024, dtype="bfloat16")
     for settings in (large, small, rows):
         config = replace(CONFIG, extract=settings)
-        one = Extraction(config, stream, Folder(weights), FolderStore(tmp_path), lambda _: None)
-        cuts.append([part.batches for part in one._ranges])
+        item = Extraction(config, stream, Folder(weights), FolderStore(tmp_path), lambda _: None)
+        cuts.append([part.batches for part in item._ranges])
     digest = hashlib.sha256(repr(cuts).encode()).hexdigest()[:16]
     assert (packing.VERSION, digest) == (1, "b7edfe258f9a565d"), (
         "documents are cut into other shards: a run begun before would continue without some of them."
@@ -342,9 +342,9 @@ def test_a_shard_that_is_cut_short_is_named(whole: FolderStore, tmp_path: Path) 
 def test_samples_that_were_dealt_otherwise_are_another_run(
     whole: FolderStore, stream: Stream, weights: Path
 ) -> None:
-    other = replace(stream, about=replace(stream.about, dealt_sha256="7" * 64))
+    rival = replace(stream, about=replace(stream.about, dealt_sha256="7" * 64))
     with pytest.raises(HopelessError, match=r"streams.dealt_sha256 was 666"):
-        extract(CONFIG, other, weights, whole)
+        extract(CONFIG, rival, weights, whole)
 
 
 def test_a_stream_that_changed_since_its_shards_were_made_is_refused(
@@ -353,12 +353,12 @@ def test_a_stream_that_changed_since_its_shards_were_made_is_refused(
     store = FolderStore(tmp_path)
     for name in ("config.json", shard.name(3, 1)):
         store.write(name, whole.read(name))
-    other = replace(stream, sha256="7" * 64)
+    rival = replace(stream, sha256="7" * 64)
     output = (
         rf"shard_0001.safetensors stream_sha256 was {stream.sha256}, is 7+\n    fix: give the new run another"
     )
     with pytest.raises(HopelessError, match=output):
-        extract(CONFIG, other, weights, store)
+        extract(CONFIG, rival, weights, store)
     assert store.list(shard.folder(3)) == [shard.name(3, 1)]
 
 
@@ -411,12 +411,12 @@ def test_one_that_stood_still_while_it_wrote_notes_nothing_after_another_took_it
     stream: Stream, weights: Path, tmp_path: Path
 ) -> None:
     """Another has it between the second shard and the note of it, which says less than the other's."""
-    store, asked = FolderStore(tmp_path), 0
+    store, requests = FolderStore(tmp_path), 0
 
     def check() -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 4:
+        nonlocal requests
+        requests += 1
+        if requests == 4:
             store.write(note, b"another's")
             raise TakenError("taken over")
 

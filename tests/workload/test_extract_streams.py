@@ -44,7 +44,7 @@ def test_a_slice_of_a_job_takes_the_stream_of_its_number(
     (tmp_path / "stream_001.safetensors").write_bytes(raw)
     settings = [f'model.weights="{weights}"', 'extract.points=["mlp_out.0"]']
     line = ["extract", "qwen2.5-0.5b.toml", "--dir", str(tmp_path / "out")]
-    line += [f"--set={one}" for one in settings]
+    line += [f"--set={item}" for item in settings]
     variables = {"WORKER_ID": "1", "WORKER_COUNT": "2", "COORDINATOR_ADDRESS": "a:1", "SLICE_COUNT": "2"}
     for name, value in {**variables, "MEGASCALE_NUM_SLICES": "2"}.items():
         monkeypatch.setenv(name, value)
@@ -78,12 +78,12 @@ def test_of_a_folder_here_all_streams_are_taken_one_after_another(
         (tmp_path / f"stream_{number:03}.safetensors").write_bytes(raw)
     settings = [f'model.weights="{weights}"', 'extract.points=["mlp_out.0"]']
     line = ["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path), "--dir", str(tmp_path / "out")]
-    assert main([*line, *(f"--set={one}" for one in settings)]) == 0
+    assert main([*line, *(f"--set={item}" for item in settings)]) == 0
     output = capsys.readouterr().out
     assert output.count("1 made here") == 2
     assert output.count("next: ") == 1
     made = tmp_path / "out" / "extractions" / "qwen2.5-0.5b" / "activations"
-    assert sorted(each.name for each in made.iterdir()) == ["tpu_3", "tpu_4"]
+    assert sorted(entry.name for entry in made.iterdir()) == ["tpu_3", "tpu_4"]
 
 
 @pytest.mark.parametrize("member", [None, "3"])

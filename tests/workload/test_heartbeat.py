@@ -1,8 +1,6 @@
 """A worker's word is in the bucket's listing while its job runs, and costs the job nothing."""
 
 import json
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -97,8 +95,8 @@ class Listing:
 
     def content(self) -> dict[str, Any]:
         url = f"{self._url}/{NAME.replace('/', '%2F')}?alt=media"
-        found: dict[str, Any] = requests.get(url, timeout=HANG_S).json()
-        return found
+        result: dict[str, Any] = requests.get(url, timeout=HANG_S).json()
+        return result
 
     def until(self, **expected: str) -> dict[str, str]:
         give_up = time.monotonic() + HANG_S
@@ -250,7 +248,7 @@ def test_the_machines_own_attribute_says_the_same_at_the_same_moments(attributes
             time.sleep(0.1)
         heartbeat.end("failed", ValueError("no good"))
     assert len(attributes.told) == len(bucket.written) >= 3
-    assert [one["state"] for one in attributes.told] == [one["state"] for _, one in bucket.written]
+    assert [entry["state"] for entry in attributes.told] == [entry["state"] for _, entry in bucket.written]
     first, last = attributes.told[0], attributes.told[-1]
     assert began_s <= first.pop("updated_s") <= last.pop("updated_s") <= time.time() + 1
     assert first == {"state": "running", "command": "0123456789ab", "why": ""}
@@ -340,10 +338,7 @@ def test_a_training_says_its_steps(
 
     def train(*more: str) -> int:
         words = [*line, *(f"--set={setting}" for setting in (*settings, *more))]
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        return subprocess.run(
-            [sys.executable, "-m", "workload", *words], env=environment, check=False
-        ).returncode
+        return main(words)
 
     assert train() == 0
     expected = {"run": str(tmp_path / "runs/worded"), "samples": "3", "of_samples": "3", "instance": "4711"}
@@ -395,11 +390,11 @@ class Monitoring:
 
 def test_chips_are_read_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chips.readings() == {}, "no libtpu here"
-    found = Monitoring(
+    result = Monitoring(
         duty_cycle_pct=["80.0", "90.0"], hbm_capacity_usage=["10", "20"], hbm_capacity_total=["40", "40"]
     )
     monkeypatch.setitem(sys.modules, "libtpu", ModuleType("libtpu"))
-    monkeypatch.setitem(sys.modules, "libtpu.sdk", SimpleNamespace(tpumonitoring=found))
+    monkeypatch.setitem(sys.modules, "libtpu.sdk", SimpleNamespace(tpumonitoring=result))
     assert chips.readings() == {"duty_cycle_percent": 85.0, "hbm_percent": 37.5}
-    found.asked = {"hbm_capacity_usage": [], "hbm_capacity_total": []}  # no program runs
+    result.asked = {"hbm_capacity_usage": [], "hbm_capacity_total": []}  # no program runs
     assert chips.readings() == {}

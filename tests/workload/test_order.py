@@ -1,11 +1,18 @@
 """The order of the data is a permutation an epoch, and nothing but seed and slot decide it."""
 
+from pathlib import Path
+
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import SingleDeviceSharding
 
+from workload.data.loader import Loader
 from workload.data.order import Order
+from workload.data.prepare import prepare
+from workload.data.tokens import Dataset
 
 
 @given(examples=st.integers(1, 3000), seed=st.integers(0, 2**31 - 1), epoch=st.integers(0, 10**6))
@@ -34,9 +41,9 @@ def test_epochs_and_seeds_differ() -> None:
     order = Order(1000, 0)
     first, second = order.at(range(1000)), order.at(range(1000, 2000))
     other_seed = Order(1000, 1).at(range(1000))
-    for one, two in [(first, second), (first, other_seed), (first, np.arange(1000))]:
+    for item, two in [(first, second), (first, other_seed), (first, np.arange(1000))]:
         # Two random orders of 1000 agree in about one place.
-        assert np.count_nonzero(one == two) < 10
+        assert np.count_nonzero(item == two) < 10
 
 
 def test_the_order_is_the_one_that_runs_were_begun_with() -> None:
@@ -48,3 +55,18 @@ def test_the_order_is_the_one_that_runs_were_begun_with() -> None:
 def test_nothing_to_order_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Order(0, 0)
+
+
+def test_the_loader_gives_each_step_its_own_slots_in_order(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(bytes(32 + n * n % 91 for n in range(201)))
+    prepare([tmp_path / "text"], tmp_path / "tokens")
+    dataset = Dataset(tmp_path / "tokens", sequence_length=8)
+    loader = Loader(dataset, 4, 3, SingleDeviceSharding(jax.devices()[0]))
+    try:
+        for step in (1, 2, 7, 8):  # 25 examples: the seventh step crosses an epoch
+            batch = loader.batch(step)
+            expected = dataset.read(Order(len(dataset), 3).at(range(4 * (step - 1), 4 * step)))
+            assert batch["tokens_BxL1"].tolist() == expected.tolist()
+            assert batch["segments_BxL1"].tolist() == dataset.segments(expected).tolist()
+    finally:
+        loader.close()

@@ -30,8 +30,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def as_theirs(path: Path) -> dict[int, list[dict[str, Any]]]:
     """As readers of that layout open a shard."""
     with gzip.open(path, "rb") as file:
-        found: dict[int, list[dict[str, Any]]] = pickle.load(file)
-    return found
+        result: dict[int, list[dict[str, Any]]] = pickle.load(file)
+    return result
 
 
 def test_their_readers_find_every_sample_of_every_layer_once(
@@ -61,8 +61,10 @@ def test_their_readers_find_every_sample_of_every_layer_once(
     about = json.loads((tmp_path / "tpu_3" / "metadata.json").read_text())
     assert (about["total_shards"], about["total_unique_samples"]) == (len(paths), 60)
     assert about["total_activations"] == 60 * ARCH.layers
-    assert [one["filename"] for one in about["shards"]] == [path.name for path in paths]
-    assert [one["file_size_mb"] * 2**20 for one in about["shards"]] == [path.stat().st_size for path in paths]
+    assert [item["filename"] for item in about["shards"]] == [path.name for path in paths]
+    assert [item["file_size_mb"] * 2**20 for item in about["shards"]] == [
+        path.stat().st_size for path in paths
+    ]
 
 
 def test_a_conversion_that_was_killed_ends_with_the_same_bytes(run: Path, tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_extract_leaves_them_beside_its_shards(
     assert main([*line, "--point", "resid_post"]) == 0
     assert "pkl.gz: 1 made here" in capsys.readouterr().out
     (entry,) = as_theirs(tmp_path / "extractions/mine/pkl.gz/tpu_3/shard_0001.pkl.gz").values()
-    assert [one["shape"] for one in sorted(entry, key=lambda one: one["sample_idx"])] == [
+    assert [item["shape"] for item in sorted(entry, key=lambda item: item["sample_idx"])] == [
         (5, ARCH.d_model),
         (60, ARCH.d_model),
         (33, ARCH.d_model),

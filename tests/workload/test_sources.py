@@ -1,4 +1,4 @@
-"""What documents are made of: lines, rows, compressed files, and all that is none."""
+"""Documents of lines, rows and compressed files, and everything that is none."""
 
 import gzip
 import json

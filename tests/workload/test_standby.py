@@ -132,8 +132,8 @@ class Slice:
 
     def ended(self, id_: str = "r17") -> dict[str, Any]:
         blob = self.bucket.get_blob(f"handoff/{NODE}/ended/{id_}.json")
-        found: dict[str, Any] = json.loads(blob.download_as_bytes()) if blob else {}
-        return found
+        result: dict[str, Any] = json.loads(blob.download_as_bytes()) if blob else {}
+        return result
 
     def wait(self, happened: Callable[[], object]) -> None:
         give_up = time.monotonic() + WAIT_S
@@ -154,12 +154,12 @@ def hosts(
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
     monkeypatch.setenv("GCE_METADATA_HOST", addresses[0])
     caplog.set_level(logging.INFO, "workload.host")
-    found = Slice(tmp_path, storage_url, addresses, caplog)
+    result = Slice(tmp_path, storage_url, addresses, caplog)
     for blob in client_of(storage_url).list_blobs("bucket"):
         if blob.name.startswith(("handoff/", "barrier/", "heartbeats/")):
             blob.delete()
-    yield found
-    found.stop()
+    yield result
+    result.stop()
     for server in servers:
         server.shutdown()
         server.server_close()
@@ -296,9 +296,9 @@ def test_starts_are_counted_for_each_run_and_within_an_hour(monkeypatch: pytest.
     monkeypatch.setattr(standby.time, "monotonic", lambda: now[0])
     host = Standby({}, Bucket("bucket"), NODE, 0, print)
     first, second = (HandOff("1", id_, ("train",)) for id_ in ("r17", "r18"))
-    for one in (first, second, first):  # each has its own starts
-        assert all(host._may_start(one) for _ in range(unit.MOST_STARTS))
-        assert not host._may_start(one)
+    for item in (first, second, first):  # each has its own starts
+        assert all(host._may_start(item) for _ in range(unit.MOST_STARTS))
+        assert not host._may_start(item)
     now[0] = unit.WITHIN_S + 1
     assert host._may_start(first), "of an hour ago"
 
@@ -424,7 +424,7 @@ def test_a_real_run_continues_from_its_checkpoints_when_the_host_comes_back(
     hosts: Slice, tokens: Path, tmp_path: Path
 ) -> None:
     """The command and the trainer as they are, of a slice of one host."""
-    settings = [f"--set {one}" for one in (*SETTINGS, "train.steps=60", "checkpoint.every_steps=2")]
+    settings = [f"--set {item}" for item in (*SETTINGS, "train.steps=60", "checkpoint.every_steps=2")]
     server = metadata_of("bucket", "0" * 64, 0, 1).server()
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     environment = {

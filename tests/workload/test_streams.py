@@ -31,20 +31,20 @@ def lines(path: Path, *entries: Any) -> Path:
 def streamed(
     source: Path, out: Path, id_field: str = "", **rules: Any
 ) -> tuple[dict[str, int], list[streams.Stream], list[dict[str, Any]]]:
-    found = split(Sources([source], id_field=id_field), FolderStore(out), Bytes(), SplitRules(**rules))
+    result = split(Sources([source], id_field=id_field), FolderStore(out), Bytes(), SplitRules(**rules))
     aside = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
-    return found.rejected, [streams.read(str(out / name)) for name in found.streams], aside
+    return result.rejected, [streams.read(str(out / name)) for name in result.streams], aside
 
 
 def test_every_sample_is_in_one_stream_under_its_number(tmp_path: Path) -> None:
     source = lines(tmp_path / "s.jsonl", *({"text": "x" * (n + 1)} for n in range(10)))
-    aside, found, _ = streamed(source, tmp_path / "out", streams=3)
+    aside, result, _ = streamed(source, tmp_path / "out", streams=3)
     assert aside == {}
-    assert [one.samples_N.tolist() for one in found] == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
-    assert found[1].ids == tuple(f"{source}:{line}" for line in (2, 5, 8))
-    assert found[2].document(1).tolist() == list(b"x" * 6)
-    assert {one.about.source_sha256 for one in found} == {found[0].about.source_sha256}
-    assert [one.about.number for one in found] == [0, 1, 2]
+    assert [item.samples_N.tolist() for item in result] == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
+    assert result[1].ids == tuple(f"{source}:{line}" for line in (2, 5, 8))
+    assert result[2].document(1).tolist() == list(b"x" * 6)
+    assert {item.about.source_sha256 for item in result} == {result[0].about.source_sha256}
+    assert [item.about.number for item in result] == [0, 1, 2]
 
 
 def test_what_cant_be_used_is_rejected_by_name(tmp_path: Path) -> None:
@@ -61,10 +61,10 @@ def test_what_cant_be_used_is_rejected_by_name(tmp_path: Path) -> None:
         b"",
         {"id": "g", "text": "fine too"},
     )  # fmt: skip
-    aside, (found,), named = streamed(source, tmp_path / "out", id_field="id", max_tokens=100)
-    assert found.ids == ("a", "g")
-    assert found.samples_N.tolist() == [0, 8]  # an empty line is no sample
-    assert {one["where"]: one["reason"].split(":")[0] for one in named} == {
+    aside, (result,), named = streamed(source, tmp_path / "out", id_field="id", max_tokens=100)
+    assert result.ids == ("a", "g")
+    assert result.samples_N.tolist() == [0, 8]  # an empty line is no sample
+    assert {item["where"]: item["reason"].split(":")[0] for item in named} == {
         f"{source}:2": "is not JSON",
         f"{source}:3": "is empty",
         f"{source}:4": "has no 'id' to name it",
@@ -73,19 +73,19 @@ def test_what_cant_be_used_is_rejected_by_name(tmp_path: Path) -> None:
         f"{source}:7": "has no text in 'text'",
         f"{source}:8": "is not JSON",
     }
-    assert [one["sample"] for one in named] == [1, 2, 3, 4, 5, 6, 7]
+    assert [item["sample"] for item in named] == [1, 2, 3, 4, 5, 6, 7]
     assert sum(aside.values()) == 7
-    assert found.about.rejected == 7
+    assert result.about.rejected == 7
 
 
 def test_nothing_is_cut_short_unless_asked(tmp_path: Path) -> None:
     long = "line\u2028 \x85 of a megabyte " * 45_000
     source = lines(tmp_path / "s.jsonl", b" \t\r", {"text": long}, b"", {"text": " "}, b"\r")
-    aside, (found,), _ = streamed(source, tmp_path / "out")
+    aside, (result,), _ = streamed(source, tmp_path / "out")
     assert aside == {}
-    assert bytes(found.document(0).tolist()).decode() == long
-    assert found.ids == (f"{source}:2", f"{source}:4")
-    assert len(found.document(0)) > 1_000_000
+    assert bytes(result.document(0).tolist()).decode() == long
+    assert result.ids == (f"{source}:2", f"{source}:4")
+    assert len(result.document(0)) > 1_000_000
 
 
 def test_a_file_that_is_no_text_and_a_name_that_cant_be_printed_are_rejected(tmp_path: Path) -> None:
@@ -94,11 +94,11 @@ def test_a_file_that_is_no_text_and_a_name_that_cant_be_printed_are_rejected(tmp
     contents = {"a.txt": b"a", "b.txt": b"caf\xe9", "c.txt": b"", "d.txt": b"\0", "e\n.txt": b"e"}
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-    aside, (found,), named = streamed(folder, tmp_path / "out")
-    assert found.ids == (str(folder / "a.txt"),)
+    aside, (result,), named = streamed(folder, tmp_path / "out")
+    assert result.ids == (str(folder / "a.txt"),)
     names = {"is no UTF-8 text": 2, "is an empty file": 1, "has a name that can't be printed": 1}
     assert aside == names
-    assert [Path(one["where"]).name for one in named] == ["b.txt", "c.txt", "d.txt", "e\n.txt"]
+    assert [Path(item["where"]).name for item in named] == ["b.txt", "c.txt", "d.txt", "e\n.txt"]
 
 
 def test_the_same_call_makes_the_same_bytes_and_another_is_refused(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_the_same_call_makes_the_same_bytes_and_another_is_refused(tmp_path: Pat
 
 def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:
     source = lines(tmp_path / "s.jsonl", *({"text": f"{n}"} for n in range(30)))
-    _, found, _ = streamed(source, tmp_path / "out", streams=4, most_samples=2)
-    assert [one.samples_N.tolist() for one in found] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    _, result, _ = streamed(source, tmp_path / "out", streams=4, most_samples=2)
+    assert [item.samples_N.tolist() for item in result] == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_a_stream_that_cannot_be_is_refused(
 @pytest.mark.parametrize("name", [None, {"k": 1}, "", "\ud800"])
 def test_a_name_that_is_none_is_none(name: Any, tmp_path: Path) -> None:
     source = lines(tmp_path / "s.jsonl", {"id": name, "text": "x"}, {"id": 7, "text": "y"})
-    _, (found,), named = streamed(source, tmp_path / "out", id_field="id")
-    assert found.ids == ("7",)
+    _, (result,), named = streamed(source, tmp_path / "out", id_field="id")
+    assert result.ids == ("7",)
     assert named[0]["reason"] == "has no 'id' to name it"
 
 
@@ -226,16 +226,16 @@ def test_batches_and_ranges_hold_every_document_once_and_fit(
     lengths: list[int], rows: int, length: int, shard_tokens: int
 ) -> None:
     shape = Shape(rows, length)
-    found = list(packing.batches(lengths, shape))
-    inside = [document for batch in found for row in batch for document in row]
+    result = list(packing.batches(lengths, shape))
+    inside = [document for batch in result for row in batch for document in row]
     assert sorted(inside) == list(range(len(lengths)))
-    assert all(sum(lengths[one] for one in row) <= length for batch in found for row in batch)
-    assert all(1 <= len(batch) <= rows for batch in found)
+    assert all(sum(lengths[item] for item in row) <= length for batch in result for row in batch)
+    assert all(1 <= len(batch) <= rows for batch in result)
     ranges = list(cut(lengths, shape, 1, shard_tokens))
-    assert [one.number for one in ranges] == list(range(1, len(ranges) + 1))
-    assert [batch for one in ranges for batch in one.batches] == found
-    assert all(one.tokens >= shard_tokens for one in ranges[:-1])
-    assert sum(one.tokens for one in ranges) == sum(lengths)
+    assert [item.number for item in ranges] == list(range(1, len(ranges) + 1))
+    assert [batch for item in ranges for batch in item.batches] == result
+    assert all(item.tokens >= shard_tokens for item in ranges[:-1])
+    assert sum(item.tokens for item in ranges) == sum(lengths)
 
 
 @pytest.mark.parametrize(

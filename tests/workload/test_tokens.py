@@ -65,6 +65,17 @@ def test_every_token_but_the_first_of_a_shard_is_a_target_once(tmp_path: Path) -
     assert targets == [*range(2, 42), *range(43, 83), *range(84, 94)]
 
 
+@pytest.mark.parametrize(("tokens", "windows"), [(29, 2), (30, 2), (31, 3)])
+def test_a_window_needs_one_token_more_than_it_has_targets(tmp_path: Path, tokens: int, windows: int) -> None:
+    (tmp_path / "text").write_bytes(bytes(range(1, tokens)))  # and the token that ends the document
+    prepare([tmp_path / "text"], tmp_path / "out")
+    dataset = Dataset(tmp_path / "out", sequence_length=10)
+    assert len(dataset) == windows
+    read = dataset.read(np.arange(windows))
+    assert read[:, 0].tolist() == [*range(1, 10 * windows, 10)]
+    assert read[-1, -1] in (10 * windows + 1, 256)
+
+
 def test_prepare_refuses(text: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere: no such file or folder"):
         prepare([tmp_path / "nowhere"], tmp_path / "out")
@@ -382,6 +393,21 @@ def test_prepare_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pyte
     assert len(written) > 5
     with pytest.raises(DataError, match="is there and not empty"):
         prepare([source], out, shard_tokens=700)
+
+
+def test_prepare_resumes_where_a_shard_ends_with_a_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workload.data.prepare._BATCH_CHARACTERS", 9)  # a document a batch
+    source = tmp_path / "documents.jsonl"
+    source.write_text("".join(json.dumps({"text": f"document{n}"}) + "\n" for n in range(6)))
+    prepare([source], tmp_path / "whole", shard_tokens=20)  # two documents of ten tokens fill a shard
+    with pytest.raises(InterruptedHereError):
+        prepare([source], tmp_path / "pieces", Failing(3), shard_tokens=20)
+    assert len(list((tmp_path / "pieces").glob("tokens-*"))) == 1
+    prepare([source], tmp_path / "pieces", shard_tokens=20)
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "pieces" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_prepare_does_not_go_on_over_sources_that_changed(

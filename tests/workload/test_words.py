@@ -55,9 +55,9 @@ def _cutting(name: str) -> tuple[tokenizers.Tokenizer, Words]:
     """A tokenizer that cuts by a pattern, without tokens, and its words."""
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = _cut(PATTERNS[name])
-    found = Words.of(made)
-    assert found
-    return made, found
+    result = Words.of(made)
+    assert result
+    return made, result
 
 
 def _trained(pre_tokenizer: Any) -> tokenizers.Tokenizer:
@@ -78,32 +78,32 @@ def _texts(count: int, seed: int, length: int = 200) -> list[str]:
 
 def _same(folder: Path, made: tokenizers.Tokenizer, texts: list[str]) -> None:
     made.save(str(folder / "tokenizer.json"))
-    for one, other in zip(
+    for item, second in zip(
         CachedTokenizer(folder).encode(texts), HuggingFace(folder).encode(texts), strict=True
     ):
-        assert one.dtype == other.dtype
-        assert np.array_equal(one, other)
+        assert item.dtype == second.dtype
+        assert np.array_equal(item, second)
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_every_character_of_plane_0_is_cut_as_the_tokenizer_does(name: str) -> None:
-    made, found = _cutting(name)
+    made, result = _cutting(name)
     letters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
-    for some in (letters[:128], *(letters[at : at + 4096] for at in range(0, len(letters), 4096))):
-        text = "".join(f"a{c}b {c}{c} 1{c}'{c}\n{c}?{c} \n" for c in some)
+    for items in (letters[:128], *(letters[at : at + 4096] for at in range(0, len(letters), 4096))):
+        text = "".join(f"a{c}b {c}{c} 1{c}'{c}\n{c}?{c} \n" for c in items)
         expected = [text[begin:end] for _, (begin, end) in made.pre_tokenizer.pre_tokenize_str(text)]
-        assert found._plane_0.findall(text) == expected
+        assert result._plane_0.findall(text) == expected
         if text.isascii():
-            assert found._ascii.findall(text) == expected
+            assert result._ascii.findall(text) == expected
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_short_texts_of_ascii_are_cut_as_the_tokenizer_does(name: str) -> None:
-    made, found = _cutting(name)
-    for some in product("aS1 \n\r\x1c'_/", repeat=4):
-        text = "".join(some)
+    made, result = _cutting(name)
+    for items in product("aS1 \n\r\x1c'_/", repeat=4):
+        text = "".join(items)
         expected = [text[begin:end] for _, (begin, end) in made.pre_tokenizer.pre_tokenize_str(text)]
-        assert found._ascii.findall(text) == expected, repr(text)
+        assert result._ascii.findall(text) == expected, repr(text)
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -123,19 +123,19 @@ def test_tokens_are_those_of_the_tokenizer(
     _same(tmp_path, made, texts)
     monkeypatch.setattr(words, "_MOST", 10)
     _same(tmp_path, made, texts)
-    found = Words.of(made)
-    assert found
-    assert found.encode(" ".join(map(str, range(100)))) is not None
-    assert 0 < len(found._cache) <= 10, "of endless text it keeps some words"
+    result = Words.of(made)
+    assert result
+    assert result.encode(" ".join(map(str, range(100)))) is not None
+    assert 0 < len(result._cache) <= 10, "of endless text it keeps some words"
 
 
 def test_texts_are_looked_up_but_where_something_else_may_decide() -> None:
-    found = Words.of(_trained(_cut("")))
-    assert found
-    assert found.encode("a fox") is not None
-    assert found.encode("ein Füchslein, 狐狸") is not None
-    assert found.encode("a fox 🦊") is None
-    assert found.encode(f"a {END} b") is None, "a token, unless special ones are text like any other"
+    result = Words.of(_trained(_cut("")))
+    assert result
+    assert result.encode("a fox") is not None
+    assert result.encode("ein Füchslein, 狐狸") is not None
+    assert result.encode("a fox 🦊") is None
+    assert result.encode(f"a {END} b") is None, "a token, unless special ones are text like any other"
 
 
 def test_tokens_that_a_text_may_hold_are_found_as_before(tmp_path: Path) -> None:
@@ -143,11 +143,11 @@ def test_tokens_that_a_text_may_hold_are_found_as_before(tmp_path: Path) -> None
     made.add_tokens([AddedToken("<tool>", special=False)])
     made.normalizer = normalizers.NFC()
     made.encode_special_tokens = True
-    found = Words.of(made)
-    assert found
-    assert found.encode("a fox") is not None
-    assert found.encode("a <tool> b") is None
-    assert found.encode("u\u0308") is None  # NFC makes it one character
+    result = Words.of(made)
+    assert result
+    assert result.encode("a fox") is not None
+    assert result.encode("a <tool> b") is None
+    assert result.encode("u\u0308") is None  # NFC makes it one character
     _same(tmp_path, made, ["a <tool> b", "a<tool>", "u\u0308 fox", "a fox", "ü", f"{END}<tool>"])
 
 
@@ -206,7 +206,7 @@ def test_what_two_languages_may_read_differently_is_not_translated(pattern: str)
 
 def test_what_lies_between_words_is_not_lost() -> None:
     made = _trained(_cut(r"\p{L}+"))
-    found = Words.of(made)
-    assert found
-    assert found.encode("fox") is not None
-    assert found.encode("a fox") is None
+    result = Words.of(made)
+    assert result
+    assert result.encode("fox") is not None
+    assert result.encode("a fox") is None

@@ -161,14 +161,8 @@ class Sources:
                 yield from self._inside(entry)
 
     def _holds_lines(self, path: Path) -> bool:
-        """Return True if each line is an object: the first is, and has the field or isn't alone."""
         with opened(path) as file:
-            first, second = file.readline(), file.readline()
-        try:
-            entry = json.loads(first)
-        except (ValueError, RecursionError):
-            return False
-        return isinstance(entry, dict) and (self.field in entry or bool(second.strip()))
+            return holds_lines(file, self.field)
 
     def _rows(self, path: Path) -> Iterator[Sample]:
         try:
@@ -209,6 +203,19 @@ class Sources:
             fix = f"{give}, or leave --id out: its place is its name then"
             return Sample(where, problem=f"has no {self.id_field!r} to name it", fix=fix)
         return Sample(where, whole(content) if isinstance(content, str) else content or "", name)
+
+
+def holds_lines(file: IO[bytes], field: str, most_bytes: int = -1) -> bool:
+    """Return True if each line is an object: the first is, and has the field or isn't alone.
+
+    Reads the first two lines, at most `most_bytes` of each.
+    """
+    first, second = file.readline(most_bytes), file.readline(most_bytes)
+    try:
+        entry = json.loads(first)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(entry, dict) and (field in entry or bool(second.strip()))
 
 
 def lines(path: Path) -> Iterator[tuple[str, Any, str]]:

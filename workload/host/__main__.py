@@ -73,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="position of the last line sent",
     )
     chosen = parser.parse_args(arguments)
-    journal.configure()
+    if chosen.command in _SERVICES:
+        journal.configure()
     try:
         _COMMANDS[chosen.command](chosen)
     except HostError as error:
@@ -147,6 +148,8 @@ _COMMANDS = {
     "heartbeat": _heartbeat,
     "logs": _logs,
 }
+
+_SERVICES = ("barrier", "heartbeat", "logs")  # run for long and log
 
 
 if __name__ == "__main__":

@@ -19,13 +19,15 @@ class _Formatter(logging.Formatter):
 
 
 def configure(stream: TextIO | None = None) -> None:
-    """Log from level INFO on to `stream` (default: standard error), one line a message."""
+    """Write the workload's messages from level INFO on to `stream` (default: standard error)."""
     handler = logging.StreamHandler(stream or sys.stderr)
     if _is_journal(handler.stream):
         handler.setFormatter(_Formatter("%(message)s"))
     else:
         handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logger = logging.getLogger("workload")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
 
 
 def _is_journal(stream: TextIO) -> bool:

@@ -6,7 +6,6 @@ A file is pinned by its SHA-256, an object by its generation, so that a run's id
 import gzip
 import hashlib
 import io
-import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from typing import IO, Any, cast
 import pyarrow  # type: ignore[import-untyped]
 from pyarrow import parquet
 
-from workload.data.sources import LINES, PARQUET, Sources
+from workload.data.sources import LINES, PARQUET, Sources, holds_lines
 from workload.errors import DataError, WorkloadError
 from workload.preprocess.config import InputConfig
 from workload.runs.errors import MissingObjectError
@@ -188,15 +187,8 @@ def _kind(item: Input, config: InputConfig) -> str:
 
 
 def _holds_lines(item: Input, field: str) -> bool:
-    """Return True if each line is an object: the first is, and has the field or isn't alone."""
     with opened(item) as file:
-        text = decompressed(item, file)
-        first, second = text.readline(_DOWNLOAD_BYTES), text.readline(_DOWNLOAD_BYTES)
-    try:
-        entry = json.loads(first)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(entry, dict) and (field in entry or bool(second.strip()))
+        return holds_lines(decompressed(item, file), field, _DOWNLOAD_BYTES)
 
 
 def _line_pieces(item: Input, piece_bytes: int) -> Iterator[Piece]:

@@ -30,9 +30,9 @@ def texts(count: int, seed: int, words: int = 300) -> list[str]:
     return [" ".join(drawn.choices(known, k=words)) + f" grüße {seed}-{number}" for number in range(count)]
 
 
-def lines(found: list[str]) -> bytes:
+def lines(result: list[str]) -> bytes:
     return b"".join(
-        json.dumps({"id": 1, "text": text}, ensure_ascii=False).encode() + b"\n" for text in found
+        json.dumps({"id": 1, "text": text}, ensure_ascii=False).encode() + b"\n" for text in result
     )
 
 
@@ -50,8 +50,8 @@ def clean(folder: Path) -> Expected:
     folder.mkdir(parents=True)
     for number, text in enumerate(texts(6, seed=1)):
         (folder / f"{number}.txt").write_text(text)
-    some = texts(900, seed=2)
-    (folder / "large.jsonl").write_bytes(lines(some + some[:10]))
+    items = texts(900, seed=2)
+    (folder / "large.jsonl").write_bytes(lines(items + items[:10]))
     (folder / "more.jsonl.gz").write_bytes(gzip.compress(lines(texts(50, seed=3))))
     write_parquet(folder / "rows.parquet", "text", texts(300, seed=5), rows=100)
     return Expected(6 + 900 + 50 + 300, {"repeats": 10})

@@ -1,4 +1,4 @@
-"""Starts of `workload preprocess`, and what they leave."""
+"""Starts of `workload preprocess`, and their output."""
 
 import hashlib
 import json
@@ -29,22 +29,22 @@ def starts(commands: list[list[str]], **variables: str) -> list[tuple[int, str]]
     """Several in one process: of each its status and what it wrote."""
     run = subprocess.run(
         [environment.python(), "-m", "tests.workload.preprocess.starts"],
-        input="".join(json.dumps(one) + "\n" for one in commands),
+        input="".join(json.dumps(item) + "\n" for item in commands),
         capture_output=True,
         text=True,
         cwd=environment.ROOT,
         env={**os.environ, **variables, "PYTHONPATH": str(environment.ROOT)},
         timeout=HANG_S,
     )
-    found, shown = [], ""
+    result, shown = [], ""
     for line in run.stdout.splitlines(keepends=True):
         if line.startswith("status "):
-            found.append((int(line.split()[1]), shown))
+            result.append((int(line.split()[1]), shown))
             shown = ""
         else:
             shown += line
-    assert len(found) == len(commands), run.stdout + run.stderr
-    return found
+    assert len(result) == len(commands), run.stdout + run.stderr
+    return result
 
 
 def content(out: Path) -> dict[str, str]:
@@ -54,6 +54,6 @@ def content(out: Path) -> dict[str, str]:
 
 
 def run_folder(out: Path) -> Path:
-    """That of the only run."""
-    (found,) = out.iterdir()
-    return found
+    """Folder of the only run."""
+    (result,) = out.iterdir()
+    return result

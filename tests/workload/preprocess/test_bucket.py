@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workload.preprocess import corpus
+from tests.workload.preprocess import corpus, in_memory
 from tests.workload.preprocess.starting import command, starts
 from workload.errors import DataError, RunError
 from workload.preprocess.config import InputConfig
@@ -20,8 +20,34 @@ def bucket(storage_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return open_store(f"gs://bucket/{tmp_path.name}")
 
 
+def check_run(bucket: Store, folder: Path, expected: corpus.Expected) -> None:
+    """Manifest and inputs of the only run below out/, of the files of `folder` below raw/."""
+    (ready,) = [name for name in bucket.list("out/") if name.endswith("_READY")]
+    run = ready.removesuffix("_READY")
+    manifest = json.loads(bucket.read(f"{run}manifest.json"))
+    assert (manifest["documents"], manifest["rejected"]) == (expected.documents, expected.rejected)
+    inputs = [json.loads(line) for line in bucket.read(f"{run}inputs.jsonl").splitlines()]
+    assert len(inputs) == manifest["input_files"] == len(list(folder.iterdir()))
+    versions = bucket.versions("raw/")  # type: ignore[attr-defined]
+    name = inputs[0]["name"].removeprefix("bucket/").removeprefix(f"{folder.parent.name}/")
+    assert inputs[0]["version"] == str(versions[name][0])
+
+
+def test_a_bucket_gives_the_run_that_a_folder_gives(
+    bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    folder = tmp_path / "raw"
+    expected = corpus.mixed(folder)
+    for path in folder.iterdir():
+        bucket.write(f"raw/{path.name}", path.read_bytes())
+    in_memory.run(f"{bucket.url}/out", f"{bucket.url}/raw/")
+    check_run(bucket, folder, expected)
+
+
 @pytest.mark.slow
-def test_a_bucket_gives_the_run_that_a_folder_gives(bucket: Store, tmp_path: Path) -> None:
+@pytest.mark.prove
+def test_spark_takes_config_and_tokenizer_from_a_bucket(bucket: Store, tmp_path: Path) -> None:
     folder = tmp_path / "raw"
     expected = corpus.mixed(folder)
     for path in folder.iterdir():
@@ -33,21 +59,13 @@ def test_a_bucket_gives_the_run_that_a_folder_gives(bucket: Store, tmp_path: Pat
     (made, shown), (again, nothing) = starts([line, line])
     assert (made, again) == (0, 0), shown + nothing
     assert "was ready, nothing to do" in nothing
-    (ready,) = [name for name in bucket.list("out/") if name.endswith("_READY")]
-    run = ready.removesuffix("_READY")
-    manifest = json.loads(bucket.read(f"{run}manifest.json"))
-    assert (manifest["documents"], manifest["rejected"]) == (expected.documents, expected.rejected)
-    inputs = [json.loads(line) for line in bucket.read(f"{run}inputs.jsonl").splitlines()]
-    assert len(inputs) == manifest["input_files"] == len(list(folder.iterdir()))
-    versions = bucket.versions("raw/")  # type: ignore[attr-defined]
-    name = inputs[0]["name"].removeprefix("bucket/").removeprefix(f"{tmp_path.name}/")
-    assert inputs[0]["version"] == str(versions[name][0])
+    check_run(bucket, folder, expected)
 
 
 def test_an_object_that_was_replaced_after_it_was_listed_is_refused(bucket: Store) -> None:
     bucket.write("raw/a.txt", b"one")
-    (one,), _ = listed([f"{bucket.url}/raw/"])
-    (piece,) = look(one, InputConfig(), 2**20).pieces
+    (item,), _ = listed([f"{bucket.url}/raw/"])
+    (piece,) = look(item, InputConfig(), 2**20).pieces
     assert [row.text for row in rows(piece, InputConfig())] == ["one"]
     bucket.write("raw/a.txt", b"two")
     with pytest.raises(DataError, match=r"raw/a.txt: has changed since it was listed"):
@@ -57,8 +75,8 @@ def test_an_object_that_was_replaced_after_it_was_listed_is_refused(bucket: Stor
 def test_a_large_object_is_read_in_ranges(bucket: Store) -> None:
     texts = corpus.texts(6000, seed=4)
     bucket.write("raw/a.jsonl", corpus.lines(texts))
-    (one,), _ = listed([f"{bucket.url}/raw/"])
-    pieces = look(one, InputConfig(), 2**21).pieces
+    (item,), _ = listed([f"{bucket.url}/raw/"])
+    pieces = look(item, InputConfig(), 2**21).pieces
     assert len(pieces) >= 3
     assert [row.text for piece in pieces for row in rows(piece, InputConfig())] == texts
 

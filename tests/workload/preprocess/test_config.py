@@ -44,10 +44,10 @@ def test_storage_that_isnt_written_is_refused_and_isnt_a_folder_of_that_name() -
 
 
 def test_what_changes_no_byte_is_not_part_of_a_run() -> None:
-    one = Config()
+    item = Config()
     elsewhere = replace(
-        one, output=replace(one.output, url="gs://b/t"), input=replace(one.input, sources=("x",))
+        item, output=replace(item.output, url="gs://b/t"), input=replace(item.input, sources=("x",))
     )
-    assert replace(elsewhere, runtime=replace(one.runtime, partitions=7)).decides() == one.decides()
-    assert replace(one, output=replace(one.output, shards=7)).decides() != one.decides()
-    assert replace(one, dedup=replace(one.dedup, method="fuzzy")).decides() != one.decides()
+    assert replace(elsewhere, runtime=replace(item.runtime, partitions=7)).decides() == item.decides()
+    assert replace(item, output=replace(item.output, shards=7)).decides() != item.decides()
+    assert replace(item, dedup=replace(item.dedup, method="fuzzy")).decides() != item.decides()

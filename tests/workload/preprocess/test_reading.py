@@ -1,4 +1,4 @@
-"""What each kind of input gives, line by line, whole and in pieces."""
+"""Rows of each kind of input, line by line, whole and in pieces."""
 
 import gzip
 import os
@@ -17,8 +17,8 @@ SMALL = InputConfig(max_document_mb=1)
 
 
 def read(path: Path, config: InputConfig = SMALL, piece_bytes: int = 2**40) -> list[Row]:
-    (one,), _ = listed([str(path)])
-    looked = look(one, config, piece_bytes)
+    (item,), _ = listed([str(path)])
+    looked = look(item, config, piece_bytes)
     assert not looked.problem, looked.problem
     return [row for piece in looked.pieces for row in rows(piece, config)]
 
@@ -37,17 +37,17 @@ def test_lines_come_from_plain_and_compressed_files(tmp_path: Path, name: str) -
         corpus.write_zstandard(tmp_path / name, raw)
     else:
         (tmp_path / name).write_bytes(raw)
-    found = read(tmp_path / name)
-    assert [row.text for row in found] == texts
-    assert (found[4].where, found[4].number) == (f"{name}:5", 5)
+    result = read(tmp_path / name)
+    assert [row.text for row in result] == texts
+    assert (result[4].where, result[4].number) == (f"{name}:5", 5)
 
 
 def test_pieces_give_the_rows_of_the_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(corpus.lines(corpus.texts(2000, seed=4)) + b"\n\nlast without an end")
     whole = read(path)
-    (one,), _ = listed([str(path)])
-    pieces = look(one, SMALL, 2**20).pieces
+    (item,), _ = listed([str(path)])
+    pieces = look(item, SMALL, 2**20).pieces
     assert len(pieces) >= 3
     assert (pieces[0].start, pieces[-1].end) == (0, path.stat().st_size)
     assert [row for piece in pieces for row in rows(piece, SMALL)] == whole
@@ -58,13 +58,13 @@ def test_pieces_give_the_rows_of_the_whole(tmp_path: Path) -> None:
 def test_row_groups_give_the_rows_of_the_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     corpus.write_parquet(path, "text", [*corpus.texts(90, seed=4), None, "  "], rows=10)
-    (one,), _ = listed([str(path)])
-    pieces = look(one, SMALL, 10_000).pieces
+    (item,), _ = listed([str(path)])
+    pieces = look(item, SMALL, 10_000).pieces
     assert len(pieces) >= 5
-    found = [row for piece in pieces for row in rows(piece, SMALL)]
-    assert found == read(path)
-    assert [row.text for row in found[:90]] == corpus.texts(90, seed=4)
-    assert [row.reason for row in found[90:]] == ["empty", "empty"]
+    result = [row for piece in pieces for row in rows(piece, SMALL)]
+    assert result == read(path)
+    assert [row.text for row in result[:90]] == corpus.texts(90, seed=4)
+    assert [row.reason for row in result[90:]] == ["empty", "empty"]
 
 
 def test_each_kind_of_bad_line_has_its_reason(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_each_kind_of_bad_line_has_its_reason(tmp_path: Path) -> None:
     bad = [b"{\n", b"7\n", b'{"a": 1, "b": 2}\n', b'{"text": ["x"]}\n', b'{"text": "\xff"}\n', long, longer]
     last = b'{"text": "half \\ud83d a character"}\n'
     (tmp_path / "a.jsonl").write_bytes(b"".join(bad) + last)
-    found = read(tmp_path / "a.jsonl")
-    shown = [(row.number, row.reason, row.detail) for row in found]
+    result = read(tmp_path / "a.jsonl")
+    shown = [(row.number, row.reason, row.detail) for row in result]
     assert shown[0][:2] == (1, "not_json")
     assert shown[1:] == [
         (2, "not_json", "is a int, not an object"),
@@ -85,7 +85,7 @@ def test_each_kind_of_bad_line_has_its_reason(tmp_path: Path) -> None:
         (7, "too_long", "has more than 7048576 bytes"),
         (8, "", ""),
     ]
-    assert found[7].text == "half \ufffd a character"
+    assert result[7].text == "half \ufffd a character"
 
 
 def test_each_kind_of_bad_file_has_its_reason(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_format_overrides_a_files_name(tmp_path: Path) -> None:
 def test_a_file_that_changes_after_it_was_listed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one")
-    (one,), _ = listed([str(path)])
-    (piece,) = look(one, SMALL, 2**20).pieces
+    (item,), _ = listed([str(path)])
+    (piece,) = look(item, SMALL, 2**20).pieces
     os.utime(path, ns=(1, 1))
     with pytest.raises(DataError, match=r"a.txt: has changed since it was listed\n    fix: run again"):
         list(rows(piece, SMALL))
@@ -122,8 +122,8 @@ def test_links_that_lead_to_no_file_are_named(tmp_path: Path) -> None:
     (tmp_path / "raw" / "a.txt").write_text("one")
     (tmp_path / "raw" / "gone").symlink_to("nowhere")
     (tmp_path / "raw" / "folder").symlink_to("inside")
-    found, links = listed([str(tmp_path / "raw")])
-    assert [one.name for one in found] == ["raw/a.txt"]
+    result, links = listed([str(tmp_path / "raw")])
+    assert [item.name for item in result] == ["raw/a.txt"]
     assert links == {"raw/gone": "is a link to nothing", "raw/folder": "is a link to a folder"}
 
 

@@ -13,8 +13,8 @@ BAD = Row("a", 4, "a:4", reason="not_json")
 
 def through(body: str, rows: list[Row]) -> list[tuple[str, str, str, int]]:
     source = "def documents(rows):\n" + "".join(f"    {line}\n" for line in body.splitlines())
-    found = applied(iter(rows), load(source.encode(), "mine.py"), "mine.py", InputConfig())
-    return [(row.where, row.text, row.reason or row.detail, row.part) for row in found]
+    result = applied(iter(rows), load(source.encode(), "mine.py"), "mine.py", InputConfig())
+    return [(row.where, row.text, row.reason or row.detail, row.part) for row in result]
 
 
 def test_what_a_script_gives_rejects_and_leaves_out_is_all_there() -> None:
@@ -34,8 +34,8 @@ def test_what_a_script_gives_rejects_and_leaves_out_is_all_there() -> None:
 
 
 def test_a_script_may_look_at_many_rows_before_it_gives_any() -> None:
-    found = through("yield from sorted(rows, key=lambda row: row['text'])", ROWS)
-    assert [text for _, text, *_ in found] == ["one", "three", "two"]
+    result = through("yield from sorted(rows, key=lambda row: row['text'])", ROWS)
+    assert [text for _, text, *_ in result] == ["one", "three", "two"]
 
 
 def test_a_document_that_a_script_made_empty_is_rejected() -> None:

@@ -1,14 +1,18 @@
-"""When documents are the same, when alike, and which are alike through others."""
+"""Equal documents, similar ones, and those similar through others."""
 
 import random
 from itertools import pairwise
 
+import numpy as np
+import pytest
+
 from tests.workload.preprocess import corpus
+from tests.workload.preprocess.in_memory import Rdd
 from workload.preprocess import components, similarity
 
 
-def alike(one: str, other: str) -> bool:
-    first, second = (similarity.bands(text, 5, 14, 8) for text in (one, other))
+def alike(one: str, another: str) -> bool:
+    first, second = (similarity.bands(text, 5, 14, 8) for text in (one, another))
     return any(a == b for a, b in zip(first, second, strict=True))
 
 
@@ -24,48 +28,19 @@ def test_documents_that_share_most_shingles_agree_in_a_band_and_others_in_none()
         words = text.split()
         words[200] = "changed"  # 5 of 400 shingles are others
         assert alike(text, " ".join(words))
-    assert not any(alike(one, other) for one, other in pairwise(texts))
+    assert not any(alike(one, another) for one, another in pairwise(texts))
+
+
+def test_equal_minima_in_two_bands_give_two_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents meet by their keys alone, so those that agree across bands must not."""
+    monkeypatch.setattr(similarity, "_permutations", lambda count: [(np.uint64(1), np.uint64(0))] * count)
+    assert len(set(similarity.bands("words of a text", 2, 14, 8))) == 14
 
 
 def test_short_texts_and_texts_without_words_have_signatures() -> None:
     for text in ("one", "!?", "日本語"):
         assert len(similarity.bands(text, 5, 14, 8)) == 14
     assert alike("日本語の文", "日本語の文")
-
-
-class _Rdd:
-    """What of Spark's RDD `roots` asks for, in one list."""
-
-    def __init__(self, items: list) -> None:  # type: ignore[type-arg]
-        self.items = items
-
-    def distinct(self, _: int) -> "_Rdd":
-        return _Rdd(sorted(set(self.items)))
-
-    def cache(self) -> "_Rdd":
-        return self
-
-    def unpersist(self) -> None: ...
-
-    def count(self) -> int:
-        return len(self.items)
-
-    def map(self, function) -> "_Rdd":  # type: ignore[no-untyped-def]
-        return _Rdd([function(item) for item in self.items])
-
-    def flatMap(self, function) -> "_Rdd":  # type: ignore[no-untyped-def]  # noqa: N802
-        return _Rdd([made for item in self.items for made in function(item)])
-
-    def fold(self, zero, function):  # type: ignore[no-untyped-def]
-        for item in self.items:
-            zero = function(zero, item)
-        return zero
-
-    def groupByKey(self, _: int) -> "_Rdd":  # noqa: N802
-        grouped: dict[bytes, list[bytes]] = {}
-        for key, value in self.items:
-            grouped.setdefault(key, []).append(value)
-        return _Rdd(list(grouped.items()))
 
 
 def test_components_are_those_of_the_graph_with_their_least_as_root() -> None:
@@ -81,11 +56,11 @@ def test_components_are_those_of_the_graph_with_their_least_as_root() -> None:
             node = root[node]
         return node
 
-    for one, other in edges:
-        low, high = sorted((find(one), find(other)))
+    for one, another in edges:
+        low, high = sorted((find(one), find(another)))
         root[high] = low
     expected = {(node, find(node)) for node in nodes if find(node) != node}
-    assert set(components.roots(_Rdd(edges), 1).items) == expected
+    assert set(components.roots(Rdd.of(edges, 3), 2).collect()) == expected
     assert len(expected) > 200
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from workload.host.__main__ import main
 from workload.host.errors import RunError
 from workload.host.unit import job_unit
-
-ROOT = Path(__file__).resolve().parents[5]
 
 
 def command_of(run: str) -> str:
@@ -90,6 +89,12 @@ def test_the_job_is_stopped_within_the_notice_of_a_preemption() -> None:
     ) in lines
 
 
+def test_settings_that_cannot_work_are_not_started_again() -> None:
+    lines = job_unit("train x.toml").splitlines()
+    assert {"Restart=on-failure", "RestartSec=5", "RestartPreventExitStatus=2"} <= set(lines)
+    assert {"StartLimitIntervalSec=3600", "StartLimitBurst=20"} <= set(lines)
+
+
 def test_what_the_barrier_finds_out_comes_after_what_the_boot_knew() -> None:
     """The later file wins, and a slice alone has none."""
     lines = job_unit("train").splitlines()
@@ -101,11 +106,9 @@ def test_what_the_barrier_finds_out_comes_after_what_the_boot_knew() -> None:
 @pytest.mark.parametrize(
     ("run", "status", "says"), [("train", 0, "[Service]"), ("Train", 1, "tpu:slices run:")]
 )
-def test_the_command_line(run: str, status: int, says: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "workload.host", "unit"],
-        input=run, cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == status
-    assert says in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_command_line(
+    run: str, status: int, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(run))
+    assert main(["unit"]) == status
+    assert says in "".join(capsys.readouterr())
