@@ -81,8 +81,7 @@ def _run(settings: Settings, runs: Runs, options: argparse.Namespace) -> int:
         )
     print(f"text     gs://{desired.raw_bucket_name}/{folder}: {objects} objects, {size / _GIB:,.2f} GiB")
     print(f"shards   in Spark: ${_dollars(predicted)} predicted, ${_dollars(most)} at most with training")
-    paid = f" {desired.train_slice_name}, which is paid for anyway" if desired.train == "slice" else ""
-    print(f"training {desired.train}{paid}")
+    print(f"training {desired.train}")
     confirm("Submit it?", options.yes)
     name = runs.submit(folder)
     print(f"submitted as {name}")
@@ -159,8 +158,7 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
         "batch": ", ".join(filter(None, (run.get("batch"), runs.batch(run)))),
         "shards": tokens
         and f"{tokens['shards']} of {tokens['tokens']} tokens, manifest sha256 {tokens['manifest']}",
-        "training": run.get("training")
-        or (run.get("waits_for") and f"waits for {run['waits_for']} on slice {run['slice']}"),
+        "training": run.get("training"),
         "price": ", ".join(
             f"${_dollars(run.get(f'{key}_usd'))} {about}"
             for key, about in (

@@ -16,7 +16,6 @@ from infra.google.client import RequestError
 from infra.google.failures import classify
 from infra.layers.pipeline.runs import Runs, missing
 from tests.infra.layers.pipeline.test_pipeline_layer import settings
-from tests.infra.layers.pipeline.test_pipeline_slice import SLICE
 from tests.limits import HANG_S
 
 RAW, BUCKET = "my-project-raw", "my-project-checkpoints"
@@ -226,45 +225,6 @@ def test_a_run_that_has_no_batch_yet_is_cancelled_by_its_workflow() -> None:
     assert runs(google).cancel({**RUN, "batch": None}) == "its workflow"
     assert google.asked[0][1].endswith("/executions/e-1:cancel")
     assert google.written == ["pipeline/r17/run.json"]
-
-
-def test_what_the_workflow_hands_over_until_it_is_cancelled_is_taken_back_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    google, json_ = Google(), Google.json
-
-    def handing(self: Google, method: str, url: str, *more: Any, **named: Any) -> dict[str, Any]:
-        if url.endswith(":cancel"):
-            self.records["handoff/idle/run.json"] = {"id": "r17", "run": "train tiny.toml"}
-        return json_(self, method, url, *more, **named)
-
-    monkeypatch.setattr(Google, "json", handing)
-    runs(google).cancel({**RUN, "stage": "train", "slice": "idle"})
-    assert "handoff/idle/run.json" not in google.records
-
-
-@pytest.mark.parametrize(("has", "printed"), [
-    ("r17", "saves, and stands by"), ("r17-2", "saves, and stands by"),
-    ("r170", "hadn't been handed it"), (None, "hadn't been handed it"),
-])  # fmt: skip
-def test_what_a_slice_was_handed_is_taken_back_and_nothing_else(has: str | None, printed: str) -> None:
-    google = Google()
-    if has:
-        google.records["handoff/idle/run.json"] = {"id": has, "run": "train tiny.toml"}
-    ended = runs(google).cancel({**RUN, "stage": "train", "slice": "idle", "training": "r17 on slice idle"})
-    assert ended == f"its workflow; slice idle {printed}"
-    assert ("handoff/idle/run.json" in google.records) is (has == "r170")
-    assert json.loads(google.asked[-1][2])["outcome"] == "cancelled"
-
-
-def test_what_can_not_be_taken_back_leaves_the_workflow_alone() -> None:
-    google = Google()
-    google.refused = "GET https://storage.googleapis.com"
-    with pytest.raises(CommandError, match=r"roles/storage.objectUser \(pipeline:runners\)"):
-        runs(google, pipeline__runners=["user:a@example.com"], **SLICE).cancel(
-            {**RUN, "stage": "train", "slice": "idle"}
-        )
-    assert google.asked == []
 
 
 def test_what_has_ended_is_not_cancelled() -> None:

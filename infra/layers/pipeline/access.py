@@ -152,11 +152,6 @@ def _training(settings: Settings) -> Iterator[Grant]:
     storage = settings[StorageSettings]
     if desired.train == "jobset":  # as a member of the team, to whom the queue grants all that it needs
         return
-    if desired.train == "slice":
-        yield Grant(who, "roles/storage.objectUser", "bucket", storage.bucket_name,
-                    ("storage.objects.get", "storage.objects.create", "storage.objects.delete"),
-                    "hand a slice its run", folder(places.HANDOFFS, storage.bucket_name))  # fmt: skip
-        return
     yield Grant(who, "roles/iam.serviceAccountUser", "account", storage.service_account_id,
                 ("iam.serviceAccounts.actAs",), "training runs as the hosts' account")  # fmt: skip
     if desired.train == "vertex":
@@ -197,10 +192,6 @@ def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]
             Grant(RUNNER, "roles/storage.objectUser", "bucket", raw,
                   ("storage.objects.create", "storage.objects.list"), "submit text"),
         )  # fmt: skip
-        if desired.train == "slice":
-            yield Grant(RUNNER, "roles/storage.objectUser", "bucket", bucket,
-                        ("storage.objects.get", "storage.objects.delete"), "take a run back from its slice",
-                        folder(places.HANDOFFS, bucket))  # fmt: skip
     if {*desired.viewers} - {*desired.runners} or everybody:
         yield from _viewing(VIEWER, bucket)
 

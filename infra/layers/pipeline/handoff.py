@@ -26,7 +26,6 @@ from infra.layers.queue.team import planned_pools
 from infra.layers.storage.names import controller_bucket, service_account_email
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu.request import member_request
-from infra.settings import commands
 from infra.settings.schema import Settings
 from infra.slices.names import member_labels
 from infra.slices.nodes import Node, nodes, zones
@@ -53,8 +52,6 @@ def handoff(settings: Settings, stack: str = "", cluster_endpoint: str = "") -> 
         return None
     if train == "fleet":
         return _fleet(settings, stack)
-    if train == "slice":
-        return _slice(settings)
     return _jobset(settings, cluster_endpoint) if train == "jobset" else _vertex(settings)
 
 
@@ -72,8 +69,6 @@ def problems(settings: Settings) -> Iterator[Problem]:
     desired = settings[PipelineSettings]
     if desired.train == "fleet":
         yield from _fleet_problems(settings, desired)
-    elif desired.train == "slice":
-        yield from _slice_problems(settings, desired)
     elif desired.train == "jobset":
         yield from _jobset_problems(settings, desired)
     elif desired.train == "vertex":
@@ -157,38 +152,6 @@ def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
             {"method": "DELETE", "url": f"{nodes_}/{TRAINING}"},
         ],
     }  # fmt: skip
-
-
-def _slice(settings: Settings) -> dict[str, Any]:
-    """An object that the hosts of a slice poll: who creates it has the slice, until it is deleted, or says of
-    its run that it has ended.
-    """
-    name = str(settings[PipelineSettings].train_slice_name)
-    one = next(each for each in nodes(settings) if each.name == name)
-    objects = f"{_STORAGE}/storage/v1/b/{settings[StorageSettings].bucket_name}/o"
-    handed = places.handed(name).replace("/", "%2F")
-    ended = f"{objects}/{places.HANDOFFS}%2F{name}%2Fended%2F"
-    return {
-        "training": f"{TRAINING} on slice {name} ({one.kind.name}, {one.zone}), which is paid for anyway",
-        "logs": f"tpu logs {settings.environment} {name}",
-        "start": [],
-        "claim": {
-            "slice": name,
-            "url": f"{objects.replace('/storage/v1', '/upload/storage/v1')}?uploadType=media&name={handed}",
-            "object": f"{objects}/{handed}",
-            "ended": ended,
-            "body": {"id": TRAINING, "run": command(settings)},
-        },
-        "watch": {
-            "url": f"{ended}{TRAINING}.json?alt=media",
-            "path": ["state"],
-            "done": ["done"],
-            "failed": ["failed"],
-        },
-        "stop": [
-            {"method": "DELETE", "url": f"{objects}/{handed}?ifGenerationMatch={places.GENERATION}"},
-        ],
-    }
 
 
 def _published(settings: Settings) -> Settings:
@@ -295,34 +258,6 @@ def _fleet_problems(settings: Settings, desired: PipelineSettings) -> Iterator[P
         found = f'"{desired.train_zone}"' if desired.train_zone else "nothing"
         rule = f"a slice stands where there is a subnet: {', '.join(covered) or 'in no zone'}"
         yield Problem("pipeline:trainZone", found, rule, "one of these, or add the zone to tpu:zones")
-
-
-def _slice_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
-    """A slice of the settings, alone, whose hosts wait for a run, beside the bucket."""
-    key, name = "pipeline:trainSliceName", desired.train_slice_name
-    named = [one for one in nodes(settings) if one.member is None]
-    one = next((each for each in named if each.name == name), None)
-    if one is None:
-        known = ", ".join(each.name for each in named)
-        found = f'"{name}"' if name else "nothing"
-        rule = f"one of tpu:slices without a count: {known or 'none'}"
-        yield Problem(key, found, rule, "write one of these")
-        return
-    if commands.split(one.run or "") != [commands.STANDBY]:
-        fix = f"run: {commands.STANDBY}, then boot its hosts again"
-        rule = f"a slice that is handed runs has run: {commands.STANDBY}"
-        yield Problem(f"tpu:slices ({name}) run", f'"{one.run}"' if one.run else "nothing", rule, fix)
-    region = places.region(settings)
-    if one.region != region:
-        fix = f"a slice in {region}"
-        yield Problem(key, f'"{name}" in {one.zone}', f"shards and checkpoints are in {region}", fix)
-    try:
-        trains = commands.training(command(settings)) is not None
-        why = "a slice is handed a `train …`"
-    except ValueError as error:
-        trains, why = False, str(error)
-    if not trains:
-        yield Problem("pipeline:trainRun", f'"{desired.train_run}"', why, "write e.g. train tiny.toml")
 
 
 def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:

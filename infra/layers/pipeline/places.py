@@ -7,10 +7,8 @@ from infra.layers.storage import names as storage_names
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import GcpSettings, Settings
 
-TOKENS, RECORDS, HANDOFFS = storage_names.TOKENS, "pipeline", "handoff"
-"""Folders of the checkpoint bucket: shards, a folder for each run; what is known of each run; and what slices
-that stand by are to train, a folder for each slice (workload/host/standby.py).
-"""
+TOKENS, RECORDS = storage_names.TOKENS, "pipeline"
+"""Folders of the checkpoint bucket: shards, and records of runs, a folder for each run."""
 SUBMIT = "_SUBMIT"
 RUN = "run-of-pipeline"
 TRAINING = "name-of-training"
@@ -19,8 +17,6 @@ FOLDER = "folder-of-shards"
 checkpoint bucket, until the workflow fills them in: themselves names that Google takes. Training that failed
 for good is started again under another name, since its last heartbeat stays.
 """
-GENERATION = "generation-of-handoff"
-"""What stands for the generation of the object by which a slice was handed a run."""
 CODE = "code"
 """Folder of the scratch bucket: the job's code and packages, by their sha256."""
 MOUNT = "/mnt/checkpoints"
@@ -70,8 +66,3 @@ def workflow_id(settings: Settings) -> str:
 def record(run: str) -> str:
     """The object of the checkpoint bucket with all that is known of a run."""
     return f"{RECORDS}/{run}/run.json"
-
-
-def handed(slice_: str) -> str:
-    """The object of the checkpoint bucket that says what a slice is to train."""
-    return f"{HANDOFFS}/{slice_}/run.json"

@@ -58,7 +58,7 @@ def usd_per_gib(settings: Settings) -> float | None:
 def training_hour_usd(settings: Settings) -> float | None:
     """What the slice costs an hour; None where its price isn't known, 0 without training."""
     desired = settings[PipelineSettings]
-    if desired.train in (NO_TRAINING, "slice"):  # which is paid for while it stands by, too
+    if desired.train == NO_TRAINING:
         return 0.0
     kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
     if desired.train == "jobset":
@@ -107,7 +107,7 @@ def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
             "pipeline:maxRunCostUsd",
             found,
             rule,
-            "take it out, or tier: standard and train: fleet, slice or jobset",
+            "take it out, or tier: standard and train: fleet or jobset",
         )
     elif most > desired.max_run_cost_usd:
         yield Problem(

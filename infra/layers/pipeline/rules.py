@@ -104,8 +104,8 @@ _SPARK = tuple(
         "executorOverheadMib",
     )
 )  # fmt: skip
-_TRAIN = ("pipeline:train", "pipeline:trainRun", "pipeline:trainSlice", "pipeline:trainSliceName",
-          "pipeline:trainZone", "pipeline:trainTeam", "pipeline:trainImage")  # fmt: skip
+_TRAIN = ("pipeline:train", "pipeline:trainRun", "pipeline:trainSlice", "pipeline:trainZone",
+          "pipeline:trainTeam", "pipeline:trainImage")  # fmt: skip
 _TRAINS = ("storage:location", "tpu:slices", "tpu:slices[].run")
 RULES: tuple[Relation, ...] = (
     (("pipeline:runtimeVersion",), _runtime),

@@ -167,32 +167,16 @@ class Runs:
                 batch = self._batch(run)
                 self._client.json("POST", f"{DATAPROC}/{batch['operation']}:cancel", body={})
             return "its batch; the run ends by itself when it sees that"
-        taken = self._take_back(run) if run.get("slice") else ""
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions/{run['execution']}"
         with self._role(changes=True):
             self._client.json("POST", f"{url}:cancel", body={})
-        if taken:  # what it handed over until then
-            self._take_back(run)
         ended = {**run, "outcome": "cancelled", "why": "somebody cancelled the run"}
         query = {"uploadType": "media", "name": places.record(str(run["run"]))}
         place = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o"
         with self._role(self._bucket):
             self._client.json("POST", place, query, json.dumps(ended).encode())
-        if taken:
-            return f"its workflow; {taken}"
         training = run.get("training")
         return "its workflow" + (f"; its training continues: {training}" if training else "")
-
-    def _take_back(self, run: Run) -> str:
-        """Whatever a slice was handed of a run, of any of its tries; what became of it, in words."""
-        url = object_url(self._bucket, places.handed(str(run["slice"])))
-        with self._role(self._bucket, changes=True):
-            handed = or_none(lambda: self._client.ask("GET", url, {"alt": "media"}))
-            if handed is None or re.fullmatch(rf"{run['run']}(-\d+)?", str(handed.json().get("id"))) is None:
-                return f"slice {run['slice']} hadn't been handed it"
-            generation = {"ifGenerationMatch": handed.headers["x-goog-generation"]}
-            or_none(lambda: self._client.ask("DELETE", url, generation))
-        return f"slice {run['slice']} saves, and stands by"
 
     def logs(self, run: Run) -> Iterator[str]:
         """What its batch printed, the oldest first."""

@@ -29,10 +29,6 @@ from workload.preprocess.config import load
 
 FLEET = {"pipeline:train": "fleet", "pipeline:trainZone": "us-east5-b"}
 RUNS = "serviceAccount:tpu-pipeline-run@my-project.iam.gserviceaccount.com"
-SLICE: dict[str, Any] = {
-    "tpu:slices": [{"name": "idle", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "run": "standby"}],
-    "pipeline:train": "slice", "pipeline:trainSliceName": "idle",
-}  # fmt: skip
 VERTEX = {"pipeline:train": "vertex", "pipeline:trainImage": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}"}
 JOBSET = {
     **OFF["queue"],
@@ -218,7 +214,7 @@ def test_whatever_trains_uploads_its_curves_to_the_tensorboard_of_the_settings(t
         assert "observe" not in json.dumps(handoff.handoff(own, "0123abc", "e"))
 
 
-@pytest.mark.parametrize("more", [{}, FLEET, SLICE, VERTEX, JOBSET, {"pipeline:schedule": "0 3 * * *"}])
+@pytest.mark.parametrize("more", [{}, FLEET, VERTEX, JOBSET, {"pipeline:schedule": "0 3 * * *"}])
 def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any]) -> None:
     known = settings(**{k.replace(":", "__"): v for k, v in more.items()})
     recording = run("pipeline", {**OFF["pipeline"], **more}, preview=False, up={**UP, "gke": CLUSTER})
@@ -244,16 +240,6 @@ def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any])
         )
         for one in access.grants(known)
     }
-
-
-def test_runners_may_take_back_what_a_slice_was_handed() -> None:
-    recording = up({**SLICE, "pipeline:runners": ["user:a@example.com"]})
-    found = [
-        one.inputs["condition"]["expression"]
-        for one in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
-        if one.inputs["member"] == "user:a@example.com" and one.inputs["bucket"] == "my-project-checkpoints"
-    ]
-    assert [text.rpartition("/objects/")[2].partition("/")[0] for text in found] == ["pipeline", "handoff"]
 
 
 def of_storage(who: str, permission: str, at: str) -> str:
