@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         return _cost(runs, as_json=options.json)
     if options.command == "status" and not options.run:
         return _list(runs, as_json=options.json)
-    run = runs.one(options.run)
+    run = runs.named(options.run)
     if options.command == "status":
         return _show(runs, run, as_json=options.json)
     if options.command == "logs":
@@ -109,7 +109,7 @@ def _follow(settings: Settings, runs: Runs, name: str) -> int:
     shown = ""
     while True:
         try:
-            run: Run = runs.one(name)
+            run: Run = runs.named(name)
         except NoRunError:  # not claimed yet
             run = {"run": name, "stage": "start", "outcome": RUNNING}
         line = f"{name}: {run['stage']}" if run["outcome"] == RUNNING else f"{name}: {run['outcome']}"

@@ -257,7 +257,7 @@ REFUSED = {
 def test_a_run_that_may_not_write_its_record_is_shown_with_the_role() -> None:
     google = Google()
     google.executions = [execution(1, EVENT, payload=REFUSED)]
-    for found in (runs(google).one("r17"), *runs(google).unrecorded([])):
+    for found in (runs(google).named("r17"), *runs(google).unrecorded([])):
         assert (found["run"], found["outcome"], found["raw"]) == ("r17", "permission", f"gs://{RAW}/corpus/")
         assert found["next"] == "tpu pipeline retry dev r17"
         needs = f"roles/storage.objectUser on the bucket {BUCKET}, below pipeline/, for tpu-pipeline-run"
@@ -355,7 +355,7 @@ def test_who_lacks_a_role_is_told_of_the_lists_that_grant_it_and_of_no_other() -
 @pytest.mark.parametrize("name", ["r99", "../secret", "17", ""])
 def test_a_run_that_there_isnt_is_an_error(name: str) -> None:
     with pytest.raises(CommandError, match="no run"):
-        runs(Google(RUN)).one(name)
+        runs(Google(RUN)).named(name)
 
 
 def test_lines_of_a_batch_are_read_whatever_their_payload() -> None:

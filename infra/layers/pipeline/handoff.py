@@ -41,7 +41,7 @@ _MACHINES = {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"
 
 
 def handoff(settings: Settings, stack: str = "", cluster_endpoint: str = "") -> dict[str, Any] | None:
-    """The requests; None without training.
+    """Return the requests; None without training.
 
     Args:
         stack: id of the slices' stack, which members of its fleets carry.
@@ -56,7 +56,7 @@ def handoff(settings: Settings, stack: str = "", cluster_endpoint: str = "") -> 
 
 
 def command(settings: Settings, mount: str = places.MOUNT) -> str:
-    """What trains, with the folder of the shards as the host has it."""
+    """Return the training command, with the folder of the shards as the host mounts it."""
     given = settings[PipelineSettings].train_run.replace("@RUN@", RUN)
     given = given.replace("@DATA@", f"{mount}/{places.FOLDER}")
     if settings[PipelineSettings].train == "jobset":  # whose queue adds what observes it
@@ -65,14 +65,14 @@ def command(settings: Settings, mount: str = places.MOUNT) -> str:
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
-    """What keeps the training that the settings choose from being started."""
+    """Yield the problems that keep the chosen training from being started."""
     desired = settings[PipelineSettings]
     if desired.train == "fleet":
         yield from _fleet_problems(settings, desired)
     elif desired.train == "jobset":
         yield from _jobset_problems(settings, desired)
     elif desired.train == "vertex":
-        kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
+        kind = next(kind for kind in CATALOG.types if kind.name == desired.train_slice)
         if kind.chips not in _MACHINES:
             rule = f"a custom job of several hosts is documented for no v6e: {max(_MACHINES)} chips at most"
             fix = "train: fleet, or a smaller slice"
@@ -83,13 +83,13 @@ def problems(settings: Settings) -> Iterator[Problem]:
 
 
 def pool_usd(settings: Settings, kind: SliceType) -> float | None:
-    """What an hour of the dearest node pool for such slices costs; None where there is none, or no price."""
-    found = [
+    """Return the hourly price of the dearest node pool for such slices; None without a pool or price."""
+    prices = [
         pool["pricePerHour"]
         for pool in (planned_pools(settings) if GkeSettings in settings.sections else ())
         if pool["acceleratorType"] == kind.name
     ]
-    return None if not found or None in found else max(found)
+    return None if not prices or None in prices else max(prices)
 
 
 def require_bundle(settings: Settings, bucket: str | None, provider: ProviderResource) -> None:
@@ -104,32 +104,32 @@ def require_bundle(settings: Settings, bucket: str | None, provider: ProviderRes
 
 
 def node(settings: Settings) -> Node:
-    """The slice of the fleet, as `tpu:slices` would have it."""
+    """Return the slice of the fleet, as `tpu:slices` would list it."""
     desired = settings[PipelineSettings]
-    one = SliceSettings(
+    item = SliceSettings(
         name=TRAINING, accelerator_type=desired.train_slice, zones=(str(desired.train_zone),), count=1,
         spot=desired.train_spot, run=command(settings),
     )  # fmt: skip
-    alone = replace(settings[TpuSettings], slices=(one,))
-    (found,) = nodes(replace(settings, sections={**settings.sections, TpuSettings: alone}))
-    return replace(found, name=TRAINING)
+    alone = replace(settings[TpuSettings], slices=(item,))
+    (training,) = nodes(replace(settings, sections={**settings.sections, TpuSettings: alone}))
+    return replace(training, name=TRAINING)
 
 
 def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
-    """An ad hoc fleet of one, as `tpu run` makes it: every fleet command knows it, and a monitor keeps it."""
-    desired, one = settings[PipelineSettings], node(settings)
+    """Return the requests for an ad hoc fleet of one, as `tpu run` makes it; a monitor recovers it."""
+    desired, member = settings[PipelineSettings], node(settings)
     controllers, bucket = controller_bucket(settings), settings[StorageSettings].bucket_name
     described = {
-        "name": TRAINING, "acceleratorType": desired.train_slice, "zones": [one.zone], "count": 1,
-        "spot": desired.train_spot, "run": one.run, "bundle": one.bundle, "stopWhenDone": True,
+        "name": TRAINING, "acceleratorType": desired.train_slice, "zones": [member.zone], "count": 1,
+        "spot": desired.train_spot, "run": member.run, "bundle": member.bundle, "stopWhenDone": True,
     }  # fmt: skip
-    ours = member_labels(settings.environment, TRAINING, 0, stack)
-    body = member_request(settings, one, {**one.labels, **ours, "bundle": one.bundle_label})
-    nodes_ = f"{_TPU}/projects/{settings.project}/locations/{one.zone}/nodes"
+    labels = member_labels(settings.environment, TRAINING, 0, stack)
+    body = member_request(settings, member, {**member.labels, **labels, "bundle": member.bundle_label})
+    nodes_ = f"{_TPU}/projects/{settings.project}/locations/{member.zone}/nodes"
     heartbeat = f"heartbeats%2F{TRAINING}%2Fworker-0"
     description = f"{stack}/fleets/{TRAINING}.json"
     return {
-        "training": f"slice {TRAINING} ({desired.train_slice}, {one.zone})",
+        "training": f"slice {TRAINING} ({desired.train_slice}, {member.zone})",
         "logs": f"tpu logs {settings.environment} {TRAINING}",
         "start": [
             {
@@ -167,13 +167,13 @@ def _published(settings: Settings) -> Settings:
 def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
     settings = _published(settings)
     desired = settings[PipelineSettings]
-    asked = Request(
+    request = Request(
         str(desired.train_team),
         command(settings).split(),
         name=f"tokens-{TRAINING}",
         size=desired.train_slice,
     )
-    made = jobset(submission(settings, asked).job)
+    made = jobset(submission(settings, request).job)
     namespace = made["metadata"]["namespace"]
     url = f"https://{endpoint}/apis/{API}/namespaces/{namespace}/jobsets"
     return {
@@ -192,15 +192,15 @@ def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
 
 
 def _vertex(settings: Settings) -> dict[str, Any]:
-    """One host: several hosts of v6e in a custom job are documented nowhere.
+    """Return the requests for a custom job of one host: Google documents none of several v6e hosts.
 
-    No client names a custom job, so a second request would make a second one: its first is to ask for it.
+    Custom jobs have no client-given name, and a repeated request makes a second job: `once` is read before.
     """
     desired = settings[PipelineSettings]
     region = places.region(settings)
     bucket = settings[StorageSettings].bucket_name
     base = f"https://{region}-aiplatform.googleapis.com/v1/projects/{settings.project}/locations/{region}"
-    kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
+    kind = next(kind for kind in CATALOG.types if kind.name == desired.train_slice)
     return {
         "training": f"custom job {TRAINING} ({desired.train_slice}, {region})",
         "logs": f"gcloud ai custom-jobs list --project={settings.project} --region={region} "
@@ -255,9 +255,9 @@ def _vertex(settings: Settings) -> dict[str, Any]:
 def _fleet_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
     covered = zones(settings)
     if desired.train_zone not in covered:
-        found = f'"{desired.train_zone}"' if desired.train_zone else "nothing"
-        rule = f"a slice stands where there is a subnet: {', '.join(covered) or 'in no zone'}"
-        yield Problem("pipeline:trainZone", found, rule, "one of these, or add the zone to tpu:zones")
+        value = f'"{desired.train_zone}"' if desired.train_zone else "nothing"
+        rule = f"a zone with a subnet: {', '.join(covered) or 'there is none'}"
+        yield Problem("pipeline:trainZone", value, rule, "one of these, or add the zone to tpu:zones")
 
 
 def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
@@ -266,11 +266,11 @@ def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[
         yield Problem("pipeline:train", '"jobset"', "the layers gke and queue are on", "write their settings")
         return
     member = f"serviceAccount:{places.account(settings, places.ORCHESTRATOR)}"
-    team = next((one for one in queue.teams if one.name == desired.train_team), None)
+    team = next((team for team in queue.teams if team.name == desired.train_team), None)
     if team is None:
-        known = ", ".join(one.name for one in queue.teams)
-        found = f'"{desired.train_team}"' if desired.train_team else "nothing"
-        yield Problem("pipeline:trainTeam", found, f"one of queue:teams: {known}", "write one of these")
+        known = ", ".join(team.name for team in queue.teams)
+        value = f'"{desired.train_team}"' if desired.train_team else "nothing"
+        yield Problem("pipeline:trainTeam", value, f"one of queue:teams: {known}", "write one of these")
         return
     if member not in team.members:
         rule = "the workflow submits as a member of the team"
@@ -283,4 +283,4 @@ def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[
             Request(team.name, command(settings).split(), name="tokens", size=desired.train_slice),
         )
     except InfraError as error:
-        yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', str(error), "mend what it names")
+        yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', str(error), "correct it")

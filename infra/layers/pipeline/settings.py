@@ -53,7 +53,7 @@ class PipelineSettings:
         example="my-project-raw",
     )
     existing_raw_bucket: bool = setting(
-        "the bucket is there, in storage:location, and belongs to somebody else: it is read, never changed",
+        "the bucket exists, in storage:location: it is read, never changed",
         default=False,
     )
     raw_nearline_days: int = setting(

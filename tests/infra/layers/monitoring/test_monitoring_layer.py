@@ -294,7 +294,7 @@ def test_an_alert_without_a_page_is_a_message(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"channels": []}, "an alert goes to somebody"),
+    ({"channels": []}, "an alert needs a channel"),
     ({"channels": [{"name": "hook", "webhook": "https://me:pw@hooks.example.com/tpu"}]}, "without user"),
     ({"billingAccount": "012345-6789AB", "budgetDollarsPerMonth": 1000}, "a billing account's id"),
 ])  # fmt: skip

@@ -348,11 +348,13 @@ def test_two_regions_are_two_environments() -> None:
     ("0 0 29 2 *", True),
     ("0 0 31 2 *", False),
     ("0 0 31 4,6,9,11 *", False),
+    ("0 0 31 4,5 *", True),
+    ("0 0 30 2 *", False),
     ("0 0 31 2 mon", True),  # crontab(5): either is enough
     ("*/15 * * * *", True),
 ])  # fmt: skip
 def test_a_schedule_that_never_comes_is_found(text: str, fires: bool) -> None:
-    assert schedule.fires(text, date(2026, 11, 24)) is fires
+    assert schedule.fires(text) is fires
 
 
 @pytest.mark.parametrize("text", ["", "* * * *", "60 * * * *", "x * * * *", "*/0 * * * *", "5-1 * * * *"])
