@@ -174,7 +174,7 @@ def block(pods: int) -> int:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Return the addresses of the nodes: of the subnet one each, of the pods' range a block each."""
+    """Addresses of the nodes: of the subnet one each, of the pods' range a block each."""
 
     cpu_nodes: int
     tpu_nodes: int
@@ -192,7 +192,7 @@ class Addresses:
 
 
 def addresses(settings: Settings) -> Addresses:
-    """Return the quotas that all allowed nodes use."""
+    """Return the addresses of all nodes that the settings allow."""
     desired = settings[GkeSettings]
     return Addresses(
         cpu_nodes=desired.cpu_pool_nodes * max(1, len(cpu_zones(settings))),

@@ -74,6 +74,19 @@ def test_the_applying_account_grants_what_layers_grant_and_nothing_else() -> Non
     )
 
 
+@pytest.mark.parametrize("count", [10, 11, 20, 21])
+def test_every_role_is_in_exactly_one_condition(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    roles = [f"roles/service{number}.viewer" for number in range(count)]
+    monkeypatch.setattr(access, "grantable", lambda _: tuple(roles))
+    conditions = [
+        re.findall(r"roles/\w+\.viewer", one.inputs["condition"]["expression"])
+        for one in up().of("gcp:projects/iAMMember:IAMMember")
+        if one.inputs["role"] == "roles/resourcemanager.projectIamAdmin" and one.inputs["member"] == APPLY
+    ]
+    assert sorted(role for condition in conditions for role in condition) == sorted(roles)
+    assert all(0 < len(condition) <= access.MOST_GRANTED for condition in conditions)
+
+
 def test_the_applying_account_has_no_role_on_all_buckets() -> None:
     recording = up()
     assert "roles/storage.admin" not in granted(recording, APPLY)

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from infra.engine.settings import parse
+from infra.layers.gke.facts import CHANNELS
+from infra.layers.gke.pools import block
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.recording import BASE, DNS_NAME, PROJECT_NUMBER, UNKNOWN, Recording, run
 
@@ -369,12 +371,22 @@ FITS: list[dict[str, Any]] = [
     # An existing subnet has ranges of its own, whatever the defaults of ours are.
     {"gke:tpuPools": [{**TRAIN, "count": 100}], "network:subnetRanges": {"us-east5": "10.129.0.0/20"},
      "gke:existingSubnet": "projects/host-project/regions/us-east5/subnetworks/gke"},
+    # The first and the last version of each channel.
+    *({"gke:tpuPools": [TRAIN], "gke:channel": name, "gke:version": f"1.{minor}"}
+      for name, channel in CHANNELS.items() for minor in (channel.first, channel.last)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", FITS)
 def test_what_just_fits_is_taken(given: dict[str, Any]) -> None:
     parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
+
+
+@pytest.mark.parametrize(("pods", "addresses"), [
+    (8, 16), (9, 32), (15, 32), (16, 32), (17, 64), (32, 64), (33, 128), (64, 128), (65, 256), (110, 256),
+])  # fmt: skip
+def test_a_nodes_block_is_the_smallest_power_of_two_of_twice_its_pods(pods: int, addresses: int) -> None:
+    assert block(pods) == addresses
 
 
 @pytest.mark.parametrize(("environment", "given", "protected"), [

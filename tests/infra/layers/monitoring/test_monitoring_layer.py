@@ -80,6 +80,14 @@ def test_conditions_are_thresholds_and_promql_that_can_be_evaluated(everything: 
     assert kinds == {"conditionThreshold", "conditionPrometheusQueryLanguage"}
 
 
+def test_chips_are_idle_that_were_up_in_nearly_all_of_30_minutes_without_a_job() -> None:
+    (condition,) = (one for name, one in alerts.OF["chips-idle"].conditions.items() if name == "no job runs")
+    (arguments,) = condition.arguments(settings(), 5).values()
+    up, running = arguments["query"].split(" unless ")
+    assert re.fullmatch(r"sum by \(\w+\) \(increase\(\S+chips_count\{.*\}\[30m\]\)\) > 25", up)
+    assert re.fullmatch(r"sum by \(\w+\) \(increase\(\S+running\{.*\}\[30m\]\)\) > 0", running)
+
+
 def test_thresholds_are_compared_as_the_page_says() -> None:
     for one in alerts.ALERTS:
         texts = [str(condition.arguments(settings(), 7.5)) for condition in one.conditions.values()]

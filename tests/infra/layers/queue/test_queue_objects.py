@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from infra.layers.queue import admission
 from infra.layers.queue.jobs.jobset import Job, jobset
 from infra.layers.queue.kueue import CPU_FLAVOR, TPU, Team, flavors, objects
 
@@ -30,6 +31,12 @@ def quotas(*pools: dict[str, Any]) -> dict[str, int]:
         flavor["name"]: int(next(one["nominalQuota"] for one in flavor["resources"] if one["name"] == TPU))
         for flavor in group["flavors"]
     }
+
+
+def test_a_jobset_that_the_policy_cannot_be_evaluated_for_is_refused() -> None:
+    policy, binding = admission.objects([pool("a-0")], TEAMS, "projects/p/locations/l/clusters/c")
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
 
 
 def test_quota_is_what_the_pools_have() -> None:

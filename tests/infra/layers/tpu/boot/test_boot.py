@@ -136,7 +136,7 @@ def test_keys_that_the_tpus_agent_writes_late_are_waited_for_and_told(make_host:
     late = ("agent-worker-number", "worker-network-endpoints")
     host = make_host(agent_worker_number=None, worker_network_endpoints=None, tpu_metadata_timeout_s="120")
     host.hurry(
-        ("TOLD_EACH_S=10", "TOLD_EACH_S=1"),
+        ("RECORD_EACH_S=10", "RECORD_EACH_S=1"),
         ("GUEST_FROM_S=$((SECONDS + 15))", "GUEST_FROM_S=$((SECONDS + 2))"),
     )
     unknown, known = "boot/tpu-lab/worker-unknown-4711.json", "boot/tpu-lab/worker-0.json"

@@ -102,7 +102,7 @@ def test_other_content_than_was_promised_never_runs(
     name = {"manifest": f"manifests/{published}", "script": f"blobs/{script_sha256()}"}[what]
     bucket.blob(f"bundles/{name}").upload_from_string(b"#!/bin/sh\ntouch /owned\n")
     host = make_host()
-    assert failed(host, "script")["log_tail"] == f"gs://{BUCKET}/bundles/{name} isn't what its name says"
+    assert failed(host, "script")["log_tail"] == f"gs://{BUCKET}/bundles/{name} doesn't match its sha256"
     assert not (host.root / "owned").exists()
     assert not list((host.root / "opt/tpu").rglob(IN_BUNDLE))
 

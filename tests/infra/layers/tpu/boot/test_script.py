@@ -157,7 +157,7 @@ def test_a_slice_is_whole_when_each_worker_has_an_address(value: str, whole: boo
 
 def test_a_stage_that_goes_on_is_told_again_with_what_it_waits_for(tmp_path: Path) -> None:
     code = f"""
-      RUN={tmp_path} TOLD_EACH_S=1
+      RUN={tmp_path} RECORD_EACH_S=1
       exec 7>&1
       record() {{ printf '%s %s %s\\n' "$1" "$2" "$(why "$1" "$2")"; }}
       stage_identity() {{ log "waiting for a number"; sleep 2.5; log "it is 3"; }}
