@@ -76,7 +76,7 @@ def _dns_name(
 
 
 def kubeconfig(settings: Settings, host: str) -> str:
-    """Return A kubeconfig whose token is asked for at each call, by the plug-in of the Google Cloud CLI.
+    """Return a kubeconfig whose token is asked for at each call, by the plug-in of the Google Cloud CLI.
 
     By the application default credentials, with which Pulumi asks Google too: one login, one account.
     https://cloud.google.com/kubernetes-engine/docs/how-to/cluster-access-for-kubectl

@@ -51,7 +51,7 @@ class Channels(pulumi.ComponentResource):
         )
 
     def _publishing(self, item: ChannelSettings) -> pulumi.Output[str]:
-        """Return A topic, a channel, and the right of Google's agent, which comes with the first channel."""
+        """Return a topic, a channel, and the right of Google's agent, which comes with the first channel."""
         topic = gcp.pubsub.Topic(str(item.topic), name=item.topic, opts=self._child)
         self.topics[item.name] = topic.id
         channel = self._made(item, "pubsub", {"topic": topic.id}, (topic,))

@@ -299,7 +299,7 @@ def _bucket(grant: Grant) -> str:
 
 
 def folder(name: str, bucket: str) -> str:
-    """Return A folder's objects, and the listing of the bucket, which has no folders."""
+    """Return a folder's objects, and the listing of the bucket, which has no folders."""
     return f'resource.type == "storage.googleapis.com/Bucket" || {only(f"{name}/", bucket)}'
 
 

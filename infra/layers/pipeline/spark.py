@@ -116,7 +116,7 @@ def executor_problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def runtime_problems(settings: Settings, today: date) -> Iterator[Problem]:
-    """Yield A runtime whose support has ended, or that can't run our job."""
+    """Yield a runtime whose support has ended, or that can't run our job."""
     desired = settings.get(PipelineSettings)
     runtime = facts.RUNTIMES.get(desired.runtime_version) if desired else None
     if runtime is None:
@@ -133,7 +133,7 @@ def runtime_problems(settings: Settings, today: date) -> Iterator[Problem]:
 
 
 def runtime_ends_soon(settings: Settings, today: date) -> str:
-    """Return A warning two months before the end of the runtime's support; empty before."""
+    """Return a warning two months before the end of the runtime's support; empty before."""
     runtime = facts.RUNTIMES[settings[PipelineSettings].runtime_version]
     if runtime.ends - today > timedelta(days=_WARN_DAYS):
         return ""

@@ -148,5 +148,5 @@ def _nearest(chips: int, shapes: Mapping[str, Any]) -> str:
 
 
 def _cel(value: Any) -> str:
-    """Return A literal: lists, maps and texts of JSON are CEL's, too."""
+    """Return a literal: lists, maps and texts of JSON are CEL's, too."""
     return json.dumps(value)

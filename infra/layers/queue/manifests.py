@@ -97,7 +97,7 @@ def stages(name: str, image: str) -> tuple[list[Object], ...]:
 
 
 def _bare(schema: Any) -> Any:
-    """Return A schema without its descriptions, three quarters of it: only `kubectl explain` shows them."""
+    """Return a schema without its descriptions, three quarters of it: only `kubectl explain` shows them."""
     if isinstance(schema, list):
         return [_bare(item) for item in schema]
     if not isinstance(schema, dict):

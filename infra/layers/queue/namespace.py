@@ -121,7 +121,7 @@ def _subject(member: str) -> Object:
 
 
 def _volume(space: str, name: str, mode: str, size: str, spec: Object) -> Iterator[Object]:
-    """Yield A volume that is there, and the claim of a namespace to it.
+    """Yield a volume that is there, and the claim of a namespace to it.
 
     https://cloud.google.com/kubernetes-engine/docs/how-to/cloud-storage-fuse-csi-driver-pv and
     https://cloud.google.com/kubernetes-engine/docs/how-to/persistent-volumes/preexisting-pd

@@ -14,7 +14,7 @@ SECONDS_PER_DAY = 86400
 def _declared(
     name: str, kept: StorageSettings, opts: pulumi.ResourceOptions, **more: Any
 ) -> gcp.storage.Bucket:
-    """Return A private bucket that `destroy` refuses to remove."""
+    """Return a private bucket that `destroy` refuses to remove."""
     return gcp.storage.Bucket(
         name,
         name=name,

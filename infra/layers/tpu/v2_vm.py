@@ -50,7 +50,7 @@ class V2VmBackend:
 
 
 def _arguments(body: Any) -> dict[str, Any]:
-    """Return A request's body as the SDK's arguments: its names in snake case, and `scope` in the plural."""
+    """Return a request's body as the SDK's arguments: its names in snake case, and `scope` in the plural."""
     arguments = {
         _SNAKE.sub(lambda upper: f"_{upper[0].lower()}", key): (
             _arguments(value) if isinstance(value, dict) and key not in ("labels", "metadata") else value

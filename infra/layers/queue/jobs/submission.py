@@ -295,7 +295,7 @@ def _environment(settings: Settings, name: str, pool: Pool) -> Mapping[str, str]
 
 
 def observed(settings: Settings, program: Sequence[str], experiment: str) -> Sequence[str]:
-    """Return A program; one that trains in the bucket uploads its curves, if the settings say so.
+    """Return a program; one that trains in the bucket uploads its curves, if the settings say so.
 
     What the program itself says comes later, and counts.
     """
