@@ -62,8 +62,8 @@ def test_a_role_that_was_taken_away_is_put_back_by_a_refresh_alone(lab: Lab) -> 
     lab.infra("up", "dev", "storage", "--yes")
     place = f"storage.googleapis.com/storage/v1/b/{BUCKET}/iam"
     granted = lab.request("GET", place, optionsRequestedPolicyVersion="3").json()
-    taken = next(one for one in granted["bindings"] if one["role"] == "roles/storage.objectUser")
-    without = {**granted, "bindings": [one for one in granted["bindings"] if one != taken]}
+    taken = next(binding for binding in granted["bindings"] if binding["role"] == "roles/storage.objectUser")
+    without = {**granted, "bindings": [binding for binding in granted["bindings"] if binding != taken]}
     assert lab.request("PUT", place, without).ok
     lab.pulumi("storage", "preview", "-s", "dev", "--expect-no-changes")
     lab.pulumi("storage", "up", "-s", "dev", "--yes", "--skip-preview", "--refresh")

@@ -67,12 +67,12 @@ class Watched(Lab):
 
         self._call(stop())
 
-    def minutes(self, count: float, each: Callable[[], None] | None = None) -> None:
+    def minutes(self, count: float, item: Callable[[], None] | None = None) -> None:
         """So many minutes pass, with `each` after every one; policies are evaluated in each."""
         for _ in range(round(count)):
             self._call(self.cloud.world.clock.jump(60.0))
-            if each:
-                each()
+            if item:
+                item()
         self._call(self._evaluate())
 
     async def _evaluate(self) -> None:
@@ -82,12 +82,12 @@ class Watched(Lab):
 
     def fired(self, since: int = 0) -> Counter[str]:
         """Incidents by their alert, from the one with this number on."""
-        return Counter(alert_of(one) for one in self.cloud.telemetry.incidents[since:])
+        return Counter(alert_of(incident) for incident in self.cloud.telemetry.incidents[since:])
 
     def quiet(self) -> int:
         """Hours without a fault: all incidents are closed. The number of the next one."""
         self.minutes(4 * 60)
-        still = [alert_of(one) for one in self.cloud.telemetry.incidents if not one.closed_s]
+        still = [alert_of(incident) for incident in self.cloud.telemetry.incidents if not incident.closed_s]
         assert still == []
         return len(self.cloud.telemetry.incidents)
 

@@ -127,7 +127,7 @@ def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_list
         )
 
     everybody = [(name, worker) for name in slices for worker in (0, 1)]
-    threads = [threading.Thread(target=arrive, args=one) for one in everybody]
+    threads = [threading.Thread(target=arrive, args=item) for item in everybody]
     for thread in threads[:-1]:
         thread.start()
     time.sleep(1)
@@ -136,9 +136,9 @@ def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_list
     threads[-1].start()
     for thread in threads:
         thread.join(HANG_S)
-    assert [passed[one]["WORKER_ID"] for one in everybody] == ["0", "1", "2", "3"]
-    assert [passed[one]["SLICE_ID"] for one in everybody] == ["0", "0", "1", "1"]
-    assert [passed[one]["MEGASCALE_SLICE_ID"] for one in everybody] == ["0", "0", "1", "1"]
+    assert [passed[item]["WORKER_ID"] for item in everybody] == ["0", "1", "2", "3"]
+    assert [passed[item]["SLICE_ID"] for item in everybody] == ["0", "0", "1", "1"]
+    assert [passed[item]["MEGASCALE_SLICE_ID"] for item in everybody] == ["0", "0", "1", "1"]
     alike = {
         "WORKER_COUNT": "4",
         "SLICE_COUNT": "2",
@@ -147,7 +147,7 @@ def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_list
         "MEGASCALE_PORT": "8080",
         "MEGASCALE_NUM_SLICES": "2",
     }
-    assert all(alike.items() <= passed[one].items() for one in everybody)
+    assert all(alike.items() <= passed[item].items() for item in everybody)
 
 
 @pytest.mark.usefixtures("here")
@@ -296,49 +296,49 @@ def test_the_longest_timeout_that_the_settings_allow_is_taken(here: Metadata) ->
 
 
 def test_a_metadata_server_that_restarts_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with answering(503, 200, 404) as (url, asked):
+    with answering(503, 200, 404) as (url, requests):
         monkeypatch.setenv("GCE_METADATA_HOST", url.removeprefix("http://"))
         assert read("instance/id") == '{"round": "r"}'
         assert read("instance/id") is None
-    assert len(asked) == 3
+    assert len(requests) == 3
 
 
 def test_a_metadata_server_that_stays_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_module, "_PATIENCE_S", 0.6)
-    with answering(503, 503) as (url, asked):
+    with answering(503, 503) as (url, requests):
         monkeypatch.setenv("GCE_METADATA_HOST", url.removeprefix("http://"))
         with pytest.raises(MetadataError, match="HTTP 503"):
             read("instance/id")
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 @contextlib.contextmanager
 def answering(*statuses: int) -> Iterator[tuple[str, list[str]]]:
     """A storage server that answers with each status in turn; yields its URL and the paths asked for."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
 
         def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(statuses[len(asked) - 1])
+            requests.append(self.path)
+            self.send_response(statuses[len(requests) - 1])
             self.end_headers()
             self.wfile.write(b'{"round": "r"}')
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        yield f"http://127.0.0.1:{server.server_address[1]}", requests
         server.shutdown()
 
 
 @pytest.mark.usefixtures("here")
 def test_what_can_pass_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    with answering(503, 429, 401, 200) as (url, asked):
+    with answering(503, 429, 401, 200) as (url, requests):
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
         assert Bucket(BUCKET).read_json("a/b") == {"round": "r"}
-    assert asked == [f"/storage/v1/b/{BUCKET}/o/a%2Fb?alt=media"] * 4
+    assert requests == [f"/storage/v1/b/{BUCKET}/o/a%2Fb?alt=media"] * 4
 
 
 @pytest.mark.usefixtures("here")
@@ -346,11 +346,11 @@ def test_what_can_pass_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_can_not_pass_ends_with_what_the_server_said(
     monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...]
 ) -> None:
-    with answering(*statuses) as (url, asked):
+    with answering(*statuses) as (url, requests):
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
         with pytest.raises(StorageError, match=f"HTTP {statuses[-1]}.*round"):
             Bucket(BUCKET, patience_s=2.0).read_json("a")
-    assert len(asked) == len(statuses)
+    assert len(requests) == len(statuses)
 
 
 @pytest.mark.usefixtures("here")

@@ -31,10 +31,10 @@ def uploaded(host: Host, name: str, state: str) -> dict[str, Any]:
     bucket = client_of(host.lab.front.backend).bucket(BUCKET)
     while True:
         blob = bucket.blob(name)  # a new one each time: it remembers the generation that it read
-        found: dict[str, Any] = json.loads(blob.download_as_bytes()) if blob.exists() else {}
-        if found.get("state") == state:
-            return found
-        assert time.monotonic() < deadline, f"{found}\n{host.log()}"
+        result: dict[str, Any] = json.loads(blob.download_as_bytes()) if blob.exists() else {}
+        if result.get("state") == state:
+            return result
+        assert time.monotonic() < deadline, f"{result}\n{host.log()}"
         time.sleep(0.05)
 
 
@@ -168,8 +168,8 @@ def test_siblings_that_have_no_address_yet_are_waited_for(make_host: MakeHost) -
             time.sleep(0.1)
         time.sleep(0.5)
         assert host.status()["stage"] == "identity"
-        both = "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"
-        host.lab.metadata.set("worker-network-endpoints", both)
+        pair = "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"
+        host.lab.metadata.set("worker-network-endpoints", pair)
 
     agent = threading.Thread(target=write, daemon=True)
     agent.start()

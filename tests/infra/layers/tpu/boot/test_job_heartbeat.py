@@ -159,15 +159,15 @@ def test_only_a_command_that_is_not_ours_has_one() -> None:
         assert "Wants=network-online.target tpu-checkpoints.service tpu-heartbeat.service\n" in job_unit(run)
         unit = heartbeat_unit(run)
         assert {"PartOf=tpu-job.service", "CapabilityBoundingSet="} <= set(unit.splitlines())
-        (mine,) = (line for line in unit.splitlines() if "TPU_COMMAND" in line)
-        assert mine in job_unit(run)
+        (own,) = (line for line in unit.splitlines() if "TPU_COMMAND" in line)
+        assert own in job_unit(run)
 
 
 def test_it_reads_what_this_machines_systemd_would_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
+    requests: list[tuple[str, ...]] = []
 
     def output(*command: str) -> str:
-        asked.append(command)
+        requests.append(command)
         if command[0] == "journalctl":
             return "step 1\nTraceback\nValueError: no good\n\n"
         return SHOWN.format(active="active", sub="running", result="success", code=0, status=0, began=1)
@@ -176,7 +176,7 @@ def test_it_reads_what_this_machines_systemd_would_say(monkeypatch: pytest.Monke
     assert job_heartbeat.query().state == "running"
     assert job_heartbeat.last_line() == "ValueError: no good"
     properties = (
-        next(heartbeat for heartbeat in asked[0] if heartbeat.startswith("--property="))
+        next(heartbeat for heartbeat in requests[0] if heartbeat.startswith("--property="))
         .partition("=")[2]
         .split(",")
     )

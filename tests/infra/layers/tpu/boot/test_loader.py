@@ -121,10 +121,10 @@ def test_a_bundle_that_is_older_than_the_loader_says_so(
     assert failed(host, "script")["log_tail"] == f"bundle {bundle} has no {IN_BUNDLE}: run 'tpu publish'"
     assert host.status()["worker"] is None
     deadline = time.monotonic() + HANG_S
-    while not (found := [blob.name for blob in client_of(gcs).list_blobs(BUCKET, prefix="boot/")]):
+    while not (result := [blob.name for blob in client_of(gcs).list_blobs(BUCKET, prefix="boot/")]):
         assert time.monotonic() < deadline, "no status in the bucket"
         time.sleep(0.05)
-    assert found == ["boot/tpu-lab/worker-unknown-4711.json"]
+    assert result == ["boot/tpu-lab/worker-unknown-4711.json"]
 
 
 def test_a_host_that_may_write_nothing_says_so_in_its_journal_and_boots(make_host: MakeHost) -> None:

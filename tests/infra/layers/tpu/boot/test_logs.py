@@ -182,10 +182,10 @@ def test_lines_go_together_and_the_cursor_remembers_them(
     until(lambda: len(api.texts) == 1201)
     stopping.set()
     running.join(HANG_S)
-    asked = [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines()]
-    assert [any(word.startswith("--after-cursor") for word in words) for words in asked] == [False, True]
+    requests = [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines()]
+    assert [any(word.startswith("--after-cursor") for word in words) for words in requests] == [False, True]
     assert all(
-        {"--follow", "--no-tail", "--unit=google-startup-scripts.service"} <= set(words) for words in asked
+        {"--follow", "--no-tail", "--unit=google-startup-scripts.service"} <= set(words) for words in requests
     )
     assert infos.messages == []
 
@@ -261,15 +261,15 @@ def test_a_journal_that_ends_is_opened_again_by_systemd(
 def test_the_destination_is_what_the_metadata_says(monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = worker("b", "0" * 64, 2, 4, tpu_slice_name="train")
     monkeypatch.setattr(logs, "read", metadata.values.get)
-    found = logs.destination()
-    assert found["logName"] == "projects/lab/logs/tpu-host"
-    assert found["resource"]["labels"] == {
+    result = logs.destination()
+    assert result["logName"] == "projects/lab/logs/tpu-host"
+    assert result["resource"]["labels"] == {
         "project_id": "lab",
         "location": "us-east5-b",
         "namespace": "train",
         "node_id": "tpu-lab",
     }
-    assert found["labels"] == {
+    assert result["labels"] == {
         "node": "tpu-lab",
         "worker": "2",
         "zone": "us-east5-b",

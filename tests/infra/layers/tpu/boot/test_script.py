@@ -123,9 +123,9 @@ def test_an_upload_is_two_parts_the_second_of_which_is_the_status(tmp_path: Path
     """
     kind = b"Content-Type: multipart/related; boundary=tpu-boot-status\r\n\r\n"
     about, status = email.message_from_bytes(kind + bash(code)).get_payload()
-    found = json.loads(about.get_payload())
-    assert found["metadata"] == {"state": "failed", "stage": "bundle", "instance": "4711"}
-    assert found["contentType"] == status.get_content_type() == "application/json"
+    result = json.loads(about.get_payload())
+    assert result["metadata"] == {"state": "failed", "stage": "bundle", "instance": "4711"}
+    assert result["contentType"] == status.get_content_type() == "application/json"
     assert "--tpu-boot-status--" in json.loads(status.get_payload())["stages"][0]["log_tail"]
 
 
