@@ -1,4 +1,4 @@
-"""What holds for every resource of every layer."""
+"""Rules for every resource of every layer."""
 
 import re
 from collections import Counter

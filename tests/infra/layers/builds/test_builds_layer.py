@@ -1,4 +1,4 @@
-"""What the builds layer declares, and the builds that are rendered of its settings."""
+"""Declarations of the builds layer, and its rendered builds."""
 
 import re
 import subprocess

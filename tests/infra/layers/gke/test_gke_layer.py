@@ -1,4 +1,4 @@
-"""What the GKE layer declares."""
+"""Declarations of the GKE layer."""
 
 import json
 from typing import Any

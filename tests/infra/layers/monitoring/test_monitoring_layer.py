@@ -1,4 +1,4 @@
-"""What the monitoring layer declares."""
+"""Declarations of the monitoring layer."""
 
 from __future__ import annotations
 

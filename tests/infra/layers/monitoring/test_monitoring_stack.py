@@ -23,7 +23,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def ours(lab: Lab) -> list[str]:
-    """What the layer has at Google."""
+    """Return the layer's resources at Google."""
     kinds = ("alertPolicies", "notificationChannels", "dashboards", "metrics", "topics", "budgets")
     return [name for name in lab.cloud.world.directory if name.split("/")[-2] in kinds]
 

@@ -117,7 +117,7 @@ class Watched(Lab):
             shipper.send(entries)
 
     def alive(self, node: str, kind: str) -> None:
-        """What a node says of itself each minute."""
+        """Write a node's report of each minute."""
         shared = self.shared(node, 0)
         entry = logs.alive(shared, kind)
         assert entry is not None
@@ -211,7 +211,7 @@ class Beating:
         return at_its_time
 
     def beat(self, state: str = "running", why: str = "") -> None:
-        """What is printed in this minute; the next call is a minute later."""
+        """Print in this minute; the next call is a minute later."""
         self._now_s += 60.0
         self._heartbeat._state = state
         facts = {"why": why} if why else {}

@@ -1,4 +1,4 @@
-"""What the network layer declares."""
+"""Declarations of the network layer."""
 
 from typing import Any
 

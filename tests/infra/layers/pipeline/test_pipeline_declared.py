@@ -1,4 +1,4 @@
-"""What the pipeline keeps, what starts its runs, who is granted what, and which settings can't work."""
+"""The pipeline's buckets, triggers and grants, and settings that can't work."""
 
 import base64
 import json

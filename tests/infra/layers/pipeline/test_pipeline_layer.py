@@ -1,4 +1,4 @@
-"""What the pipeline layer declares, what a batch is, and what the hand-off asks for."""
+"""Declarations of the pipeline layer, its batches and hand-offs."""
 
 import json
 import zipfile

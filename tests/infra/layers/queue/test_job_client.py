@@ -1,4 +1,4 @@
-"""How a job is doing, read from what JobSet, Kueue and Kubernetes say of it."""
+"""Status of a job, read from its JobSet, workload and pods."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -53,7 +53,7 @@ SUBMIT = ["submit", "dev", "vision", "--slice", "v6e-16", "--detach"]
 
 
 class Submitted:
-    """What reached the cluster."""
+    """Requests that reached the cluster."""
 
     def __init__(self) -> None:
         self.jobs: list[str] = []

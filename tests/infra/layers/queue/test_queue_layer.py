@@ -1,4 +1,4 @@
-"""What the queue layer declares."""
+"""Declarations of the queue layer."""
 
 import copy
 import functools

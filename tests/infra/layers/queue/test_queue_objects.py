@@ -1,4 +1,4 @@
-"""What Kueue is given: never more than the pools have."""
+"""Kueue's objects: quotas never exceed the pools."""
 
 import re
 from typing import Any

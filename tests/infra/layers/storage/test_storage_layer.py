@@ -1,4 +1,4 @@
-"""What the storage layer declares."""
+"""Declarations of the storage layer."""
 
 from typing import Any
 

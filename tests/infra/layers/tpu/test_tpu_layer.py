@@ -1,4 +1,4 @@
-"""What the TPU layer declares, and what it needs from the layers before it."""
+"""Declarations of the TPU layer, and its use of other layers' outputs."""
 
 from typing import Any
 
@@ -265,7 +265,7 @@ def test_a_zone_that_the_data_layer_does_not_serve_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "published", "said"),
+    ("changes", "published", "message"),
     [
         (
             {"tpu:bundle": None},
@@ -281,13 +281,13 @@ def test_a_zone_that_the_data_layer_does_not_serve_yet() -> None:
     ],
 )
 def test_no_slice_is_created_whose_bundle_is_not_there(
-    changes: dict[str, Any], published: bool, said: str
+    changes: dict[str, Any], published: bool, message: str
 ) -> None:
     with pytest.raises(pulumi.RunError) as caught:
         run("tpu", changes, published=published)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
     preview = run("tpu", changes, published=published, preview=True)
-    assert said in preview.log
+    assert message in preview.log
     assert len(preview.of(NODE)) == 1
 
 

@@ -100,7 +100,7 @@ class Lab:
 
 
 class Host:
-    """One machine; its disk outlives its boots."""
+    """A machine; its disk outlives its boots."""
 
     def __init__(self, lab: Lab, script: str, data_disk: Path | None = None) -> None:
         self.lab = lab
@@ -320,7 +320,7 @@ def failed(host: Host, stage: str) -> dict[str, Any]:
 
 
 def fingerprint(host: Host) -> dict[str, str]:
-    """What a boot leaves on the disk: every file below these paths, by content."""
+    """Return the files that a boot leaves below these paths, by content."""
     result = {}
     tops = ["opt/tpu", "etc/tpu", "etc/systemd/system", "etc/profile.d/tpu.sh", "etc/environment"]
     for top in tops:

@@ -39,7 +39,7 @@ def uploaded(host: Host, name: str, state: str) -> dict[str, Any]:
 
 
 def listed(gcs: str, prefix: str) -> dict[str, dict[str, str]]:
-    """What one listing says: the metadata of every object."""
+    """Return the metadata of every object in a listing."""
     return {blob.name: blob.metadata for blob in client_of(gcs).list_blobs(BUCKET, prefix=prefix)}
 
 

@@ -23,7 +23,7 @@ STATUS = "boot/tpu-lab/worker-0.json"
 
 
 def listed(gcs: str, name: str = STATUS) -> dict[str, str]:
-    """What a listing says of a status: the metadata of its object."""
+    """Return the metadata of a status object in a listing."""
     (blob,) = client_of(gcs).list_blobs(BUCKET, prefix=name)
     return dict(blob.metadata)
 

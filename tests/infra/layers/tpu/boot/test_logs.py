@@ -1,4 +1,4 @@
-"""What boot and job print, on its way from the journal to Cloud Logging."""
+"""Output of boot and job, from the journal to Cloud Logging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be said of the script without booting it."""
+"""The rendered script, without a boot."""
 
 from __future__ import annotations
 
