@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         return _cost(runs, as_json=options.json)
     if options.command == "status" and not options.run:
         return _list(runs, as_json=options.json)
-    run = runs.one(options.run)
+    run = runs.named(options.run)
     if options.command == "status":
         return _show(runs, run, as_json=options.json)
     if options.command == "logs":
@@ -81,8 +81,7 @@ def _run(settings: Settings, runs: Runs, options: argparse.Namespace) -> int:
         )
     print(f"text     gs://{desired.raw_bucket_name}/{folder}: {objects} objects, {size / _GIB:,.2f} GiB")
     print(f"shards   in Spark: ${_dollars(predicted)} predicted, ${_dollars(most)} at most with training")
-    paid = f" {desired.train_slice_name}, which is paid for anyway" if desired.train == "slice" else ""
-    print(f"training {desired.train}{paid}")
+    print(f"training {desired.train}")
     confirm("Submit it?", options.yes)
     name = runs.submit(folder)
     print(f"submitted as {name}")
@@ -110,7 +109,7 @@ def _follow(settings: Settings, runs: Runs, name: str) -> int:
     shown = ""
     while True:
         try:
-            run: Run = runs.one(name)
+            run: Run = runs.named(name)
         except NoRunError:  # not claimed yet
             run = {"run": name, "stage": "start", "outcome": RUNNING}
         line = f"{name}: {run['stage']}" if run["outcome"] == RUNNING else f"{name}: {run['outcome']}"
@@ -159,8 +158,7 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
         "batch": ", ".join(filter(None, (run.get("batch"), runs.batch(run)))),
         "shards": tokens
         and f"{tokens['shards']} of {tokens['tokens']} tokens, manifest sha256 {tokens['manifest']}",
-        "training": run.get("training")
-        or (run.get("waits_for") and f"waits for {run['waits_for']} on slice {run['slice']}"),
+        "training": run.get("training"),
         "price": ", ".join(
             f"${_dollars(run.get(f'{key}_usd'))} {about}"
             for key, about in (

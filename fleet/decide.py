@@ -177,7 +177,6 @@ def _of_status(
         if status.boot == RERUN_FAILED
         else ""
     )
-    # A slice that stands by, or has what it was handed, says so beside `running`.
     working = "; ".join(filter(None, [full, rerun or status.why]))
     reports = status.worked_s > now_s - 2 * HEARTBEAT_S  # a slice whose job reports is never replaced
     if reports and status.work in ("running", "older"):

@@ -14,7 +14,6 @@ import logging
 import os
 import select
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -173,9 +172,6 @@ def _parser() -> argparse.ArgumentParser:
     goodput.add_argument("--json", action="store_true", help="for programs; times in seconds")
     goodput.set_defaults(command=_goodput)
 
-    text = "Wait on a slice's host for submitted runs, and train them."
-    add(commands, "standby", text).set_defaults(command=_standby)
-
     text = "Store a model's activations on a stream; see `workload extract --help`."
     add(commands, "extract", text)
     add(commands, "launch", "Start a program with its place in a job; see `workload launch --help`.")
@@ -314,17 +310,6 @@ def _goodput(options: argparse.Namespace) -> int:
         print(f"  {seconds:10.1f} s  {share:6.1%}  {name:<8} {explained[name]}")
     print(f"goodput {total.goodput:.1%}: share of the time in steps that weren't repeated")
     return 0
-
-
-def _standby(_: argparse.Namespace) -> int:
-    from workload.host import journal
-    from workload.host.standby import Standby
-
-    journal.configure()
-    host = Standby.of_host(os.environ)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: host.stop())
-    return host.serve()
 
 
 def _extract(arguments: Sequence[str]) -> int:

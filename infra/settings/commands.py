@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
 
-COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "standby", "train")
-STANDBY = "standby"  # whose hosts are handed what to train
+COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
 PROGRAMS = ("bash", "python", "python3", "sh")
 MAX_CHARACTERS = 500
 TRAIN_OPTIONS = ("--dir", "--name", "--set")

@@ -87,7 +87,7 @@ SCENARIO = Scenario(
         """,
             prints="queue:image: us-east5.*@sha256:[0-9a-f]{64}",
         ).by("platform-engineer"),
-        step.stop("bundle", prints="(?s)all as promised.*from-bundle: completed", wait=True),
+        step.stop("bundle", prints="(?s)all match the manifest.*from-bundle: completed", wait=True),
         step.stop("still", prints="(?s)submitted.*running, 2 of 2 hosts.*still: completed", wait=True),
         # The same run, out of the image; its slice is taken away in the middle, and it continues at the
         # other one.

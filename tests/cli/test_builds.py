@@ -93,6 +93,15 @@ def test_a_build_is_started_on_the_checkout_and_followed(
     assert started(google)["source"] == {"storageSource": source}
 
 
+@pytest.mark.parametrize("state", ["PENDING", "QUEUED", "WORKING", "STATUS_UNKNOWN"])
+def test_a_build_is_followed_from_any_state_to_its_end(
+    state: str, google: Google, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google.states = [state, "SUCCESS"]
+    assert builds.main(["submit", "dev", "preview"], root) == 0
+    assert "SUCCESS" in capsys.readouterr().out.splitlines()
+
+
 def test_a_plan_is_handed_to_the_build_that_applies(google: Google, root: Path) -> None:
     assert builds.main(["submit", "dev", "provision", "--plan", "p-9", "--detach"], root) == 0
     assert started(google)["substitutions"] == {"_PLAN": "p-9"}

@@ -16,7 +16,6 @@ from infra.google.client import RequestError
 from infra.google.failures import classify
 from infra.layers.pipeline.runs import Runs, missing
 from tests.infra.layers.pipeline.test_pipeline_layer import settings
-from tests.infra.layers.pipeline.test_pipeline_slice import SLICE
 from tests.limits import HANG_S
 
 RAW, BUCKET = "my-project-raw", "my-project-checkpoints"
@@ -228,45 +227,6 @@ def test_a_run_that_has_no_batch_yet_is_cancelled_by_its_workflow() -> None:
     assert google.written == ["pipeline/r17/run.json"]
 
 
-def test_what_the_workflow_hands_over_until_it_is_cancelled_is_taken_back_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    google, json_ = Google(), Google.json
-
-    def handing(self: Google, method: str, url: str, *more: Any, **named: Any) -> dict[str, Any]:
-        if url.endswith(":cancel"):
-            self.records["handoff/idle/run.json"] = {"id": "r17", "run": "train tiny.toml"}
-        return json_(self, method, url, *more, **named)
-
-    monkeypatch.setattr(Google, "json", handing)
-    runs(google).cancel({**RUN, "stage": "train", "slice": "idle"})
-    assert "handoff/idle/run.json" not in google.records
-
-
-@pytest.mark.parametrize(("has", "printed"), [
-    ("r17", "saves, and stands by"), ("r17-2", "saves, and stands by"),
-    ("r170", "hadn't been handed it"), (None, "hadn't been handed it"),
-])  # fmt: skip
-def test_what_a_slice_was_handed_is_taken_back_and_nothing_else(has: str | None, printed: str) -> None:
-    google = Google()
-    if has:
-        google.records["handoff/idle/run.json"] = {"id": has, "run": "train tiny.toml"}
-    ended = runs(google).cancel({**RUN, "stage": "train", "slice": "idle", "training": "r17 on slice idle"})
-    assert ended == f"its workflow; slice idle {printed}"
-    assert ("handoff/idle/run.json" in google.records) is (has == "r170")
-    assert json.loads(google.asked[-1][2])["outcome"] == "cancelled"
-
-
-def test_what_can_not_be_taken_back_leaves_the_workflow_alone() -> None:
-    google = Google()
-    google.refused = "GET https://storage.googleapis.com"
-    with pytest.raises(CommandError, match=r"roles/storage.objectUser \(pipeline:runners\)"):
-        runs(google, pipeline__runners=["user:a@example.com"], **SLICE).cancel(
-            {**RUN, "stage": "train", "slice": "idle"}
-        )
-    assert google.asked == []
-
-
 def test_what_has_ended_is_not_cancelled() -> None:
     with pytest.raises(CommandError, match="has ended: failed"):
         runs(Google()).cancel({**RUN, "outcome": "failed"})
@@ -297,7 +257,7 @@ REFUSED = {
 def test_a_run_that_may_not_write_its_record_is_shown_with_the_role() -> None:
     google = Google()
     google.executions = [execution(1, EVENT, payload=REFUSED)]
-    for found in (runs(google).one("r17"), *runs(google).unrecorded([])):
+    for found in (runs(google).named("r17"), *runs(google).unrecorded([])):
         assert (found["run"], found["outcome"], found["raw"]) == ("r17", "permission", f"gs://{RAW}/corpus/")
         assert found["next"] == "tpu pipeline retry dev r17"
         needs = f"roles/storage.objectUser on the bucket {BUCKET}, below pipeline/, for tpu-pipeline-run"
@@ -395,7 +355,7 @@ def test_who_lacks_a_role_is_told_of_the_lists_that_grant_it_and_of_no_other() -
 @pytest.mark.parametrize("name", ["r99", "../secret", "17", ""])
 def test_a_run_that_there_isnt_is_an_error(name: str) -> None:
     with pytest.raises(CommandError, match="no run"):
-        runs(Google(RUN)).one(name)
+        runs(Google(RUN)).named(name)
 
 
 def test_lines_of_a_batch_are_read_whatever_their_payload() -> None:

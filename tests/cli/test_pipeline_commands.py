@@ -131,9 +131,9 @@ def test_a_run_that_is_followed_fails_where_it_fails_and_says_what_to_do(
     google: Google, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It isn't claimed yet at the first look, and runs at the second."""
-    waits = {**RUN, "stage": "train", "slice": "idle", "waits_for": "r9"}
-    ended = {**waits, "outcome": "busy", "why": "slice idle trains", "next": "tpu pipeline retry dev r17"}
-    looks = iter([None, waits, waits, ended])
+    trains = {**RUN, "stage": "train", "training": "slice r17 (v6e-8, us-east5-b)"}
+    ended = {**trains, "outcome": "quota", "why": "no chips", "next": "tpu pipeline retry dev r17"}
+    looks = iter([None, trains, trains, ended])
 
     def content(url: str) -> bytes | None:
         found = next(looks)
@@ -143,9 +143,9 @@ def test_a_run_that_is_followed_fails_where_it_fails_and_says_what_to_do(
     monkeypatch.setattr(pipeline.time, "sleep", lambda _: None)
     assert pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("r17: ")] == ["r17: start", "r17: train", "r17: busy"]
-    for line in ("why      slice idle trains", "next     tpu pipeline retry dev r17",
-                 "training waits for r9 on slice idle"):  # fmt: skip
+    assert [line for line in lines if line.startswith("r17: ")] == ["r17: start", "r17: train", "r17: quota"]
+    for line in ("why      no chips", "next     tpu pipeline retry dev r17",
+                 "training slice r17 (v6e-8, us-east5-b)"):  # fmt: skip
         assert line in lines
 
 

@@ -132,16 +132,6 @@ def test_ended_work_is_not_started_again(work: str) -> None:
     assert one(0, view(observed(0, age_s=99_000), statuses=statuses | others)).action is Action.LEAVE
 
 
-def test_what_a_slice_that_stands_by_says_is_shown() -> None:
-    idle = WorkerStatus(NOW_S - 5, boot="ready", work="running", why="stands by: r17 done")
-    found = one(0, view(observed(0), statuses={fleet(4)[0].name: [idle]}))
-    assert (found.action, found.condition, found.why) == (
-        Action.LEAVE,
-        Condition.WORKING,
-        "stands by: r17 done",
-    )
-
-
 def test_work_that_failed_on_a_full_disk_is_the_hosts_failure() -> None:
     """A broken command is left to people: another host would break it again."""
     name = fleet(4)[0].name

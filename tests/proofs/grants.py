@@ -2,7 +2,7 @@
 sentence that names it, and with all of them the same run ends well.
 
 One lab (tests/proofs/pipeline_lab.py) with three sets of settings: Spark by the small role and a custom job
-of Vertex AI, then a slice that stands by, then Spark by the worker's role and a slice of the fleet. A run
+of Vertex AI, then Spark by the worker's role and a slice of the fleet. A run
 that was refused is retried without the next grant: `tpu pipeline retry` continues from what is there.
 """
 
@@ -174,9 +174,7 @@ def found(say: Say, parts: Sequence[str] = ()) -> dict[str, Any]:
                 PARTS[name](proof)
                 _store(proof.rows, time.monotonic() - begun, alone=len(chosen) == len(PARTS))
                 say(f"{name}: {time.monotonic() - begun:.0f} s")
-                if name in ("vertex", "slice", "builds") and len(chosen) == len(
-                    PARTS
-                ):  # the last of its settings
+                if name in ("vertex", "builds") and len(chosen) == len(PARTS):  # the last of its settings
                     unused |= _unused(lab)
             assert not unused, unused
         finally:
@@ -304,33 +302,6 @@ def _vertex(proof: Proof) -> None:
     assert lab.record(proof.run)["outcome"] == "cancelled"
 
 
-def _slice(proof: Proof) -> None:
-    """A run of its own on a slice that stands by: what the hosts would write is written as their account."""
-    lab = proof.lab
-    idle = {"name": "idle", "acceleratorType": "v6e-8", "zones": [f"{REGION}-b"], "run": "standby"}
-    lab.write(pipeline__train="slice", pipeline__trainSliceName="idle", tpu__slices=[idle])
-    lab.up("pipeline")
-    lab.text("fourth")
-    handed = proof.grant("run", "storage.objectUser", BUCKET, places.HANDOFFS)
-    with proof.away(handed, "permission, at train", "tpu pipeline run ENV FOLDER") as printed:
-        printed.append(lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/fourth/", "--yes", fine=False))
-        (run,) = re.findall(r"submitted as (r\d+)", printed[0])
-        assert "outcome  permission, at train" in printed[0], printed[0]
-    lab.tpu("pipeline", "retry", "dev", run)
-    while not lab.record(run).get("training"):
-        time.sleep(0.1)
-    cancel = ("pipeline", "cancel", "dev", run, "--yes")
-    runner = proof.grant(access.RUNNER, "storage.objectUser", BUCKET, places.HANDOFFS)
-    proof.refused(runner, *cancel, who=RUNNER)
-    assert "slice idle saves" in lab.tpu(*cancel)
-    record = lab.record(run)
-    assert record["outcome"] == "cancelled", record
-    lab.ends("idle", run)
-    lab.tpu("pipeline", "retry", "dev", run)
-    whole = lab.ended(run, record["execution"])
-    assert whole["outcome"] == "trained", whole
-
-
 def _fleet(proof: Proof) -> None:
     """The same run continues as a slice of the fleet, with all grants to its end."""
     lab = proof.lab
@@ -406,5 +377,5 @@ def _unused(lab: PipelineLab) -> set[str]:
 
 PARTS: dict[str, Callable[[Proof], None]] = {
     "events": _events, "first": _first, "spark": _spark, "people": _people, "vertex": _vertex,
-    "slice": _slice, "fleet": _fleet, "worker": _worker, "builds": _builds,
+    "fleet": _fleet, "worker": _worker, "builds": _builds,
 }  # fmt: skip

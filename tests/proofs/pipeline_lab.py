@@ -247,10 +247,6 @@ class PipelineLab(Boxed):
         """What a host of a run's slice reports."""
         self._as_hosts(f"heartbeats%2F{run}%2Fworker-0", state)
 
-    def ends(self, slice_: str, run: str) -> None:
-        """What a host of a slice that stands by says at the end of a run."""
-        self._as_hosts(f"handoff%2F{slice_}%2Fended%2F{run}.json", "done")
-
     def _as_hosts(self, name: str, state: str) -> None:
         url = f"storage.googleapis.com/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={name}"
         reply = self.send("POST", url, {"state": state}, f"tpu-training@{PROJECT}.iam.gserviceaccount.com")

@@ -37,12 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     waiting.add_argument(
         "--environment", type=Path, metavar="FILE", help="write the job's place among several slices there"
     )
-    waiting.add_argument(
-        "--program",
-        default="",
-        metavar="TEXT",
-        help="identity of the program; equal on all hosts",
-    )
     commands.add_parser("place", help="print the variables of this host's place in its slice")
     units = commands.add_parser("unit", help="print the systemd unit for the run on standard input")
     units.add_argument(
@@ -84,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _barrier(chosen: argparse.Namespace) -> None:
-    _meet(chosen.phase, chosen.environment, chosen.program)
+    _meet(chosen.phase, chosen.environment)
 
 
 def _place(_: argparse.Namespace) -> None:
@@ -127,15 +121,14 @@ def _until_signal() -> threading.Event:
     return stop
 
 
-def _meet(phase: barrier.Phase, environment: Path | None, program: str) -> None:
+def _meet(phase: barrier.Phase, environment: Path | None) -> None:
     node = Node.from_metadata()
     if phase == "boot":
         barrier.wait(node, phase)
         return
     address = os.environ.get("COORDINATOR_ADDRESS", "")
     places.environment(node, address)  # refuses a malformed address before the others arrive
-    program = f"{places.installed(node.slices)} {program}".strip()
-    coordinator = barrier.wait(node, phase, word=address, program=program)
+    coordinator = barrier.wait(node, phase, word=address, program=places.installed(node.slices))
     if environment:
         environment.write_text(places.environment(node, coordinator))
 

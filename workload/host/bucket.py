@@ -56,16 +56,6 @@ class Bucket:
             raise StorageError(f"gs://{self.name}/{name} is not a JSON object: delete it and boot again")
         return value
 
-    def read_object(self, name: str) -> tuple[str, bytes] | None:
-        """Return generation and content of an object; None if it doesn't exist."""
-        reply = self._request("GET", f"/storage/v1/b/{self.name}/o/{_quote(name)}?alt=media")
-        return None if reply is None else (reply[0].get("x-goog-generation", ""), reply[1])
-
-    def create_json(self, name: str, value: dict[str, Any]) -> bool:
-        """Store `value` as `name` unless that object exists; return False then."""
-        path = f"/upload/storage/v1/b/{self.name}/o?uploadType=media&ifGenerationMatch=0&name={_quote(name)}"
-        return self._request("POST", path, json.dumps(value).encode(), absent=412) is not None
-
     def write_json(self, name: str, value: dict[str, Any], metadata: Mapping[str, str] | None = None) -> None:
         """Store `value` as `name`, replacing any object; `metadata` is shown by listings."""
         path = f"/upload/storage/v1/b/{self.name}/o?uploadType=multipart&name={_quote(name)}"
@@ -93,13 +83,6 @@ class Bucket:
 
     def _send(self, method: str, path: str, body: bytes | None = None, kind: str = _JSON) -> bytes | None:
         """Return the reply's body, None for 404."""
-        reply = self._request(method, path, body, kind)
-        return None if reply is None else reply[1]
-
-    def _request(
-        self, method: str, path: str, body: bytes | None = None, kind: str = _JSON, absent: int = 404
-    ) -> tuple[Mapping[str, str], bytes] | None:
-        """Return the reply's headers and body, None for the status `absent`."""
         give_up = time.monotonic() + self._patience_s
         pause_s = _FIRST_PAUSE_S
         renewed = False
@@ -107,7 +90,7 @@ class Bucket:
             try:
                 return self._send_once(method, path, body, kind)
             except urllib.error.HTTPError as error:
-                if error.code == absent:
+                if error.code == 404:
                     return None
                 if error.code == 401 and not renewed:
                     self._token, renewed = None, True
@@ -121,16 +104,14 @@ class Bucket:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _send_once(
-        self, method: str, path: str, body: bytes | None, kind: str
-    ) -> tuple[Mapping[str, str], bytes]:
+    def _send_once(self, method: str, path: str, body: bytes | None, kind: str) -> bytes:
         if self._token is None:
             self._token = access_token()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
         request = urllib.request.Request(self._server + path, data=body, headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
             content: bytes = reply.read()
-            return reply.headers, content
+            return content
 
 
 def _quote(text: str) -> str:

@@ -22,10 +22,7 @@ from workload.host.bucket import Bucket
 from workload.host.errors import HostError
 from workload.host.metadata import read, write_guest_attribute
 
-__all__ = ["HANDOFF", "Heartbeat"]
-
-HANDOFF = "TPU_HANDOFF"
-"""Environment variable with the id of the hand-off (standby.py), for the trainer."""
+__all__ = ["Heartbeat"]
 
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 30.0  # at most
@@ -51,20 +48,17 @@ class Heartbeat:
         at_least_every_s: float = _AT_LEAST_EVERY_S,
         command: str = "",
         probe: Callable[[], dict[str, float]] = dict,
-        handoff: str = "",
     ) -> None:
         """Write nothing yet, and nothing at all without a bucket.
 
-        `probe` supplies further numbers for each event. The end of a `handoff` isn't the end of the slice's
-        job, so its reporting is left to the standby service.
+        `probe` supplies further numbers for each event.
         """
         self._probe, self._numbers = probe, dict[str, float]()
         self._since: dict[str, float] = {}  # when `step` and `checkpoint` last advanced
         self._bucket, self._node, self._worker, self._command = bucket, node, worker, command
         self._every_s, self._at_least_every_s = every_s, at_least_every_s
         self._state: str | None = "running"  # None: stopped
-        self._handoff = handoff
-        self._facts: dict[str, str | int] = {"why": f"has {handoff}"} if handoff else {}
+        self._facts: dict[str, str | int] = {}
         self._changed = threading.Condition()
         self._new = self._refused = False
         self._attributes: bool | None = None  # None: not tried yet
@@ -82,8 +76,7 @@ class Heartbeat:
         in_node = max(1, int(workers) // max(1, int(slices)))
         command = environment.get("TPU_COMMAND", "")
         bucket_client = Bucket(bucket, patience_s=_PATIENCE_S)
-        handoff = environment.get(HANDOFF, "")
-        return cls(bucket_client, node, int(worker) % in_node, command=command, probe=probe, handoff=handoff)
+        return cls(bucket_client, node, int(worker) % in_node, command=command, probe=probe)
 
     def report(self, **facts: str | int) -> None:
         """Update facts without waiting.
@@ -114,8 +107,6 @@ class Heartbeat:
         Returns once it is in the bucket, or after 40 s. None stops without a report and without
         waiting: the job was preempted, or another attempt has taken over.
         """
-        if self._handoff:
-            state = None
         with self._changed:
             if self._state != "running":
                 return

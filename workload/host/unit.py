@@ -16,7 +16,7 @@ from workload.host.errors import RunError
 __all__ = ["COMMANDS", "STOPPED", "command_id", "heartbeat_unit", "job_unit", "logs_unit", "words"]
 
 # As in infra/settings/commands.py, which refuses other commands before a slice is created.
-COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "standby", "train")
+COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
 _PROGRAMS = {
     "bash": "/bin/bash",
     "python": "/opt/tpu/venv/bin/python",
@@ -26,7 +26,7 @@ _PROGRAMS = {
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 _MAX_CHARACTERS = 500
 # Commands that write heartbeats themselves; for others tpu-heartbeat.service does.
-_OWN_HEARTBEAT = ("extract", "standby", "train")
+_OWN_HEARTBEAT = ("extract", "train")
 
 # Restarts of a failed job: pause in seconds, and their number within a time.
 AGAIN_S, MOST_STARTS, WITHIN_S = 5, 20, 3600
@@ -163,7 +163,7 @@ def job_unit(run: str) -> str:
         id=command_id(run),
         place=_PLACE,
         command=" ".join(command),
-        barrier="" if program == "standby" else _BARRIER,  # its hosts meet before each hand-off
+        barrier=_BARRIER,
         own="" if program in _OWN_HEARTBEAT else _OWN,
         heartbeat="" if program in _OWN_HEARTBEAT else " tpu-heartbeat.service",
         stop_timeout_s=STOP_TIMEOUT_S,

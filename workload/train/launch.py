@@ -14,7 +14,7 @@ import jax
 
 from workload import processor
 from workload.errors import ConfigError, TakenError, WorkloadError
-from workload.host.heartbeat import HANDOFF, Heartbeat
+from workload.host.heartbeat import Heartbeat
 from workload.runs import location
 from workload.runs.goodput import GoodputRecorder
 from workload.runs.lease import Lease
@@ -33,7 +33,7 @@ from workload.train.uploader import Uploader
 _ANOTHER_WORKER, _ANOTHER_LOST = 75, 69
 # Head start of the failing worker's report over those of its consequences, for the launcher.
 _FIRST_S = 5.0
-_STARTED_BY = ("JOB_WORKER", HANDOFF)  # a JobSet; a standby slice
+_OF_JOBSET = "JOB_WORKER"  # environment variable of a JobSet's worker
 
 
 def launch(
@@ -134,7 +134,7 @@ def launch(
             )
             if "RESOURCE_EXHAUSTED" in str(error):
                 _end_now(1)
-            time.sleep(_FIRST_S if any(name in environment for name in _STARTED_BY) else 0)
+            time.sleep(_FIRST_S if _OF_JOBSET in environment else 0)
             _end_now(_ANOTHER_LOST)
         traceback.print_exc()
         _end_now(1)
@@ -144,7 +144,7 @@ def launch(
 def _exit_status(state: str, membership: Membership, environment: Mapping[str, str]) -> int:
     if state != "preempted":
         return 0
-    if any(name in environment for name in _STARTED_BY):  # for these, 0 means done
+    if _OF_JOBSET in environment:  # for it, 0 means done
         print("workload: the job resumes when all workers are back", flush=True)
         return _ANOTHER_WORKER
     if membership.workers == 1 or taken(environment):

@@ -49,7 +49,7 @@ class BuildAccount(Account):
 
 
 def preview_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAccount:
-    """Reads what builds make, reads Pulumi's state, and writes nothing but plans."""
+    """Create the account that reads resources and Pulumi's state, and writes plans alone."""
     builds, bucket = settings[BuildsSettings], str(settings[StorageSettings].state_bucket_name)
     who = _Who(
         builds.preview_account_id, "Previews", "Previews what builds would change; can't change it",
@@ -65,9 +65,9 @@ def preview_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAc
 
 
 def apply_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAccount:
-    """Has the roles that the layers ask for, and may grant those alone that they grant.
+    """Create the account that has the layers' roles, and may grant only the roles that they grant.
 
-    It can't write the state of the layers that it stands on, nor objects of any other bucket.
+    It can't write the state of the layers below, nor objects of any other bucket.
     """
     builds, bucket = settings[BuildsSettings], str(settings[StorageSettings].state_bucket_name)
     who = _Who(
@@ -90,25 +90,25 @@ def apply_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAcco
             )
         elif role.on == "project" and role.name != access.STORAGE_ADMIN:
             account.project_role(role.name, name=_of_service(role.name))
-    if asked := access.asked(settings):
-        account.project_role(account.own_role("guards", "TPU builds: what lives on layers", asked))
+    if permissions := access.guarding(settings):
+        account.project_role(account.own_role("guards", "TPU builds: what lives on layers", permissions))
     if on_buckets := access.on_buckets(settings):
         own = account.own_role("buckets", "TPU builds: policies of buckets", on_buckets)
         if "storage.buckets.create" in on_buckets:  # a bucket that isn't there has no policy
             account.project_role(own)
         else:
-            for one in (settings[StorageSettings].bucket_name, steps_bucket(settings)):
-                account.bucket_role(one, own)
+            for name in (settings[StorageSettings].bucket_name, steps_bucket(settings)):
+                account.bucket_role(name, own)
     account.bucket_role(bucket, "roles/storage.objectViewer")
-    theirs = (only(f".pulumi/stacks/{layer}/", bucket) for layer in access.BOOTSTRAP)
-    ours = " && ".join(f"!{one}" for one in theirs)
-    account.bucket_role(bucket, "roles/storage.objectUser", ours, "no state of its own foundations")
+    foundations = (only(f".pulumi/stacks/{layer}/", bucket) for layer in access.BOOTSTRAP)
+    condition = " && ".join(f"!{foundation}" for foundation in foundations)
+    account.bucket_role(bucket, "roles/storage.objectUser", condition, "no state of its own foundations")
     account.key_role("roles/cloudkms.cryptoKeyEncrypterDecrypter")
     return account
 
 
 def image_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAccount:
-    """Builds the builder image and puts it into its repository: nothing else."""
+    """Create the account that builds the builder image and pushes it into its repository."""
     builds, bucket = settings[BuildsSettings], str(settings[StorageSettings].state_bucket_name)
     who = _Who(
         builds.image_account_id, "Builder images", "Builds the image that builds run in", builds.apply_users
@@ -120,14 +120,14 @@ def image_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAcco
 
 
 def _of_service(role: str) -> str:
-    """What tells `roles/SERVICE.admin` of several services apart in their grants' names."""
-    # tpu's was there first: under another name, its old grant would be revoked after the new one is made.
+    """Return the suffix that distinguishes `roles/SERVICE.admin` of several services in grants' names."""
+    # tpu's grant has no suffix: under a new name, the old grant would be revoked after the new one is made.
     if short(role) != "admin" or role == "roles/tpu.admin":
         return ""
     return f"-{role.removeprefix('roles/').partition('.')[0]}"
 
 
 def _batched(roles: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
-    """The roles, so many at a time."""
+    """Yield the roles in groups of `size`."""
     for start in range(0, len(roles), size):
         yield tuple(roles[start : start + size])

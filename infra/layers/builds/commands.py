@@ -1,4 +1,4 @@
-"""Where builds find what they use, and the commands that start them."""
+"""Names and paths that builds use, and the commands that start them."""
 
 from infra.core import names
 from infra.layers.builds.settings import BuildsSettings
@@ -7,13 +7,13 @@ from infra.settings.schema import Settings
 
 KINDS = ("image", "preview", "provision", "destroy")
 FOLDER = "cloudbuild"
-"""Where `tpu builds render` writes, by environment."""
+"""Folder that `tpu builds render` writes to, by environment."""
 PLANS, SOURCES = "plans/", "sources/"
-"""In the state's bucket: saved plans by the build that made them, and what `gcloud builds submit` uploads."""
+"""Folders of the state's bucket: saved plans by build, and uploads of `gcloud builds submit`."""
 
 
 def account_emails(settings: Settings) -> dict[str, str]:
-    """Addresses of the accounts that builds run as: preview, apply, image."""
+    """Return the addresses of the accounts that builds run as: preview, apply, image."""
     builds = settings[BuildsSettings]
     ids = {
         "preview": builds.preview_account_id, "apply": builds.apply_account_id,
@@ -29,18 +29,18 @@ def repository_id(settings: Settings) -> str:
 
 
 def repository(settings: Settings) -> str:
-    """What an image's name in it begins with."""
+    """Return the repository's URL: the beginning of its images' names."""
     host = f"{settings[StorageSettings].location}-docker.pkg.dev"
     return f"{host}/{settings.project}/{settings[BuildsSettings].repository}"
 
 
 def submit(settings: Settings) -> dict[str, str]:
-    """The command that starts each build, from the root of a checkout."""
+    """Return the command that starts each build, from the root of a checkout."""
     sources = f"gs://{settings[StorageSettings].state_bucket_name}/{SOURCES.rstrip('/')}"
-    found = {
+    lines = {
         kind: f"gcloud builds submit --project={settings.project} --gcs-source-staging-dir={sources} "
         f"--config={FOLDER}/{settings.environment}/{kind}.yaml"
         for kind in KINDS
     }
-    found["provision"] += " --substitutions=_PLAN=ID_OF_THE_PREVIEW"
-    return found
+    lines["provision"] += " --substitutions=_PLAN=ID_OF_THE_PREVIEW"
+    return lines

@@ -1,4 +1,4 @@
-"""Builds layer: who previews and who applies by Cloud Build, and where the image is that builds run in."""
+"""Builds layer: accounts that preview and apply by Cloud Build, and the repository of the builder image."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _rates(settings: Settings) -> Iterable[Rate]:
 
 _ROLES = (
     Role(
-        "roles/iam.serviceAccountAdmin", "create the builds' accounts and say who starts builds as them",
+        "roles/iam.serviceAccountAdmin", "create the builds' accounts and their policies",
         ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),
     Role(
-        "roles/iam.roleAdmin", "define what builds read, and what they do with buckets",
+        "roles/iam.roleAdmin", "define the builds' custom roles",
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
     ),
     Role(

@@ -8,6 +8,6 @@ from infra.settings.schema import Settings
 
 
 def applying_member(settings: Settings) -> str | None:
-    """The account that Cloud Build applies as, as policies name it; None where no builds do."""
+    """Return the account that Cloud Build applies as, as policies name it; None where no builds do."""
     builds = settings.get(BuildsSettings)
     return f"serviceAccount:{account_email(settings, builds.apply_account_id)}" if builds else None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BuildsOutputs(Outputs, layer="builds"):
-    """What starts builds."""
+    """Accounts of the builds and commands that start them."""
 
     preview_account_email: Output[str] = output("`tpu-preview@PROJECT.iam.gserviceaccount.com`")
     apply_account_email: Output[str] = output("`tpu-apply@PROJECT.iam.gserviceaccount.com`")

@@ -1,4 +1,4 @@
-"""Declares the builds layer."""
+"""Declaration of the builds layer."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from infra.settings.schema import Settings
 
 
 class Builder(pulumi.ComponentResource):
-    """Where the builder image is."""
+    """Repository of the builder image."""
 
     repository: gcp.artifactregistry.Repository
 
@@ -35,11 +35,11 @@ class Builder(pulumi.ComponentResource):
 
 
 class Starters(pulumi.ComponentResource):
-    """Who may start builds and read their logs; as which account, the accounts' own policies say."""
+    """Grants to start builds and read their logs; policies of the accounts decide as which account."""
 
     def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
         super().__init__("tpu:builds:Starters", "starters", None, opts)
-        ours = pulumi.ResourceOptions(parent=self)
+        child = pulumi.ResourceOptions(parent=self)
         builds, bucket = settings[BuildsSettings], str(settings[StorageSettings].state_bucket_name)
         for user in dict.fromkeys([*builds.preview_users, *builds.apply_users]):
             for role in ("roles/cloudbuild.builds.editor", "roles/logging.viewer"):
@@ -48,7 +48,7 @@ class Starters(pulumi.ComponentResource):
                     project=settings.project,
                     role=role,
                     member=user,
-                    opts=ours,
+                    opts=child,
                 )
             gcp.storage.BucketIAMMember(
                 f"uploads-{user}",
@@ -56,13 +56,13 @@ class Starters(pulumi.ComponentResource):
                 role="roles/storage.objectUser",
                 member=user,
                 condition={"title": "sources", "expression": only(commands.SOURCES, bucket)},
-                opts=ours,
+                opts=child,
             )
         self.register_outputs({})
 
 
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> BuildsOutputs:
-    """The accounts, their grants, and the repository."""
+    """Declare the accounts, their grants, and the repository."""
     opts = pulumi.ResourceOptions(provider=providers["gcp"])
     repository = Builder(settings, opts).repository
     previews, applies, images = (

@@ -25,7 +25,7 @@ Build = dict[str, Any]
 Step = dict[str, Any]
 
 PLANS = "plans"
-"""In the workspace, which all steps of a build share: the saved plan of each layer."""
+"""Folder of the saved plans, in the workspace that all steps of a build share."""
 DOCKERFILE = "Dockerfile"
 _NAME = "builder"
 _HOME = "/opt/tpu"
@@ -38,31 +38,31 @@ _HEADERS = {
 
 
 def builds(settings: Settings) -> dict[str, Build]:
-    """Every build that the settings suffice for, by its name."""
+    """Return every build that the settings suffice for, by its name."""
     chosen = settings[BuildsSettings]
-    found: dict[str, Build] = {}
+    rendered: dict[str, Build] = {}
     if chosen.base_image and chosen.docker_image:
-        found["image"] = _image(settings)
+        rendered["image"] = _image(settings)
     if chosen.image:
-        found |= {
+        rendered |= {
             "preview": _preview(settings), "provision": _provision(settings), "destroy": _destroy(settings),
         }  # fmt: skip
-    return found
+    return rendered
 
 
 def write(settings: Settings, folder: Path) -> list[Path]:
-    """Write all of them; the paths. Raises CommandError where no build can be rendered."""
-    found = builds(settings)
-    if not found:
+    """Write all builds and return the paths. Raises CommandError if no build can be rendered."""
+    rendered = builds(settings)
+    if not rendered:
         raise CommandError(
-            "no build can be rendered: builds:image says which image they run in, builds:baseImage and "
-            "builds:dockerImage what that is built of\n"
+            "no build can be rendered: builds need builds:image, and the build of that image "
+            "builds:baseImage and builds:dockerImage\n"
             "    fix: write the last two, with digests, then `tpu builds render` again (docs/builds.md)"
         )
-    of_image = image_files(settings) if "image" in found else {}
+    of_image = image_files(settings) if "image" in rendered else {}
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for kind, build in found.items():
+    for kind, build in rendered.items():
         path = folder / f"{kind}.yaml"
         head = f"# {_HEADERS[kind]}\n# Written by `tpu builds render {settings.environment}`.\n"
         start = f"#   {commands.submit(settings)[kind]}\n"
@@ -76,30 +76,30 @@ def write(settings: Settings, folder: Path) -> list[Path]:
 
 
 def image_files(settings: Settings, root: Path = ROOT) -> dict[str, bytes]:
-    """What the image's build finds in the folder: a Dockerfile, and what layers read besides the checkout.
+    """Return the files of the image's build: a Dockerfile, and files that layers read besides the checkout.
 
-    Raises InfraError where that isn't on this machine.
+    Raises InfraError if those aren't on this machine.
     """
-    found = {DOCKERFILE: _dockerfile(settings, root).encode()}
+    files = {DOCKERFILE: _dockerfile(settings, root).encode()}
     for layer, rendered in _rendered(settings):
-        found |= {f"{layer}/{name}": content for name, content in rendered.read().items()}
-    return found
+        files |= {f"{layer}/{name}": content for name, content in rendered.read().items()}
+    return files
 
 
 def _dockerfile(settings: Settings, root: Path) -> str:
-    """The locked packages, Pulumi's CLI as set-up pins it, and its plugins."""
+    """Return the Dockerfile: locked packages, Pulumi's CLI as set-up pins it, and its plugins."""
     locked = (root / "requirements.txt").read_text(encoding="utf-8")
     plugins = [
-        f"pulumi plugin install resource {name} {found[1]}"
+        f"pulumi plugin install resource {name} {match[1]}"
         for name in ("gcp", "kubernetes")
-        if (found := re.search(rf"(?m)^pulumi-{name}==(\S+)", locked))
+        if (match := re.search(rf"(?m)^pulumi-{name}==(\S+)", locked))
     ]
     taken = ""
-    for layer, one in _rendered(settings):
-        pins = hashlib.sha256((root / one.hashes).read_bytes()).hexdigest()[:16]  # others: another file
+    for layer, files in _rendered(settings):
+        pins = hashlib.sha256((root / files.hashes).read_bytes()).hexdigest()[:16]  # others: another file
         place = f"{_HOME}/{commands.FOLDER}/{settings.environment}/{layer}"
-        taken += f"# What the layer {layer} reads besides the checkout: pins {pins}.\n"
-        taken += f"ENV {one.variable}={place}\nRUN cd {place} && sha256sum --check {_HOME}/{one.hashes}\n"
+        taken += f"# Files that the layer {layer} reads besides the checkout: pins {pins}.\n"
+        taken += f"ENV {files.variable}={place}\nRUN cd {place} && sha256sum --check {_HOME}/{files.hashes}\n"
     return f"""\
 # Written by `tpu builds render {settings.environment}`.
 FROM {settings[BuildsSettings].base_image}
@@ -116,7 +116,7 @@ RUN tools/setup.sh python \\
 
 
 def _rendered(settings: Settings) -> list[tuple[str, Rendered]]:
-    """What layers read besides the checkout, by the layer's name."""
+    """Return the files that layers read besides the checkout, by the layer's name."""
     return [(layer.name, layer.hooks.rendered) for layer in applied(settings) if layer.hooks.rendered]
 
 
@@ -146,7 +146,7 @@ def _environment(settings: Settings) -> list[str]:
 
 
 def _step(settings: Settings, name: str, *arguments: str) -> Step:
-    """A step runs `tpu` in the builder image."""
+    """Return a step that runs `tpu` in the builder image."""
     return {
         "id": name,
         "name": settings[BuildsSettings].image,

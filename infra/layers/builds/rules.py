@@ -50,12 +50,12 @@ def _layers(settings: Settings, given: set[str]) -> Iterator[Problem]:
     for number, name in enumerate(builds.layers):
         if name in can:
             continue
-        if name in known - {one.name for one in layers_on(settings)}:
+        if name in known - {layer.name for layer in layers_on(settings)}:
             fix = f"remove it, or switch it on: a setting {name}:…"
         else:
             near = get_close_matches(name, can, 1)
             fix = f"perhaps {near[0]}" if near else "remove it"
-        rule = f"builds bring up layers that are on, and what they don't stand on: {', '.join(can)}"
+        rule = f"layers that are on, without storage and builds: {', '.join(can)}"
         yield Problem(f"builds:layers[{number}]", f'"{name}"', rule, fix)
 
 

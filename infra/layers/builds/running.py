@@ -1,4 +1,4 @@
-"""Starts a build from this checkout and follows it, as `gcloud builds submit` does."""
+"""Start and follow a build of this checkout, as `gcloud builds submit` does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SKIPPED = ("__pycache__", "node_modules")
 
 
 def start(settings: Settings, build: Mapping[str, Any], root: Path, client: Client) -> str:
-    """Upload the checkout and start a build on it; the build's id. Raises RequestError."""
+    """Upload the checkout, start a build of it and return the build's id. Raises RequestError."""
     bucket = str(settings[StorageSettings].state_bucket_name)
     content = archive(root)
     name = f"{commands.SOURCES}{hashlib.sha256(content).hexdigest()}.tgz"
@@ -42,7 +42,7 @@ def start(settings: Settings, build: Mapping[str, Any], root: Path, client: Clie
 
 
 def follow(project: str, id_: str, client: Client, show: Callable[[str], None]) -> Build:
-    """Wait for a build's end and show each step as it begins and ends; the build. Raises RequestError."""
+    """Wait for a build's end, show each step as it begins and ends, return the build. Raises RequestError."""
     seen: dict[str, str] = {}
     while True:
         build = client.json("GET", f"{CLOUD_BUILD}/projects/{project}/builds/{id_}")
@@ -57,7 +57,7 @@ def follow(project: str, id_: str, client: Client, show: Callable[[str], None]) 
 
 
 def log(project: str, id_: str, client: Client) -> Iterator[str]:
-    """The last lines of a build's log, the oldest first. Raises RequestError."""
+    """Yield the last lines of a build's log, the oldest first. Raises RequestError."""
     body = {
         "resourceNames": [f"projects/{project}"],
         "filter": f'resource.type="build" AND resource.labels.build_id="{id_}"',
@@ -70,7 +70,7 @@ def log(project: str, id_: str, client: Client) -> Iterator[str]:
 
 
 def fetch(settings: Settings, id_: str, layers: Sequence[str], folder: Path, client: Client) -> None:
-    """Bring the plans here that a preview saved. Raises CommandError for one that isn't there."""
+    """Download the plans that a preview saved. Raises CommandError for a missing one."""
     bucket = str(settings[StorageSettings].state_bucket_name)
     folder.mkdir(parents=True, exist_ok=True)
     for layer in layers:
@@ -78,13 +78,13 @@ def fetch(settings: Settings, id_: str, layers: Sequence[str], folder: Path, cli
         if (content := client.content(url)) is None:
             raise CommandError(
                 f"the build {id_} saved no plan of {layer} in gs://{bucket}/{commands.PLANS}{id_}/\n"
-                f"    fix: take one that succeeded: tpu builds submit {settings.environment} preview"
+                f"    fix: name a preview that succeeded: tpu builds submit {settings.environment} preview"
             )
         (folder / f"{layer}.json").write_bytes(content)
 
 
 def archive(root: Path) -> bytes:
-    """The checkout as a .tgz that is the same for the same files."""
+    """Return the checkout as a .tgz whose bytes depend on the files alone."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for path in _files(root):
@@ -99,7 +99,7 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _files(root: Path) -> list[Path]:
-    """What git tracks or doesn't ignore; outside of a repository all but hidden files."""
+    """List the files that git tracks or doesn't ignore; outside of a repository all but hidden files."""
     git = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     if (root / ".git").exists():
         listed = subprocess.run(git, cwd=root, capture_output=True, check=True).stdout.decode()

@@ -9,7 +9,7 @@ from infra.slices import nodes
 
 
 def snapshot_id(settings: Settings) -> str | None:
-    """Full id of the data snapshot, which the settings may name shortly; None without one."""
+    """Return the full id of the data snapshot, which the settings may abbreviate; None without a snapshot."""
     data = settings.get(DataSettings)
     snapshot = data.snapshot if data else None
     if snapshot is None or "/" in snapshot:
@@ -18,7 +18,7 @@ def snapshot_id(settings: Settings) -> str | None:
 
 
 def disk_name(settings: Settings, zone: str) -> str | None:
-    """Data disk of a zone. It carries the snapshot's name, so that new data is a new disk."""
+    """Return the name of a zone's data disk. It has the snapshot's name: new data is a new disk."""
     snapshot = snapshot_id(settings)
     if not snapshot:
         return None
@@ -27,7 +27,7 @@ def disk_name(settings: Settings, zone: str) -> str | None:
 
 
 def disk_id(settings: Settings, zone: str) -> str | None:
-    """Full id of a zone's data disk; None where there is no data."""
+    """Return the full id of a zone's data disk; None without data."""
     disk = disk_name(settings, zone)
     return disk and f"projects/{settings.project}/zones/{zone}/disks/{disk}"
 

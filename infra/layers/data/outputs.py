@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DataOutputs(Outputs, layer="data"):
-    """What hosts that read the data need of it."""
+    """The data disks, for hosts that read them."""
 
     disk_ids: Mapping[str, Output[str]] = output("`projects/P/zones/Z/disks/D`", key="zone")
 

@@ -1,4 +1,4 @@
-"""Declares the data layer."""
+"""Declaration of the data layer."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from infra.slices import nodes
 
 
 class DataDisks(pulumi.ComponentResource):
-    """One Hyperdisk ML per zone, all from one snapshot; each is read by every host of its zone."""
+    """A Hyperdisk ML per zone, all from the same snapshot; each is read by every host of its zone."""
 
     disks: dict[str, gcp.compute.Disk]
 
@@ -40,7 +40,7 @@ class DataDisks(pulumi.ComponentResource):
 
 
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> DataOutputs:
-    """The disks, if there is a snapshot."""
+    """Declare the disks, if there is a snapshot."""
     zones = nodes.zones(settings) if settings[DataSettings].snapshot else ()
     disks = DataDisks(settings, zones, pulumi.ResourceOptions(provider=providers["gcp"])).disks
     return DataOutputs(disk_ids={zone: disk.id for zone, disk in disks.items()})

@@ -25,23 +25,24 @@ def _throughput(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _hosts(settings: Settings) -> dict[str, int]:
-    """Zone → hosts that read its data disk, those of slices included that may be moved there."""
+    """Return zone → hosts that read its data disk, including slices that may be moved there."""
     if settings[DataSettings].snapshot is None:
         return {}
-    found = nodes.nodes(settings)
+    all_nodes = nodes.nodes(settings)
     return {
-        zone: sum(node.kind.hosts for node in found if zone in node.places) for zone in nodes.zones(settings)
+        zone: sum(node.kind.hosts for node in all_nodes if zone in node.places)
+        for zone in nodes.zones(settings)
     }
 
 
 def _throughput_each(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    disk, found = CATALOG.data_disk, settings[DataSettings].throughput_mibps
+    disk, throughput = CATALOG.data_disk, settings[DataSettings].throughput_mibps
     for zone, hosts in _hosts(settings).items():
         least = disk.min_throughput_mibps_per_reader * hosts
-        if disk.readers_at_any_throughput < hosts <= disk.max_readers and found < least:
+        if disk.readers_at_any_throughput < hosts <= disk.max_readers and throughput < least:
             yield Problem(
                 "data:throughputMibps",
-                f"{found} for {hosts} hosts in {zone}",
+                f"{throughput} for {hosts} hosts in {zone}",
                 f"more than {disk.readers_at_any_throughput} hosts of one Hyperdisk ML have at least"
                 f" {disk.min_throughput_mibps_per_reader} MiB/s each",
                 f"write {least} or more, or spread the slices over more zones",

@@ -141,8 +141,8 @@ class TrainingCluster(pulumi.ComponentResource):
 
 
 def node_defaults(account: pulumi.Input[str]) -> gcp.container.NodePoolNodeConfigArgsDict:
-    """What every node has: an account of its own, signed kernels, and metadata that hides the account's token
-    from pods."""
+    """Return the settings of every node: an account, signed kernels, and metadata that hides the
+    account's token from pods."""
     return {
         "service_account": account,
         "oauth_scopes": _SCOPES,

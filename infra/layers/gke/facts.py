@@ -17,7 +17,7 @@ class Machine:
     several: bool = False
 
     def carries(self, kind: SliceType) -> bool:
-        """Whether a slice of this size can be built of it."""
+        """Return whether a slice of this size can be built of such machines."""
         return kind.chips == self.chips or (self.several and kind.chips % self.chips == 0)
 
 
@@ -34,13 +34,15 @@ def _entries(block: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 _FACTS = facts.of("infra.layers.gke")
-MACHINES = tuple(Machine(name, **one) for name, one in _entries(_FACTS["machines"]).items())
-CHANNELS: Mapping[str, Channel] = {name: Channel(**one) for name, one in _entries(_FACTS["channels"]).items()}
+MACHINES = tuple(Machine(name, **fields) for name, fields in _entries(_FACTS["machines"]).items())
+CHANNELS: Mapping[str, Channel] = {
+    name: Channel(**fields) for name, fields in _entries(_FACTS["channels"]).items()
+}
 CHANNELS_READ: str = _FACTS["channels"]["read"]
 MAX_FLEX_START_S: int = _FACTS["cluster"]["max_flex_start_s"]
 
 
 def machines_for(kind: SliceType) -> tuple[Machine, ...]:
-    """Those that carry a slice of this size: the one with the most chips first, which is the default."""
-    found = (machine for machine in MACHINES if machine.carries(kind))
-    return tuple(sorted(found, key=lambda machine: -machine.chips))
+    """Return machines for a slice of this size; the default, with the most chips, is the first."""
+    machines = (machine for machine in MACHINES if machine.carries(kind))
+    return tuple(sorted(machines, key=lambda machine: -machine.chips))

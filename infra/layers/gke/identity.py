@@ -52,10 +52,10 @@ class NodeIdentity(pulumi.ComponentResource):
 
 
 class WorkloadIdentity(pulumi.ComponentResource):
-    """What pods of the namespaces may do, by their Kubernetes accounts.
+    """Grants to pods of the namespaces, by their Kubernetes accounts.
 
-    They are granted roles directly, or, where `gke:workloadAccountId` says so, may be a Google account
-    that has them.
+    They are granted roles directly or, with `gke:workloadAccountId`, may act as a Google account
+    that has the roles.
     https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity
     """
 

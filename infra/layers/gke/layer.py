@@ -42,7 +42,7 @@ _ROLES = (
         "roles/compute.viewer", "count the nodes of a pool", ("compute.instanceGroupManagers.list",),
     ),
     Role(
-        "roles/iam.serviceAccountAdmin", "create the nodes' account and say who uses it",
+        "roles/iam.serviceAccountAdmin", "create the nodes' account and its policy",
         ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class GkeOutputs(Outputs, layer="gke"):
-    """What queues and people need of the cluster."""
+    """The cluster, for queues and people."""
 
     cluster_name: Output[str] = output("`tpu`")
     location: Output[str] = output("`us-east5`")

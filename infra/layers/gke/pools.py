@@ -25,7 +25,7 @@ _SMALLEST_BLOCK = 8
 
 @dataclass(frozen=True)
 class Pool:
-    """One node pool with TPUs: a slice of `kind`, built of `nodes` machines.
+    """A node pool with TPUs: a slice of `kind`, built of `nodes` machines.
 
     `scales`: GKE adds all of its nodes when pods need them, and removes all.
     """
@@ -43,15 +43,15 @@ class Pool:
 
     @property
     def nodes(self) -> int:
-        """How many machines the slice has."""
+        """Return the number of machines."""
         return self.kind.chips // self.machine.chips
 
     @property
     def hourly(self) -> float | None:
         """US dollars an hour while all nodes are there; None where no catalog knows the price."""
         price = CATALOG.price(self.zone)
-        each = {ON_DEMAND: price.on_demand, SPOT: price.spot, FLEX_START: price.flex_start}
-        dollars = each.get(self.provisioning)
+        prices = {ON_DEMAND: price.on_demand, SPOT: price.spot, FLEX_START: price.flex_start}
+        dollars = prices.get(self.provisioning)
         return None if dollars is None else self.kind.chips * dollars
 
     @property
@@ -64,7 +64,7 @@ class Pool:
         return self.provisioning.replace(" ", "-") + also
 
     def outputs(self) -> dict[str, Any]:
-        """What the stack exports of it."""
+        """Return the pool as the stack exports it."""
         return {
             "name": self.name,
             "acceleratorType": self.kind.name,
@@ -81,50 +81,50 @@ class Pool:
 
 
 def region(settings: Settings) -> str:
-    """Where the cluster is."""
+    """Return the cluster's region."""
     return settings[GkeSettings].region or settings[StorageSettings].location
 
 
-def provisioning(one: PoolSettings) -> tuple[str, ...]:
-    """The ways of provisioning that an item names; it may name one at most."""
-    asked = (
-        (SPOT, one.spot),
-        (FLEX_START, one.flex_start),
-        (QUEUED, one.queued),
-        (RESERVED, one.reservation),
+def provisioning(item: PoolSettings) -> tuple[str, ...]:
+    """Return the ways of provisioning that an item names; it may name one at most."""
+    models = (
+        (SPOT, item.spot),
+        (FLEX_START, item.flex_start),
+        (QUEUED, item.queued),
+        (RESERVED, item.reservation),
     )
-    return tuple(name for name, value in asked if value)
+    return tuple(name for name, value in models if value)
 
 
 def pools(settings: Settings) -> tuple[Pool, ...]:
     """All node pools with TPUs, in the order of the settings."""
-    return tuple(pool for one in settings[GkeSettings].tpu_pools for pool in _of(one))
+    return tuple(pool for item in settings[GkeSettings].tpu_pools for pool in _of(item))
 
 
-def _of(one: PoolSettings) -> Iterator[Pool]:
-    kind = sizes.kind_of(one.accelerator_type, one.topology)
+def _of(item: PoolSettings) -> Iterator[Pool]:
+    kind = sizes.kind_of(item.accelerator_type, item.topology)
     assert kind is not None, "the settings were checked"
     able = machines_for(kind)
-    machine = next((machine for machine in able if machine.name == one.machine_type), able[0])
-    paid = (*provisioning(one), ON_DEMAND)[0]
-    limit = one.max_run_duration_s or (MAX_FLEX_START_S if paid == FLEX_START else None)
-    for number in range(one.count):
+    machine = next((machine for machine in able if machine.name == item.machine_type), able[0])
+    paid = (*provisioning(item), ON_DEMAND)[0]
+    limit = item.max_run_duration_s or (MAX_FLEX_START_S if paid == FLEX_START else None)
+    for number in range(item.count):
         yield Pool(
-            name=f"{one.name}-{number}",
-            group=one.name,
+            name=f"{item.name}-{number}",
+            group=item.name,
             kind=kind,
             machine=machine,
-            zone=one.zone,
+            zone=item.zone,
             provisioning=paid,
-            scales=one.autoscaling or paid in (FLEX_START, QUEUED),
+            scales=item.autoscaling or paid in (FLEX_START, QUEUED),
             max_run_duration_s=limit,
-            reservation=one.reservation,
-            labels=one.labels,
+            reservation=item.reservation,
+            labels=item.labels,
         )
 
 
 def rows(settings: Settings) -> Iterator[Row]:
-    """What is billed by the hour while all nodes are there."""
+    """Return the prices by the hour while all nodes run."""
     from infra.prices import row as prices_row
     from infra.slices.price import of_chips
 
@@ -138,14 +138,20 @@ def rows(settings: Settings) -> Iterator[Row]:
     for pool in pools(settings):
         alike.setdefault(pool.group, []).append(pool)
     for group, same in alike.items():
-        named, one = tuple(pool.name for pool in same), same[0]
+        named, first = tuple(pool.name for pool in same), same[0]
         yield of_chips(
-            group, named, one.kind, one.zone, paid=one.provisioning, hourly=one.hourly, idle=not one.scales
+            group,
+            named,
+            first.kind,
+            first.zone,
+            paid=first.provisioning,
+            hourly=first.hourly,
+            idle=not first.scales,
         )
 
 
 def rates(settings: Settings) -> Iterable[Rate]:
-    """What is billed by use."""
+    """Return the prices by use."""
     from infra.prices import row as prices_row
 
     used = ("logging", "storage.standard") if settings[GkeSettings].artifact_bucket else ("logging",)
@@ -155,7 +161,7 @@ def rates(settings: Settings) -> Iterable[Rate]:
 def cpu_zones(settings: Settings) -> tuple[str, ...]:
     """Zones of the CPU nodes; none where the settings name none and have no TPU pool."""
     given = settings[GkeSettings].cpu_pool_zones
-    return given or tuple(one.zone for one in settings[GkeSettings].tpu_pools)[:1]
+    return given or tuple(item.zone for item in settings[GkeSettings].tpu_pools)[:1]
 
 
 def block(pods: int) -> int:
@@ -168,7 +174,7 @@ def block(pods: int) -> int:
 
 @dataclass(frozen=True)
 class Addresses:
-    """What the nodes need: of the subnet one address each, of the pods' range a block each."""
+    """Addresses of the nodes: of the subnet one each, of the pods' range a block each."""
 
     cpu_nodes: int
     tpu_nodes: int
@@ -186,7 +192,7 @@ class Addresses:
 
 
 def addresses(settings: Settings) -> Addresses:
-    """What all nodes need that the settings allow."""
+    """Return the addresses of all nodes that the settings allow."""
     desired = settings[GkeSettings]
     return Addresses(
         cpu_nodes=desired.cpu_pool_nodes * max(1, len(cpu_zones(settings))),

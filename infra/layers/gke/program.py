@@ -22,7 +22,7 @@ from infra.settings.schema import Settings
 
 
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> GkeOutputs:
-    """The cluster, its pools, and who may do what."""
+    """Return the cluster, its pools, and who may do what."""
     desired, provider = settings[GkeSettings], providers["gcp"]
     opts = pulumi.ResourceOptions(provider=provider)
     # All that it reads, first: what isn't up is reported before anything is made.
@@ -76,7 +76,7 @@ def _dns_name(
 
 
 def kubeconfig(settings: Settings, host: str) -> str:
-    """A kubeconfig whose token is asked for at each call, by the plug-in of the Google Cloud CLI.
+    """Return a kubeconfig whose token is asked for at each call, by the plug-in of the Google Cloud CLI.
 
     By the application default credentials, with which Pulumi asks Google too: one login, one account.
     https://cloud.google.com/kubernetes-engine/docs/how-to/cluster-access-for-kubectl

@@ -25,14 +25,14 @@ _SIZES = (
 
 def _zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
     known, home = nodes.known_zones(settings), region(settings)
-    for number, one in enumerate(settings[GkeSettings].tpu_pools):
+    for number, pool in enumerate(settings[GkeSettings].tpu_pools):
         path = f"gke:tpuPools[{number}].zone"
-        if one.zone not in known:
-            yield nodes.unknown_zone(path, one.zone)
-        elif region_of(one.zone) != home:
+        if pool.zone not in known:
+            yield nodes.unknown_zone(path, pool.zone)
+        elif region_of(pool.zone) != home:
             yield Problem(
-                path, f'"{one.zone}"', f"a cluster's nodes are in its region, {home}",
-                f"write gke:region: {region_of(one.zone)}, or a zone of {home}",
+                path, f'"{pool.zone}"', f"a cluster's nodes are in its region, {home}",
+                f"write gke:region: {region_of(pool.zone)}, or a zone of {home}",
             )  # fmt: skip
 
 
@@ -47,13 +47,13 @@ def _region(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _cpu_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    found, home = cpu_zones(settings), region(settings)
-    if not found:
+    zones, home = cpu_zones(settings), region(settings)
+    if not zones:
         yield Problem(
             "gke:cpuPoolZones", "nothing", "without a TPU pool nothing says where the CPU nodes are",
             f"add e.g. gke:cpuPoolZones: [{home}-b]",
         )  # fmt: skip
-    for zone in found:
+    for zone in zones:
         if region_of(zone) != home:
             if settings[GkeSettings].cpu_pool_zones:  # else the TPU pool's zone is at fault, and is named
                 yield Problem(
@@ -68,17 +68,17 @@ def _cpu_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _names(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    times = Counter(one.name for one in settings[GkeSettings].tpu_pools)
+    times = Counter(pool.name for pool in settings[GkeSettings].tpu_pools)
     for name in sorted(name for name in times if times[name] > 1):
         yield Problem(
             "gke:tpuPools", f'{times[name]} pools called "{name}"', "each pool has its own name", "rename one"
         )
-    fixed = [one.name for one in settings[GkeSettings].tpu_pools]
-    for one in settings[GkeSettings].tpu_pools:
-        stem, _, number = one.name.rpartition("-")
+    fixed = [pool.name for pool in settings[GkeSettings].tpu_pools]
+    for pool in settings[GkeSettings].tpu_pools:
+        stem, _, number = pool.name.rpartition("-")
         if stem in fixed and number.isdigit():
             yield Problem(
-                "gke:tpuPools", f'"{one.name}" beside "{stem}"',
+                "gke:tpuPools", f'"{pool.name}" beside "{stem}"',
                 f"the node pools of {stem} are called {stem}-0, {stem}-1 and so on", "rename one",
             )  # fmt: skip
 
@@ -93,21 +93,21 @@ def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
                     "remove it, or remove gke:existingSubnet",
                 )  # fmt: skip
         return
-    ours = {
+    own = {
         "gke:subnetRange": desired.subnet_range,
         "gke:podsRange": desired.pods_range,
         "gke:servicesRange": desired.services_range,
     }
-    others = {}
+    networks = {}
     if not settings[NetworkSettings].existing_network:
         ranges = subnet_ranges(settings, nodes.regions(settings))
-        others = {f"network:subnetRanges.{where}": text for where, text in ranges.items()}
-    taken = dict(others)
-    for path, text in ours.items():
-        for other, another in taken.items():
+        networks = {f"network:subnetRanges.{where}": text for where, text in ranges.items()}
+    taken = dict(networks)
+    for path, text in own.items():
+        for owner, another in taken.items():
             if ipaddress.IPv4Network(text).overlaps(ipaddress.IPv4Network(another)):
                 yield Problem(
-                    path, f'"{text}"', f"ranges of one network don't overlap; {other} is {another}",
+                    path, f'"{text}"', f"ranges of one network don't overlap; {owner} is {another}",
                     "choose another range",
                 )  # fmt: skip
         taken[path] = text
@@ -162,12 +162,12 @@ def _version(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings[GkeSettings]
     channel, minor = CHANNELS[desired.channel], int(desired.version.split(".")[1])
     if not channel.first <= minor <= channel.last:
-        able = [name for name, one in CHANNELS.items() if one.first <= minor <= one.last]
-        other = f", or gke:channel: {able[0]}" if able else ""
+        able = [name for name, channel in CHANNELS.items() if channel.first <= minor <= channel.last]
+        alternative = f", or gke:channel: {able[0]}" if able else ""
         yield Problem(
             "gke:version", f'"{desired.version}" of channel {desired.channel}',
             f"{desired.channel} offers 1.{channel.first} to 1.{channel.last} (read {CHANNELS_READ})",
-            f"write 1.{channel.last}{other}",
+            f"write 1.{channel.last}{alternative}",
         )  # fmt: skip
 
 
@@ -210,10 +210,10 @@ def _accounts(settings: Settings, given: set[str]) -> Iterator[Problem]:
         ("gke:nodeAccountId", desired.node_account_id),
         ("gke:workloadAccountId", desired.workload_account_id),
     ):  # fmt: skip
-        for other, id_ in taken.items():
+        for key, id_ in taken.items():
             if account and account == id_:
                 yield Problem(
-                    path, f'"{account}"', f"{other} is that account; each component has its own", "rename one"
+                    path, f'"{account}"', f"{key} is that account; each component has its own", "rename one"
                 )
         taken[path] = account
 

@@ -35,13 +35,13 @@ _NODE_ROLE = rules.Rule(
 
 
 def of_kubernetes(namespace: str) -> bool:
-    """Whether it is there before anybody makes it, and isn't for jobs."""
+    """Return whether GKE creates the namespace itself, not for jobs."""
     return namespace == "default" or namespace.startswith("kube-")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """One item of `gke:tpuPools`: a node pool that is a slice, or with `count` several equal ones."""
+    """An item of `gke:tpuPools`: a node pool that is a slice, or with `count` several equal pools."""
 
     name: str = setting(
         "first part of the node pools' names, NAME-0, NAME-1, …", rule=_POOL_NAME, example="train"

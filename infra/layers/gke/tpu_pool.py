@@ -13,7 +13,7 @@ _BOOT_DISK_GIB = 100
 
 
 class TpuPool(pulumi.ComponentResource):
-    """One slice: GKE makes and removes all of its nodes together."""
+    """A slice: GKE creates and removes all of its nodes together."""
 
     pool: gcp.container.NodePool
 

@@ -34,7 +34,7 @@ class Count:
     aligner: str = "ALIGN_SUM"  # within a series; ALIGN_COUNT_TRUE for points that are true or false
 
     def arguments(self, settings: Settings, threshold: float) -> dict[str, Any]:
-        """The condition, as the provider takes it."""
+        """Return the condition, as the provider takes it."""
         own = self.metric in metrics.OF
         kind = metrics.metric_type(self.metric, settings) if own else self.metric
         resource = metrics.OF[self.metric].resource if own else self.resource
@@ -67,7 +67,7 @@ class Query:
     for_s: int = 300
 
     def arguments(self, settings: Settings, threshold: float) -> dict[str, Any]:
-        """The condition, as the provider takes it. No metric needs to have points yet."""
+        """Return the condition, as the provider takes it. No metric needs to have points yet."""
         return {
             "condition_prometheus_query_language": {
                 "query": self.expression(settings, threshold),
@@ -80,7 +80,7 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """One alert.
+    """An alert.
 
     Attributes:
         name: of the alert, and of its page.
@@ -111,8 +111,8 @@ def summed(metric: str, settings: Settings, window: str, by: tuple[str, ...], pa
 
 def mean(metric: str, settings: Settings, window: str, by: tuple[str, ...]) -> str:
     """PromQL: the mean of a distribution within a window."""
-    both = (summed(metric, settings, window, by, part) for part in ("_sum", "_count"))
-    return " / ".join(both)
+    parts = (summed(metric, settings, window, by, part) for part in ("_sum", "_count"))
+    return " / ".join(parts)
 
 
 def _mean(metric: str, comparison: str, window: str = "10m", scale: float = 1.0) -> Callable[..., str]:
@@ -132,10 +132,10 @@ def spend(settings: Settings, window: str = "10m") -> str:
     """PromQL: dollars an hour of all nodes that are up, by the catalog's price of each zone."""
     parts = []
     for zone, dollars in dollars_per_chip_hour(settings).items():
-        here = f'{{monitored_resource="{metrics.HOST}", zone="{zone}"}}'
+        labels = f'{{monitored_resource="{metrics.HOST}", zone="{zone}"}}'
         name = promql_name("chips", settings)
         total, count = (
-            f"sum by (node) (increase({name}{part}{here}[{window}]))" for part in ("_sum", "_count")
+            f"sum by (node) (increase({name}{part}{labels}[{window}]))" for part in ("_sum", "_count")
         )
         parts.append(f"(sum({total} / {count}) * {dollars:g} or vector(0))")
     return " + ".join(parts)

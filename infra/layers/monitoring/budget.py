@@ -32,7 +32,7 @@ class Budget(pulumi.ComponentResource):
         rules: Any = [{"spend_basis": "CURRENT_SPEND", "threshold_percent": share} for share in CURRENT]
         rules.append({"spend_basis": "FORECASTED_SPEND", "threshold_percent": FORECAST})
         # Only e-mail channels may be named; https://cloud.google.com/billing/docs/how-to/budgets-notification-recipients
-        email = [one.name for one in monitoring.channels if one.email][:MOST_CHANNELS]
+        email = [channel.name for channel in monitoring.channels if channel.email][:MOST_CHANNELS]
         topic = next(iter(channels.topics.values()), None)
         notified: Any = {"disable_default_iam_recipients": False}
         if email:

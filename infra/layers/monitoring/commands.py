@@ -1,11 +1,11 @@
-"""Where the dashboards are, and the commands to begin with."""
+"""URLs of the dashboards, and the commands to begin with."""
 
 from infra.settings.schema import Settings
 from infra.slices.names import LOG
 
 
 def dashboard_url(dashboard: str, project: str) -> str:
-    """Where people see a dashboard, by its full name `projects/P/dashboards/D`."""
+    """Return a dashboard's URL, by its full name `projects/P/dashboards/D`."""
     number = dashboard.rpartition("/")[2]
     return f"https://console.cloud.google.com/monitoring/dashboards/builder/{number}?project={project}"
 

@@ -1,4 +1,4 @@
-"""What an alert carries: its page of docs/runbooks, of which Google shows 8 KiB, and a link to it."""
+"""Documentation of an alert: its page of docs/runbooks, of which Google shows 8 KiB, and a link to it."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ MOST_BYTES, MOST_SUBJECT = 8192, 255
 
 
 def page(alert: str) -> str:
-    """The runbook of an alert. Raises InfraError where there is none."""
+    """Return the runbook of an alert. Raises InfraError where there is none."""
     path = RUNBOOKS / f"{alert}.md"
     if not path.is_file():
         where = path.relative_to(ROOT)
@@ -26,7 +26,7 @@ def page(alert: str) -> str:
 
 
 def of(alert: Alert, settings: Settings) -> Any:
-    """The documentation, as the provider takes it."""
+    """Return the documentation, as the provider takes it."""
     text = page(alert.name)
     for word, value in (
         ("ENV", settings.environment), ("PROJECT", settings.project),

@@ -18,7 +18,7 @@ from infra.settings.schema import Settings
 
 
 def _topics(settings: Settings) -> list[str]:
-    return [one.topic for one in settings[MonitoringSettings].channels if one.topic]
+    return [channel.topic for channel in settings[MonitoringSettings].channels if channel.topic]
 
 
 def _services(settings: Settings) -> tuple[str, ...]:
@@ -28,9 +28,9 @@ def _services(settings: Settings) -> tuple[str, ...]:
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
-    """What has a name of ours; policies, channels and dashboards get theirs from Google."""
-    metrics = [full_name(one.name, settings) for one in METRICS]
-    topics = [f"projects/{settings.project}/topics/{one}" for one in _topics(settings)]
+    """Return the resources whose names the settings determine; Google names all others."""
+    metrics = [full_name(metric.name, settings) for metric in METRICS]
+    topics = [f"projects/{settings.project}/topics/{topic}" for topic in _topics(settings)]
     log = f"https://logging.googleapis.com/v2/projects/{settings.project}/metrics"
     return {
         **{name: f"{log}/{name}" for name in metrics},

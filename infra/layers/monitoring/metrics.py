@@ -22,7 +22,7 @@ NODE = {"node": "EXTRACT(labels.node)"}
 
 @dataclass(frozen=True, kw_only=True)
 class LogMetric:
-    """One metric.
+    """A metric.
 
     Attributes:
         name: last part of its name.
@@ -32,7 +32,7 @@ class LogMetric:
         labels: label → extractor.
         value: extractor of the value, for a distribution.
         unit: of the value, in UCUM.
-        hardware: whether only a host with chips tells the value.
+        hardware: whether only hosts with chips report the value.
     """
 
     name: str
@@ -54,7 +54,7 @@ def _counted(name: str, kind: str, about: str) -> LogMetric:
 
 
 def _measured(name: str, key: str, unit: str, about: str, *, hardware: bool = False) -> LogMetric:
-    """What the heartbeats of jobs say of one of their numbers."""
+    """Return the metric of a number in heartbeats of jobs."""
     return LogMetric(
         name=name,
         about=about,
@@ -157,23 +157,23 @@ OF = {metric.name: metric for metric in METRICS}
 
 
 def full_name(metric: str, settings: Settings) -> str:
-    """What Cloud Logging calls it."""
+    """Return the metric's name in Cloud Logging."""
     return f"tpu-{settings.environment}-{metric}"
 
 
 def metric_type(metric: str, settings: Settings) -> str:
-    """What Cloud Monitoring calls it."""
+    """Return the metric's type in Cloud Monitoring."""
     return f"logging.googleapis.com/user/{full_name(metric, settings)}"
 
 
 def promql_name(metric: str, settings: Settings) -> str:
-    """What PromQL calls it: https://cloud.google.com/monitoring/promql/promql-mapping."""
+    """Return the metric's name in PromQL: https://cloud.google.com/monitoring/promql/promql-mapping."""
     domain, _, rest = metric_type(metric, settings).partition("/")
     return ":".join("".join(c if c.isalnum() else "_" for c in part) for part in (domain, rest))
 
 
 def filter_of(metric: LogMetric, settings: Settings) -> str:
-    """The filter, with this environment's log and buckets."""
+    """Return the filter, with this environment's log and buckets."""
     own = metric.filter.format(
         log=f"projects/{settings.project}/logs/{LOG}",
         vitals=f"projects/{settings.project}/logs/{VITALS_LOG}",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MonitoringOutputs(Outputs, layer="monitoring"):
-    """Where to look."""
+    """Dashboards and commands."""
 
     dashboard_urls: Output[dict[str, str]] = output("mapping: a dashboard's address, by its name")
     policy_names: Output[dict[str, str]] = output("mapping: `projects/P/alertPolicies/N`, by the alert")

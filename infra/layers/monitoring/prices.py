@@ -1,4 +1,4 @@
-"""What a chip costs an hour in each zone of an environment, for the alert on what is spent."""
+"""Prices of a chip hour in each zone of an environment, for the alert on spending."""
 
 from infra.catalog import CATALOG
 from infra.settings.schema import Settings
@@ -14,13 +14,13 @@ def dollars_per_chip_hour(settings: Settings) -> dict[str, float]:
     for node in nodes(settings):
         for zone in node.places:
             ways.setdefault(zone, set()).add(node.spot)
-    found = {}
+    dollars = {}
     for zone, spot in ways.items():
         price = CATALOG.price(zone)
-        each = price.spot if spot == {True} and price.spot is not None else price.on_demand
-        if each is not None:
-            found[zone] = each
-    return dict(sorted(found.items()))
+        chip_price = price.spot if spot == {True} and price.spot is not None else price.on_demand
+        if chip_price is not None:
+            dollars[zone] = chip_price
+    return dict(sorted(dollars.items()))
 
 
 def unpriced(settings: Settings) -> list[str]:

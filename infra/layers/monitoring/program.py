@@ -31,30 +31,30 @@ class Metrics(pulumi.ComponentResource):
 
     def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
         super().__init__("tpu:monitoring:Metrics", "metrics", None, opts)
-        ours = pulumi.ResourceOptions(parent=self)
-        self.metrics = [self._metric(one, settings, ours) for one in metrics.METRICS]
+        child = pulumi.ResourceOptions(parent=self)
+        self.metrics = [self._metric(metric, settings, child) for metric in metrics.METRICS]
         self.register_outputs({})
 
     @staticmethod
-    def _metric(one: LogMetric, settings: Settings, ours: pulumi.ResourceOptions) -> gcp.logging.Metric:
+    def _metric(metric: LogMetric, settings: Settings, opts: pulumi.ResourceOptions) -> gcp.logging.Metric:
         described: Any = {
             "metric_kind": "DELTA",
-            "value_type": "DISTRIBUTION" if one.value else "INT64",
-            "unit": one.unit,
-            "display_name": one.about,
+            "value_type": "DISTRIBUTION" if metric.value else "INT64",
+            "unit": metric.unit,
+            "display_name": metric.about,
         }
-        if one.labels:
-            described["labels"] = [{"key": key, "value_type": "STRING"} for key in one.labels]
+        if metric.labels:
+            described["labels"] = [{"key": key, "value_type": "STRING"} for key in metric.labels]
         return gcp.logging.Metric(
-            one.name,
-            name=metrics.full_name(one.name, settings),
-            description=one.about,
-            filter=metrics.filter_of(one, settings),
+            metric.name,
+            name=metrics.full_name(metric.name, settings),
+            description=metric.about,
+            filter=metrics.filter_of(metric, settings),
             metric_descriptor=described,
-            label_extractors=dict(one.labels) or None,
-            value_extractor=one.value or None,
-            bucket_options=_BUCKETS if one.value else None,
-            opts=ours,
+            label_extractors=dict(metric.labels) or None,
+            value_extractor=metric.value or None,
+            bucket_options=_BUCKETS if metric.value else None,
+            opts=opts,
         )
 
 
@@ -75,7 +75,7 @@ class Alerts(pulumi.ComponentResource):
     ):
         super().__init__("tpu:monitoring:Alerts", "alerts", None, opts)
         # A threshold on a metric that isn't there is refused: the metrics come first.
-        ours = pulumi.ResourceOptions(parent=self, depends_on=counted.metrics)
+        child = pulumi.ResourceOptions(parent=self, depends_on=counted.metrics)
         self.policies = {
             alert.name: gcp.monitoring.AlertPolicy(
                 alert.name,
@@ -88,7 +88,7 @@ class Alerts(pulumi.ComponentResource):
                 notification_channels=[channels.ids[name] for name in named],
                 enabled=True,
                 user_labels={**names.labels(settings.environment, "monitoring"), "alert": alert.name},
-                opts=ours,
+                opts=child,
             )
             for alert, threshold, named in made(settings)
         }
@@ -105,11 +105,11 @@ class Dashboards(pulumi.ComponentResource):
         self.dashboards = {
             name: gcp.monitoring.Dashboard(
                 name,
-                dashboard_json=one.text(),
+                dashboard_json=dashboard.text(),
                 project=settings.project,
                 opts=pulumi.ResourceOptions(parent=self),
             )
-            for name, one in dashboards(settings).items()
+            for name, dashboard in dashboards(settings).items()
         }
         self.register_outputs({})
 
@@ -125,11 +125,11 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     opts = pulumi.ResourceOptions(provider=provider)
     monitoring = settings[MonitoringSettings]
     number: pulumi.Input[str] = ""
-    if monitoring.billing_account or any(one.topic for one in monitoring.channels):
-        found = gcp.organizations.get_project_output(
+    if monitoring.billing_account or any(channel.topic for channel in monitoring.channels):
+        project = gcp.organizations.get_project_output(
             project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
         )
-        number = found.number
+        number = project.number
     counted = Metrics(settings, opts)
     channels = Channels(settings, number, opts)
     alerts = Alerts(settings, channels, counted, opts)
@@ -137,10 +137,10 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     if monitoring.billing_account:
         Budget(settings, channels, number, opts)
     return MonitoringOutputs(
-        dashboard_urls=_together({name: one.id for name, one in shown.items()}).apply(
+        dashboard_urls=_together({name: dashboard.id for name, dashboard in shown.items()}).apply(
             lambda ids: {name: commands.dashboard_url(id_, settings.project) for name, id_ in ids.items()}
         ),
-        policy_names=_together({name: one.name for name, one in alerts.policies.items()}),
+        policy_names=_together({name: policy.name for name, policy in alerts.policies.items()}),
         channel_names=_together(channels.ids),
         useful_commands=pulumi.Output.from_input(commands.useful(settings)),
     )

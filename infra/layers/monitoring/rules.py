@@ -14,56 +14,56 @@ KINDS = ("email", "webhook", "topic", "existing")
 
 
 def channel(
-    path: str, one: ChannelSettings, text: dict[str, Any], bad: set[str]
+    path: str, item: ChannelSettings, text: dict[str, Any], bad: set[str]
 ) -> tuple[Any, list[Problem]]:
-    """An item of `monitoring:channels`."""
+    """Return an item of `monitoring:channels`."""
     given = [kind for kind in KINDS if text.get(kind) is not None]
     if len(given) == 1 or any(place.startswith(f"{path}.") for place in bad):
-        return one, []
+        return item, []
     bad.add(path)
-    found = " and ".join(given) or "none of them"
-    return one, [Problem(path, found, f"a channel is one of {', '.join(KINDS)}", "write exactly one")]
+    kinds = " and ".join(given) or "none of them"
+    return item, [Problem(path, kinds, f"a channel is one of {', '.join(KINDS)}", "write exactly one")]
 
 
 def made(settings: Settings) -> list[tuple[alerts.Alert, float, tuple[str, ...]]]:
-    """The alerts of an environment: each with its threshold and the channels that it goes to."""
+    """Return the alerts of an environment: each with its threshold and the channels that it goes to."""
     monitoring = settings[MonitoringSettings]
-    given = {one.name: one for one in monitoring.alerts}
-    every = tuple(one.name for one in monitoring.channels)
-    found = []
+    given = {alert.name: alert for alert in monitoring.alerts}
+    every = tuple(channel.name for channel in monitoring.channels)
+    enabled = []
     for alert in alerts.ALERTS if monitoring.alerting else ():
         own = given.get(alert.name)
         if own and not own.enabled:
             continue
         threshold = alert.threshold if own is None or own.threshold is None else own.threshold
-        found.append((alert, threshold, (own.channels if own else ()) or every))
-    return found
+        enabled.append((alert, threshold, (own.channels if own else ()) or every))
+    return enabled
 
 
 def _listed(settings: Settings, given: set[str]) -> Iterator[Problem]:
     monitoring = settings.get(MonitoringSettings)
     if monitoring is None:
         return
-    known = [one.name for one in monitoring.channels]
+    known = [item.name for item in monitoring.channels]
     for number, name in enumerate(known):
         if name in known[:number]:
             rule = "each channel has its own name"
             yield Problem(f"monitoring:channels[{number}].name", f'"{name}" again', rule, "rename one")
-    names = [one.name for one in monitoring.alerts]
-    for number, one in enumerate(monitoring.alerts):
+    names = [item.name for item in monitoring.alerts]
+    for number, item in enumerate(monitoring.alerts):
         path = f"monitoring:alerts[{number}]"
-        alert = alerts.OF.get(one.name)
-        if one.name in names[:number]:
-            yield Problem(f"{path}.name", f'"{one.name}" again', "an alert stands there once", "join the two")
+        alert = alerts.OF.get(item.name)
+        if item.name in names[:number]:
+            yield Problem(f"{path}.name", f'"{item.name}" again', "each alert is listed once", "join the two")
         if alert is None:
-            near = get_close_matches(one.name, alerts.OF, 1)
+            near = get_close_matches(item.name, alerts.OF, 1)
             rule = f"the alerts are {', '.join(alerts.OF)}"
             fix = f"perhaps {near[0]}" if near else "remove it"
-            yield Problem(f"{path}.name", f'"{one.name}"', rule, fix)
-        elif one.threshold is not None and not alert.low <= one.threshold <= alert.high:
+            yield Problem(f"{path}.name", f'"{item.name}"', rule, fix)
+        elif item.threshold is not None and not alert.low <= item.threshold <= alert.high:
             rule = f"{alert.low:g} to {alert.high:g}: {alert.unit}"
-            yield Problem(f"{path}.threshold", f"{one.threshold:g}", rule, "write a number in that range")
-        for place, name in enumerate(one.channels):
+            yield Problem(f"{path}.threshold", f"{item.threshold:g}", rule, "write a number in that range")
+        for place, name in enumerate(item.channels):
             if name not in known:
                 rule = f"a channel of monitoring:channels: {', '.join(known) or 'there is none'}"
                 near = get_close_matches(name, known, 1)
@@ -75,7 +75,7 @@ def _notified(settings: Settings, given: set[str]) -> Iterator[Problem]:
     monitoring = settings.get(MonitoringSettings)
     if monitoring and not monitoring.channels and made(settings):
         fix = "write e.g. [{name: oncall, email: oncall@example.com}], or monitoring:alerting: false"
-        yield Problem("monitoring:channels", "nothing", "an alert goes to somebody", fix)
+        yield Problem("monitoring:channels", "nothing", "an alert needs a channel", fix)
 
 
 def _priced(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -92,11 +92,11 @@ def _budget(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if monitoring is None:
         return
     account, dollars = monitoring.billing_account, monitoring.budget_dollars_per_month
-    for key, value, other, example in (
+    for key, value, needed, example in (
         ("billingAccount", account, dollars, "012345-6789AB-CDEF01"),
         ("budgetDollarsPerMonth", dollars, account, "1000"),
     ):
-        if value is None and other is not None:
+        if value is None and needed is not None:
             rule = "a budget is an account's, and of an amount"
             yield Problem(f"monitoring:{key}", "nothing", rule, f"write monitoring:{key}: {example}")
 

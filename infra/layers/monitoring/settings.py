@@ -38,7 +38,7 @@ _BASE = rules.pattern(
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelSettings:
-    """One item of `monitoring:channels`: one of email, webhook, topic and existing."""
+    """An item of `monitoring:channels`: exactly one of email, webhook, topic and existing."""
 
     name: str = setting("what the alerts call it", rule=_NAME, example="oncall")
     email: str | None = setting("an address that gets an e-mail", default=None, rule=_EMAIL)
@@ -51,7 +51,7 @@ class ChannelSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AlertSettings:
-    """One item of `monitoring:alerts`: what differs from docs/monitoring.md."""
+    """An item of `monitoring:alerts`: values that differ from docs/monitoring.md."""
 
     name: str = setting("which alert", example="run-stalled")
     enabled: bool = setting("false: it isn't made", default=True)

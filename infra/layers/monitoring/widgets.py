@@ -16,7 +16,7 @@ COLUMNS = 48
 
 @dataclass(frozen=True)
 class Line:
-    """One PromQL expression, called `name` in the legend."""
+    """A PromQL expression, called `name` in the legend."""
 
     query: str
     name: str
@@ -47,7 +47,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Score:
-    """One number as it is now, and how it went."""
+    """A current number and its history."""
 
     title: str
     query: str
@@ -124,9 +124,9 @@ class Dashboard:
             width, left = divmod(COLUMNS, len(row.widgets))
             if left:
                 raise ValueError(f"{self.name}: {len(row.widgets)} widgets in a row of {COLUMNS} columns")
-            for number, one in enumerate(row.widgets):
+            for number, widget in enumerate(row.widgets):
                 at = {"xPos": number * width, "yPos": y}
-                size = {"height": row.height, "width": width, "widget": one.widget()}
+                size = {"height": row.height, "width": width, "widget": widget.widget()}
                 tiles.append({**{key: value for key, value in at.items() if value}, **size})
             y += row.height
         labels = {"labels": dict.fromkeys(self.labels, "")} if self.labels else {}
@@ -137,5 +137,5 @@ class Dashboard:
         }
 
     def text(self) -> str:
-        """The same bytes for the same dashboard."""
+        """Return the same bytes for the same dashboard."""
         return json.dumps(self.content(), sort_keys=True)

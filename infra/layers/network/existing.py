@@ -1,4 +1,4 @@
-"""A network that exists already: used as it is, after its MTU was checked."""
+"""An existing network: used unchanged, after a check of its MTU."""
 
 import pulumi
 import pulumi_gcp as gcp
@@ -6,12 +6,12 @@ import pulumi_gcp as gcp
 from infra.layers.network.settings import NetworkSettings
 from infra.settings.schema import Settings
 
-# Of a network whose MTU nobody ever set (compute v1, Network.mtu).
+# MTU of a network on which none was set (compute v1, Network.mtu).
 UNSET_MTU = 1460
 
 
 def checked_mtu(settings: Settings, provider: pulumi.ProviderResource) -> pulumi.Output[int]:
-    """The MTU of the existing network, once it is known to be the one in the settings.
+    """Return the MTU of the existing network, checked against the settings.
 
     The network is read as a resource: the look-up function `getNetwork` leaves its MTU out.
     """

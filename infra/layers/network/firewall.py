@@ -1,4 +1,4 @@
-"""Who may reach a host: the other hosts, and people by SSH. Google refuses everything else by default."""
+"""Firewall rules of hosts: from other hosts, and by SSH. Google refuses everything else by default."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,8 +10,8 @@ from infra.layers.network.names import SLICE_TAG, network_id
 from infra.layers.network.settings import NetworkSettings
 from infra.settings.schema import Settings
 
-# What hosts say to one another, by port. Rules match by network tag, since that is what the TPU API
-# documents for its nodes; it says nothing on rules by service account.
+# Traffic between hosts, by port. Rules match by network tag, which the TPU API documents for its nodes;
+# it documents no rules by service account.
 SLICE_PORTS: Mapping[str, str] = MappingProxyType(
     {
         "8080": "megascale (libtpu), between the hosts of slices that run one job",
@@ -24,7 +24,7 @@ SLICE_PORTS: Mapping[str, str] = MappingProxyType(
 
 
 class Firewall(pulumi.ComponentResource):
-    """The rules of one network. Named after it, so that two environments can share an existing one."""
+    """The rules of a network, named after it so that two environments can share an existing network."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Firewall(pulumi.ComponentResource):
             target_tags=[SLICE_TAG],
             allows=[
                 {"protocol": "tcp", "ports": [*SLICE_PORTS]},
-                # Without ICMP nobody learns that a packet was too large, and large packets are the point.
+                # ICMP reports packets that are too large (path MTU discovery).
                 {"protocol": "icmp"},
             ],
             opts=pulumi.ResourceOptions(parent=self),

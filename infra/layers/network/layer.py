@@ -1,4 +1,4 @@
-"""Network layer: a network with large packets, one subnet per region, and who may reach a host."""
+"""Network layer: a network with large packets, a subnet per region, and firewall rules."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from infra.settings.schema import Settings
 SLICE_TAG = "tpu-slice"
 
 
-# Where Identity-Aware Proxy's connections come from: https://cloud.google.com/iap/docs/using-tcp-forwarding
+# Source addresses of Identity-Aware Proxy: https://cloud.google.com/iap/docs/using-tcp-forwarding
 IAP_RANGE = "35.235.240.0/20"
 
 
-# One range for each region that is known to have v6e, so that a new region never moves another's.
+# A range for each region that is known to have v6e, so that a new region never moves another's.
 # Each /20 holds 4,092 hosts.
 DEFAULT_RANGES: Mapping[str, str] = MappingProxyType(
     {
@@ -31,24 +31,24 @@ DEFAULT_RANGES: Mapping[str, str] = MappingProxyType(
 
 
 def network_id(settings: Settings) -> str:
-    """The network: ours, or the existing one."""
-    ours = f"projects/{settings.project}/global/networks/{settings[NetworkSettings].name}"
-    return settings[NetworkSettings].existing_network or ours
+    """Return the network's id: the created or the existing one's."""
+    created = f"projects/{settings.project}/global/networks/{settings[NetworkSettings].name}"
+    return settings[NetworkSettings].existing_network or created
 
 
 def subnet_name(settings: Settings, region: str) -> str:
-    """Name of our subnet in a region."""
+    """Return the name of the created subnet in a region."""
     return f"{settings[NetworkSettings].name}-{region}"
 
 
 def subnet_id(settings: Settings, region: str) -> str:
-    """The subnet in a region: ours, or the existing one."""
+    """Return the subnet's id in a region: the created or the existing one's."""
     if settings[NetworkSettings].existing_network:
         return settings[NetworkSettings].existing_subnets[region]
     return f"projects/{settings.project}/regions/{region}/subnetworks/{subnet_name(settings, region)}"
 
 
 def subnet_ranges(settings: Settings, regions: Iterable[str]) -> dict[str, str]:
-    """Region → address range of our subnets; regions without one are left out."""
+    """Return region → address range of created subnets; regions without a range are left out."""
     ranges = {**DEFAULT_RANGES, **settings[NetworkSettings].subnet_ranges}
     return {region: ranges[region] for region in regions if region in ranges}

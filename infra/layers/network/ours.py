@@ -1,4 +1,4 @@
-"""A network of our own."""
+"""A created network."""
 
 import pulumi
 import pulumi_gcp as gcp
@@ -7,7 +7,7 @@ from infra.layers.network.names import subnet_name, subnet_ranges
 from infra.layers.network.settings import NetworkSettings
 from infra.settings.schema import Settings
 
-# Never change this text: a new description replaces the network and everything that stands on it.
+# Never change this text: a new description replaces the network and everything in it.
 DESCRIPTION = "Network of the TPU slices"
 
 
@@ -40,7 +40,7 @@ class TrainingNetwork(pulumi.ComponentResource):
                 network=self.network.id,
                 region=region,
                 ip_cidr_range=ranges[region],
-                # Hosts have no external address: this is their way to Google's APIs.
+                # Hosts have no external address: they reach Google's APIs by private access.
                 private_ip_google_access=True,
                 log_config={
                     "aggregation_interval": "INTERVAL_10_MIN",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NetworkOutputs(Outputs, layer="network"):
-    """What stands in a network needs of it."""
+    """The network, for resources in it."""
 
     network_id: Output[str] = output("`projects/P/global/networks/N`")
     subnet_ids: Mapping[str, Output[str]] = output("`projects/P/regions/R/subnetworks/S`", key="region")

@@ -1,4 +1,4 @@
-"""Declares the network layer."""
+"""Declaration of the network layer."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from infra.slices import nodes
 
 
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> NetworkOutputs:
-    """The network and its rules."""
+    """Declare the network and its rules."""
     opts = pulumi.ResourceOptions(provider=providers["gcp"])
     regions = nodes.regions(settings)
     if settings[NetworkSettings].existing_network:
@@ -26,11 +26,11 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
             mtu=checked_mtu(settings, providers["gcp"]),
         )
     else:
-        ours = TrainingNetwork(settings, regions, opts)
+        created = TrainingNetwork(settings, regions, opts)
         outputs = NetworkOutputs(
-            network_id=ours.network.id,
-            subnet_ids={region: subnet.id for region, subnet in ours.subnets.items()},
-            mtu=ours.network.mtu,
+            network_id=created.network.id,
+            subnet_ids={region: subnet.id for region, subnet in created.subnets.items()},
+            mtu=created.network.mtu,
         )
     if settings[NetworkSettings].manage_firewall:
         Firewall(settings, outputs.network_id, opts)

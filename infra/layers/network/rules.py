@@ -22,12 +22,12 @@ def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
     ranges = subnet_ranges(settings, nodes.regions(settings))
     networks = [(region, ipaddress.IPv4Network(text)) for region, text in sorted(ranges.items())]
     for i, (region, network) in enumerate(networks):
-        for other, another in networks[:i]:
+        for neighbor, another in networks[:i]:
             if network.overlaps(another):
                 yield Problem(
                     f"network:subnetRanges.{region}",
                     f'"{network}"',
-                    f"ranges of one network don't overlap; {other} has {another}",
+                    f"ranges of one network don't overlap; {neighbor} has {another}",
                     "choose another range",
                 )
 
@@ -61,7 +61,7 @@ def _range_regions(settings: Settings, given: set[str]) -> Iterator[Problem]:
             yield Problem(
                 f"network:{name}.{region}",
                 f'"{regions[region]}"',
-                f"no slice stands in this region (in use: {', '.join(used) or 'none'})",
+                f"no slice is in this region (in use: {', '.join(used) or 'none'})",
                 "remove it, or correct the region",
             )
 
@@ -69,7 +69,7 @@ def _range_regions(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def _no_range(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if settings[NetworkSettings].existing_network:
         return
-    known = nodes.known_zones(settings)  # of other zones _known_zones speaks
+    known = nodes.known_zones(settings)  # unknown zones are tpu's problem (_known_zones)
     for region in sorted({region_of(zone) for zone in nodes.zones(settings) if zone in known}):
         if region not in DEFAULT_RANGES and region not in settings[NetworkSettings].subnet_ranges:
             yield Problem(
@@ -94,7 +94,7 @@ def _existing(settings: Settings, given: set[str]) -> Iterator[Problem]:
             yield Problem(
                 "network:manageFirewall",
                 "false",
-                "nobody else writes rules for a network of our own; without any, no host reaches another",
+                "a created network has no other rules; without rules, no host reaches another",
                 "remove it",
             )
         return
@@ -143,7 +143,7 @@ def _ssh_ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
     ranges = ipaddress.collapse_addresses(
         map(ipaddress.IPv4Network, settings[NetworkSettings].ssh_source_ranges)
     )
-    if (number := sum(one.num_addresses for one in ranges)) > 1 << 24:
+    if (number := sum(block.num_addresses for block in ranges)) > 1 << 24:
         yield Problem(
             "network:sshSourceRanges",
             f"{number:,} addresses",

@@ -1,8 +1,7 @@
-"""Who of the pipeline may do what: one table, of which the grants are declared, documented, and named where
-one is missing.
+"""Grants of the pipeline: a table from which they are declared, documented, and named in refusals.
 
-Workflows, batches, custom jobs and the events of Eventarc have no policies of their own, so these roles stand
-on the project; what stands on a bucket is for a folder where one will do.
+Workflows, batches, custom jobs and the events of Eventarc have no policies of their own, so these roles are
+granted on the project; roles on a bucket are restricted to a folder where possible.
 https://cloud.google.com/iam/docs/roles-permissions
 """
 
@@ -22,9 +21,9 @@ from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
 EVENTARC_AGENT_ROLE, STORAGE_AGENT_ROLE = "roles/eventarc.serviceAgent", "roles/pubsub.publisher"
-"""Of Google's own accounts, which carry the raw bucket's events."""
+"""Roles of Google's service agents, which deliver the raw bucket's events."""
 RUNNER, VIEWER = "a runner", "a viewer"
-"""Who `pipeline:runners` and `pipeline:viewers` name, in the table."""
+"""Members of `pipeline:runners` and `pipeline:viewers`, in the table."""
 On = Literal["project", "bucket", "account", "repository", "function"]
 
 
@@ -33,13 +32,13 @@ class Grant:
     """A role of an account.
 
     Attributes:
-        who: id of the account; RUNNER or VIEWER for people; an agent of Google's in words.
-        role: at Google; empty for a role of our own, which has just these permissions.
-        on: kind of what it is granted on.
-        what: its name: of the bucket or the account; empty where there is one.
-        permissions: those that are used.
+        who: id of the account; RUNNER or VIEWER for people; a service agent of Google in words.
+        role: predefined role; empty for a custom role, which has just these permissions.
+        on: kind of the resource that it is granted on.
+        what: name of the bucket or the account; empty if there is just one.
+        permissions: permissions that are used.
         only: condition of the grant, as IAM writes it.
-        why: what it is for, and the title of the condition.
+        why: purpose, and title of the condition.
     """
 
     who: str
@@ -52,7 +51,7 @@ class Grant:
 
     @property
     def named(self) -> str:
-        """For a sentence: "roles/storage.objectViewer on the bucket my-raw for tpu-pipeline-spark"."""
+        """Return a phrase: "roles/storage.objectViewer on the bucket my-raw for tpu-pipeline-spark"."""
         role = self.role or f"the role {self.role_id}"
         what = f" {self.what}" if self.what else ""
         what += f", below {self.folder}/," if self.folder else ""
@@ -60,26 +59,26 @@ class Grant:
 
     @property
     def of_commands(self) -> bool:
-        """Whether it is of those who type commands: a refusal tells them which setting grants it."""
+        """Return whether people have the grant: refusals name the setting that grants it."""
         return self.who in (RUNNER, VIEWER) or self.who.endswith(f"-{places.VIEW}")
 
     @property
     def role_id(self) -> str:
-        """Id of the role of our own."""
+        """Return the id of the custom role."""
         return f"{self.who}_{self.title}".replace("-", "_")
 
     @property
     def title(self) -> str:
-        """Of the role of our own: what it is for, in one word."""
+        """Return the purpose of the custom role, in one word."""
         return self.why.partition(" ")[0]
 
     def full_role(self, project: str) -> str:
-        """Of a role of our own: as policies name it."""
+        """Return the role as policies name it."""
         return self.role or f"projects/{project}/roles/{self.role_id}"
 
     @property
     def folder(self) -> str:
-        """The folder of the bucket that it is for; empty: all of it."""
+        """Return the folder of the bucket that the grant is for; empty for all of it."""
         return self.only.rpartition("/objects/")[2].partition("/")[0]
 
 
@@ -89,14 +88,14 @@ _OBJECT_WRITES = (*_OBJECT_CREATES, "storage.objects.delete")  # which overwriti
 
 
 def grants(settings: Settings) -> Iterator[Grant]:
-    """Every grant of the accounts of an environment's pipeline."""
+    """Yield every grant of the accounts of an environment's pipeline."""
     desired = settings[PipelineSettings]
     raw, scratch = desired.raw_bucket_name, scratch_bucket(settings)
     bucket = settings[StorageSettings].bucket_name
     spark, run, trigger, check, build, view = (
         places.account_id(settings, which) for which in places.ACCOUNTS
     )
-    tokens, records = (folder(one, bucket) for one in (places.TOKENS, places.RECORDS))
+    tokens, records = (folder(prefix, bucket) for prefix in (places.TOKENS, places.RECORDS))
     node: tuple[str, ...] = ("dataproc.agents.create", "dataproc.tasks.lease")
     if desired.spark_role == WORKER:  # which holds what the grants below hold elsewhere
         node = (*node, *_OBJECT_CREATES, "logging.logEntries.create")
@@ -152,11 +151,6 @@ def _training(settings: Settings) -> Iterator[Grant]:
     storage = settings[StorageSettings]
     if desired.train == "jobset":  # as a member of the team, to whom the queue grants all that it needs
         return
-    if desired.train == "slice":
-        yield Grant(who, "roles/storage.objectUser", "bucket", storage.bucket_name,
-                    ("storage.objects.get", "storage.objects.create", "storage.objects.delete"),
-                    "hand a slice its run", folder(places.HANDOFFS, storage.bucket_name))  # fmt: skip
-        return
     yield Grant(who, "roles/iam.serviceAccountUser", "account", storage.service_account_id,
                 ("iam.serviceAccounts.actAs",), "training runs as the hosts' account")  # fmt: skip
     if desired.train == "vertex":
@@ -174,9 +168,11 @@ def _training(settings: Settings) -> Iterator[Grant]:
 
 
 def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]:
-    """What each runner and each viewer is granted; who is both has a runner's.
+    """Yield the grants of each runner and each viewer; who is both has a runner's.
 
-    `everybody`: also where the settings name none.
+    Args:
+        settings: of the environment.
+        everybody: include runners and viewers although the settings name none.
     """
     desired, bucket = settings[PipelineSettings], settings[StorageSettings].bucket_name
     raw, scratch = desired.raw_bucket_name, scratch_bucket(settings)
@@ -197,10 +193,6 @@ def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]
             Grant(RUNNER, "roles/storage.objectUser", "bucket", raw,
                   ("storage.objects.create", "storage.objects.list"), "submit text"),
         )  # fmt: skip
-        if desired.train == "slice":
-            yield Grant(RUNNER, "roles/storage.objectUser", "bucket", bucket,
-                        ("storage.objects.get", "storage.objects.delete"), "take a run back from its slice",
-                        folder(places.HANDOFFS, bucket))  # fmt: skip
     if {*desired.viewers} - {*desired.runners} or everybody:
         yield from _viewing(VIEWER, bucket)
 
@@ -219,7 +211,7 @@ def _viewing(who: str, bucket: str) -> Iterator[Grant]:
 
 
 def of_agents(settings: Settings) -> Iterator[Grant]:
-    """What Google's own accounts are granted, which carry the events.
+    """Yield the grants of Google's service agents, which deliver the events.
 
     https://cloud.google.com/eventarc/docs/all-roles-permissions
     """
@@ -232,83 +224,89 @@ def of_agents(settings: Settings) -> Iterator[Grant]:
 
 
 def by_message(settings: Settings, asker: str = "") -> list[dict[str, str]]:
-    """What a refusal's text matches, and the grant that it lacks, the narrowest first.
+    """Return patterns of refusals with the grant that each lacks, the narrowest first.
 
     Google's refusals name the permission, those of Cloud Storage also the account, and none the bucket: the
-    workflow and Google's clients add the URL that was asked. Each pattern is one that RE2 takes, which knows
-    no lookahead; an empty one matches everything.
+    workflow and Google's clients add the request's URL. Patterns are RE2's, which has no lookahead; an empty
+    pattern matches everything.
 
     Args:
         settings: of the environment.
         asker: id of the account whose refusals don't name it; the workflow's, unless given.
     """
     asker = asker or places.account_id(settings, places.ORCHESTRATOR)
-    found: list[tuple[int, dict[str, str]]] = []
+    patterns: list[tuple[int, dict[str, str]]] = []
     every = list(grants(settings))
-    for one in every:
-        permission = "|".join(map(_permission, one.permissions))
+    for grant in every:
+        permission = "|".join(map(_permission, grant.permissions))
         alone = (
-            sum(one.who == each.who and bool({*one.permissions} & {*each.permissions}) for each in every) == 1
+            sum(
+                grant.who == other_grant.who and bool({*grant.permissions} & {*other_grant.permissions})
+                for other_grant in every
+            )
+            == 1
         )
-        for place in dict.fromkeys((_folder(one), _place(one), "" if alone else _place(one))):
-            for who in (f"{re.escape(one.who)}@", *([""] if one.who == asker else [])):
-                weight = 4 * bool(place and place == _folder(one)) + 2 * bool(place) + bool(who)
-                found.append((weight, {"permission": permission, "who": who, "on": place, "role": one.named}))
-    return [one for _, one in sorted(found, key=lambda each: -each[0])]
+        for place in dict.fromkeys((_folder(grant), _place(grant), "" if alone else _place(grant))):
+            for who in (f"{re.escape(grant.who)}@", *([""] if grant.who == asker else [])):
+                weight = 4 * bool(place and place == _folder(grant)) + 2 * bool(place) + bool(who)
+                patterns.append(
+                    (weight, {"permission": permission, "who": who, "on": place, "role": grant.named})
+                )
+    return [pattern for _, pattern in sorted(patterns, key=lambda item: -item[0])]
 
 
 def lacking(settings: Settings, message: str, asker: str = "") -> str:
-    """The grant that a refusal lacks, as `named`; empty where it names none, and for what is no refusal."""
+    """Return the grant that a refusal lacks, as `named`; empty if it names none, or is no refusal."""
     if not re.search(r"(?i)permission|does not have|denied|lacks|act as|403", message):
         return ""
     parts = ("permission", "who", "on")
     return next(
         (
-            one["role"]
-            for one in by_message(settings, asker)
-            if all(re.search(one[part], message) for part in parts)
+            pattern["role"]
+            for pattern in by_message(settings, asker)
+            if all(re.search(pattern[part], message) for part in parts)
         ),
         "",
     )
 
 
 def of_the_build(settings: Settings, message: str) -> str:
-    """The grant that the function's build lacks, which an update fails with."""
+    """Return the grant that the function's build lacks, which an update fails with."""
     return lacking(settings, message, places.account_id(settings, places.BUILD))
 
 
-def _permission(one: str) -> str:
+def _permission(permission: str) -> str:
     """As IAM names it, and as services write that refuse an account to run as another."""
-    also = "|act as (?:the specified )?service account" if one.endswith(".actAs") else ""
-    return f"{re.escape(one)}{also}"
+    also = "|act as (?:the specified )?service account" if permission.endswith(".actAs") else ""
+    return f"{re.escape(permission)}{also}"
 
 
-def _place(one: Grant) -> str:
-    """What a URL or a name has of what the grant is on; empty: it is nowhere else."""
-    if one.on == "bucket":
-        return rf"{_bucket(one)}(?:[^\w.-]|$)"
-    return f"{re.escape(one.what)}@" if one.on == "account" else ""
+def _place(grant: Grant) -> str:
+    """Return the part of a URL or name that identifies the grant's resource; empty if it needs none."""
+    if grant.on == "bucket":
+        return rf"{_bucket(grant)}(?:[^\w.-]|$)"
+    return f"{re.escape(grant.what)}@" if grant.on == "account" else ""
 
 
-def _folder(one: Grant) -> str:
-    if not one.folder:
-        return _place(one)
-    return rf"{_bucket(one)}/(?:o/|objects/)?(?:o\?\S*name=)?{one.folder}(?:/|%2F)"
+def _folder(grant: Grant) -> str:
+    if not grant.folder:
+        return _place(grant)
+    return rf"{_bucket(grant)}/(?:o/|objects/)?(?:o\?\S*name=)?{grant.folder}(?:/|%2F)"
 
 
-def _bucket(one: Grant) -> str:
-    return rf"(?:/b/|gs://|buckets/){re.escape(one.what)}"
+def _bucket(grant: Grant) -> str:
+    return rf"(?:/b/|gs://|buckets/){re.escape(grant.what)}"
 
 
 def folder(name: str, bucket: str) -> str:
-    """A folder's objects, and the listing of the bucket, which has no folders."""
+    """Return a folder's objects, and the listing of the bucket, which has no folders."""
     return f'resource.type == "storage.googleapis.com/Bucket" || {only(f"{name}/", bucket)}'
 
 
 def on_project(settings: Settings) -> set[str]:
-    """The roles that the layer grants on the project."""
+    """Return the roles that the layer grants on the project."""
     return {
-        one.full_role(settings.project)
-        for one in (*grants(settings), *of_people(settings), *of_agents(settings))
-        if one.on == "project"
+        grant.full_role(settings.project)
+        for grant in (*grants(settings), *of_people(settings), *of_agents(settings))
+        if grant.on == "project"
     }

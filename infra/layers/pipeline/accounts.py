@@ -45,30 +45,30 @@ class PipelineAccounts(pulumi.ComponentResource):
         name = places.name(settings)
         super().__init__("tpu:pipeline:Accounts", name, None, opts)
         self.settings = settings
-        ours = pulumi.ResourceOptions(parent=self)
+        child = pulumi.ResourceOptions(parent=self)
         self.repository = gcp.artifactregistry.Repository(
             name,
             repository_id=name,
             location=places.region(settings),
             format="DOCKER",
             description="Images of the function that checks",
-            opts=ours,
+            opts=child,
         )
-        found = {
+        accounts = {
             (id_ := places.account_id(settings, which)): Account(
-                "tpu:pipeline:Account", settings, id_, title, about, (), ours
+                "tpu:pipeline:Account", settings, id_, title, about, (), child
             )
             for which, (title, about) in _ABOUT.items()
         }
-        self._grants(found, buckets)
-        self._deployers(found)
-        self._people(ours, buckets)
-        self.all = [self.repository, *buckets, *found.values()]
+        self._grants(accounts, buckets)
+        self._deployers(accounts)
+        self._people(child, buckets)
+        self.all = [self.repository, *buckets, *accounts.values()]
         self.acting = pulumi.ResourceHookBinding(before_create=[pulumi.ResourceHook("may-act", self._wait)])
         self.register_outputs({})
 
     def id_of(self, account: str) -> str:
-        """The full id of one of them."""
+        """Return the full id of one of them."""
         return f"projects/{self.settings.project}/serviceAccounts/{places.account(self.settings, account)}"
 
     async def _wait(self, _: pulumi.ResourceHookArgs) -> None:
@@ -77,36 +77,38 @@ class PipelineAccounts(pulumi.ComponentResource):
             await asyncio.to_thread(wait_until_it_may_act, self.settings.project, emails)
 
     def _users(self) -> list[str]:
-        """Who makes the workflow, the trigger and the function acts as what these run as."""
+        """Return the members that create workflow, trigger and function, and act as their accounts."""
         named = [*self.settings[PipelineSettings].account_users, applying_member(self.settings)]
         return list(dict.fromkeys(filter(None, named)))
 
     def _grants(self, accounts: dict[str, Account], buckets: Sequence[pulumi.Resource]) -> None:
         every = list(access.grants(self.settings))
-        alike = Counter((one.who, short(one.role)) for one in every if one.on == "project")
-        for one in every:
-            account = accounts[one.who]
-            if not one.role:
-                title = f"TPU pipeline: {one.why}"
-                account.project_role(account.own_role(one.title, title, one.permissions))
-            elif one.on == "project":
-                service = one.role.removeprefix("roles/").partition(".")[0]
+        alike = Counter((grant.who, short(grant.role)) for grant in every if grant.on == "project")
+        for grant in every:
+            account = accounts[grant.who]
+            if not grant.role:
+                title = f"TPU pipeline: {grant.why}"
+                account.project_role(account.own_role(grant.title, title, grant.permissions))
+            elif grant.on == "project":
+                service = grant.role.removeprefix("roles/").partition(".")[0]
                 account.project_role(
-                    one.role, name=f"-{service}" if alike[one.who, short(one.role)] > 1 else ""
+                    grant.role, name=f"-{service}" if alike[grant.who, short(grant.role)] > 1 else ""
                 )
-            elif one.on == "bucket":
-                account.bucket_role(one.what, one.role, one.only, one.why if one.only else "", buckets)
-            elif one.on == "repository":
-                account.repository_role(self.repository, places.region(self.settings), one.role)
-            elif one.on == "account":
-                whose = accounts.get(one.what)
+            elif grant.on == "bucket":
+                account.bucket_role(
+                    grant.what, grant.role, grant.only, grant.why if grant.only else "", buckets
+                )
+            elif grant.on == "repository":
+                account.repository_role(self.repository, places.region(self.settings), grant.role)
+            elif grant.on == "account":
+                whose = accounts.get(grant.what)
                 if whose:
                     whose.user(account.member)
                 else:  # the hosts'
                     gcp.serviceaccount.IAMMember(
-                        f"{one.who}-hosts",
+                        f"{grant.who}-hosts",
                         service_account_id=service_account_id(self.settings),
-                        role=one.role,
+                        role=grant.role,
                         member=account.member,
                         opts=account.after,
                     )
@@ -122,19 +124,22 @@ class PipelineAccounts(pulumi.ComponentResource):
         desired, bucket = self.settings[PipelineSettings], self.settings[StorageSettings].bucket_name
         after = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(buckets)))
         runners, viewers = dict.fromkeys(desired.runners), dict.fromkeys(desired.viewers)
-        people = {access.RUNNER: [*runners], access.VIEWER: [one for one in viewers if one not in runners]}
-        for one in access.of_people(self.settings):
-            for user in people[one.who]:
-                if one.on == "project":
+        people = {
+            access.RUNNER: [*runners],
+            access.VIEWER: [viewer for viewer in viewers if viewer not in runners],
+        }
+        for grant in access.of_people(self.settings):
+            for user in people[grant.who]:
+                if grant.on == "project":
                     gcp.projects.IAMMember(
-                        f"{one.role.rpartition('/')[2]}-{user}", project=self.settings.project,
-                        role=one.role, member=user, opts=opts,
+                        f"{grant.role.rpartition('/')[2]}-{user}", project=self.settings.project,
+                        role=grant.role, member=user, opts=opts,
                     )  # fmt: skip
                     continue
                 title = None
-                if one.only:
-                    title = gcp.storage.BucketIAMMemberConditionArgs(title=one.why, expression=one.only)
+                if grant.only:
+                    title = gcp.storage.BucketIAMMemberConditionArgs(title=grant.why, expression=grant.only)
                 gcp.storage.BucketIAMMember(
-                    f"{_VERBS[one.why]}-{user}", bucket=one.what, role=one.role, member=user, condition=title,
-                    opts=opts if one.what == bucket else after,
+                    f"{_VERBS[grant.why]}-{user}", bucket=grant.what, role=grant.role, member=user,
+                    condition=title, opts=opts if grant.what == bucket else after,
                 )  # fmt: skip

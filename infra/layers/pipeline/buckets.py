@@ -54,15 +54,15 @@ def require_raw_bucket(settings: Settings, provider: pulumi.ProviderResource) ->
     rule = f"with existingRawBucket it is there, and in {region}, beside Spark and the checkpoint bucket"
     try:
         # With a project of its own, since without one the provider asks Compute Engine for the bucket's.
-        found = gcp.storage.get_bucket(
+        bucket = gcp.storage.get_bucket(
             name=name, project=settings.project, opts=pulumi.InvokeOptions(provider=provider)
         )
     except Exception as error:  # the engine raises no narrower type
         problem = Problem(_RAW, f"{name}, which can't be looked up: {error}", rule,
                           "name one that is there, and that you may get (storage.buckets.get)")  # fmt: skip
         raise SettingsError(f"Pulumi.{settings.environment}.yaml", [problem]) from error
-    if found.location.lower() != region:
-        problem = Problem(_RAW, f"{name}, which is in {found.location.lower()}", rule,
+    if bucket.location.lower() != region:
+        problem = Problem(_RAW, f"{name}, which is in {bucket.location.lower()}", rule,
                           f"copy the text to a bucket in {region}, and name that")  # fmt: skip
         raise SettingsError(f"Pulumi.{settings.environment}.yaml", [problem])
 

@@ -26,7 +26,6 @@ from infra.layers.queue.team import planned_pools
 from infra.layers.storage.names import controller_bucket, service_account_email
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu.request import member_request
-from infra.settings import commands
 from infra.settings.schema import Settings
 from infra.slices.names import member_labels
 from infra.slices.nodes import Node, nodes, zones
@@ -42,7 +41,7 @@ _MACHINES = {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"
 
 
 def handoff(settings: Settings, stack: str = "", cluster_endpoint: str = "") -> dict[str, Any] | None:
-    """The requests; None without training.
+    """Return the requests; None without training.
 
     Args:
         stack: id of the slices' stack, which members of its fleets carry.
@@ -53,13 +52,11 @@ def handoff(settings: Settings, stack: str = "", cluster_endpoint: str = "") -> 
         return None
     if train == "fleet":
         return _fleet(settings, stack)
-    if train == "slice":
-        return _slice(settings)
     return _jobset(settings, cluster_endpoint) if train == "jobset" else _vertex(settings)
 
 
 def command(settings: Settings, mount: str = places.MOUNT) -> str:
-    """What trains, with the folder of the shards as the host has it."""
+    """Return the training command, with the folder of the shards as the host mounts it."""
     given = settings[PipelineSettings].train_run.replace("@RUN@", RUN)
     given = given.replace("@DATA@", f"{mount}/{places.FOLDER}")
     if settings[PipelineSettings].train == "jobset":  # whose queue adds what observes it
@@ -68,16 +65,14 @@ def command(settings: Settings, mount: str = places.MOUNT) -> str:
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
-    """What keeps the training that the settings choose from being started."""
+    """Yield the problems that keep the chosen training from being started."""
     desired = settings[PipelineSettings]
     if desired.train == "fleet":
         yield from _fleet_problems(settings, desired)
-    elif desired.train == "slice":
-        yield from _slice_problems(settings, desired)
     elif desired.train == "jobset":
         yield from _jobset_problems(settings, desired)
     elif desired.train == "vertex":
-        kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
+        kind = next(kind for kind in CATALOG.types if kind.name == desired.train_slice)
         if kind.chips not in _MACHINES:
             rule = f"a custom job of several hosts is documented for no v6e: {max(_MACHINES)} chips at most"
             fix = "train: fleet, or a smaller slice"
@@ -88,13 +83,13 @@ def problems(settings: Settings) -> Iterator[Problem]:
 
 
 def pool_usd(settings: Settings, kind: SliceType) -> float | None:
-    """What an hour of the dearest node pool for such slices costs; None where there is none, or no price."""
-    found = [
+    """Return the hourly price of the dearest node pool for such slices; None without a pool or price."""
+    prices = [
         pool["pricePerHour"]
         for pool in (planned_pools(settings) if GkeSettings in settings.sections else ())
         if pool["acceleratorType"] == kind.name
     ]
-    return None if not found or None in found else max(found)
+    return None if not prices or None in prices else max(prices)
 
 
 def require_bundle(settings: Settings, bucket: str | None, provider: ProviderResource) -> None:
@@ -109,32 +104,32 @@ def require_bundle(settings: Settings, bucket: str | None, provider: ProviderRes
 
 
 def node(settings: Settings) -> Node:
-    """The slice of the fleet, as `tpu:slices` would have it."""
+    """Return the slice of the fleet, as `tpu:slices` would list it."""
     desired = settings[PipelineSettings]
-    one = SliceSettings(
+    item = SliceSettings(
         name=TRAINING, accelerator_type=desired.train_slice, zones=(str(desired.train_zone),), count=1,
         spot=desired.train_spot, run=command(settings),
     )  # fmt: skip
-    alone = replace(settings[TpuSettings], slices=(one,))
-    (found,) = nodes(replace(settings, sections={**settings.sections, TpuSettings: alone}))
-    return replace(found, name=TRAINING)
+    alone = replace(settings[TpuSettings], slices=(item,))
+    (training,) = nodes(replace(settings, sections={**settings.sections, TpuSettings: alone}))
+    return replace(training, name=TRAINING)
 
 
 def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
-    """An ad hoc fleet of one, as `tpu run` makes it: every fleet command knows it, and a monitor keeps it."""
-    desired, one = settings[PipelineSettings], node(settings)
+    """Return the requests for an ad hoc fleet of one, as `tpu run` makes it; a monitor recovers it."""
+    desired, member = settings[PipelineSettings], node(settings)
     controllers, bucket = controller_bucket(settings), settings[StorageSettings].bucket_name
     described = {
-        "name": TRAINING, "acceleratorType": desired.train_slice, "zones": [one.zone], "count": 1,
-        "spot": desired.train_spot, "run": one.run, "bundle": one.bundle, "stopWhenDone": True,
+        "name": TRAINING, "acceleratorType": desired.train_slice, "zones": [member.zone], "count": 1,
+        "spot": desired.train_spot, "run": member.run, "bundle": member.bundle, "stopWhenDone": True,
     }  # fmt: skip
-    ours = member_labels(settings.environment, TRAINING, 0, stack)
-    body = member_request(settings, one, {**one.labels, **ours, "bundle": one.bundle_label})
-    nodes_ = f"{_TPU}/projects/{settings.project}/locations/{one.zone}/nodes"
+    labels = member_labels(settings.environment, TRAINING, 0, stack)
+    body = member_request(settings, member, {**member.labels, **labels, "bundle": member.bundle_label})
+    nodes_ = f"{_TPU}/projects/{settings.project}/locations/{member.zone}/nodes"
     heartbeat = f"heartbeats%2F{TRAINING}%2Fworker-0"
     description = f"{stack}/fleets/{TRAINING}.json"
     return {
-        "training": f"slice {TRAINING} ({desired.train_slice}, {one.zone})",
+        "training": f"slice {TRAINING} ({desired.train_slice}, {member.zone})",
         "logs": f"tpu logs {settings.environment} {TRAINING}",
         "start": [
             {
@@ -159,38 +154,6 @@ def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _slice(settings: Settings) -> dict[str, Any]:
-    """An object that the hosts of a slice poll: who creates it has the slice, until it is deleted, or says of
-    its run that it has ended.
-    """
-    name = str(settings[PipelineSettings].train_slice_name)
-    one = next(each for each in nodes(settings) if each.name == name)
-    objects = f"{_STORAGE}/storage/v1/b/{settings[StorageSettings].bucket_name}/o"
-    handed = places.handed(name).replace("/", "%2F")
-    ended = f"{objects}/{places.HANDOFFS}%2F{name}%2Fended%2F"
-    return {
-        "training": f"{TRAINING} on slice {name} ({one.kind.name}, {one.zone}), which is paid for anyway",
-        "logs": f"tpu logs {settings.environment} {name}",
-        "start": [],
-        "claim": {
-            "slice": name,
-            "url": f"{objects.replace('/storage/v1', '/upload/storage/v1')}?uploadType=media&name={handed}",
-            "object": f"{objects}/{handed}",
-            "ended": ended,
-            "body": {"id": TRAINING, "run": command(settings)},
-        },
-        "watch": {
-            "url": f"{ended}{TRAINING}.json?alt=media",
-            "path": ["state"],
-            "done": ["done"],
-            "failed": ["failed"],
-        },
-        "stop": [
-            {"method": "DELETE", "url": f"{objects}/{handed}?ifGenerationMatch={places.GENERATION}"},
-        ],
-    }
-
-
 def _published(settings: Settings) -> Settings:
     """With a bundle: the settings are read before the first one is published, and previewed; `require_bundle`
     ends an update without.
@@ -204,13 +167,13 @@ def _published(settings: Settings) -> Settings:
 def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
     settings = _published(settings)
     desired = settings[PipelineSettings]
-    asked = Request(
+    request = Request(
         str(desired.train_team),
         command(settings).split(),
         name=f"tokens-{TRAINING}",
         size=desired.train_slice,
     )
-    made = jobset(submission(settings, asked).job)
+    made = jobset(submission(settings, request).job)
     namespace = made["metadata"]["namespace"]
     url = f"https://{endpoint}/apis/{API}/namespaces/{namespace}/jobsets"
     return {
@@ -229,15 +192,15 @@ def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
 
 
 def _vertex(settings: Settings) -> dict[str, Any]:
-    """One host: several hosts of v6e in a custom job are documented nowhere.
+    """Return the requests for a custom job of one host: Google documents none of several v6e hosts.
 
-    No client names a custom job, so a second request would make a second one: its first is to ask for it.
+    Custom jobs have no client-given name, and a repeated request makes a second job: `once` is read before.
     """
     desired = settings[PipelineSettings]
     region = places.region(settings)
     bucket = settings[StorageSettings].bucket_name
     base = f"https://{region}-aiplatform.googleapis.com/v1/projects/{settings.project}/locations/{region}"
-    kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
+    kind = next(kind for kind in CATALOG.types if kind.name == desired.train_slice)
     return {
         "training": f"custom job {TRAINING} ({desired.train_slice}, {region})",
         "logs": f"gcloud ai custom-jobs list --project={settings.project} --region={region} "
@@ -292,37 +255,9 @@ def _vertex(settings: Settings) -> dict[str, Any]:
 def _fleet_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
     covered = zones(settings)
     if desired.train_zone not in covered:
-        found = f'"{desired.train_zone}"' if desired.train_zone else "nothing"
-        rule = f"a slice stands where there is a subnet: {', '.join(covered) or 'in no zone'}"
-        yield Problem("pipeline:trainZone", found, rule, "one of these, or add the zone to tpu:zones")
-
-
-def _slice_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
-    """A slice of the settings, alone, whose hosts wait for a run, beside the bucket."""
-    key, name = "pipeline:trainSliceName", desired.train_slice_name
-    named = [one for one in nodes(settings) if one.member is None]
-    one = next((each for each in named if each.name == name), None)
-    if one is None:
-        known = ", ".join(each.name for each in named)
-        found = f'"{name}"' if name else "nothing"
-        rule = f"one of tpu:slices without a count: {known or 'none'}"
-        yield Problem(key, found, rule, "write one of these")
-        return
-    if commands.split(one.run or "") != [commands.STANDBY]:
-        fix = f"run: {commands.STANDBY}, then boot its hosts again"
-        rule = f"a slice that is handed runs has run: {commands.STANDBY}"
-        yield Problem(f"tpu:slices ({name}) run", f'"{one.run}"' if one.run else "nothing", rule, fix)
-    region = places.region(settings)
-    if one.region != region:
-        fix = f"a slice in {region}"
-        yield Problem(key, f'"{name}" in {one.zone}', f"shards and checkpoints are in {region}", fix)
-    try:
-        trains = commands.training(command(settings)) is not None
-        why = "a slice is handed a `train …`"
-    except ValueError as error:
-        trains, why = False, str(error)
-    if not trains:
-        yield Problem("pipeline:trainRun", f'"{desired.train_run}"', why, "write e.g. train tiny.toml")
+        value = f'"{desired.train_zone}"' if desired.train_zone else "nothing"
+        rule = f"a zone with a subnet: {', '.join(covered) or 'there is none'}"
+        yield Problem("pipeline:trainZone", value, rule, "one of these, or add the zone to tpu:zones")
 
 
 def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
@@ -331,11 +266,11 @@ def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[
         yield Problem("pipeline:train", '"jobset"', "the layers gke and queue are on", "write their settings")
         return
     member = f"serviceAccount:{places.account(settings, places.ORCHESTRATOR)}"
-    team = next((one for one in queue.teams if one.name == desired.train_team), None)
+    team = next((team for team in queue.teams if team.name == desired.train_team), None)
     if team is None:
-        known = ", ".join(one.name for one in queue.teams)
-        found = f'"{desired.train_team}"' if desired.train_team else "nothing"
-        yield Problem("pipeline:trainTeam", found, f"one of queue:teams: {known}", "write one of these")
+        known = ", ".join(team.name for team in queue.teams)
+        value = f'"{desired.train_team}"' if desired.train_team else "nothing"
+        yield Problem("pipeline:trainTeam", value, f"one of queue:teams: {known}", "write one of these")
         return
     if member not in team.members:
         rule = "the workflow submits as a member of the team"
@@ -348,4 +283,4 @@ def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[
             Request(team.name, command(settings).split(), name="tokens", size=desired.train_slice),
         )
     except InfraError as error:
-        yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', str(error), "mend what it names")
+        yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', str(error), "correct it")

@@ -20,12 +20,12 @@ from infra.settings.schema import Settings
 
 def _services(settings: Settings) -> Iterable[str]:
     desired = settings[PipelineSettings]
-    found = ["artifactregistry", "cloudbuild", "cloudfunctions", "dataproc", "run", "workflowexecutions",
-             "workflows"]  # fmt: skip
-    found += ["eventarc", "pubsub"] if desired.on_submit else []
-    found += ["cloudscheduler"] if desired.schedule else []
-    found += ["aiplatform"] if desired.train == "vertex" else []
-    return (f"{one}.googleapis.com" for one in found)
+    services = ["artifactregistry", "cloudbuild", "cloudfunctions", "dataproc", "run", "workflowexecutions",
+                "workflows"]  # fmt: skip
+    services += ["eventarc", "pubsub"] if desired.on_submit else []
+    services += ["cloudscheduler"] if desired.schedule else []
+    services += ["aiplatform"] if desired.train == "vertex" else []
+    return (f"{service}.googleapis.com" for service in services)
 
 
 def _buckets(settings: Settings) -> tuple[str, ...]:
@@ -33,8 +33,8 @@ def _buckets(settings: Settings) -> tuple[str, ...]:
 
 
 def _quotas(settings: Settings) -> Iterable[Use]:
-    one = settings[PipelineSettings]
-    cores = one.driver_cores + one.max_executors * one.executor_cores
+    desired = settings[PipelineSettings]
+    cores = desired.driver_cores + desired.max_executors * desired.executor_cores
     yield Use(cpus(places.region(settings)), cores, "a batch of the pipeline uses at most")
 
 
@@ -64,16 +64,16 @@ def _rates(settings: Settings) -> Iterable[Rate]:
         used.append("pubsub")  # which carries Eventarc's events
     if desired.train == "vertex":
         used.append("vertex.training")
-    found = [rate(id_, region) for id_ in used]
+    rates = [rate(id_, region) for id_ in used]
     if desired.train == "fleet" and desired.train_zone:
         chips = "tpu.spot" if desired.train_spot else "tpu.on-demand"
-        found.append(rate(chips, region_of(desired.train_zone)))
-    return found
+        rates.append(rate(chips, region_of(desired.train_zone)))
+    return rates
 
 
 _ROLES = (
     Role(
-        "roles/storage.admin", "create the raw and the scratch bucket, and say who uses them",
+        "roles/storage.admin", "create the raw and the scratch bucket and their policies",
         ("storage.buckets.create", "storage.buckets.get", "storage.buckets.update", "storage.buckets.delete",
          "storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy", "storage.objects.create",
          "storage.objects.get", "storage.objects.list", "storage.objects.delete"),
@@ -88,7 +88,7 @@ _ROLES = (
         ("iam.serviceAccounts.actAs",), "pipeline's accounts",
     ),
     Role(
-        "roles/iam.roleAdmin", "define what runs do in the project",
+        "roles/iam.roleAdmin", "define the runs' custom roles",
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
     ),
     Role(

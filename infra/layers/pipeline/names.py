@@ -7,7 +7,7 @@ from infra.settings.schema import Settings
 
 
 def scratch_bucket(settings: Settings) -> str:
-    """Where the pipeline keeps its code, and what Spark leaves behind."""
+    """Return the name of the bucket with the pipeline's code and Spark's temporary files."""
     from infra.layers.pipeline.settings import PipelineSettings  # its package imports this module
 
     desired = settings[PipelineSettings]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PipelineOutputs(Outputs, layer="pipeline"):
-    """What people and commands read of the pipeline."""
+    """The pipeline, for people and commands."""
 
     workflow: Output[str] = output("`projects/PROJECT/locations/REGION/workflows/tpu-pipeline-ENV`")
     function_url: Output[str] = output("URL of the function that says whether shards are complete")

@@ -1,4 +1,4 @@
-"""Where the pipeline finds and leaves what it works on."""
+"""Names and paths of the pipeline."""
 
 from infra.core import names
 from infra.layers.pipeline.names import scratch_bucket
@@ -7,26 +7,22 @@ from infra.layers.storage import names as storage_names
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import GcpSettings, Settings
 
-TOKENS, RECORDS, HANDOFFS = storage_names.TOKENS, "pipeline", "handoff"
-"""Folders of the checkpoint bucket: shards, a folder for each run; what is known of each run; and what slices
-that stand by are to train, a folder for each slice (workload/host/standby.py).
-"""
+TOKENS, RECORDS = storage_names.TOKENS, "pipeline"
+"""Folders of the checkpoint bucket: shards, and records of runs, a folder for each run."""
 SUBMIT = "_SUBMIT"
 RUN = "run-of-pipeline"
 TRAINING = "name-of-training"
 FOLDER = "folder-of-shards"
-"""What stands for a run's name, for that of its slice or job, and for the folder of its shards in the
-checkpoint bucket, until the workflow fills them in: themselves names that Google takes. Training that failed
-for good is started again under another name, since its last heartbeat stays.
+"""Placeholders of a run's name, of its slice's or job's name, and of its shards' folder in the bucket, which
+the workflow fills in; each is a valid name itself. Training that failed for good is started again under
+another name, since its last heartbeat stays.
 """
-GENERATION = "generation-of-handoff"
-"""What stands for the generation of the object by which a slice was handed a run."""
 CODE = "code"
 """Folder of the scratch bucket: the job's code and packages, by their sha256."""
 MOUNT = "/mnt/checkpoints"
-"""Where hosts, and pods of the queue, have the checkpoint bucket."""
+"""Mount point of the checkpoint bucket, on hosts and in pods of the queue."""
 TAG = "tpu-spark"
-"""Network tag of Spark's nodes, which talk to one another alone."""
+"""Network tag of Spark's nodes, which connect to each other alone."""
 ACCOUNTS = ("spark", "run", "trigger", "check", "build", "view")
 SPARK, ORCHESTRATOR, TRIGGER, CHECK, BUILD, VIEW = ACCOUNTS
 """Last parts of the accounts' ids."""
@@ -43,17 +39,17 @@ def region(settings: Settings) -> str:
 
 
 def labels(settings: Settings) -> dict[str, str]:
-    """What each batch and custom job carries, and its line of the bill: as all that the stacks make."""
+    """Return the labels of each batch and custom job, as on all resources of the stacks."""
     return {**settings[GcpSettings].default_labels, **names.labels(settings.environment, "pipeline")}
 
 
 def account_id(settings: Settings, which: str) -> str:
-    """The id of one of its accounts."""
+    """Return the id of one of its accounts."""
     return f"{name(settings)}-{which}"
 
 
 def account(settings: Settings, which: str) -> str:
-    """The address of one of its accounts."""
+    """Return the address of one of its accounts."""
     return names.account_email(settings, account_id(settings, which))
 
 
@@ -68,10 +64,5 @@ def workflow_id(settings: Settings) -> str:
 
 
 def record(run: str) -> str:
-    """The object of the checkpoint bucket with all that is known of a run."""
+    """Return the object of the checkpoint bucket with all that is known of a run."""
     return f"{RECORDS}/{run}/run.json"
-
-
-def handed(slice_: str) -> str:
-    """The object of the checkpoint bucket that says what a slice is to train."""
-    return f"{HANDOFFS}/{slice_}/run.json"

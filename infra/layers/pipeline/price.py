@@ -1,4 +1,4 @@
-"""What a run costs: predicted by the amount of text, at most, and by the hour of each of its parts."""
+"""Price of a run: predicted by the amount of text, maximum, and by the hour of each part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MIB_PER_GB = 1024
 
 
 def _nodes(desired: PipelineSettings) -> tuple[SparkNode, SparkNode]:
-    """The driver and an executor, as they are billed."""
+    """Return the driver and an executor, as they are billed."""
     disk = desired.disk_gib + _BOOT_GIB
     driver = (desired.driver_memory_mib + desired.driver_overhead_mib) / _MIB_PER_GB
     executor = (desired.executor_memory_mib + desired.executor_overhead_mib) / _MIB_PER_GB
@@ -31,24 +31,24 @@ def _nodes(desired: PipelineSettings) -> tuple[SparkNode, SparkNode]:
 
 
 def spark_usd(settings: Settings, executors: int, hours: float) -> float | None:
-    """What a batch costs with so many executors for so long; None where a price isn't known."""
+    """Return the price of a batch by executors and hours; None where a price isn't known."""
     desired = settings[PipelineSettings]
     return predicted(*_nodes(desired), executors, hours, desired.tier, places.region(settings)).dollars
 
 
 def run_usd(settings: Settings, gib: float) -> float | None:
-    """What shards of so much text cost: by the core-seconds that it takes, not the number of executors."""
-    start, each = start_usd(settings), usd_per_gib(settings)
-    return None if start is None or each is None else start + gib * each
+    """Return the price of shards of `gib` of text, by core-seconds and not by executors."""
+    start, per_gib = start_usd(settings), usd_per_gib(settings)
+    return None if start is None or per_gib is None else start + gib * per_gib
 
 
 def start_usd(settings: Settings) -> float | None:
-    """What a batch costs until it works."""
+    """Return the price of a batch's start."""
     return spark_usd(settings, settings[PipelineSettings].min_executors, _START_H)
 
 
 def usd_per_gib(settings: Settings) -> float | None:
-    """What a GiB of text costs once it works."""
+    """Return the price of a GiB of text after the start."""
     with_, without = spark_usd(settings, 1, 1), spark_usd(settings, 0, 1)
     if with_ is None or without is None:
         return None
@@ -56,24 +56,24 @@ def usd_per_gib(settings: Settings) -> float | None:
 
 
 def training_hour_usd(settings: Settings) -> float | None:
-    """What the slice costs an hour; None where its price isn't known, 0 without training."""
+    """Return the hourly price of training; None where it isn't known, 0 without training."""
     desired = settings[PipelineSettings]
-    if desired.train in (NO_TRAINING, "slice"):  # which is paid for while it stands by, too
+    if desired.train == NO_TRAINING:
         return 0.0
-    kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
+    kind = next(kind for kind in CATALOG.types if kind.name == desired.train_slice)
     if desired.train == "jobset":
         from infra.layers.pipeline.handoff import pool_usd  # it imports the layers that train
 
         return pool_usd(settings, kind)
     if desired.train != "fleet" or desired.train_zone is None:
         return None
-    each = CATALOG.price(desired.train_zone)
-    price = each.spot if desired.train_spot else each.on_demand
+    chip = CATALOG.price(desired.train_zone)
+    price = chip.spot if desired.train_spot else chip.on_demand
     return None if price is None else price * kind.chips
 
 
 def most_usd(settings: Settings) -> float | None:
-    """What a run costs at the very most: all executors until its time to live, training until its hours."""
+    """Return a run's maximum price: all executors until the TTL, training for `trainHours`."""
     desired = settings[PipelineSettings]
     training = training_hour_usd(settings)
     spark = spark_usd(settings, desired.max_executors, desired.ttl_minutes / 60)
@@ -81,7 +81,7 @@ def most_usd(settings: Settings) -> float | None:
 
 
 def of_runs(settings: Settings) -> dict[str, Any]:
-    """What the workflow computes a run's price of; null where the book has none."""
+    """Return the prices that the workflow computes with; null where the catalog has none."""
     desired, region = settings[PipelineSettings], places.region(settings)
     return {
         "dcu_hour_usd": BOOK[f"spark.dcu.{desired.tier}"].price(region).dollars,
@@ -102,12 +102,12 @@ def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
     most = most_usd(settings)
     if most is None:
         rule = f"a run that may cost ${desired.max_run_cost_usd:,} has prices that the book knows"
-        found = f"tier {desired.tier} with training by {desired.train}, of unknown price"
+        value = f"tier {desired.tier} with training by {desired.train}, of unknown price"
         yield Problem(
             "pipeline:maxRunCostUsd",
-            found,
+            value,
             rule,
-            "take it out, or tier: standard and train: fleet, slice or jobset",
+            "take it out, or tier: standard and train: fleet or jobset",
         )
     elif most > desired.max_run_cost_usd:
         yield Problem(

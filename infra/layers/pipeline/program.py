@@ -43,14 +43,14 @@ class CheckFunction(pulumi.ComponentResource):
     def __init__(self, settings: Settings, accounts: PipelineAccounts, opts: pulumi.ResourceOptions):
         name, region = places.name(settings), places.region(settings)
         super().__init__("tpu:pipeline:CheckFunction", name, None, opts)
-        ours = pulumi.ResourceOptions(parent=self, depends_on=accounts.all)
+        child = pulumi.ResourceOptions(parent=self, depends_on=accounts.all)
         packed = source()
         archive = gcp.storage.BucketObject(
             "source",
             bucket=scratch_bucket(settings),
             name=f"function-{hashlib.sha256(packed.read_bytes()).hexdigest()}.zip",
             source=pulumi.FileAsset(str(packed)),
-            opts=ours,
+            opts=child,
         )
         self.function = gcp.cloudfunctionsv2.Function(
             name,
@@ -73,7 +73,7 @@ class CheckFunction(pulumi.ComponentResource):
                 "ingress_settings": "ALLOW_INTERNAL_ONLY",
                 "all_traffic_on_latest_revision": True,
             },
-            opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(hooks=accounts.acting)),
+            opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(hooks=accounts.acting)),
         )
         gcp.cloudrunv2.ServiceIamMember(
             "invoker",
@@ -102,10 +102,10 @@ class Orchestrator(pulumi.ComponentResource):
     ):
         name = places.name(settings)
         super().__init__("tpu:pipeline:Orchestrator", name, None, opts)
-        ours = pulumi.ResourceOptions(parent=self, depends_on=accounts.all)
-        url = function.service_config.apply(lambda found: (found.uri if found else "") or "")
+        child = pulumi.ResourceOptions(parent=self, depends_on=accounts.all)
+        url = function.service_config.apply(lambda config: (config.uri if config else "") or "")
         content = pulumi.Output.all(known, url).apply(
-            lambda both: json.dumps({**both[0], "function": both[1]}, indent=1, sort_keys=True)
+            lambda values: json.dumps({**values[0], "function": values[1]}, indent=1, sort_keys=True)
         )
         # Named by its content: a run reads what it began with.
         at = content.apply(
@@ -117,7 +117,7 @@ class Orchestrator(pulumi.ComponentResource):
             name=at,
             content=content,
             content_type="application/json",
-            opts=ours,
+            opts=child,
         )
         self.workflow = gcp.workflows.Workflow(
             name,
@@ -134,7 +134,7 @@ class Orchestrator(pulumi.ComponentResource):
                 "BUCKET": settings[StorageSettings].bucket_name,
                 "SETTINGS": stored.name,
             },
-            opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(hooks=accounts.acting)),
+            opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(hooks=accounts.acting)),
         )
         self.register_outputs({})
 
@@ -146,7 +146,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     if ends := spark.runtime_ends_soon(settings, datetime.now(UTC).date()):
         pulumi.log.warn(ends)
     handoff.require_bundle(settings, upstream.known(StorageOutputs, "bucket_name"), provider)
-    # All that it reads, first: what isn't up is reported before anything is made.
+    # Read all outputs first: a missing layer is reported before anything is created.
     network_id = upstream.read(NetworkOutputs, settings).network_id
     stack: pulumi.Input[str] = ""
     endpoint: pulumi.Input[str] = ""
@@ -163,19 +163,21 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     accounts = PipelineAccounts(settings, made, opts)
     SparkFirewall(settings, network_id, opts)
     function = CheckFunction(settings, accounts, opts).function
-    known = pulumi.Output.all(stack, endpoint).apply(lambda both: settings_of_runs(settings, *both))
+    known = pulumi.Output.all(stack, endpoint).apply(lambda values: settings_of_runs(settings, *values))
     workflow = Orchestrator(settings, accounts, function, known, opts).workflow
     triggers = Triggers(settings, accounts, workflow, provider, opts)
     place = settings.environment
     return PipelineOutputs(
         workflow=workflow.id,
-        function_url=function.service_config.apply(lambda found: (found.uri if found else "") or ""),
+        function_url=function.service_config.apply(lambda config: (config.uri if config else "") or ""),
         raw_bucket_name=pulumi.Output.from_input(desired.raw_bucket_name),
         scratch_bucket_name=pulumi.Output.from_input(scratch_bucket(settings)),
         tokens_folder=pulumi.Output.from_input(
             f"gs://{settings[StorageSettings].bucket_name}/{places.TOKENS}"
         ),
-        accounts=pulumi.Output.from_input({one: places.account(settings, one) for one in places.ACCOUNTS}),
+        accounts=pulumi.Output.from_input(
+            {which: places.account(settings, which) for which in places.ACCOUNTS}
+        ),
         trigger=triggers.event.id if triggers.event else None,
         schedule=triggers.job.id if triggers.job else None,
         useful_commands=pulumi.Output.from_input(useful_commands(place, desired)),
@@ -205,7 +207,7 @@ def settings_of_runs(settings: Settings, stack: str, endpoint: str) -> dict[str,
 
 
 def useful_commands(environment: str, desired: PipelineSettings) -> dict[str, str]:
-    """What people type, with the environment in its place."""
+    """Return commands to paste, for the environment."""
     raw = f"gs://{desired.raw_bucket_name}/FOLDER/"
     return {
         "upload": f"gcloud storage cp *.jsonl.gz {raw}",
@@ -219,7 +221,7 @@ def useful_commands(environment: str, desired: PipelineSettings) -> dict[str, st
 
 
 def source() -> Path:
-    """The function's source as a zip that is the same for the same files."""
+    """Return the function's source as a zip that is the same for the same files."""
     folder = resources.files("infra.layers.pipeline").joinpath("function")
     path = Path(tempfile.mkdtemp(prefix="tpu-function.")) / "function.zip"
     with zipfile.ZipFile(path, "w") as packed:
@@ -231,7 +233,7 @@ def source() -> Path:
 
 
 class SparkFirewall(pulumi.ComponentResource):
-    """What Spark's nodes say to one another; no one else reaches them."""
+    """Firewall rule for traffic between Spark's nodes; nothing else reaches them."""
 
     def __init__(self, settings: Settings, network: pulumi.Input[str], opts: pulumi.ResourceOptions):
         name = places.name(settings)

@@ -56,7 +56,9 @@ def _place(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if text is None or network.existing_network:
         return
     hosts = sum(
-        one.kind.hosts for one in nodes.nodes(settings) if region in {region_of(zone) for zone in one.places}
+        node.kind.hosts
+        for node in nodes.nodes(settings)
+        if region in {region_of(zone) for zone in node.places}
     )
     room = ipaddress.IPv4Network(text).num_addresses - _ADDRESSES_KEPT - hosts
     executors = settings[PipelineSettings].max_executors
@@ -73,7 +75,7 @@ def _schedule(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if desired is None or desired.schedule is None:
         return
     try:
-        if schedule.fires(desired.schedule, datetime.now(UTC).date()):
+        if schedule.fires(desired.schedule):
             return
         rule, fix = "a schedule that comes; this day doesn't", "correct day and month"
     except ValueError as error:
@@ -94,7 +96,7 @@ def _code(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if desired and desired.existing_raw_bucket and "pipeline:rawNearlineDays" in given:
         fix = "remove it, or set it on the bucket"
         yield Problem("pipeline:rawNearlineDays", "a value beside existingRawBucket",
-                      "a bucket that belongs to somebody else isn't changed", fix)  # fmt: skip
+                      "an existing bucket isn't changed", fix)  # fmt: skip
 
 
 _SPARK = tuple(
@@ -104,8 +106,8 @@ _SPARK = tuple(
         "executorOverheadMib",
     )
 )  # fmt: skip
-_TRAIN = ("pipeline:train", "pipeline:trainRun", "pipeline:trainSlice", "pipeline:trainSliceName",
-          "pipeline:trainZone", "pipeline:trainTeam", "pipeline:trainImage")  # fmt: skip
+_TRAIN = ("pipeline:train", "pipeline:trainRun", "pipeline:trainSlice", "pipeline:trainZone",
+          "pipeline:trainTeam", "pipeline:trainImage")  # fmt: skip
 _TRAINS = ("storage:location", "tpu:slices", "tpu:slices[].run")
 RULES: tuple[Relation, ...] = (
     (("pipeline:runtimeVersion",), _runtime),

@@ -47,22 +47,22 @@ class Runs:
         self._raw = settings[PipelineSettings].raw_bucket_name
 
     def measure(self, url: str) -> tuple[str, int, int]:
-        """The folder below the raw bucket, its number of objects, and their bytes.
+        """Return the folder below the raw bucket, its number of objects, and their bytes.
 
         Raises CommandError for a folder elsewhere or an empty one.
         """
-        found = _URL.fullmatch(url if url.endswith("/") else f"{url}/")
-        if found is None or found[1] != self._raw:
+        match = _URL.fullmatch(url if url.endswith("/") else f"{url}/")
+        if match is None or match[1] != self._raw:
             raise CommandError(
                 f"{url}: is no folder of gs://{self._raw}, the raw bucket\n"
                 f"    fix: gcloud storage cp -r FILES gs://{self._raw}/FOLDER/, then that folder"
             )
-        folder = f"{found[2]}/" if found[2] else ""
+        folder = f"{match[2]}/" if match[2] else ""
         with self._role(self._raw):
             sizes = [
-                int(one["size"])
-                for one in self._items(self._raw, folder, "items(name,size),nextPageToken")
-                if not str(one["name"]).endswith(places.SUBMIT)
+                int(item["size"])
+                for item in self._items(self._raw, folder, "items(name,size),nextPageToken")
+                if not str(item["name"]).endswith(places.SUBMIT)
             ]
         if not sum(sizes):
             fix = f"gcloud storage cp FILES gs://{self._raw}/{folder}"
@@ -94,17 +94,17 @@ class Runs:
     def all(self) -> list[Run]:
         """Every run that has a record, the newest first."""
         with self._role(self._bucket):
-            names = [str(one["name"]) for one in self._items(self._bucket, f"{places.RECORDS}/r")]
+            names = [str(item["name"]) for item in self._items(self._bucket, f"{places.RECORDS}/r")]
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # a run is a request
-            found = list(pool.map(self._read, (name for name in names if name.endswith("/run.json"))))
-        return sorted((one for one in found if one), key=lambda one: str(one["began"]), reverse=True)
+            records = list(pool.map(self._read, (name for name in names if name.endswith("/run.json"))))
+        return sorted((run for run in records if run), key=lambda run: str(run["began"]), reverse=True)
 
     def unrecorded(self, known: Sequence[Run]) -> list[Run]:
-        """Runs and sweeps that failed and aren't in the records, `known`; and submissions without a run."""
+        """Return failed runs and sweeps without a record in `known`, and submissions without a run."""
         executions = self._executions()
-        there = {str(one["run"]) for one in (*known, *executions)}
-        failed = [self._named(one) for one in _failed(executions, known)]
-        return [*failed, *(one for one in self._submitted() if one["run"] not in there)]
+        names = {str(run["run"]) for run in (*known, *executions)}
+        failed = [self._named(execution) for execution in _failed(executions, known)]
+        return [*failed, *(submission for submission in self._submitted() if submission["run"] not in names)]
 
     def _submitted(self) -> list[Run]:
         """Every submission, the newest first; nothing for who may not list the raw bucket."""
@@ -116,27 +116,27 @@ class Runs:
             if error.failure.kind is Kind.PERMISSION:
                 return []
             raise
-        found = [
+        submitted = [
             {
-                "run": f"r{one['generation']}", "began": str(one["updated"]), "stage": "submitted",
-                "outcome": WAITING, "raw": f"gs://{self._raw}/{str(one['name']).removesuffix(places.SUBMIT)}",
+                "run": f"r{item['generation']}", "began": str(item["updated"]), "stage": "submitted",
+                "outcome": WAITING, "raw": f"gs://{self._raw}/{str(item['name']).removesuffix(places.SUBMIT)}",
             }
-            for one in items
+            for item in items
         ]  # fmt: skip
-        return sorted(found, key=lambda one: one["began"], reverse=True)
+        return sorted(submitted, key=lambda run: run["began"], reverse=True)
 
-    def one(self, run: str) -> Run:
-        """A run by its name. Raises NoRunError where there is none."""
-        found = self._read(places.record(run)) if _RUN.fullmatch(run) else None
-        if found is None:  # it may not even have begun its record
+    def named(self, run: str) -> Run:
+        """Return a run by its name. Raises NoRunError if there is none."""
+        record = self._read(places.record(run)) if _RUN.fullmatch(run) else None
+        if record is None:  # it may not even have begun its record
             failed = _failed(self._executions(), [])
-            found = next((self._named(one) for one in failed if one["run"] == run), None)
-        if found is None:
+            record = next((self._named(execution) for execution in failed if execution["run"] == run), None)
+        if record is None:
             raise NoRunError(f"no run {run}\n    fix: tpu pipeline status {self._settings.environment}")
-        return found
+        return record
 
     def execution(self, run: Run) -> dict[str, Any]:
-        """The workflow's execution; empty once Google has forgotten it."""
+        """Return the workflow's execution; empty once Google has forgotten it."""
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions/{run['execution']}"
         try:
             with self._role():
@@ -147,12 +147,12 @@ class Runs:
             raise
 
     def batch(self, run: Run) -> str:
-        """What Dataproc says of the batch that a run waits for; empty where it waits for none."""
+        """Return the state of the batch that a run waits for; empty if it waits for none."""
         if run["outcome"] != RUNNING or run["stage"] != "preprocess" or not run.get("batch"):
             return ""
         with self._role():
-            found = or_none(lambda: self._batch(run)) or {}
-        return f"{found['state']} since {found['stateTime']}" if found else "not there yet"
+            answer = or_none(lambda: self._batch(run)) or {}
+        return f"{answer['state']} since {answer['stateTime']}" if answer else "not there yet"
 
     def _batch(self, run: Run) -> dict[str, Any]:
         place = f"projects/{self._settings.project}/locations/{places.region(self._settings)}"
@@ -167,35 +167,19 @@ class Runs:
                 batch = self._batch(run)
                 self._client.json("POST", f"{DATAPROC}/{batch['operation']}:cancel", body={})
             return "its batch; the run ends by itself when it sees that"
-        taken = self._take_back(run) if run.get("slice") else ""
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions/{run['execution']}"
         with self._role(changes=True):
             self._client.json("POST", f"{url}:cancel", body={})
-        if taken:  # what it handed over until then
-            self._take_back(run)
-        ended = {**run, "outcome": "cancelled", "why": "somebody cancelled the run"}
+        ended = {**run, "outcome": "cancelled", "why": "the run was cancelled"}
         query = {"uploadType": "media", "name": places.record(str(run["run"]))}
         place = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o"
         with self._role(self._bucket):
             self._client.json("POST", place, query, json.dumps(ended).encode())
-        if taken:
-            return f"its workflow; {taken}"
         training = run.get("training")
         return "its workflow" + (f"; its training continues: {training}" if training else "")
 
-    def _take_back(self, run: Run) -> str:
-        """Whatever a slice was handed of a run, of any of its tries; what became of it, in words."""
-        url = object_url(self._bucket, places.handed(str(run["slice"])))
-        with self._role(self._bucket, changes=True):
-            handed = or_none(lambda: self._client.send("GET", url, {"alt": "media"}))
-            if handed is None or re.fullmatch(rf"{run['run']}(-\d+)?", str(handed.json().get("id"))) is None:
-                return f"slice {run['slice']} hadn't been handed it"
-            generation = {"ifGenerationMatch": handed.headers["x-goog-generation"]}
-            or_none(lambda: self._client.send("DELETE", url, generation))
-        return f"slice {run['slice']} saves, and stands by"
-
     def logs(self, run: Run) -> Iterator[str]:
-        """What its batch printed, the oldest first."""
+        """Yield the output of a run's batch, the oldest line first."""
         query = {
             "resourceNames": [f"projects/{self._settings.project}"],
             "filter": 'resource.type="cloud_dataproc_batch" AND resource.labels.batch_id='
@@ -214,7 +198,7 @@ class Runs:
             query["pageToken"] = answer["nextPageToken"]
 
     def why(self, run: Run) -> str:
-        """Why a run failed, or doesn't begin, with the grant that is missing where one is."""
+        """Return the reason why a run failed or doesn't begin, with the missing grant if any."""
         message = str(run.get("why") or "")
         if run["outcome"] == WAITING:
             return f"neither its event nor the schedule has started it yet; {carried_by(self._settings)}"
@@ -235,12 +219,12 @@ class Runs:
         return {**run, "outcome": outcome, "next": "" if run["run"] == SWEEP else again}
 
     def _executions(self) -> list[Run]:
-        """The newest of the workflow, the newest first, as runs of which nothing else is known."""
+        """Return the newest of the workflow, the newest first, as runs of which nothing else is known."""
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions"
         query = {"view": "FULL", "pageSize": str(_LOOKED_AT)}
         with self._role():
-            found = self._client.json("GET", url, query).get("executions") or []
-        return sorted(map(_run_of, found), key=lambda one: str(one["began"]), reverse=True)
+            executions = self._client.json("GET", url, query).get("executions") or []
+        return sorted(map(_run_of, executions), key=lambda execution: str(execution["began"]), reverse=True)
 
     def _read(self, name: str) -> Run | None:
         with self._role(self._bucket):
@@ -253,7 +237,7 @@ class Runs:
 
     @contextmanager
     def _role(self, bucket: str = "", *, changes: bool = False) -> Iterator[None]:
-        """Requests on the project, or on a bucket: a refusal of who is logged in names the role.
+        """Yield requests on the project, or on a bucket: a refusal of who is logged in names the role.
 
         `changes`: of something that viewers don't do.
         """
@@ -262,10 +246,10 @@ class Runs:
         except RequestError as error:
             failure = error.failure
             lacked = {
-                one.who: one
-                for one in access.of_people(self._settings, everybody=True)
-                if failure.about in one.permissions and one.what == bucket
-                if not changes or one.who == access.RUNNER
+                grant.who: grant
+                for grant in access.of_people(self._settings, everybody=True)
+                if failure.about in grant.permissions and grant.what == bucket
+                if not changes or grant.who == access.RUNNER
             }
             if failure.kind is not Kind.PERMISSION or not lacked:
                 raise
@@ -279,7 +263,7 @@ class Runs:
 
 
 def _run_of(execution: dict[str, Any]) -> Run:
-    """An execution as a run of which nothing else is known; without a name for none of ours."""
+    """Return an execution as a run of which nothing else is known; without a name for none of ours."""
     try:
         argument = json.loads(execution.get("argument") or "{}")
     except ValueError:
@@ -301,21 +285,28 @@ def _run_of(execution: dict[str, Any]) -> Run:
 
 
 def _failed(executions: Sequence[Run], known: Sequence[Run]) -> list[Run]:
-    """Executions that failed, by run the newest, where the run's record doesn't have that."""
-    recorded = {str(one["run"]): (str(one["execution"]), str(one.get("ended") or "")) for one in known}
+    """Return executions that failed, by run the newest, where the run's record doesn't have that."""
+    recorded = {
+        str(entry["run"]): (str(entry["execution"]), str(entry.get("ended") or "")) for entry in known
+    }
     newest: dict[str, Run] = {}
-    for one in executions:
-        newest.setdefault(str(one["run"]), one)
-    found = []
-    for name, one in newest.items():
+    for entry in executions:
+        newest.setdefault(str(entry["run"]), entry)
+    failed = []
+    for name, entry in newest.items():
         execution, ended = recorded.get(name, ("", ""))
-        if name and one["outcome"] == "failed" and one["execution"] != execution and one["began"] > ended:
-            found.append(one)
-    return found
+        if (
+            name
+            and entry["outcome"] == "failed"
+            and entry["execution"] != execution
+            and entry["began"] > ended
+        ):
+            failed.append(entry)
+    return failed
 
 
 def _sentence(payload: str) -> str:
-    """What an execution failed with, as text: of a refused request Google's message, and what was asked."""
+    """Return an execution's error as text: of a refused request Google's message and the URL."""
     try:
         error = json.loads(payload)
     except ValueError:
@@ -337,8 +328,8 @@ def missing(settings: Settings, message: str) -> str:
 
 
 def carried_by(settings: Settings) -> str:
-    """What starts runs by itself, and the grants that it can't do without."""
+    """Return a phrase: the grants by which events and the schedule start runs."""
     who = places.account_id(settings, places.TRIGGER)
-    needed = [f"{one.role} for {who}" for one in access.grants(settings) if one.who == who]
+    needed = [f"{grant.role} for {who}" for grant in access.grants(settings) if grant.who == who]
     agents = access.of_agents(settings)
-    return f"that needs, on the project: {', '.join([*needed, *(one.named for one in agents)])}"
+    return f"that needs, on the project: {', '.join([*needed, *(agent.named for agent in agents)])}"

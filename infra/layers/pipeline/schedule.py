@@ -5,42 +5,30 @@ https://cloud.google.com/scheduler/docs/configuring/cron-job-schedules
 
 from __future__ import annotations
 
-from datetime import date, timedelta
-
 _RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-_SPAN_DAYS = 8 * 366  # a 29th of February on a given weekday comes within 28 years; on any, within 8
+_LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # days of each month, of February in a leap year
 
 
 def parse(text: str) -> tuple[frozenset[int], ...]:
-    """Minutes, hours, days, months and weekdays (0: Sunday). Raises ValueError."""
+    """Return minutes, hours, days, months and weekdays (0 and 7: Sunday). Raises ValueError."""
     fields = text.split()
     if len(fields) != len(_RANGES):
         raise ValueError(f"{len(fields)} fields")
     names: tuple[list[str], ...] = ([], [], [], ["", *_MONTHS], _DAYS)
-    found = [_field(*one) for one in zip(fields, _RANGES, names, strict=True)]
-    found[4] = frozenset(day % 7 for day in found[4])
-    return tuple(found)
+    return tuple(_field(*field) for field in zip(fields, _RANGES, names, strict=True))
 
 
-def fires(text: str, start: date) -> bool:
-    """Whether it ever comes: "0 0 31 2 *" doesn't. Raises ValueError for what is no schedule."""
-    _, _, days, months, weekdays = parse(text)
-    by_day, by_weekday = text.split()[2] != "*", text.split()[4] != "*"
-    for offset in range(_SPAN_DAYS):
-        day = start + timedelta(days=offset)
-        if day.month not in months:
-            continue
-        on_day, on_weekday = day.day in days, day.isoweekday() % 7 in weekdays
-        # crontab(5): where both are restricted, either is enough.
-        if (on_day or on_weekday) if by_day and by_weekday else (on_day and on_weekday):
-            return True
-    return False
+def fires(text: str) -> bool:
+    """Return whether a schedule ever comes: "0 0 31 2 *" doesn't. Raises ValueError for an invalid one."""
+    _, _, days, months, _ = parse(text)
+    # crontab(5): a restricted weekday is enough, and every weekday occurs in every month.
+    return text.split()[4] != "*" or any(min(days) <= _LONGEST[month - 1] for month in months)
 
 
 def _field(text: str, limits: tuple[int, int], names: list[str]) -> frozenset[int]:
-    found: set[int] = set()
+    values: set[int] = set()
     for part in text.lower().split(","):
         span, _, step = part.partition("/")
         if step and not (step.isdigit() and int(step)):
@@ -53,8 +41,8 @@ def _field(text: str, limits: tuple[int, int], names: list[str]) -> frozenset[in
             high = _number(last, names) if dash else (limits[1] if step else low)
         if not limits[0] <= low <= high <= limits[1]:
             raise ValueError(part)
-        found.update(range(low, high + 1, int(step or 1)))
-    return frozenset(found)
+        values.update(range(low, high + 1, int(step or 1)))
+    return frozenset(values)
 
 
 def _number(text: str, names: list[str]) -> int:

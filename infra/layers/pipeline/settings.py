@@ -11,7 +11,7 @@ from infra.settings.schema import setting
 WORKER, SMALL_ROLE = "roles/dataproc.worker", "roles/dataproc.serverlessNode"
 """Of Spark's account: of runtime 2, which holds all that it needs; of runtime 3, with grants beside it."""
 NO_TRAINING = "none"
-TRAININGS = (NO_TRAINING, "fleet", "slice", "jobset", "vertex")
+TRAININGS = (NO_TRAINING, "fleet", "jobset", "vertex")
 _NAME = rules.pattern(
     "[a-z]([-a-z0-9]{2,19}[a-z0-9])",
     "4 to 21 lowercase letters, digits and hyphens (others add to it), first a letter, last no hyphen",
@@ -53,7 +53,7 @@ class PipelineSettings:
         example="my-project-raw",
     )
     existing_raw_bucket: bool = setting(
-        "the bucket is there, in storage:location, and belongs to somebody else: it is read, never changed",
+        "the bucket exists, in storage:location: it is read, never changed",
         default=False,
     )
     raw_nearline_days: int = setting(
@@ -125,8 +125,8 @@ class PipelineSettings:
     )
     time_zone: str = setting("of the schedule", default="Etc/UTC", rule=_TIME_ZONE)
     train: str = setting(
-        "who trains on the shards: a new slice of the fleet, a slice of tpu:slices that stands already, a "
-        "JobSet of the queue, a Vertex custom job; or none",
+        "who trains on the shards: a new slice of the fleet, a JobSet of the queue, a Vertex custom job; "
+        "or none",
         default=NO_TRAINING,
         rule=rules.one_of(TRAININGS),
     )
@@ -137,10 +137,6 @@ class PipelineSettings:
     train_slice: str = setting(
         "size of the slice", default="v6e-8", rule=rules.one_of(kind.name for kind in CATALOG.types)
     )
-    train_slice_name: str | None = setting(
-        "slice of tpu:slices that is handed runs, by train: slice; its own run is standby", default=None,
-        rule=rules.RESOURCE_NAME,
-    )  # fmt: skip
     train_zone: str | None = setting("zone of a slice of the fleet", default=None, rule=rules.ZONE)
     train_spot: bool = setting("a Spot slice", default=True)
     train_hours: int = setting(

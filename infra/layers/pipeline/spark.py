@@ -23,7 +23,7 @@ _WARN_DAYS = 60
 
 
 def batch(settings: Settings) -> dict[str, Any]:
-    """The body of batches.create."""
+    """Return the body of batches.create."""
     desired, code = settings[PipelineSettings], places.code_folder(settings)
     tokens = f"gs://{settings[StorageSettings].bucket_name}/{places.TOKENS}/{places.RUN}"
     changes = ("input.sources=@RAW@", f"output.url={tokens}", *desired.changes)
@@ -59,7 +59,7 @@ def properties(settings: Settings) -> dict[str, str]:
     """
     desired = settings[PipelineSettings]
     most = desired.max_executors
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "driver.cores": desired.driver_cores,
         "driver.memory": f"{desired.driver_memory_mib}m",
         "driver.memoryOverhead": f"{desired.driver_overhead_mib}m",
@@ -79,14 +79,14 @@ def properties(settings: Settings) -> dict[str, str]:
         "executorEnv.TOKENIZERS_PARALLELISM": "false",
     }
     if desired.dynamic_allocation:
-        found |= {
+        values |= {
             "dynamicAllocation.initialExecutors": desired.min_executors,
             "dynamicAllocation.minExecutors": desired.min_executors,
             "dynamicAllocation.maxExecutors": most,
         }
     else:
-        found["executor.instances"] = most
-    return {f"{_PREFIX}{key}": str(value) for key, value in sorted(found.items())}
+        values["executor.instances"] = most
+    return {f"{_PREFIX}{key}": str(value) for key, value in sorted(values.items())}
 
 
 def memory_problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -116,28 +116,28 @@ def executor_problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def runtime_problems(settings: Settings, today: date) -> Iterator[Problem]:
-    """A runtime whose support has ended, or that can't run our job."""
+    """Yield a runtime whose support has ended, or that can't run our job."""
     desired = settings.get(PipelineSettings)
-    one = facts.RUNTIMES.get(desired.runtime_version) if desired else None
-    if one is None:
+    runtime = facts.RUNTIMES.get(desired.runtime_version) if desired else None
+    if runtime is None:
         return
-    if one.ends < today:
-        found, rule = f'"{one.name}"', f"its support ended on {one.ends} (read {facts.RUNTIMES_READ})"
-    elif one.why:
-        found, rule = f'"{one.name}"', one.why
+    if runtime.ends < today:
+        value, rule = f'"{runtime.name}"', f"its support ended on {runtime.ends} (read {facts.RUNTIMES_READ})"
+    elif runtime.why:
+        value, rule = f'"{runtime.name}"', runtime.why
     else:
         return
-    good = [other.name for other in facts.RUNTIMES.values() if not other.why and other.ends >= today]
+    good = [runtime.name for runtime in facts.RUNTIMES.values() if not runtime.why and runtime.ends >= today]
     fix = f"write {good[0]}" if good else "add a newer one to infra/layers/pipeline/facts.toml, and try it"
-    yield Problem("pipeline:runtimeVersion", found, rule, fix)
+    yield Problem("pipeline:runtimeVersion", value, rule, fix)
 
 
 def runtime_ends_soon(settings: Settings, today: date) -> str:
-    """A warning two months before the end of the runtime's support; empty before."""
-    one = facts.RUNTIMES[settings[PipelineSettings].runtime_version]
-    if one.ends - today > timedelta(days=_WARN_DAYS):
+    """Return a warning two months before the end of the runtime's support; empty before."""
+    runtime = facts.RUNTIMES[settings[PipelineSettings].runtime_version]
+    if runtime.ends - today > timedelta(days=_WARN_DAYS):
         return ""
     return (
-        f"pipeline:runtimeVersion: the support of {one.name} ends on {one.ends}; from then on it "
+        f"pipeline:runtimeVersion: the support of {runtime.name} ends on {runtime.ends}; from then on it "
         "is refused\n    fix: try a newer one, with its end in infra/layers/pipeline/facts.toml"
     )

@@ -1,4 +1,4 @@
-"""What a serverless Spark batch costs: predicted from its settings, and reckoned from what Google measured.
+"""Price of a serverless Spark batch: predicted from its settings, or computed from its measured usage.
 
 A vCPU counts 0.6 DCU; a GB of memory, overhead included, 0.1 DCU up to 8 GB for each vCPU and 0.2 above.
 DCUs and shuffle storage are billed by the second, for a minute at least (premium shuffle storage for five).
@@ -42,14 +42,14 @@ class SparkNode:
 
 
 def spark_cost(milli_dcu_seconds: int, shuffle_gib_seconds: int, tier: str, region: str) -> RunPrice:
-    """The list price of what a batch has used, by its `approximateUsage`."""
+    """Return the list price of what a batch has used, by its `approximateUsage`."""
     return _price(milli_dcu_seconds / 1000 / _S_PER_HOUR, shuffle_gib_seconds / _S_PER_HOUR, tier, region)
 
 
 def predicted(
     driver: SparkNode, executor: SparkNode, executors: int, hours: float, tier: str, region: str
 ) -> RunPrice:
-    """The list price of a batch that has a driver and so many executors for so many hours.
+    """Return the list price of a batch that has a driver and so many executors for so many hours.
 
     With dynamic allocation, the most that it can cost is that of all executors that it may have, for all of
     its time to live.

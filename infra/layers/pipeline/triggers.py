@@ -1,7 +1,7 @@
-"""What starts runs: an object in the raw bucket, and a schedule for what no event came for.
+"""Starters of runs: events of the raw bucket, and a schedule for submissions whose event was lost.
 
-A new project has no service agents, and their roles take minutes to count. Google names that in its refusal,
-and the layer names that to `tpu up`, which asks again: a wait of fixed length is often too short, and Pulumi
+A new project has no service agents, and their roles take minutes to apply. Google names that in its refusal,
+and the layer names it to `tpu up`, which retries: a wait of fixed length is often too short, and Pulumi
 3.220 calls no hook of a resource that wasn't created, https://github.com/pulumi/pulumi/issues/23344.
 """
 
@@ -35,7 +35,7 @@ class Triggers(pulumi.ComponentResource):
     ):
         name, desired = places.name(settings), settings[PipelineSettings]
         super().__init__("tpu:pipeline:Triggers", name, None, opts)
-        ours = pulumi.ResourceOptions(
+        child = pulumi.ResourceOptions(
             parent=self, depends_on=[*accounts.all, workflow], hooks=accounts.acting
         )
         if desired.on_submit:
@@ -50,7 +50,7 @@ class Triggers(pulumi.ComponentResource):
                 ],
                 destination={"workflow": workflow.id},
                 service_account=places.account(settings, places.TRIGGER),
-                opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(depends_on=agents)),
+                opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=agents)),
             )
         if desired.schedule:
             url = f"https://workflowexecutions.googleapis.com/v1/{places.workflow_id(settings)}/executions"
@@ -71,7 +71,7 @@ class Triggers(pulumi.ComponentResource):
                     "headers": {"Content-Type": "application/json"},
                     "oauth_token": {"service_account_email": places.account(settings, places.TRIGGER)},
                 },
-                opts=ours,
+                opts=child,
             )
         self.register_outputs({})
 

@@ -1,6 +1,6 @@
-"""What the API server refuses of JobSets that ask for chips, whoever wrote them and with whichever client.
+"""Admission policy of JobSets that request chips, whatever client sends them.
 
-A ValidatingAdmissionPolicy: rules in CEL that the API server evaluates, without a webhook that could be away.
+A ValidatingAdmissionPolicy: rules in CEL that the API server evaluates, without a webhook that could be down.
 `tpu job submit` checks the same before; a manifest for kubectl is checked here alone.
 https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
 """
@@ -28,7 +28,7 @@ _DIGEST = "@sha256:[0-9a-f]{64}$"
 
 
 def objects(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: str) -> Iterator[Object]:
-    """The policy and what puts it into force.
+    """Yield the policy and what puts it into force.
 
     `pools`: the output of the gke layer. `cluster`: full name of the cluster, `projects/…/clusters/…`.
     """
@@ -82,7 +82,7 @@ def _policy(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: 
 
 
 def _problems(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: str) -> Iterator[str]:
-    """Lists of messages in CEL, each empty where its rule holds."""
+    """Yield lists of messages in CEL, each empty where its rule holds."""
     queues = {team.namespace: team.queue for team in teams}
     spaces = _cel(sorted(queues))
     yield (
@@ -136,11 +136,11 @@ def _of_slices(shapes: Mapping[str, list[str]]) -> Iterator[str]:
 
 def _shapes(pools: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Topology → hosts x chips of a host, as pools have them."""
-    found: dict[str, set[str]] = {}
+    shapes: dict[str, set[str]] = {}
     for pool in pools:
         shape = f"{pool['hosts']}x{pool['chips'] // pool['hosts']}"
-        found.setdefault(pool["topology"], set()).add(shape)
-    return {topology: sorted(found[topology]) for topology in sorted(found, key=chips_of)}
+        shapes.setdefault(pool["topology"], set()).add(shape)
+    return {topology: sorted(shapes[topology]) for topology in sorted(shapes, key=chips_of)}
 
 
 def _nearest(chips: int, shapes: Mapping[str, Any]) -> str:
@@ -148,5 +148,5 @@ def _nearest(chips: int, shapes: Mapping[str, Any]) -> str:
 
 
 def _cel(value: Any) -> str:
-    """A literal: lists, maps and texts of JSON are CEL's, too."""
+    """Return a literal: lists, maps and texts of JSON are CEL's, too."""
     return json.dumps(value)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def kubernetes(settings: Settings, layer: str) -> pulumi.ProviderResource:
-    """The cluster of the gke layer, by server-side apply; its token comes from the caller's own login."""
+    """Return a provider of the gke layer's cluster: server-side apply, with the caller's own token."""
     import pulumi_kubernetes
 
     from infra.core import upstream
@@ -33,7 +33,7 @@ def kubernetes(settings: Settings, layer: str) -> pulumi.ProviderResource:
 
 
 def check(settings: Settings, endpoint: str) -> None:
-    """Raises InfraError where the cluster of the gke layer's outputs is gone, or another is in its place.
+    """Raise InfraError if the cluster of the gke layer's outputs was deleted or replaced.
 
     `endpoint`: of those outputs. What isn't known isn't gone: the provider then says what it meets.
     """
@@ -42,12 +42,12 @@ def check(settings: Settings, endpoint: str) -> None:
 
     name, environment = team.cluster(settings), settings.environment
     try:
-        there = endpoint_of(Client(settings.project), name)
+        current = endpoint_of(Client(settings.project), name)
     except RequestError:
         return
-    if there == endpoint:
+    if current == endpoint:
         return
-    what = "is gone" if there is None else f"was replaced: it answers at {there}, and was at {endpoint}"
+    what = "is gone" if current is None else f"was replaced: it answers at {current}, and was at {endpoint}"
     raise InfraError(
         f"the cluster of the gke layer, {name}, {what}\n"
         f"    fix: pulumi -C infra/layers/gke refresh -s {environment}, and up; then with\n"

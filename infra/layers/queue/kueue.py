@@ -62,7 +62,7 @@ class Flavor:
     @property
     def labels(self) -> dict[str, str]:
         """By which its nodes are found."""
-        found = {
+        values = {
             "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
             TOPOLOGY_LABEL: self.topology,
             "node.kubernetes.io/instance-type": self.machine,
@@ -70,10 +70,10 @@ class Flavor:
             "tpu-provisioning": self.label,
         }
         if self.provisioning in ("spot", "flex-start"):
-            found[f"cloud.google.com/gke-{self.provisioning}"] = "true"
+            values[f"cloud.google.com/gke-{self.provisioning}"] = "true"
         if self.provisioning == _QUEUED:
-            found[_QUEUED_LABEL] = "true"
-        return found
+            values[_QUEUED_LABEL] = "true"
+        return values
 
     @property
     def tolerations(self) -> list[Object]:
@@ -84,17 +84,17 @@ class Flavor:
 
 
 def flavor(pool: Mapping[str, Any]) -> Flavor:
-    """That of a pool of the output `pools` of the gke layer."""
+    """Return the flavor of a pool of the gke layer's output `pools`."""
     keys = ("topology", "machineType", "provisioning", "zone", "provisioningLabel", "scales")
     return Flavor(*(pool[key] for key in keys))
 
 
 def flavors(pools: Sequence[Mapping[str, Any]]) -> dict[Flavor, list[Mapping[str, Any]]]:
-    """The pools by flavor."""
-    found: dict[Flavor, list[Mapping[str, Any]]] = defaultdict(list)
+    """Return the pools by flavor."""
+    by_flavor: dict[Flavor, list[Mapping[str, Any]]] = defaultdict(list)
     for pool in pools:
-        found[flavor(pool)].append(pool)
-    return dict(found)
+        by_flavor[flavor(pool)].append(pool)
+    return dict(by_flavor)
 
 
 def objects(pools: Sequence[Mapping[str, Any]], strategy: str = STRATEGIES[0]) -> Iterator[Object]:
@@ -120,7 +120,7 @@ def objects(pools: Sequence[Mapping[str, Any]], strategy: str = STRATEGIES[0]) -
 
 
 def local_queue(team: Team) -> Object:
-    """The queue that a team's jobs name."""
+    """Return the queue that a team's jobs name."""
     return _object("LocalQueue", team.queue, {"clusterQueue": CLUSTER_QUEUE}, team.namespace)
 
 
@@ -163,7 +163,7 @@ def _quota(flavor: str, chips: int, cpus: int, memory_gib: int) -> Object:
 
 
 def _amount(count: int, base: int = 1000, suffixes: Sequence[str] = ("", "k", "M", "G")) -> str:
-    """A quantity in its shortest form, as Kueue writes it back: 9000 would differ from 9k in each preview."""
+    """Return a quantity in its shortest form, as Kueue stores it: 9000 would differ from 9k in previews."""
     index = 0
     while count and count % base == 0 and index + 1 < len(suffixes):
         count, index = count // base, index + 1

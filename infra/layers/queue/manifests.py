@@ -38,23 +38,23 @@ def files() -> dict[str, bytes]:
         InfraError: they aren't rendered yet, or are of other versions.
     """
     folder, fix = _folder()
-    found = {}
+    contents = {}
     for line in (ROOT / HASHES).read_text(encoding="utf-8").splitlines():
         expected, name = line.split()
         try:
-            found[name] = (folder / name).read_bytes()
+            contents[name] = (folder / name).read_bytes()
         except OSError:
-            found[name] = b""
-        if hashlib.sha256(found[name]).hexdigest() != expected:
+            contents[name] = b""
+        if hashlib.sha256(contents[name]).hexdigest() != expected:
             raise InfraError(
                 f"{name} isn't what {HASHES} has: the manifests of JobSet and Kueue are of other versions\n"
                 f"    fix: {fix}"
             )
-    return found
+    return contents
 
 
 def _folder() -> tuple[Path, str]:
-    """Where they are, and what helps where they are wrong."""
+    """Return the folder of the manifests and the command that renders them."""
     if given := os.environ.get(FOLDER_VARIABLE):
         return Path(given), "tpu builds render, build the image again, and write it as builds:image"
     folder = _installed()
@@ -76,11 +76,11 @@ def _installed() -> Path:
 @cache
 def _documents(name: str) -> Sequence[Object]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return tuple(one for one in yaml.load_all(files()[f"{name}.yaml"], loader) if one)
+    return tuple(document for document in yaml.load_all(files()[f"{name}.yaml"], loader) if document)
 
 
 def stages(name: str, image: str) -> tuple[list[Object], ...]:
-    """The manifests of `jobset` or `kueue`, in four stages, each of which needs those before it.
+    """Return the manifests of `jobset` or `kueue`, in four stages, each of which needs those before it.
 
     The namespace; roles, settings and services; the kinds; what runs. The kinds are 2 MB of the state, which
     Pulumi writes again after each object, so they come as late as they can.
@@ -88,18 +88,18 @@ def stages(name: str, image: str) -> tuple[list[Object], ...]:
     Raises:
         InfraError: they aren't rendered yet.
     """
-    found: tuple[list[Object], ...] = ([], [], [], [])
-    for one in _documents(name):
-        kind = one["kind"]
+    ordered: tuple[list[Object], ...] = ([], [], [], [])
+    for document in _documents(name):
+        kind = document["kind"]
         stage = 0 if kind == "Namespace" else 2 if kind == _KINDS else 3 if kind in _LAST else 1
-        found[stage].append(_with_image(_bare(one) if kind == _KINDS else one, image))
-    return found
+        ordered[stage].append(_with_image(_bare(document) if kind == _KINDS else document, image))
+    return ordered
 
 
 def _bare(schema: Any) -> Any:
-    """A schema without its descriptions, three quarters of it: only `kubectl explain` shows them."""
+    """Return a schema without its descriptions, three quarters of it: only `kubectl explain` shows them."""
     if isinstance(schema, list):
-        return [_bare(one) for one in schema]
+        return [_bare(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {key: _bare(value) for key, value in schema.items() if not _is_description(key, value)}
@@ -109,13 +109,15 @@ def _is_description(key: str, value: Any) -> bool:
     return key == "description" and isinstance(value, str)  # a property of that name has a schema
 
 
-def _with_image(one: Object, image: str) -> Object:
-    if one["kind"] != "Deployment":
-        return one
-    spec = one["spec"]
+def _with_image(document: Object, image: str) -> Object:
+    if document["kind"] != "Deployment":
+        return document
+    spec = document["spec"]
     pod = spec["template"]["spec"]
-    containers = [{**each, "image": image, "imagePullPolicy": "IfNotPresent"} for each in pod["containers"]]
+    containers = [
+        {**container, "image": image, "imagePullPolicy": "IfNotPresent"} for container in pod["containers"]
+    ]
     return {
-        **one,
+        **document,
         "spec": {**spec, "template": {**spec["template"], "spec": {**pod, "containers": containers}}},
     }

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def queue_role_id(environment: str) -> str:
-    """What the project calls the role of the teams' members: an id of a role has no hyphens."""
+    """Return the id of the teams' role, without the hyphens that role ids may not have."""
     return f"tpuQueue_{environment.replace('-', '_')}"

@@ -1,4 +1,4 @@
-"""What a team has on the cluster: a namespace, an account for its pods, its people's rights, and volumes."""
+"""Objects of a team on the cluster: a namespace, an account for its pods, members' rights, and volumes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Volumes:
-    """What the pods of all teams mount: the bucket's name, which may be an output, and the data disks."""
+    """Volumes of all teams' pods: the bucket, whose name may be an output, and the data disks."""
 
     bucket: Any
     disks: Sequence[Disk] = ()
@@ -121,7 +121,7 @@ def _subject(member: str) -> Object:
 
 
 def _volume(space: str, name: str, mode: str, size: str, spec: Object) -> Iterator[Object]:
-    """A volume that is there, and the claim of a namespace to it.
+    """Yield a volume that is there, and the claim of a namespace to it.
 
     https://cloud.google.com/kubernetes-engine/docs/how-to/cloud-storage-fuse-csi-driver-pv and
     https://cloud.google.com/kubernetes-engine/docs/how-to/persistent-volumes/preexisting-pd

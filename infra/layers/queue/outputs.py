@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class QueueOutputs(Outputs, layer="queue"):
-    """Where jobs go."""
+    """The queues, for jobs."""
 
     cluster_queue: Output[str] = output(f"`{CLUSTER_QUEUE}`, which all teams share")
     namespaces: Output[dict[str, str]] = output("mapping: a team's namespace, by its name")

@@ -34,11 +34,11 @@ _CONNECT = ("container.clusters.connect", "container.clusters.get", "container.c
 class Manifest(pulumi.CustomResource):
     """An object of the cluster, as its manifest says."""
 
-    def __init__(self, one: Object, opts: pulumi.ResourceOptions):
-        version, kind, meta = one["apiVersion"], one["kind"], one["metadata"]
+    def __init__(self, document: Object, opts: pulumi.ResourceOptions):
+        version, kind, meta = document["apiVersion"], document["kind"], document["metadata"]
         name = "-".join(filter(None, (kind, meta.get("namespace"), meta["name"])))
         group = version if "/" in version else f"core/{version}"
-        super().__init__(f"kubernetes:{group}:{kind}", name, dict(one), opts)
+        super().__init__(f"kubernetes:{group}:{kind}", name, dict(document), opts)
 
 
 class Controller(pulumi.ComponentResource):
@@ -57,7 +57,7 @@ class Controller(pulumi.ComponentResource):
 
     def _declare(self, stage: Iterable[Object], needs: Sequence[pulumi.Resource]) -> None:
         opts = pulumi.ResourceOptions(parent=self, depends_on=list(needs))
-        self.objects += [Manifest(one, opts) for one in stage]
+        self.objects += [Manifest(document, opts) for document in stage]
 
 
 class ClusterQueue(pulumi.ComponentResource):
@@ -70,7 +70,7 @@ class ClusterQueue(pulumi.ComponentResource):
 
 
 class Admission(pulumi.ComponentResource):
-    """What the API server refuses of JobSets."""
+    """The admission policy of JobSets."""
 
     def __init__(self, objects: Iterable[Object], opts: pulumi.ResourceOptions):
         super().__init__("tpu:queue:Admission", admission.NAME, None, opts)
@@ -86,12 +86,18 @@ class TeamSpace(pulumi.ComponentResource):
         first, *rest = objects
         # Volumes go last: each is held by its claim, and a claim by the pods of jobs that have ended.
         volumes = [
-            Manifest(one, pulumi.ResourceOptions(parent=self)) for one in rest if one["kind"] == _VOLUME
+            Manifest(document, pulumi.ResourceOptions(parent=self))
+            for document in rest
+            if document["kind"] == _VOLUME
         ]
         space = Manifest(first, pulumi.ResourceOptions(parent=self, depends_on=volumes))
         # The namespace takes all that is in it along.
         inside = pulumi.ResourceOptions(parent=self, depends_on=[space], deleted_with=space)
-        self.objects = [*volumes, space, *(Manifest(one, inside) for one in rest if one["kind"] != _VOLUME)]
+        self.objects = [
+            *volumes,
+            space,
+            *(Manifest(document, inside) for document in rest if document["kind"] != _VOLUME),
+        ]
         self.register_outputs({})
 
 
@@ -119,7 +125,7 @@ class Members(pulumi.ComponentResource):
 
 
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> QueueOutputs:
-    """The controllers, the queue and the teams."""
+    """Return the controllers, the queue and the teams."""
     desired, cluster = settings[QueueSettings], providers["kubernetes"]
     # All that it reads, first: what isn't up is reported before anything is made.
     gke = upstream.read(GkeOutputs, settings)
@@ -138,9 +144,9 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     account = settings[GkeSettings].kubernetes_account
     id_ = settings[GkeSettings].workload_account_id
     google_account = names.account_email(settings, id_) if id_ else None
-    for team, one in zip(teams(settings), desired.teams, strict=True):
-        mine = namespace.objects(team, one.members, account, google_account, volumes)
-        space = TeamSpace(team, mine, after)
+    for team, item in zip(teams(settings), desired.teams, strict=True):
+        objects = namespace.objects(team, item.members, account, google_account, volumes)
+        space = TeamSpace(team, objects, after)
         # A team that is taken out of the settings loses its namespace, with all that runs there.
         labels: dict[str, pulumi.Input[str]] = dict(names.labels(settings.environment, "gke"))
         Living(JOBS, settings.project, settings.environment, labels, space.objects, team.namespace)
@@ -158,7 +164,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
 
 
 def _pools(settings: Settings) -> Sequence[Mapping[str, Any]]:
-    """The pools that exist; in a preview before there is a cluster, those that the settings ask for."""
+    """Return the existing pools; in a preview without a cluster, the pools of the settings."""
     exist = upstream.known(GkeOutputs, "pools")
     if exist is None:
         exist = planned_pools(settings)
@@ -166,7 +172,7 @@ def _pools(settings: Settings) -> Sequence[Mapping[str, Any]]:
 
 
 def _disks(settings: Settings) -> Sequence[namespace.Disk]:
-    """The data disk of each zone in use, with pools or without: pools come and go."""
+    """Return the data disk of each zone in use, with pools or without: pools come and go."""
     known = {zone: disk for zone in nodes.zones(settings) if (disk := disk_name(settings, zone))}
     if not known:
         return ()
@@ -177,8 +183,10 @@ def _disks(settings: Settings) -> Sequence[namespace.Disk]:
 def _in_order(objects: Iterable[Object], opts: pulumi.ResourceOptions) -> list[Manifest]:
     """Each behind the one before: they name one another."""
     made: list[Manifest] = []
-    for one in objects:
+    for document in objects:
         made.append(
-            Manifest(one, pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=made[-1:])))
+            Manifest(
+                document, pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=made[-1:]))
+            )
         )
     return made

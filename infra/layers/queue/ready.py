@@ -24,7 +24,7 @@ _KUEUE = "kueue.x-k8s.io/v1beta2"
 
 
 def checks() -> Sequence[tuple[str, dict[str, Any]]]:
-    """Where to create what: one object for each webhook that jobs and queues pass."""
+    """URLs and objects of dry runs: one for each webhook that jobs and queues pass."""
     meta = {"name": _NAME}
     pod = {"restartPolicy": "Never", "containers": [{"name": "one", "image": "none"}]}
     job = {"parallelism": 1, "completions": 1, "template": {"spec": pod}}

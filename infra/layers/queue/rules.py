@@ -22,14 +22,14 @@ _POOLS = ("gke:tpuPools[].count", "gke:tpuPools[].acceleratorType", "gke:tpuPool
 
 
 def _names(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    found = teams(settings)
-    for name, times in Counter(team.name for team in found).items():
+    teams_ = teams(settings)
+    for name, times in Counter(team.name for team in teams_).items():
         if times > 1:
             yield Problem(
                 "queue:teams", f'{times} teams called "{name}"', "each team has its own name", "rename one"
             )
-    for space in dict.fromkeys(team.namespace for team in found):
-        sharing = [team.name for team in found if team.namespace == space]
+    for space in dict.fromkeys(team.namespace for team in teams_):
+        sharing = [team.name for team in teams_ if team.namespace == space]
         if len(set(sharing)) > 1:
             yield Problem(
                 "queue:teams", f'"{space}" as the namespace of {" and ".join(sharing)}',
@@ -62,11 +62,11 @@ def _namespaces(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def _members(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if settings[GkeSettings].security_group:
         return
-    for one in settings[QueueSettings].teams:
-        for member in one.members:
+    for team in settings[QueueSettings].teams:
+        for member in team.members:
             if member.startswith("group:"):
                 yield Problem(
-                    "queue:teams", f'"{member}" in {one.name}',
+                    "queue:teams", f'"{member}" in {team.name}',
                     "a cluster knows Google groups only through the one that gke:securityGroup names, whose "
                     "members they are",
                     "add gke:securityGroup: gke-security-groups@YOUR-DOMAIN, or name users",
@@ -74,12 +74,12 @@ def _members(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _chips(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    asked, found = settings[QueueSettings].chips, planned_pools(settings)
-    have = sum(pool["chips"] for pool in found)
-    if asked is not None and asked != have:
+    chips, pools = settings[QueueSettings].chips, planned_pools(settings)
+    have = sum(pool["chips"] for pool in pools)
+    if chips is not None and chips != have:
         yield Problem(
-            "queue:chips", str(asked),
-            f"the queue's quota is what all node pools have: {have} chips in {len(found)}",
+            "queue:chips", str(chips),
+            f"the queue's quota is what all node pools have: {have} chips in {len(pools)}",
             f"write {have}, remove it, or change gke:tpuPools",
         )  # fmt: skip
 
@@ -105,8 +105,8 @@ def _versions(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings[QueueSettings]
     for name, image in (("kueue", desired.kueue_image), ("jobset", desired.jobset_image)):
         tag = IMAGES[name].rpartition(":")[2]
-        found = image.partition("@")[0].rpartition(":")[2]
-        if found != tag:
+        version = image.partition("@")[0].rpartition(":")[2]
+        if version != tag:
             yield Problem(
                 f"queue:{name}Image", f'"{image}"',
                 f"the manifests are those of {tag}, and an image says its version in its tag",

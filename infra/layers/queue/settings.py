@@ -16,7 +16,7 @@ NAMESPACE = rules.pattern(
 
 @dataclass(frozen=True, kw_only=True)
 class TeamSettings:
-    """One item of `queue:teams`."""
+    """An item of `queue:teams`."""
 
     name: str = setting("name of the team", rule=NAMESPACE, example="vision")
     namespace: str | None = setting(

@@ -12,15 +12,15 @@ from infra.settings.schema import Settings
 
 
 def planned_pools(settings: Settings) -> Sequence[Mapping[str, Any]]:
-    """What the gke layer will export as `pools`."""
-    found: Sequence[Mapping[str, Any]] = _planned(settings)["pools"]
-    return found
+    """Return the gke layer's future output `pools`."""
+    pools: Sequence[Mapping[str, Any]] = _planned(settings)["pools"]
+    return pools
 
 
 def cluster(settings: Settings) -> str:
     """Full name of the cluster: `projects/P/locations/L/clusters/C`."""
-    found = _planned(settings)
-    return f"projects/{settings.project}/locations/{found['location']}/clusters/{found['cluster_name']}"
+    planned = _planned(settings)
+    return f"projects/{settings.project}/locations/{planned['location']}/clusters/{planned['cluster_name']}"
 
 
 def _planned(settings: Settings) -> Mapping[str, Any]:
@@ -29,4 +29,4 @@ def _planned(settings: Settings) -> Mapping[str, Any]:
 
 def teams(settings: Settings) -> tuple[Team, ...]:
     """In the order of the settings."""
-    return tuple(Team(one.name, one.namespace or one.name) for one in settings[QueueSettings].teams)
+    return tuple(Team(team.name, team.namespace or team.name) for team in settings[QueueSettings].teams)

@@ -1,4 +1,4 @@
-"""The buckets: their settings are the checkpoint bucket's, changed where another one differs."""
+"""The buckets. Each is described by the checkpoint bucket's settings, with its own changes."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ SECONDS_PER_DAY = 86400
 def _declared(
     name: str, kept: StorageSettings, opts: pulumi.ResourceOptions, **more: Any
 ) -> gcp.storage.Bucket:
-    """A private bucket that `destroy` refuses to remove."""
+    """Return a private bucket that `destroy` refuses to remove."""
     return gcp.storage.Bucket(
         name,
         name=name,
@@ -33,7 +33,7 @@ def _declared(
 
 
 class ProtectedBucket(pulumi.ComponentResource):
-    """A private bucket that no `pulumi destroy` removes, and none of whose objects goes at once."""
+    """A private bucket that `pulumi destroy` keeps, with soft delete."""
 
     bucket: gcp.storage.Bucket
 
@@ -45,17 +45,17 @@ class ProtectedBucket(pulumi.ComponentResource):
         *,
         import_existing: bool = False,
     ):
-        """`kept`: how it keeps its objects."""
+        """Declare the bucket; `kept` has its retention and storage class."""
         super().__init__("tpu:storage:ProtectedBucket", name, None, opts)
         # retain_on_delete: even unprotected, or removed from the program, the bucket stays and only leaves
         # Pulumi's state. import_ is the way back; where it is in the state already, it changes nothing.
-        ours = pulumi.ResourceOptions(
+        child = pulumi.ResourceOptions(
             parent=self, retain_on_delete=True, import_=name if import_existing else None
         )
         self.bucket = _declared(
             name,
             kept,
-            ours,
+            child,
             hierarchical_namespace={"enabled": True} if kept.hierarchical_namespace else None,
             lifecycle_rules=_lifecycle(kept),
         )
@@ -63,10 +63,10 @@ class ProtectedBucket(pulumi.ComponentResource):
 
 
 class ControllerBucket(pulumi.ComponentResource):
-    """The fleet controller's own: what decides over slices lies where no host can write.
+    """The fleet controller's bucket: hosts can't write the state that decides over slices.
 
-    Nobody is granted it here, least of all the hosts' account. Versioning is off: the state is written anew
-    all the time. Once unprotected it goes, if it is empty, and a stack that comes back makes it anew.
+    It has no grants here. Versioning is off, since the state is rewritten all the time. Once unprotected it
+    is deleted if it is empty, and a later stack creates it again.
     """
 
     bucket: gcp.storage.Bucket

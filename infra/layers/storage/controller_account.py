@@ -1,4 +1,4 @@
-"""The account that the fleet controller runs as, and all that it may do."""
+"""The fleet controller's account and its grants."""
 
 import pulumi
 import pulumi_gcp as gcp
@@ -14,16 +14,16 @@ from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices.names import BLOBS, MANIFESTS
 
-# What it lists in the checkpoint bucket: what boots and jobs report. What it reads there: whether the bundle
-# is published, with the start-up script (infra/layers/tpu/published.py), before it creates anything.
+# Prefixes of the checkpoint bucket that it lists: reports of boots and jobs. Prefixes that it reads: bundle
+# and start-up script must be published (infra/layers/tpu/published.py) before it creates nodes.
 LISTED, READ = ("boot/", "heartbeats/"), (MANIFESTS, BLOBS)
 
-# Who attaches an account to a machine needs the one, who impersonates it the other.
+# Needed to attach the account to a machine, and to impersonate it.
 USER_ROLES = ("roles/iam.serviceAccountUser", "roles/iam.serviceAccountTokenCreator")
 
 
 class ControllerAccount(pulumi.ComponentResource):
-    """A service account, a role with what it does, its grants, and who may run as it.
+    """A service account with a custom role, its grants, and grants to run as it.
 
     None of it is protected, so that it can be switched off: while members live, `destroy` is refused anyway
     (infra/core/guard.py).
@@ -39,16 +39,16 @@ class ControllerAccount(pulumi.ComponentResource):
         hosts: gcp.serviceaccount.Account,
         opts: pulumi.ResourceOptions | None = None,
     ):
-        """`controllers` holds the controller's state; it starts nodes that run as `hosts`."""
+        """Declare the account; `controllers` holds its state, and its nodes run as `hosts`."""
         account_id = str(settings[StorageSettings].controller_account_id)
         super().__init__("tpu:storage:ControllerAccount", account_id, None, opts)
-        ours = pulumi.ResourceOptions(parent=self)
+        child = pulumi.ResourceOptions(parent=self)
         self.account = gcp.serviceaccount.Account(
             account_id,
             account_id=account_id,
             display_name="Fleet controller",
             description="Creates and deletes the members of TPU fleets",
-            opts=ours,
+            opts=child,
         )
         project, role_id = settings.project, controller_role_id(settings)
         role = gcp.projects.IAMCustomRole(
@@ -57,7 +57,7 @@ class ControllerAccount(pulumi.ComponentResource):
             title="TPU fleet controller",
             description="Creates, reads, updates and deletes TPU nodes",
             permissions=ON_NODES,
-            opts=ours,
+            opts=child,
         )
         # Written out instead of taken from the resources, so that a preview and a policy see who gets what.
         member = f"serviceAccount:{controller_account_email(settings)}"
@@ -108,7 +108,7 @@ class ControllerAccount(pulumi.ComponentResource):
 
 
 def _reports(bucket: str) -> str:
-    """A listing is asked of the bucket, whose name says no prefix: that is an attribute of the request.
+    """Return the condition of reports: a listing's prefix is an attribute of the request.
 
     https://cloud.google.com/iam/docs/conditions-attribute-reference
     """

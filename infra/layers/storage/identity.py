@@ -1,4 +1,4 @@
-"""The account that the hosts run as, and all that it may do."""
+"""The hosts' account and its grants."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -20,7 +20,7 @@ PROJECT_ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
 
 
 class TrainingIdentity(pulumi.ComponentResource):
-    """A service account, its grants, and who may use it."""
+    """A service account, its grants, and grants to use it."""
 
     account: gcp.serviceaccount.Account
 
@@ -30,10 +30,10 @@ class TrainingIdentity(pulumi.ComponentResource):
         buckets: Mapping[str, gcp.storage.Bucket],
         opts: pulumi.ResourceOptions | None = None,
     ):
-        """`buckets`: that hosts read and write, by what stands after the account in their grants' names."""
+        """Declare the account; hosts read and write `buckets`, by the suffix of their grants' names."""
         account_id = settings[StorageSettings].service_account_id
         super().__init__("tpu:storage:TrainingIdentity", account_id, None, opts)
-        # Every slice runs as this account: a destroy that stops at the bucket must not have taken it before.
+        # Every slice runs as this account: a destroy that stops at the bucket must not delete it first.
         stored = pulumi.ResourceOptions(parent=self, protect=True)
         self.account = gcp.serviceaccount.Account(
             account_id,

@@ -1,4 +1,4 @@
-"""Storage layer: the checkpoint bucket, the hosts' account, and what the project must have enabled."""
+"""Storage layer: the checkpoint bucket, the hosts' account, and the enabled services."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from infra.settings.schema import Settings
 
 def _services(settings: Settings) -> Iterator[str]:
     desired = settings[StorageSettings]
-    for one in ("cloudresourcemanager", "iam", "logging", "monitoring", "storage"):
-        yield f"{one}.googleapis.com"
+    for service in ("cloudresourcemanager", "iam", "logging", "monitoring", "storage"):
+        yield f"{service}.googleapis.com"
     if desired.kms_key or desired.state_key_ring:
         yield "cloudkms.googleapis.com"
     if desired.tensorboard:
@@ -79,12 +79,12 @@ _ROLES = (
         ("serviceusage.services.enable", "serviceusage.services.get", "serviceusage.services.list"),
     ),
     Role(
-        "roles/storage.admin", "create the buckets and say who uses them",
+        "roles/storage.admin", "create the buckets and their policies",
         ("storage.buckets.create", "storage.buckets.get", "storage.buckets.getIamPolicy",
          "storage.buckets.setIamPolicy", "storage.buckets.update", "storage.buckets.delete"),
     ),
     Role(
-        "roles/iam.serviceAccountAdmin", "create the hosts' account and say who uses it",
+        "roles/iam.serviceAccountAdmin", "create the hosts' account and its policy",
         ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete", "iam.serviceAccounts.list"),
     ),
@@ -104,7 +104,7 @@ _ROLES = (
         setting="state_key_ring",
     ),
     Role(
-        "roles/cloudkms.admin", "say who uses it",
+        "roles/cloudkms.admin", "set the policy of that key",
         ("cloudkms.cryptoKeys.getIamPolicy", "cloudkms.cryptoKeys.setIamPolicy"),
         setting="state_users",
     ),

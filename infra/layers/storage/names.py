@@ -34,7 +34,7 @@ def controller_account_id(settings: Settings) -> str:
 
 
 def controller_role_id(settings: Settings) -> str:
-    """What the project calls the role of that account: an id of a role has no hyphens."""
+    """Return the id of that account's role, without the hyphens that role ids may not have."""
     return str(settings[StorageSettings].controller_account_id).replace("-", "_")
 
 
@@ -46,10 +46,10 @@ def state_key_id(settings: Settings) -> str:
 
 
 def controller_bucket(settings: Settings) -> str:
-    """Where the fleet controller keeps its state: a bucket that the hosts' account can't write."""
+    """Return the bucket of the fleet controller's state, which the hosts' account can't write."""
     return fitted(f"{settings[StorageSettings].bucket_name}-fleet")
 
 
 def steps_bucket(settings: Settings) -> str:
-    """Where the checkpoints of running jobs are: without versions and soft delete."""
+    """Return the bucket of running jobs' checkpoints, without versions and soft delete."""
     return fitted(f"{settings[StorageSettings].bucket_name}-steps")

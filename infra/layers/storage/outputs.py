@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class StorageOutputs(Outputs, layer="storage"):
-    """Where everything is kept, and the accounts."""
+    """The buckets and the accounts."""
 
     bucket_name: Output[str] = output("`my-project-checkpoints`")
     steps_bucket_name: Output[str] = output("`my-project-checkpoints-steps`")

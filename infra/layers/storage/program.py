@@ -1,4 +1,4 @@
-"""Declares the storage layer."""
+"""Declaration of the storage layer."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ STATE_VERSION_DAYS = 90
 
 
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> StorageOutputs:
-    """The buckets, the account and the services."""
+    """Declare the buckets, the accounts and the services."""
     provider = providers["gcp"]
     desired = settings[StorageSettings]
     services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
@@ -53,5 +53,5 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         controller_account_email=account.email if account else None,
         state_backend=state.name.apply(lambda name: f"gs://{name}") if state else None,
         secrets_provider=key.id.apply(lambda key_id: f"gcpkms://{key_id}") if key else None,
-        services=pulumi.Output.all(*(one.service for one in services.services)),
+        services=pulumi.Output.all(*(service.service for service in services.services)),
     )

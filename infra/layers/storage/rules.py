@@ -55,14 +55,14 @@ def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 def _state_bucket(settings: Settings, given: set[str]) -> Iterator[Problem]:
     name, path = settings[StorageSettings].state_bucket_name, "storage:stateBucketName"
-    others = {
+    taken = {
         controller_bucket(settings): "the bucket of that name is the fleet controller's",
         steps_bucket(settings): "the bucket of that name is where running jobs save",
         settings[StorageSettings].bucket_name: (
             "who may write checkpoints must not read Pulumi's state: two buckets"
         ),
     }
-    if rule := others.get(name or ""):
+    if rule := taken.get(name or ""):
         yield Problem(path, f'"{name}"', rule, "give it another name")
 
 

@@ -1,4 +1,4 @@
-"""The Google services that the layers call."""
+"""Google services that the layers call."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from infra.settings.schema import Settings
 
 
 class ProjectServices(pulumi.ComponentResource):
-    """Switches services on and never off: others may use them too."""
+    """Enabled services; never disabled, since others may use them."""
 
     services: list[gcp.projects.Service]
 

@@ -8,7 +8,7 @@ from infra.settings.rules import Rule
 from infra.settings.schema import labels_setting, setting
 
 BOARD_ROLE = "roles/aiplatform.user"
-"""What who uploads curves to Vertex AI TensorBoard needs on the project, which alone has it."""
+"""Role for uploads of curves to Vertex AI TensorBoard, granted on the project."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
-"""A place for Pulumi's own state, for teams: a bucket, and a key for stack secrets. docs/settings.md has
-the commands that move a state there.
+"""Pulumi's own state, for teams: a bucket, and a key for stack secrets.
+
+docs/settings.md has the commands that move a state there.
 """
 
 import pulumi
@@ -35,7 +36,7 @@ class StateKey(pulumi.ComponentResource):
 
 
 class StateUsers(pulumi.ComponentResource):
-    """Who may read and write the state, and use the key."""
+    """Grants to read and write the state, and to use the key."""
 
     def __init__(
         self,

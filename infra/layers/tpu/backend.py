@@ -1,7 +1,7 @@
-"""What a slice needs, whatever creates it.
+"""Interface of a slice's creation.
 
-Today Google's Cloud TPU API does (`v2_vm.py`). Google has frozen that API; Compute Engine's instance
-groups can stand here next, behind the same component.
+`v2_vm.py` implements it by Google's Cloud TPU API. Google has frozen that API; Compute Engine's instance
+groups can be added behind the same component.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from infra.slices.nodes import Node
 
 if TYPE_CHECKING:
-    import pulumi  # who only asks what a node is doesn't wait for it
+    import pulumi  # slow to import, and needed by programs alone
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a slice stands on, as ids `projects/…` (a link or short name would replace it on every up)."""
+    """Resources that a slice uses, as ids `projects/…` (other spellings would replace it on every up)."""
 
     network_id: pulumi.Input[str]
     subnet_id: pulumi.Input[str]
@@ -29,7 +29,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Created:
-    """What became of it: Google's state ("READY", "PREEMPTED", …) and the hosts' internal addresses."""
+    """A created slice: Google's state ("READY", "PREEMPTED", …) and the hosts' internal addresses."""
 
     state: pulumi.Output[str]
     addresses: pulumi.Output[list[str]]
@@ -37,7 +37,7 @@ class Created:
 
 
 class Backend(Protocol):
-    """One way to create a slice."""
+    """A way to create a slice."""
 
     def create(
         self, node: Node, place: Place, metadata: Mapping[str, Any], opts: pulumi.ResourceOptions

@@ -1,4 +1,4 @@
-"""No slice is made whose bundle isn't in the bucket (infra/layers/tpu/published.py)."""
+"""Check that slices' bundles are in the bucket (infra/layers/tpu/published.py)."""
 
 import re
 from collections.abc import Collection
@@ -17,9 +17,9 @@ _MISSING = re.compile(r"\b(404|notFound)\b|No such object")
 def require(
     settings: Settings, bundles: Collection[str | None], bucket: str | None, provider: pulumi.ProviderResource
 ) -> None:
-    """Refuse to continue without a published bundle in `bucket` (None: a preview before there is one).
+    """Refuse to continue without a published bundle in `bucket` (None: a preview before there is a bucket).
 
-    A preview only says what is missing: it shows the plan before anything exists.
+    A preview only warns: it shows the plan before anything exists.
     """
     missing = unpublished(
         settings, bundles, bucket or "", lambda name: bucket is None or _present(bucket, name, provider)
@@ -33,9 +33,9 @@ def require(
 
 
 def _present(bucket: str, name: str, provider: pulumi.ProviderResource) -> bool:
-    """Whether an object is there. What can't be found out is an error, not a no."""
+    """Return whether an object exists. Raises BundleError if that can't be found out."""
     try:
-        found = gcp.storage.get_bucket_object(
+        object_ = gcp.storage.get_bucket_object(
             bucket=bucket, name=name, opts=pulumi.InvokeOptions(provider=provider)
         )
     except Exception as error:  # the engine raises no narrower type
@@ -43,4 +43,4 @@ def _present(bucket: str, name: str, provider: pulumi.ProviderResource) -> bool:
         if _MISSING.search(output):
             return False
         raise BundleError(f"gs://{bucket}/{name} can't be looked up: {output}") from error
-    return bool(found.self_link)
+    return bool(object_.self_link)

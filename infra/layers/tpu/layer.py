@@ -1,4 +1,4 @@
-"""TPU layer: the slices, and what a host does when it boots."""
+"""TPU layer: the slices and their hosts' start-up."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _prices(settings: Settings) -> Iterable[Row]:
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
-    """Slices that people name; members of fleets, of which there may be a thousand, are not in it."""
-    slices = (one for one in nodes.nodes(settings) if one.member is None)
-    ids = (node_id(settings.project, one.zone, one.name) for one in slices)
+    """Return the URLs of named slices, without members of fleets, of which there may be a thousand."""
+    slices = (node for node in nodes.nodes(settings) if node.member is None)
+    ids = (node_id(settings.project, node.zone, node.name) for node in slices)
     return {id_: f"https://tpu.googleapis.com/v2/{id_}" for id_ in ids}
 
 

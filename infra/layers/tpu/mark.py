@@ -1,4 +1,4 @@
-"""What tells one stack's nodes from those of another stack with the same settings."""
+"""Mark that distinguishes a stack's nodes from those of another stack with the same settings."""
 
 from typing import Any
 from uuid import uuid4
@@ -10,17 +10,17 @@ _DIGITS = 7
 
 
 class _MarkProvider(dynamic.ResourceProvider):
-    """Draws an id once; it asks nobody, so nothing of it is left anywhere but in the state."""
+    """A provider that draws an id once; the id is in the state alone."""
 
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
         return dynamic.CreateResult(uuid4().hex[:_DIGITS], outs=props)
 
 
 class StackMark(dynamic.Resource):
-    """Its `id` is the stack's: drawn when the stack is first brought up, the same until it is destroyed.
+    """A resource with the stack's `id`: drawn at the stack's first update, unchanged until its destruction.
 
-    Two people with a backend each have two of them, and neither takes the other's nodes for its own. It
-    stands as long as the stack does, whatever slices are listed: by another id its nodes aren't ours.
+    Two people with a backend each have two ids, so that neither changes the other's nodes. It exists as long
+    as the stack does, whatever slices are listed: nodes with another id belong to another stack.
     """
 
     def __init__(self) -> None:

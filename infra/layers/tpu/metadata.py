@@ -1,4 +1,4 @@
-"""The custom metadata of a node: all that its boot script has to know (docs/architecture.md)."""
+"""Custom metadata of a node: the input of its boot script (docs/architecture.md)."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from infra.slices.settings import TpuSettings
 def metadata(
     settings: Settings, node: Node, *, bucket: Any, steps_bucket: Any, data_disk: Any
 ) -> dict[str, Any]:
-    """Attributes by key: every process on the host can read them, so none is a secret.
+    """Return attributes by key: every process on the host can read them, so none is a secret.
 
-    Names of buckets and of the disk (None without one) may be outputs of other stacks.
+    Names of buckets and of the disk (None without a disk) may be outputs of other stacks.
     """
     attributes = {
         "startup-script": startup.loader(),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TpuOutputs(Outputs, layer="tpu"):
-    """What `fleet` and people read of the slices."""
+    """The slices, for `fleet` and people."""
 
     slices: Output[list[dict[str, Any]]] = output(
         "list: name, zone, acceleratorType, hosts, state, addresses, usefulCommands"

@@ -1,4 +1,4 @@
-"""Declares the TPU layer."""
+"""Declaration of the TPU layer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from infra.slices.settings import TpuSettings
 
 
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> TpuOutputs:
-    """All slices."""
+    """Declare all slices."""
     desired, provider = nodes(settings), providers["gcp"]
     storage = upstream.read(StorageOutputs, settings)
     bucket, steps = storage.bucket_name, storage.steps_bucket_name
@@ -32,7 +32,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     if desired:
         bundles = {node.bundle for node in desired}
         bundle.require(settings, bundles, upstream.known(StorageOutputs, "bucket_name"), provider)
-    # All that it reads, first: what isn't up is reported before anything is made.
+    # Read all outputs first: a missing layer is reported before anything is created.
     place_of = _places(settings, storage)
     placed = [(node, place_of(node)) for node in desired if node.member is None]
     mark = StackMark()
@@ -49,7 +49,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         slices.append(TpuSlice(node, place, attributes, opts=pulumi.ResourceOptions(provider=provider)))
     published = settings[TpuSettings].bundle
     return TpuOutputs(
-        slices=pulumi.Output.from_input([one.outputs(settings.project, bucket) for one in slices]),
+        slices=pulumi.Output.from_input([slice_.outputs(settings.project, bucket) for slice_ in slices]),
         fleets=pulumi.Output.from_input(_fleets(settings, desired)),
         stack_id=mark.id,
         bundle=pulumi.Output.from_input(published) if published else None,
@@ -57,21 +57,21 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
 
 
 def _fleets(settings: Settings, wanted: Sequence[Node]) -> list[dict[str, Any]]:
-    """What Pulumi doesn't make, and who does."""
-    found = []
-    for one in settings[TpuSettings].slices:
-        members = [node for node in wanted if node.slice == one.name and node.member is not None]
+    """Return the fleets, whose members Pulumi doesn't create, with the commands that do."""
+    fleets = []
+    for item in settings[TpuSettings].slices:
+        members = [node for node in wanted if node.slice == item.name and node.member is not None]
         if members:
-            command = f"tpu fleet create {settings.environment} --slice {one.name}"
+            command = f"tpu fleet create {settings.environment} --slice {item.name}"
             zones = ", ".join(sorted({node.zone for node in members}))
             what = f"{len(members)} x {members[0].kind.name} in {zones}"
-            pulumi.log.info(f"fleet {one.name}: {what} are not Pulumi's: `{command}` makes and keeps them")
-            found.append({"name": one.name, "count": len(members), "create": command})
-    return found
+            pulumi.log.info(f"fleet {item.name}: {what} are not Pulumi's: `{command}` makes and keeps them")
+            fleets.append({"name": item.name, "count": len(members), "create": command})
+    return fleets
 
 
 def _places(settings: Settings, storage: StorageOutputs) -> Callable[[Node], Place]:
-    """What the layers before this one made for a node's zone."""
+    """Return a function from nodes to the resources of other layers in their zones."""
     network = upstream.read(NetworkOutputs, settings)
     data = settings.get(DataSettings)
     disks = upstream.read(DataOutputs, settings) if data and data.snapshot else None

@@ -1,4 +1,4 @@
-"""Whether the bundle is in the bucket: a slice without it boots, fails on every host, and is billed."""
+"""Check of the bundle in the bucket: a slice without it boots, fails on every host, and is billed."""
 
 from collections.abc import Callable, Collection
 
@@ -10,11 +10,11 @@ from infra.slices.names import bundle_blob, bundle_manifest
 def unpublished(
     settings: Settings, bundles: Collection[str | None], bucket: str, is_there: Callable[[str], bool]
 ) -> tuple[str, str] | None:
-    """What of some bundles isn't in the bucket, and the command that publishes it; None where all is there.
+    """Return a missing object of some bundles and the command that publishes it; None if none is missing.
 
-    The bundle, and this checkout's start-up script, which is published with one: who changed the script, or
-    took over a change, would otherwise believe that hosts run it. An older bundle, with a script of its own,
-    can be gone back to. `is_there` says whether `bucket` has an object.
+    Objects are the bundles and this checkout's start-up script, which is published with a bundle: a changed
+    script must not go unnoticed. An older bundle has its own script and can be used again. `is_there` returns
+    whether `bucket` has an object.
     """
     fix = f"tpu publish {settings.environment}"
     if None in bundles:

@@ -1,6 +1,6 @@
-"""A node as the TPU API takes it: the one place that says what a node is.
+"""A node as the TPU API accepts it.
 
-`V2VmBackend` gives it to Pulumi for the slices that people name, `fleet` sends it for a fleet's members.
+`V2VmBackend` gives it to Pulumi for named slices, `fleet` sends it for a fleet's members.
 https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes#Node
 """
 
@@ -21,7 +21,7 @@ from infra.slices.settings import TpuSettings
 def request(
     node: Node, place: Place, attributes: Mapping[str, Any], labels: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The body of nodes.create. Nobody reaches the hosts from outside; they run as the training account."""
+    """Return the body of nodes.create. Hosts have no external address and run as the training account."""
     body: dict[str, Any] = {
         "acceleratorType": node.kind.name,
         "runtimeVersion": node.runtime_version,
@@ -49,7 +49,7 @@ def request(
 
 
 def member_request(settings: Settings, node: Node, labels: Mapping[str, str]) -> dict[str, Any]:
-    """The body for a fleet's member. What other layers made has the ids that the settings give it."""
+    """Return the body for a fleet's member. Other layers' resources have the ids that settings determine."""
     place = Place(
         network_id=network_id(settings),
         subnet_id=subnet_id(settings, node.region),

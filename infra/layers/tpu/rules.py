@@ -1,4 +1,4 @@
-"""Rules between slices, and with the settings of what they stand on."""
+"""Rules between slices, and with settings of other layers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def _location(settings: Settings, given: set[str]) -> Iterator[Problem]:
     location = settings[StorageSettings].location
     if settings[StorageSettings].allow_cross_region:
         return
-    homes = {region_of(zone) for one in settings[TpuSettings].slices for zone in one.zones}
+    homes = {region_of(zone) for slice_ in settings[TpuSettings].slices for zone in slice_.zones}
     for region in nodes.regions(settings):
         if region != location:
-            stand, fix = "stand in", f"write storage:location: {region}, or storage:allowCrossRegion: true"
+            verb, fix = "are in", f"write storage:location: {region}, or storage:allowCrossRegion: true"
             if region not in homes:
-                stand, fix = (
+                verb, fix = (
                     "may be moved to",
                     "take it out of fallbackZones, or storage:allowCrossRegion: true",
                 )
             yield Problem(
                 "storage:location",
                 f'"{location}"',
-                f"slices {stand} {region}, and every byte between regions is slow and is billed",
+                f"slices {verb} {region}, and every byte between regions is slow and is billed",
                 fix,
             )
 
@@ -48,7 +48,7 @@ def _known_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _unique_names(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    times = Counter(one.name for one in settings[TpuSettings].slices)
+    times = Counter(slice_.name for slice_ in settings[TpuSettings].slices)
     for name in sorted(name for name in times if times[name] > 1):
         yield Problem(
             "tpu:slices",
@@ -81,9 +81,9 @@ def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
     writers: dict[str, list[nodes.Node]] = defaultdict(list)
     for node in nodes.nodes(settings):
-        asked = commands.training(node.run or "")
-        if asked and not asked.folder:
-            writers[asked.name].append(node)
+        training = commands.training(node.run or "")
+        if training and not training.folder:
+            writers[training.name].append(node)
     for run, several in writers.items():
         if len({node.slice if node.together else node.name for node in several}) > 1:
             slices = sorted({node.slice for node in several})
@@ -97,7 +97,7 @@ def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _barrier(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    several = [one for one in settings[TpuSettings].slices if one.multislice]
+    several = [slice_ for slice_ in settings[TpuSettings].slices if slice_.multislice]
     if several and settings[TpuSettings].barrier_timeout_s < _SHORTEST_WAIT_S:
         yield Problem(
             "tpu:barrierTimeoutS",
@@ -108,12 +108,12 @@ def _barrier(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    for one in (one for one in settings[TpuSettings].slices if one.multislice):
-        hosts = sum(node.kind.hosts for node in nodes.nodes(settings) if node.slice == one.name)
+    for slice_ in (slice_ for slice_ in settings[TpuSettings].slices if slice_.multislice):
+        hosts = sum(node.kind.hosts for node in nodes.nodes(settings) if node.slice == slice_.name)
         if hosts > _MOST_WORKERS:
             yield Problem(
                 "tpu:slices",
-                f"{hosts} hosts in {one.name}",
+                f"{hosts} hosts in {slice_.name}",
                 f"the trainer takes a job of at most {_MOST_WORKERS} hosts",
                 "lower count",
             )
@@ -122,14 +122,14 @@ def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def _own_code(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if settings[TpuSettings].code:
         return
-    for number, one in enumerate(settings[TpuSettings].slices):
+    for number, slice_ in enumerate(settings[TpuSettings].slices):
         # A bundle of its own brings it along.
-        if one.run and not one.bundle and (file := commands.own_file(one.run)):
-            packaged = commands.PACKAGED.get(commands.split(one.run)[0], [])
+        if slice_.run and not slice_.bundle and (file := commands.own_file(slice_.run)):
+            packaged = commands.PACKAGED.get(commands.split(slice_.run)[0], [])
             near = get_close_matches(file, packaged, 1)
             yield Problem(
                 f"tpu:slices[{number}].run",
-                f'"{one.run}" without tpu:code',
+                f'"{slice_.run}" without tpu:code',
                 f"nothing brings {file} to the hosts, whose disks are new after every preemption",
                 f"perhaps {near[0]} was meant"
                 if near
@@ -147,7 +147,7 @@ def _silence(settings: Settings, given: set[str]) -> Iterator[Problem]:
         yield Problem(
             "fleet:heartbeatTimeoutS",
             f"{heartbeat_timeout_s} beside tpu:barrierTimeoutS {barrier_s}",
-            "a host says nothing while it waits for the others, and isn't to be taken for dead",
+            "a host sends no heartbeat while it waits for the others at the barrier",
             f"write more than {barrier_s}, or lower tpu:barrierTimeoutS",
         )
 

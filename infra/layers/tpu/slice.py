@@ -1,4 +1,4 @@
-"""One TPU slice as the rest of the program sees it."""
+"""A TPU slice."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from infra.slices.nodes import Node
 
 
 class TpuSlice(pulumi.ComponentResource):
-    """A slice, what it is made of, and the commands that people need for it."""
+    """A slice, its resources, and commands for people."""
 
     state: pulumi.Output[str]
     addresses: pulumi.Output[list[str]]
@@ -37,7 +37,7 @@ class TpuSlice(pulumi.ComponentResource):
         self.register_outputs({})
 
     def outputs(self, project: str, bucket: pulumi.Output[str]) -> dict[str, Any]:
-        """What the stack exports about it."""
+        """Return the slice as the stack exports it."""
         environment = pulumi.get_stack()
         return {
             "name": self.node.name,

@@ -1,4 +1,4 @@
-"""Slices by the Cloud TPU API: one `gcp.tpu.V2Vm` is one slice with all its hosts."""
+"""Slices by the Cloud TPU API: a `gcp.tpu.V2Vm` is a slice with all its hosts."""
 
 import re
 from collections.abc import Mapping
@@ -15,16 +15,15 @@ _SNAKE = re.compile("[A-Z]")
 
 
 def timeouts(hosts: int) -> pulumi.CustomTimeouts:
-    """How long Pulumi is patient: the provider's own 20 minutes for one host, an hour for sixty-four.
+    """Return Pulumi's timeouts: the provider's default of 20 minutes for one host, an hour for 64.
 
-    All that long the provider repeats what was answered by 429, a quota's refusal too, and nobody else may
-    change the stack.
+    Until then the provider retries requests refused with 429, a quota's refusal too, and the stack is locked.
     """
     return pulumi.CustomTimeouts(create=f"{20 + 40 * (hosts - 1) // 63}m", update="30m", delete="30m")
 
 
 class V2VmBackend:
-    """Creates nodes through Pulumi, which then holds them."""
+    """A backend that creates nodes through Pulumi."""
 
     def create(
         self, node: Node, place: Place, metadata: Mapping[str, Any], opts: pulumi.ResourceOptions
@@ -51,15 +50,15 @@ class V2VmBackend:
 
 
 def _arguments(body: Any) -> dict[str, Any]:
-    """A request's body as the SDK's arguments: its names in snake case, and `scope` in the plural."""
-    found = {
+    """Return a request's body as the SDK's arguments: its names in snake case, and `scope` in the plural."""
+    arguments = {
         _SNAKE.sub(lambda upper: f"_{upper[0].lower()}", key): (
             _arguments(value) if isinstance(value, dict) and key not in ("labels", "metadata") else value
         )
         for key, value in body.items()
     }
-    if disks := found.get("data_disks"):
-        found["data_disks"] = [_arguments(disk) for disk in disks]
-    if "scope" in found:
-        found["scopes"] = found.pop("scope")
-    return found
+    if disks := arguments.get("data_disks"):
+        arguments["data_disks"] = [_arguments(disk) for disk in disks]
+    if "scope" in arguments:
+        arguments["scopes"] = arguments.pop("scope")
+    return arguments

@@ -1,4 +1,4 @@
-"""What holds for every resource of every layer."""
+"""Rules for every resource of every layer."""
 
 import re
 from collections import Counter
@@ -78,7 +78,7 @@ EVERYTHING = {
     "monitoring:runbooks": "https://example.com/runbooks",
 }
 UP = {**UPSTREAM, "gke": CLUSTER, "tpu": {"stackId": "0123abc", "slices": [], "fleets": []}}
-ONLY_SERVICES = {(one, "storage") for one in ("builds", "data", "monitoring", "network", "pipeline")}
+ONLY_SERVICES = {(build, "storage") for build in ("builds", "data", "monitoring", "network", "pipeline")}
 """Layers that need what storage switches on, and none of its outputs."""
 KNOWN = {resource.table.token for resource in TYPES.values()}  # recorded, or taken from published source
 
@@ -99,41 +99,41 @@ def test_how_much_a_layer_declares(layer: str, count: int, preview: bool) -> Non
     ("layer", "lacks"),
     [
         *(
-            (one.name, each)
-            for one in layers()
-            for each in one.reads
-            if (one.name, each) not in ONLY_SERVICES
+            (item.name, entry)
+            for item in layers()
+            for entry in item.reads
+            if (item.name, entry) not in ONLY_SERVICES
         ),
         ("queue", "data"),
         ("tpu", "data"),
     ],
 )
 def test_an_update_names_the_layer_that_isnt_up_before_it_makes_anything(layer: str, lacks: str) -> None:
-    found: list[Recording] = []
+    result: list[Recording] = []
     with pytest.raises(pulumi.RunError, match=f"^{lacks} is not up; run this first: .*{lacks} up -s dev"):
-        run(layer, EVERYTHING, up={**UP, lacks: {}}, into=found)
-    assert [one.type for one in found[0].resources if not one.type.startswith("pulumi:")] == []
+        run(layer, EVERYTHING, up={**UP, lacks: {}}, into=result)
+    assert [item.type for item in result[0].resources if not item.type.startswith("pulumi:")] == []
 
 
-@pytest.mark.parametrize("layer", [one.name for one in layers() if "storage" in one.needs])
+@pytest.mark.parametrize("layer", [item.name for item in layers() if "storage" in item.needs])
 def test_a_service_that_came_with_a_setting_is_enabled_before_anything_is_made(layer: str) -> None:
-    (one,) = [each for each in layers() if each.name == layer]
+    (entry,) = [item for item in layers() if item.name == layer]
     settings = parse("dev", as_pulumi_hands_it_over({**BASE, **EVERYTHING}, "f"), "f")
-    *others, last = sorted(one.services(settings))
-    found: list[Recording] = []
-    up = {**UP, "storage": {**UP["storage"], "services": others}}
+    *rest, last = sorted(entry.services(settings))
+    result: list[Recording] = []
+    up = {**UP, "storage": {**UP["storage"], "services": rest}}
     with pytest.raises(
         pulumi.RunError, match=f"^{last}: not enabled in my-project; run this first: .*storage up"
     ):
-        run(layer, EVERYTHING, up=up, into=found)
-    assert [each.type for each in found[0].resources if not each.type.startswith("pulumi:")] == []
+        run(layer, EVERYTHING, up=up, into=result)
+    assert [item.type for item in result[0].resources if not item.type.startswith("pulumi:")] == []
     assert f"{last}: not enabled" in "\n".join(run(layer, EVERYTHING, preview=True, up=up).log)
-    up["storage"] = {**UP["storage"], "services": [*others, last]}
+    up["storage"] = {**UP["storage"], "services": [*rest, last]}
     assert run(layer, EVERYTHING, up=up).exports
 
 
 def test_only_known_types_are_used(recording: tuple[str, Recording]) -> None:
-    types = {one.type for one in recording[1].resources if one.type.startswith("gcp:")}
+    types = {item.type for item in recording[1].resources if item.type.startswith("gcp:")}
     assert types
     assert types <= KNOWN
 
@@ -143,24 +143,24 @@ def test_one_explicit_provider_with_the_default_labels(recording: tuple[str, Rec
     provider = done.only("pulumi:providers:gcp")
     assert provider.inputs["project"] == "my-project"
     assert provider.inputs["defaultLabels"] == (f'{{"team": "ml", "environment": "dev", "layer": "{layer}"}}')
-    ours = [one for one in done.resources if one.type.startswith("gcp:")]
-    assert ours
-    assert all("pulumi:providers:gcp::gcp::" in one.options["provider"] for one in ours)
+    own = [item for item in done.resources if item.type.startswith("gcp:")]
+    assert own
+    assert all("pulumi:providers:gcp::gcp::" in item.options["provider"] for item in own)
 
 
 def test_every_resource_belongs_to_a_component(recording: tuple[str, Recording]) -> None:
     layer, done = recording
-    ours = [one for one in done.resources if one.type.startswith("gcp:")]
-    assert ours
-    for one in ours:
-        assert f"tpu:{layer}:" in one.options["parent"], one.name
-    components = [one for one in done.resources if one.type.startswith("tpu:")]
-    assert all(re.fullmatch(rf"tpu:{layer}:[A-Z][A-Za-z]+", one.type) for one in components)
+    own = [item for item in done.resources if item.type.startswith("gcp:")]
+    assert own
+    for entry in own:
+        assert f"tpu:{layer}:" in entry.options["parent"], entry.name
+    components = [item for item in done.resources if item.type.startswith("tpu:")]
+    assert all(re.fullmatch(rf"tpu:{layer}:[A-Z][A-Za-z]+", item.type) for item in components)
 
 
 def test_no_two_resources_have_one_urn(recording: tuple[str, Recording]) -> None:
     """The engine refuses the second one."""
-    urns = Counter((one.options.get("parent"), one.type, one.name) for one in recording[1].resources)
+    urns = Counter((item.options.get("parent"), item.type, item.name) for item in recording[1].resources)
     assert urns
     assert [urn for urn, times in urns.items() if times > 1] == []
 
@@ -168,17 +168,17 @@ def test_no_two_resources_have_one_urn(recording: tuple[str, Recording]) -> None
 def test_every_name_is_ours(recording: tuple[str, Recording]) -> None:
     """Pulumi would add random letters to a name that is left out."""
     named = {"compute", "kms", "storage", "tpu"}
-    for one in recording[1].resources:
+    for item in recording[1].resources:
         if (
-            one.type.startswith("gcp:")
-            and one.type.split(":")[1].split("/")[0] in named
-            and "IAM" not in one.type
+            item.type.startswith("gcp:")
+            and item.type.split(":")[1].split("/")[0] in named
+            and "IAM" not in item.type
         ):
-            assert one.inputs["name"], one.type
+            assert item.inputs["name"], item.type
 
 
 def test_only_what_must_outlive_everything_is_protected(recording: tuple[str, Recording]) -> None:
-    protected = {one.type for one in recording[1].resources if one.options.get("protect")}
+    protected = {item.type for item in recording[1].resources if item.options.get("protect")}
     expected = {
         "gke": {"gcp:storage/bucket:Bucket"},
         "pipeline": {"gcp:storage/bucket:Bucket"},
@@ -199,8 +199,8 @@ def test_what_a_fleet_stands_on_is_deleted_after_everything_was_asked(
 ) -> None:
     """The resource that refuses a destroy depends on every other one, so that it goes first."""
     layer, done = recording
-    others = {one.name for one in done.resources if one.type.startswith(("gcp:", "kubernetes:"))}
-    assert others
+    rest = {item.name for item in done.resources if item.type.startswith(("gcp:", "kubernetes:"))}
+    assert rest
     for holding in layers():
         if not holding.holds or layer not in (holding.name, *holding.needs):
             continue
@@ -208,4 +208,4 @@ def test_what_a_fleet_stands_on_is_deleted_after_everything_was_asked(
         assert guard.inputs["environment"] == "dev"
         assert f"pulumi:providers:pulumi-python::{holding.holds}::" in guard.options["provider"]
         needed = {urn.rpartition("::")[2] for urn in guard.options["dependencies"]}
-        assert others | {one.name for one in done.resources if one.name == "stack"} <= needed
+        assert rest | {item.name for item in done.resources if item.name == "stack"} <= needed

@@ -28,14 +28,14 @@ _STAMP = re.compile(r"(\S+Z) (.*)")
 
 @dataclass(frozen=True)
 class Status:
-    """How a job is doing.
+    """Status of a job.
 
     Attributes:
         state: one of QUEUED, STARTING, RUNNING, COMPLETED, FAILED.
-        why: what holds a job in the queue or its pods, or how it ended; empty where there is nothing to say.
-        position: its place in the queue, from 1; None where it isn't queued.
-        restarts: how often it was started again, and `counted` those that its limit counts.
-        admitted_s: of a job that has ended, seconds from its last admission to its end; None where unknown.
+        why: reason why the job is queued, its pods wait, or it ended; may be empty.
+        position: place in the queue, from 1; None unless queued.
+        restarts: number of restarts, and `counted` those that the job's limit counts.
+        admitted_s: of a job that has ended, seconds from its last admission to its end; None if unknown.
     """
 
     name: str
@@ -86,46 +86,46 @@ class Jobs:
         return self._cluster.delete(f"{self._jobsets}/{name}")
 
     def status(self, name: str) -> Status | None:
-        """One job's; None where there is none."""
-        return next((one for one in self.all() if one.name == name), None)
+        """Return a job's status; None if there is no such job."""
+        return next((job for job in self.all() if job.name == name), None)
 
     def all(self) -> Sequence[Status]:
-        """The oldest first."""
+        """Return all jobs, the oldest first."""
         space = self._team.namespace
         workloads = {
-            owner["uid"]: one
-            for one in self._cluster.items(f"/apis/{KUEUE}/namespaces/{space}/workloads")
-            for owner in one["metadata"].get("ownerReferences", ())
+            owner["uid"]: workload
+            for workload in self._cluster.items(f"/apis/{KUEUE}/namespaces/{space}/workloads")
+            for owner in workload["metadata"].get("ownerReferences", ())
         }
         pods: dict[str, list[Mapping[str, Any]]] = {}
         for pod in self._pods(_LABEL):
             pods.setdefault(pod["metadata"]["labels"][_LABEL], []).append(pod)
         waiting = self._positions()
-        found = [
+        jobs = [
             _status(
-                one, workloads.get(one["metadata"]["uid"], {}), pods.get(one["metadata"]["name"], []), waiting
+                job, workloads.get(job["metadata"]["uid"], {}), pods.get(job["metadata"]["name"], []), waiting
             )
-            for one in self._cluster.items(self._jobsets)
+            for job in self._cluster.items(self._jobsets)
         ]
-        return sorted(found, key=lambda one: (one.created, one.name))
+        return sorted(jobs, key=lambda job: (job.created, job.name))
 
     def _positions(self) -> Mapping[str, int]:
         """Place in the whole queue by workload, from 1."""
         answer = self._cluster.get(f"{_VISIBLE}/{self._queue}/pendingworkloads") or {}
         return {
-            one["metadata"]["name"]: one.get("positionInClusterQueue", 0) + 1
-            for one in answer.get("items") or ()
+            item["metadata"]["name"]: item.get("positionInClusterQueue", 0) + 1
+            for item in answer.get("items") or ()
         }
 
     def _pods(self, of: str) -> Iterator[Mapping[str, Any]]:
-        """The workers' pods of jobs that a selector names."""
+        """Yield the workers' pods of jobs that a selector names."""
         query = {"labelSelector": f"{of},{_PART}={SLICE}"}
         yield from self._cluster.items(f"/api/v1/namespaces/{self._team.namespace}/pods", query)
 
     def worker(self, name: str, number: int) -> str | None:
-        """The newest pod of a worker, counted over all slices; None while there is none."""
-        found = [one["metadata"] for one in self._pods(f"{_LABEL}={name}") if _worker(one) == number]
-        newest = max(found, key=lambda meta: str(meta["creationTimestamp"]), default=None)
+        """Return the newest pod of a worker, counted over all slices; None while there is none."""
+        pods = [pod["metadata"] for pod in self._pods(f"{_LABEL}={name}") if _worker(pod) == number]
+        newest = max(pods, key=lambda meta: str(meta["creationTimestamp"]), default=None)
         return None if newest is None else str(newest["name"])
 
     def failed(self, name: str) -> tuple[int, str, int] | None:
@@ -133,14 +133,14 @@ class Jobs:
 
         The others are ended for its sake, by SIGTERM, and most of their pods are deleted.
         """
-        found = []
+        failures = []
         for pod in self._pods(f"{_LABEL}={name}"):
-            for one in pod.get("status", {}).get("containerStatuses", ()):
-                ended = one.get("state", {}).get("terminated", {})
-                if one["name"] == "worker" and (code := ended.get("exitCode", 0)):
+            for container in pod.get("status", {}).get("containerStatuses", ()):
+                ended = container.get("state", {}).get("terminated", {})
+                if container["name"] == "worker" and (code := ended.get("exitCode", 0)):
                     when = ended.get("finishedAt") or ""
-                    found.append((code in DISRUPTED, when, _worker(pod), pod["metadata"]["name"], code))
-        return min(found)[2:] if found else None
+                    failures.append((code in DISRUPTED, when, _worker(pod), pod["metadata"]["name"], code))
+        return min(failures)[2:] if failures else None
 
     def log(self, pod: str, since: str = "", lines: int | None = None) -> Iterator[tuple[str, str]]:
         """Timestamp and text of what a pod's worker printed after `since`; nothing while it hasn't begun."""
@@ -156,12 +156,12 @@ class Jobs:
                 return
             raise
         for line in text.splitlines():
-            if (found := _STAMP.fullmatch(line)) and found[1] > since:
-                yield found[1], found[2]
+            if (match := _STAMP.fullmatch(line)) and match[1] > since:
+                yield match[1], match[2]
 
 
 def _worker(pod: Mapping[str, Any]) -> int:
-    """Which worker a pod is, counted over all slices: those of the first slice come first."""
+    """Return a pod's worker number, counted over all slices in order."""
     notes = pod["metadata"].get("annotations", {})
     job = int(notes.get("jobset.sigs.k8s.io/job-index", 0))
     hosts = next((e["value"] for e in pod["spec"]["containers"][0]["env"] if e["name"] == "JOB_HOSTS"), "1")
@@ -169,35 +169,36 @@ def _worker(pod: Mapping[str, Any]) -> int:
 
 
 def _held(pod: Mapping[str, Any]) -> str:
-    """What keeps a pod from running, as the scheduler or its node says; empty where nothing does."""
+    """Return why a pod doesn't run, as its scheduler or node reports it; empty if there is no reason."""
     status = pod.get("status", {})
     if status.get("phase") != "Pending":
         return ""
-    for one in status.get("conditions", ()):
-        if one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable":
-            return f"{pod['metadata']['name']} isn't scheduled: {one.get('message', '').partition('. ')[0]}"
-    for one in status.get("containerStatuses", ()):
-        waiting = one.get("state", {}).get("waiting", {})
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            message = condition.get("message", "").partition(". ")[0]
+            return f"{pod['metadata']['name']} isn't scheduled: {message}"
+    for container in status.get("containerStatuses", ()):
+        waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("message"):
             return f"{pod['metadata']['name']}: {waiting['reason']}: {waiting['message']}"
     return str(status.get("message", ""))
 
 
 def _status(
-    one: Mapping[str, Any],
+    job: Mapping[str, Any],
     workload: Mapping[str, Any],
     pods: Sequence[Mapping[str, Any]],
     waiting: Mapping[str, int],
 ) -> Status:
-    meta, status = one["metadata"], one.get("status", {})
+    meta, status = job["metadata"], job.get("status", {})
     conditions = {c["type"]: c for c in workload.get("status", {}).get("conditions", ())}
     ended = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
     # Workers may end at times of their own.
     running = sum(pod.get("status", {}).get("phase") in ("Running", "Succeeded") for pod in pods)
     hosts = sum(
-        each["replicas"] * each["template"]["spec"].get("parallelism", 1)
-        for each in one["spec"]["replicatedJobs"]
-        if each["name"] == SLICE
+        part["replicas"] * part["template"]["spec"].get("parallelism", 1)
+        for part in job["spec"]["replicatedJobs"]
+        if part["name"] == SLICE
     )
     why = ""
     if terminal := status.get("terminalState", ""):
@@ -226,7 +227,7 @@ def _status(
 
 def _seconds(begun: Mapping[str, Any] | None, ended: Mapping[str, Any] | None) -> float | None:
     """From one condition to another; None where one of them isn't there."""
-    stamps = [one.get("lastTransitionTime") for one in (begun, ended) if one]
+    stamps = [condition.get("lastTransitionTime") for condition in (begun, ended) if condition]
     if len(stamps) < 2 or None in stamps:
         return None
     first, last = (datetime.fromisoformat(str(stamp)) for stamp in stamps)

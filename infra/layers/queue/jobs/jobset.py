@@ -53,11 +53,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Job:
-    """What a team submits.
+    """A job as a team submits it.
 
     Attributes:
-        name: of the JobSet; with `-slice-N-N` behind it a host name, so 40 characters at most.
-        command: what every host runs.
+        name: of the JobSet; at most 40 characters, since `-slice-N-N` is appended for host names.
+        command: command line of every host.
         topology, hosts, chips_per_host: of each slice.
         selector: node labels that a host has beside its topology.
         claims: volume claims of the namespace, by the folders where they are.
@@ -87,7 +87,7 @@ class Job:
 
 
 def jobset(job: Job) -> Object:
-    """The manifest."""
+    """Return the manifest."""
     template: Object = {"spec": _job(job)}
     if job.scales:
         template["metadata"] = {"annotations": {_EXCLUSIVE: POOL_LABEL}}
@@ -183,7 +183,7 @@ def _pod(job: Job) -> Object:
 
 
 def _places(job: Job) -> list[Object]:
-    """Which host of which slice a pod is, and where the coordinator is.
+    """Return the variables of a pod: its slice, its host, and the coordinator.
 
     JobSet counts all replicated jobs in its `global-…` annotations, so the slice's own index is taken
     (https://github.com/kubernetes-sigs/jobset/issues/787).

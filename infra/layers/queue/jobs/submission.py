@@ -40,7 +40,7 @@ class SubmissionError(InfraError):
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for; empty where they leave the choice to the settings.
+    """A user's request for a job; empty fields are the settings' choice.
 
     Attributes:
         program: as the `run` of a slice: a command of the workload, or a program.
@@ -70,41 +70,41 @@ class Submission:
     @property
     def reason(self) -> str:
         """The choice of pools in words."""
-        one = self.pools[0]
+        chosen = self.pools[0]
         same = {pool.zone for pool in self.pools}
         return (
-            f"{self.job.slices} x {one.kind.name} ({one.kind.topology}, {one.nodes} hosts of "
-            f"{one.machine.name}) in {', '.join(sorted(same))}: {len(self.pools)} such pools"
+            f"{self.job.slices} x {chosen.kind.name} ({chosen.kind.topology}, {chosen.nodes} hosts of "
+            f"{chosen.machine.name}) in {', '.join(sorted(same))}: {len(self.pools)} such pools"
         )
 
 
-def submission(settings: Settings, asked: Request) -> Submission:
-    """The job. Raises SubmissionError with all problems."""
-    problems = [*_people(settings, asked), *_program(settings, asked)]
-    fitting = _fitting(settings, asked, problems)
+def submission(settings: Settings, request: Request) -> Submission:
+    """Return the job. Raises SubmissionError with all problems."""
+    problems = [*_people(settings, request), *_program(settings, request)]
+    fitting = _fitting(settings, request, problems)
     if problems:
         raise SubmissionError(listed("the job", problems))
-    team = next(one for one in teams(settings) if one.name == asked.team)
+    team = next(team for team in teams(settings) if team.name == request.team)
     first = fitting[0]
     zones = sorted({pool.zone for pool in fitting})
     selector = {"topology.kubernetes.io/zone": zones[0]} if len(zones) == 1 else {}
-    if asked.pool:  # one item of gke:tpuPools, whose node pools are alike
+    if request.pool:  # one item of gke:tpuPools, whose node pools are alike
         selector = {**flavor(first.outputs()).labels, **selector}
     claims = {MOUNT: Claim(CHECKPOINTS)}
     if disk := disk_name(settings, zones[0]):
         claims[DATA_MOUNT] = Claim(data_claim(disk), read_only=True)
-    name = asked.name or _default_name(asked.program)
+    name = request.name or _default_name(request.program)
     job = Job(
         name=name,
         team=team,
-        image=asked.image or str(settings[QueueSettings].image),
-        command=_command(settings, observed(settings, asked.program, team.namespace)),
+        image=request.image or str(settings[QueueSettings].image),
+        command=_command(settings, observed(settings, request.program, team.namespace)),
         topology=first.kind.topology,
         hosts=first.nodes,
         chips_per_host=first.machine.chips,
-        slices=asked.slices,
+        slices=request.slices,
         account=settings[GkeSettings].kubernetes_account,
-        priority=asked.priority,
+        priority=request.priority,
         environment=_environment(settings, f"{team.namespace}-{name}", first),
         selector=selector,
         claims=claims,
@@ -115,21 +115,21 @@ def submission(settings: Settings, asked: Request) -> Submission:
     dearest = prices_row.total([pool.hourly for pool in fitting]) and max(
         pool.hourly or 0 for pool in fitting
     )
-    return Submission(job, fitting, None if dearest is None else asked.slices * dearest)
+    return Submission(job, fitting, None if dearest is None else request.slices * dearest)
 
 
-def _people(settings: Settings, asked: Request) -> Iterator[Problem]:
+def _people(settings: Settings, request: Request) -> Iterator[Problem]:
     known = [team.name for team in teams(settings)]
-    if asked.team not in known:
-        near = difflib.get_close_matches(asked.team, known, 1)
+    if request.team not in known:
+        near = difflib.get_close_matches(request.team, known, 1)
         up = up_command("queue", settings.environment)
         fix = f"perhaps {near[0]}" if near else f"add it to queue:teams, then {up}"
-        yield Problem("TEAM", f'"{asked.team}"', f"one of queue:teams: {', '.join(known) or 'none'}", fix)
-    if asked.priority not in PRIORITIES:
+        yield Problem("TEAM", f'"{request.team}"', f"one of queue:teams: {', '.join(known) or 'none'}", fix)
+    if request.priority not in PRIORITIES:
         yield Problem(
-            "--priority", f'"{asked.priority}"', f"one of {', '.join(PRIORITIES)}", "write one of these"
+            "--priority", f'"{request.priority}"', f"one of {', '.join(PRIORITIES)}", "write one of these"
         )
-    name = asked.name or _default_name(asked.program)
+    name = request.name or _default_name(request.program)
     if not _NAME.fullmatch(name):
         yield Problem(
             "--name", f'"{name}"',
@@ -138,8 +138,8 @@ def _people(settings: Settings, asked: Request) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def _program(settings: Settings, asked: Request) -> Iterator[Problem]:
-    run = shlex.join(asked.program)
+def _program(settings: Settings, request: Request) -> Iterator[Problem]:
+    run = shlex.join(request.program)
     if not commands.can_start(run):
         yield Problem(
             "-- PROGRAM", f'"{run}"',
@@ -149,7 +149,7 @@ def _program(settings: Settings, asked: Request) -> Iterator[Problem]:
         )  # fmt: skip
     else:
         yield from _command_line(settings, run)
-    image = asked.image or settings[QueueSettings].image
+    image = request.image or settings[QueueSettings].image
     if not image:
         fix = "add queue:image, or write --image HOST/PATH@sha256:…"
         yield Problem("--image", "nothing", "a job runs in an image", fix)
@@ -161,7 +161,7 @@ def _program(settings: Settings, asked: Request) -> Iterator[Problem]:
 
 
 def _command_line(settings: Settings, run: str) -> Iterator[Problem]:
-    """What a worker would find once the job has its slice: a wrong option, a config that isn't there."""
+    """Yield problems that workers would fail with: a wrong option, a missing config."""
     try:
         commands.training(run)
     except ValueError as error:
@@ -177,42 +177,40 @@ def _command_line(settings: Settings, run: str) -> Iterator[Problem]:
         yield Problem("-- PROGRAM", f'"{run}" without tpu:code', rule, fix)
 
 
-def _fitting(settings: Settings, asked: Request, problems: list[Problem]) -> list[Pool]:
-    """The pools that the job may run on: of one size and machine, as many as it has slices."""
+def _fitting(settings: Settings, request: Request, problems: list[Problem]) -> list[Pool]:
+    """Return the pools that the job may run on: of one size and machine, as many as it has slices."""
     every = pools.pools(settings)
     if not every:
         fix = f"add one, then {up_command('gke', settings.environment)}, then infra/layers/queue"
         problems.append(Problem("gke:tpuPools", "no pool", "jobs run on node pools", fix))
         return []
-    found = [
+    fits = [
         pool
         for pool in every
-        if asked.size in ("", pool.kind.name, pool.kind.topology)
-        and asked.pool in ("", pool.group)
-        and asked.zone in ("", pool.zone)
+        if request.size in ("", pool.kind.name, pool.kind.topology)
+        and request.pool in ("", pool.group)
+        and request.zone in ("", pool.zone)
     ]
-    if not found:
-        problems.append(_no_pool(every, asked))
+    if not fits:
+        problems.append(_no_pool(every, request))
         return []
-    shapes = {(pool.kind.name, pool.machine.name): pool for pool in found}
+    shapes = {(pool.kind.name, pool.machine.name): pool for pool in fits}
     if len(shapes) > 1:
         sizes = ", ".join(f"{pool.kind.name} ({pool.group})" for pool in shapes.values())
-        several = len({pool.kind.name for pool in found}) > 1
-        fix = f"write e.g. --pool {found[0].group}" + (
-            f", or --slice {found[0].kind.name}" if several else ""
-        )
+        several = len({pool.kind.name for pool in fits}) > 1
+        fix = f"write e.g. --pool {fits[0].group}" + (f", or --slice {fits[0].kind.name}" if several else "")
         problems.append(
             Problem("--slice", "several that fit", f"a job has slices of one size and machine: {sizes}", fix)
         )
-    elif len({pool.scales for pool in found}) > 1:
-        groups = ", ".join(dict.fromkeys(pool.group for pool in found))
+    elif len({pool.scales for pool in fits}) > 1:
+        groups = ", ".join(dict.fromkeys(pool.group for pool in fits))
         rule = f"pools that scale take jobs of their own, since their nodes aren't there yet: {groups}"
-        problems.append(Problem("--pool", "nothing", rule, f"write e.g. --pool {found[0].group}"))
-    if asked.program[:1] == ["extract"] and found[0].nodes > 1:
-        rule = f"a host extracts alone, on its own chips, and {found[0].kind.name} has {found[0].nodes} hosts"
+        problems.append(Problem("--pool", "nothing", rule, f"write e.g. --pool {fits[0].group}"))
+    if request.program[:1] == ["extract"] and fits[0].nodes > 1:
+        rule = f"a host extracts alone, on its own chips, and {fits[0].kind.name} has {fits[0].nodes} hosts"
         fix = "a pool of one host in gke:tpuPools, up to v6e-8; with --slices as many as there are streams"
-        problems.append(Problem("--slice", found[0].kind.name, rule, fix))
-    zones = sorted({pool.zone for pool in found})
+        problems.append(Problem("--slice", fits[0].kind.name, rule, fix))
+    zones = sorted({pool.zone for pool in fits})
     if len(zones) > 1 and _has_data(settings):
         fix = f"write e.g. --zone {zones[0]}"
         problems.append(
@@ -220,40 +218,42 @@ def _fitting(settings: Settings, asked: Request, problems: list[Problem]) -> lis
                 "--zone", "nothing", f"the data's disk is in the zone of the job: {', '.join(zones)}", fix
             )
         )
-    if not 1 <= asked.slices <= _MOST_SLICES:
-        problems.append(Problem("--slices", str(asked.slices), f"1 to {_MOST_SLICES}", "write such a number"))
-    most = max(sum(_kind(pool) == kind for pool in found) for kind in {_kind(pool) for pool in found})
-    if asked.slices > most:
+    if not 1 <= request.slices <= _MOST_SLICES:
+        problems.append(
+            Problem("--slices", str(request.slices), f"1 to {_MOST_SLICES}", "write such a number")
+        )
+    most = max(sum(_kind(pool) == kind for pool in fits) for kind in {_kind(pool) for pool in fits})
+    if request.slices > most:
         rule = f"the slices of a job are pools of one kind, in one zone: {most} at most"
         fix = f"--slices {most}, or a larger count in gke:tpuPools"
-        problems.append(Problem("--slices", str(asked.slices), rule, fix))
-    return found
+        problems.append(Problem("--slices", str(request.slices), rule, fix))
+    return fits
 
 
 def _kind(pool: Pool) -> tuple[str, str, str, str]:
     return pool.kind.name, pool.machine.name, pool.provisioning, pool.zone
 
 
-def _no_pool(every: Sequence[Pool], asked: Request) -> Problem:
+def _no_pool(every: Sequence[Pool], request: Request) -> Problem:
     known = dict.fromkeys(f"{pool.kind.name} ({pool.group}, {pool.zone})" for pool in every)
-    given = {"--slice": asked.size, "--pool": asked.pool, "--zone": asked.zone}
+    given = {"--slice": request.size, "--pool": request.pool, "--zone": request.zone}
     words = {option: word for option, word in given.items() if word}
-    near = min(every, key=lambda pool: _distance(pool, asked))
+    near = min(every, key=lambda pool: _distance(pool, request))
     fix = f"the nearest is --pool {near.group} ({near.kind.name}); or add such a pool to gke:tpuPools"
     return Problem(
         " ".join(words), '"' + " ".join(words.values()) + '"', f"the pools are {', '.join(known)}", fix
     )
 
 
-def _distance(pool: Pool, asked: Request) -> tuple[float, ...]:
-    """How far a pool is from what was asked for: by name, then by chips, or by how the size is written."""
-    chips = next((kind.chips for kind in CATALOG.types if asked.size in (kind.name, kind.topology)), None)
-    by_size = -_alike(asked.size, pool.kind.name) if chips is None else abs(pool.kind.chips - chips)
-    return -_alike(asked.pool, pool.group), by_size, pool.kind.chips
+def _distance(pool: Pool, request: Request) -> tuple[float, ...]:
+    """Return a pool's distance from the request: by name, then by chips, or by the size's spelling."""
+    chips = next((kind.chips for kind in CATALOG.types if request.size in (kind.name, kind.topology)), None)
+    by_size = -_alike(request.size, pool.kind.name) if chips is None else abs(pool.kind.chips - chips)
+    return -_alike(request.pool, pool.group), by_size, pool.kind.chips
 
 
-def _alike(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()
+def _alike(name: str, requested: str) -> float:
+    return difflib.SequenceMatcher(None, name, requested).ratio()
 
 
 def _has_data(settings: Settings) -> bool:
@@ -270,7 +270,7 @@ def _default_name(program: Sequence[str]) -> str:
 
 
 def _command(settings: Settings, program: Sequence[str]) -> list[str]:
-    """What a container starts: the program at its place, behind the bundle's installation."""
+    """Return a container's command: the program, after the installation of the bundle."""
     own = ["workload", *program] if program[0] in commands.COMMANDS else list(program)
     if settings[QueueSettings].install == "image":
         return ["workload", "launch", "--", *own]
@@ -279,8 +279,8 @@ def _command(settings: Settings, program: Sequence[str]) -> list[str]:
 
 
 def _environment(settings: Settings, name: str, pool: Pool) -> Mapping[str, str]:
-    """What a program finds, as on a TPU VM (docs/code.md)."""
-    found = {
+    """Return a program's environment variables, as on a TPU VM (docs/code.md)."""
+    variables = {
         "TPU_NAME": name,
         "ACCELERATOR_TYPE": pool.kind.name,
         "CHECKPOINT_BUCKET": settings[StorageSettings].bucket_name,
@@ -288,14 +288,14 @@ def _environment(settings: Settings, name: str, pool: Pool) -> Mapping[str, str]
         "STEPS_BUCKET": steps_bucket(settings),
     }
     if _has_data(settings):
-        found["DATA_DIR"] = DATA_MOUNT
+        variables["DATA_DIR"] = DATA_MOUNT
     if settings[QueueSettings].install == "bundle":
-        found["TPU_BUNDLE"] = str(settings[TpuSettings].bundle)
-    return found
+        variables["TPU_BUNDLE"] = str(settings[TpuSettings].bundle)
+    return variables
 
 
 def observed(settings: Settings, program: Sequence[str], experiment: str) -> Sequence[str]:
-    """A program; one that trains in the bucket uploads its curves, if the settings say so.
+    """Return a program; one that trains in the bucket uploads its curves, if the settings say so.
 
     What the program itself says comes later, and counts.
     """
@@ -307,7 +307,7 @@ def observed(settings: Settings, program: Sequence[str], experiment: str) -> Seq
 
 
 def run_of(program: Sequence[str]) -> str:
-    """The run in the bucket that a program trains; empty where it trains none."""
+    """Return the run in the bucket that a program trains; empty where it trains none."""
     try:
         training = commands.training(shlex.join(program))
     except ValueError:
@@ -316,13 +316,13 @@ def run_of(program: Sequence[str]) -> str:
 
 
 def curves(settings: Settings, run: str = "") -> str:
-    """Where TensorBoard finds the curves of a run, or of all (docs/architecture.md)."""
+    """Return the URL of the curves of a run, or of all runs (docs/architecture.md)."""
     folder = f"gs://{settings[StorageSettings].bucket_name}/runs"
     return f"{folder}/{run}/tensorboard" if run else folder
 
 
 def team_of(settings: Settings, name: str) -> Team:
-    """The team of that name. Raises SubmissionError."""
+    """Return the team of that name. Raises SubmissionError."""
     if problems := list(_people(settings, Request(name, ["train"]))):
         raise SubmissionError(listed("the command", problems))
-    return next(one for one in teams(settings) if one.name == name)
+    return next(team for team in teams(settings) if team.name == name)

@@ -1,8 +1,8 @@
-"""What every TPU host does at every boot: a script of the bundle, and the few lines of metadata that run it.
+"""Start-up script of every TPU host: a file of the bundle, and the loader in the metadata that runs it.
 
-The script stands in `parts/`, one file a stage, and is rendered by concatenation: the same bytes for every
+The script is in `parts/`, a file for each stage, and is rendered by concatenation: the same bytes for every
 slice, environment and cloud, real or rehearsed. `tpu publish` puts it into the bundle as `startup.sh`; a
-node's metadata holds `loader.sh` and the bundle's id, by which that fetches and checks it.
+node's metadata holds `loader.sh` and the bundle's id, by which the loader fetches and checks the script.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STAGES = (
     "barrier",
     "launch",
 )
-"""The stages in the order in which `main` runs them. The loader, before them, tells of itself as `script`."""
+"""The stages in the order in which `main` runs them. The loader, before them, reports as `script`."""
 
 PARTS = ("prelude", "status", "runner", *STAGES, "main")
 """The files of `parts/`, in the order in which they are joined."""
@@ -47,5 +47,5 @@ def script_sha256() -> str:
 
 
 def loader() -> str:
-    """Return what stands as `startup-script` in the metadata of every node."""
+    """Return the `startup-script` of every node's metadata."""
     return (resources.files(__name__) / "loader.sh").read_text("utf-8")

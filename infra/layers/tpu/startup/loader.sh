@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs startup.sh of the bundle that this node's metadata names: docs/boot.md.
+# Run startup.sh of the bundle in this node's metadata: docs/boot.md.
 set -u
 umask 022
 S=https://storage.googleapis.com D=/opt/tpu/bundles J='Content-Type: application/json'
@@ -10,7 +10,7 @@ gcs() {
   [[ $(md service-accounts/default/token) =~ \"access_token\"\ *:\ *\"([^\"]+) ]]
   curl -sSm 60 --connect-timeout 5 --retry 2 -o answer -K <(echo "header=\"Authorization: Bearer ${BASH_REMATCH[1]-}\"") "$@"
 }
-tell() { # STATE STAGE_STATE WHY
+report() { # STATE STAGE_STATE WHY
   local state=$1 worker now
   echo "tpu-boot: stage script: $3" >&2
   [[ ! -e ready ]] || { [[ $1 == failed ]] && state=rerun-failed || state=rerunning; }
@@ -22,7 +22,7 @@ tell() { # STATE STAGE_STATE WHY
   printf '%s\r\n' --b "$J" '' "{\"contentType\": \"application/json\", \"metadata\": {$s, \"instance\": \"$id\", $why}}" --b "$J" '' "$(<status.json)" --b-- |
     gcs -H 'Content-Type: multipart/related; boundary=b' --data-binary @- "$S/upload/storage/v1/b/$bucket/o?uploadType=multipart&name=boot%2F$node%2Fworker-${worker:-unknown-$id}.json"
 }
-fail() { tell failed failed "$1"; exit 1; }
+fail() { report failed failed "$1"; exit 1; }
 good() { echo "$1  $1" | sha256sum -c --status 2>&-; }
 fetch() { # OBJECT SHA256 COPY
   local code
@@ -30,14 +30,14 @@ fetch() { # OBJECT SHA256 COPY
   until good "$2"; do
     code=$(gcs -w '%{http_code}' "$S/storage/v1/b/$bucket/o/${1//\//%2F}?alt=media") || code+=" (curl: $?)"
     case $code in
-      200) mv answer "$2"; good "$2" || fail "gs://$bucket/$1 isn't what its name says" ;;
+      200) mv answer "$2"; good "$2" || fail "gs://$bucket/$1 doesn't match its sha256" ;;
       404) fail "there is no gs://$bucket/$1: run 'tpu publish'" ;;
       *) ((SECONDS < 420)) || fail "gs://$bucket/$1: HTTP $code for 7 min"
-        tell booting running "waiting for gs://$bucket/$1: HTTP $code"
+        report booting running "waiting for gs://$bucket/$1: HTTP $code"
         sleep 10 ;;
     esac
   done
-  mkdir -p "${3%/*}" && cp "$2" "$3.new" && mv "$3.new" "$3" # a full disk stops nothing here
+  mkdir -p "${3%/*}" && cp "$2" "$3.new" && mv "$3.new" "$3" # continues on a full disk
 }
 
 began=$(date -u +%FT%TZ) boot=$(</proc/sys/kernel/random/boot_id)

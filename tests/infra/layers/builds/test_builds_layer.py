@@ -1,4 +1,4 @@
-"""What the builds layer declares, and the builds that are rendered of its settings."""
+"""Declarations of the builds layer, and its rendered builds."""
 
 import re
 import subprocess
@@ -45,20 +45,22 @@ def up(**changes: Any) -> Recording:
 
 def granted(recording: Recording, member: str) -> dict[str, dict[str, Any]]:
     return {
-        one.inputs["role"]: one.inputs
-        for one in recording.resources
-        if one.type.endswith("AMMember") and one.inputs.get("member") == member and "project" in one.inputs
+        resource.inputs["role"]: resource.inputs
+        for resource in recording.resources
+        if resource.type.endswith("AMMember")
+        and resource.inputs.get("member") == member
+        and "project" in resource.inputs
     }
 
 
 def test_the_previewing_account_has_no_permission_that_changes_anything() -> None:
     recording = up()
     (role,) = (
-        one.inputs
-        for one in recording.of("gcp:projects/iAMCustomRole:IAMCustomRole")
-        if one.inputs["roleId"] == "tpu_preview_reads"
+        resource.inputs
+        for resource in recording.of("gcp:projects/iAMCustomRole:IAMCustomRole")
+        if resource.inputs["roleId"] == "tpu_preview_reads"
     )
-    verbs = {one.rpartition(".")[2] for one in role["permissions"]}
+    verbs = {item.rpartition(".")[2] for item in role["permissions"]}
     assert verbs <= {"connect", "get", "list", "getIamPolicy"}
     assert "compute.networks.get" in role["permissions"]
     on_project = granted(recording, PREVIEW)
@@ -74,32 +76,46 @@ def test_the_applying_account_grants_what_layers_grant_and_nothing_else() -> Non
     )
 
 
+@pytest.mark.parametrize("count", [10, 11, 20, 21])
+def test_every_role_is_in_exactly_one_condition(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    roles = [f"roles/service{number}.viewer" for number in range(count)]
+    monkeypatch.setattr(access, "grantable", lambda _: tuple(roles))
+    conditions = [
+        re.findall(r"roles/\w+\.viewer", resource.inputs["condition"]["expression"])
+        for resource in up().of("gcp:projects/iAMMember:IAMMember")
+        if resource.inputs["role"] == "roles/resourcemanager.projectIamAdmin"
+        and resource.inputs["member"] == APPLY
+    ]
+    assert sorted(role for condition in conditions for role in condition) == sorted(roles)
+    assert all(0 < len(condition) <= access.MOST_GRANTED for condition in conditions)
+
+
 def test_the_applying_account_has_no_role_on_all_buckets() -> None:
     recording = up()
     assert "roles/storage.admin" not in granted(recording, APPLY)
     (writes,) = (
-        one.inputs
-        for one in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
-        if one.inputs["member"] == APPLY and one.inputs["role"] == "roles/storage.objectUser"
+        resource.inputs
+        for resource in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
+        if resource.inputs["member"] == APPLY and resource.inputs["role"] == "roles/storage.objectUser"
     )
     place = 'resource.name.startsWith("projects/_/buckets/my-project-pulumi/objects/.pulumi/stacks'
     assert writes["condition"]["expression"] == f'!{place}/storage/") && !{place}/builds/")'
 
 
-@pytest.mark.parametrize("layer", [one.name for one in layers() if one.name not in access.BOOTSTRAP])
+@pytest.mark.parametrize("layer", [layer.name for layer in layers() if layer.name not in access.BOOTSTRAP])
 def test_a_layer_declares_every_role_that_it_grants_on_the_project(layer: str) -> None:
     given = {**GIVEN, **OFF.get(layer, {})}
     known = parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
     recording = run(layer, given, preview=False, up=UP)
     members = recording.of("gcp:projects/iAMMember:IAMMember")
-    (declared,) = (one.grants(known) for one in layers() if one.name == layer)
-    assert {one.inputs["role"] for one in members} == set(declared)
+    (declared,) = (item.grants(known) for item in layers() if item.name == layer)
+    assert {member.inputs["role"] for member in members} == set(declared)
 
 
 def wrong(build: dict[str, Any]) -> list[str]:
-    found: list[Any] = []
-    discovery.document("cloudbuild", "v1").schemas.compile({"$ref": "Build"})(build, "", found)
-    return [one.description for one in found]
+    result: list[Any] = []
+    discovery.document("cloudbuild", "v1").schemas.compile({"$ref": "Build"})(build, "", result)
+    return [item.description for item in result]
 
 
 def test_rendered_builds_are_what_the_api_describes() -> None:
@@ -130,7 +146,7 @@ def test_layers_come_up_in_their_order_and_down_in_the_other() -> None:
 
 def test_steps_ask_no_question_and_apply_the_plan_of_their_preview() -> None:
     builds = render.builds(settings(layers=["network"]))
-    lines = {kind: [" ".join(step["args"]) for step in one["steps"]] for kind, one in builds.items()}
+    lines = {kind: [" ".join(step["args"]) for step in build["steps"]] for kind, build in builds.items()}
     assert lines["preview"] == ["plan dev network --save plans"]
     saved = {"location": "gs://my-project-pulumi/plans/$BUILD_ID/", "paths": ["plans/*.json"]}
     assert builds["preview"]["artifacts"] == {"objects": saved}
@@ -144,7 +160,7 @@ def test_steps_ask_no_question_and_apply_the_plan_of_their_preview() -> None:
         "infra down dev network --skip-preview --yes",
     ]
     assert {
-        step["entrypoint"] for kind, one in builds.items() if kind != "image" for step in one["steps"]
+        step["entrypoint"] for kind, build in builds.items() if kind != "image" for step in build["steps"]
     } == {"tpu"}
 
 
@@ -170,9 +186,9 @@ def test_who_starts_builds_may_start_them_read_their_logs_and_upload_a_checkout(
     recording = up(previewUsers=[user], applyUsers=[user])
     assert set(granted(recording, user)) == {"roles/cloudbuild.builds.editor", "roles/logging.viewer"}
     (upload,) = (
-        one.inputs
-        for one in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
-        if one.inputs["member"] == user
+        resource.inputs
+        for resource in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
+        if resource.inputs["member"] == user
     )
     assert (upload["bucket"], upload["role"]) == ("my-project-pulumi", "roles/storage.objectUser")
     assert upload["condition"]["expression"] == (
@@ -196,14 +212,14 @@ def test_more_roles_than_a_condition_takes_stand_in_several() -> None:
     given = {**GIVEN, **OFF["pipeline"], "pipeline:runners": ["group:ml@example.com"]}
     recording = run("builds", given, preview=False, up=UP)
     members = [
-        one.inputs
-        for one in recording.of("gcp:projects/iAMMember:IAMMember")
-        if one.inputs["member"] == APPLY and one.inputs["role"] == access.PROJECT_IAM_ADMIN
+        resource.inputs
+        for resource in recording.of("gcp:projects/iAMMember:IAMMember")
+        if resource.inputs["member"] == APPLY and resource.inputs["role"] == access.PROJECT_IAM_ADMIN
     ]
-    expressions = [str(one["condition"]["expression"]) for one in members]
-    assert len({one["condition"]["title"] for one in members}) == len(members) == 2
-    listed = [role for one in expressions for role in one.partition("hasOnly([")[2].split(",")]
-    assert [one.count(",") <= access.MOST_GRANTED for one in expressions] == [True, True]
+    expressions = [str(member["condition"]["expression"]) for member in members]
+    assert len({member["condition"]["title"] for member in members}) == len(members) == 2
+    listed = [role for item in expressions for role in item.partition("hasOnly([")[2].split(",")]
+    assert [item.count(",") <= access.MOST_GRANTED for item in expressions] == [True, True]
     assert any("dataproc.worker" in role for role in listed)
 
 
@@ -214,21 +230,23 @@ def test_all_that_stands_against_a_destroy_is_found() -> None:
         "inputs": {"name": "tpu", "deletionProtection": True},
     }
     free = {"urn": "urn:pulumi:dev::gke::x::y", "inputs": {"deletionProtection": False}}
-    found = [(one.path, one.found) for one in against("dev", "gke", [bucket, cluster, free])]
-    assert found == [("gke", "protected: artifacts"), ("gke", "deletion protection of tpu")]
+    result = [(item.path, item.found) for item in against("dev", "gke", [bucket, cluster, free])]
+    assert result == [("gke", "protected: artifacts"), ("gke", "deletion protection of tpu")]
 
 
-@pytest.mark.parametrize("layer", [one.name for one in layers()])
+@pytest.mark.parametrize("layer", [layer.name for layer in layers()])
 def test_whatever_a_layer_makes_beside_its_guards_is_no_guard(
     layer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-    monkeypatch.setattr(guard, "refuse", lambda *held: asked.append(held))
+    requests = []
+    monkeypatch.setattr(guard, "refuse", lambda *held: requests.append(held))
     made = run(layer, EVERYTHING, preview=False, up=UP).resources
-    state = [{"urn": f"urn:pulumi:dev::{layer}::{one.type}::{one.name}", "type": one.type,
-              "outputs": {**one.inputs, "labels": {}}} for one in made]  # fmt: skip
+    state = [{"urn": f"urn:pulumi:dev::{layer}::{item.type}::{item.name}", "type": item.type,
+              "outputs": {**item.inputs, "labels": {}}} for item in made]  # fmt: skip
     assert not list(against("dev", layer, state))
-    assert len(asked) == sum("what" in one.inputs for one in made if one.type.startswith("pulumi-python:"))
+    assert len(requests) == sum(
+        "what" in item.inputs for item in made if item.type.startswith("pulumi-python:")
+    )
 
 
 def test_the_builder_image_takes_along_what_the_queue_reads_besides_the_checkout(
@@ -239,8 +257,8 @@ def test_the_builder_image_takes_along_what_the_queue_reads_besides_the_checkout
     text = (tmp_path / "cloudbuild/dev/Dockerfile").read_text()
     given = dict(re.findall(r"(TPU_QUEUE_MANIFESTS)=(\S+)", text))
     (check,) = re.findall(r"(?m)^RUN (cd .* && sha256sum .*)$", text)
-    for place, here in (("/opt/tpu/tools", ROOT / "tools"), ("/opt/tpu", tmp_path)):
-        check = check.replace(place, str(here))
+    for place, local in (("/opt/tpu/tools", ROOT / "tools"), ("/opt/tpu", tmp_path)):
+        check = check.replace(place, str(local))
     folder = given["TPU_QUEUE_MANIFESTS"].replace("/opt/tpu", str(tmp_path))
     subprocess.run(["bash", "-c", check], check=True, capture_output=True)
     expected = manifests.files()

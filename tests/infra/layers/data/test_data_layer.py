@@ -1,4 +1,4 @@
-"""What the data layer declares."""
+"""Declarations of the data layer."""
 
 from typing import Any
 

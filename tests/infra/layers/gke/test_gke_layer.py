@@ -1,4 +1,4 @@
-"""What the GKE layer declares."""
+"""Declarations of the GKE layer."""
 
 import json
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from infra.engine.settings import parse
+from infra.layers.gke.facts import CHANNELS
+from infra.layers.gke.pools import block
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.recording import BASE, DNS_NAME, PROJECT_NUMBER, UNKNOWN, Recording, run
 
@@ -168,8 +170,8 @@ SIZES = [
 def test_nodes_and_machine_come_from_the_size(
     kind: str, given: str | None, nodes: int, machine: str, topology: str | None
 ) -> None:
-    one = {**TRAIN, "acceleratorType": kind, "numNodes": nodes} | ({"machineType": given} if given else {})
-    inputs = up(one).named(POOL, "train-0").inputs
+    node = {**TRAIN, "acceleratorType": kind, "numNodes": nodes} | ({"machineType": given} if given else {})
+    inputs = up(node).named(POOL, "train-0").inputs
     assert (inputs["nodeCount"], inputs["nodeConfig"]["machineType"]) == (nodes, machine)
     # GKE refuses a placement with a topology for a slice of one machine.
     assert inputs.get("placementPolicy", {}).get("tpuTopology") == topology
@@ -233,7 +235,10 @@ ON_BUCKETS = ("roles/storage.legacyBucketReader", "roles/storage.objectUser")
 
 
 def granted(recording: Recording, token: str, key: str) -> set[tuple[str, str, str]]:
-    return {(one.inputs[key], one.inputs["role"], one.inputs["member"]) for one in recording.of(token)}
+    return {
+        (resource.inputs[key], resource.inputs["role"], resource.inputs["member"])
+        for resource in recording.of(token)
+    }
 
 
 def test_pods_are_granted_roles_on_the_buckets_and_none_of_storage_on_the_project() -> None:
@@ -248,7 +253,7 @@ def test_pods_are_granted_roles_on_the_buckets_and_none_of_storage_on_the_projec
         *(("my-project", "roles/logging.logWriter", member) for member in members),
     }
     assert not recording.of(ACT_AS)
-    assert [one.inputs["accountId"] for one in recording.of(ACCOUNT)] == ["tpu-gke-nodes"]
+    assert [resource.inputs["accountId"] for resource in recording.of(ACCOUNT)] == ["tpu-gke-nodes"]
 
 
 def test_pods_may_impersonate_an_account_instead() -> None:
@@ -293,7 +298,7 @@ def test_the_artifact_bucket_outlives_the_stack_unless_it_is_given_up(force: boo
     assert bucket.options.get("protect", False) is not force
     assert bucket.options.get("retainOnDelete", False) is not force
     assert recording.exports["artifactBucket"] == "my-project-artifacts"
-    granted_on = {one.inputs["bucket"] for one in recording.of(BUCKET_MEMBER)}
+    granted_on = {resource.inputs["bucket"] for resource in recording.of(BUCKET_MEMBER)}
     assert granted_on == {*BUCKETS, "my-project-artifacts"}
 
 
@@ -369,12 +374,22 @@ FITS: list[dict[str, Any]] = [
     # An existing subnet has ranges of its own, whatever the defaults of ours are.
     {"gke:tpuPools": [{**TRAIN, "count": 100}], "network:subnetRanges": {"us-east5": "10.129.0.0/20"},
      "gke:existingSubnet": "projects/host-project/regions/us-east5/subnetworks/gke"},
+    # The first and the last version of each channel.
+    *({"gke:tpuPools": [TRAIN], "gke:channel": name, "gke:version": f"1.{minor}"}
+      for name, channel in CHANNELS.items() for minor in (channel.first, channel.last)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", FITS)
 def test_what_just_fits_is_taken(given: dict[str, Any]) -> None:
     parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
+
+
+@pytest.mark.parametrize(("pods", "addresses"), [
+    (8, 16), (9, 32), (15, 32), (16, 32), (17, 64), (32, 64), (33, 128), (64, 128), (65, 256), (110, 256),
+])  # fmt: skip
+def test_a_nodes_block_is_the_smallest_power_of_two_of_twice_its_pods(pods: int, addresses: int) -> None:
+    assert block(pods) == addresses
 
 
 @pytest.mark.parametrize(("environment", "given", "protected"), [
@@ -384,9 +399,9 @@ def test_what_just_fits_is_taken(given: dict[str, Any]) -> None:
 def test_every_cluster_but_that_of_dev_is_protected_unless_the_settings_say_otherwise(
     environment: str, given: bool | None, protected: bool
 ) -> None:
-    asked = {} if given is None else {"gke:deletionProtection": given}
-    asked |= {"gke:tpuPools": [TRAIN], "policy:enforcement": "advisory"}  # of a budget, and of this itself
-    cluster = run("gke", asked, environment=environment).only(CLUSTER)
+    requests = {} if given is None else {"gke:deletionProtection": given}
+    requests |= {"gke:tpuPools": [TRAIN], "policy:enforcement": "advisory"}  # of a budget, and of this itself
+    cluster = run("gke", requests, environment=environment).only(CLUSTER)
     assert cluster.inputs["deletionProtection"] is protected
 
 
@@ -408,7 +423,7 @@ def test_a_version_that_the_channel_raised_is_no_difference() -> None:
 
 def test_nodes_come_after_their_accounts_roles() -> None:
     recording = up()
-    roles = {one.name for one in recording.of(PROJECT_MEMBER) if NODES in one.inputs["member"]}
+    roles = {resource.name for resource in recording.of(PROJECT_MEMBER) if NODES in resource.inputs["member"]}
     assert roles
     # Children are registered after their component, and that after what it depends on.
     for component in ("tpu:gke:TrainingCluster", "tpu:gke:TpuPool"):

@@ -67,8 +67,8 @@ def boot_failed(lab: Watched) -> None:
 def job_failing(lab: Watched) -> None:
     first, second = Beating(lab, "fails"), Beating(lab, "fails", 1)
     for _ in range(3):  # on two workers: the same failures
-        for one in (first, second):
-            one.beat("failed", "exit status 1")
+        for item in (first, second):
+            item.beat("failed", "exit status 1")
         lab.minutes(5)
 
 
@@ -198,10 +198,10 @@ def workflow_failed(lab: Watched) -> None:
     executions = f"workflowexecutions.googleapis.com/v1/{place}/workflows/asks/executions"
     name = lab.posted(executions, {})["name"].rpartition("/")[2]
     until = time.monotonic() + HANG_S
-    while (found := lab.request("GET", f"{executions}/{name}").json())["state"] == "ACTIVE":
+    while (result := lab.request("GET", f"{executions}/{name}").json())["state"] == "ACTIVE":
         assert time.monotonic() < until
         time.sleep(0.05)
-    assert "storage.buckets.list" in found["error"]["payload"], found
+    assert "storage.buckets.list" in result["error"]["payload"], result
     lab.minutes(1)
 
 
@@ -237,10 +237,10 @@ def test_an_alert_fires_once_by_its_fault_and_closes_again(lab: Watched, alert: 
     FAULTS[alert](lab)
     lab.minutes(1)
     assert lab.fired(first) == Counter({alert, *TOGETHER.get(alert, ())})
-    opened = [one for one in lab.cloud.telemetry.sent[sent:] if one.message["incident"]["state"] == "open"]
-    (mine,) = (one for one in lab.cloud.telemetry.incidents[first:] if alert_of(one) == alert)
-    about = [one for one in opened if one.message["incident"]["incident_id"] == mine.id]
-    assert [(one.kind, one.to, one.failed) for one in about] == [
+    opened = [item for item in lab.cloud.telemetry.sent[sent:] if item.message["incident"]["state"] == "open"]
+    (own,) = (incident for incident in lab.cloud.telemetry.incidents[first:] if alert_of(incident) == alert)
+    about = [item for item in opened if item.message["incident"]["incident_id"] == own.id]
+    assert [(item.kind, item.to, item.failed) for item in about] == [
         ("email", "oncall@example.com", ""),
         ("pubsub", f"{P}/topics/tpu-alerts", ""),
         ("webhook_tokenauth", "https://hooks.example.com/tpu", ""),
@@ -254,9 +254,9 @@ def test_an_alert_fires_once_by_its_fault_and_closes_again(lab: Watched, alert: 
 @pytest.mark.slow
 def test_a_failure_that_all_workers_see_counts_once(lab: Watched) -> None:
     first = lab.quiet()
-    for one in [Beating(lab, "together", worker) for worker in range(4)]:
+    for item in [Beating(lab, "together", worker) for worker in range(4)]:
         for _ in range(2):
-            one.beat("failed", "exit status 1")
+            item.beat("failed", "exit status 1")
     lab.minutes(2)
     assert lab.fired(first) == Counter()
 
@@ -304,7 +304,7 @@ def test_incidents_are_published_and_listed(lab: Watched) -> None:
     boot_failed(lab)
     lab.minutes(1)
     pulled = lab.posted(f"pubsub.googleapis.com/v1/{P}/subscriptions/watched:pull", {"maxMessages": 1000})
-    messages = [json.loads(base64.b64decode(one["message"]["data"])) for one in pulled["receivedMessages"]]
+    messages = [json.loads(base64.b64decode(item["message"]["data"])) for item in pulled["receivedMessages"]]
     newest = messages[-1]["incident"]
     assert (newest["policy_name"], newest["state"]) == ("tpu dev: boot-failed", "open")
     assert newest["metric"]["labels"] == {"node": "boots"}
@@ -339,11 +339,11 @@ def test_the_dashboards_are_drawn_with_what_was_seen(lab: Watched) -> None:
 
 def texts(board: ElementTree.Element) -> dict[str, str]:
     """Of each tile its title, and the first text in it."""
-    found = {}
+    result = {}
     for tile in board.findall("{http://www.w3.org/2000/svg}svg"):
-        title, first, *_ = [str(one.text) for one in tile.iter("{http://www.w3.org/2000/svg}text")]
-        found[title] = first
-    return found
+        title, first, *_ = [str(item.text) for item in tile.iter("{http://www.w3.org/2000/svg}text")]
+        result[title] = first
+    return result
 
 
 @pytest.mark.slow
@@ -369,9 +369,9 @@ FIRST = re.compile(r"## First command\n\n    (.+)\n")
 @pytest.mark.parametrize("alert", [alert.name for alert in ALERTS])
 def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of `tpu`: its own parser takes it. Of gcloud: it reads, and names the project."""
-    found = FIRST.search(documentation.page(alert))
-    assert found
-    line = found[1].replace("ENV", "dev").replace("PROJECT", PROJECT).replace("REGION", REGION)
+    result = FIRST.search(documentation.page(alert))
+    assert result
+    line = result[1].replace("ENV", "dev").replace("PROJECT", PROJECT).replace("REGION", REGION)
     program, *words = shlex.split(line)
     if program == "gcloud":
         assert words[2:3] in (["list"], ["read"]) or words[1] in ("list", "read")
@@ -414,9 +414,9 @@ def test_the_first_command_finds_the_line_of_the_fault(
     session.headers["Authorization"] = f"Bearer {lab.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"
     session.mount("https://logging.googleapis.com", ToLab(lab.urls["logging.googleapis.com"]))
     for alert, line in (("boot-failed", "boot failed in stage bundle"), ("checkpoint-failed", "save-failed")):
-        found = FIRST.search(documentation.page(alert))
-        assert found
-        words = [word for word in shlex.split(found[1].replace("ENV", "dev"))[2:] if not word.endswith("h")]
+        result = FIRST.search(documentation.page(alert))
+        assert result
+        words = [word for word in shlex.split(result[1].replace("ENV", "dev"))[2:] if not word.endswith("h")]
         words = [word for word in words if word != "--since"]  # virtual time is ahead of this machine's
         assert logs_command.main(words, lab.root, Client(PROJECT, session)) == 0
         assert line in capsys.readouterr().out
@@ -443,10 +443,10 @@ def test_the_boot_script_says_what_the_metric_counts() -> None:
 
 
 def test_an_event_is_a_line_and_an_entry() -> None:
-    found = events.payload(events.line("save", {"step": 5, "loss": float("nan")}))
-    assert found is not None
-    assert (found["event"], found["step"], found["loss"]) == ("save", 5, "NaN")
-    assert found["message"].endswith('Z save {"step": 5, "loss": NaN}')
+    result = events.payload(events.line("save", {"step": 5, "loss": float("nan")}))
+    assert result is not None
+    assert (result["event"], result["step"], result["loss"]) == ("save", 5, "NaN")
+    assert result["message"].endswith('Z save {"step": 5, "loss": NaN}')
     assert events.payload("step 5/10  loss 2.0") is None
     assert events.payload('2026-11-24T10:00:00Z save {"step": ') is None
 

@@ -1,10 +1,9 @@
-"""What the monitoring layer declares; the real CLI brings it up, finds it unchanged and takes it down."""
+"""Declarations of the monitoring layer."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
 from rehearsal.cloud.services.monitoring.telemetry import logmetrics, promql, thresholds
-from tests.infra.lab import BUCKET, SETTINGS, Lab
-from tests.infra.layers.monitoring.watched import APIS, CHANNELS
 from tests.infra.layers.test_all_layers import EVERYTHING, OFF, UP
 from tests.infra.recording import BASE, Recording, run
 
@@ -44,30 +41,30 @@ def everything() -> Recording:
 
 def test_each_alert_says_how_bad_it_is_what_to_do_and_to_whom(everything: Recording) -> None:
     policies = everything.of(ALERT)
-    assert [one.name for one in policies] == sorted(alert.name for alert in alerts.ALERTS)
+    assert [policy.name for policy in policies] == sorted(alert.name for alert in alerts.ALERTS)
     assert len(policies) >= 12
-    for one in policies:
-        about = one.inputs["documentation"]
-        assert one.inputs["severity"] in ("CRITICAL", "ERROR", "WARNING")
-        assert about["content"].startswith(f"# {one.name}\n")
+    for item in policies:
+        about = item.inputs["documentation"]
+        assert item.inputs["severity"] in ("CRITICAL", "ERROR", "WARNING")
+        assert about["content"].startswith(f"# {item.name}\n")
         assert len(about["content"].encode()) <= documentation.MOST_BYTES
         assert about["links"] == [
-            {"displayName": "runbook", "url": f"https://example.com/runbooks/{one.name}.md"}
+            {"displayName": "runbook", "url": f"https://example.com/runbooks/{item.name}.md"}
         ]
-        assert len(one.inputs["notificationChannels"]) == 4
-        assert 1 <= len(one.inputs["conditions"]) <= 6
-        assert (one.inputs["enabled"], one.inputs["combiner"]) == (True, "OR")
-        assert one.inputs["alertStrategy"] == {"autoClose": "86400s"}
-        before = {urn.rpartition("::")[2] for urn in one.options["dependencies"]}
+        assert len(item.inputs["notificationChannels"]) == 4
+        assert 1 <= len(item.inputs["conditions"]) <= 6
+        assert (item.inputs["enabled"], item.inputs["combiner"]) == (True, "OR")
+        assert item.inputs["alertStrategy"] == {"autoClose": "86400s"}
+        before = {urn.rpartition("::")[2] for urn in item.options["dependencies"]}
         assert {metric.name for metric in metrics.METRICS} <= before, "Google refuses what isn't there yet"
-        assert one.inputs["userLabels"] == {"environment": "dev", "layer": "monitoring", "alert": one.name}
+        assert item.inputs["userLabels"] == {"environment": "dev", "layer": "monitoring", "alert": item.name}
 
 
 def test_conditions_are_thresholds_and_promql_that_can_be_evaluated(everything: Recording) -> None:
     kinds = set()
-    own = {promql.promql_name(metrics.metric_type(one.name, settings())) for one in metrics.METRICS}
-    for one in everything.of(ALERT):
-        for condition in one.inputs["conditions"]:
+    own = {promql.promql_name(metrics.metric_type(metric.name, settings())) for metric in metrics.METRICS}
+    for resource in everything.of(ALERT):
+        for condition in resource.inputs["conditions"]:
             (kind,) = condition.keys() - {"displayName"}
             kinds.add(kind)
             if kind == "conditionThreshold":
@@ -80,32 +77,42 @@ def test_conditions_are_thresholds_and_promql_that_can_be_evaluated(everything: 
     assert kinds == {"conditionThreshold", "conditionPrometheusQueryLanguage"}
 
 
+def test_chips_are_idle_that_were_up_in_nearly_all_of_30_minutes_without_a_job() -> None:
+    (condition,) = (
+        alert for name, alert in alerts.OF["chips-idle"].conditions.items() if name == "no job runs"
+    )
+    (arguments,) = condition.arguments(settings(), 5).values()
+    up, running = arguments["query"].split(" unless ")
+    assert re.fullmatch(r"sum by \(\w+\) \(increase\(\S+chips_count\{.*\}\[30m\]\)\) > 25", up)
+    assert re.fullmatch(r"sum by \(\w+\) \(increase\(\S+running\{.*\}\[30m\]\)\) > 0", running)
+
+
 def test_thresholds_are_compared_as_the_page_says() -> None:
-    for one in alerts.ALERTS:
-        texts = [str(condition.arguments(settings(), 7.5)) for condition in one.conditions.values()]
+    for alert in alerts.ALERTS:
+        texts = [str(condition.arguments(settings(), 7.5)) for condition in alert.conditions.values()]
         own = [text for text in texts if "7.5" in text or "0.075" in text]
         assert own, "a condition has the threshold"
-        assert all((" < " in text) == one.below for text in own), one.name
+        assert all((" < " in text) == alert.below for text in own), alert.name
 
 
 def test_metrics_have_few_labels_and_filters_that_can_be_evaluated(everything: Recording) -> None:
     declared = everything.of("gcp:logging/metric:Metric")
     assert len(declared) == len(metrics.METRICS)
-    for one in declared:
-        logmetrics.check(one.inputs)
-        assert one.inputs["name"] == f"tpu-dev-{one.name}"
-        assert len(one.inputs.get("labelExtractors", ())) <= 2
-        described = one.inputs["metricDescriptor"]
-        assert (described["valueType"] == "DISTRIBUTION") == ("valueExtractor" in one.inputs)
-        assert ("bucketOptions" in one.inputs) == ("valueExtractor" in one.inputs)
+    for item in declared:
+        logmetrics.check(item.inputs)
+        assert item.inputs["name"] == f"tpu-dev-{item.name}"
+        assert len(item.inputs.get("labelExtractors", ())) <= 2
+        described = item.inputs["metricDescriptor"]
+        assert (described["valueType"] == "DISTRIBUTION") == ("valueExtractor" in item.inputs)
+        assert ("bucketOptions" in item.inputs) == ("valueExtractor" in item.inputs)
 
 
 def test_access_is_watched_on_every_bucket_that_is_declared() -> None:
     given = {**EVERYTHING, "storage:stateBucketName": "my-project-pulumi"}
     declared = {
-        one.inputs["name"]
+        resource.inputs["name"]
         for layer in ("storage", "gke", "pipeline")
-        for one in run(layer, given, up=UP).of("gcp:storage/bucket:Bucket")
+        for resource in run(layer, given, up=UP).of("gcp:storage/bucket:Bucket")
     }
     assert len(declared) == 7
     known = parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
@@ -153,7 +160,7 @@ def test_an_alert_can_be_changed_and_left_out() -> None:
             {"name": "job-failing", "threshold": 0},
         ],
     )
-    names = {one.name for one in changed.of(ALERT)}
+    names = {resource.name for resource in changed.of(ALERT)}
     assert names == {alert.name for alert in alerts.ALERTS} - {"boot-failed"}
     (failing,) = changed.named(ALERT, "job-failing").inputs["conditions"]
     assert failing["conditionThreshold"]["thresholdValue"] == 0
@@ -179,8 +186,8 @@ def test_spend_counts_each_zone_at_its_dearest_price() -> None:
     for more, dearest in (([], "1.4033"), ([moves], "2.7")):
         given = {**BASE, **OFF["monitoring"], "tpu:slices": [*slices, *more]}
         text = alerts.spend(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))
-        found = re.findall(r'zone="([a-z0-9-]+)"\}\[10m\]\)\)\) \* ([\d.]+)', text)
-        assert found == [("us-east5-a", dearest), ("us-east5-b", "2.7")]
+        result = re.findall(r'zone="([a-z0-9-]+)"\}\[10m\]\)\)\) \* ([\d.]+)', text)
+        assert result == [("us-east5-a", dearest), ("us-east5-b", "2.7")]
         assert text.count(" or vector(0))") == 2, "a zone without nodes leaves the other's sum"
     lone = {"name": "e", "acceleratorType": "v6e-1", "zones": ["us-central1-b"], "spot": True}
     given = {**BASE, **OFF["monitoring"], "storage:allowCrossRegion": True, "tpu:slices": [lone]}
@@ -191,9 +198,9 @@ def test_spend_counts_each_zone_at_its_dearest_price() -> None:
 
 def test_channels_are_of_the_kinds_that_google_notifies(everything: Recording) -> None:
     channels = everything.of("gcp:monitoring/notificationChannel:NotificationChannel")
-    ours = [one for one in channels if one.name != "theirs"]
-    assert all(one.inputs["userLabels"] == {"environment": "dev", "layer": "monitoring"} for one in ours)
-    made = {one.name: (one.inputs["type"], one.inputs["labels"]) for one in ours}
+    own = [channel for channel in channels if channel.name != "theirs"]
+    assert all(item.inputs["userLabels"] == {"environment": "dev", "layer": "monitoring"} for item in own)
+    made = {item.name: (item.inputs["type"], item.inputs["labels"]) for item in own}
     assert made == {
         "oncall": ("email", {"email_address": "oncall@example.com"}),
         "bus": ("pubsub", {"topic": "tpu-alerts-id"}),
@@ -215,7 +222,7 @@ def test_a_channel_that_publishes_may_be_published_to(everything: Recording, bud
 
 def test_the_budget_notifies_at_half_nine_tenths_and_all_of_it(everything: Recording) -> None:
     inputs = everything.only("gcp:billing/budget:Budget").inputs
-    assert [(one["spendBasis"], one["thresholdPercent"]) for one in inputs["thresholdRules"]] == [
+    assert [(item["spendBasis"], item["thresholdPercent"]) for item in inputs["thresholdRules"]] == [
         ("CURRENT_SPEND", 0.5),
         ("CURRENT_SPEND", 0.9),
         ("CURRENT_SPEND", 1.0),
@@ -252,9 +259,9 @@ def test_dashboards_are_those_of_the_golden_files(name: str) -> None:
 
 
 def wrong(content: dict[str, Any]) -> list[str]:
-    found: list[Any] = []
-    discovery.document("monitoring", "v1").schemas.compile({"$ref": "Dashboard"})(content, "", found)
-    return [one.description for one in found]
+    result: list[Any] = []
+    discovery.document("monitoring", "v1").schemas.compile({"$ref": "Dashboard"})(content, "", result)
+    return [item.description for item in result]
 
 
 @pytest.mark.parametrize("name", ["fleet", "run", "pipeline"])
@@ -283,8 +290,8 @@ def test_a_row_that_does_not_divide_is_refused() -> None:
 
 
 def test_a_dashboards_address_names_its_project() -> None:
-    found = commands.dashboard_url("projects/p/dashboards/1-2", "p")
-    assert found == "https://console.cloud.google.com/monitoring/dashboards/builder/1-2?project=p"
+    result = commands.dashboard_url("projects/p/dashboards/1-2", "p")
+    assert result == "https://console.cloud.google.com/monitoring/dashboards/builder/1-2?project=p"
 
 
 def test_an_alert_without_a_page_is_a_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -294,7 +301,7 @@ def test_an_alert_without_a_page_is_a_message(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"channels": []}, "an alert goes to somebody"),
+    ({"channels": []}, "an alert needs a channel"),
     ({"channels": [{"name": "hook", "webhook": "https://me:pw@hooks.example.com/tpu"}]}, "without user"),
     ({"billingAccount": "012345-6789AB", "budgetDollarsPerMonth": 1000}, "a billing account's id"),
 ])  # fmt: skip
@@ -303,93 +310,11 @@ def test_settings_are_refused_before_anything_is_asked(changes: dict[str, Any], 
         settings(**changes)
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(tmp_path, apis=APIS)
-    yield lab
-    assert lab.cloud.world.mistakes == []
-    lab.close()
-
-
-def ours(lab: Lab) -> list[str]:
-    """What the layer has at Google."""
-    kinds = ("alertPolicies", "notificationChannels", "dashboards", "metrics", "topics", "budgets")
-    return [name for name in lab.cloud.world.directory if name.split("/")[-2] in kinds]
-
-
-@pytest.mark.prove
-@pytest.mark.slow
-def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
-    account = lab.cloud.world.billing_account.partition("/")[2]
-    budget = f"  monitoring:billingAccount: {account}\n  monitoring:budgetDollarsPerMonth: 1000\n"
-    lab.settings.write_text(SETTINGS + CHANNELS + budget)
-    lab.pulumi("monitoring", "stack", "init", "dev")
-    yes = ("-s", "dev", "--yes", "--skip-preview")
-    assert "+ 53 to create" in lab.pulumi("monitoring", "preview", "-s", "dev"), "no rule is broken"
-    lab.pulumi("monitoring", "up", *yes)
-    assert len(ours(lab)) == len(metrics.METRICS) + len(alerts.ALERTS) + 3 + 3 + 1 + 1
-    lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")
-    lab.pulumi("monitoring", "refresh", *yes, "--expect-no-changes")
-    changed = "config:\n  monitoring:alerts: [{name: run-stalled, threshold: 60}]\n"
-    lab.settings.write_text(lab.settings.read_text().replace("config:\n", changed, 1))
-    assert "~ 1 updated" in lab.pulumi("monitoring", "up", *yes)
-    lab.pulumi("monitoring", "destroy", *yes)
-    assert ours(lab) == []
-
-
-@pytest.mark.prove
-@pytest.mark.slow
-def test_a_channel_that_google_does_not_have_ends_the_plan(lab: Lab) -> None:
-    lab.settings.write_text(
-        f"{SETTINGS}  monitoring:channels:\n"
-        "    - {name: theirs, existing: projects/wire-test/notificationChannels/4711}\n"
-    )
-    lab.pulumi("monitoring", "stack", "init", "dev")
-    output = lab.pulumi("monitoring", "preview", "-s", "dev", fine=False)
-    assert "projects/wire-test/notificationChannels/4711" in output
-    assert ours(lab) == []
-
-
-@pytest.mark.prove
-@pytest.mark.slow
-def test_a_role_that_was_taken_away_is_put_back_by_a_refresh_alone(lab: Lab) -> None:
-    """As the runbooks say: a plan compares with the stack's state."""
-    lab.infra("up", "dev", "storage", "--yes")
-    place = f"storage.googleapis.com/storage/v1/b/{BUCKET}/iam"
-    granted = lab.request("GET", place, optionsRequestedPolicyVersion="3").json()
-    taken = next(one for one in granted["bindings"] if one["role"] == "roles/storage.objectUser")
-    without = {**granted, "bindings": [one for one in granted["bindings"] if one != taken]}
-    assert lab.request("PUT", place, without).ok
-    lab.pulumi("storage", "preview", "-s", "dev", "--expect-no-changes")
-    lab.pulumi("storage", "up", "-s", "dev", "--yes", "--skip-preview", "--refresh")
-    assert taken in lab.request("GET", place, optionsRequestedPolicyVersion="3").json()["bindings"]
-
-
-@pytest.mark.prove
-@pytest.mark.slow
-def test_what_a_killed_up_was_making_is_found_by_its_name(lab: Lab) -> None:
-    lab.settings.write_text(SETTINGS + CHANNELS)
-    lab.pulumi("monitoring", "stack", "init", "dev")
-    up_ = lab.line("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
-    assert lab.killed(up_, 60)
-    before = ours(lab)
-    assert any("/dashboards/" in name or "/notificationChannels/" in name for name in before)
-    output = lab.infra("up", "dev", "monitoring", "--yes", "--skip-preview")
-    assert "made, and imported" in output
-    after = ours(lab)
-    assert set(before) <= set(after)
-    shown = [lab.cloud.world.directory[name].get("displayName") for name in after]
-    named = [name for name in shown if name]
-    assert len(named) == len(set(named)), "nothing was made twice"
-    lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")
-    assert lab.infra("settle", "dev", "monitoring") == "monitoring: nothing to settle\n"
-
-
 def write_golden() -> None:
     """The dashboards as they are now."""
     GOLDEN.mkdir(exist_ok=True)
-    for name, one in dashboards.dashboards(settings()).items():
-        (GOLDEN / f"{name}.json").write_text(json.dumps(one.content(), indent=1, sort_keys=True) + "\n")
+    for name, item in dashboards.dashboards(settings()).items():
+        (GOLDEN / f"{name}.json").write_text(json.dumps(item.content(), indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -67,12 +67,12 @@ class Watched(Lab):
 
         self.call(stop())
 
-    def minutes(self, count: float, each: Callable[[], None] | None = None) -> None:
-        """So many minutes pass, with `each` after every one; policies are evaluated in each."""
+    def minutes(self, count: float, after: Callable[[], None] | None = None) -> None:
+        """So many minutes pass, with `after` called behind every one; policies are evaluated in each."""
         for _ in range(round(count)):
             self.call(self.cloud.world.clock.jump(60.0))
-            if each:
-                each()
+            if after:
+                after()
         self.call(self._evaluate())
 
     async def _evaluate(self) -> None:
@@ -82,12 +82,12 @@ class Watched(Lab):
 
     def fired(self, since: int = 0) -> Counter[str]:
         """Incidents by their alert, from the one with this number on."""
-        return Counter(alert_of(one) for one in self.cloud.telemetry.incidents[since:])
+        return Counter(alert_of(incident) for incident in self.cloud.telemetry.incidents[since:])
 
     def quiet(self) -> int:
         """Hours without a fault: all incidents are closed. The number of the next one."""
         self.minutes(4 * 60)
-        still = [alert_of(one) for one in self.cloud.telemetry.incidents if not one.closed_s]
+        still = [alert_of(incident) for incident in self.cloud.telemetry.incidents if not incident.closed_s]
         assert still == []
         return len(self.cloud.telemetry.incidents)
 
@@ -117,7 +117,7 @@ class Watched(Lab):
             shipper.send(entries)
 
     def alive(self, node: str, kind: str) -> None:
-        """What a node says of itself each minute."""
+        """Write a node's report of each minute."""
         shared = self.shared(node, 0)
         entry = logs.alive(shared, kind)
         assert entry is not None
@@ -211,7 +211,7 @@ class Beating:
         return at_its_time
 
     def beat(self, state: str = "running", why: str = "") -> None:
-        """What is printed in this minute; the next call is a minute later."""
+        """Print in this minute; the next call is a minute later."""
         self._now_s += 60.0
         self._heartbeat._state = state
         facts = {"why": why} if why else {}

@@ -1,4 +1,4 @@
-"""What the network layer declares."""
+"""Declarations of the network layer."""
 
 from typing import Any
 
@@ -78,7 +78,9 @@ def test_ssh_can_be_closed_or_moved() -> None:
 
 def test_one_subnet_per_region_in_use() -> None:
     recording = run("network", TWO_REGIONS)
-    assert {one.inputs["region"]: one.inputs["ipCidrRange"] for one in recording.of(SUBNET)} == {
+    assert {
+        resource.inputs["region"]: resource.inputs["ipCidrRange"] for resource in recording.of(SUBNET)
+    } == {
         "europe-west4": "10.64.48.0/20",
         "us-east5": "10.64.32.0/20",
     }

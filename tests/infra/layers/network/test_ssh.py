@@ -39,13 +39,13 @@ ANSWERS: dict[str, Any] = {
 @pytest.fixture
 def google() -> Iterator[tuple[str, list[str]]]:
     """An URL that answers as the APIs of TPU, Compute Engine and OS Login, and what was asked."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path = self.path.partition("?")[0]
-            asked.append(f"{self.command} {path}")
+            requests.append(f"{self.command} {path}")
             body = json.dumps(ANSWERS.get(path, {"error": {"message": "unknown"}})).encode()
             self.send_response(200 if path in ANSWERS else 404)
             self.send_header("Content-Type", "application/json")
@@ -59,13 +59,13 @@ def google() -> Iterator[tuple[str, list[str]]]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/", asked
+    yield f"http://127.0.0.1:{server.server_address[1]}/", requests
     server.shutdown()
     server.server_close()
 
 
 def test_it_reads_and_writes_no_metadata(tmp_path: Path, google: tuple[str, list[str]]) -> None:
-    url, asked = google
+    url, requests = google
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "google_compute_engine.pub").write_text("ssh-ed25519 AAAA ada\n")
     (tmp_path / "token").write_text("token")
@@ -93,7 +93,7 @@ def test_it_reads_and_writes_no_metadata(tmp_path: Path, google: tuple[str, list
     )
     assert done.returncode == 0, done.stderr
     # tpu.nodes.get (twice), compute.projects.get, and one's own profile.
-    assert sorted(asked) == [
+    assert sorted(requests) == [
         "GET /compute/v1/projects/my-project",
         "GET /v1/users/ada@example.com/loginProfile",
         f"GET {NODE}",

@@ -1,4 +1,4 @@
-"""What the pipeline keeps, what starts its runs, who is granted what, and which settings can't work."""
+"""The pipeline's buckets, triggers and grants, and settings that can't work."""
 
 import base64
 import json
@@ -49,9 +49,9 @@ def test_the_event_is_of_an_object_of_the_raw_bucket_and_the_schedule_sweeps() -
     body = json.loads(base64.b64decode(job["httpTarget"]["body"]))
     assert json.loads(body["argument"]) == {"sweep": True}
     agents = {
-        one.inputs["role"]: one.inputs["member"].partition("@")[2]
-        for one in recording.of("gcp:projects/iAMMember:IAMMember")
-        if one.name.startswith("agent-")
+        resource.inputs["role"]: resource.inputs["member"].partition("@")[2]
+        for resource in recording.of("gcp:projects/iAMMember:IAMMember")
+        if resource.name.startswith("agent-")
     }
     assert agents == {
         access.EVENTARC_AGENT_ROLE: "gcp-sa-eventarc.iam.gserviceaccount.com",
@@ -63,23 +63,27 @@ def test_people_have_a_runners_roles_or_a_viewers_and_who_applies_acts_as_what_r
     ada, bob, sre = "user:ada@example.com", "user:bob@example.com", "group:sre@example.com"
     given = {"pipeline:runners": [ada], "pipeline:viewers": [ada, bob], "pipeline:accountUsers": [sre]}
     recording = up({**OFF["builds"], **given})
-    grants = [one.inputs for one in recording.resources if one.type.lower().endswith("iammember")]
+    grants = [
+        resource.inputs for resource in recording.resources if resource.type.lower().endswith("iammember")
+    ]
 
     def roles(who: str) -> set[tuple[str, str]]:
-        return {(one["role"], one.get("bucket", "")) for one in grants if one["member"] == who}
+        return {(item["role"], item.get("bucket", "")) for item in grants if item["member"] == who}
 
     known = settings(**{key.replace(":", "__"): value for key, value in given.items()})
     view = "serviceAccount:tpu-pipeline-view@my-project.iam.gserviceaccount.com"
     for who, which in ((ada, access.RUNNER), (bob, access.VIEWER), (view, access.VIEWER)):
-        table = [one for one in access.of_people(known) if one.who == which]
-        assert roles(who) == {(one.role, one.what if one.on == "bucket" else "") for one in table}
+        table = [grant for grant in access.of_people(known) if grant.who == which]
+        assert roles(who) == {(item.role, item.what if item.on == "bucket" else "") for item in table}
     acts = {f"tpu-pipeline-{which}" for which in ("run", "trigger", "check", "build")}
     applies = "serviceAccount:tpu-apply@my-project.iam.gserviceaccount.com"
     for who, more in ((sre, {"tpu-pipeline-view"}), (applies, set())):
         ids = [
-            one["serviceAccountId"] for one in grants if one["member"] == who and "serviceAccountId" in one
+            item["serviceAccountId"]
+            for item in grants
+            if item["member"] == who and "serviceAccountId" in item
         ]
-        assert {one.rpartition("/")[2].partition("@")[0] for one in ids} == acts | more
+        assert {item.rpartition("/")[2].partition("@")[0] for item in ids} == acts | more
 
 
 @pytest.mark.parametrize("preview", [True, False])
@@ -96,17 +100,17 @@ def test_somebody_elses_raw_bucket_is_beside_spark_or_nothing_is_made(
     with pytest.raises(pulumi.RunError, match=rf"pipeline:rawBucketName: found {found}.*in us-east5.*Fix: "):
         run("pipeline", values, preview=preview, up=UP, raw_location=location, into=into)
     (recording,) = into
-    (call,) = [one for one in recording.calls if one[0].endswith(":getBucket")]
+    (call,) = [item for item in recording.calls if item[0].endswith(":getBucket")]
     assert call[1] == {"name": "my-project-raw", "project": "my-project"}
     assert "pulumi:providers:gcp::gcp::" in call[2]
-    assert not [one for one in recording.resources if one.type.startswith("gcp:")]
+    assert not [resource for resource in recording.resources if resource.type.startswith("gcp:")]
 
 
 def test_a_raw_bucket_of_somebody_else_is_granted_to_spark() -> None:
     def raw(**more: Any) -> set[tuple[str, str]]:
         known = settings(pipeline__runners=["user:a@example.com"], **more)
         every = [*access.grants(known), *access.of_people(known)]
-        return {(one.who, one.role) for one in every if one.what == "my-project-raw"}
+        return {(item.who, item.role) for item in every if item.what == "my-project-raw"}
 
     assert raw(pipeline__existingRawBucket=True) - raw() == {
         ("tpu-pipeline-spark", "roles/storage.objectViewer"),
@@ -142,7 +146,7 @@ def test_sparks_settings_are_the_batchs() -> None:
     batch = spark.batch(
         settings(**{f"pipeline__{key}": value for key, value in given.items()}, pipeline__changes=["a.b=1"])
     )
-    found = batch["runtimeConfig"]["properties"]
+    result = batch["runtimeConfig"]["properties"]
     expected = {
         "driver.cores": "8", "driver.memory": "20000m", "driver.memoryOverhead": "4000m",
         "executor.cores": "16", "executor.memory": "30000m", "executor.memoryOverhead": "20000m",
@@ -151,7 +155,7 @@ def test_sparks_settings_are_the_batchs() -> None:
         "dataproc.driver.disk.size": "400g", "dataproc.executor.disk.size": "400g",
         "dataproc.driver.compute.tier": "standard", "dataproc.executor.compute.tier": "standard",
     }  # fmt: skip
-    assert {key: found[f"spark.{key}"] for key in expected} == expected
+    assert {key: result[f"spark.{key}"] for key in expected} == expected
     assert batch["pysparkBatch"]["args"][-2:] == ["--set", "a.b=1"]
 
 
@@ -161,7 +165,7 @@ def test_a_runtime_is_supported_on_its_last_day() -> None:
 
 @pytest.mark.parametrize(("text", "field", "values"), [
     ("*/20 * * * *", 0, {0, 20, 40}), ("5/20 * * * *", 0, {5, 25, 45}), ("10-30/10 * * * *", 0, {10, 20, 30}),
-    ("0 0 * * 7", 4, {0}), ("0 0 * * sun,5-6", 4, {0, 5, 6}), ("0 0 * jan-mar *", 3, {1, 2, 3}),
+    ("0 0 * * 7", 4, {7}), ("0 0 * * sun,5-6", 4, {0, 5, 6}), ("0 0 * jan-mar *", 3, {1, 2, 3}),
 ])  # fmt: skip
 def test_a_schedule_is_read_as_crontab_writes_it(text: str, field: int, values: set[int]) -> None:
     assert schedule.parse(text)[field] == values

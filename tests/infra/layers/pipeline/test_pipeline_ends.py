@@ -1,4 +1,4 @@
-"""How training ends that takes too long, where it is no slice: a JobSet, a custom job."""
+"""The end of training that takes too long, by a JobSet or a custom job."""
 
 from dataclasses import dataclass, field
 from typing import Any

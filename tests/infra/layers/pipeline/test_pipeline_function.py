@@ -55,7 +55,7 @@ class Bucket:
         given: dict[str, bytes | None] = {
             **SHARDS, "manifest.json": json.dumps(manifest).encode(), "_READY": b"{}", **changes
         }  # fmt: skip
-        self.objects = {f"{FOLDER}/{name}": one for name, one in given.items() if one is not None}
+        self.objects = {f"{FOLDER}/{name}": item for name, item in given.items() if item is not None}
 
     def blob(self, name: str) -> Blob:
         return Blob(self, name)
@@ -98,23 +98,25 @@ def test_complete_shards_are_named_by_their_manifest(
 def test_what_is_wrong_is_one_sentence(
     function: ModuleType, changes: dict[str, bytes | None], why: str
 ) -> None:
-    found = function.answer(Bucket(**changes), FOLDER)
-    assert found["ok"] is False
-    assert why in found["why"]
+    result = function.answer(Bucket(**changes), FOLDER)
+    assert result["ok"] is False
+    assert why in result["why"]
 
 
 def test_all_that_is_wrong_is_reported_at_once(function: ModuleType) -> None:
-    found = function.answer(Bucket(**{"tokens-0.bin": None, "tokens-1.bin": b"2"}), FOLDER)
-    assert "tokens-0.bin is missing; " in found["why"]
-    assert "tokens-1.bin has changed" in found["why"]
-    assert "more" not in found["why"]
+    result = function.answer(Bucket(**{"tokens-0.bin": None, "tokens-1.bin": b"2"}), FOLDER)
+    assert "tokens-0.bin is missing; " in result["why"]
+    assert "tokens-1.bin has changed" in result["why"]
+    assert "more" not in result["why"]
 
 
 def test_of_many_problems_five_are_named_and_the_others_counted(function: ModuleType) -> None:
     """All have the sha256 of what is there, but for its last digit."""
     near = {**SHARDS, **{f"tokens-{number}.bin": b"x" for number in range(2, 6)}}
     named = [(name, hashlib.sha256(content).hexdigest()) for name, content in near.items()]
-    shards = [{"file": name, "sha256": f"{one[:-1]}{'1' if one[-1] == '0' else '0'}"} for name, one in named]
+    shards = [
+        {"file": name, "sha256": f"{item[:-1]}{'1' if item[-1] == '0' else '0'}"} for name, item in named
+    ]
     manifest = json.dumps({"documents": 1, "tokens": 1, "shards": shards}).encode()
     why = str(function.answer(Bucket(**{**near, "manifest.json": manifest}), FOLDER)["why"])
     assert why.count("has changed") == 5

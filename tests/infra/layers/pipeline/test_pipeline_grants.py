@@ -6,7 +6,7 @@ import pytest
 
 from tools import pipeline_grants
 
-GRANTS = {one.named: one for one in pipeline_grants.every()}
+GRANTS = {item.named: item for item in pipeline_grants.every()}
 ROWS = {row["grant"]: row for row in pipeline_grants.results()["rows"]}
 
 
@@ -18,7 +18,7 @@ def test_every_grant_was_taken_away() -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_what_was_said_names_the_role_whose_it_is_and_the_bucket(name: str) -> None:
-    one, sentence = GRANTS[name], ROWS[name]["sentence"]
-    assert (one.role or one.role_id) in sentence
-    assert ("pipeline:" if one.of_commands else one.who) in sentence
-    assert one.what in sentence or one.on != "bucket"
+    item, sentence = GRANTS[name], ROWS[name]["sentence"]
+    assert (item.role or item.role_id) in sentence
+    assert ("pipeline:" if item.of_commands else item.who) in sentence
+    assert item.what in sentence or item.on != "bucket"

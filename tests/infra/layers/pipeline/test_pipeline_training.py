@@ -69,10 +69,10 @@ class Vertex(Google):
             self.jobs.insert(0, body["displayName"])
             self.lost -= 1
             return (504, {"error": {"message": "no answer in time"}}) if self.lost >= 0 else (200, {})
-        asked = unquote(urlsplit(request.url).query)
-        found = [name for name in self.jobs if asked == f'filter=displayName="{name}"']
-        state = self.job_states.pop(0) if found and len(self.job_states) > 1 else self.job_states[0]
-        return 200, {"customJobs": [{"state": f"JOB_STATE_{state}"} for _ in found]} if found else {}
+        requests = unquote(urlsplit(request.url).query)
+        result = [name for name in self.jobs if requests == f'filter=displayName="{name}"']
+        state = self.job_states.pop(0) if result and len(self.job_states) > 1 else self.job_states[0]
+        return 200, {"customJobs": [{"state": f"JOB_STATE_{state}"} for _ in result]} if result else {}
 
 
 def test_training_by_a_custom_job_of_unknown_price_has_no_actual_price() -> None:

@@ -134,20 +134,24 @@ class Google:
         if not name and bucket == BUCKET:
             assert query["matchGlob"] == "tokens/r17/*/_READY"
             ready = {
-                key.partition("/")[2]: one for key, one in sorted(self.objects.items()) if "_READY" in key
+                key.partition("/")[2]: object_
+                for key, object_ in sorted(self.objects.items())
+                if "_READY" in key
             }
-            return 200, {"items": [{"name": name, "updated": one["updated"]} for name, one in ready.items()]}
+            return 200, {
+                "items": [{"name": name, "updated": item["updated"]} for name, item in ready.items()]
+            }
         if not name:
-            names = [one for one in self.raw if one.startswith(query.get("prefix", ""))]
+            names = [item for item in self.raw if item.startswith(query.get("prefix", ""))]
             if "matchGlob" in query:
-                names = [one for one in names if one.endswith("_SUBMIT")]
+                names = [name for name in names if name.endswith("_SUBMIT")]
             at = int(query.get("pageToken") or 0)  # a page is one item
             items = [
                 {
-                    "bucket": RAW, "name": one, "size": str(self.raw[one]),
-                    "generation": "17" if one.startswith("corpus/") else "18",
+                    "bucket": RAW, "name": name, "size": str(self.raw[name]),
+                    "generation": "17" if name.startswith("corpus/") else "18",
                 }
-                for one in names[at : at + 1]
+                for name in names[at : at + 1]
             ]  # fmt: skip
             more = {"nextPageToken": str(at + 1)} if names[at + 1 :] else {}
             return 200, {"items": items, **more} if items else {}
@@ -160,8 +164,8 @@ class Google:
             return 200, self.heartbeats.pop(0) if len(self.heartbeats) > 1 else self.heartbeats[0]
         if method == "DELETE":
             return (200, {}) if self.objects.pop(key, None) else (404, {})
-        found = self.objects.get(key)
-        return (404, {"error": {"message": "No such object"}}) if found is None else (200, found)
+        result = self.objects.get(key)
+        return (404, {"error": {"message": "No such object"}}) if result is None else (200, result)
 
     def _dataproc(self, method: str, path: str, query: Mapping[str, str], body: Any) -> tuple[int, Any]:
         if method == "POST":
@@ -180,8 +184,8 @@ class Google:
 
     @property
     def record(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.objects[f"{BUCKET}/pipeline/r17/run.json"]
-        return found
+        result: dict[str, Any] = self.objects[f"{BUCKET}/pipeline/r17/run.json"]
+        return result
 
 
 def run(google: Google, event: Any = None) -> Any:
@@ -490,10 +494,10 @@ def test_what_no_event_came_for_is_started_by_the_schedule_once() -> None:
     google.raw["other/_SUBMIT"] = 0
     swept = run(google, {"sweep": True})
     assert (swept["outcome"], swept["started"]) == ("swept", ["corpus/_SUBMIT", "other/_SUBMIT"])
-    argument, other = google.started
+    argument, second = google.started
     assert run(google, argument)["outcome"] == "trained"
     assert run(google, {"sweep": True})["started"] == ["other/_SUBMIT"]
-    assert google.started == [argument, other, other]
+    assert google.started == [argument, second, second]
     google.refusals = {"pipeline%2Fr17%2Frun.json": [(403, "may not read")]}
     with pytest.raises(Raised):
         run(google, {"sweep": True})

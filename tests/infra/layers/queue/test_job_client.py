@@ -1,4 +1,4 @@
-"""How a job is doing, read from what JobSet, Kueue and Kubernetes say of it."""
+"""Status of a job, read from its JobSet, workload and pods."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -35,13 +35,13 @@ class Api(Cluster):
         yield from self._objects.get(path, ())
 
     def get(self, path: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self._objects.get(path)
-        return found
+        result: dict[str, Any] | None = self._objects.get(path)
+        return result
 
-    def create(self, path: str, one: Mapping[str, Any], query: Mapping[str, Any] = {}) -> dict[str, Any]:
+    def create(self, path: str, item: Mapping[str, Any], query: Mapping[str, Any] = {}) -> dict[str, Any]:
         self.asked.append((path, query))
         self._fail()
-        return dict(one)
+        return dict(item)
 
     def delete(self, path: str) -> bool:
         return path in self._objects
@@ -66,11 +66,11 @@ def jobset(name: str = "train", created: str = "2026-11-24T09:00:00Z", **status:
 
 def workload(name: str = "train", **conditions: tuple[str, str]) -> dict[str, Any]:
     owner = {"uid": f"uid-{name}", "name": name}
-    found = [
+    result = [
         {"type": kind, "status": status, "message": message, "lastTransitionTime": ADMITTED_AT}
         for kind, (status, message) in conditions.items()
     ]
-    return {"metadata": {"name": f"w-{name}", "ownerReferences": [owner]}, "status": {"conditions": found}}
+    return {"metadata": {"name": f"w-{name}", "ownerReferences": [owner]}, "status": {"conditions": result}}
 
 
 def pod(job: int, host: int, phase: str = "Running", made: str = "1", **status: Any) -> dict[str, Any]:
@@ -95,11 +95,11 @@ def jobs(failure: Kind | None = None, **objects: Any) -> tuple[Jobs, Api]:
     return Jobs(api, TEAM, "dev"), api
 
 
-def status(one: Any, made: Any = None, pods: Any = (), **more: Any) -> Status:
-    ours, _ = jobs(jobsets=[one], workloads=[made] if made else [], pods=list(pods), **more)
-    found = ours.status("train")
-    assert found is not None
-    return found
+def status(item: Any, made: Any = None, pods: Any = (), **more: Any) -> Status:
+    own, _ = jobs(jobsets=[item], workloads=[made] if made else [], pods=list(pods), **more)
+    result = own.status("train")
+    assert result is not None
+    return result
 
 
 FLAVORS = 'couldn\'t assign flavors: Flavor "cpu" does not support TopologyAwareScheduling, 16 more needed'
@@ -107,17 +107,17 @@ FLAVORS = 'couldn\'t assign flavors: Flavor "cpu" does not support TopologyAware
 
 def test_a_job_in_the_queue_has_its_place_and_what_holds_it() -> None:
     waiting = {"items": [{"metadata": {"name": "w-train"}, "positionInClusterQueue": 2}]}
-    found = status(jobset(), workload(QuotaReserved=("False", FLAVORS)), pending=waiting)
-    assert (found.state, found.position, found.why) == (
+    result = status(jobset(), workload(QuotaReserved=("False", FLAVORS)), pending=waiting)
+    assert (result.state, result.position, result.why) == (
         QUEUED, 3, "couldn't assign flavors: 16 more needed",
     )  # fmt: skip
-    assert (found.priority, found.hosts, found.running) == ("high", 4, 0)
-    assert (found.restarts, found.counted) == (0, 0)
+    assert (result.priority, result.hosts, result.running) == ("high", 4, 0)
+    assert (result.restarts, result.counted) == (0, 0)
 
 
 def test_a_job_of_which_the_queue_has_heard_nothing_is_queued_without_a_place() -> None:
-    found = status(jobset())
-    assert (found.state, found.position, found.why) == (QUEUED, None, "")
+    result = status(jobset())
+    assert (result.state, result.position, result.why) == (QUEUED, None, "")
 
 
 ADMITTED = workload(Admitted=("True", ""), QuotaReserved=("True", ""))
@@ -131,8 +131,8 @@ ADMITTED = workload(Admitted=("True", ""), QuotaReserved=("True", ""))
 ])  # fmt: skip
 def test_a_job_runs_when_all_of_its_hosts_do(pods: list[Any], state: str, running: int) -> None:
     waiting = {"items": [{"metadata": {"name": "w-train"}}]}  # of a moment ago
-    found = status(jobset(), ADMITTED, pods, pending=waiting)
-    assert (found.state, found.running, found.position) == (state, running, None)
+    result = status(jobset(), ADMITTED, pods, pending=waiting)
+    assert (result.state, result.running, result.position) == (state, running, None)
 
 
 UNSCHEDULED = {
@@ -158,23 +158,23 @@ def test_what_holds_a_pod_is_named(given: dict[str, Any], why: str) -> None:
 ])  # fmt: skip
 def test_how_a_job_ended_and_how_long_it_held_its_slices(terminal: str, state: str, why: str) -> None:
     ended = {"type": terminal, "status": "True", "message": "a worker failed", "lastTransitionTime": ENDED_AT}
-    one = jobset(terminalState=terminal, conditions=[ended], restarts=3, restartsCountTowardsMax=1)
-    found = status(one, ADMITTED)
-    assert (found.state, found.why, found.restarts, found.counted) == (state, why, 3, 1)
-    assert found.admitted_s == 30 * 60 + 30
-    assert status(one).admitted_s is None
+    condition = jobset(terminalState=terminal, conditions=[ended], restarts=3, restartsCountTowardsMax=1)
+    result = status(condition, ADMITTED)
+    assert (result.state, result.why, result.restarts, result.counted) == (state, why, 3, 1)
+    assert result.admitted_s == 30 * 60 + 30
+    assert status(condition).admitted_s is None
     assert status(jobset(), ADMITTED).admitted_s is None
 
 
 def test_jobs_stand_in_the_order_of_their_submission() -> None:
-    ours, _ = jobs(jobsets=[jobset("c", "2026-11-24T09:00:02Z"), jobset("b"), jobset("a")])
-    assert [one.name for one in ours.all()] == ["a", "b", "c"]
-    assert ours.status("missing") is None
+    own, _ = jobs(jobsets=[jobset("c", "2026-11-24T09:00:02Z"), jobset("b"), jobset("a")])
+    assert [item.name for item in own.all()] == ["a", "b", "c"]
+    assert own.status("missing") is None
 
 
 def test_a_worker_is_counted_over_all_slices_and_its_newest_pod_is_found() -> None:
-    ours, api = jobs(pods=[pod(1, 0, made="1"), pod(1, 0, made="2"), pod(0, 0)])
-    assert [ours.worker("train", number) for number in (2, 0, 1)] == [
+    own, api = jobs(pods=[pod(1, 0, made="1"), pod(1, 0, made="2"), pod(0, 0)])
+    assert [own.worker("train", number) for number in (2, 0, 1)] == [
         "train-slice-1-0-2", "train-slice-0-0-1", None,
     ]  # fmt: skip
     (_, query), *_ = api.asked
@@ -203,9 +203,9 @@ def test_whichever_failed_first_is_found_and_not_those_that_were_ended_for_its_s
 
 def test_a_log_continues_behind_the_last_line() -> None:
     text = "2026-11-24T09:00:01.5Z one\n2026-11-24T09:00:01.7Z two  \nwithout a time\n2026-11-24T09:00:02Z \n"
-    ours, api = jobs(**{f"{PODS}/p/log": text})
-    assert [line for _, line in ours.log("p")] == ["one", "two  ", ""]
-    assert [line for _, line in ours.log("p", "2026-11-24T09:00:01.5Z", 7)] == ["two  ", ""]
+    own, api = jobs(**{f"{PODS}/p/log": text})
+    assert [line for _, line in own.log("p")] == ["one", "two  ", ""]
+    assert [line for _, line in own.log("p", "2026-11-24T09:00:01.5Z", 7)] == ["two  ", ""]
     first, second = (query for _, query in api.asked)
     assert first == {"container": "worker", "timestamps": "true"}
     assert (second["sinceTime"], second["tailLines"]) == ("2026-11-24T09:00:01Z", "7")
@@ -230,24 +230,24 @@ def job() -> Job:
     (Kind.PERMISSION, RequestError, "refused"),
 ])  # fmt: skip
 def test_why_a_job_isnt_taken(failure: Kind, error: type[Exception], message: str) -> None:
-    ours, _ = jobs(failure, **{f"/apis/kueue.x-k8s.io/v1beta2/{QUEUE}": {}})
+    own, _ = jobs(failure, **{f"/apis/kueue.x-k8s.io/v1beta2/{QUEUE}": {}})
     with pytest.raises(error, match=message):
-        ours.submit(job())
+        own.submit(job())
 
 
 def test_a_job_is_tried_before_it_is_made_and_not_without_its_queue() -> None:
-    ours, api = jobs(**{f"/apis/kueue.x-k8s.io/v1beta2/{QUEUE}": {}})
-    ours.submit(job())
+    own, api = jobs(**{f"/apis/kueue.x-k8s.io/v1beta2/{QUEUE}": {}})
+    own.submit(job())
     assert api.asked == [(JOBSETS, {"dryRun": "All"}), (JOBSETS, {})]
-    ours, api = jobs()
+    own, api = jobs()
     message = (
         r"the namespace vision-space has no queue default\n    fix: .*pulumi -C infra/layers/queue up -s dev$"
     )
     with pytest.raises(InfraError, match=message):
-        ours.submit(job())
+        own.submit(job())
     assert api.asked == []
 
 
 def test_what_is_cancelled_was_there() -> None:
-    ours, _ = jobs(**{f"{JOBSETS}/train": {}})
-    assert (ours.cancel("train"), ours.cancel("other")) == (True, False)
+    own, _ = jobs(**{f"{JOBSETS}/train": {}})
+    assert (own.cancel("train"), own.cancel("other")) == (True, False)

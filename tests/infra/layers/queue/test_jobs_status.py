@@ -53,21 +53,21 @@ SUBMIT = ["submit", "dev", "vision", "--slice", "v6e-16", "--detach"]
 
 
 class Submitted:
-    """What reached the cluster."""
+    """Requests that reached the cluster."""
 
     def __init__(self) -> None:
         self.jobs: list[str] = []
 
-    def submit(self, one: Any) -> None:
-        self.jobs.append(one.name)
+    def submit(self, item: Any) -> None:
+        self.jobs.append(item.name)
 
 
 @pytest.fixture(name="cluster")
 def _cluster(monkeypatch: pytest.MonkeyPatch) -> Submitted:
-    found = Submitted()
+    result = Submitted()
     monkeypatch.setattr(command, "from_file", lambda _: settings(**{"fleet:dollarsPerRun": 100}))
-    monkeypatch.setattr(command, "_jobs", lambda *_: found)
-    return found
+    monkeypatch.setattr(command, "_jobs", lambda *_: result)
+    return result
 
 
 @pytest.mark.parametrize(

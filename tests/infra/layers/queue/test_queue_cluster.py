@@ -16,18 +16,18 @@ ENDPOINT = str(CLUSTER["endpoint"])
 NAME = "projects/my-project/locations/us-east5/clusters/tpu"
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, found: Any) -> list[str]:
+def answer(monkeypatch: pytest.MonkeyPatch, result: Any) -> list[str]:
     """Let Google's API have this cluster, or fail so; what it is asked for."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     def json(_: object, method: str, url: str, *more: object) -> Any:
-        asked.append(f"{method} {url}")
-        if isinstance(found, Exception):
-            raise found
-        return {"name": "tpu", "controlPlaneEndpointsConfig": {"dnsEndpointConfig": {"endpoint": found}}}
+        requests.append(f"{method} {url}")
+        if isinstance(result, Exception):
+            raise result
+        return {"name": "tpu", "controlPlaneEndpointsConfig": {"dnsEndpointConfig": {"endpoint": result}}}
 
     monkeypatch.setattr("infra.google.client.Client.json", json)
-    return asked
+    return requests
 
 
 MISSING = RequestError(Failure(Kind.MISSING, "Not found"))
@@ -40,13 +40,13 @@ MISSING = RequestError(Failure(Kind.MISSING, "Not found"))
 def test_the_layer_is_not_brought_up_on_another_cluster(
     found: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = answer(monkeypatch, found)
+    requests = answer(monkeypatch, found)
     with pytest.raises(InfraError) as refused:
         cluster.check(settings(), ENDPOINT)
     assert message in str(refused.value)
     assert "fix: pulumi -C infra/layers/gke refresh -s dev" in str(refused.value)
     assert "PULUMI_K8S_DELETE_UNREACHABLE=true" in str(refused.value)
-    assert asked == [f"GET https://container.googleapis.com/v1/{NAME}"]
+    assert requests == [f"GET https://container.googleapis.com/v1/{NAME}"]
 
 
 @pytest.mark.parametrize("found", [ENDPOINT, RequestError(Failure(Kind.TRANSIENT, "503"))])

@@ -1,4 +1,4 @@
-"""What the queue layer declares."""
+"""Declarations of the queue layer."""
 
 import copy
 import functools
@@ -57,56 +57,66 @@ def _unchanged(preview: bool) -> Recording:
 
 
 def manifest(recording: Recording, kind: str, name: str) -> dict[str, Any]:
-    (one,) = [one for one in recording.resources if one.type.endswith(f":{kind}") and one.name == name]
-    return copy.deepcopy(one.inputs)
+    (item,) = [
+        resource
+        for resource in recording.resources
+        if resource.type.endswith(f":{kind}") and resource.name == name
+    ]
+    return copy.deepcopy(item.inputs)
 
 
 @pytest.mark.parametrize("preview", [True, False])
 def test_every_object_of_the_released_manifests_is_applied_as_it_is(preview: bool) -> None:
     """But for images and, of kinds, the descriptions; each object of the rendered files has its resource."""
     recording = up(preview)
-    applied = {one.name: one.inputs for one in recording.resources if one.type.startswith("kubernetes:")}
+    applied = {
+        resource.name: resource.inputs
+        for resource in recording.resources
+        if resource.type.startswith("kubernetes:")
+    }
     for name in ("jobset", "kueue"):
-        released = [one for one in yaml.load_all(manifests.files()[f"{name}.yaml"], LOADER) if one]
+        released = [
+            document for document in yaml.load_all(manifests.files()[f"{name}.yaml"], LOADER) if document
+        ]
         assert len(released) == len(list(itertools.chain(*manifests.stages(name, "image"))))
-        for one in released:
-            found = applied[resource_name(one)]
-            expected = manifests._bare(one) if one["kind"] == "CustomResourceDefinition" else one
-            if one["kind"] == "Deployment":
-                for ours, theirs in zip(containers(found), containers(one), strict=True):
-                    theirs |= {key: ours[key] for key in ("image", "imagePullPolicy")}
-            assert found == expected
+        for item in released:
+            result = applied[resource_name(item)]
+            expected = manifests._bare(item) if item["kind"] == "CustomResourceDefinition" else item
+            if item["kind"] == "Deployment":
+                for own, expected_ in zip(containers(result), containers(item), strict=True):
+                    expected_ |= {key: own[key] for key in ("image", "imagePullPolicy")}
+            assert result == expected
 
 
 def containers(deployment: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = deployment["spec"]["template"]["spec"]["containers"]
-    return found
+    result: list[dict[str, Any]] = deployment["spec"]["template"]["spec"]["containers"]
+    return result
 
 
-def resource_name(one: dict[str, Any]) -> str:
-    return "-".join(filter(None, (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"])))
+def resource_name(item: dict[str, Any]) -> str:
+    return "-".join(filter(None, (item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"])))
 
 
 @pytest.mark.parametrize("name", ["kueue", "jobset"])
 def test_what_runs_waits_for_its_kinds_and_they_for_what_is_small(name: str) -> None:
     """Pulumi writes its state after each object, and the kinds are 2 MB of it."""
     needs = {
-        one.name: {urn.rpartition("::")[2] for urn in one.options.get("dependencies", ())}
-        for one in up().resources
-        if one.type.startswith("kubernetes:")
+        resource.name: {urn.rpartition("::")[2] for urn in resource.options.get("dependencies", ())}
+        for resource in up().resources
+        if resource.type.startswith("kubernetes:")
     }
     space, roles, kinds, running = (
-        [resource_name(one) for one in stage] for stage in manifests.stages(name, "i")
+        [resource_name(item) for item in stage] for stage in manifests.stages(name, "i")
     )
     assert len(space) == 1
     assert {kind.partition("-")[0] for kind in kinds} == {"CustomResourceDefinition"}
-    assert all(needs[one] >= {*space} for one in roles)
-    assert all(needs[one] >= {*space, *roles} for one in kinds)
-    assert all(needs[one] >= {*space, *roles, *kinds} for one in running)
+    assert all(needs[role] >= {*space} for role in roles)
+    assert all(needs[name] >= {*space, *roles} for name in kinds)
+    assert all(needs[name] >= {*space, *roles, *kinds} for name in running)
     # Asked about objects before it runs, a controller would refuse all of them.
-    asked = {"APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "Deployment"}
-    assert not asked & {one.partition("-")[0] for one in (*space, *roles, *kinds)}
-    assert asked - {"APIService"} <= {one.partition("-")[0] for one in running}
+    requests = {"APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "Deployment"}
+    assert not requests & {role.partition("-")[0] for role in (*space, *roles, *kinds)}
+    assert requests - {"APIService"} <= {name.partition("-")[0] for name in running}
 
 
 def test_schemas_lose_their_descriptions_and_nothing_else() -> None:
@@ -116,7 +126,9 @@ def test_schemas_lose_their_descriptions_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(("name", "image"), [("kueue", KUEUE), ("jobset", IMAGES["jobset"])])
 def test_a_controller_runs_an_image_by_its_digest(name: str, image: str) -> None:
-    (deployment,) = [one for one in up().of("kubernetes:apps/v1:Deployment") if name in one.name]
+    (deployment,) = [
+        resource for resource in up().of("kubernetes:apps/v1:Deployment") if name in resource.name
+    ]
     (container,) = deployment.inputs["spec"]["template"]["spec"]["containers"]
     assert container["image"].startswith(image)
     assert "@sha256:" in container["image"]
@@ -129,11 +141,11 @@ def test_all_of_it_is_applied_to_the_cluster_of_the_gke_layer(preview: bool) -> 
     provider = recording.only("pulumi:providers:kubernetes").inputs
     assert provider["kubeconfig"] == (UNKNOWN if preview else "{}")
     assert provider["clusterIdentifier"] == (UNKNOWN if preview else CLUSTER["endpoint"])
-    applied = [one for one in recording.resources if one.type.startswith("kubernetes:")]
+    applied = [resource for resource in recording.resources if resource.type.startswith("kubernetes:")]
     assert applied
-    for one in applied:
-        assert "pulumi:providers:kubernetes::kubernetes::" in one.options["provider"]
-        assert one.inputs["metadata"]["name"]
+    for item in applied:
+        assert "pulumi:providers:kubernetes::kubernetes::" in item.options["provider"]
+        assert item.inputs["metadata"]["name"]
 
 
 @pytest.mark.parametrize("preview", [True, False])
@@ -142,7 +154,7 @@ def test_queues_wait_until_the_controllers_take_objects(preview: bool) -> None:
     ready = recording.named("pulumi-python:dynamic:Resource", "ready")
     assert ready.inputs["endpoint"] == (UNKNOWN if preview else CLUSTER["endpoint"])
     needed = {urn.rpartition("::")[2] for urn in ready.options["dependencies"]}
-    assert {one.name for one in recording.of("kubernetes:apps/v1:Deployment")} <= needed
+    assert {resource.name for resource in recording.of("kubernetes:apps/v1:Deployment")} <= needed
     queue = recording.only("tpu:queue:ClusterQueue")
     assert any(urn.endswith("::ready") for urn in queue.options["dependencies"])
     for team in recording.of("tpu:queue:TeamSpace"):
@@ -153,7 +165,7 @@ def test_the_quota_follows_the_pools_that_exist_and_not_those_of_the_settings() 
     recording = up(pools=[POOL, {**POOL, "name": "train-1"}])
     queue = manifest(recording, "ClusterQueue", "ClusterQueue-tpu")
     (group,) = queue["spec"]["resourceGroups"]
-    chips = {one["name"]: one["resources"][0]["nominalQuota"] for one in group["flavors"]}
+    chips = {flavor["name"]: flavor["resources"][0]["nominalQuota"] for flavor in group["flavors"]}
     assert chips == {"cpu": "0", "v6e-4x4-4t-spot-us-east5-b": "32"}
     assert recording.exports["chips"] == 32
 
@@ -190,10 +202,12 @@ def test_jobs_on_queued_pools_wait_for_their_nodes() -> None:
 @pytest.mark.parametrize("team", ["vision", "speech"])
 def test_a_namespace_takes_its_claims_along_and_volumes_go_behind_it(team: str) -> None:
     """Pods of ended jobs hold claims, and claims volumes: a claim deleted by itself would be waited for."""
-    found = {one.name: one for one in up().resources if one.type.startswith("kubernetes:")}
-    space, claim = found[f"Namespace-{team}"], found[f"PersistentVolumeClaim-{team}-checkpoints"]
+    result = {
+        resource.name: resource for resource in up().resources if resource.type.startswith("kubernetes:")
+    }
+    space, claim = result[f"Namespace-{team}"], result[f"PersistentVolumeClaim-{team}-checkpoints"]
     assert claim.options["deletedWith"].endswith(f"::Namespace-{team}")
-    volumes = [name for name in found if name.startswith(f"PersistentVolume-{team}-")]
+    volumes = [name for name in result if name.startswith(f"PersistentVolume-{team}-")]
     assert len(volumes) == 2
     needed = {urn.rpartition("::")[2] for urn in space.options["dependencies"]}
     assert needed >= {*volumes}
@@ -202,7 +216,10 @@ def test_a_namespace_takes_its_claims_along_and_volumes_go_behind_it(team: str) 
 def test_people_may_submit_in_their_teams_namespace_and_do_nothing_else() -> None:
     recording = up()
     binding = manifest(recording, "RoleBinding", "RoleBinding-vision-submit-jobs")
-    assert [one["name"] for one in binding["subjects"]] == ["ada@example.com", "ci@p.iam.gserviceaccount.com"]
+    assert [item["name"] for item in binding["subjects"]] == [
+        "ada@example.com",
+        "ci@p.iam.gserviceaccount.com",
+    ]
     assert manifest(recording, "RoleBinding", "RoleBinding-speech-submit-jobs")["subjects"] == []
     role = manifest(recording, "Role", "Role-vision-submit-jobs")
     writable = {
@@ -242,14 +259,15 @@ def test_people_reach_the_cluster_by_a_role_with_three_permissions() -> None:
         "container.clusters.connect", "container.clusters.get", "container.clusters.list",
     ]  # fmt: skip
     granted = [
-        (one.inputs["member"], one.inputs["role"]) for one in recording.of("gcp:projects/iAMMember:IAMMember")
+        (resource.inputs["member"], resource.inputs["role"])
+        for resource in recording.of("gcp:projects/iAMMember:IAMMember")
     ]
     assert granted == [
         (member, "projects/my-project/roles/tpuQueue_dev")
         for member in ("serviceAccount:ci@p.iam.gserviceaccount.com", "user:ada@example.com")
     ]
-    for one in recording.of("gcp:projects/iAMMember:IAMMember"):
-        assert any(urn.endswith("IAMCustomRole::members") for urn in one.options["dependencies"])
+    for item in recording.of("gcp:projects/iAMMember:IAMMember"):
+        assert any(urn.endswith("IAMCustomRole::members") for urn in item.options["dependencies"])
 
 
 def test_jobs_find_the_bucket_and_the_data_of_each_zone() -> None:
@@ -266,8 +284,8 @@ def test_jobs_find_the_bucket_and_the_data_of_each_zone() -> None:
     }  # fmt: skip
     zone = {"key": "topology.gke.io/zone", "operator": "In", "values": ["us-east5-b"]}
     assert disk["nodeAffinity"] == {"required": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
-    for one, mode in ((bucket, "ReadWriteMany"), (disk, "ReadOnlyMany")):
-        assert (one["accessModes"], one["storageClassName"]) == ([mode], ""), "no class makes another"
+    for item, mode in ((bucket, "ReadWriteMany"), (disk, "ReadOnlyMany")):
+        assert (item["accessModes"], item["storageClassName"]) == ([mode], ""), "no class makes another"
     assert disk["claimRef"] == {"namespace": "speech", "name": "data-training-data-us-east5-b"}
     assert bucket["mountOptions"] == ["implicit-dirs"]
     claim = manifest(
@@ -275,7 +293,9 @@ def test_jobs_find_the_bucket_and_the_data_of_each_zone() -> None:
     )["spec"]
     assert claim["volumeName"] == "speech-data-training-data-us-east5-b"
     assert (claim["accessModes"], claim["storageClassName"]) == (["ReadOnlyMany"], "")
-    assert not [one for one in up(**{"data:snapshot": None}).resources if "data-us-east5" in one.name]
+    assert not [
+        resource for resource in up(**{"data:snapshot": None}).resources if "data-us-east5" in resource.name
+    ]
 
 
 def test_new_data_has_volumes_and_claims_of_its_own() -> None:
@@ -284,10 +304,10 @@ def test_new_data_has_volumes_and_claims_of_its_own() -> None:
     def claims(snapshot: str) -> set[str]:
         recording = up(**{"data:snapshot": snapshot})
         return {
-            one.name
+            resource.name
             for kind in ("PersistentVolume", "PersistentVolumeClaim")
-            for one in recording.of(f"kubernetes:core/v1:{kind}")
-            if "data-" in one.name
+            for resource in recording.of(f"kubernetes:core/v1:{kind}")
+            if "data-" in resource.name
         }
 
     old, new = claims("first"), claims("second")
@@ -303,9 +323,9 @@ def test_pods_run_as_the_account_that_has_the_bucket(
     account: str | None, annotations: dict[str, str]
 ) -> None:
     recording = up(**{"gke:workloadAccountId": account})
-    one = manifest(recording, "ServiceAccount", "ServiceAccount-vision-trainer")
-    assert one["metadata"]["annotations"] == annotations
-    assert one["automountServiceAccountToken"] is False
+    item = manifest(recording, "ServiceAccount", "ServiceAccount-vision-trainer")
+    assert item["metadata"]["annotations"] == annotations
+    assert item["automountServiceAccountToken"] is False
 
 
 def test_nothing_is_destroyed_under_a_job() -> None:
@@ -313,7 +333,9 @@ def test_nothing_is_destroyed_under_a_job() -> None:
     guard = recording.named("pulumi-python:dynamic:Resource", "jobs")
     assert guard.inputs["labels"] == {"environment": "dev", "layer": "gke"}
     needed = {urn.rpartition("::")[2] for urn in guard.options["dependencies"]}
-    assert {one.name for one in recording.resources if one.type.startswith("kubernetes:")} <= needed
+    assert {
+        resource.name for resource in recording.resources if resource.type.startswith("kubernetes:")
+    } <= needed
     for team in ("vision", "speech"):
         guard = recording.named("pulumi-python:dynamic:Resource", f"jobs-{team}")
         assert guard.inputs["namespace"] == team

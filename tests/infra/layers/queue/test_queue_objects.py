@@ -1,10 +1,11 @@
-"""What Kueue is given: never more than the pools have."""
+"""Kueue's objects: quotas never exceed the pools."""
 
 import re
 from typing import Any
 
 import pytest
 
+from infra.layers.queue import admission
 from infra.layers.queue.jobs.jobset import Job, jobset
 from infra.layers.queue.kueue import CPU_FLAVOR, TPU, Team, flavors, objects
 
@@ -20,16 +21,22 @@ def pool(name: str, **more: Any) -> dict[str, Any]:
 
 
 def of_kind(kind: str, *pools: dict[str, Any]) -> list[dict[str, Any]]:
-    return [one for one in objects(pools) if one["kind"] == kind]
+    return [object_ for object_ in objects(pools) if object_["kind"] == kind]
 
 
 def quotas(*pools: dict[str, Any]) -> dict[str, int]:
     (queue,) = of_kind("ClusterQueue", *pools)
     (group,) = queue["spec"]["resourceGroups"]
     return {
-        flavor["name"]: int(next(one["nominalQuota"] for one in flavor["resources"] if one["name"] == TPU))
+        flavor["name"]: int(next(item["nominalQuota"] for item in flavor["resources"] if item["name"] == TPU))
         for flavor in group["flavors"]
     }
+
+
+def test_a_jobset_that_the_policy_cannot_be_evaluated_for_is_refused() -> None:
+    policy, binding = admission.objects([pool("a-0")], TEAMS, "projects/p/locations/l/clusters/c")
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
 
 
 def test_quota_is_what_the_pools_have() -> None:
@@ -46,8 +53,8 @@ def test_quota_is_written_as_kueue_writes_it_back() -> None:
 
     def amounts(**more: int) -> dict[str, str]:
         (queue,) = of_kind("ClusterQueue", pool("a-0", **more))
-        found = queue["spec"]["resourceGroups"][0]["flavors"][1]["resources"]
-        return {one["name"]: one["nominalQuota"] for one in found}
+        result = queue["spec"]["resourceGroups"][0]["flavors"][1]["resources"]
+        return {item["name"]: item["nominalQuota"] for item in result}
 
     assert amounts(chips=2000, hosts=500) == {TPU: "2k", "cpu": "89500", "memory": "340000Gi"}
     assert amounts(chips=4096, hosts=1024) == {TPU: "4096", "cpu": "183296", "memory": "680Ti"}
@@ -60,26 +67,30 @@ def test_quota_is_written_as_kueue_writes_it_back() -> None:
 def test_a_nodes_cpus_and_memory_are_less_than_its_machine_has(
     machine: str, chips: int, cpu: str, memory: str
 ) -> None:
-    one = pool("a-0", machineType=machine, chips=chips, hosts=1)
-    (queue,) = of_kind("ClusterQueue", one)
+    host = pool("a-0", machineType=machine, chips=chips, hosts=1)
+    (queue,) = of_kind("ClusterQueue", host)
     (group,) = queue["spec"]["resourceGroups"]
-    found = {each["name"]: each["nominalQuota"] for each in group["flavors"][1]["resources"]}
-    assert found == {TPU: str(chips), "cpu": cpu, "memory": memory}
+    result = {flavor["name"]: flavor["nominalQuota"] for flavor in group["flavors"][1]["resources"]}
+    assert result == {TPU: str(chips), "cpu": cpu, "memory": memory}
     assert group["coveredResources"] == [TPU, "cpu", "memory"]
     # What copies curves waits for a CPU node by itself: it is not rationed.
-    assert [each["nominalQuota"] for each in group["flavors"][0]["resources"]] == ["0", "100k", "400000Gi"]
+    assert [flavor["nominalQuota"] for flavor in group["flavors"][0]["resources"]] == [
+        "0",
+        "100k",
+        "400000Gi",
+    ]
 
 
 def test_pools_that_are_alike_share_a_flavor() -> None:
     known = flavors([pool("a-0"), pool("a-1"), pool("c-0", topology="4x8", chips=32, hosts=8)])
-    assert [[one["name"] for one in same] for same in known.values()] == [["a-0", "a-1"], ["c-0"]]
+    assert [[item["name"] for item in same] for same in known.values()] == [["a-0", "a-1"], ["c-0"]]
 
 
 @pytest.mark.parametrize(("scales", "placed"), [(False, "node-pools"), (True, None)])
 def test_only_nodes_that_are_there_are_placed_by_topology(scales: bool, placed: str | None) -> None:
-    one = of_kind("ResourceFlavor", pool("a-0", scales=scales, provisioning="flex-start"))[1]
-    assert one["spec"].get("topologyName") == placed
-    assert one["spec"]["nodeLabels"]["cloud.google.com/gke-flex-start"] == "true"
+    item = of_kind("ResourceFlavor", pool("a-0", scales=scales, provisioning="flex-start"))[1]
+    assert item["spec"].get("topologyName") == placed
+    assert item["spec"]["nodeLabels"]["cloud.google.com/gke-flex-start"] == "true"
 
 
 def test_flavors_of_one_topology_differ_in_the_value_of_a_label_that_all_have() -> None:
@@ -87,17 +98,17 @@ def test_flavors_of_one_topology_differ_in_the_value_of_a_label_that_all_have() 
     ways = ("on demand", "spot", "flex-start", "queued", "reservation")
     autoscaled = pool("c-0", provisioning="spot", provisioningLabel="spot-autoscaled", scales=True)
     known = flavors([*(pool(f"p{i}-0", provisioning=how) for i, how in enumerate(ways)), autoscaled])
-    assert len({one.labels["tpu-provisioning"] for one in known}) == len(ways) + 1
-    assert len({one.name for one in known}) == len(ways) + 1
+    assert len({item.labels["tpu-provisioning"] for item in known}) == len(ways) + 1
+    assert len({item.name for item in known}) == len(ways) + 1
 
 
 def test_a_flavor_finds_its_nodes_and_bears_their_taints() -> None:
     spot, queued = (
-        one["spec"]
-        for one in of_kind(
+        item["spec"]
+        for item in of_kind(
             "ResourceFlavor", pool("a-0", provisioning="spot"), pool("b-0", provisioning="queued")
         )
-        if one["metadata"]["name"] != CPU_FLAVOR
+        if item["metadata"]["name"] != CPU_FLAVOR
     )
     chips = {"key": TPU, "operator": "Equal", "value": "present", "effect": "NoSchedule"}
     kind = {
@@ -112,7 +123,7 @@ def test_a_flavor_finds_its_nodes_and_bears_their_taints() -> None:
 
 
 def test_priorities_have_values_and_preempt_within_the_queue() -> None:
-    assert {one["metadata"]["name"]: one["value"] for one in of_kind("WorkloadPriorityClass")} == {
+    assert {item["metadata"]["name"]: item["value"] for item in of_kind("WorkloadPriorityClass")} == {
         "low": 100, "medium": 500, "high": 1000,
     }  # fmt: skip
     (queue,) = of_kind("ClusterQueue", pool("a-0"))
@@ -131,10 +142,10 @@ def test_only_queued_pools_ask_google_for_nodes() -> None:
 
 
 def job(**more: Any) -> dict[str, Any]:
-    one = Job(
+    host = Job(
         "train", TEAMS[1], "image@sha256:0", ["workload"], topology="4x4", hosts=4, chips_per_host=4, **more
     )
-    return jobset(one)
+    return jobset(host)
 
 
 def test_a_job_names_its_teams_queue_and_its_priority() -> None:
@@ -178,9 +189,9 @@ def test_a_job_as_a_whole() -> None:
     assert pod["nodeSelector"] == {"cloud.google.com/gke-tpu-topology": "4x4"}
     assert pod["containers"][0]["resources"]["requests"] == {TPU: "4", "cpu": "1", "memory": "1Gi"}
     places = {
-        one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"]
-        for one in pod["containers"][0]["env"]
-        if "valueFrom" in one
+        container["name"]: container["valueFrom"]["fieldRef"]["fieldPath"]
+        for container in pod["containers"][0]["env"]
+        if "valueFrom" in container
     }
     assert places == {
         "JOB_COORDINATOR": "metadata.annotations['jobset.sigs.k8s.io/coordinator']",

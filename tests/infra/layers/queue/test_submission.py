@@ -35,22 +35,27 @@ def ask(run: str = "train tiny.toml", pools: Any = None, **more: Any) -> Submiss
     return submission(settings(**{"gke:tpuPools": pools or SETTINGS["gke:tpuPools"], **changes}), request)
 
 
-def worker(one: Submission) -> dict[str, Any]:
-    pod = jobset(one.job)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+def worker(item: Submission) -> dict[str, Any]:
+    pod = jobset(item.job)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     return dict(pod["containers"][0], volumes=pod["volumes"], selector=pod["nodeSelector"])
 
 
-def notes(one: Submission) -> dict[str, str]:
+def notes(item: Submission) -> dict[str, str]:
     """Annotations of the workers' pods."""
-    template = jobset(one.job)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    template = jobset(item.job)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     return dict(template["metadata"]["annotations"])
 
 
 def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
-    one = ask()
-    assert (one.job.name, one.job.hosts, one.job.chips_per_host, one.job.slices) == ("train-tiny", 4, 4, 1)
-    assert one.hourly == pytest.approx(16 * 1.4033)
-    assert one.reason == "1 x v6e-16 (4x4, 4 hosts of ct6e-standard-4t) in us-east5-b: 1 such pools"
+    item = ask()
+    assert (item.job.name, item.job.hosts, item.job.chips_per_host, item.job.slices) == (
+        "train-tiny",
+        4,
+        4,
+        1,
+    )
+    assert item.hourly == pytest.approx(16 * 1.4033)
+    assert item.reason == "1 x v6e-16 (4x4, 4 hosts of ct6e-standard-4t) in us-east5-b: 1 such pools"
 
 
 def test_a_multislice_job_pays_for_all_of_its_slices() -> None:
@@ -69,24 +74,24 @@ def test_a_pool_is_chosen_by_size_or_by_name(words: dict[str, str]) -> None:
 
 def test_a_job_on_pools_that_scale_is_placed_by_jobset() -> None:
     flex = [{"name": "flex", "acceleratorType": "v6e-16", "zone": "us-east5-b", "flexStart": True}]
-    both = [*flex, {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}]
+    pair = [*flex, {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}]
     with pytest.raises(SubmissionError, match="--pool: found nothing"):
-        ask(pools=both)
+        ask(pools=pair)
     for pool, keys in (
         ("flex", ["alpha.jobset.sigs.k8s.io/exclusive-topology"]),
         ("train", ["kueue.x-k8s.io/podset-required-topology"]),
     ):
-        template = jobset(ask(pools=both, pool=pool).job)["spec"]["replicatedJobs"][0]["template"]
-        found = (
+        template = jobset(ask(pools=pair, pool=pool).job)["spec"]["replicatedJobs"][0]["template"]
+        result = (
             template.get("metadata", {}).get("annotations", {})
             | template["spec"]["template"]["metadata"]["annotations"]
         )
-        assert [key for key in found if "topology" in key] == keys
+        assert [key for key in result if "topology" in key] == keys
 
 
 def test_a_pod_finds_what_a_host_finds() -> None:
-    one = worker(ask())
-    assert {e["name"]: e["value"] for e in one["env"] if "value" in e} == {
+    item = worker(ask())
+    assert {e["name"]: e["value"] for e in item["env"] if "value" in e} == {
         "JOB_SLICES": "1",
         "JOB_HOSTS": "4",
         "TPU_NAME": "vision-train-tiny",
@@ -97,15 +102,15 @@ def test_a_pod_finds_what_a_host_finds() -> None:
         "DATA_DIR": "/mnt/data",
         "TPU_BUNDLE": "ab" * 32,
     }
-    assert one["volumeMounts"] == [
+    assert item["volumeMounts"] == [
         {"name": "checkpoints", "mountPath": "/mnt/checkpoints"},
         {"name": "data-training-data-us-east5-b", "mountPath": "/mnt/data", "readOnly": True},
     ]
-    assert [v["persistentVolumeClaim"]["claimName"] for v in one["volumes"]] == [
+    assert [v["persistentVolumeClaim"]["claimName"] for v in item["volumes"]] == [
         "checkpoints",
         "data-training-data-us-east5-b",
     ]
-    assert one["selector"]["topology.kubernetes.io/zone"] == "us-east5-b"
+    assert item["selector"]["topology.kubernetes.io/zone"] == "us-east5-b"
     assert notes(ask())["gke-gcsfuse/volumes"] == "true", "GKE puts the bucket's sidecar into such pods alone"
 
 
@@ -114,9 +119,9 @@ def test_a_pod_finds_what_a_host_finds() -> None:
     ("image", ["workload", "launch", "--", "workload", "train", "tiny.toml"]),
 ])  # fmt: skip
 def test_what_a_pod_starts(install: str, command: list[str]) -> None:
-    found = worker(ask(**{"queue:install": install}))["command"]
-    assert found[-len(command) :] == command
-    assert found[:2] == (["bash", "-c"] if install == "bundle" else ["workload", "launch"])
+    result = worker(ask(**{"queue:install": install}))["command"]
+    assert result[-len(command) :] == command
+    assert result[:2] == (["bash", "-c"] if install == "bundle" else ["workload", "launch"])
 
 
 def test_a_program_of_ones_own_is_started_as_it_is() -> None:
@@ -149,12 +154,12 @@ def test_curves_are_copied_to_vertex_only_where_the_settings_say_so() -> None:
         "--set", "observe.experiment=vision",
         "tiny.toml", "--set", "observe.experiment=mine",
     ]  # fmt: skip
-    for other in (
+    for second in (
         ask(),
         ask("goodput gs://b/runs/tiny", **TENSORBOARD),
         ask("train tiny.toml --dir /tmp", **TENSORBOARD),
     ):
-        assert not [word for word in worker(other)["command"] if "observe" in word]
+        assert not [word for word in worker(second)["command"] if "observe" in word]
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -215,7 +220,7 @@ def test_without_data_a_pool_is_in_any_zone_of_the_cluster() -> None:
     elsewhere = [{"name": "far", "acceleratorType": "v6e-16", "zone": "us-east5-a"}]
     with pytest.raises(SettingsError, match="jobs read the data from a disk in their zone"):
         ask(pools=elsewhere)
-    one = worker(ask(pools=elsewhere, **{"data:snapshot": None}))
-    assert one["selector"]["topology.kubernetes.io/zone"] == "us-east5-a"
-    assert [mount["mountPath"] for mount in one["volumeMounts"]] == ["/mnt/checkpoints"]
-    assert "DATA_DIR" not in {each["name"] for each in one["env"]}
+    pool = worker(ask(pools=elsewhere, **{"data:snapshot": None}))
+    assert pool["selector"]["topology.kubernetes.io/zone"] == "us-east5-a"
+    assert [mount["mountPath"] for mount in pool["volumeMounts"]] == ["/mnt/checkpoints"]
+    assert "DATA_DIR" not in {variable["name"] for variable in pool["env"]}

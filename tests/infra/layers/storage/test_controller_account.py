@@ -51,7 +51,7 @@ def switch(lab: Lab, *, on: bool) -> None:
 def refused_as_off(lab: Lab) -> set[str]:
     """Methods that were refused since their API had just been enabled."""
     log = lab.cloud.requests.since(0)["requests"]
-    return {one["method_id"] for one in log if one["reason"] == OFF}
+    return {item["method_id"] for item in log if item["reason"] == OFF}
 
 
 def let_apis_answer_once_it_waits(lab: Lab) -> None:
@@ -60,7 +60,7 @@ def let_apis_answer_once_it_waits(lab: Lab) -> None:
 
     def jump_at_each_refusal() -> float:
         log = lab.cloud.requests.since(0)["requests"]
-        waiting = [one for one in log if one["method_id"] in WAITED_FOR and one["reason"] == OFF]
+        waiting = [item for item in log if item["method_id"] in WAITED_FOR and item["reason"] == OFF]
         return real_s() + _FOREVER_S * len(waiting)
 
     world.monotonic_s = jump_at_each_refusal
@@ -83,7 +83,7 @@ def test_it_is_switched_on_off_and_on_again(lab: Lab) -> None:
     switch(lab, on=False)
     lab.pulumi("storage", *UP)
     assert role(lab)["deleted"] is True
-    assert not [one for one in lab.living() if EMAIL in one]
+    assert not [item for item in lab.living() if EMAIL in item]
     switch(lab, on=True)
     lab.pulumi("storage", *UP)
     assert role(lab)["deleted"] is False
@@ -97,8 +97,8 @@ def test_an_up_killed_at_what_it_grants_is_taken_in(lab: Lab, method: str, end: 
 
     async def kill_then(request: web.Request) -> web.StreamResponse:
         answer = await handle(request)
-        ours = b"reports and manifests" in await request.read() or method == "POST"
-        if request.method == method and request.path.endswith(end) and ours:
+        own = b"reports and manifests" in await request.read() or method == "POST"
+        if request.method == method and request.path.endswith(end) and own:
             lab._kill_at = lab.asked + 1
         return answer
 

@@ -1,4 +1,4 @@
-"""What the storage layer declares."""
+"""Declarations of the storage layer."""
 
 from typing import Any
 
@@ -99,7 +99,7 @@ def test_old_token_shards_are_removed_and_nothing_else_of_the_bucket(folders: di
 def test_a_key_of_the_users_own() -> None:
     key = "projects/my-project/locations/us-east5/keyRings/r/cryptoKeys/k"
     recording = run("storage", {"storage:kmsKey": key})
-    encryption = [one.inputs["encryption"] for one in recording.of(BUCKET)]
+    encryption = [resource.inputs["encryption"] for resource in recording.of(BUCKET)]
     assert encryption == [{"defaultKmsKeyName": key}] * 3
     assert recording.named("gcp:projects/service:Service", "cloudkms.googleapis.com")
 
@@ -119,7 +119,7 @@ def test_services_are_never_switched_off(preview: bool) -> None:
     ]
     assert all(service.inputs["disableOnDestroy"] is False for service in services)
     without_iap = run("storage", {"network:sshSourceRanges": ["203.0.113.0/24"]})
-    assert "iap.googleapis.com" not in {one.name for one in without_iap.resources}
+    assert "iap.googleapis.com" not in {resource.name for resource in without_iap.resources}
 
 
 @pytest.mark.parametrize("preview", [True, False])
@@ -170,13 +170,15 @@ def test_every_component_waits_for_the_services(preview: bool) -> None:
     """And what is in it for the component, which is registered only then."""
     more = {"storage:controllerAccountId": "tpu-fleet", "storage:stateKeyRing": "pulumi"}
     done = run("storage", {**more, "storage:stateBucketName": "my-state"}, preview=preview)
-    services = {one.name for one in done.of("gcp:projects/service:Service")}
+    services = {resource.name for resource in done.of("gcp:projects/service:Service")}
     assert services
-    components = {one.name: one for one in done.resources if one.type.startswith("tpu:storage:")}
+    components = {
+        resource.name: resource for resource in done.resources if resource.type.startswith("tpu:storage:")
+    }
     assert {"my-project-checkpoints", "my-state", "tpu-training", "tpu-fleet", "pulumi"} <= set(components)
-    for name, one in components.items():
+    for name, item in components.items():
         if name != "services":
-            assert {urn.rpartition("::")[2] for urn in one.options["dependencies"]} == services, name
+            assert {urn.rpartition("::")[2] for urn in item.options["dependencies"]} == services, name
 
 
 def test_people_who_may_use_the_account_are_granted_it_alone() -> None:
@@ -241,21 +243,21 @@ def test_the_controllers_account_is_granted_exactly_this(preview: bool) -> None:
     sre, email = "group:sre@example.com", "tpu-fleet@my-project.iam.gserviceaccount.com"
     with_it = {"storage:controllerAccountId": "tpu-fleet", "storage:controllerAccountUsers": [sre]}
     without, recording = run("storage", preview=preview), run("storage", with_it, preview=preview)
-    before = {(one.type, one.name) for one in without.resources}
-    more = [one for one in recording.resources if (one.type, one.name) not in before]
-    (role,) = [one for one in more if one.type.endswith("IAMCustomRole")]
+    before = {(resource.type, resource.name) for resource in without.resources}
+    more = [resource for resource in recording.resources if (resource.type, resource.name) not in before]
+    (role,) = [item for item in more if item.type.endswith("IAMCustomRole")]
     assert role.inputs["roleId"] == "tpu_fleet"
     assert sorted(role.inputs["permissions"]) == sorted(ON_NODES)
-    assert {one.partition(".")[0] for one in ON_NODES} == {"tpu"}
-    grants = [one for one in more if one.type.endswith("IAMMember")]
+    assert {item.partition(".")[0] for item in ON_NODES} == {"tpu"}
+    grants = [item for item in more if item.type.endswith("IAMMember")]
     accounts, where = "projects/my-project/serviceAccounts", ("bucket", "serviceAccountId", "project")
     assert {
         (
-            next(one.inputs[key] for key in where if key in one.inputs),
-            one.inputs["role"],
-            one.inputs["member"],
+            next(item.inputs[key] for key in where if key in item.inputs),
+            item.inputs["role"],
+            item.inputs["member"],
         )
-        for one in grants
+        for item in grants
     } == {
         ("my-project", "projects/my-project/roles/tpu_fleet", f"serviceAccount:{email}"),
         (f"{accounts}/{MEMBER.partition(':')[2]}", "roles/iam.serviceAccountUser", f"serviceAccount:{email}"),
@@ -267,14 +269,14 @@ def test_the_controllers_account_is_granted_exactly_this(preview: bool) -> None:
     for grant in grants:  # Google refuses who grants to, or on, what isn't there
         after = " ".join(grant.options["dependencies"])
         assert all(name in after for name in ("::tpu-fleet", "::tpu-fleet-role", "::tpu-training")), grant
-    (condition,) = [one.inputs["condition"] for one in grants if "condition" in one.inputs]
+    (condition,) = [item.inputs["condition"] for item in grants if "condition" in item.inputs]
     assert condition["expression"] == (
         'resource.name.startsWith("projects/_/buckets/my-project-checkpoints/objects/bundles/manifests/") || '
         'resource.name.startsWith("projects/_/buckets/my-project-checkpoints/objects/bundles/blobs/") || '
         'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("boot/") || '
         'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("heartbeats/")'
     )
-    assert not [one.name for one in more if one.options.get("protect")], "it can be switched off"
+    assert not [item.name for item in more if item.options.get("protect")], "it can be switched off"
     assert recording.named("gcp:projects/service:Service", "iamcredentials.googleapis.com")
     if not preview:
         assert recording.exports["controllerAccountEmail"] == email
@@ -282,7 +284,7 @@ def test_the_controllers_account_is_granted_exactly_this(preview: bool) -> None:
 
 def test_outputs() -> None:
     done = run("storage")
-    enabled = [one.inputs["service"] for one in done.of("gcp:projects/service:Service")]
+    enabled = [resource.inputs["service"] for resource in done.of("gcp:projects/service:Service")]
     assert len(enabled) >= 5
     assert done.exports == {
         "services": enabled,
@@ -295,6 +297,8 @@ def test_outputs() -> None:
 
 def test_no_grant_is_wider_than_its_resource() -> None:
     changes: dict[str, Any] = {"storage:serviceAccountUsers": ["group:ml@example.com"]}
-    roles = {one.inputs["role"] for one in run("storage", changes).of("gcp:projects/iAMMember:IAMMember")}
+    roles = {
+        resource.inputs["role"] for resource in run("storage", changes).of("gcp:projects/iAMMember:IAMMember")
+    }
     assert not [role for role in roles if "storage" in role or "admin" in role.lower() or "iam." in role]
     assert len(roles) == 2

@@ -1,4 +1,4 @@
-"""What the TPU layer declares, and what it needs from the layers before it."""
+"""Declarations of the TPU layer, and its use of other layers' outputs."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ NODE = "gcp:tpu/v2Vm:V2Vm"
 
 
 def only_slice(**changes: Any) -> dict[str, Any]:
-    one = {key: value for key, value in {**BASE["tpu:slices"][0], **changes}.items() if value is not None}
-    return {"tpu:slices": [one], "data:throughputMibps": 12_800}  # enough for two whole pods
+    slice_ = {key: value for key, value in {**BASE["tpu:slices"][0], **changes}.items() if value is not None}
+    return {"tpu:slices": [slice_], "data:throughputMibps": 12_800}  # enough for two whole pods
 
 
 @pytest.mark.parametrize("preview", [True, False])
@@ -79,7 +79,7 @@ def test_ids_are_never_links() -> None:
             inputs["networkConfig"]["subnetwork"],
             inputs["dataDisks"][0]["sourceDisk"],
         ]
-        assert all(one.startswith("projects/my-project/") for one in ids)
+        assert all(item.startswith("projects/my-project/") for item in ids)
 
 
 def test_a_slice_that_starts_nothing_and_reads_nothing() -> None:
@@ -162,12 +162,12 @@ def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
     fleet = {**changes, **only_slice(**alike, name="extract", count=1)}
     settings = parse("dev", as_pulumi_hands_it_over({**BASE, **fleet}, "f"), "f")
     (member,) = nodes(settings)
-    ours = member_labels("dev", "extract", 0, "1a2b3c4")
-    body = member_request(settings, member, {**member.labels, **ours})
+    own = member_labels("dev", "extract", 0, "1a2b3c4")
+    body = member_request(settings, member, {**member.labels, **own})
     sent = {key: value for key, value in inputs.items() if key not in ("name", "zone")}
     sent["serviceAccount"]["scope"] = sent["serviceAccount"].pop("scopes")
     assert sent.pop("labels") == {"owner": "ml", "slice": "train"}, "the provider adds the default ones"
-    assert body.pop("labels") == {"team": "ml", "owner": "ml", **ours}
+    assert body.pop("labels") == {"team": "ml", "owner": "ml", **own}
     output, reported = sent.pop("metadata"), body.pop("metadata")
     assert sent == body
     differs = {key for key in output.keys() | reported.keys() if output.get(key) != reported.get(key)}
@@ -183,7 +183,7 @@ def test_slices_that_run_one_job_together_are_told_of_one_another() -> None:
         assert metadata["tpu-job"] == "big"
         assert metadata["tpu-slices"] == "tpu-us-east5-b-0,tpu-us-east5-b-1"
         assert metadata["tpu-workers"] == "64", "of its own hosts alone"
-    assert [one["tpu-slice"] for one in reported] == ["tpu-us-east5-b-0", "tpu-us-east5-b-1"]
+    assert [item["tpu-slice"] for item in reported] == ["tpu-us-east5-b-0", "tpu-us-east5-b-1"]
     alone = run("tpu").only(NODE).inputs["metadata"]
     assert not {"tpu-job", "tpu-slices", "tpu-member"} & alone.keys()
 
@@ -191,9 +191,9 @@ def test_slices_that_run_one_job_together_are_told_of_one_another() -> None:
 def test_outputs() -> None:
     exports = run("tpu").exports
     assert exports["bundle"] == "ab" * 32
-    (one,) = exports["slices"]
-    commands = one.pop("usefulCommands")
-    assert one == {
+    (slice_,) = exports["slices"]
+    commands = slice_.pop("usefulCommands")
+    assert slice_ == {
         "name": "train",
         "zone": "us-east5-b",
         "acceleratorType": "v6e-16",
@@ -230,8 +230,8 @@ def test_a_preview_before_anything_is_up_takes_the_ids_that_will_be() -> None:
     will_be = "projects/my-project/global/networks/tpu-training"
     output = f"network is not up yet: this preview takes {will_be} for its networkId"
     assert output in recording.log
-    asked = {token for token, _, _ in recording.calls}
-    assert asked == {"pulumi:pulumi:readStackOutputs"}, "there is no bucket yet to look into"
+    requests = {token for token, _, _ in recording.calls}
+    assert requests == {"pulumi:pulumi:readStackOutputs"}, "there is no bucket yet to look into"
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_zone_that_the_data_layer_does_not_serve_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "published", "said"),
+    ("changes", "published", "message"),
     [
         (
             {"tpu:bundle": None},
@@ -281,13 +281,13 @@ def test_a_zone_that_the_data_layer_does_not_serve_yet() -> None:
     ],
 )
 def test_no_slice_is_created_whose_bundle_is_not_there(
-    changes: dict[str, Any], published: bool, said: str
+    changes: dict[str, Any], published: bool, message: str
 ) -> None:
     with pytest.raises(pulumi.RunError) as caught:
         run("tpu", changes, published=published)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
     preview = run("tpu", changes, published=published, preview=True)
-    assert said in preview.log
+    assert message in preview.log
     assert len(preview.of(NODE)) == 1
 
 
@@ -320,9 +320,9 @@ def test_a_bundle_that_can_not_be_looked_up_is_not_called_missing(monkeypatch: p
 
 
 def test_the_bundle_is_looked_up_through_the_explicit_provider() -> None:
-    asked = [provider for token, _, provider in run("tpu").calls if token.endswith(":getBucketObject")]
-    assert len(asked) == 2
-    assert all("pulumi:providers:gcp::gcp::" in provider for provider in asked)
+    requests = [provider for token, _, provider in run("tpu").calls if token.endswith(":getBucketObject")]
+    assert len(requests) == 2
+    assert all("pulumi:providers:gcp::gcp::" in provider for provider in requests)
 
 
 def test_no_slices_need_no_bundle() -> None:

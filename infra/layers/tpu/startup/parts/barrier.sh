@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# barrier: every worker of the slice has come this far. Once a boot: whoever runs the
-# script again later doesn't wait for workers that continued long ago.
+# barrier: wait for every worker of the slice. Once a boot: a later run of the script doesn't
+# wait for workers that continued long ago.
 
 stage_barrier() {
-  # A worker that restarts alone meets the others where their job waits, at the job's own barrier.
+  # A worker that restarts alone meets the others at the job's own barrier.
   if optional tpu-run; then
     skip "the job has a barrier of its own, before each of its starts"
   fi

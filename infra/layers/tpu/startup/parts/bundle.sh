@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # bundle: everything that is installed, by content, from the bucket. The metadata names
-# the manifest's sha256 and the manifest each file's, so whoever can write to the bucket
-# can keep a host from starting but can't change what it runs.
+# the manifest's sha256 and the manifest each file's: write access to the bucket can keep a host
+# from starting but can't change the programs that it runs.
 
-# fetch_missing MANIFEST: what the current folder lacks of it, 2 where the bucket lacks it too and 1 where
-# another try may help. One curl for all: a process and a handshake a file cost more than most files.
+# fetch_missing MANIFEST: download the files that the current folder lacks. Status 2 if the bucket lacks one too,
+# 1 if a retry may help. One curl for all: a process and a handshake per file cost more than most files.
 fetch_missing() {
   local sha256 code result path outcome=0
   while read -r sha256 path; do
@@ -28,27 +28,27 @@ fetch_missing() {
 
 stage_bundle() {
   local folder=/opt/tpu/bundles/$TPU_BUNDLE manifest=$RUN/$TPU_BUNDLE round code bad
-  ! disk_is_full 2>/dev/null || exit 1  # which is said of every stage that fails so
+  ! disk_is_full 2>/dev/null || exit 1  # run_stage reports a full disk
   # The loader has checked it against the id.
   if grep -Eqv '^[0-9a-f]{64}  [A-Za-z0-9][A-Za-z0-9._+/-]*$' "$manifest" || grep -q '\.\.' "$manifest"; then
-    fail "the manifest names a file in a way that no bundle does"
+    fail "the manifest has an invalid file name"
   fi
   authorize || try_again "no token"
   mkdir -p "$folder"
   cd "$folder" || exit
-  # Twice, so that a file damaged on this host is fetched again.
+  # Two rounds, so that a file damaged on this host is fetched again.
   for round in 1 2; do
     code=0
     fetch_missing "$manifest" || code=$?
-    ((code != 2)) || fail "the bundle isn't whole in the bucket"
+    ((code != 2)) || fail "the bucket lacks files of the bundle"
     ((code == 0)) || try_again "some files couldn't be fetched"
     bad=$(sha256sum --check --strict --quiet "$manifest" 2>/dev/null) && break
     log "attempt $round: $bad"
     sed -n 's/: FAILED.*//p' <<<"$bad" | xargs --delimiter='\n' --no-run-if-empty rm -f --
-    ((round == 1)) || fail "the bucket holds other content than the bundle promises; nothing of it was installed"
+    ((round == 1)) || fail "files of the bucket don't match the manifest; nothing was installed"
   done
   chmod 0755 uv gcsfuse
   ln -sfn "$folder" /opt/tpu/current.new
   mv -T /opt/tpu/current.new /opt/tpu/current
-  log "$(wc -l <"$manifest") files, $(du -sh . | cut -f1), all as promised"
+  log "$(wc -l <"$manifest") files, $(du -sh . | cut -f1), all match the manifest"
 }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# code: the user's own code, from the bundle into /opt/training. Files of the bundle's are replaced; what
-# somebody wrote or changed on this host stays, beside them where it has the same name.
+# code: unpack the user's code from the bundle into /opt/training. Files of the bundle are replaced; files
+# written or changed on this host are kept, beside them if they have the same name.
 
 stage_code() {
   local archive=/opt/tpu/bundles/$TPU_BUNDLE/code.tar.gz record=/var/lib/tpu/code.json

@@ -1,38 +1,38 @@
 # shellcheck shell=bash
-# identity: who this host is, from the metadata server, into $RUN/node.
+# identity: write this host's identity, from the metadata server, to $RUN/node.
 
-# remember NAME VALUE: for the status and for the later stages.
+# remember NAME VALUE: export a variable to the status and to later stages.
 remember() { printf 'export %s=%q\n' "$1" "$2" >>"$RUN/node"; }
 
-# attribute KEY NAME PATTERN: remembers a required attribute, which must match PATTERN, as NAME.
+# attribute KEY NAME PATTERN: remember a required attribute, which must match PATTERN, as NAME.
 attribute() {
   optional "$1" || fail "the node's metadata has no '$1': was the node made by the tpu stack?"
   [[ $VALUE =~ ^($3)$ ]] || fail "the node's metadata has $1='$VALUE', which doesn't match $3"
   remember "$2" "$VALUE"
 }
 
-# member: the node's number in its fleet, if it is of one.
+# member: remember the node's number in its fleet, if any.
 member() {
   ! optional tpu-member || attribute tpu-member TPU_MEMBER '0|[1-9][0-9]{0,3}'
 }
 
-# awaited KEY LIMIT_S CHECK...: puts into VALUE what Google, and not the node's maker, writes: the TPU's own agent
-# may do so after this script's start, and hosts start while others of their slice are still being made. Status 1
-# where CHECK doesn't accept it until this script is LIMIT_S old; a server that doesn't answer is asked again.
+# awaited KEY LIMIT_S CHECK...: put an attribute that Google writes into VALUE. The TPU's agent may write it after
+# this script's start, and hosts start while others of their slice are still being created. Status 1 if CHECK
+# doesn't accept it until this script is LIMIT_S old; a server that doesn't answer is queried again.
 awaited() {
-  local said_s=-60
+  local logged_s=-60
   until VALUE=$(metadata "instance/attributes/$1") && [[ -n $VALUE ]] && "${@:3}"; do
     ((SECONDS < $2)) || return 1
-    if ((SECONDS - said_s >= 60)); then
+    if ((SECONDS - logged_s >= 60)); then
       log "waiting for $1, at most $2 s${VALUE:+; it is ${VALUE:0:80}}"
-      said_s=$SECONDS
+      logged_s=$SECONDS
     fi
     sleep 1
   done
 }
 
-# of_all WORKERS: VALUE has an address of each worker. A slice is whole when it has: that a node is READY only the
-# TPU API says, which hosts have no right to ask.
+# of_all WORKERS: check that VALUE has an address of each worker, which means a complete slice: only the TPU API
+# reports the state READY, and hosts have no access to it.
 of_all() {
   local -a endpoints
   IFS=, read -ra endpoints <<<"$VALUE"
@@ -61,9 +61,9 @@ stage_identity() {
 
   awaited accelerator-type "$limit_s" true || fail "the metadata has no accelerator-type after $limit_s s"
   attribute accelerator-type ACCELERATOR_TYPE '[a-z0-9-]+'
-  # Worker 0 leads: a host that doesn't know its number must never take it by default.
+  # Worker 0 leads: a host without a number must never assume 0.
   awaited agent-worker-number "$limit_s" true ||
-    fail "the metadata has no agent-worker-number after $limit_s s: this host can't know which worker of $workers it is, and stops"
+    fail "the metadata has no agent-worker-number after $limit_s s: this host's number among $workers workers is unknown, and it stops"
   worker=$VALUE
   [[ $worker =~ ^(0|[1-9][0-9]{0,4})$ ]] || fail "agent-worker-number is '$worker', not a number: this host stops"
   ((worker < workers)) || fail "agent-worker-number is $worker, but tpu-workers is $workers: this host stops"

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# launch: the job, if the slice's metadata names one, as a service that has its own barrier.
+# launch: start the job of the slice's metadata, if any, as a service with its own barrier.
 
-# no_heartbeat: ends that of a command which was run before.
+# no_heartbeat: stop the heartbeat of an earlier command.
 no_heartbeat() {
   [[ -f /etc/systemd/system/tpu-heartbeat.service ]] || return 0
   systemctl stop tpu-heartbeat.service
@@ -25,13 +25,13 @@ stage_launch() {
   text=$(/opt/tpu/venv/bin/python -m workload.host unit <<<"$run")
   write_file /etc/sysusers.d/tpu.conf <<<'u tpu - "TPU job" /var/lib/tpu/job' >/dev/null
   systemd-sysusers /etc/sysusers.d/tpu.conf
-  # Of the trainer and the extractor there is no heartbeat: they say themselves how far they are.
+  # Trainer and extractor write heartbeats themselves: their unit is empty.
   beat=$(/opt/tpu/venv/bin/python -m workload.host unit --of heartbeat <<<"$run")
   if [[ -z $beat ]]; then no_heartbeat; else write_file "$heartbeat" <<<"$beat" >/dev/null; fi
   changed=$(write_file "$unit" <<<"$text")
   [[ -z $changed ]] || systemctl daemon-reload
-  # A job that failed too often in the last hour isn't started by systemd, which says so to nobody
-  # who doesn't wait: whoever runs this script again means to try again.
+  # systemd doesn't start a job that failed too often in the last hour, and `start --no-block` reports
+  # no error: reset its failures, since running this script again is a request to retry.
   ! systemctl is-failed --quiet tpu-job.service || systemctl reset-failed tpu-job.service
   # A job that already runs in this boot is left alone; starting it must not wait for it.
   [[ -z $changed || $(systemctl show --property=MainPID --value tpu-job.service) == 0 ]] ||

@@ -1,19 +1,19 @@
 # shellcheck shell=bash
-# logs: what this script and the job print goes to Cloud Logging from here on, from the journal's beginning. A
-# boot that fails before sends the logs of its stages itself, as one entry.
+# logs: send the output of this script and the job to Cloud Logging, from the journal's beginning. A boot that
+# fails before sends the logs of its stages itself, as one entry.
 
 stage_logs() {
   local unit=/etc/systemd/system/tpu-logs.service text changed
   text=$(/opt/tpu/venv/bin/python -m workload.host unit --of logs </dev/null)
   changed=$(write_file "$unit" <<<"$text")
   [[ -z $changed ]] || systemctl daemon-reload
-  # At the next boot it is there before this script is.
+  # At the next boot it starts before this script.
   systemctl enable --quiet tpu-logs.service
-  # Of this bundle, from where the one before has got to. No boot waits for it, or fails for it.
+  # Run this bundle's service, from the cursor of the previous one. No boot waits or fails for it.
   systemctl restart --no-block tpu-logs.service
 }
 
-# stage_logs_so_far: what the stages of this run have printed.
+# stage_logs_so_far: print the logs of this run's stages.
 stage_logs_so_far() {
   local entry
   for entry in "${FINISHED[@]}"; do
@@ -22,21 +22,21 @@ stage_logs_so_far() {
   return 0
 }
 
-# log_entry STAGE PROJECT: the body of entries.write, with one entry.
+# log_entry STAGE PROJECT: print the body of entries.write, with one entry.
 log_entry() {
-  local zone=${TPU_ZONE:-unknown} node=${TPU_NAME:-unknown} slice said
+  local zone=${TPU_ZONE:-unknown} node=${TPU_NAME:-unknown} slice logs
   slice=$(metadata instance/attributes/tpu-slice-name) || slice=$node
-  said=$(stage_logs_so_far | tail --bytes=50000)
+  logs=$(stage_logs_so_far | tail --bytes=50000)
   printf '{"logName": "projects/%s/logs/tpu-host", ' "$2"
   printf '"resource": {"type": "generic_node", "labels": {"project_id": "%s", "location": "%s", "namespace": "%s", "node_id": "%s"}}, ' \
     "$2" "$zone" "$slice" "$node"
   printf '"labels": {"node": "%s", "worker": "%s", "zone": "%s", "slice": "%s", "instance": "%s", "unit": "google-startup-scripts.service"}, ' \
     "$node" "${WORKER_ID:-unknown}" "$zone" "$slice" "${INSTANCE_ID:-unknown}"
   printf '"entries": [{"severity": "ERROR", "textPayload": %s}]}\n' "$(json_string "boot failed in stage $1
-$said")"
+$logs")"
 }
 
-# send_failure STAGE: the log of a boot that failed, where nothing else sends it. Never more than a few seconds.
+# send_failure STAGE: send the log of a failed boot, if the service doesn't. Takes a few seconds at most.
 send_failure() {
   local project
   ! systemctl is-active --quiet tpu-logs.service || return 0

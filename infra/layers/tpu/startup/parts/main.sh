@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# The order, and for how long each stage may be retried, in seconds. Grants of a
-# new service account can take minutes to hold, hence the patience with the bucket.
+# Run the stages in order, each with the seconds for which it may be retried. Grants of a
+# new service account can take minutes to apply, hence the limit of the bucket's stages.
 
-# The script is of the bundle that it installs, and the loader, which found it there, says which that is.
-export TPU_BUNDLE=${1:?the id of the bundle that this script is of}
+# The script is a file of the bundle that it installs; the loader passes the bundle's id.
+export TPU_BUNDLE=${1:?missing id of the bundle}
 
 # An image of the bundle (infra/publish/image.py) is built without a network: its files are mounted here.
 if [[ ${2:-} == image ]]; then
@@ -20,7 +20,7 @@ if [[ ${2:-} == image ]]; then
   exit 0
 fi
 
-# A container of a job (infra/layers/queue/jobs/jobset.py) installs the same bundle, and becomes the program that it names.
+# A container of a job (infra/layers/queue/jobs/jobset.py) installs the same bundle and executes its program.
 if [[ ${2:-} == pod ]]; then
   mkdir -p "$RUN" /opt/tpu /var/lib/tpu
   for stage in bundle python code; do
@@ -30,7 +30,7 @@ if [[ ${2:-} == pod ]]; then
       wait $! || code=$?
       ((code != TRY_AGAIN))
     do
-      ((SECONDS < 420)) || fail "the stage $stage didn't get on for 7 min"
+      ((SECONDS < 420)) || fail "the stage $stage made no progress for 7 min"
       sleep 5
     done
     ((code == 0 || code == SKIPPED)) || exit "$code"

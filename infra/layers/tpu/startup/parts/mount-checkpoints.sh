@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# mount-checkpoints: the bucket at /mnt/checkpoints, for people to look at and write to.
+# mount-checkpoints: mount the bucket at /mnt/checkpoints, for people to read and write.
 
-# checkpoints_unit HNS: the service that keeps the bucket mounted. Metadata isn't cached,
-# so that a file which another host wrote is seen at once. A folder on a flat bucket is renamed
-# object by object, up to that many.
+# checkpoints_unit HNS: print the service that keeps the bucket mounted. Metadata isn't cached,
+# so that a file of another host is visible at once. A folder on a flat bucket is renamed
+# object by object, up to rename-dir-limit.
 checkpoints_unit() {
   cat <<UNIT
 [Unit]
@@ -21,20 +21,20 @@ TimeoutStopSec=20
 UNIT
 }
 
-# bucket_is_hierarchical: prints true or false. Left to itself, gcsfuse asks over gRPC on
-# another port and host set-up than everything else here; the JSON API says the same.
+# bucket_is_hierarchical: print true or false. By default gcsfuse queries it over gRPC, on another port and
+# host than everything else here; the JSON API has the same value.
 bucket_is_hierarchical() {
   local code reply=$RUN/layout.json
   code=$(gcs_get 'storageLayout?fields=hierarchicalNamespace' "$reply")
   case $code in
     200) if tr -d ' \n' <"$reply" | grep -q '"enabled":true'; then echo true; else echo false; fi ;;
     404) fail "there is no bucket '$CHECKPOINT_BUCKET'" ;;
-    *) try_again "asking for the layout of '$CHECKPOINT_BUCKET': HTTP $code" ;;
+    *) try_again "reading the layout of '$CHECKPOINT_BUCKET': HTTP $code" ;;
   esac
 }
 
-# try_as_nobody: what a logged-in user wants to do there, done by a user without rights.
-try_as_nobody() {
+# try_unprivileged: write, read and rename there, as a logged-in user would, by a user without rights.
+try_unprivileged() {
   # shellcheck disable=SC2016
   timeout 30 setpriv --reuid=65534 --regid=65534 --clear-groups bash -euc '
     rm -rf "$1/$2" "$1/$2.renamed"
@@ -50,24 +50,24 @@ stage_mount_checkpoints() {
   local hns changed deadline
   authorize || try_again "no token"
   hns=$(bucket_is_hierarchical)
-  # A mount point that a crashed gcsfuse left behind can't even be looked at.
+  # A crashed gcsfuse leaves a mount point that can't be read.
   mkdir -p /mnt/checkpoints 2>/dev/null || umount --lazy /mnt/checkpoints
   changed=$(checkpoints_unit "$hns" | write_file /etc/systemd/system/tpu-checkpoints.service)
   [[ -z $changed ]] || systemctl daemon-reload
-  # Whoever works on the mount isn't disturbed: a changed one is taken over when it starts next.
+  # Users of the mount aren't disturbed: a changed unit applies at its next start.
   [[ -z $changed || $(systemctl show --property=MainPID --value tpu-checkpoints.service) == 0 ]] ||
     log "warning: an older gcsfuse still runs; to change over: systemctl restart tpu-checkpoints.service"
   systemctl start tpu-checkpoints.service
   deadline=$((SECONDS + 8))
-  until mountpoint --quiet /mnt/checkpoints && try_as_nobody; do
+  until mountpoint --quiet /mnt/checkpoints && try_unprivileged; do
     if ((SECONDS >= deadline)); then
       journalctl --unit=tpu-checkpoints.service --lines=5 --no-pager --output=cat || true
-      # A grant takes minutes to reach every server; the service continues trying meanwhile.
+      # A grant takes minutes to reach every server; the service keeps retrying.
       try_again "/mnt/checkpoints can't be written, read and renamed in yet"
     fi
     sleep 0.5
   done
-  # What was told before this host knew its number.
+  # Remove the status written before this host knew its number.
   rm -f "/mnt/checkpoints/boot/$TPU_NAME/worker-unknown-$INSTANCE_ID.json"
   log "gs://$CHECKPOINT_BUCKET is at /mnt/checkpoints (hierarchical namespace: $hns)"
 }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# mount-data: the shared disk, read-only.
+# mount-data: mount the shared disk, read-only.
 
 stage_mount_data() {
   local name device deadline=$((SECONDS + 60))
@@ -19,7 +19,7 @@ stage_mount_data() {
       fail "the data disk '$name' didn't appear within 60 s; /dev/disk/by-id has: $(find /dev/disk/by-id -mindepth 1 -printf '%f ' 2>/dev/null || true)"
     sleep 1
   done
-  # noload: many hosts hold this disk, and none of them may replay its journal.
+  # noload: many hosts share this disk, and none may replay its journal.
   mount -t ext4 -o ro,noload "$device" /mnt/data || try_again "mounting $device failed"
   log "$device is at /mnt/data: $(df --output=used --human-readable /mnt/data | tail --lines=1 | tr -d ' ') used"
 }

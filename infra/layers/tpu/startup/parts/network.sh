@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# network: Cloud Storage answers; the MTU is what the network promises.
+# network: check that Cloud Storage answers, and compare the MTU with the network's.
 
 stage_network() {
   local code device mtu expected
   authorize || try_again "the metadata server gives no token of the attached service account"
-  # Any answer will do here: what is allowed is found out by the stages that need it.
+  # Any answer is enough: later stages find out about permissions.
   code=$(gcs_get 'o?maxResults=1&fields=kind' "$RUN/network.answer")
   [[ $code != 000 ]] || try_again "no answer from $STORAGE: does the subnet have Private Google Access, or the network a NAT?"
   log "Cloud Storage answers (HTTP $code)"

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# The boot of one TPU host, at every boot, on every host of a slice.
+# The boot of a TPU host, at every boot, on every host of a slice.
 #
-# Idempotent: a second run finds everything done. It reads all that differs between
-# hosts from the metadata server, so its bytes are the same everywhere, and it needs no
-# more of the image than Debian's or Ubuntu's essential packages, curl and systemd.
-# docs/boot.md says what each stage does and how to look at it.
+# Idempotent: a second run finds everything done. It reads all differences between hosts
+# from the metadata server, so its bytes are the same everywhere, and it needs only Debian's
+# or Ubuntu's essential packages, curl and systemd. docs/boot.md describes each stage.
 set -euo pipefail
 shopt -s inherit_errexit
 umask 022
@@ -14,21 +13,21 @@ export METADATA=http://metadata.google.internal/computeMetadata/v1
 export STORAGE=https://storage.googleapis.com LOGGING=https://logging.googleapis.com
 export RUN=/run/tpu LOG=/var/log/tpu/boot.log VALUE=
 
-# Exit codes by which a stage says something other than "done" or "failed".
+# Exit codes of a stage beside "done" and "failed".
 export TRY_AGAIN=75 SKIPPED=77
 
 log() { printf 'tpu-boot: %s\n' "$*" >&2; }
 
-# A stage ends by one of these: for good, for now, or because there is nothing to do.
+# End a stage: failed for good, to be retried, or with nothing to do.
 fail() { log "error: $*"; exit 1; }
 try_again() { log "not yet: $*"; exit "$TRY_AGAIN"; }
 skip() { log "skipped: $*"; exit "$SKIPPED"; }
 
-# metadata KEY: prints the value. Status 1: the server says that there is none;
-# status 2: it gave no answer that says either, within 15 s.
+# metadata KEY: print the value. Status 1: the key doesn't exist;
+# status 2: no definite answer within 15 s.
 metadata() {
   local reply
-  # --fail leaves the bodies of errors out: what a retry prints would follow them in the value.
+  # --fail omits the bodies of errors, which the output of a retry would follow in the value.
   reply=$(curl --silent --fail --max-time 5 --retry 3 --retry-connrefused --retry-max-time 10 \
     --write-out '\n%{http_code}' --header 'Metadata-Flavor: Google' "$METADATA/$1") || (($? == 22)) || return 2
   case ${reply##*$'\n'} in
@@ -38,17 +37,17 @@ metadata() {
   esac
 }
 
-# optional KEY: puts an attribute of the node into VALUE. Status 1 only where there is
-# none for certain: a server that doesn't answer never decides that nothing is wanted.
+# optional KEY: put an attribute of the node into VALUE. Status 1 only if it certainly
+# doesn't exist: a server that doesn't answer never turns an option off.
 optional() {
   local code=0
   VALUE=$(metadata "instance/attributes/$1") || code=$?
-  ((code != 2)) || try_again "the metadata server doesn't say whether there is a '$1'"
+  ((code != 2)) || try_again "the metadata server gives no answer for '$1'"
   return "$code"
 }
 
-# authorize: a fresh token of the attached service account, as a header in a file
-# that only root reads, so that it never stands in a process list.
+# authorize: write a fresh token of the attached service account as a header to a file
+# that only root reads, so that it is never in a process list.
 authorize() {
   local reply
   reply=$(metadata instance/service-accounts/default/token) || return 1
@@ -57,22 +56,22 @@ authorize() {
   mv "$RUN/authorization.new" "$RUN/authorization"
 }
 
-# gcs_curl ARGUMENT...: curl with the token, bounds for a server that hangs, and its own three tries.
+# gcs_curl ARGUMENT...: run curl with the token, timeouts for a server that hangs, and three retries.
 gcs_curl() {
   curl --silent --show-error --connect-timeout 5 --speed-limit 1000 --speed-time 20 --retry 3 --retry-connrefused \
     --header "@$RUN/authorization" "$@"
 }
 
-# gcs_get PATH FILE: GET $STORAGE/storage/v1/b/BUCKET/PATH into FILE; prints the HTTP
-# status, 000 where nothing answered. FILE is no device: curl truncates it before it tries again.
+# gcs_get PATH FILE: GET $STORAGE/storage/v1/b/BUCKET/PATH into FILE; print the HTTP status, 000
+# without an answer. FILE must not be a device: curl truncates it before a retry.
 gcs_get() {
   gcs_curl --output "$2" --write-out '%{http_code}' "$STORAGE/storage/v1/b/$CHECKPOINT_BUCKET/$1" || true
 }
 
-# object PATH: the API's path of an object, whose name is one escaped segment.
+# object PATH: print the API's path of an object, whose name is an escaped segment.
 object() { printf 'o/%s' "${1//\//%2F}"; }
 
-# disk_is_full: says so, and how much is left, where the boot disk has no room for what a boot writes.
+# disk_is_full: check that the boot disk has no room for a boot's files, and log the free space.
 disk_is_full() {
   local free_mib
   free_mib=$(df --output=avail --block-size=1M / | tail --lines=1)
@@ -80,8 +79,7 @@ disk_is_full() {
   log "error: the boot disk is full: ${free_mib// /} MiB of / are free, and a boot needs 64: make room, or replace the host"
 }
 
-# write_file FILE: replaces FILE by what stands on stdin, at once and only when it
-# differs; prints "changed" when it did.
+# write_file FILE: replace FILE by stdin, atomically and only if it differs; print "changed" then.
 write_file() {
   mkdir -p "$(dirname "$1")"
   cat >"$1.new"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# python: an interpreter of our own, and the workload with its locked packages, from the
-# bundle alone. Kept by the bundle's id, so that the second boot has nothing to do.
+# python: install an interpreter, and the workload with its locked packages, from the bundle
+# alone. Kept by the bundle's id, so that the second boot has nothing to do.
 
 stage_python() {
   local home=/opt/tpu/venvs/$TPU_BUNDLE bundle=/opt/tpu/bundles/$TPU_BUNDLE
@@ -10,20 +10,20 @@ stage_python() {
     tar --extract --gzip --file="$bundle/python.tar.gz" --directory="$home" --no-same-owner
     "$home/python/bin/python3" -c 'import ssl, ctypes, zlib, hashlib' ||
       fail "the bundle's interpreter doesn't run on this image; was it packed on a newer system?"
-    # The cache lies beside the environment, so that files are linked and not copied.
+    # The cache is beside the environment, so that files are linked and not copied.
     export UV_CACHE_DIR=$home/cache UV_OFFLINE=1 UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=hardlink
     local install=("$bundle/uv" pip install --quiet --python "$home/venv/bin/python" --no-index --find-links "$bundle/wheels")
     "$bundle/uv" venv --quiet --python "$home/python/bin/python3" "$home/venv"
     "${install[@]}" --require-hashes --requirements "$bundle/requirements.txt"
-    # What the user's own code needs besides, resolved for this interpreter when it was published.
+    # Packages of the user's code, resolved for this interpreter at publication.
     [[ ! -f $bundle/code-requirements.txt ]] ||
       "${install[@]}" --require-hashes --requirements "$bundle/code-requirements.txt"
-    # The workload's own hash stands in the manifest, and its dependencies are all there.
+    # The workload's hash is in the manifest, and its dependencies are installed.
     "${install[@]}" --no-deps "$bundle"/wheels/tpu_workload-*.whl
     [[ ! -f $bundle/bytecode.tar.gz ]] ||
       tar --extract --gzip --file="$bundle/bytecode.tar.gz" --directory="$home" --no-same-owner
-    # Imported once by root: the job's user can't write bytecode here and would compile the
-    # workload's own at every start. And what can't be imported fails now, by name.
+    # Import once as root: the job's user can't write bytecode here and would compile the
+    # workload at every start. A module that can't be imported fails now, by name.
     ! grep -q == "$bundle/requirements.txt" || "$home/venv/bin/python" -c 'import workload.train.loop'
     rm -rf "$home/cache"
     touch "$home/complete"

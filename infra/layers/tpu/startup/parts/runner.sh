@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# Runs the stages, one after the other, and records each.
+# Run the stages in order, and record each.
 
 declare -a FINISHED=()
 STAGE=''
-# How often a stage that continues is told again.
-TOLD_EACH_S=10
+# Interval of records of a running stage.
+RECORD_EACH_S=10
 
-# record STATE STAGE ENTRY...: the status as a file on the host, as a guest attribute and as the object.
+# record STATE STAGE ENTRY...: write the status to a file, to the guest attribute and to the object.
 record() {
   local state why
   state=$(state_of "$1")
@@ -17,19 +17,19 @@ record() {
   upload_status "$state" "$2" "$why"
 }
 
-# learn: what identity knows by now, and what it knew when it failed, so that the status has an address.
+# learn: read the variables of identity, even of a failed one, so that the status has an address.
 learn() {
   # shellcheck disable=SC1091
   [[ ! -f $RUN/node ]] || . "$RUN/node"
 }
 
-# tell_running NAME ATTEMPT START BEGAN_MS: that a stage continues.
-tell_running() {
+# record_running NAME ATTEMPT START BEGAN_MS: record that a stage continues.
+record_running() {
   record booting "$1" "${FINISHED[@]}" "$(stage_json "$1" running "$2" "$3" '' $(($(now_ms) - $4)) "$RUN/$1.log")"
 }
 
-# run_stage NAME PATIENCE_S: runs stage_NAME; where it asks to be retried, does so
-# until PATIENCE_S have passed. Ends the boot when the stage fails.
+# run_stage NAME PATIENCE_S: run stage_NAME, and retry it until PATIENCE_S have passed if its
+# status is TRY_AGAIN. End the boot if the stage fails.
 run_stage() {
   local name=$1 deadline=$((SECONDS + $2)) stage_log=$RUN/$1.log
   local attempt=0 pause_s=1 code part outcome start began_ms
@@ -39,22 +39,22 @@ run_stage() {
   STAGE=$name
   while :; do
     attempt=$((attempt + 1))
-    tell_running "$name" $attempt "$start" "$began_ms"
+    record_running "$name" $attempt "$start" "$began_ms"
     log "stage $name: attempt $attempt"
-    # A shell of its own: 'exit' ends the stage alone, and errexit holds inside. Meanwhile what it says is
-    # told, so that a stage that waits for long isn't taken for a host that is dead.
+    # A subshell: 'exit' ends the stage alone, and errexit holds inside. Its last line is recorded
+    # meanwhile, so that a stage that waits for long isn't mistaken for a dead host.
     code=''
     exec 8< <(
       set +e
       (set -e; "stage_${name//-/_}") 2>&1 7>&- | tee "$stage_log" >&7
       echo "${PIPESTATUS[0]}"
     )
-    # A read that times out has taken what was there of the line: 0, say, without its end.
-    until read -r -t "$TOLD_EACH_S" -u 8 part; do
+    # A read that times out has consumed the line's beginning: 0, say, without its end.
+    until read -r -t "$RECORD_EACH_S" -u 8 part; do
       (($? > 128)) || { code=1 part=''; break; }  # no timeout: it was killed
       code+=$part
       learn
-      tell_running "$name" $attempt "$start" "$began_ms"
+      record_running "$name" $attempt "$start" "$began_ms"
     done
     exec 8<&-
     code+=$part
@@ -64,7 +64,7 @@ run_stage() {
       "$SKIPPED") outcome=skipped ;;
       *) outcome=failed ;;
     esac
-    # What came of a full disk waits for nobody, and its log ends with that.
+    # A stage that failed on a full disk isn't retried, and its log ends with the reason.
     if [[ $outcome == failed ]] && disk_is_full 2>"$RUN/disk"; then
       tee --append "$stage_log" <"$RUN/disk"
       break
@@ -85,13 +85,13 @@ run_stage() {
   fi
 }
 
-# interrupted: whatever ends the boot outside a stage is said as well.
+# interrupted: record a boot that ends outside of a stage.
 interrupted() {
   record failed "$STAGE" "${FINISHED[@]}"
   flush_log
 }
 
-# flush_log: systemd kills what a unit leaves behind, and the last lines would go with the log's writer.
+# flush_log: wait for the log's writer, which systemd would kill with its last lines.
 flush_log() {
   exec >/dev/null 2>&1 7>&-
   timeout 5 tail --pid="$LOG_WRITER" --follow --sleep-interval=0.1 /dev/null || true

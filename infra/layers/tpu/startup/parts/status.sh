@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The status object gs://BUCKET/boot/<node>/worker-<k>.json, written at every change.
 
-# When the next passing state goes into the guest attributes, in seconds of this script.
+# Time of the next record of a running stage in the guest attributes, in seconds of this script.
 GUEST_FROM_S=0
 
 # Between the parts of an upload; no line of a status can read so, since it is one line of JSON.
@@ -14,8 +14,8 @@ now_ms() {
   printf '%s' "${us:0:-3}"
 }
 
-# json_string TEXT: a JSON string. Bytes outside printable ASCII become '?', so the
-# status is valid whatever a program printed.
+# json_string TEXT: print a JSON string. Bytes outside printable ASCII become '?', so the
+# status is valid JSON for any program's output.
 json_string() {
   local text
   text=$(printf '%s' "$1" | tr -c '\11\12\40-\176' '?')
@@ -35,7 +35,7 @@ stage_json() {
     "$1" "$2" "$3" "$4" "$end" $(($6 / 1000)) $(($6 % 1000)) "$(json_string "$tail")"
 }
 
-# status_json STATE STAGE ENTRY...: the whole object; ENTRYs are stage_json's.
+# status_json STATE STAGE ENTRY...: print the object; ENTRYs are stage_json's.
 status_json() {
   local state=$1 stage=$2 worker=${WORKER_ID:-null} entries
   shift 2
@@ -45,8 +45,8 @@ status_json() {
     "$(json_string "${TPU_BUNDLE:-}")" "$state" "$stage" "$(timestamp)" "${entries#, }"
 }
 
-# state_of booting|failed|ready: how a state is told. Once this boot of the machine was ready, a later run of the
-# script is no boot: while it continues, and where it fails, what the boot started still runs.
+# state_of booting|failed|ready: print the recorded state. After a complete boot, a later run of the script is
+# not a boot: while it runs, or if it fails, the job that the boot started still runs.
 state_of() {
   case $1-$([[ ! -f $RUN/ready ]] || echo again) in
     booting-again) echo rerunning ;;
@@ -55,7 +55,7 @@ state_of() {
   esac
 }
 
-# why STATE STAGE: of a stage that failed, or that waits, the last line of its log; at most 200 characters.
+# why STATE STAGE: print the last line of the log of a failed or waiting stage, at most 200 characters.
 why() {
   local line
   [[ -f $RUN/$2.log ]] || return 0
@@ -67,8 +67,8 @@ why() {
   printf '%s' "${line:0:200}"
 }
 
-# upload_body STATE STAGE WHY: $RUN/status.json as the body of a multipart upload. What a listing of the bucket
-# shows of an object is its metadata: who watches many hosts reads no object for it.
+# upload_body STATE STAGE WHY: print $RUN/status.json as the body of a multipart upload. State and reason are
+# metadata, which a listing of the bucket returns: watching many hosts reads no objects.
 upload_body() {
   local why=''
   [[ -z $3 ]] || why=", \"why\": $(json_string "$3")"
@@ -80,10 +80,10 @@ upload_body() {
   printf '\r\n--%s--\r\n' "$BOUNDARY"
 }
 
-# guest_attribute STATE STAGE WHY: the same as tpu/boot of the machine's guest attributes, which nobody but this
-# host can write: all hosts share one service account, and any of them could write any object.
+# guest_attribute STATE STAGE WHY: write the same to tpu/boot of the guest attributes, which this host alone can
+# write: all hosts share a service account, and each could write any object.
 # https://cloud.google.com/compute/docs/metadata/manage-guest-attributes allows a machine ten queries a minute and
-# three a second, and loses what is beyond: stages are quick, so one in 15 s is told, and each outcome.
+# three a second, and drops the rest: stages are quick, so one in 15 s is written, and each outcome.
 guest_attribute() {
   local code
   [[ $1 == *failed || $1 == ready ]] || ((SECONDS >= GUEST_FROM_S)) || return 0
@@ -95,19 +95,19 @@ guest_attribute() {
   [[ $code == 2* ]] || log "guest attribute tpu/boot not written (HTTP $code)"
 }
 
-# upload_status STATE STAGE WHY: sends $RUN/status.json. A bucket that can't be reached never stops a
-# boot: the next change tries again, and the journal has it all.
+# upload_status STATE STAGE WHY: send $RUN/status.json. An unreachable bucket never stops a boot: the next
+# change retries, and the journal has everything.
 upload_status() {
   if [[ -z ${CHECKPOINT_BUCKET:-} || -z ${TPU_NAME:-} ]]; then
     [[ ${#FINISHED[@]} -eq 0 ]] || log "status not uploaded: bucket and slice aren't known"
     return
   fi
-  # A host that doesn't know its id must not overwrite the status of one that does.
+  # A host without a number must not overwrite the status of a worker.
   local name=boot/$TPU_NAME/worker-${WORKER_ID:-unknown-${INSTANCE_ID:-0}}.json code=000
   upload_body "$1" "$2" "$3" >"$RUN/status.upload"
   if authorize; then
-    # Cloud Storage takes one write a second of an object and answers 429 to more, and stages are quick.
-    # The answer goes into a file: curl can't try again where it can't truncate, as in /dev/null.
+    # Cloud Storage accepts one write a second of an object and answers 429 to more, and stages are quick.
+    # The answer goes into a file: curl can't retry if it can't truncate its output, as in /dev/null.
     code=$(curl --silent --output "$RUN/status.answer" --write-out '%{http_code}' --connect-timeout 2 --max-time 5 \
       --retry 2 --retry-max-time 4 --header "@$RUN/authorization" \
       --header "Content-Type: multipart/related; boundary=$BOUNDARY" --data-binary "@$RUN/status.upload" \

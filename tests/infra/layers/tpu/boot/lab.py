@@ -100,7 +100,7 @@ class Lab:
 
 
 class Host:
-    """One machine; its disk outlives its boots."""
+    """A machine; its disk outlives its boots."""
 
     def __init__(self, lab: Lab, script: str, data_disk: Path | None = None) -> None:
         self.lab = lab
@@ -231,8 +231,8 @@ class Host:
     def status(self) -> dict[str, Any]:
         """The host's own copy of its status; empty until it has one."""
         with contextlib.suppress(OSError, ValueError):
-            found: dict[str, Any] = json.loads((self.files / "run/tpu/status.json").read_text())
-            return found
+            result: dict[str, Any] = json.loads((self.files / "run/tpu/status.json").read_text())
+            return result
         return {}
 
     def wait(self, *states: str, timeout_s: float = HANG_S) -> dict[str, Any]:
@@ -320,18 +320,18 @@ def failed(host: Host, stage: str) -> dict[str, Any]:
 
 
 def fingerprint(host: Host) -> dict[str, str]:
-    """What a boot leaves on the disk: every file below these paths, by content."""
-    found = {}
+    """Return the files that a boot leaves below these paths, by content."""
+    result = {}
     tops = ["opt/tpu", "etc/tpu", "etc/systemd/system", "etc/profile.d/tpu.sh", "etc/environment"]
     for top in tops:
         root = host.root / top
         for path in [root, *root.rglob("*")] if root.is_dir() else [root]:
             name = str(path.relative_to(host.root))
             if path.is_symlink():
-                found[name] = f"-> {os.readlink(path)}"
+                result[name] = f"-> {os.readlink(path)}"
             # Two files of uv's hold the time of the installation.
             elif (
                 path.is_file() and path.name not in {"uv_cache.json", "RECORD"} and "__pycache__" not in name
             ):
-                found[name] = f"{path.stat().st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
-    return found
+                result[name] = f"{path.stat().st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return result

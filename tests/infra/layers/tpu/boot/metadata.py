@@ -25,7 +25,7 @@ class Metadata:
     written: list[tuple[float, str, str]] = field(default_factory=list)
 
     def told(self, key: str = "tpu/boot") -> list[dict[str, Any]]:
-        """What was written as one guest attribute, the newest last."""
+        """Return the values written to a guest attribute, the newest last."""
         return [json.loads(value) for _, written, value in self.written if written == key]
 
     def set(self, key: str, value: str | None) -> None:

@@ -56,7 +56,7 @@ class Fault:
 
 @dataclass
 class Front:
-    """What storage.googleapis.com and logging.googleapis.com are inside the lab."""
+    """The servers of storage.googleapis.com and logging.googleapis.com inside the lab."""
 
     backend: str
     faults: list[Fault] = field(default_factory=list)

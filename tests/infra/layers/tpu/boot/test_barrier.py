@@ -175,7 +175,7 @@ def test_who_would_run_something_else_is_not_let_in_and_is_named(caplog: pytest.
 
 @pytest.mark.usefixtures("here")
 def test_workers_that_there_no_longer_are_are_not_waited_for() -> None:
-    """What a larger job left behind: the list of those that it waited for."""
+    """The list of workers of a larger job, left in the bucket."""
     left = {"round": "old", "missing": [4, 5], "go": []}
     Bucket(BUCKET).write_json("barrier/shrunk/job/coordinator", left)
     node = Node("b", 0, 1, BUCKET, 1.0, "shrunk", ("a", "b"))

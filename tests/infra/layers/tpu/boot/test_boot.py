@@ -31,15 +31,15 @@ def uploaded(host: Host, name: str, state: str) -> dict[str, Any]:
     bucket = client_of(host.lab.front.backend).bucket(BUCKET)
     while True:
         blob = bucket.blob(name)  # a new one each time: it remembers the generation that it read
-        found: dict[str, Any] = json.loads(blob.download_as_bytes()) if blob.exists() else {}
-        if found.get("state") == state:
-            return found
-        assert time.monotonic() < deadline, f"{found}\n{host.log()}"
+        result: dict[str, Any] = json.loads(blob.download_as_bytes()) if blob.exists() else {}
+        if result.get("state") == state:
+            return result
+        assert time.monotonic() < deadline, f"{result}\n{host.log()}"
         time.sleep(0.05)
 
 
 def listed(gcs: str, prefix: str) -> dict[str, dict[str, str]]:
-    """What one listing says: the metadata of every object."""
+    """Return the metadata of every object in a listing."""
     return {blob.name: blob.metadata for blob in client_of(gcs).list_blobs(BUCKET, prefix=prefix)}
 
 
@@ -136,7 +136,7 @@ def test_keys_that_the_tpus_agent_writes_late_are_waited_for_and_told(make_host:
     late = ("agent-worker-number", "worker-network-endpoints")
     host = make_host(agent_worker_number=None, worker_network_endpoints=None, tpu_metadata_timeout_s="120")
     host.hurry(
-        ("TOLD_EACH_S=10", "TOLD_EACH_S=1"),
+        ("RECORD_EACH_S=10", "RECORD_EACH_S=1"),
         ("GUEST_FROM_S=$((SECONDS + 15))", "GUEST_FROM_S=$((SECONDS + 2))"),
     )
     unknown, known = "boot/tpu-lab/worker-unknown-4711.json", "boot/tpu-lab/worker-0.json"
@@ -168,8 +168,8 @@ def test_siblings_that_have_no_address_yet_are_waited_for(make_host: MakeHost) -
             time.sleep(0.1)
         time.sleep(0.5)
         assert host.status()["stage"] == "identity"
-        both = "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"
-        host.lab.metadata.set("worker-network-endpoints", both)
+        pair = "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"
+        host.lab.metadata.set("worker-network-endpoints", pair)
 
     agent = threading.Thread(target=write, daemon=True)
     agent.start()

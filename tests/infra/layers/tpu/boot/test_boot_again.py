@@ -131,7 +131,7 @@ def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
     tee.chmod(0o755)
     output: list[str] = []
     # Of the boot alone; the job's heartbeat lies beside it.
-    host.lab.front.on_status = lambda one: output.append(one["state"]) if "stages" in one else None
+    host.lab.front.on_status = lambda item: output.append(item["state"]) if "stages" in item else None
     ready(host)
     unit = ("systemctl", "is-active", "google-startup-scripts.service")
     deadline = time.monotonic() + HANG_S

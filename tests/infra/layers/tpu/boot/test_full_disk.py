@@ -18,7 +18,7 @@ FULL = "the boot disk is full: 0 MiB of / are free"
 
 
 def why(gcs: str) -> str:
-    """What one listing of the bucket says of the only host, a moment after its own disk does."""
+    """Return the only host's status in a listing, a moment after its own disk's."""
     deadline = time.monotonic() + HANG_S
     while True:
         (blob,) = client_of(gcs).list_blobs(BUCKET, prefix="boot/")

@@ -79,7 +79,7 @@ def test_what_systemd_says_as_a_state(seen: Service, state: str | None) -> None:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """What listings show of the worker's word, one write after the other."""
+    """Return the worker's state in listings, write by write."""
     message: list[dict[str, str]] = []
     monkeypatch.setattr("workload.host.heartbeat.read", lambda _: "4711")
     monkeypatch.setattr("workload.host.heartbeat.write_guest_attribute", lambda *_: None)
@@ -91,7 +91,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
 
 def follow(states: list[Service], line: str = "the last line") -> None:
-    """One look each, and then the end of the machine."""
+    """Read once for each, and then end the machine."""
     stopped = threading.Event()
     looks: Iterator[Service] = iter(states)
 

@@ -23,7 +23,7 @@ STATUS = "boot/tpu-lab/worker-0.json"
 
 
 def listed(gcs: str, name: str = STATUS) -> dict[str, str]:
-    """What a listing says of a status: the metadata of its object."""
+    """Return the metadata of a status object in a listing."""
     (blob,) = client_of(gcs).list_blobs(BUCKET, prefix=name)
     return dict(blob.metadata)
 
@@ -102,7 +102,7 @@ def test_other_content_than_was_promised_never_runs(
     name = {"manifest": f"manifests/{published}", "script": f"blobs/{script_sha256()}"}[what]
     bucket.blob(f"bundles/{name}").upload_from_string(b"#!/bin/sh\ntouch /owned\n")
     host = make_host()
-    assert failed(host, "script")["log_tail"] == f"gs://{BUCKET}/bundles/{name} isn't what its name says"
+    assert failed(host, "script")["log_tail"] == f"gs://{BUCKET}/bundles/{name} doesn't match its sha256"
     assert not (host.root / "owned").exists()
     assert not list((host.root / "opt/tpu").rglob(IN_BUNDLE))
 
@@ -121,10 +121,10 @@ def test_a_bundle_that_is_older_than_the_loader_says_so(
     assert failed(host, "script")["log_tail"] == f"bundle {bundle} has no {IN_BUNDLE}: run 'tpu publish'"
     assert host.status()["worker"] is None
     deadline = time.monotonic() + HANG_S
-    while not (found := [blob.name for blob in client_of(gcs).list_blobs(BUCKET, prefix="boot/")]):
+    while not (result := [blob.name for blob in client_of(gcs).list_blobs(BUCKET, prefix="boot/")]):
         assert time.monotonic() < deadline, "no status in the bucket"
         time.sleep(0.05)
-    assert found == ["boot/tpu-lab/worker-unknown-4711.json"]
+    assert result == ["boot/tpu-lab/worker-unknown-4711.json"]
 
 
 def test_a_host_that_may_write_nothing_says_so_in_its_journal_and_boots(make_host: MakeHost) -> None:

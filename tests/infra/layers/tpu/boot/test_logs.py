@@ -182,10 +182,10 @@ def test_lines_go_together_and_the_cursor_remembers_them(
     until(lambda: len(api.texts) == 1201)
     stopping.set()
     running.join(HANG_S)
-    calls = [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines()]
-    assert [any(word.startswith("--after-cursor") for word in words) for words in calls] == [False, True]
+    requests = [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines()]
+    assert [any(word.startswith("--after-cursor") for word in words) for words in requests] == [False, True]
     assert all(
-        {"--follow", "--no-tail", "--unit=google-startup-scripts.service"} <= set(words) for words in calls
+        {"--follow", "--no-tail", "--unit=google-startup-scripts.service"} <= set(words) for words in requests
     )
     assert infos.messages == []
 

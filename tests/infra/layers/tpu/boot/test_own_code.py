@@ -33,10 +33,10 @@ exec sleep 1000
 def until(what: Callable[[], Any], host: Host, timeout_s: float = HANG_S) -> Any:
     """The first answer that is true."""
     deadline = time.monotonic() + timeout_s
-    while not (found := what()):
+    while not (result := what()):
         assert time.monotonic() < deadline, host.log() + host.run("journalctl", "--lines=60", check=False)
         time.sleep(0.1)
-    return found
+    return result
 
 
 def republish(bucket: storage.Bucket, bundle: str, folder: Path, files: dict[str, str]) -> str:
@@ -67,7 +67,7 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     refusal = Fault(lambda method, path: path == "/v2/entries:write", 403, 3)
     host.lab.front.faults.append(refusal)
     words: list[dict[str, str]] = []  # as they are written: one may stand for no longer than a restart takes
-    host.lab.front.on_status = lambda one: words.append(one) if "stages" not in one else None
+    host.lab.front.on_status = lambda item: words.append(item) if "stages" not in item else None
 
     def said(state: str) -> dict[str, str] | None:
         return next((word for word in words if word["state"] == state), None)
@@ -96,8 +96,8 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     (stage,) = [stage for stage in status["stages"] if stage["name"] == "code"]
     assert "2 files, 1 of them new; removed 1 of an earlier bundle" in stage["log_tail"]
     top = host.files / "opt/training"
-    found = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()}
-    assert found == {"start.sh", "tries", "seen", "pkg/a.txt", "pkg/a.txt.kept"}
+    result = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()}
+    assert result == {"start.sh", "tries", "seen", "pkg/a.txt", "pkg/a.txt.kept"}
     assert (top / "pkg/a.txt.kept").read_text() == "mine"
 
     # Stopped manually it isn't done, and started again it is heard of.

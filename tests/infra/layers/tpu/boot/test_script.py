@@ -1,4 +1,4 @@
-"""What can be said of the script without booting it."""
+"""The rendered script, without a boot."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ def test_an_upload_is_two_parts_the_second_of_which_is_the_status(tmp_path: Path
     """
     kind = b"Content-Type: multipart/related; boundary=tpu-boot-status\r\n\r\n"
     about, status = email.message_from_bytes(kind + bash(code)).get_payload()
-    found = json.loads(about.get_payload())
-    assert found["metadata"] == {"state": "failed", "stage": "bundle", "instance": "4711"}
-    assert found["contentType"] == status.get_content_type() == "application/json"
+    result = json.loads(about.get_payload())
+    assert result["metadata"] == {"state": "failed", "stage": "bundle", "instance": "4711"}
+    assert result["contentType"] == status.get_content_type() == "application/json"
     assert "--tpu-boot-status--" in json.loads(status.get_payload())["stages"][0]["log_tail"]
 
 
@@ -157,7 +157,7 @@ def test_a_slice_is_whole_when_each_worker_has_an_address(value: str, whole: boo
 
 def test_a_stage_that_goes_on_is_told_again_with_what_it_waits_for(tmp_path: Path) -> None:
     code = f"""
-      RUN={tmp_path} TOLD_EACH_S=1
+      RUN={tmp_path} RECORD_EACH_S=1
       exec 7>&1
       record() {{ printf '%s %s %s\\n' "$1" "$2" "$(why "$1" "$2")"; }}
       stage_identity() {{ log "waiting for a number"; sleep 2.5; log "it is 3"; }}

@@ -44,7 +44,7 @@ def test_words_reach_the_program_as_they_are(run: str, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "says"),
+    ("run", "message"),
     [
         ("", "is empty"),
         ("   ", "is empty"),
@@ -65,8 +65,8 @@ def test_words_reach_the_program_as_they_are(run: str, command: str) -> None:
         ("train \x1b[2J", "control character"),
     ],
 )
-def test_what_can_not_be_a_service_is_refused(run: str, says: str) -> None:
-    with pytest.raises(RunError, match=says):
+def test_what_can_not_be_a_service_is_refused(run: str, message: str) -> None:
+    with pytest.raises(RunError, match=message):
         job_unit(run)
 
 
@@ -104,11 +104,11 @@ def test_what_the_barrier_finds_out_comes_after_what_the_boot_knew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "status", "says"), [("train", 0, "[Service]"), ("Train", 1, "tpu:slices run:")]
+    ("run", "status", "message"), [("train", 0, "[Service]"), ("Train", 1, "tpu:slices run:")]
 )
 def test_the_command_line(
-    run: str, status: int, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: str, status: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(run))
     assert main(["unit"]) == status
-    assert says in "".join(capsys.readouterr())
+    assert message in "".join(capsys.readouterr())
