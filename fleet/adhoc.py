@@ -4,7 +4,7 @@ Each is an item of `tpu:slices`; `stopWhenDone` beside says that it is deleted o
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fleet.errors import FleetError
@@ -21,8 +21,36 @@ def slices(found: Iterable[Item]) -> list[dict[str, Any]]:
     return [{key: value for key, value in one.items() if key != STOP_WHEN_DONE} for one in found]
 
 
+def described(
+    kind: str, slices: Sequence[str], zones: Sequence[str], per_zone: int, *, spot: bool, run: str | None
+) -> dict[str, Any]:
+    """Return a fleet as an item of `tpu:slices`.
+
+    Args:
+        kind: accelerator type, such as v6e-8.
+        slices: the name of the fleet, at most one.
+        zones: its zones.
+        per_zone: slices in each zone.
+        spot: rent spot capacity.
+        run: command line of the hosts; None: none.
+
+    Raises:
+        FleetError: no zones, or several names.
+    """
+    if not zones or len(slices) > 1:
+        problem = f"{len(slices)} names" if zones else "no --zones"
+        raise FleetError(
+            f"--tpu-type {kind}: {problem}\n    fix: --zones us-east5-a,us-east5-b, and one --slice"
+        )
+    item: dict[str, Any] = {
+        "name": slices[0] if slices else "adhoc", "acceleratorType": kind, "zones": [*zones],
+        "count": per_zone * len(zones), "spot": spot,
+    }  # fmt: skip
+    return {**item, "run": run} if run else item
+
+
 class AdHoc:
-    """The objects."""
+    """Objects of the controller's bucket, one for each fleet."""
 
     def __init__(self, google: Google, stack: str):
         self._google, self._folder = google, f"{stack}/fleets/"

@@ -30,7 +30,7 @@ from fleet.model import (
     View,
 )
 from fleet.store import UnreachableError
-from fleet.zones import Answer, Request, Verb
+from fleet.zones import Answer, NodeRequest, Verb
 from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
 
@@ -56,7 +56,7 @@ class Cloud(Protocol):
 class Actor(Protocol):
     """What carries requests out; `begin` returns at once."""
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: NodeRequest) -> None:
         """Begins one."""
         ...
 
@@ -163,7 +163,7 @@ class Controller:
         self._rng = rng or random.Random()
         self._more = frozenset(zones)
         self.state = store.read()
-        self._running: dict[str, Request] = {}  # by member
+        self._running: dict[str, NodeRequest] = {}  # by member
         self._made: dict[str, str] = {}  # operation of each creation that isn't over, by member
         self._sent_spec: dict[str, str] = {}  # by member, what its hosts were told last
         self._blamed: dict[str, tuple[str, str]] = {}  # by member, the bundle that it says failed, and how
@@ -282,7 +282,7 @@ class Controller:
             node = one.member
             self.state.begin_attempt(node.key, one.cause or Cause.NEW, view.at_s, one.instance)
             if one.action is Action.REPLACE:
-                requests.append(Request(Verb.DELETE, node, one.instance, one.claim))
+                requests.append(NodeRequest(Verb.DELETE, node, one.instance, one.claim))
                 continue
             asked = self.state.placements(view.at_s, LIST_LAG_S)
             if (
@@ -292,7 +292,7 @@ class Controller:
             ):
                 node = in_zone(node, node.zone, view, everyone, asked)
             self.state.asked(node.key, node.zone, node.name)
-            requests.append(Request(Verb.CREATE, node, generation=self.state.generation(node.key)))
+            requests.append(NodeRequest(Verb.CREATE, node, generation=self.state.generation(node.key)))
         try:
             self.store.write(self.state)
         except UnreachableError:
@@ -328,7 +328,7 @@ class Controller:
         for node in nodes:
             assert self._spec is not None
             self._sent_spec[node.key] = self._spec(node)
-            self._running[node.key] = Request(Verb.UPDATE, node)
+            self._running[node.key] = NodeRequest(Verb.UPDATE, node)
             self.actor.begin(self._running[node.key])
         return tuple(node.name for node in nodes)
 
@@ -384,7 +384,7 @@ class Controller:
                     changed = True
             elif node.key in self._made and (zone := view.zones.get(node.zone)) and zone.nodes is not None:
                 if operation := self._made[node.key]:
-                    request = Request(Verb.CHECK, node, operation=operation)
+                    request = NodeRequest(Verb.CHECK, node, operation=operation)
                     self._running[node.key] = request
                     self.actor.begin(request)
                 else:
@@ -432,7 +432,7 @@ class Controller:
         """Deletes what is ours, wanted by nobody and taken away by Google: its name and quota are held."""
         for one in leftovers:
             if one.state in TAKEN_AWAY and one.name not in self._running:
-                request = Request(Verb.DELETE, _left_over(one, self._desired))
+                request = NodeRequest(Verb.DELETE, _left_over(one, self._desired))
                 self._running[one.name] = request
                 self.actor.begin(request)
                 events.append(f"{one.name}: left over, {one.state}: deleted")

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO
 
-from fleet.zones import Answer, Request
+from fleet.zones import Answer, NodeRequest
 from infra.google.failures import Failure, Kind
 from infra.settings.sources import ROOT
 
@@ -21,10 +21,10 @@ class NamedSlices:
 
     def __init__(self, environment: str):
         self._environment = environment
-        self._waiting: list[Request] = []
-        self._running: tuple[list[Request], subprocess.Popen[bytes], IO[bytes]] | None = None
+        self._waiting: list[NodeRequest] = []
+        self._running: tuple[list[NodeRequest], subprocess.Popen[bytes], IO[bytes]] | None = None
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: NodeRequest) -> None:
         """See `controller.Actor`; a creation."""
         self._waiting.append(request)
 
@@ -46,7 +46,7 @@ class NamedSlices:
         return found
 
 
-def _answers(requests: Sequence[Request], status: int, output: IO[bytes]) -> list[Answer]:
+def _answers(requests: Sequence[NodeRequest], status: int, output: IO[bytes]) -> list[Answer]:
     output.seek(0)
     text = output.read().decode(errors="replace").strip()
     output.close()

@@ -30,7 +30,7 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True)
-class Request:
+class NodeRequest:
     """One request for one member.
 
     Attributes:
@@ -59,7 +59,7 @@ class Answer:
         spared: whether the node that was to be deleted is left alone, and Google wasn't asked.
     """
 
-    request: Request
+    request: NodeRequest
     failure: Failure | None = None
     operation: str = ""
     done: bool = False
@@ -111,7 +111,7 @@ class Zones:
         self._workers: dict[str, ThreadPoolExecutor] = {}
         self._running: list[Future[Answer]] = []
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: NodeRequest) -> None:
         """Asks, in its zone's turn."""
         zone = request.node.zone
         if zone not in self._workers:
@@ -129,7 +129,7 @@ class Zones:
         for one in self._running:
             one.exception()
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: NodeRequest) -> Answer:
         ask = {
             Verb.DELETE: self._delete, Verb.CREATE: self._create, Verb.UPDATE: self._update,
             Verb.CHECK: self._check,
@@ -139,7 +139,7 @@ class Zones:
         except RequestError as error:
             return Answer(request, error.failure)
 
-    def _delete(self, request: Request) -> Answer:
+    def _delete(self, request: NodeRequest) -> Answer:
         """A decision is as old as its list, and Google is asked for the node again before it goes."""
         node = request.node
         observed = self._api.node(node.zone, node.name)
@@ -159,7 +159,7 @@ class Zones:
                 raise
         return Answer(request, done=observed.state not in TAKEN_AWAY)
 
-    def _objection(self, request: Request, observed: ObservedNode) -> str:
+    def _objection(self, request: NodeRequest, observed: ObservedNode) -> str:
         if observed.instance != request.instance:
             return "it was made since that was decided"
         if observed.state != "READY":
@@ -172,7 +172,7 @@ class Zones:
             return "it was made since that was decided"
         return objection(request.claim, workers, observed.health, self._now(), self._heartbeat_timeout_s)
 
-    def _create(self, request: Request) -> Answer:
+    def _create(self, request: NodeRequest) -> Answer:
         node, body = request.node, dict(self._body(request.node))
         body["labels"] = {**body["labels"], "generation": str(request.generation)}
         try:
@@ -187,7 +187,7 @@ class Zones:
         why = f"{node.name} is there, and isn't this member: left alone"
         return Answer(request, Failure(Kind.EXISTS, why))
 
-    def _update(self, request: Request) -> Answer:
+    def _update(self, request: NodeRequest) -> Answer:
         node = request.node
         observed = self._api.node(node.zone, node.name)
         if observed and self._owner.owns(observed):
@@ -196,6 +196,6 @@ class Zones:
             self._api.update(node.zone, node.name, {**body, "labels": labels})
         return Answer(request)
 
-    def _check(self, request: Request) -> Answer:
+    def _check(self, request: NodeRequest) -> Answer:
         done, failure = self._api.operation(request.operation)
         return Answer(request, failure, done=done)

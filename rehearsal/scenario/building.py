@@ -72,7 +72,7 @@ def destroy(scene: Scene, step: steps.Destroy) -> None:
 
 def publish(scene: Scene, step: steps.Publish) -> None:
     """Put the bundle into the bucket; the command writes its id into the settings."""
-    command = [sys.executable, "-m", "infra.publish", scene.environment, "--lock", step.lock]
+    command = [sys.executable, "-m", "cli", "publish", scene.environment, "--lock", step.lock]
     output = scene.shell.run(command, timeout_s=1200)
     found = re.search(r"(\d+ files, \d+ MB)", output)
     scene.note.text = found.group(1) if found else ""
@@ -87,7 +87,9 @@ def recover(scene: Scene, step: steps.Recover) -> None:
     """Bring a preempted node back and wait for its hosts."""
     begun = time.time()
     scene.forget_boots(step.node)
-    scene.shell.run([sys.executable, "-m", "fleet", "recover", scene.environment, "--yes"], timeout_s=1800)
+    scene.shell.run(
+        [sys.executable, "-m", "cli", "fleet", "recover", scene.environment, "--yes"], timeout_s=1800
+    )
     follow_nodes(scene)
     node = scene.node(step.node)
     if node is None or node["state"] != "READY":
@@ -101,7 +103,7 @@ def fleet(scene: Scene, step: steps.Fleet) -> None:
     """Members are made and deleted by `fleet`; it returns when all are there, or gone."""
     for name in _nodes(scene) if step.verb == "create" else ():
         scene.forget_boots(name)
-    line = [sys.executable, "-m", "fleet", step.verb, scene.environment, "--yes"]
+    line = [sys.executable, "-m", "cli", "fleet", step.verb, scene.environment, "--yes"]
     scene.shell.run(line, timeout_s=1800)
     follow_nodes(scene)
     scene.note.text = f"{len(_nodes(scene))} nodes"

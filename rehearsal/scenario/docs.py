@@ -23,10 +23,11 @@ _COLUMNS = "100"
 
 def commands() -> str:
     """The help of the command line, as a block of code."""
-    from rehearsal.__main__ import build_parser
+    from cli.rehearsal import rehearsal
 
     with mock.patch.dict(os.environ, {"COLUMNS": _COLUMNS}):
-        return f"```text\n{build_parser().format_help().rstrip()}\n```\n"
+        help_ = rehearsal.get_help(rehearsal.context_class(rehearsal, info_name="tpu rehearsal"))
+    return f"```text\n{help_.rstrip()}\n```\n"
 
 
 def scenarios() -> str:

@@ -144,7 +144,7 @@ def _require_programs(environment: dict[str, str]) -> None:
 def _build_bundle(layout: Layout, plan: Plan, lock: str) -> None:
     """Fill the publisher's cache out here: inside, there is no way to a package registry."""
     _run_outside(
-        layout, [sys.executable, "-m", "infra.publish", plan.environment, "--lock", lock, "--dry-run"]
+        layout, [sys.executable, "-m", "cli", "publish", plan.environment, "--lock", lock, "--dry-run"]
     )
 
 

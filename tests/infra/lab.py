@@ -318,14 +318,14 @@ def kill_tree(pid: int) -> None:
 
 def main(arguments: list[str]) -> int:
     """`tpu infra` for another project folder than the one it lies in."""
-    from infra.__main__ import main as infra
+    from cli.__main__ import main as tpu
     from infra.engine import updates as stacks
     from infra.engine.recovery import settle
 
     root, *rest = arguments
     # Google's clock here is faster: what takes it a minute takes a third of a second.
     stacks.PATIENCE = settle.Patience(creation_s=1.0, deletion_s=2.0, poll_s=0.2)
-    return infra(rest, Path(root))
+    return tpu(["infra", *rest], Path(root))
 
 
 if __name__ == "__main__":

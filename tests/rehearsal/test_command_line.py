@@ -8,9 +8,9 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from rehearsal.__main__ import main
 
 from rehearsal import __main__ as command
-from rehearsal.__main__ import main
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, State, started
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from infra.__main__ import main
-from infra.core.environment import layers_on
+
 from infra.engine.plan import as_json, empty_state, markdown, plan, text
 from infra.engine.prices import of
 from infra.engine.pulumi import Pulumi
@@ -21,7 +20,7 @@ from infra.slices.price import rows
 from tests.infra.conftest import FakePulumi
 from tests.infra.recording import BASE
 
-ON = layers_on(from_file("dev", ROOT))
+ON = layers.on(from_file("dev", ROOT))
 LAYERS = [layer.name for layer in ON]
 NO_DATA = {key: value for key, value in BASE.items() if not key.startswith("data:")}
 FOLDERS = [layer.directory for layer in ON]

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-
 from infra.__main__ import main
+
 from infra.catalog.book import BOOK
 from infra.engine import prices, registry
 from infra.engine.settings import parse

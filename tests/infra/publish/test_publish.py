@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from google.cloud import storage
+from infra.publish.__main__ import main
 
 from infra.layers.tpu import startup
 from infra.publish import wheels
-from infra.publish.__main__ import main
 from infra.publish.bundle import Bundle, assemble
 from infra.publish.errors import PublishError
 from infra.publish.upload import upload

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 from google.cloud import storage
+from infra.publish.__main__ import main
 
 from infra.publish import requirements, wheels
-from infra.publish.__main__ import main
 from infra.publish.errors import PublishError
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
+from infra.publish.__main__ import main as publish
 
 from infra.layers.queue import namespace
 from infra.layers.queue.jobs.jobset import jobset
@@ -21,7 +22,6 @@ from infra.layers.queue.jobs.submission import Request, submission
 from infra.layers.queue.kueue import Team, objects
 from infra.layers.queue.namespace import Volumes
 from infra.publish import image
-from infra.publish.__main__ import main as publish
 from infra.publish.wheels import cache_dir
 from infra.settings.sources import ROOT
 from rehearsal.hosts.image import ensure_image
