@@ -226,7 +226,7 @@ def test_create_ends_where_a_zone_stays_silent_and_names_it(
     assert ("create", "tpu-us-east5-b-1") in world.asked if begun else world.asked == []
     assert len(world.looked) > 60, "a zone that answers again is waited for"
     assert "error: extract/3: unknown: us-east5-b didn't answer for 1 min" in output.err
-    assert "next: the same again, or tpu fleet monitor dev" in output.err
+    assert "next: the same command again, or tpu fleet monitor dev" in output.err
     assert ("extract/0" in output.err) == (not begun), "it may live in the silent one"
     assert "done" not in output.out
 

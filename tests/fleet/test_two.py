@@ -21,6 +21,7 @@ TWO = settings({**FLEET, "zones": ["us-east5-b", "us-central1-b"], "count": 2})
 COMMAND = """
 import sys
 from fleet import environment, recovery
+from tests.fleet.command import fleet
 from tests.fleet.lab import as_user, settings
 
 as_user()
