@@ -7,6 +7,7 @@ import pytest
 
 from fleet.errors import FleetError
 from fleet.roster import members
+from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from tests.fleet.command import fleet
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
@@ -75,6 +76,24 @@ def test_delete_for_programs_is_one_object(
     assert "  delete  train in us-east5-b\n" in output.err
 
 
+def test_a_node_that_is_not_deleted_is_a_failure_of_the_command_and_the_others_go(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    delete, refused = world.delete, "tpu-us-east5-a-0"
+
+    def refuse(zone: str, name: str) -> None:
+        if name == refused:
+            raise RequestError(Failure(Kind.QUOTA, "no more"))
+        delete(zone, name)
+
+    monkeypatch.setattr(world, "delete", refuse)
+    line = ["delete", "dev", "--slice", "extract", "--zones", "us-east5-a", "--yes", "--json"]
+    assert fleet(line) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["deleted"], [*report["failed"]]) == (["tpu-us-east5-a-1"], [refused])
+    assert (world.states[refused], world.states["tpu-us-east5-a-1"]) == ("READY", "")
+
+
 def test_delete_for_programs_says_so_where_there_is_nothing(
     world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,9 +135,7 @@ def test_a_page_whose_port_is_taken_is_refused_before_anything_is_done(
 def test_a_flag_out_of_range_is_said_with_its_rule(
     line: str, rule: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        fleet(line.split())
-    assert ended.value.code == 2
+    assert fleet(line.split()) == 2
     assert f"must be {rule}" in capsys.readouterr().err
 
 
