@@ -67,15 +67,17 @@ class Refusal:
 
 @dataclass
 class ControllerState:
-    """Attempts of the last day by member, refusals by zone and by member, and how bundles did.
+    """Attempts and refusals of members, and outcomes of bundles.
 
-    An attempt is written before anything is done and stays open until its node is there: what was taken away
-    and isn't back is known at any moment at which a command is killed.
+    An attempt is written before its request and stays open until its node exists, so that a killed command
+    leaves a record of each member that was lost and isn't back.
 
     Attributes:
-        bundles: by a bundle's label, empty where it booted somewhere, else what failed with it.
-        heard_s: when the heartbeats were listed last, or first were to be; 0 before that.
-        by_hand: a user asks, in this process; not kept.
+        attempts: of the last day, by member.
+        refusals: by zone and by member.
+        bundles: by a bundle's label, empty if it booted somewhere, else the failed boot.
+        listed_s: time of the last list of heartbeats, or of the first attempt at one; 0 before that.
+        manual: a user requested the attempts of this process; not stored.
     """
 
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)

@@ -61,14 +61,14 @@ def decide(
     limits: Limits,
     owner: Owner,
 ) -> list[Decision]:
-    """One decision each, in the members' order.
+    """Return one decision per member, in the members' order.
 
     Args:
-        members: each where it is, or is to be (fleet/members.py).
-        view: what was observed.
-        memory: what was tried.
-        limits: what may be done.
-        owner: whose nodes are ours.
+        members: in their present or intended zones (fleet/members.py).
+        view: the observation.
+        state: earlier attempts and refusals.
+        limits: of preemptions and failures per day.
+        owner: identifies this stack's nodes.
     """
     reporting, now_s = _reporting(view), view.cloud_s
     found = []
@@ -95,7 +95,7 @@ def decide(
         if desired.action is Action.CREATE and (recovery_cause := state.recovery_cause(member.key)):
             desired = replace(desired, cause=recovery_cause)
         if member.member is None and owner.held is None and desired.action in (Action.CREATE, Action.REPLACE):
-            why = f"{desired.why}; Pulumi made it, and isn't there to make it again\n    fix: tpu recover"
+            why = f"{desired.why}; managed by Pulumi, which is unavailable here\n    fix: tpu recover"
             desired = replace(desired, action=Action.HOLD, why=why)
         found.append(_allowed(desired, member, view, state, limits))
     return _within_budget(found, state, limits, view.at_s)

@@ -129,13 +129,13 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class View:
-    """All that was seen in one look.
+    """One observation of zones and workers.
 
     Attributes:
-        at_s: when.
-        zones: by zone.
-        words: each of its workers', by node; None where the bucket didn't answer.
-        failure: why it didn't.
+        at_s: its time.
+        zones: nodes of each zone, by zone.
+        statuses: of each worker, by node; None if the bucket didn't answer.
+        failure: why the bucket didn't answer.
     """
 
     at_s: float
@@ -245,17 +245,17 @@ class Claim(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What is done about one member, and why.
+    """Action for one member, with its reason.
 
     Attributes:
-        member: where it is, or is to be made.
-        action: what is done.
-        condition: how it is.
-        why: for people.
-        cause: why it is brought back.
-        instance: of the node that this is about.
-        claim: what must be proven before that one is deleted.
-        word: what its workers say.
+        member: in its present or intended zone.
+        action: to take.
+        condition: of the member.
+        why: reason, for messages.
+        cause: of a recovery.
+        instance: id of the node.
+        claim: to be proven before the node is deleted.
+        status: report of its workers.
     """
 
     member: Node

@@ -39,7 +39,7 @@ class _StaleError(FleetError):
 
 
 class BucketStore:
-    """A memory in the bucket, for one controller."""
+    """The state of one controller, in the bucket."""
 
     def __init__(self, google: Google, stack: str, now: Callable[[], float] = time.time):
         self._google, self._object, self._now = google, object_of(stack), now
@@ -48,7 +48,7 @@ class BucketStore:
         self._where = f"gs://{google.controller_bucket}/{object_of(stack)}"
 
     def read(self) -> ControllerState:
-        """What was remembered. Raises FleetError where another controller is at work."""
+        """Return the stored state. Raises FleetError if another controller holds the lease."""
         found = self._found()
         if found is None:
             return ControllerState()
@@ -57,11 +57,11 @@ class BucketStore:
         return state
 
     def write(self, state: ControllerState, renew: bool = True) -> None:
-        """Writes the state and renews the lease.
+        """Write the state and renew the lease.
 
         Args:
-            memory: all of it.
-            renew: False to give the place up.
+            state: the whole state.
+            renew: False to release the lease.
 
         Raises:
             UnreachableError: the bucket didn't answer.

@@ -140,8 +140,8 @@ def test_importing_the_command_line_waits_for_no_library() -> None:
 )
 def test_bash_completes_commands_environments_and_options(typed: list[str], expected: set[str]) -> None:
     words = " ".join(f"'{word}'" for word in ["tpu", *typed])
-    typing = f"COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _tpu_completion tpu"
-    script = f'export PATH={TPU.parent}:$PATH; eval "$(tpu completion bash)"; {typing}; echo ${{COMPREPLY[@]}}'
+    line = f"COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _tpu_completion tpu"
+    script = f'export PATH={TPU.parent}:$PATH; eval "$(tpu completion bash)"; {line}; echo ${{COMPREPLY[*]}}'
     assert set(run(["bash", "-c", script]).stdout.split()) == expected
 
 
