@@ -1,4 +1,4 @@
-"""What a reconciler must not forget between two looks: attempts, and who may not be asked yet, or at all.
+"""State of a reconciler between two steps: attempts, and who may not be asked yet, or at all.
 
 It is kept in the bucket, so that a monitor started anew, on another machine, has spent the same budgets.
 """
@@ -44,7 +44,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Refusal:
-    """How often in a row a zone or a member was refused, and what follows.
+    """Consecutive refusals of a zone or a member, and their effect.
 
     Attributes:
         count: since the last success.
@@ -61,7 +61,7 @@ class Refusal:
     kind: Kind | None = None
 
     def holds(self, now_s: float) -> bool:
-        """Whether nothing may be tried now."""
+        """Return whether attempts are blocked."""
         return bool(self.stopped) or now_s < self.not_before_s
 
 
@@ -87,13 +87,13 @@ class ControllerState:
     manual: bool = False
 
     def copy(self) -> "ControllerState":
-        """Another one that says the same; what they hold is never changed in place."""
+        """Return a copy; the values are never changed in place."""
         return replace(
             self, attempts=dict(self.attempts), refusals=dict(self.refusals), bundles=dict(self.bundles)
         )
 
     def refusal(self, key: str, zone: str) -> Refusal:
-        """What stands against a member, its own refusal or its zone's: the one that holds longer."""
+        """Return the refusal of a member or of its zone: the one that holds longer."""
         found = [self.refusals[one] for one in (key, zone) if one in self.refusals]
         return max(found, key=lambda one: (bool(one.stopped), one.not_before_s), default=Refusal())
 
@@ -108,7 +108,7 @@ class ControllerState:
         return one.cause if one and one.cause is not Cause.NEW else None
 
     def continues(self, key: str, instance: str) -> bool:
-        """Whether a creation, or the deletion of this instance, is a step of the open attempt."""
+        """Return whether a creation, or the deletion of this instance, is a step of the open attempt."""
         last = self.open(key)
         return bool(last and (not instance or last.instance == instance))
 
@@ -124,7 +124,7 @@ class ControllerState:
         self.attempts[key] = [*stored, Attempt(now_s, key, cause, instance=instance)]
 
     def asked(self, key: str, zone: str, name: str) -> None:
-        """Where the node of the open attempt is asked for."""
+        """Record the zone and name of the open attempt's node."""
         *before, last = self.attempts[key]
         self.attempts[key] = [*before, replace(last, zone=zone, name=name)]
 
@@ -184,7 +184,7 @@ class ControllerState:
             del self.attempts[key][-1]
 
     def _close(self, key: str) -> None:
-        """What is open came to nothing, and something newer is owed."""
+        """Withdraw the open attempt; a newer one is due."""
         if one := self.open(key):
             self.attempts[key] = [*self.attempts[key][:-1], replace(one, back_s=one.at_s, name="")]
 
@@ -206,7 +206,7 @@ class ControllerState:
         return next((one for one in reversed(self.attempts.get(node, ())) if one.back_s and one.name), None)
 
     def spent(self, cause: Cause, now_s: float, node: str = "") -> int:
-        """How often in the last day, for one member or for all."""
+        """Count attempts of the last day, of one member or of all."""
         some = [self.attempts.get(node, [])] if node else self.attempts.values()
         return sum(one.cause is cause and one.at_s > now_s - DAY_S for each in some for one in each)
 
@@ -224,7 +224,7 @@ def _refusal(kept: Mapping[str, Any]) -> Refusal:
 
 
 def parse(text: str, where: str) -> tuple[ControllerState, Mapping[str, Any]]:
-    """What was kept, and all that stands beside it.
+    """Return the stored state, and the whole document.
 
     Raises:
         FleetError: it is none of ours; budgets that can't be read aren't taken for unspent.

@@ -1,4 +1,4 @@
-"""Slices that people name: Pulumi makes them, so Pulumi makes them again (infra/engine/named.py).
+"""Recreate named slices through Pulumi, which manages them (infra/engine/named.py).
 
 The node of one that Google took away is deleted through the API first. The update runs in a process of its
 own, out of reach of Ctrl+C: it is never left half done.
@@ -17,7 +17,7 @@ from infra.settings.sources import ROOT
 
 
 class NamedSlices:
-    """Updates, one at a time: what is asked for meanwhile is of the next."""
+    """Updates, one at a time; requests during an update wait for the next."""
 
     def __init__(self, environment: str):
         self._environment = environment
