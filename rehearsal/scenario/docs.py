@@ -8,26 +8,26 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import subprocess
 import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 from rehearsal.errors import RehearsalError
 from rehearsal.scenario.scenario import Header, load, own
 from rehearsal.scenario.steps import KINDS
 
 _COLUMNS = "100"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def commands() -> str:
     """The help of the command line, as a block of code."""
-    from cli.rehearsal import rehearsal
-
-    with mock.patch.dict(os.environ, {"COLUMNS": _COLUMNS}):
-        help_ = rehearsal.get_help(rehearsal.context_class(rehearsal, info_name="tpu rehearsal"))
-    return f"```text\n{help_.rstrip()}\n```\n"
+    line = [sys.executable, "-m", "cli", "rehearsal", "--help"]
+    variables = {**os.environ, "COLUMNS": _COLUMNS}
+    done = subprocess.run(line, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+    return f"```text\n{done.stdout.rstrip()}\n```\n"
 
 
 def scenarios() -> str:
@@ -56,7 +56,7 @@ def steps() -> str:
     return _table(("step", "what it does", "fields"), rows)
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "rehearsal.md"
+PAGE = ROOT / "docs" / "rehearsal.md"
 BLOCKS = {
     "rehearsal commands": commands,
     "scenarios": scenarios,
