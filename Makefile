@@ -50,7 +50,7 @@ prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, grant
 	python -m tests.proofs mutants
 	python -m tests.proofs roles
 	python -m tests.proofs grants
-	for scenario in $(filter-out default,$(SCENARIOS)); do python -m rehearsal run $$scenario || exit; done
+	for scenario in $(filter-out default,$(SCENARIOS)); do python -m cli rehearsal run $$scenario || exit; done
 	python -m tests.proofs updates
 	python -m tests.proofs runs
 
@@ -62,7 +62,7 @@ lint: setup-test ## ruff, mypy --strict, shellcheck, and that the locks are curr
 	tools/lock.sh --check
 
 rehearse: setup ## run the whole scenario on this machine against an emulated Google Cloud (root)
-	python -m rehearsal run $(SCENARIO)
+	python -m cli rehearsal run $(SCENARIO)
 
 plan: setup ## what each stack of ENV would change, and what it costs; nothing is created
 	tpu plan $(ENV)

@@ -1,24 +1,26 @@
-"""`tpu COMMAND ENV …`: reads the command line, runs the command, and turns what went wrong into one message.
+"""Run `tpu COMMAND ENV …`: parse the command line, run the command, print errors.
 
-Exit status: 0 done · 1 failed · 2 usage · 130 interrupted · 141 the reader of the output has gone; a
+Exit status: 0 done · 1 failed · 2 usage · 130 interrupted · 141 the output was closed by its reader; a
 subcommand's commands may have more (docs/cli.md).
 """
 
-import argparse
-import difflib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
-from infra.engine.pulumi import run
+import click
+from click.shell_completion import shell_complete
 
-Main = Callable[[list[str]], int]
+from cli.command import Group, Part, execute, nearest
+from cli.completion import VARIABLE
+from infra.settings.sources import ROOT
 
-USAGE, CLOSED_PIPE = 2, 141
+CLOSED_PIPE = 141
 
-_EPILOG = """\
-examples:
+_EPILOG = """\b
+Examples:
   tpu plan dev                     what each layer would change, and what it costs
   tpu up dev                       apply it, after one question
   tpu run train.py --slice v6e-16  your own program, on a slice of its own
@@ -26,7 +28,8 @@ examples:
   tpu logs dev train --follow      what the job prints
   tpu recover dev                  recreate what Google preempted
 
-exit status:
+\b
+Exit status:
   0 done   1 failed   2 usage error   130 interrupted   141 output closed by its reader
 
 docs/cli.md lists every command; Pulumi.ENV.yaml describes an environment.
@@ -51,201 +54,96 @@ _RENAMED = {
 """Earlier and neighbouring names, with today's command."""
 
 
-def _fleet(command: str) -> Main:
-    """A command of the fleet that stands at the top level here."""
-
-    def main(arguments: list[str]) -> int:
-        from fleet.__main__ import main as fleet
-
-        return fleet([command, *arguments], prog="tpu")
-
-    return main
-
-
-def _update(command: str) -> Main:
-    """Of `cli/updates.py`."""
-
-    def main(arguments: list[str]) -> int:
-        from cli import updates
-
-        return {"plan": updates.plan, "up": updates.up, "down": updates.down}[command](arguments)
-
-    return main
-
-
-def _logs(arguments: list[str]) -> int:
-    from cli import logs
-
-    return logs.main(arguments)
-
-
-def _run(arguments: list[str]) -> int:
-    from cli.run import main as run_program
-
-    return run_program(arguments)
-
-
-def _job(arguments: list[str]) -> int:
-    from cli.job import main as job
-
-    return job(arguments)
-
-
-def _builds(arguments: list[str]) -> int:
-    from cli.builds import main as builds
-
-    return builds(arguments)
-
-
-def _pipeline(arguments: list[str]) -> int:
-    from cli.pipeline import main as pipeline
-
-    return pipeline(arguments)
-
-
-def _policy(arguments: list[str]) -> int:
-    from cli.policy import main as policy
-
-    return policy(arguments)
-
-
-def _status(arguments: list[str]) -> int:
-    """Every slice once; with --watch again and again, in the terminal and with --port as a page."""
-    if "--watch" not in arguments:
-        return _fleet("status")(arguments)
-    from fleet.__main__ import main as fleet
-
-    return fleet(["monitor", *arguments], prog="tpu")
-
-
-def _doctor(arguments: list[str]) -> int:
-    """This machine, or with an environment also what would keep that from working."""
-    if any(not word.startswith("-") for word in arguments):
-        return _fleet("doctor")(arguments)
-    from infra.doctor.machine import main as doctor
-
-    return doctor(arguments)
-
-
-def _publish(arguments: list[str]) -> int:
-    from infra.publish.__main__ import main as publish
-
-    return publish(arguments)
-
-
-def _preflight(arguments: list[str]) -> int:
-    return _workload(["preflight", *arguments])
-
-
-def _subfleet(arguments: list[str]) -> int:
-    from fleet.__main__ import main as fleet
-
-    return fleet(arguments)
-
-
-def _infra(arguments: list[str]) -> int:
-    from infra.__main__ import main as infra
-
-    return infra(arguments)
-
-
-def _workload(arguments: list[str]) -> int:
-    from workload.__main__ import main as workload
-
-    return workload(arguments)
-
-
-def _rehearsal(arguments: list[str]) -> int:
-    from rehearsal.__main__ import main as rehearsal
-
-    return rehearsal(arguments)
-
-
-def _completion(arguments: list[str]) -> int:
-    from cli.completion import main as completion
-
-    return completion(arguments, [*COMMANDS, *SUBCOMMANDS])
-
-
-COMMANDS: dict[str, tuple[Main, str]] = {
-    "plan": (_update("plan"), "what each layer would change, and what it costs"),
-    "up": (_update("up"), "bring layers up, after one question: stacks, the bundle, slices"),
-    "down": (_update("down"), "take the slices down, or the layers named; checkpoints stay"),
-    "run": (_run, "your own program on a slice: published, created, recovered; --stop-when-done"),
-    "status": (_status, "every slice: state, boot stage, step, what would be done; --watch"),
-    "logs": (_logs, "what boot and job printed, from Cloud Logging; --follow"),
-    "ssh": (_fleet("ssh"), "log in to a worker, or run a command there"),
-    "restart": (_fleet("restart"), "restart the job on all workers; the hosts keep running"),
-    "recover": (_fleet("recover"), "recreate what Google preempted, and nothing else"),
-    "policy": (_policy, "what of stored state, or a preview, breaks a rule; --terraform for other auditors"),
-    "publish": (_publish, "build the bundle that hosts install, and upload it"),
-    "preflight": (_preflight, "whether a training config fits a slice, how fast, at what price"),
-    "doctor": (_doctor, "what is missing on this machine, or in an environment"),
-    "completion": (_completion, "completion of commands and environments, for bash, zsh or fish"),
+COMMANDS = {
+    "plan": Part("cli.updates:plan", "show what each layer would change, and what it costs"),
+    "up": Part("cli.updates:up", "bring layers up, after one question: stacks, the bundle, slices"),
+    "down": Part("cli.updates:down", "take the slices down, or the layers named; checkpoints stay"),
+    "run": Part("cli.run:run", "run your own program on a slice: publish, create, recover; --stop-when-done"),
+    "status": Part("cli.fleet:status", "show every slice: state, boot stage, step, next action; --watch"),
+    "logs": Part("cli.logs:logs", "print output of boot and job from Cloud Logging; --follow"),
+    "ssh": Part("cli.fleet:ssh", "log in to a worker, or run a command there"),
+    "restart": Part("cli.fleet:restart", "restart the job on all workers; the hosts keep running"),
+    "recover": Part("cli.fleet:recover", "recreate preempted slices, and nothing else"),
+    "policy": Part(
+        "cli.policy:policy", "check stored state or a preview against the rules; --terraform exports"
+    ),
+    "publish": Part("cli.publish:publish", "build the bundle that hosts install, and upload it"),
+    "preflight": Part(
+        "cli.workload:preflight", "check that a training config fits a slice; predict speed and price"
+    ),
+    "doctor": Part("cli.fleet:doctor", "report problems of this machine, or of an environment"),
+    "completion": Part("cli.completion:completion", "print the completion script for bash, zsh or fish"),
 }
-"""The commands, and what each does."""
+"""The commands."""
 
-SUBCOMMANDS: dict[str, tuple[Main, str]] = {
-    "job": (_job, "jobs on a cluster's queue: submit, list, logs, cancel, tensorboard, image"),
-    "pipeline": (_pipeline, "from submitted text to a training job: publish, run, status, retry, cost, …"),
-    "builds": (_builds, "the layers by Cloud Build: render, submit"),
-    "infra": (_infra, "one layer at a time; prices, roles, settle"),
-    "fleet": (_subfleet, "fleets of equal slices: create, delete, deploy, monitor, exec, …"),
-    "workload": (_workload, "what hosts run: train, extract, data, checkpoints, activations, goodput"),
-    "rehearsal": (_rehearsal, "an emulated Google Cloud on this machine: run, shell, up, down, list"),
+SUBCOMMANDS = {
+    "job": Part("cli.job:job", "jobs on a cluster's queue: submit, list, logs, cancel, tensorboard, image"),
+    "pipeline": Part(
+        "cli.pipeline:pipeline", "from text to a training job: publish, run, status, retry, cost, …"
+    ),
+    "builds": Part("cli.builds:builds", "the layers by Cloud Build: render, submit, plan"),
+    "infra": Part("cli.infra:infra", "one layer at a time; prices, roles, settle"),
+    "fleet": Part("cli.fleet:fleet", "fleets of equal slices: create, delete, deploy, monitor, exec, …"),
+    "workload": Part(
+        "cli.workload:workload", "programs on hosts: train, extract, data, checkpoints, activations, goodput"
+    ),
+    "rehearsal": Part(
+        "cli.rehearsal:rehearsal", "an emulated Google Cloud on this machine: run, shell, up, …"
+    ),
 }
 """Programs with commands of their own."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; the exit status."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(_help())
-        return 0 if words else USAGE
-    name, *rest = words
-    found = COMMANDS.get(name) or SUBCOMMANDS.get(name)
-    if found is None:
-        print(f"error: {unknown(name)}", file=sys.stderr)
-        return USAGE
-    status = run(lambda: found[0](rest))
+class _Tpu(Group):
+    """The group of all commands, which suggests today's name for an unknown one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first word names. Raises UsageError with a suggestion."""
+        if args[0] == "help":
+            click.echo(ctx.get_help())
+            ctx.exit()
+        if args[0] not in {**COMMANDS, **SUBCOMMANDS} and not args[0].startswith("-"):
+            raise UnknownCommandError(args[0])
+        return super().resolve_command(ctx, args)
+
+
+class UnknownCommandError(click.UsageError):
+    """An unknown command, with the one to use."""
+
+    def __init__(self, name: str):
+        near = _RENAMED.get(name) or nearest(name, [*COMMANDS, *SUBCOMMANDS])
+        super().__init__(f"no command {name}\n    fix: {f'tpu {near}' if near else 'tpu --help lists them'}")
+
+    def show(self, file: object = None) -> None:
+        """Print the message alone: the usage of `tpu` explains nothing here."""
+        click.echo(f"error: {self.message}", file=sys.stderr)
+
+
+tpu = _Tpu(
+    "tpu",
+    help="Run JAX workloads on Cloud TPU slices: infrastructure, fleets, programs.",
+    sections={"Commands": COMMANDS, "Subcommands": SUBCOMMANDS},
+    epilog=_EPILOG,
+)
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Run a command line on the checkout at `root`; return the exit status."""
+    status = execute(tpu, sys.argv[1:] if arguments is None else arguments, "tpu", root)
     sys.stdout.flush()
     return status
 
 
-def unknown(name: str) -> str:
-    """What to say to a command that there isn't: the one that does it now, or the nearest."""
-    if name in _RENAMED:
-        return f"no command {name}\n    fix: tpu {_RENAMED[name]}"
-    near = difflib.get_close_matches(name, [*COMMANDS, *SUBCOMMANDS], 1)
-    return f"no command {name}\n    fix: {f'tpu {near[0]}' if near else 'tpu --help lists them'}"
-
-
-def _help() -> str:
-    parser = argparse.ArgumentParser(prog="tpu", add_help=False, usage="tpu COMMAND [ENV] …")
-    width = max(map(len, [*COMMANDS, *SUBCOMMANDS]))
-    lines = [f"  {name:<{width}}  {about}" for name, (_, about) in COMMANDS.items()]
-    more = [f"  {name:<{width}}  {about}" for name, (_, about) in SUBCOMMANDS.items()]
-    parts = [
-        parser.format_usage().rstrip(),
-        "",
-        "commands:",
-        *lines,
-        "",
-        "subcommands:",
-        *more,
-        "",
-        _EPILOG.rstrip(),
-    ]
-    return "\n".join(parts)
-
-
 def entry() -> NoReturn:
-    """The program: `main` and its exit."""
+    """Run the program: complete a word if a shell requests it, else run `main` and exit."""
+    if instruction := os.environ.get(VARIABLE):
+        sys.exit(shell_complete(tpu, {}, "tpu", VARIABLE, instruction))
     try:
         sys.exit(main())
     except BrokenPipeError:
-        # Whoever read the output has seen enough, as `head` does; Python would complain at exit.
+        # The reader closed the pipe, as `head` does; Python would complain at exit.
         _drop_output()
         sys.exit(CLOSED_PIPE)
     except OSError as error:  # a full disk, for one
@@ -255,7 +153,7 @@ def entry() -> NoReturn:
 
 
 def _drop_output() -> None:
-    """What is still buffered would fail again when Python ends."""
+    """Discard buffered output, which would fail again when Python exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

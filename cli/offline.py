@@ -1,11 +1,11 @@
-"""What `tpu job` does without a cluster: manifests, images, curves."""
+"""`tpu job` without a cluster: manifests, images, curves."""
 
-import argparse
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -27,7 +27,7 @@ from workload.train.config import load
 
 
 def refuse_config(program: Sequence[str]) -> None:
-    """Raises CommandError for what the trainer would refuse of a packaged config, on a paid slice."""
+    """Raise CommandError for a packaged config that the trainer would refuse, on a paid slice."""
     training = commands.training(shlex.join(program))
     if training and training.config in commands.PACKAGED["train"]:
         try:
@@ -37,41 +37,58 @@ def refuse_config(program: Sequence[str]) -> None:
 
 
 def manifest(settings: Settings, job: Job, out: str) -> int:
-    """The manifest, with the way to the cluster that it is for."""
+    """Write a job's manifest to the file `out` (-: standard output), with the commands that apply it."""
     name, region = settings[GkeSettings].cluster_name, pools.region(settings)
-    way = (
+    login = (
         f"gcloud container clusters get-credentials {name} --location {region} --project {settings.project}"
         " --dns-endpoint"
     )
     apply = f"kubectl apply --server-side -f {'FILE' if out == '-' else shlex.quote(out)}"
-    text = f"# {way}\n# {apply}\n{yaml.safe_dump(jobset(job), sort_keys=False)}"
+    text = f"# {login}\n# {apply}\n{yaml.safe_dump(jobset(job), sort_keys=False)}"
     if out == "-":
         sys.stdout.write(text)
         return 0
     try:
         Path(out).write_text(text, encoding="utf-8")
     except OSError as error:
-        given = out or "''"
+        path = out or "''"
         raise CommandError(
-            f"--out {given}: {error.strerror}\n    fix: a file in a folder that is there, or -"
+            f"--out {path}: {error.strerror}\n    fix: a file in an existing folder, or -"
         ) from None
-    print(f"{out} is written\n  next: {way}\n        {apply}")
+    print(f"{out} is written\n  next: {login}\n        {apply}")
     return 0
 
 
-def image(settings: Settings, options: argparse.Namespace) -> int:
-    """Write what an image of the published bundle is built from."""
+@dataclass(frozen=True)
+class ImageBuild:
+    """An image of the published bundle.
+
+    Attributes:
+        base: image to begin with, by digest; empty: queue:image.
+        repository: HOST/PATH without a tag; empty: the project's.
+        account: email of the service account that builds; empty: the default one.
+        folder: of the context.
+    """
+
+    base: str
+    repository: str
+    account: str
+    folder: Path
+
+
+def image(settings: Settings, build: ImageBuild) -> int:
+    """Write the context from which an image of the published bundle is built."""
     desired, bundle = settings[QueueSettings], settings[TpuSettings].bundle
-    base = options.base or (desired.image if desired.install == "bundle" else None) or ""
+    base = build.base or (desired.image if desired.install == "bundle" else None) or ""
     if not rules.DIGEST.ok(base):
         raise CommandError(f"--base {base or '(nothing)'}: {rules.DIGEST.text}\n    fix: {rules.DIGEST.fix}")
     if not bundle:
         raise CommandError(f"no bundle is published\n    fix: tpu publish {settings.environment}")
     region, project = pools.region(settings), settings.project
-    name = options.repository or f"{region}-docker.pkg.dev/{project}/images/workload"
+    name = build.repository or f"{region}-docker.pkg.dev/{project}/images/workload"
     read = context.from_bucket(project, settings[StorageSettings].bucket_name, settings.environment)
-    folder = Path(options.out)
-    account = f"projects/{project}/serviceAccounts/{options.account}" if options.account else ""
+    folder = build.folder
+    account = f"projects/{project}/serviceAccounts/{build.account}" if build.account else ""
 
     def show(path: str) -> None:
         print(f"  {path}", flush=True)
@@ -82,14 +99,14 @@ def image(settings: Settings, options: argparse.Namespace) -> int:
     return 0
 
 
-def tensorboard(settings: Settings, options: argparse.Namespace) -> int:
-    """Become TensorBoard, which reads the bucket as whoever is logged in."""
-    if options.run and not RUN.fullmatch(options.run):
+def tensorboard(settings: Settings, run: str, port: int) -> int:
+    """Become TensorBoard, which reads the bucket with the current login; `run` empty: all runs."""
+    if run and not RUN.fullmatch(run):
         raise CommandError(
-            f"RUN: {options.run} is no name of a run: a-z, 0-9, '-', '_' and '.', first a letter or digit\n"
+            f"RUN: {run} is no name of a run: a-z, 0-9, '-', '_' and '.', first a letter or digit\n"
             f"    fix: the RUN of gs://{settings[StorageSettings].bucket_name}/runs/RUN, as train's --name"
         )
-    line = ["tensorboard", "--logdir", curves(settings, options.run), "--port", str(options.port)]
+    line = ["tensorboard", "--logdir", curves(settings, run), "--port", str(port)]
     print(shlex.join(line), flush=True)
     if shutil.which(line[0]) is None:
         raise CommandError(

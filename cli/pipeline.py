@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
-from collections.abc import Sequence
 
+import click
+
+from cli import options
+from cli.command import Group
 from infra.core import layer as core_layer
 from infra.core.layer import up_command
 from infra.engine.pulumi import confirm
@@ -20,8 +22,8 @@ from infra.settings.schema import Settings
 
 _POLL_S = 5.0
 _GIB = 1 << 30
-_EPILOG = """\
-examples:
+_EPILOG = """\b
+Examples:
   tpu pipeline publish dev                    # the job's code and packages, into the scratch bucket
   tpu pipeline run dev gs://MY-RAW/corpus/    # submit what lies there, and follow its run
   tpu pipeline status dev                     # every run, the newest first
@@ -33,44 +35,109 @@ examples:
 """
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Publish, run, look at, cancel, retry."""
-    options = _parser().parse_args(arguments)
-    settings = from_file(options.environment)
-    if settings.get(PipelineSettings) is None:
-        raise CommandError(core_layer.off("pipeline", options.environment))
-    if options.command == "publish":
-        from infra.publish.pipeline import publish  # Google's libraries, which the others don't wait for
+@click.group(cls=Group, epilog=_EPILOG)
+def pipeline() -> None:
+    """Run text through Spark into a training job: publish, run, show, cancel, retry."""
 
-        return publish(settings, upload=not options.dry_run)
-    runs = Runs(settings, Client(settings.project))
-    if options.command == "run":
-        return _run(settings, runs, options)
-    if options.command == "cost":
-        return _cost(runs, as_json=options.json)
-    if options.command == "status" and not options.run:
-        return _list(runs, as_json=options.json)
-    run = runs.named(options.run)
-    if options.command == "status":
-        return _show(runs, run, as_json=options.json)
-    if options.command == "logs":
-        return _logs(settings, runs, run)
-    if options.command == "cancel":
-        confirm(f"Cancel {run['run']}, at {run['stage']}?", options.yes)
-        print(f"cancelled: {runs.cancel(run)}")
-        return 0
-    runs.retry(run)
-    print(f"{run['run']}: started again; tpu pipeline status {settings.environment} {run['run']}")
+
+_RUN = click.argument("run", metavar="RUN", help="r and the submission's generation")
+
+
+def _settings(environment: str) -> Settings:
+    """Read the settings. Raises CommandError if the layer is off."""
+    settings = from_file(environment)
+    if settings.get(PipelineSettings) is None:
+        raise CommandError(core_layer.off("pipeline", environment))
+    return settings
+
+
+def _runs(settings: Settings) -> Runs:
+    return Runs(settings, Client(settings.project))
+
+
+@pipeline.command(examples=["dev"])
+@options.environment
+@click.option("--dry-run", is_flag=True, help="Build it; upload and record nothing.")
+def publish(environment: str, dry_run: bool) -> int:
+    """Upload the job's code and packages to the scratch bucket, and record its hash in the settings."""
+    from infra.publish.pipeline import publish as publish_code  # Google's libraries, slow to import
+
+    return publish_code(_settings(environment), upload=not dry_run)
+
+
+@pipeline.command("run", examples=["dev gs://MY-RAW/corpus/"])
+@options.environment
+@click.argument("folder", metavar="FOLDER", help="gs://RAW-BUCKET/FOLDER/")
+@click.option("--detach", is_flag=True, help="Return when it is submitted.")
+@options.yes
+def submit(environment: str, folder: str, detach: bool, yes: bool) -> int:
+    """Submit a folder of the raw bucket, and follow its run."""
+    settings = _settings(environment)
+    return _submit(settings, _runs(settings), folder, detach=detach, yes=yes)
+
+
+@pipeline.command(examples=["dev", "dev r1732480000000000"])
+@options.environment
+@click.argument(
+    "run", metavar="[RUN]", default="", help="r and the submission's generation; default: all runs"
+)
+@options.as_json
+def status(environment: str, run: str, as_json: bool) -> int:
+    """Show every run, the newest first, or all details of one."""
+    runs = _runs(_settings(environment))
+    return _show(runs, runs.named(run), as_json=as_json) if run else _list(runs, as_json=as_json)
+
+
+@pipeline.command(examples=["dev r1732480000000000"])
+@options.environment
+@_RUN
+@options.yes
+def cancel(environment: str, run: str, yes: bool) -> int:
+    """Cancel the present stage of a run."""
+    runs = _runs(_settings(environment))
+    state = runs.named(run)
+    confirm(f"Cancel {state['run']}, at {state['stage']}?", yes)
+    print(f"cancelled: {runs.cancel(state)}")
     return 0
 
 
-def _run(settings: Settings, runs: Runs, options: argparse.Namespace) -> int:
+@pipeline.command(examples=["dev r1732480000000000"])
+@options.environment
+@_RUN
+def retry(environment: str, run: str) -> int:
+    """Start a run again from its completed stages."""
+    runs = _runs(_settings(environment))
+    state = runs.named(run)
+    runs.retry(state)
+    print(f"{state['run']}: started again; tpu pipeline status {environment} {state['run']}")
+    return 0
+
+
+@pipeline.command(examples=["dev r1732480000000000"])
+@options.environment
+@_RUN
+def logs(environment: str, run: str) -> int:
+    """Print the output of a run's batch; 1 if there is none."""
+    settings = _settings(environment)
+    runs = _runs(settings)
+    return _logs(settings, runs, runs.named(run))
+
+
+@pipeline.command(examples=["dev"])
+@options.environment
+@options.as_json
+def cost(environment: str, as_json: bool) -> int:
+    """Show predicted and actual costs of runs."""
+    return _cost(_runs(_settings(environment)), as_json=as_json)
+
+
+def _submit(settings: Settings, runs: Runs, location: str, *, detach: bool, yes: bool) -> int:
     desired = settings[PipelineSettings]
     if desired.code is None:
         up = up_command("pipeline", settings.environment)
         fix = f"tpu pipeline publish {settings.environment}, then {up}"
         raise CommandError(f"pipeline:code isn't set: a batch would find no code\n    fix: {fix}")
-    folder, objects, size = runs.measure(options.folder)
+    folder, objects, size = runs.measure(location)
     predicted = price.run_usd(settings, size / _GIB)
     most = price.most_usd(settings)
     limit = desired.max_run_cost_usd
@@ -82,17 +149,17 @@ def _run(settings: Settings, runs: Runs, options: argparse.Namespace) -> int:
     print(f"text     gs://{desired.raw_bucket_name}/{folder}: {objects} objects, {size / _GIB:,.2f} GiB")
     print(f"shards   in Spark: ${_dollars(predicted)} predicted, ${_dollars(most)} at most with training")
     print(f"training {desired.train}")
-    confirm("Submit it?", options.yes)
+    confirm("Submit it?", yes)
     name = runs.submit(folder)
     print(f"submitted as {name}")
-    if options.detach:
-        print(f"  how far it is: tpu pipeline status {settings.environment} {name}")
+    if detach:
+        print(f"  progress: tpu pipeline status {settings.environment} {name}")
         return 0
     return _follow(settings, runs, name)
 
 
 def _logs(settings: Settings, runs: Runs, run: Run) -> int:
-    """What its batch printed; 1 for nothing, with what that may need."""
+    """Print the output of the batch; return 1 for none, with the grant that it may lack."""
     empty = True
     for line in runs.logs(run):
         print(line)
@@ -100,12 +167,12 @@ def _logs(settings: Settings, runs: Runs, run: Run) -> int:
     if empty:
         spark = places.account_id(settings, places.SPARK)
         needs = access.lacking(settings, f"{spark}@ lacks logging.logEntries.create")
-        print(f"nothing: its batch hasn't begun, or may not write; that needs {needs}")
+        print(f"no output: its batch hasn't begun, or may not write logs; that needs {needs}")
     return int(empty)
 
 
 def _follow(settings: Settings, runs: Runs, name: str) -> int:
-    """Print each new stage until the run has ended; 0 if it ended well."""
+    """Print each new stage until the run has ended; return 0 if it succeeded, else 1."""
     shown = ""
     while True:
         try:
@@ -124,22 +191,21 @@ def _follow(settings: Settings, runs: Runs, name: str) -> int:
 
 def _list(runs: Runs, *, as_json: bool) -> int:
     known = runs.all()
-    others = [{**one, "why": runs.why(one)} for one in runs.unrecorded(known)]
-    found = [*known, *others]
+    unrecorded = [{**run, "why": runs.why(run)} for run in runs.unrecorded(known)]
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps([*known, *unrecorded]))
         return 0
-    if not found:
+    if not known and not unrecorded:
         print("no run yet")
-    for run in found:
+    for run in [*known, *unrecorded]:
         print(f"{run['run']}  {run['began']}  {run['stage']:<10}  {run['outcome']:<12}  {run['raw']}")
-        if run in others:
+        if run in unrecorded:
             print(f"    {run['why']}")
     return 0
 
 
 def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
-    """A run's page: inputs, code, shards, training, price."""
+    """Print a run: inputs, code, shards, training, price."""
     why = runs.why(run)
     if as_json:
         print(json.dumps({**run, "why": why}))
@@ -176,50 +242,17 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
 
 def _cost(runs: Runs, *, as_json: bool) -> int:
     keys = ("predicted_usd", "spark_usd", "training_usd", "actual_usd", "most_usd")
-    found = [{"run": run["run"], **{key: run.get(key) for key in keys}} for run in runs.all()]
+    costs = [{"run": run["run"], **{key: run.get(key) for key in keys}} for run in runs.all()]
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(costs))
         return 0
     print(f"{'run':<20}" + "".join(f"{key.removesuffix('_usd'):>12}" for key in keys))
-    for one in found:
-        print(f"{one['run']:<20}" + "".join(f"{_dollars(one[key]):>12}" for key in keys))
-    print("dollars; predicted for Spark alone; spark by the usage that Google gives, training by the slice's")
-    print("price and its time; actual and most are of both")
+    for run in costs:
+        print(f"{run['run']:<20}" + "".join(f"{_dollars(run[key]):>12}" for key in keys))
+    print("US dollars. predicted: Spark alone. spark: by Google's usage figures. training: the slice's price")
+    print("times its time. actual, most: Spark and training.")
     return 0
 
 
-def _dollars(found: float | None) -> str:
-    return "unknown" if found is None else f"{found:,.2f}"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tpu pipeline", description=main.__doc__, epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    about = {
-        "publish": "the job's code and packages into the scratch bucket, and its hash into the settings",
-        "run": "submit a folder of the raw bucket, and follow its run",
-        "status": "every run, or one of them",
-        "cancel": "end what a run does now",
-        "retry": "start a run again, from what is there",
-        "logs": "what a run's batch printed",
-        "cost": "what runs were predicted to cost, and did cost",
-    }
-    for name, text in about.items():
-        one = commands.add_parser(name, help=text, description=text)
-        one.add_argument("environment", metavar="ENV", help="dev: the settings of Pulumi.dev.yaml")
-        if name == "run":
-            one.add_argument("folder", metavar="FOLDER", help="gs://RAW-BUCKET/FOLDER/")
-            one.add_argument("--detach", action="store_true", help="return when it is submitted")
-        if name in ("cancel", "retry", "logs", "status"):
-            more = {"nargs": "?", "default": ""} if name == "status" else {}
-            one.add_argument("run", metavar="RUN", help="r and the submission's generation", **more)  # type: ignore[arg-type]
-        if name == "publish":
-            one.add_argument("--dry-run", action="store_true", help="build it; send and write nothing")
-        if name in ("run", "cancel"):
-            one.add_argument("--yes", action="store_true", help="don't ask; required without a terminal")
-        if name in ("status", "cost"):
-            one.add_argument("--json", action="store_true", help="for programs")
-    return parser
+def _dollars(amount: float | None) -> str:
+    return "unknown" if amount is None else f"{amount:,.2f}"

@@ -1,4 +1,4 @@
-"""The user's program as `tpu run` takes it: a script, or a folder with one, and what it needs."""
+"""The user's program of `tpu run`: a script, or a folder with one, and its packages."""
 
 import re
 import shlex
@@ -18,55 +18,59 @@ _INLINE = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
 @dataclass(frozen=True)
 class Program:
-    """What goes into the bundle, and how hosts start it.
+    """Content of the bundle, and the command that starts it.
 
     Attributes:
-        folder: all that goes along.
+        folder: uploaded as a whole.
         entry: the script in it.
         run: the command line, as a slice's `run`.
-        requirements: file with its packages; None where it names none.
-        why: how `entry` and `requirements` were chosen, for people.
+        requirements: file with its packages; None: none are named.
+        reason: how `entry` and `requirements` were chosen, for people.
     """
 
     folder: Path
     entry: str
     run: str
     requirements: Path | None
-    why: str
+    reason: str
 
 
 def program(
     path: Path, entry: str | None, requirements: Path | None, words: list[str], work: Path
 ) -> Program:
-    """The program at `path`: a script goes alone, a folder whole; `work` is an empty folder for copies.
+    """Read a program.
 
-    Raises CommandError with what is wrong with it.
+    Args:
+        path: a script, uploaded alone, or a folder, uploaded as a whole.
+        entry: script of the folder that starts; None: train.py, main.py, or the only script.
+        requirements: file with packages; None: that of the folder, or inline metadata.
+        words: arguments of the script.
+        work: an empty folder for copies.
+
+    Raises:
+        CommandError: it can't be run.
     """
     if not path.exists():
-        raise CommandError(
-            f"{path}: there is no such file or folder\n    fix: the path of a script or folder"
-        )
+        raise CommandError(f"{path}: no such file or folder\n    fix: the path of a script or folder")
     if path.is_dir():
-        folder, name, why = path, *_entry(path, entry)
+        folder, name, reason = path, *_entry(path, entry)
     elif entry:
         raise CommandError(f"--entry {entry}: {path} is a script already\n    fix: its folder, or no --entry")
     else:
-        folder, name, why = work / "code", path.name, "the script alone; a folder goes whole"
+        folder, name, reason = work / "code", path.name, "the script alone; a folder is uploaded whole"
         folder.mkdir()
         shutil.copy(path, folder / name)
     if not name.endswith(".py"):
         raise CommandError(f"{name} is no Python script\n    fix: a .py file that starts the program")
-    found = requirements or _requirements(folder, folder / name, work)
+    packages = requirements or _requirements(folder, folder / name, work)
     if requirements and not requirements.is_file():
-        raise CommandError(f"--requirements {requirements}: there is no such file\n    fix: write it")
-    packages = f"packages: {found.name}" if found else "packages: the workload's own (JAX, NumPy, Orbax)"
+        raise CommandError(f"--requirements {requirements}: no such file\n    fix: write it")
+    listed = f"packages: {packages.name}" if packages else "packages: the workload's own (JAX, NumPy, Orbax)"
     run = shlex.join(["python", name, *words])
     if not commands.can_start(run):
         rule = f"at most {commands.MAX_CHARACTERS} printable characters"
-        raise CommandError(
-            f"{run[:80]}…: is no command line for a host: {rule}\n    fix: put options into a file"
-        )
-    return Program(folder, name, run, found, f"{name} ({why}); {packages}")
+        raise CommandError(f"{run[:80]}…: not accepted by hosts: {rule}\n    fix: put options into a file")
+    return Program(folder, name, run, packages, f"{name} ({reason}); {listed}")
 
 
 def _entry(folder: Path, entry: str | None) -> tuple[str, str]:
@@ -77,7 +81,7 @@ def _entry(folder: Path, entry: str | None) -> tuple[str, str]:
     for name in _ENTRIES:
         if (folder / name).is_file():
             return name, f"the first of {', '.join(_ENTRIES)} that {folder} has"
-    scripts = sorted(each.name for each in folder.glob("*.py"))
+    scripts = sorted(path.name for path in folder.glob("*.py"))
     if len(scripts) == 1:
         return scripts[0], f"the only script of {folder}"
     listed = ", ".join(scripts) or "no script"
@@ -85,21 +89,21 @@ def _entry(folder: Path, entry: str | None) -> tuple[str, str]:
 
 
 def _requirements(folder: Path, script: Path, work: Path) -> Path | None:
-    """`requirements.txt` of the folder, or what the script says of itself; None where there is neither."""
+    """Return `requirements.txt` of the folder, or a file with the script's inline metadata; None: neither."""
     if (beside := folder / "requirements.txt").is_file():
         return beside
     dependencies = _inline(script).get("dependencies")
     if not dependencies:
         return None
-    made = work / "inline script metadata"
-    made.write_text("".join(f"{each}\n" for each in dependencies), "utf-8")
-    return made
+    path = work / "inline script metadata"
+    path.write_text("".join(f"{package}\n" for package in dependencies), "utf-8")
+    return path
 
 
 def _inline(script: Path) -> dict[str, Any]:
     try:
-        found = _INLINE.search(script.read_text("utf-8"))
-        lines = found["content"].splitlines(keepends=True) if found else []
+        block = _INLINE.search(script.read_text("utf-8"))
+        lines = block["content"].splitlines(keepends=True) if block else []
         return tomllib.loads("".join(line[2:] if line.startswith("# ") else line[1:] for line in lines))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CommandError(f"{script.name}: its inline script metadata can't be read: {error}") from None

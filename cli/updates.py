@@ -1,98 +1,104 @@
-"""`tpu plan`, `up` and `down`: what an update would change, one question, and the update."""
+"""`tpu plan`, `up` and `down`: preview an update, ask once, apply it."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
+import click
 from rich.console import Console
 
+from cli import options
+from cli.command import Command
 from infra.engine import plan as planning
-from infra.engine import registry
 from infra.engine import updates as stacks
 from infra.engine.pulumi import Pulumi, confirm
 from infra.engine.settings import from_file
 from infra.errors import CommandError
-from infra.settings.sources import ROOT
 from infra.slices.settings import TpuSettings
 
 _WITHOUT_ASKING = ("--yes", "--skip-preview")
 _KEPT = {"storage": "the buckets stay, with all they hold"}
+_FULL = click.option("--full", is_flag=True, help="Print all output of Pulumi's preview.")
 
 
-def plan(arguments: Sequence[str], root: Path = ROOT) -> int:
-    """What each layer would change, and what it costs; nothing is created."""
-    parser = _parser("plan", plan.__doc__, "tpu plan dev --format markdown > comment.md")
-    parser.add_argument(
-        "--format", choices=("text", "markdown"), default="text", help="markdown: a comment for CI"
-    )
-    parser.add_argument("--full", action="store_true", help="all that Pulumi prints")
-    parser.add_argument(
-        "--save",
-        metavar="DIR",
-        type=Path,
-        help="write the layers' plans there, for `tpu infra up --plan`",
-    )
-    options = parser.parse_args(arguments)
-    found = _planned(options, root, options.save)
-    if options.json:
-        print(json.dumps(planning.as_json(found)))
-    elif options.format == "markdown":
-        print(planning.markdown(found))
+@click.command(cls=Command, examples=["dev", "dev --format markdown > comment.md"])
+@options.environment
+@options.layers
+@options.as_json
+@options.layout
+@_FULL
+@click.option("--save", metavar="DIR", type=click.Path(path_type=Path),
+              help="Write the layers' plans there, for `tpu infra up --plan`.")  # fmt: skip
+@click.pass_obj
+def plan(
+    root: Path, environment: str, layers: Sequence[str], as_json: bool, layout: str, full: bool,
+    save: Path | None,
+) -> int:  # fmt: skip
+    """Show what each layer would change, and what it costs; create nothing."""
+    planned = _planned(environment, layers, root, save)
+    if as_json:
+        print(json.dumps(planning.as_json(planned)))
+    elif layout == "markdown":
+        print(planning.markdown(planned))
     else:
-        print(planning.text(found, options.full))
-    found.refuse_failed()
-    if not options.json and options.format == "text":
-        saved = f"tpu infra up {options.environment} {' '.join(options.layers)} --plan {options.save}"
-        command = " ".join(saved.split()) if options.save else f"tpu up {options.environment}"
-        print("\nno changes" if found.empty else f"\nnext: {command}")
+        print(planning.text(planned, full))
+    planned.refuse_failed()
+    if not as_json and layout == "text":
+        saved = f"tpu infra up {environment} {' '.join(layers)} --plan {save}"
+        command = " ".join(saved.split()) if save else f"tpu up {environment}"
+        print("\nno changes" if planned.empty else f"\nnext: {command}")
     return 0
 
 
-def up(arguments: Sequence[str], root: Path = ROOT) -> int:
-    """Bring layers up in their order: their stacks, the bundle if there is none yet, and the slices.
+@click.command(cls=Command, examples=["dev", "dev --yes"])
+@options.environment
+@options.layers
+@options.as_json
+@options.yes
+@_FULL
+@click.pass_obj
+def up(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes: bool, full: bool) -> int:
+    """Bring layers up in their order: stacks, the bundle if none is published, slices.
 
     Shows the plan and its price, and asks once.
     """
-    parser = _parser("up", up.__doc__, "tpu up dev --yes")
-    parser.add_argument("--yes", action="store_true", help="don't ask; required without a terminal")
-    parser.add_argument("--full", action="store_true", help="all that Pulumi prints in the plan")
-    options = parser.parse_args(arguments)
-    out = sys.stderr if options.json else sys.stdout
-    found = _planned(options, root)
-    print(planning.text(found, options.full), file=out)
-    found.refuse_failed()
-    names = [one.layer for one in found.layers]
-    publishes = "tpu" in names and from_file(options.environment, root)[TpuSettings].bundle is None
+    out = sys.stderr if as_json else sys.stdout
+    planned = _planned(environment, layers, root)
+    print(planning.text(planned, full), file=out)
+    planned.refuse_failed()
+    names = [change.layer for change in planned.layers]
+    publishes = "tpu" in names and from_file(environment, root)[TpuSettings].bundle is None
     if publishes:
-        print("\nNo bundle is published yet: it is built and uploaded once its bucket is there.", file=out)
-    if found.empty and not publishes:
+        print("\nNo bundle is published yet: it is built and uploaded once its bucket exists.", file=out)
+    if planned.empty and not publishes:
         print("\nno changes", file=out)
     else:
-        confirm(f"\nApply to {options.environment}?", options.yes)
+        confirm(f"\nApply to {environment}?", yes)
         with redirect_stdout(out):
             for name in names:
                 if name == "tpu" and publishes:
-                    _publish(options.environment)
+                    _publish(environment)
                 print(f"\n== {name} ==", flush=True)
-                stacks.up(options.environment, [name], root, _WITHOUT_ASKING, output=out.fileno())
-        print(f"\nup; next: tpu status {options.environment}", file=out)
-    if options.json:
-        print(json.dumps({**planning.as_json(found), "applied": not found.empty or publishes}))
+                stacks.up(environment, [name], root, _WITHOUT_ASKING, output=out.fileno())
+        print(f"\nup; next: tpu status {environment}", file=out)
+    if as_json:
+        print(json.dumps({**planning.as_json(planned), "applied": not planned.empty or publishes}))
     return 0
 
 
-def down(arguments: Sequence[str], root: Path = ROOT) -> int:
+@click.command(cls=Command, examples=["dev"])
+@options.environment
+@options.layers
+@options.as_json
+@options.yes
+@click.pass_obj
+def down(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes: bool) -> int:
     """Take the slices down, or the layers named, the last one first; checkpoints stay. Asks once."""
-    parser = _parser("down", down.__doc__, "tpu down dev")
-    parser.add_argument("--yes", action="store_true", help="don't ask; required without a terminal")
-    options = parser.parse_args(arguments)
-    out = sys.stderr if options.json else sys.stdout
-    environment = options.environment
-    names = stacks.in_order(options.layers) or ["tpu"]
-    from_file(environment, root)  # its problems, before Pulumi is asked
+    out = sys.stderr if as_json else sys.stdout
+    names = stacks.in_order(layers) or ["tpu"]
+    from_file(environment, root)  # reports its problems before Pulumi runs
     pulumi = Pulumi(environment, root)
     pulumi.require_passphrase()
     held = {name: _held(pulumi, name) for name in reversed(names)}
@@ -102,55 +108,48 @@ def down(arguments: Sequence[str], root: Path = ROOT) -> int:
         stored = f"; {_KEPT[name]}" if name in _KEPT else ""
         print(f"{name}: {len(resources)} resources{stored}", file=out)
     if any(held.values()):
-        confirm(f"\nTake them down in {environment}?", options.yes)
+        confirm(f"\nTake them down in {environment}?", yes)
         with redirect_stdout(out):
             stacks.down(environment, names, root, _WITHOUT_ASKING, output=out.fileno())
     else:
         print("nothing is up", file=out)
-    if options.json:
-        print(
-            json.dumps({"environment": environment, "down": {name: len(one) for name, one in held.items()}})
-        )
+    if as_json:
+        counts = {name: len(resources) for name, resources in held.items()}
+        print(json.dumps({"environment": environment, "down": counts}))
     return 0
 
 
-def _parser(name: str, about: str | None, example: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"tpu {name}", description=about, epilog=f"example: {example}")
-    parser.add_argument("environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml")
-    every = ", ".join(layer.name for layer in registry.layers())
-    parser.add_argument("layers", nargs="*", metavar="LAYER", help=f"of {every}")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    return parser
-
-
-def _planned(options: argparse.Namespace, root: Path, save: Path | None = None) -> planning.Plan:
-    only = stacks.in_order(options.layers)
+def _planned(environment: str, layers: Sequence[str], root: Path, save: Path | None = None) -> planning.Plan:
+    selected = stacks.in_order(layers)
     with _progress("planning: pulumi preview of each layer"):
-        return planning.plan(options.environment, root, only, save)
+        return planning.plan(environment, root, selected, save)
 
 
 def _held(pulumi: Pulumi, layer: str) -> list[tuple[str, str]]:
-    """Kind and name of what a layer's stack holds at Google, the last one first."""
+    """Return type and name of the stack's resources at Google, the last one first."""
     exported = pulumi.export(layer)
     resources = (exported or {}).get("deployment", {}).get("resources") or []
-    real = [one for one in resources if one.get("custom") and not one["type"].startswith("pulumi:")]
-    return [(one["type"], one["urn"].rpartition("::")[2]) for one in reversed(real)]
+    return [
+        (resource["type"], resource["urn"].rpartition("::")[2])
+        for resource in reversed(resources)
+        if resource.get("custom") and not resource["type"].startswith("pulumi:")
+    ]
 
 
 def _publish(environment: str) -> None:
-    from infra.publish.__main__ import main as publish
+    from cli.publish import publish_environment
 
-    if code := publish([environment]):
+    if code := publish_environment(environment):
         raise CommandError(f"the bundle wasn't published (status {code}); the slices aren't up")
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[None]:
-    """A spinner on a terminal; one line anywhere else."""
+def _progress(activity: str) -> Iterator[None]:
+    """Show a spinner on a terminal, one line anywhere else."""
     console = Console(stderr=True)
     if console.is_terminal:
-        with console.status(f"{what} …"):
+        with console.status(f"{activity} …"):
             yield
     else:
-        print(f"{what} …", file=sys.stderr, flush=True)
+        print(f"{activity} …", file=sys.stderr, flush=True)
         yield

@@ -1,10 +1,10 @@
-"""Fleets that stand in no file: an object of the controller's bucket for each, which every command reads.
+"""Fleets outside the settings file: one object each in the controller's bucket, read by every command.
 
-Each is an item of `tpu:slices`; `stopWhenDone` beside says that it is deleted once its program has ended.
+Each is an item of `tpu:slices`; `stopWhenDone` deletes it once its program has ended.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fleet.errors import FleetError
@@ -17,23 +17,51 @@ STOP_WHEN_DONE = "stopWhenDone"
 
 
 def slices(found: Iterable[Item]) -> list[dict[str, Any]]:
-    """The items alone, as `tpu:slices` takes them."""
+    """Return the items in the format of `tpu:slices`."""
     return [{key: value for key, value in one.items() if key != STOP_WHEN_DONE} for one in found]
 
 
+def described(
+    kind: str, slices: Sequence[str], zones: Sequence[str], per_zone: int, *, spot: bool, run: str | None
+) -> dict[str, Any]:
+    """Return a fleet as an item of `tpu:slices`.
+
+    Args:
+        kind: accelerator type, such as v6e-8.
+        slices: the name of the fleet, at most one.
+        zones: its zones.
+        per_zone: slices in each zone.
+        spot: rent spot capacity.
+        run: command line of the hosts; None: none.
+
+    Raises:
+        FleetError: no zones, or several names.
+    """
+    if not zones or len(slices) > 1:
+        problem = f"{len(slices)} names" if zones else "no --zones"
+        raise FleetError(
+            f"--tpu-type {kind}: {problem}\n    fix: --zones us-east5-a,us-east5-b, and one --slice"
+        )
+    item: dict[str, Any] = {
+        "name": slices[0] if slices else "adhoc", "acceleratorType": kind, "zones": [*zones],
+        "count": per_zone * len(zones), "spot": spot,
+    }  # fmt: skip
+    return {**item, "run": run} if run else item
+
+
 class AdHoc:
-    """The objects."""
+    """Objects of the controller's bucket, one for each fleet."""
 
     def __init__(self, google: Google, stack: str):
         self._google, self._folder = google, f"{stack}/fleets/"
         self._generations: dict[str, int] = {}
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """Fleets by name. Raises FleetError where the bucket doesn't answer."""
+        """Return the fleets by name. Raises FleetError if the bucket doesn't answer."""
         return {name: one for path in self._listed() if (one := self._one(path, name := _name(path)))}
 
     def keep(self, name: str, item: Item | None) -> None:
-        """Adds or replaces a fleet; None takes it out. Raises FleetError where it can't."""
+        """Add or replace a fleet; None removes it. Raises FleetError if it can't."""
         path = f"{self._folder}{name}.json"
         self._one(path, name)
         try:
@@ -43,7 +71,9 @@ class AdHoc:
                 self._google.write(path, json.dumps(dict(item)), self._generations.get(name, 0))
         except RequestError as error:
             again = (
-                "somebody else has changed it; again" if error.failure.kind is Kind.INVALID else str(error)
+                "changed concurrently; repeat the command"
+                if error.failure.kind is Kind.INVALID
+                else str(error)
             )
             raise self._error(path, again) from None
 
@@ -54,7 +84,7 @@ class AdHoc:
             raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
 
     def _one(self, path: str, name: str) -> dict[str, Any] | None:
-        """A fleet; None for one that was taken out since the listing."""
+        """Return a fleet; None if it was removed since the listing."""
         try:
             found = self._google.read(path)
         except RequestError as error:
@@ -66,7 +96,7 @@ class AdHoc:
         try:
             return {str(key): value for key, value in json.loads(text).items()}
         except (ValueError, TypeError, AttributeError) as error:
-            raise self._error(path, f"can't be read: {error}\n    fix: look at it, or delete it") from None
+            raise self._error(path, f"can't be read: {error}\n    fix: repair it, or delete it") from None
 
     def _error(self, path: str, why: str) -> FleetError:
         return FleetError(f"gs://{self._google.controller_bucket}/{path}: {why}")

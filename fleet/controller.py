@@ -30,7 +30,7 @@ from fleet.model import (
     View,
 )
 from fleet.store import UnreachableError
-from fleet.zones import Answer, Request, Verb
+from fleet.zones import Answer, NodeRequest, Verb
 from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
 
@@ -46,55 +46,55 @@ def busy_s(members: int) -> float:
 
 
 class Cloud(Protocol):
-    """Where nodes and heartbeats are observed."""
+    """Source of nodes and heartbeats."""
 
     def observe(self, zones: Sequence[str]) -> View:
-        """All of it, once."""
+        """Observe zones and heartbeats once."""
         ...
 
 
 class Actor(Protocol):
-    """What carries requests out; `begin` returns at once."""
+    """Executor of requests; `begin` returns at once."""
 
-    def begin(self, request: Request) -> None:
-        """Begins one."""
+    def begin(self, request: NodeRequest) -> None:
+        """Begin a request."""
         ...
 
     def ended(self) -> list[Answer]:
-        """Answers since the last call."""
+        """Return the answers since the last call."""
         ...
 
 
 class Store(Protocol):
-    """Where a memory is kept, and the lease."""
+    """Storage of the state and of the lease."""
 
     def read(self) -> ControllerState:
-        """What was remembered."""
+        """Return the stored state."""
         ...
 
     def write(self, state: ControllerState, renew: bool = True) -> None:
-        """Remembers. Raises UnreachableError where it can't, FleetError where another has written since."""
+        """Store the state. Raises UnreachableError, or FleetError if another controller has written since."""
         ...
 
     def renew(self, state: ControllerState) -> None:
-        """Renews the lease, if that is due."""
+        """Renew the lease if that is due."""
         ...
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One step.
+    """Result of a step.
 
     Attributes:
-        view: what was observed.
-        members: where they are, or are being made.
-        decisions: one for each.
-        orphans: nodes of ours that no setting asks for.
-        events: what happened since the step before, in words.
-        begun: members that something was begun for.
-        failures: of members whose request failed, since the step before.
-        outdated: keys of members that live with metadata of earlier settings.
-        nodes: those of ours that are there, with their members.
+        view: the observation.
+        members: in their present or intended zones.
+        decisions: for each member.
+        orphans: nodes of this stack outside the settings.
+        events: messages since the previous step.
+        begun: members for which a request was begun.
+        failures: by member, of requests that failed since the previous step.
+        outdated: keys of living members with metadata of earlier settings.
+        nodes: existing nodes of this stack, with their members.
     """
 
     view: View
@@ -109,13 +109,13 @@ class Observation:
 
 
 class ZoneTimeouts:
-    """How long zones haven't answered."""
+    """Times since when zones haven't answered."""
 
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
 
     def lost(self, observation: Observation, keys: Collection[str]) -> dict[str, str]:
-        """Which of these members nobody knows of, since a zone hasn't answered for 5 min; each with why."""
+        """Return the members that are unknown because a zone hasn't answered for 5 min, with the reason."""
         now_s, silent = (
             observation.view.at_s,
             [zone for zone, one in observation.view.zones.items() if one.failure],
@@ -129,7 +129,7 @@ class ZoneTimeouts:
 
 
 class Controller:
-    """Keeps some members alive."""
+    """Reconciler of some members."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Controller:
         zones: Collection[str] = (),
         spec: Callable[[Node], str] | None = None,
     ):
-        """Keeps `members`; nodes of ours are orphans where neither they nor `everyone` ask for them.
+        """Create a controller of `members`; this stack's nodes outside `members` and `everyone` are orphans.
 
         Args:
             members: as the settings spread them.
@@ -163,7 +163,7 @@ class Controller:
         self._rng = rng or random.Random()
         self._more = frozenset(zones)
         self.state = store.read()
-        self._running: dict[str, Request] = {}  # by member
+        self._running: dict[str, NodeRequest] = {}  # by member
         self._made: dict[str, str] = {}  # operation of each creation that isn't over, by member
         self._sent_spec: dict[str, str] = {}  # by member, what its hosts were told last
         self._blamed: dict[str, tuple[str, str]] = {}  # by member, the bundle that it says failed, and how
@@ -178,7 +178,7 @@ class Controller:
         everyone: Sequence[Node] = (),
         spec: Callable[[Node], str] | None = None,
     ) -> None:
-        """Keeps these members from now on."""
+        """Replace the members to keep."""
         mine = {member.key for member in members}
         self._desired = [*members]
         self._others = [one for one in everyone if one.key not in mine]
@@ -186,34 +186,34 @@ class Controller:
 
     @property
     def _zones(self) -> list[str]:
-        """All that the settings name, and those where members live that the settings name no more."""
+        """Zones of the settings, and former zones in which members live."""
         named = {zone for one in self._desired for zone in (*one.places, *one.spread)}
         made = (one for node in self._desired for one in self.state.attempts.get(node.key, ())[-2:])
         return sorted(named | self._more | {one.zone for one in made if one.name})
 
     def say(self, event: str) -> None:
-        """Has the next step tell this, unless it was the last that was told so."""
+        """Add an event to the next step, unless it repeats the last one."""
         if event != self._told:
             self._said, self._told = [*self._said, event], event
 
     @property
     def busy(self) -> bool:
-        """Whether something was begun whose end wasn't seen yet."""
+        """True while a request is under way."""
         return bool(self._running or self._made)
 
     @property
     def under_way(self) -> tuple[str, ...]:
-        """Members for which that is so."""
+        """Members with a request under way."""
         return tuple({**self._running, **self._made})
 
     def step(
         self, may: Collection[Cause] = frozenset(Cause), only: Collection[str] | None = None
     ) -> Observation:
-        """One look at everything, and what follows from it.
+        """Observe, decide, and begin the requests that follow.
 
         Args:
-            may: for which causes members are brought back; none to look only.
-            only: keys of the members that may be; all, unless given.
+            may: causes for which members are recovered; empty: observe only.
+            only: keys of the members that may be recovered; None: all.
         """
         answers = self.actor.ended()  # before the look, which then shows what they began
         view = self._cloud.observe(self._zones)
@@ -261,12 +261,12 @@ class Controller:
         return Observation(view, tuple(members), found, leftovers, events, begun, failures, keys, nodes)
 
     def renew(self) -> None:
-        """Renews the lease, if that is due; for those who wait long between two steps."""
+        """Renew the lease if that is due; for long pauses between two steps."""
         with suppress(UnreachableError):
             self.store.renew(self.state)
 
     def leave(self) -> None:
-        """Gives the lease up."""
+        """Release the lease."""
         with suppress(UnreachableError):
             self.store.write(self.state, renew=False)
 
@@ -282,7 +282,7 @@ class Controller:
             node = one.member
             self.state.begin_attempt(node.key, one.cause or Cause.NEW, view.at_s, one.instance)
             if one.action is Action.REPLACE:
-                requests.append(Request(Verb.DELETE, node, one.instance, one.claim))
+                requests.append(NodeRequest(Verb.DELETE, node, one.instance, one.claim))
                 continue
             asked = self.state.placements(view.at_s, LIST_LAG_S)
             if (
@@ -292,7 +292,7 @@ class Controller:
             ):
                 node = in_zone(node, node.zone, view, everyone, asked)
             self.state.asked(node.key, node.zone, node.name)
-            requests.append(Request(Verb.CREATE, node, generation=self.state.generation(node.key)))
+            requests.append(NodeRequest(Verb.CREATE, node, generation=self.state.generation(node.key)))
         try:
             self.store.write(self.state)
         except UnreachableError:
@@ -304,7 +304,7 @@ class Controller:
         return tuple(one.node.name for one in requests)
 
     def _outdated(self, found: Sequence[Decision], view: View) -> list[Node]:
-        """Members whose hosts would boot with earlier settings; a bundle that failed isn't handed on."""
+        """Return members whose hosts would boot with earlier settings, except by a bundle that failed."""
         if self._spec is None:
             return []
         outdated = []
@@ -324,18 +324,18 @@ class Controller:
         return outdated
 
     def _update(self, nodes: Sequence[Node]) -> tuple[str, ...]:
-        """Gives members new metadata; what is asked twice is done once."""
+        """Begin updates of members' metadata; a repeated request is harmless."""
         for node in nodes:
             assert self._spec is not None
             self._sent_spec[node.key] = self._spec(node)
-            self._running[node.key] = Request(Verb.UPDATE, node)
+            self._running[node.key] = NodeRequest(Verb.UPDATE, node)
             self.actor.begin(self._running[node.key])
         return tuple(node.name for node in nodes)
 
     def _note(
         self, answers: Sequence[Answer], now_s: float, events: list[str], failures: dict[str, Failure]
     ) -> bool:
-        """Takes answers in; whether the memory changed. What was made stands before what was refused."""
+        """Record answers, creations before refusals; return whether the state changed."""
         changed = False
         for answer in sorted(answers, key=lambda one: one.failure is not None):
             node, failure = answer.request.node, answer.failure
@@ -369,7 +369,7 @@ class Controller:
         return changed
 
     def _arrived(self, members: Sequence[Node], view: View, events: list[str]) -> bool:
-        """Closes the attempts whose nodes are there, and asks what became of those that aren't."""
+        """Close the attempts whose nodes exist, and check the operations of the others."""
         changed = False
         for node in members:
             attempt, observed = self.state.open(node.key), view.node(node.name, node.zone)
@@ -384,7 +384,7 @@ class Controller:
                     changed = True
             elif node.key in self._made and (zone := view.zones.get(node.zone)) and zone.nodes is not None:
                 if operation := self._made[node.key]:
-                    request = Request(Verb.CHECK, node, operation=operation)
+                    request = NodeRequest(Verb.CHECK, node, operation=operation)
                     self._running[node.key] = request
                     self.actor.begin(request)
                 else:
@@ -392,9 +392,9 @@ class Controller:
         return changed
 
     def _judge_bundles(self, found: Sequence[Decision], view: View) -> bool:
-        """Remembers which bundles boot: one that failed and has booted nowhere is rolled out no further.
+        """Record which bundles boot: one that failed and has booted nowhere is rolled out no further.
 
-        That it failed is believed where it was proven, and the node deleted for it.
+        A failure counts once it is proven and the node is deleted for it.
         """
         before = dict(self.state.bundles)
         self._blamed = {key: one for key, one in self._blamed.items() if key in self._running}
@@ -420,7 +420,7 @@ class Controller:
         return replace(one, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
 
     def _changes(self, found: Sequence[Decision]) -> list[str]:
-        """What is worth a line: a condition that is another one than at the last look."""
+        """Return a line for each condition that has changed since the last step."""
         before, self._conditions = self._conditions, {one.member.key: one.condition for one in found}
         return [
             f"{one.node}: {before[one.member.key]} -> {one.condition}{f' ({one.why})' if one.why else ''}"
@@ -429,15 +429,15 @@ class Controller:
         ]
 
     def _sweep(self, leftovers: Sequence[ObservedNode], events: list[str]) -> None:
-        """Deletes what is ours, wanted by nobody and taken away by Google: its name and quota are held."""
+        """Delete preempted orphans, which hold their names and quota."""
         for one in leftovers:
             if one.state in TAKEN_AWAY and one.name not in self._running:
-                request = Request(Verb.DELETE, _left_over(one, self._desired))
+                request = NodeRequest(Verb.DELETE, _left_over(one, self._desired))
                 self._running[one.name] = request
                 self.actor.begin(request)
                 events.append(f"{one.name}: left over, {one.state}: deleted")
 
 
 def _left_over(observed: ObservedNode, members: Sequence[Node]) -> Node:
-    """A node that no setting asks for, for a request about it."""
+    """Return an orphan as a node, for a request."""
     return replace(members[0], slice=observed.name, name=observed.name, zone=observed.zone, member=None)

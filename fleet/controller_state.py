@@ -1,4 +1,4 @@
-"""What a reconciler must not forget between two looks: attempts, and who may not be asked yet, or at all.
+"""State of a reconciler between two steps: attempts, and who may not be asked yet, or at all.
 
 It is kept in the bucket, so that a monitor started anew, on another machine, has spent the same budgets.
 """
@@ -44,7 +44,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Refusal:
-    """How often in a row a zone or a member was refused, and what follows.
+    """Consecutive refusals of a zone or a member, and their effect.
 
     Attributes:
         count: since the last success.
@@ -61,21 +61,23 @@ class Refusal:
     kind: Kind | None = None
 
     def holds(self, now_s: float) -> bool:
-        """Whether nothing may be tried now."""
+        """Return whether attempts are blocked."""
         return bool(self.stopped) or now_s < self.not_before_s
 
 
 @dataclass
 class ControllerState:
-    """Attempts of the last day by member, refusals by zone and by member, and how bundles did.
+    """Attempts and refusals of members, and outcomes of bundles.
 
-    An attempt is written before anything is done and stays open until its node is there: what was taken away
-    and isn't back is known at any moment at which a command is killed.
+    An attempt is written before its request and stays open until its node exists, so that a killed command
+    leaves a record of each member that was lost and isn't back.
 
     Attributes:
-        bundles: by a bundle's label, empty where it booted somewhere, else what failed with it.
-        heard_s: when the heartbeats were listed last, or first were to be; 0 before that.
-        by_hand: a user asks, in this process; not kept.
+        attempts: of the last day, by member.
+        refusals: by zone and by member.
+        bundles: by a bundle's label, empty if it booted somewhere, else the failed boot.
+        listed_s: time of the last list of heartbeats, or of the first attempt at one; 0 before that.
+        manual: a user requested the attempts of this process; not stored.
     """
 
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
@@ -85,13 +87,13 @@ class ControllerState:
     manual: bool = False
 
     def copy(self) -> "ControllerState":
-        """Another one that says the same; what they hold is never changed in place."""
+        """Return a copy; the values are never changed in place."""
         return replace(
             self, attempts=dict(self.attempts), refusals=dict(self.refusals), bundles=dict(self.bundles)
         )
 
     def refusal(self, key: str, zone: str) -> Refusal:
-        """What stands against a member, its own refusal or its zone's: the one that holds longer."""
+        """Return the refusal of a member or of its zone: the one that holds longer."""
         found = [self.refusals[one] for one in (key, zone) if one in self.refusals]
         return max(found, key=lambda one: (bool(one.stopped), one.not_before_s), default=Refusal())
 
@@ -106,7 +108,7 @@ class ControllerState:
         return one.cause if one and one.cause is not Cause.NEW else None
 
     def continues(self, key: str, instance: str) -> bool:
-        """Whether a creation, or the deletion of this instance, is a step of the open attempt."""
+        """Return whether a creation, or the deletion of this instance, is a step of the open attempt."""
         last = self.open(key)
         return bool(last and (not instance or last.instance == instance))
 
@@ -122,7 +124,7 @@ class ControllerState:
         self.attempts[key] = [*stored, Attempt(now_s, key, cause, instance=instance)]
 
     def asked(self, key: str, zone: str, name: str) -> None:
-        """Where the node of the open attempt is asked for."""
+        """Record the zone and name of the open attempt's node."""
         *before, last = self.attempts[key]
         self.attempts[key] = [*before, replace(last, zone=zone, name=name)]
 
@@ -182,7 +184,7 @@ class ControllerState:
             del self.attempts[key][-1]
 
     def _close(self, key: str) -> None:
-        """What is open came to nothing, and something newer is owed."""
+        """Withdraw the open attempt; a newer one is due."""
         if one := self.open(key):
             self.attempts[key] = [*self.attempts[key][:-1], replace(one, back_s=one.at_s, name="")]
 
@@ -204,7 +206,7 @@ class ControllerState:
         return next((one for one in reversed(self.attempts.get(node, ())) if one.back_s and one.name), None)
 
     def spent(self, cause: Cause, now_s: float, node: str = "") -> int:
-        """How often in the last day, for one member or for all."""
+        """Count attempts of the last day, of one member or of all."""
         some = [self.attempts.get(node, [])] if node else self.attempts.values()
         return sum(one.cause is cause and one.at_s > now_s - DAY_S for each in some for one in each)
 
@@ -222,7 +224,7 @@ def _refusal(kept: Mapping[str, Any]) -> Refusal:
 
 
 def parse(text: str, where: str) -> tuple[ControllerState, Mapping[str, Any]]:
-    """What was kept, and all that stands beside it.
+    """Return the stored state, and the whole document.
 
     Raises:
         FleetError: it is none of ours; budgets that can't be read aren't taken for unspent.

@@ -25,9 +25,9 @@ _HISTORY = 360  # observations of each slice that the page's charts show
 
 
 class Dashboard:
-    """Shows one look after another.
+    """View of successive observations.
 
-    A terminal is drawn anew; anywhere else what happened is a line each, and the summary where it changes.
+    A terminal is redrawn; elsewhere each event is a line, with the summary whenever it changes.
     """
 
     def __init__(self, title: str, console: Console | None = None, project: str = ""):
@@ -52,7 +52,7 @@ class Dashboard:
             self._live.stop()
 
     def show(self, observation: Observation) -> None:
-        """One more look."""
+        """Show an observation."""
         found = show.rows(observation, self._rates)
         clock = datetime.fromtimestamp(observation.view.at_s).strftime("%H:%M:%S")
         fresh = [f"{clock} {event}" for event in observation.events]
@@ -66,7 +66,7 @@ class Dashboard:
         if self._live:
             self._live.update(self._drawn(self._console.height - len(lines) - _EVENTS - 6), refresh=True)
         else:
-            # Nobody reads the same line 1,440 times a day.
+            # An unchanged summary is printed hourly.
             changed = lines[0] != self._printed or observation.view.at_s - self._printed_s >= _ALIVE_S
             if changed:
                 self._printed, self._printed_s = lines[0], observation.view.at_s
@@ -75,14 +75,14 @@ class Dashboard:
 
     @property
     def page(self) -> str:
-        """As HTML, with every slice and its history."""
+        """HTML page with every slice and its history."""
         heading, found, lines = self._last
         title, _, clock = heading.rpartition(", ")
         remarks = lines[1 : lines.index("")] if "" in lines else []
         return page(title, clock, found, self._history, self._facts, remarks, [*self._events], self._project)
 
     def _drawn(self, room: int) -> Group:
-        """The last look; of more members than there is room for, those that need somebody."""
+        """Draw the last observation; with too many members, those that need attention first."""
         (title, found, lines), room = self._last, max(5, room)
         order: Sequence[Row] = found
         if len(found) > room:
@@ -93,7 +93,7 @@ class Dashboard:
 
 
 def serve(dashboard: Dashboard, port: int) -> ThreadingHTTPServer:
-    """The page at http://localhost:PORT, for this machine alone.
+    """Serve the page at http://localhost:PORT, on this machine only.
 
     Raises:
         FleetError: the port is taken, or not for this user.
@@ -109,7 +109,7 @@ def serve(dashboard: Dashboard, port: int) -> ThreadingHTTPServer:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Nobody asks who looked."""
+            """Log no requests of the page."""
 
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), Handler)

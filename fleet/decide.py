@@ -1,4 +1,4 @@
-"""One decision for each member, from what was seen and what is remembered. Nothing here asks anybody.
+"""Decide on each member, from an observation and the stored state. Nothing here asks anybody.
 
 What destroys needs two things: an explicit word that the node is of no use, Google's or its own, and an
 answer that is complete. A zone that didn't answer, a state that isn't known, silence that others share:
@@ -36,7 +36,7 @@ LIST_LAG_S = 120.0  # a list may be this old; a request about one node never is
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be done.
+    """Limits of recoveries.
 
     Attributes:
         preemptions_a_day: of all members together, that are followed by a new node; None for any number.
@@ -61,14 +61,14 @@ def decide(
     limits: Limits,
     owner: Owner,
 ) -> list[Decision]:
-    """One decision each, in the members' order.
+    """Return one decision per member, in the members' order.
 
     Args:
-        members: each where it is, or is to be (fleet/members.py).
-        view: what was observed.
-        memory: what was tried.
-        limits: what may be done.
-        owner: whose nodes are ours.
+        members: in their present or intended zones (fleet/members.py).
+        view: the observation.
+        state: earlier attempts and refusals.
+        limits: of preemptions and failures per day.
+        owner: identifies this stack's nodes.
     """
     reporting, now_s = _reporting(view), view.cloud_s
     found = []
@@ -95,14 +95,16 @@ def decide(
         if desired.action is Action.CREATE and (recovery_cause := state.recovery_cause(member.key)):
             desired = replace(desired, cause=recovery_cause)
         if member.member is None and owner.held is None and desired.action in (Action.CREATE, Action.REPLACE):
-            why = f"{desired.why}; Pulumi made it, and isn't there to make it again\n    fix: tpu recover"
+            why = f"{desired.why}; managed by Pulumi, which is unavailable here\n    fix: tpu recover"
             desired = replace(desired, action=Action.HOLD, why=why)
         found.append(_allowed(desired, member, view, state, limits))
     return _within_budget(found, state, limits, view.at_s)
 
 
 def _unanswered(member: Node, view: View, state: ControllerState) -> str:
-    """Why nobody can say where a member is. One that isn't seen, and that wasn't deleted just now, may live
+    """Return why a member's place is unknown; empty: known.
+
+    A member that isn't seen, and wasn't deleted just now, may live
     in any of its fleet's zones, and where it was made last."""
     back = state.last_back(member.key)
     known = view.node(member.name, member.zone) or state.open(member.key)
@@ -116,7 +118,7 @@ def _unanswered(member: Node, view: View, state: ControllerState) -> str:
 
 
 def _foreign(member: Node, observed: ObservedNode | None, owner: Owner) -> str:
-    """Why what is there isn't ours, with what to do; empty where it is, or nothing is."""
+    """Return why an existing node isn't this stack's, with the fix; empty if it is, or none exists."""
     if observed is None or observed.state in GOING or owner.has(member, observed):
         return ""
     if member.member is None:
@@ -143,7 +145,7 @@ def _desired(
     now_s: float,
     limits: Limits,
 ) -> Decision:
-    """What this member calls for, budgets and waiting aside."""
+    """Return the action for a member, regardless of budgets and pauses."""
     if observed is None:
         return _of(member, Action.CREATE, Condition.RECOVERING, "there is no such node", Cause.NEW)
     if observed.state in TAKEN_AWAY:
@@ -170,7 +172,7 @@ def _desired(
 def _of_status(
     member: Node, status: WorkerStatus, reporting: frozenset[str], now_s: float, limits: Limits
 ) -> Decision:
-    """What the workers of a node that is READY call for."""
+    """Return the action for a READY node, by its workers' statuses."""
     full = "its boot disk is full" if status.disk_full else ""
     rerun = (
         f"its startup script was run again and failed at {status.stage}"
@@ -217,7 +219,7 @@ def _claimed(member: Node, claim: Claim, why: str) -> Decision:
 
 
 def _stale(observed: ObservedNode | None, back: Attempt, now_s: float) -> bool:
-    """Whether a list still shows what was before the last creation: the node of then, or none."""
+    """Return whether a list predates the last creation: it shows the node of then, or none."""
     if now_s - back.back_s > LIST_LAG_S:
         return False
     return observed is None or (bool(back.instance) and observed.instance == back.instance)

@@ -1,4 +1,4 @@
-"""Deletes nodes, and waits until Google lists none of them."""
+"""Delete nodes, and wait until Google lists none of them."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ def delete_nodes(
     nodes: Sequence[Doomed],
     say: Callable[[str], None],
 ) -> tuple[list[Doomed], dict[str, str]]:
-    """Notes that members go, and deletes each node, whatever becomes of the others.
+    """Record the deletion of members, and delete each node, regardless of failures of others.
 
     Args:
         google: where they are.

@@ -1,7 +1,6 @@
-"""From samples to a fleet at work: split samples, publish, create, wait until all workers report.
+"""Deploy a fleet: split samples, publish, create, wait until all workers report.
 
-Each step is a command that a user can type, is shown, and can be repeated: what is there already is left
-as it is.
+Each step is printed, can be typed by a user, and may be repeated: completed work is kept.
 """
 
 import re
@@ -10,56 +9,113 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from fleet.controller import Controller
+from fleet.environment import opened
 from fleet.errors import FleetError
 from fleet.model import Condition
+from fleet.recovery import create
+from fleet.request import Request
 from infra.slices.nodes import Node
 
 _POLL_S = 5.0
 
 
-def commands(environment: str, members: Sequence[Node], dataset: Sequence[str] | None) -> list[list[str]]:
-    """What is run before slices are created, in order; one stream for each member, by their numbers.
+@dataclass(frozen=True)
+class Dataset:
+    """Samples to split into streams.
 
-    `dataset` is what `workload data streams` is told; None where the streams are there already.
+    Attributes:
+        source: files and folders.
+        options: further words for `workload data streams`.
+    """
+
+    source: Sequence[str]
+    options: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps of a deployment.
+
+    Attributes:
+        dataset: samples to split; None: the streams exist.
+        launch: wait for the slices once all is published.
+        create: create the slices that don't exist.
+        timeout_s: limit of the wait, in seconds.
+    """
+
+    dataset: Dataset | None
+    launch: bool = True
+    create: bool = False
+    timeout_s: float = 3600
+
+
+def deploy(request: Request, steps: Steps) -> int:
+    """Split samples, publish the workload, create the slices, wait until all work; return the exit status."""
+    fleet = opened(request)
+    if steps.dataset and not steps.dataset.source:
+        raise FleetError("no samples\n    fix: --source FILE, or --skip-dataset where the streams are there")
+    lines = commands(request.environment, fleet.members, steps.dataset)
+    if request.dry_run:
+        print("\n".join(f"would run: python {shlex.join(line)}" for line in lines))
+        return create(request) if steps.create else 0
+    prepare(lines)
+    if not steps.launch:
+        print(f"prepared; to create the slices: tpu fleet create {request.environment}")
+        return 0
+    if steps.create and (code := create(request)):
+        return code
+    wait_for_all(fleet.watcher(), steps.timeout_s)
+    print(f"all {len(fleet.members)} work")
+    return 0
+
+
+def commands(environment: str, members: Sequence[Node], dataset: Dataset | None) -> list[list[str]]:
+    """Return the commands before the creation of slices, in order; stream k is for member k.
+
+    Args:
+        environment: the name in Pulumi.ENV.yaml.
+        members: all members of one fleet.
+        dataset: samples to split; None if the streams exist.
 
     Raises:
         FleetError: the members aren't one fleet that extracts from a folder of streams.
     """
-    slices = {one.slice for one in members}
+    slices = {member.slice for member in members}
     file = f"Pulumi.{environment}.yaml"
-    if len(slices) != 1 or any(one.member is None for one in members):
+    if len(slices) != 1 or any(member.member is None for member in members):
         fix = f"--slice NAME of an item of tpu:slices in {file} that has a count"
         raise FleetError(
             f"{', '.join(sorted(slices)) or 'nothing'}: a deployment is one fleet's\n    fix: {fix}"
         )
     (name,) = slices
     run = members[0].run or ""
-    found = re.search(r"--stream[ =](gs://\S+)", run)
-    if not run.startswith("extract ") or not found or found[1].endswith(".safetensors"):
-        fix = "run: extract CONFIG --stream gs://BUCKET/FOLDER, of which each member takes its own stream"
+    stream = re.search(r"--stream[ =](gs://\S+)", run)
+    if not run.startswith("extract ") or not stream or stream[1].endswith(".safetensors"):
+        fix = "run: extract CONFIG --stream gs://BUCKET/FOLDER; member k reads stream k of the folder"
         raise FleetError(f"tpu:slices, {name}: runs {run or 'nothing'!r}\n    fix: {fix}")
-    numbers = sorted(one.member for one in members if one.member is not None)
+    numbers = sorted(member.member for member in members if member.member is not None)
     if numbers != list(range(len(numbers))):
         fix = "leave --zones and --workers-per-zone out: member k reads stream k of them all"
         raise FleetError(
             f"members {', '.join(map(str, numbers))} alone can't take all streams\n    fix: {fix}"
         )
-    publish = ["-m", "infra.publish", environment]
+    publish = ["-m", "cli", "publish", environment]
     if dataset is None:
         return [publish]
-    streams = ["--streams", str(len(members)), "--out", found[1].rstrip("/")]
-    return [["-m", "workload", "data", "streams", *streams, *dataset], publish]
+    streams = ["--streams", str(len(members)), "--out", stream[1].rstrip("/"), "--source", *dataset.source]
+    return [["-m", "workload", "data", "streams", *streams, *dataset.options], publish]
 
 
 def prepare(lines: Sequence[Sequence[str]]) -> None:
-    """Runs commands of this interpreter. Raises FleetError where one fails."""
+    """Run commands of this interpreter. Raises FleetError if a command fails."""
     for line in lines:
         print(f"$ python {shlex.join(line)}", flush=True)
         if status := _run(line):
             ended = f"`python {shlex.join(line)}` ended with {status}; see the output above"
-            raise FleetError(f"{ended}\n    fix: that, and again")
+            raise FleetError(f"{ended}\n    fix: mend that, and repeat the command")
 
 
 def _run(line: Sequence[str]) -> int:
@@ -69,38 +125,38 @@ def _run(line: Sequence[str]) -> int:
 def wait_for_all(
     controller: Controller,
     timeout_s: float,
-    say: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
     poll_s: float = _POLL_S,
 ) -> None:
-    """Until the workers of every member have said that they work, or are done.
+    """Wait until the workers of every member report that they work, or are done.
 
     Args:
-        controller: who looks.
-        timeout_s: until that is given up.
-        say: a line for each change.
-        poll_s: between two looks.
+        controller: observes the members.
+        timeout_s: limit, in seconds.
+        report: receives a line for each change.
+        poll_s: seconds between two observations.
 
     Raises:
-        FleetError: one of them failed, or it took longer; names the first.
+        FleetError: a member failed, or the limit passed; names the first.
     """
     begun = time.monotonic()
     reported: dict[str, str] = {}
     while True:
         decisions = controller.step(may=()).decisions
-        for one in decisions:
-            stage = f"{one.condition}{f' ({one.why})' if one.why else ''}"
-            if reported.get(one.node) != stage:
-                reported[one.node] = stage
-                say(f"{one.node}: {stage}")
-        if failed := next((one for one in decisions if one.condition is Condition.FAILED), None):
-            fix = f"gs://BUCKET/boot/{failed.node}/ says which stage; fleet monitor brings it back"
+        for decision in decisions:
+            stage = f"{decision.condition}{f' ({decision.why})' if decision.why else ''}"
+            if reported.get(decision.node) != stage:
+                reported[decision.node] = stage
+                report(f"{decision.node}: {stage}")
+        if failed := next((item for item in decisions if item.condition is Condition.FAILED), None):
+            fix = f"gs://BUCKET/boot/{failed.node}/ says which stage; tpu fleet monitor recreates it"
             raise FleetError(f"{failed.node}: {failed.why}\n    fix: {fix}")
-        behind = [one for one in decisions if one.condition not in (Condition.WORKING, Condition.DONE)]
-        if not behind:
+        pending = [item for item in decisions if item.condition not in (Condition.WORKING, Condition.DONE)]
+        if not pending:
             return
         if time.monotonic() - begun > timeout_s:
-            first = behind[0]
-            fix = "fleet monitor waits on, and brings back what is lost"
-            late = f"{len(behind)} of {len(decisions)} don't work after {timeout_s / 60:.0f} min"
+            first = pending[0]
+            fix = "tpu fleet monitor keeps waiting, and recovers lost members"
+            late = f"{len(pending)} of {len(decisions)} don't work after {timeout_s / 60:.0f} min"
             raise FleetError(f"{late}; {first.node}: {first.condition}, {first.why}\n    fix: {fix}")
         time.sleep(poll_s)

@@ -1,4 +1,4 @@
-"""What would keep a fleet from working beside what its environment lacks (infra/doctor)."""
+"""Checks of a fleet, beside those of its environment (infra/doctor)."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from infra.slices.nodes import nodes
 
 
 def checks(settings: Settings, google: Google) -> list[tuple[str, Check]]:
-    """Who keeps the fleet, what is held until manual action, and nodes that nobody asks for."""
+    """Check the controller, members held until manual action, and nodes that nobody asks for."""
     return [
         ("controller", partial(_controller, settings.environment, google)),
         ("orphans", partial(_orphans, settings, google)),

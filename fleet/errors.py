@@ -1,7 +1,7 @@
-"""What can be wrong; the commands print it and stop with a non-zero status."""
+"""Errors of a fleet; commands print them and exit with 1."""
 
 from infra.errors import InfraError
 
 
 class FleetError(InfraError):
-    """What is wrong with a fleet or a request about one, and what to do about it."""
+    """A problem of a fleet or of a request, with its fix."""

@@ -1,4 +1,4 @@
-"""What a fleet asks Google: one list call a zone, one listing of the bucket, and a node only to change it.
+"""Google's APIs for a fleet: one list call per zone, one listing of the bucket, and a node only to change it.
 
 projects.locations.nodes.list  https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes/list
 objects.list                   https://cloud.google.com/storage/docs/json_api/v1/objects/list
@@ -32,7 +32,7 @@ _NODE_FIELDS = "name,id,state,createTime,labels,health"
 
 
 class Google(Client):
-    """One project's TPU nodes, one bucket's heartbeats and the controller's bucket, as who is logged in."""
+    """TPU nodes of a project, heartbeats of a bucket, and the controller's bucket, as who is logged in."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Google(Client):
         self._late: dict[str, tuple[float, Future[ZoneView]]] = {}
 
     def observe(self, zones: Sequence[str]) -> View:
-        """Everything, at once: all zones and the bucket beside one another. A slow zone delays no other."""
+        """Observe all zones and the bucket concurrently. A slow zone delays no other."""
         begun: dict[str, tuple[float, Future[ZoneView]]] = {}
         for zone in zones:
             late = self._late.pop(zone, None)
@@ -72,7 +72,7 @@ class Google(Client):
         return View(self._now(), views, statuses)
 
     def zone(self, zone: str) -> ZoneView:
-        """Every node of a zone."""
+        """List the nodes of a zone."""
         try:
             return ZoneView(
                 {observed.name: observed for observed in map(_seen, self.nodes(zone, _NODE_FIELDS))}
@@ -81,37 +81,37 @@ class Google(Client):
             return ZoneView(None, error.failure)
 
     def all_nodes(self) -> list[ObservedNode]:
-        """Every node of the project, in all zones. Raises RequestError, also if a zone is unreachable."""
+        """List the nodes of the project, in all zones. Raises RequestError, also if a zone is unreachable."""
         return [_seen(node) for node in self.nodes("-", _NODE_FIELDS)]
 
     def node(self, zone: str, name: str) -> ObservedNode | None:
-        """A node as it is now, which a list may not show yet; None if missing. Raises RequestError."""
+        """Return a node, which a list may not show yet; None if missing. Raises RequestError."""
         found = or_none(lambda: self.json("GET", self._node(zone, name), {"fields": _NODE_FIELDS}))
         name = f"projects/{self.project}/locations/{zone}/nodes/{name}"
         return None if found is None else _seen({**found, "name": name})
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
-        """Asks for a node; the operation's name. Raises RequestError, of kind EXISTS where there is one."""
+        """Begin a creation; return the operation's name. Raises RequestError: EXISTS for an existing node."""
         return str(self.json("POST", self.tpu(f"locations/{zone}/nodes"), {"nodeId": name}, body)["name"])
 
     def operation(self, name: str) -> tuple[bool, Failure | None]:
-        """Whether an operation is over, and what it ended with, if it failed. Raises RequestError."""
+        """Return whether an operation is done, and its failure. Raises RequestError."""
         answer = self.json("GET", f"{client.tpu_api()}{name}")
         error = answer.get("error") or {}
         message = f"Error code {error.get('code')}, message: {error.get('message')}"
         return bool(answer.get("done")), classify(message) if error else None
 
     def delete(self, zone: str, name: str) -> None:
-        """Asks for a node's deletion; what is gone already is as good. Raises RequestError."""
+        """Begin a deletion; a missing node is fine. Raises RequestError."""
         or_none(lambda: self.send("DELETE", self._node(zone, name)))
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
-        """Gives a node what the body has of metadata and labels. Raises RequestError."""
+        """Begin an update of a node's metadata and labels. Raises RequestError."""
         some = {key: body[key] for key in ("metadata", "labels") if key in body}
         self.send("PATCH", self._node(zone, name), {"updateMask": ",".join(some)}, some)
 
     def attested(self, zone: str, name: str) -> list[Attested]:
-        """What a node's workers said through their own metadata servers. Raises RequestError.
+        """Return statuses of a node's workers by their own metadata servers. Raises RequestError.
 
         All attributes are asked for: a path that one worker lacks would be answered by 404.
         """
@@ -119,7 +119,7 @@ class Google(Client):
         return [_attested(one) for one in answer.get("guestAttributes") or ()]
 
     def read(self, name: str) -> tuple[str, int] | None:
-        """An object of the controller's bucket, text and generation; None where there is none.
+        """Return text and generation of an object of the controller's bucket; None if missing.
 
         Raises RequestError.
         """
@@ -128,7 +128,7 @@ class Google(Client):
         return None if answer is None else (answer.text, int(answer.headers.get("x-goog-generation", "0")))
 
     def write(self, name: str, text: str, generation: int) -> int:
-        """Replaces that generation of an object of that bucket (0: creates it); the new one's number.
+        """Replace a generation of an object of that bucket (0: create it); return the new generation.
 
         Raises:
             RequestError: its kind is INVALID where somebody else has written it since.
@@ -138,17 +138,17 @@ class Google(Client):
         return int(self.json("POST", url, query, text.encode())["generation"])
 
     def saved(self, prefix: str) -> list[str]:
-        """Names of that bucket's objects that begin so. Raises RequestError."""
+        """List that bucket's objects by prefix. Raises RequestError."""
         query = {"prefix": prefix, "fields": "items(name),nextPageToken", "maxResults": "1000"}
         found = self.items(f"{client.STORAGE}/storage/v1/b/{self.controller_bucket}/o", "items", query)
         return [str(one["name"]) for one in found]
 
     def remove(self, name: str) -> None:
-        """Deletes an object of that bucket, if it is there. Raises RequestError."""
+        """Delete an object of that bucket, if it exists. Raises RequestError."""
         or_none(lambda: self.send("DELETE", client.object_url(self.controller_bucket, name)))
 
     def is_there(self, name: str) -> bool:
-        """Whether the bucket has an object. Raises RequestError."""
+        """Return whether the bucket has an object. Raises RequestError."""
         return self.exists(client.object_url(self.bucket, name))
 
     def _objects(self, prefix: str) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ class Google(Client):
 
 
 def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[WorkerStatus]]:
-    """By node: a word for each object. Hosts that never learnt their number, and folders, say nothing."""
+    """Return worker statuses by node, one per object; unparsable names are skipped."""
     found: dict[str, list[WorkerStatus]] = {}
     for item in items:
         named = re.fullmatch(r"(boot|heartbeats)/([^/]+)/worker-\d+(\.json)?", str(item.get("name")))
@@ -204,7 +204,7 @@ def _seen(node: Mapping[str, Any]) -> ObservedNode:
 
 
 def _attested(worker: Mapping[str, Any]) -> Attested:
-    """One worker's guest attributes, as boot script and job write them (docs/architecture.md)."""
+    """Status in a worker's guest attributes, as boot script and job write them (docs/architecture.md)."""
     items = (worker.get("queryValue") or {}).get("items") or ()
     ours = (one for one in items if one.get("namespace") == "tpu")
     values = {str(one.get("key")): _object(str(one.get("value") or "")) for one in ours}
@@ -229,7 +229,7 @@ def _number(said: object) -> float:
 
 
 def _begin(ask: Callable[[str], T], what: str) -> Future[T]:
-    """Asks in a thread that keeps no process from ending."""
+    """Call a function in a thread that doesn't keep the process alive."""
     answer: Future[T] = Future()
 
     def run() -> None:
@@ -250,7 +250,7 @@ def _unix_s(said: str) -> float:
 
 
 def _finite(said: Mapping[str, Any], key: str) -> float | None:
-    """A finite number; None where there is none."""
+    """Return a finite number, else None."""
     try:
         found = float(str(said.get(key, "")))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where a fleet's members are: the cloud says it, by the labels of the nodes that are there.
+"""Places of a fleet's members, read from the labels of the nodes that are there.
 
 A member is a number in a fleet. What is there keeps its name and its zone, whatever the settings say since;
 what is not gets the name that the settings give it, or the next free one. So a new zone renames nobody.
@@ -17,7 +17,7 @@ Placements = Mapping[str, tuple[str, str]]
 
 
 def placed(wanted: Sequence[Node], view: View, owner: Owner, asked: Placements) -> list[Node]:
-    """The nodes that are meant, each with the zone and the name that it has, or is to have.
+    """Return the members, each with its present or intended zone and name.
 
     Args:
         wanted: as the settings spread them.
@@ -49,7 +49,7 @@ def _at(node: Node, zone: str, name: str) -> Node:
 
 
 def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], asked: Placements) -> Node:
-    """A member in a zone, by a name that nobody has there, is to have there, or has been asked for."""
+    """Return a member in a zone, by a name that is neither used, reserved nor requested there."""
     taken = {observed.name for observed in view.all()}
     taken |= {one.name for one in wanted if one.key != node.key} | {name for _, name in asked.values()}
     home = next((one for one in wanted if one.key == node.key and one.zone == zone), None)
@@ -60,7 +60,7 @@ def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], asked: Pl
 
 
 def orphans(members: Collection[Node], view: View, owner: Owner) -> list[ObservedNode]:
-    """Nodes of ours that no member is; of two nodes that are one member, the younger."""
+    """Return this stack's nodes without a member; of two nodes of one member, the younger."""
     target = {(one.zone, one.name) for one in members}
     return [
         observed

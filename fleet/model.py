@@ -1,4 +1,4 @@
-"""What is desired, what was observed, what was decided: the values that a fleet's packages hand one another.
+"""Desired, observed and decided values: those that a fleet's packages hand one another.
 
 Times are seconds since 1970. A fleet is an item of `tpu:slices` with a count; its members are nodes.
 """
@@ -17,7 +17,7 @@ ON_THE_WAY = frozenset({"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPA
 GOING = frozenset({"DELETING", "STOPPING", "HIDING"})
 
 HEARTBEAT_S = 60.0
-"""How often a job's heartbeat is written at least (docs/architecture.md)."""
+"""Longest pause between two heartbeats of a job, in seconds (docs/architecture.md)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ObservedNode:
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose nodes are ours.
+    """Owner of nodes.
 
     Attributes:
         labels: what every node of the environment's slices carries.
@@ -58,11 +58,11 @@ class Owner:
     held: Mapping[str, str] | None = None
 
     def owns(self, observed: ObservedNode) -> bool:
-        """Whether a node is ours: by its labels, which say of which stack it is."""
+        """Return whether a node belongs to this stack, by its labels."""
         return {**self.labels, "stack": self.stack}.items() <= observed.labels.items()
 
     def has(self, member: Node, observed: ObservedNode) -> bool:
-        """Whether what has a member's name is ours; a named slice's is, where Pulumi isn't there to say."""
+        """Return whether a node with a member's name belongs to it; a named slice's does without Pulumi."""
         if member.member is None:
             return self.held is None or member.name in self.held
         return self.owns(observed)
@@ -70,7 +70,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class ZoneView:
-    """One list call: every node of a zone by name, or why there is no answer."""
+    """Answer of a list call: the nodes of a zone by name, or the failure."""
 
     nodes: Mapping[str, ObservedNode] | None
     failure: Failure | None = None
@@ -78,7 +78,7 @@ class ZoneView:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """What one worker said last of its boot or of its work, in the bucket; or what all of a node's say.
+    """Last status of a worker's boot or work, in the bucket; or the summary of all of a node's say.
 
     Attributes:
         at_s: when it was written; of several, the newest.
@@ -129,13 +129,13 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class View:
-    """All that was seen in one look.
+    """Observation of zones and workers.
 
     Attributes:
-        at_s: when.
-        zones: by zone.
-        words: each of its workers', by node; None where the bucket didn't answer.
-        failure: why it didn't.
+        at_s: its time.
+        zones: nodes of each zone, by zone.
+        statuses: of each worker, by node; None if the bucket didn't answer.
+        failure: why the bucket didn't answer.
     """
 
     at_s: float
@@ -160,7 +160,7 @@ class View:
         return [observed for zone in self.zones.values() for observed in (zone.nodes or {}).values()]
 
     def status(self, observed: ObservedNode, command: str) -> WorkerStatus | None:
-        """What the workers of this node, and of none before it with its name, say together of a command.
+        """Summarize the statuses of this node's workers, and of no earlier node of its name, of a command.
 
         Both times are Google's: of the node's creation, and of the objects.
         """
@@ -206,7 +206,7 @@ def together(said: Sequence[WorkerStatus]) -> WorkerStatus | None:
 
 
 class Action(StrEnum):
-    """What is done about a member."""
+    """Action for a member."""
 
     LEAVE = "leave"
     WAIT = "wait"  # for Google, or for an answer
@@ -216,7 +216,7 @@ class Action(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a member is brought back; each has a budget of its own."""
+    """Cause of a recovery; each has a budget of its own."""
 
     NEW = "new"
     PREEMPTION = "preemption"
@@ -224,7 +224,7 @@ class Cause(StrEnum):
 
 
 class Condition(StrEnum):
-    """How a member is, in one word for people."""
+    """Condition of a member, in a word."""
 
     WORKING = "working"
     DONE = "done"
@@ -235,7 +235,7 @@ class Condition(StrEnum):
 
 
 class Claim(StrEnum):
-    """What a status must prove before it costs a node that lives (fleet/proof.py)."""
+    """Claim to be proven before a living node is deleted (fleet/proof.py)."""
 
     NONE = ""  # Google itself says that the machines are gone
     BOOT_FAILED = "boot failed"
@@ -245,17 +245,17 @@ class Claim(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What is done about one member, and why.
+    """Action for one member, with its reason.
 
     Attributes:
-        member: where it is, or is to be made.
-        action: what is done.
-        condition: how it is.
-        why: for people.
-        cause: why it is brought back.
-        instance: of the node that this is about.
-        claim: what must be proven before that one is deleted.
-        word: what its workers say.
+        member: in its present or intended zone.
+        action: to take.
+        condition: of the member.
+        why: reason, for messages.
+        cause: of a recovery.
+        instance: id of the node.
+        claim: to be proven before the node is deleted.
+        status: report of its workers.
     """
 
     member: Node

@@ -1,4 +1,4 @@
-"""Slices that people name: Pulumi makes them, so Pulumi makes them again (infra/engine/named.py).
+"""Recreate named slices through Pulumi, which manages them (infra/engine/named.py).
 
 The node of one that Google took away is deleted through the API first. The update runs in a process of its
 own, out of reach of Ctrl+C: it is never left half done.
@@ -11,20 +11,20 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO
 
-from fleet.zones import Answer, Request
+from fleet.zones import Answer, NodeRequest
 from infra.google.failures import Failure, Kind
 from infra.settings.sources import ROOT
 
 
 class NamedSlices:
-    """Updates, one at a time: what is asked for meanwhile is of the next."""
+    """Updates, one at a time; requests during an update wait for the next."""
 
     def __init__(self, environment: str):
         self._environment = environment
-        self._waiting: list[Request] = []
-        self._running: tuple[list[Request], subprocess.Popen[bytes], IO[bytes]] | None = None
+        self._waiting: list[NodeRequest] = []
+        self._running: tuple[list[NodeRequest], subprocess.Popen[bytes], IO[bytes]] | None = None
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: NodeRequest) -> None:
         """See `controller.Actor`; a creation."""
         self._waiting.append(request)
 
@@ -46,7 +46,7 @@ class NamedSlices:
         return found
 
 
-def _answers(requests: Sequence[Request], status: int, output: IO[bytes]) -> list[Answer]:
+def _answers(requests: Sequence[NodeRequest], status: int, output: IO[bytes]) -> list[Answer]:
     output.seek(0)
     text = output.read().decode(errors="replace").strip()
     output.close()

@@ -1,4 +1,4 @@
-"""What must be true before a node that lives is deleted: the cloud says so, not only an object in the bucket.
+"""Proof required before a living node is deleted: the cloud confirms it, not only an object in the bucket.
 
 All hosts run as one account, so any of them can write any worker's status. A guest attribute can be written
 only through the metadata server of the machine that it is of, and the TPU API tells it to those who run the
@@ -16,7 +16,7 @@ _UNWELL = frozenset({"TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE"}
 
 @dataclass(frozen=True)
 class Attested:
-    """What one worker said of itself through its own metadata server.
+    """Status of a worker, by its own metadata server.
 
     Attributes:
         boot: state of its boot; empty where it said none.
@@ -34,7 +34,7 @@ class Attested:
 def objection(
     claim: Claim, workers: Sequence[Attested], health: str, now_s: float, heartbeat_timeout_s: float
 ) -> str:
-    """Why the node stays; empty where the claim is proven.
+    """Return why the node stays; empty if the claim is proven.
 
     Args:
         claim: what its statuses in the bucket say.

@@ -1,4 +1,4 @@
-"""A command on all workers at once: on all of them or on none, a log for each, and who failed first.
+"""Run a command on all workers at once: on all or on none, with a log for each, and the first failure.
 
 remote = RemoteExec(settings, Path("fleet-logs"), parallel=32)
 left_out, reports = remote.on_all(view, members, "sudo systemctl restart tpu-job")
@@ -28,7 +28,7 @@ _SHOWN_LINES, _SHOWN_CHARACTERS = 10, 60
 
 
 def one_line(words: Sequence[str]) -> str:
-    """What a host's shell is given: several words as they are, a single one as a line of its own.
+    """Return the line for a host's shell: several words as they are, a single one as a line of its own.
 
     Raises:
         FleetError: there are no words.
@@ -59,16 +59,16 @@ def standing(view: View, members: Sequence[Node]) -> tuple[list[Node], dict[str,
 
 
 def with_role(said: str) -> str:
-    """What SSH said, and the role to ask for where it was refused."""
+    """Return the output of SSH, with the missing role if it was refused."""
     failure = classify(said)
     return f"{said} ({with_roles(failure.fix)})" if failure.kind is Kind.PERMISSION else said
 
 
 class RemoteExec:
-    """One command's run, and the folder with what each worker said."""
+    """Run of a command, and the folder with each worker's output."""
 
     def __init__(self, settings: Settings, logs: Path, parallel: int):
-        """With at most `parallel` connections at a time. Raises FleetError where nothing can be begun."""
+        """Create the folder; at most `parallel` connections are open. Raises FleetError if it can't."""
         self._parallel, self._environment = parallel, settings.environment
         self._ssh = Ssh(settings[FleetSettings].ssh, settings.project, uuid.uuid4().hex[:8])
         self.folder = logs / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
@@ -128,7 +128,7 @@ class RemoteExec:
         return FleetError("\n".join([head, *lines, f"    fix: {fix}"]))
 
     def _probe(self, everyone: Sequence[Worker]) -> list[Report]:
-        """A command that does nothing, on each; those that couldn't be reached are asked again."""
+        """Run an empty command on each worker; retry those that couldn't be reached."""
         found: dict[str, Report] = {}
         left = list(everyone)
         for attempt in range(_PROBES if everyone else 0):
@@ -157,7 +157,7 @@ class RemoteExec:
 
 
 def line_of(report: Report, width: int) -> str:
-    """One worker's end, with the last that it said."""
+    """Return a worker's ending, with its last line."""
     output = report.why or next(iter(report.last_lines(1)), "")
     shown = output if len(output) <= _SHOWN_CHARACTERS else f"{output[:_SHOWN_CHARACTERS]}…"
     shown = output if report.why else shown
@@ -165,7 +165,7 @@ def line_of(report: Report, width: int) -> str:
 
 
 def first_failure(reports: Sequence[Report]) -> str:
-    """The first in time that isn't fine, with its last lines; empty where all are."""
+    """Return the first failure in time, with its last lines; empty if there is none."""
     bad = [one for one in reports if one.ending is not Ending.OK]
     if not bad:
         return ""
@@ -175,7 +175,7 @@ def first_failure(reports: Sequence[Report]) -> str:
 
 
 def failed_boots(view: View, members: Sequence[Node], since_s: float) -> list[str]:
-    """Boots that failed since the command began: systemd calls a startup script fine that has failed."""
+    """Return boots that failed since the command began; systemd doesn't report them."""
     statuses = view.statuses or {}
     return [
         f"{one.name}: its startup script failed at {status.stage}{f': {status.why}' if status.why else ''}"
@@ -186,7 +186,7 @@ def failed_boots(view: View, members: Sequence[Node], since_s: float) -> list[st
 
 
 def as_json(folder: Path, left_out: dict[str, str], reports: Sequence[Report]) -> dict[str, Any]:
-    """For programs, in the order in which workers ended."""
+    """Return the document for programs, in the order in which workers ended."""
     return {
         "logs": str(folder),
         "left_out": left_out,

@@ -1,4 +1,4 @@
-"""Who belongs to a fleet, by the environment's file and a user's flags."""
+"""Members of a fleet, by the environment's file and a user's flags."""
 
 from collections.abc import Collection
 
@@ -13,7 +13,7 @@ def members(
     zones: Collection[str] = (),
     workers_per_zone: int | None = None,
 ) -> tuple[Node, ...]:
-    """The nodes that a command is about: all that the file lists, unless narrowed.
+    """Return the nodes of a command: all that the file lists, unless narrowed.
 
     Args:
         settings: of the environment.

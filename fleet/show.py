@@ -1,4 +1,4 @@
-"""What people and programs are shown of a fleet: rows, their sums, and how they look in a terminal."""
+"""Presentation of a fleet: rows, their sums, and how they look in a terminal."""
 
 import os
 import sys
@@ -35,7 +35,7 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One member as it was last seen; None and 0 where nobody said."""
+    """Row of a member as last observed; None and 0: unknown."""
 
     node: str
     zone: str
@@ -54,7 +54,7 @@ class Row:
 
 
 class Rates:
-    """How fast members work, from what was seen of them in the last ten minutes."""
+    """Rates of members, from observations of the last ten minutes."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[tuple[float, int]]] = {}
@@ -73,7 +73,7 @@ class Rates:
 
 
 def rows(observation: Observation, rates: Rates) -> list[Row]:
-    """One a member, in their order."""
+    """Return a row per member, in their order."""
     found = []
     for one in observation.decisions:
         observed = observation.view.node(one.node, one.zone)
@@ -104,7 +104,7 @@ def price_so_far(observation: Observation) -> tuple[float, list[str]]:
 
 
 class Spent:
-    """What a run has cost over all looks: also nodes that were preempted meanwhile, at the list price."""
+    """Cost of a run over all observations: also of nodes that were preempted meanwhile, at the list price."""
 
     def __init__(self) -> None:
         self._dollars: dict[str, float | None] = {}
@@ -124,7 +124,7 @@ class Spent:
 
 
 def summary(found: Sequence[Row]) -> str:
-    """How many are how, and the totals, in a line."""
+    """Return the number of members per condition and the totals, in a line."""
     counts = Counter(row.condition for row in found)
     conditions = ", ".join(f"{counts[one]} {one}" for one in Condition if counts[one])
     samples, shards, size = (
@@ -163,7 +163,7 @@ def _hourly(member: Node, zone: str) -> float | None:
 
 
 def remedies(observation: Observation) -> list[str]:
-    """What a user can do about members, once for all that it helps."""
+    """Return the fixes for members, once for all that share one."""
     found: dict[str, list[Decision]] = {}
     for one in observation.decisions:
         if fix := one.why.partition("\n    fix: ")[2]:
@@ -231,14 +231,14 @@ def plain(drawn: Table) -> str:
 
 
 def unanswered(observation: Observation) -> list[str]:
-    """Who didn't answer, and why."""
+    """Return the zones and buckets that didn't answer, with the reason."""
     silent = {zone: view.failure for zone, view in sorted(observation.view.zones.items())}
     silent["the bucket"] = observation.view.failure
     return [f"{who} didn't answer: {with_roles(str(failure))}" for who, failure in silent.items() if failure]
 
 
 def remarks(observation: Observation) -> list[str]:
-    """What people can do about members, nodes that nobody asks for, and what all cost."""
+    """Return fixes for members, orphans, and the price."""
     output = remedies(observation)
     if observation.orphans:
         orphans = ", ".join(f"{one.name} ({one.zone}, {one.state})" for one in observation.orphans)

@@ -33,7 +33,7 @@ _TAIL_BYTES = 65_536
 
 @dataclass(frozen=True)
 class Worker:
-    """One machine of a slice."""
+    """A machine of a slice."""
 
     node: Node
     number: int
@@ -45,7 +45,7 @@ class Worker:
 
 
 class Ending(StrEnum):
-    """How a command ended on one worker."""
+    """Ending of a command on a worker."""
 
     OK = "ok"
     FAILED = "failed"  # the command's own failure
@@ -55,7 +55,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Report:
-    """What is known of a command on one worker.
+    """Report of a command on a worker.
 
     Attributes:
         ending: how it went.
@@ -104,7 +104,7 @@ class Ssh:
         self._login = os_login_name() if "{login}" in template else ""
 
     def line(self, worker: Worker, command: str, timeout_s: int) -> list[str]:
-        """What is executed here: no shell of this machine's reads it, the host's reads one quoted word."""
+        """Return the local command line: no local shell reads it, the host's reads one quoted word."""
         there = shlex.join(["bash", "-c", _SCRIPT, self._mark, command, str(timeout_s)])
         return self._filled(self._words, worker, there)
 
@@ -178,7 +178,7 @@ class Ssh:
         return Ending.UNREACHED, None, f"{carrier}, without a sign that it began"
 
     def _marks(self, log: Path) -> tuple[bool, int | None]:
-        """Whether the host said that it began, and the status that it said at the end."""
+        """Return whether the host reported a start, and the exit status that it reported."""
         begun, status, mark = False, None, self._mark.encode()
         with log.open("rb") as output:
             for line in output:
@@ -190,7 +190,7 @@ class Ssh:
 
 
 def os_login_name() -> str:
-    """What the caller is called on hosts.
+    """Return the caller's user name on hosts.
 
     Raises:
         FleetError: gcloud doesn't say.

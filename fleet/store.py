@@ -22,7 +22,7 @@ RENEW_S, EXPIRES_S = 60.0, 180.0
 
 
 def object_of(stack: str) -> str:
-    """Where the state of one stack's controller is."""
+    """Return the object with the state of a stack's controller."""
     return f"{stack}/controller.json"
 
 
@@ -39,7 +39,7 @@ class _StaleError(FleetError):
 
 
 class BucketStore:
-    """A memory in the bucket, for one controller."""
+    """The state of one controller, in the bucket."""
 
     def __init__(self, google: Google, stack: str, now: Callable[[], float] = time.time):
         self._google, self._object, self._now = google, object_of(stack), now
@@ -48,7 +48,7 @@ class BucketStore:
         self._where = f"gs://{google.controller_bucket}/{object_of(stack)}"
 
     def read(self) -> ControllerState:
-        """What was remembered. Raises FleetError where another controller is at work."""
+        """Return the stored state. Raises FleetError if another controller holds the lease."""
         found = self._found()
         if found is None:
             return ControllerState()
@@ -57,11 +57,11 @@ class BucketStore:
         return state
 
     def write(self, state: ControllerState, renew: bool = True) -> None:
-        """Writes the state and renews the lease.
+        """Write the state and renew the lease.
 
         Args:
-            memory: all of it.
-            renew: False to give the place up.
+            state: the whole state.
+            renew: False to release the lease.
 
         Raises:
             UnreachableError: the bucket didn't answer.
@@ -128,7 +128,7 @@ class BucketStore:
 
 
 def _alive(leader: Mapping[str, Any], now_s: float) -> bool:
-    """Whether a controller shows signs; one whose process is gone from this very host is waited for no more.
+    """Return whether a controller is alive; one whose process is gone from this host is waited for no more.
 
     Should hosts share a name: who was written over stops by itself.
     """
@@ -139,7 +139,7 @@ def _alive(leader: Mapping[str, Any], now_s: float) -> bool:
 
 
 def runs(process: int) -> bool:
-    """Whether a process of this machine is there."""
+    """Return whether a process exists on this machine."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -150,7 +150,7 @@ def runs(process: int) -> bool:
 
 
 def leader_of(google: Google, stack: str, now_s: float) -> tuple[ControllerState, str]:
-    """What is remembered, and who keeps the fleet now, in words; empty where nobody does.
+    """Return the state, and a description of the acting controller; empty where nobody does.
 
     Raises:
         RequestError: the bucket didn't answer.
@@ -168,13 +168,13 @@ def leader_of(google: Google, stack: str, now_s: float) -> tuple[ControllerState
 
 
 class ReadOnlyStore:
-    """Somebody else's memory, for those who only look; a bucket that doesn't answer is no reason not to."""
+    """Another controller's state, for observers; a bucket that doesn't answer is no reason not to."""
 
     def __init__(self, google: Google, stack: str):
         self._google, self._object = google, object_of(stack)
 
     def read(self) -> ControllerState:
-        """What was remembered, as far as it can be read."""
+        """Return the stored state, as far as it can be read."""
         try:
             found = self._google.read(self._object)
             return parse(found[0], self._object)[0] if found else ControllerState()
@@ -182,7 +182,7 @@ class ReadOnlyStore:
             return ControllerState()
 
     def write(self, state: ControllerState, renew: bool = True) -> None:
-        """Who only looks keeps nothing: what it saw, the controller sees too."""
+        """Store nothing: the controller observes the same."""
 
     def renew(self, state: ControllerState) -> None:
-        """Who only looks holds no lease."""
+        """Do nothing: an observer holds no lease."""

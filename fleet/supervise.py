@@ -1,4 +1,4 @@
-"""One ad hoc fleet that runs a program: created, recovered, and deleted when the program has ended.
+"""Supervise an ad hoc fleet that runs a program: create, recover, and delete it when the program has ended.
 
 Who supervises holds the controller's lease only while there is something to do. So several may, and a monitor
 beside them: where that holds the lease, it acts, and this only looks.
@@ -31,7 +31,7 @@ _CHANGEABLE = ("bundle", "run", STOP_WHEN_DONE)
 
 
 def over(decisions: Collection[Decision]) -> bool:
-    """Whether a program has ended: on every node, or on one of them for good."""
+    """Return whether a program has ended: on every node, or failed permanently on one."""
     failed = any(one.condition is Condition.FAILED and one.status and one.status.final for one in decisions)
     return failed or (bool(decisions) and all(one.condition is Condition.DONE for one in decisions))
 
@@ -45,7 +45,7 @@ class Supervisor:
     """
 
     def __init__(self, environment: str, item: Mapping[str, Any], say: Say):
-        """Reads what is there; changes nothing.
+        """Read the present state; change nothing.
 
         Raises:
             FleetError: one of its name is there, of other slices.
@@ -70,13 +70,13 @@ class Supervisor:
 
     @property
     def changed(self) -> bool:
-        """Whether hosts that are there run something else than what is asked for now."""
+        """True if existing hosts run another bundle or command."""
         return self.before is not None and any(
             self.before.get(key) != self._item.get(key) for key in ("bundle", "run")
         )
 
     def keep(self) -> None:
-        """From now on it is known to every command, and a monitor keeps it."""
+        """Store the fleet, so that every command knows it and a monitor keeps it."""
         self._saved.keep(self._item["name"], self._item)
 
     def living(self) -> tuple[list[ObservedNode], bool]:
@@ -89,7 +89,7 @@ class Supervisor:
         return ready, ended
 
     def step(self) -> Observation:
-        """One look, and what it calls for; says what is new."""
+        """Observe and act once; print changes."""
         if self._controller is None:
             observation = self.fleet.watcher().step(may=())
             if _due(observation):
@@ -107,7 +107,7 @@ class Supervisor:
         return observation
 
     def over(self, observation: Observation) -> bool:
-        """Whether its program has ended."""
+        """Return whether its program has ended."""
         fresh = [
             one for one in observation.decisions
             if not (one.status and one.status.at_s <= self._ended.get(one.node, 0.0))
@@ -115,13 +115,13 @@ class Supervisor:
         return len(fresh) == len(observation.decisions) and over(fresh)
 
     def leave(self) -> None:
-        """Gives the lease up, if it is held; the slice stays."""
+        """Release the lease, if held; the slice stays."""
         if self._controller is not None:
             self._controller.leave()
             self._controller = None
 
     def take_down(self) -> None:
-        """Deletes its nodes and forgets it; waits for the lease, unless a monitor has done it by then."""
+        """Delete its nodes and forget it; wait for the lease, unless a monitor deletes it meanwhile."""
         self.leave()
         name = self._item["name"]
         there = [observed for _, observed in self._answered().nodes]
@@ -146,7 +146,7 @@ class Supervisor:
         self._saved.keep(name, None)
 
     def _answered(self) -> Observation:
-        """A look that every zone answered: a node that isn't seen would be forgotten, and billed."""
+        """Observe until every zone answers: an unseen node would be forgotten, and billed."""
         while unanswered(observation := self.fleet.watcher().step(may=())):
             self._tell_once("silent", "; ".join(unanswered(observation)))
             time.sleep(_LEASE_PAUSE_S)
@@ -180,7 +180,7 @@ class Supervisor:
 
 
 def take_down_ended(fleet: Environment, controller: Controller, observation: Observation, say: Say) -> None:
-    """For a monitor: deletes ad hoc fleets whose program has ended, where that was asked for."""
+    """Delete ad hoc fleets whose program has ended, if they are to stop when done."""
     for name, item in fleet.adhoc.items():
         mine = [one for one in observation.decisions if one.member.slice == name]
         if not item.get(STOP_WHEN_DONE) or len(mine) != item.get("count") or not over(mine):
@@ -203,5 +203,5 @@ def _shape(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _headline(error: FleetError) -> str:
-    """What is wrong, without what to do."""
+    """Return the problem without its fix."""
     return str(error).partition("\n")[0]

@@ -22,7 +22,7 @@ User=tpu-fleet
 WorkingDirectory={root}
 # Whose nodes are ours; without it Pulumi would be asked, and named slices kept too.
 Environment=TPU_STACK_ID={stack} PYTHONUNBUFFERED=1
-ExecStart={python} -m fleet monitor {environment}
+ExecStart={python} -m cli fleet monitor {environment}
 # A lease that another controller holds, or a bucket that doesn't answer: asked again.
 Restart=always
 RestartSec=30

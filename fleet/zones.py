@@ -1,4 +1,4 @@
-"""What is asked of Google for one member: a worker for each zone, no lock between them.
+"""Requests to Google for members: a worker for each zone, no lock between them.
 
 Every request may be repeated: a deletion is of the node that was decided about and of no other, a
 creation that finds the node there looks whose it is. What comes of a request is seen at the next look; only
@@ -21,7 +21,7 @@ _AT_ONCE = 8  # requests of one zone
 
 
 class Verb(StrEnum):
-    """What is asked."""
+    """Kind of a request."""
 
     DELETE = "delete"
     CREATE = "create"
@@ -30,8 +30,8 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True)
-class Request:
-    """One request for one member.
+class NodeRequest:
+    """A request for a member.
 
     Attributes:
         verb: what is asked.
@@ -52,14 +52,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request came to: a failure, or the operation that it began.
+    """Answer to a request: a failure, or the operation that it began.
 
     Attributes:
         done: whether the operation that was checked is over, or the node is being deleted for its claim.
         spared: whether the node that was to be deleted is left alone, and Google wasn't asked.
     """
 
-    request: Request
+    request: NodeRequest
     failure: Failure | None = None
     operation: str = ""
     done: bool = False
@@ -70,27 +70,27 @@ class Api(Protocol):
     """The TPU API, as far as one node needs it (fleet/google.py); every method raises RequestError."""
 
     def node(self, zone: str, name: str) -> ObservedNode | None:
-        """As it is now."""
+        """Return a node."""
         ...
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
-        """The operation that creates it."""
+        """Begin a creation; return the operation."""
         ...
 
     def delete(self, zone: str, name: str) -> None:
-        """Begins its deletion."""
+        """Begin a deletion."""
         ...
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
-        """Begins to give it the body's metadata and labels."""
+        """Begin an update of metadata and labels."""
         ...
 
     def operation(self, name: str) -> tuple[bool, Failure | None]:
-        """Whether it is over, and what it failed with."""
+        """Return whether an operation is done, and its failure."""
         ...
 
     def attested(self, zone: str, name: str) -> list[Attested]:
-        """What its workers attest."""
+        """Return statuses by the workers' metadata servers."""
         ...
 
 
@@ -111,25 +111,25 @@ class Zones:
         self._workers: dict[str, ThreadPoolExecutor] = {}
         self._running: list[Future[Answer]] = []
 
-    def begin(self, request: Request) -> None:
-        """Asks, in its zone's turn."""
+    def begin(self, request: NodeRequest) -> None:
+        """Send a request, in its zone's turn."""
         zone = request.node.zone
         if zone not in self._workers:
             self._workers[zone] = ThreadPoolExecutor(_AT_ONCE, f"zone {zone}")
         self._running.append(self._workers[zone].submit(self._answer, request))
 
     def ended(self) -> list[Answer]:
-        """Answers since the last call."""
+        """Return the answers since the last call."""
         done = {one for one in self._running if one.done()}
         found, self._running = self._running, [one for one in self._running if one not in done]
         return [one.result() for one in found if one in done]
 
     def wait(self) -> None:
-        """Until every request has its answer."""
+        """Wait until every request has its answer."""
         for one in self._running:
             one.exception()
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: NodeRequest) -> Answer:
         ask = {
             Verb.DELETE: self._delete, Verb.CREATE: self._create, Verb.UPDATE: self._update,
             Verb.CHECK: self._check,
@@ -139,8 +139,8 @@ class Zones:
         except RequestError as error:
             return Answer(request, error.failure)
 
-    def _delete(self, request: Request) -> Answer:
-        """A decision is as old as its list, and Google is asked for the node again before it goes."""
+    def _delete(self, request: NodeRequest) -> Answer:
+        """Delete a node after reading it again: a decision is as old as its list."""
         node = request.node
         observed = self._api.node(node.zone, node.name)
         if observed is None or observed.state in GOING:
@@ -159,7 +159,7 @@ class Zones:
                 raise
         return Answer(request, done=observed.state not in TAKEN_AWAY)
 
-    def _objection(self, request: Request, observed: ObservedNode) -> str:
+    def _objection(self, request: NodeRequest, observed: ObservedNode) -> str:
         if observed.instance != request.instance:
             return "it was made since that was decided"
         if observed.state != "READY":
@@ -172,7 +172,7 @@ class Zones:
             return "it was made since that was decided"
         return objection(request.claim, workers, observed.health, self._now(), self._heartbeat_timeout_s)
 
-    def _create(self, request: Request) -> Answer:
+    def _create(self, request: NodeRequest) -> Answer:
         node, body = request.node, dict(self._body(request.node))
         body["labels"] = {**body["labels"], "generation": str(request.generation)}
         try:
@@ -187,7 +187,7 @@ class Zones:
         why = f"{node.name} is there, and isn't this member: left alone"
         return Answer(request, Failure(Kind.EXISTS, why))
 
-    def _update(self, request: Request) -> Answer:
+    def _update(self, request: NodeRequest) -> Answer:
         node = request.node
         observed = self._api.node(node.zone, node.name)
         if observed and self._owner.owns(observed):
@@ -196,6 +196,6 @@ class Zones:
             self._api.update(node.zone, node.name, {**body, "labels": labels})
         return Answer(request)
 
-    def _check(self, request: Request) -> Answer:
+    def _check(self, request: NodeRequest) -> Answer:
         done, failure = self._api.operation(request.operation)
         return Answer(request, failure, done=done)

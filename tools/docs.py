@@ -96,7 +96,7 @@ def _digits(price: float) -> str:
 def commands() -> str:
     """Every command of `tpu`."""
     lines = ["| command | what it does |", "| --- | --- |"]
-    lines += [f"| `tpu {name} …` | {about} |" for name, (_, about) in {**COMMANDS, **SUBCOMMANDS}.items()]
+    lines += [f"| `tpu {name} …` | {part.about} |" for name, part in {**COMMANDS, **SUBCOMMANDS}.items()]
     return "\n".join(lines)
 
 

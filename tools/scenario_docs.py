@@ -5,22 +5,26 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import subprocess
+import sys
 from collections.abc import Iterable
-from unittest import mock
+from pathlib import Path
 
 import rehearsal.scenario.steps  # noqa: F401 - registers all steps
-from rehearsal.__main__ import build_parser
 from rehearsal.scenario.scenario import Scenario, load, name_of, own
 from rehearsal.scenario.step import NOTHING, STEPS
 
 _COLUMNS = "100"
+ROOT = Path(__file__).resolve().parent.parent
 _SET_BY_LOAD = ("path", "title", "steps")
 
 
 def commands() -> str:
     """Return the help of the command line, as a block of code."""
-    with mock.patch.dict(os.environ, {"COLUMNS": _COLUMNS}):
-        return f"```text\n{build_parser().format_help().rstrip()}\n```"
+    line = [sys.executable, "-m", "cli", "rehearsal", "--help"]
+    variables = {**os.environ, "COLUMNS": _COLUMNS}
+    done = subprocess.run(line, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+    return f"```text\n{done.stdout.rstrip()}\n```"
 
 
 def scenarios() -> str:

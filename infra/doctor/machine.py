@@ -1,4 +1,4 @@
-"""Check of this machine's tools, with a fix for each missing one. Needs nothing but Python.
+"""Check the tools on this machine, with a fix for each that is missing. Needs nothing but Python.
 
 make doctor
 
@@ -8,14 +8,13 @@ missing. What only a real cloud needs (a login, official plugins) never fails th
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
@@ -260,13 +259,8 @@ def prices(today: date) -> Finding:
     return Finding("price book", OPTIONAL if int(stale) else OK, summary, fix if int(stale) else "")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; 1 if something that a test or a rehearsal needs is missing."""
-    parser = argparse.ArgumentParser(
-        prog="tpu doctor", description="What is missing on this machine, with a fix each."
-    )
-    parser.add_argument("--json", action="store_true", help="for programs")
-    options = parser.parse_args(arguments)
+def report(as_json: bool) -> int:
+    """Print the table; return 1 if something that a test or a rehearsal needs is missing."""
     findings = [
         python(),
         packages(),
@@ -280,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prices(date.today()),
     ]
     missing = [finding.what for finding in findings if finding.state == MISSING]
-    if options.json:
+    if as_json:
         print(json.dumps([asdict(finding) for finding in findings]))
         return 1 if missing else 0
     print(table(findings))
@@ -289,4 +283,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report("--json" in sys.argv))

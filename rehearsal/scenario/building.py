@@ -32,7 +32,7 @@ def preview(scene: Scene) -> None:
 
 def prices(scene: Scene) -> list[Price]:
     """Return the hourly price of each node by the program's catalog."""
-    output = scene.shell.run([sys.executable, "-m", "infra", "prices", scene.environment, "--json"])
+    output = scene.shell.run([sys.executable, "-m", "cli", "infra", "prices", scene.environment, "--json"])
     known = json.loads(output.splitlines()[-1])
     return [
         Price(node, row["hourly"] / count, row["chips"] // count, row["paid"] == "spot", known["read"])
@@ -88,7 +88,7 @@ def destroy(scene: Scene, layer: Layer, refused: str | None = None) -> None:
 @step("publish the bundle: {lock}", account="platform-engineer")
 def publish(scene: Scene, lock: str) -> None:
     """Publish the bundle that hosts install, made from this lock: `cpu`, or `bare` (no packages)."""
-    command = [sys.executable, "-m", "infra.publish", scene.environment, "--lock", lock]
+    command = [sys.executable, "-m", "cli", "publish", scene.environment, "--lock", lock]
     output = scene.shell.run(command, timeout_s=1200)
     match = re.search(r"(\d+ files, \d+ MB)", output)
     scene.note.text = match.group(1) if match else ""
@@ -105,7 +105,8 @@ def recover(scene: Scene, node: str, timeout_s: float = 600.0) -> None:
     """Bring slices back with `tpu recover`, and wait until the hosts are ready."""
     begun = time.time()
     scene.forget_boots(node)
-    scene.shell.run([sys.executable, "-m", "fleet", "recover", scene.environment, "--yes"], timeout_s=1800)
+    line = [sys.executable, "-m", "cli", "fleet", "recover", scene.environment, "--yes"]
+    scene.shell.run(line, timeout_s=1800)
     follow_nodes(scene)
     state = (scene.node(node) or {"state": "missing"})["state"]
     if state != "READY":
@@ -120,7 +121,7 @@ def fleet(scene: Scene, verb: Literal["create", "delete"]) -> None:
     """Create or delete the members of fleets with `tpu fleet`."""
     for name in _nodes(scene) if verb == "create" else ():
         scene.forget_boots(name)
-    line = [sys.executable, "-m", "fleet", verb, scene.environment, "--yes"]
+    line = [sys.executable, "-m", "cli", "fleet", verb, scene.environment, "--yes"]
     scene.shell.run(line, timeout_s=1800)
     follow_nodes(scene)
     scene.note.text = f"{len(_nodes(scene))} nodes"

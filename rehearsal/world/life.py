@@ -230,4 +230,4 @@ def _end_of(log: Path, lines: int = 12) -> str:
 
 
 def _own_command() -> str:
-    return " ".join(["python", "-m", "rehearsal", *sys.argv[1:]])
+    return " ".join(["tpu", *sys.argv[1:]])

@@ -120,7 +120,7 @@ def _write_kubernetes_config(layout: Layout, image: Path, tls: authority.TlsFile
 
 def _people(layout: Layout, plan: Plan, tokens: Mapping[str, str]) -> dict[str, object]:
     """Each account with the roles that the program has it ask for; who acts as what, the stacks grant."""
-    command = [sys.executable, "-m", "infra", "roles", plan.environment, "--json"]
+    command = [sys.executable, "-m", "cli", "infra", "roles", plan.environment, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=layout.program)
     if done.returncode != 0:
         raise WorldError(f"`{' '.join(command)}` failed:\n{done.stderr.strip()[-1500:]}")
@@ -144,7 +144,7 @@ def _require_programs(environment: dict[str, str]) -> None:
 def _build_bundle(layout: Layout, plan: Plan, lock: str) -> None:
     """Fill the publisher's cache out here: inside, there is no way to a package registry."""
     _run_outside(
-        layout, [sys.executable, "-m", "infra.publish", plan.environment, "--lock", lock, "--dry-run"]
+        layout, [sys.executable, "-m", "cli", "publish", plan.environment, "--lock", lock, "--dry-run"]
     )
 
 

@@ -16,6 +16,7 @@ from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.layers.builds import running
 from infra.settings import rules
+from tests.cli.call import call
 from tests.infra.layers.builds.test_builds_layer import GIVEN
 from tests.infra.recording import BASE
 
@@ -76,7 +77,7 @@ def started(google: Google) -> dict[str, Any]:
 def test_a_build_is_started_on_the_checkout_and_followed(
     google: Google, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert builds.main(["submit", "dev", "preview"], root) == 0
+    assert call(builds.builds, ["submit", "dev", "preview"], root) == 0
     assert capsys.readouterr().out.splitlines() == [
         "build b-1",
         "  preview: WORKING",
@@ -103,13 +104,13 @@ def test_a_build_is_followed_from_any_state_to_its_end(
 
 
 def test_a_plan_is_handed_to_the_build_that_applies(google: Google, root: Path) -> None:
-    assert builds.main(["submit", "dev", "provision", "--plan", "p-9", "--detach"], root) == 0
+    assert call(builds.builds, ["submit", "dev", "provision", "--plan", "p-9", "--detach"], root) == 0
     assert started(google)["substitutions"] == {"_PLAN": "p-9"}
     assert [method for method, *_ in google.asked] == ["POST", "POST"], "it isn't waited for"
 
 
 def test_without_a_plan_the_build_makes_one(google: Google, root: Path) -> None:
-    builds.main(["submit", "dev", "provision", "--detach", "--yes"], root)
+    call(builds.builds, ["submit", "dev", "provision", "--detach", "--yes"], root)
     assert started(google)["substitutions"] == {"_PLAN": ""}
 
 
@@ -117,7 +118,7 @@ def test_a_plan_of_an_unset_variable_isnt_taken_for_none(google: Google, root: P
     with pytest.raises(
         CommandError, match=r"--plan names no preview\n    fix: --plan ID, as `tpu builds submit dev"
     ):
-        builds.main(["submit", "dev", "provision", "--plan", "", "--yes"], root)
+        call(builds.builds, ["submit", "dev", "provision", "--plan", "", "--yes"], root)
     assert google.asked == []
 
 
@@ -130,9 +131,9 @@ def test_nothing_is_changed_unseen_without_a_yes(
     build: str, question: str, google: Google, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(root)
-    builds.main(["render", "dev"], root)
+    call(builds.builds, ["render", "dev"], root)
     with pytest.raises(CommandError, match=f"{question}.* There is no terminal to ask at\n    fix: --yes"):
-        builds.main(["submit", "dev", build], root)
+        call(builds.builds, ["submit", "dev", build], root)
     assert google.asked == []
 
 
@@ -142,7 +143,7 @@ def test_a_build_that_failed_shows_its_log_and_why(
 ) -> None:
     google.states, google.ended, google.log = ["FAILURE"], ended, ["one", "two"]
     with pytest.raises(CommandError, match="the build b-1 ended as FAILURE: step 1\n    fix: what its log"):
-        builds.main(["submit", "dev", "preview"], root)
+        call(builds.builds, ["submit", "dev", "preview"], root)
     assert capsys.readouterr().err == "  | one\n  | two\n"
     (body,) = [body for _, url, _, body in google.asked if "logging" in url]
     assert body["filter"] == 'resource.type="build" AND resource.labels.build_id="b-1"'
@@ -153,7 +154,7 @@ def test_a_log_that_may_not_be_read_hides_no_failure(
 ) -> None:
     google.states, google.log = ["TIMEOUT"], RequestError(Failure(Kind.PERMISSION, "no logging.viewer"))
     with pytest.raises(CommandError, match="ended as TIMEOUT"):
-        builds.main(["submit", "dev", "preview"], root)
+        call(builds.builds, ["submit", "dev", "preview"], root)
     assert "its log can't be read" in capsys.readouterr().err
 
 
@@ -174,30 +175,30 @@ def test_what_cant_be_built_is_refused_with_the_next_command(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(checkout(tmp_path, lacking))
     with pytest.raises(CommandError) as refused:
-        builds.main(line, tmp_path)
+        call(builds.builds, line, tmp_path)
     assert message in str(refused.value)
     assert google.asked == []
 
 
 def test_the_image_is_built_of_what_was_rendered_from_these_settings(google: Google, root: Path) -> None:
-    builds.main(["render", "dev"], root)
+    call(builds.builds, ["render", "dev"], root)
     folder = root / "cloudbuild/dev"
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == {
         "Dockerfile", "image.yaml", "preview.yaml", "provision.yaml", "destroy.yaml",
         "queue/jobset.yaml", "queue/kueue.yaml", "queue/provisioningrequests.yaml",
     }  # fmt: skip
-    builds.main(["submit", "dev", "image", "--detach"], root)
+    call(builds.builds, ["submit", "dev", "image", "--detach"], root)
     assert "cloudbuild/dev/Dockerfile" in started(google)["steps"][0]["args"]
     with tarfile.open(fileobj=io.BytesIO(google.asked[0][3])) as tar:
         assert "cloudbuild/dev/queue/kueue.yaml" in tar.getnames(), "the build takes it along"
     for name in ("Dockerfile", "queue/kueue.yaml"):
-        builds.main(["render", "dev"], root)
+        call(builds.builds, ["render", "dev"], root)
         (folder / name).write_text("another")
         with pytest.raises(CommandError, match=f"{name} .*isn't what .* say\n    fix: tpu builds render"):
-            builds.main(["submit", "dev", "image"], root)
+            call(builds.builds, ["submit", "dev", "image"], root)
         (folder / name).unlink()
         with pytest.raises(CommandError, match=f"{name} isn't there"):
-            builds.main(["submit", "dev", "image"], root)
+            call(builds.builds, ["submit", "dev", "image"], root)
 
 
 def test_the_image_that_was_built_is_printed_by_its_digest(
@@ -205,8 +206,8 @@ def test_the_image_that_was_built_is_printed_by_its_digest(
 ) -> None:
     path, digest = "us-east5-docker.pkg.dev/my-project/tpu-builds/builder", f"sha256:{'1' * 64}"
     google.ended = {"results": {"images": [{"name": f"{path}:b-1", "digest": digest}]}}
-    builds.main(["render", "dev"], root)
-    assert builds.main(["submit", "dev", "image"], root) == 0
+    call(builds.builds, ["render", "dev"], root)
+    assert call(builds.builds, ["submit", "dev", "image"], root) == 0
     assert capsys.readouterr().out.endswith(f"SUCCESS\nnext: write builds:image: {path}@{digest}\n")
     assert rules.DIGEST.ok(f"{path}@{digest}")
 
@@ -215,7 +216,7 @@ def test_the_image_that_was_built_is_printed_by_its_digest(
 def test_rendering_names_the_first_build_that_was_rendered(
     lacking: tuple[str, ...], first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    builds.main(["render", "dev"], checkout(tmp_path, lacking))
+    call(builds.builds, ["render", "dev"], checkout(tmp_path, lacking))
     printed = capsys.readouterr()
     assert f"next: tpu builds submit dev {first}, or the gcloud command in {first}.yaml" in printed.out
     assert printed.err == ""
@@ -224,19 +225,19 @@ def test_rendering_names_the_first_build_that_was_rendered(
 def test_a_folder_that_cant_be_written_is_named(root: Path) -> None:
     (root / "cloudbuild").write_text("")
     with pytest.raises(CommandError, match=r"cloudbuild/dev: Not a directory\n    fix: let it be written to"):
-        builds.main(["render", "dev"], root)
+        call(builds.builds, ["render", "dev"], root)
 
 
 def test_a_folder_where_a_build_file_belongs_is_named(root: Path) -> None:
     (root / "cloudbuild/dev/preview.yaml").mkdir(parents=True)
     with pytest.raises(CommandError, match=r"cloudbuild/dev/preview\.yaml: Is a directory"):
-        builds.main(["render", "dev"], root)
+        call(builds.builds, ["render", "dev"], root)
 
 
 def test_a_rendered_file_is_started_as_it_is(google: Google, root: Path) -> None:
-    builds.main(["render", "dev"], root)
+    call(builds.builds, ["render", "dev"], root)
     path = root / "cloudbuild/dev/destroy.yaml"
-    builds.main(["submit", "dev", str(path), "--detach", "--yes"], root)
+    call(builds.builds, ["submit", "dev", str(path), "--detach", "--yes"], root)
     build = started(google)
     del build["source"]
     assert build == yaml.safe_load(path.read_text())
@@ -245,7 +246,7 @@ def test_a_rendered_file_is_started_as_it_is(google: Google, root: Path) -> None
 def test_the_plans_of_a_preview_are_fetched(google: Google, root: Path) -> None:
     layers = ("network", "data", "gke", "queue", "tpu")
     google.objects = {f"plans%2Fp-9%2F{layer}.json": layer.encode() for layer in layers}
-    assert builds.main(["plan", "dev", "--from", "p-9", "--to", str(root / "plans")], root) == 0
+    assert call(builds.builds, ["plan", "dev", "--from", "p-9", "--to", str(root / "plans")], root) == 0
     found = {path.name: path.read_text() for path in (root / "plans").iterdir()}
     assert found == {f"{layer}.json": layer for layer in layers}
 

@@ -45,12 +45,10 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "preflight"])
 def test_each_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([name, "--help"])
-    assert ended.value.code == 0
+    assert main([name, "--help"]) == 0
     output = capsys.readouterr().out
-    assert output.startswith(f"usage: tpu {name} ")
-    assert f"tpu {name} " in output.partition("usage")[2], "an example"
+    assert output.startswith(f"Usage: tpu {name} ")
+    assert f"tpu {name}" in output.partition("Examples:")[2]
 
 
 @pytest.mark.parametrize(
@@ -74,9 +72,10 @@ def run(line: list[str], **more: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
-    done = run(["bash", "-c", f"{TPU} infra prices prod | true; echo ${{PIPESTATUS[0]}}"])
+    # The reader is gone before anything is printed.
+    done = run(["bash", "-c", f"(sleep 1; exec {TPU} infra prices prod) | true; echo ${{PIPESTATUS[0]}}"])
     assert done.stderr == ""
-    assert int(done.stdout.split()[-1]) in (0, 141), "it may have been done before"
+    assert int(done.stdout.split()[-1]) == 141
 
 
 def test_an_output_that_is_full_is_one_line() -> None:
@@ -118,9 +117,7 @@ def test_a_narrow_terminal_and_no_colour() -> None:
         output += part
     assert process.wait(HANG_S) == 0
     assert b"\x1b" not in output
-    assert max(map(len, output.decode().splitlines())) <= 42, (
-        "argparse keeps 11 columns for what an option does"
-    )
+    assert max(map(len, output.decode().splitlines())) <= 50, "click's smallest width"
 
 
 def test_importing_the_command_line_waits_for_no_library() -> None:
@@ -137,18 +134,20 @@ def test_importing_the_command_line_waits_for_no_library() -> None:
         (["plan", ""], {"dev", "prod"}),
         (["plan", "p"], {"prod"}),
         (["plan", "dev", "--f"], {"--format", "--full"}),
+        (["fleet", "recover", "--d"], {"--dry-run"}),
+        (["workload", "train", "--n"], {"--name"}),
     ],
 )
 def test_bash_completes_commands_environments_and_options(typed: list[str], expected: set[str]) -> None:
     words = " ".join(f"'{word}'" for word in ["tpu", *typed])
-    ask = f"COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _tpu; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    script = f'export PATH={TPU.parent}:$PATH; eval "$(tpu completion bash)"; {ask}'
+    line = f"COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _tpu_completion tpu"
+    script = f'export PATH={TPU.parent}:$PATH; eval "$(tpu completion bash)"; {line}; echo ${{COMPREPLY[*]}}'
     assert set(run(["bash", "-c", script]).stdout.split()) == expected
 
 
 def test_completion_scripts_are_valid_bash() -> None:
-    for shell in ("bash", "zsh"):
-        script = run([str(TPU), "completion", shell]).stdout
-        assert "complete -F _tpu tpu" in script
-        assert run(["bash", "-n", "-c", script]).returncode == 0
-    assert "complete -c tpu" in run([str(TPU), "completion", "fish"]).stdout
+    script = run([str(TPU), "completion", "bash"]).stdout
+    assert "-F _tpu_completion tpu" in script
+    assert run(["bash", "-n", "-c", script]).returncode == 0
+    assert "compdef _tpu_completion tpu" in run([str(TPU), "completion", "zsh"]).stdout
+    assert "complete --no-files --command tpu" in run([str(TPU), "completion", "fish"]).stdout

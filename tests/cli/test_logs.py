@@ -5,11 +5,14 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest import mock
 
+import click
 import pytest
 
 from cli import logs
 from infra.errors import InfraError
+from tests.cli.call import call
 
 BEGAN = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
@@ -51,7 +54,8 @@ def entry(number: int, worker: int = 0) -> dict[str, Any]:
 
 
 def shown(cloud: Logging, *arguments: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    assert logs.main(["dev", *arguments], client=cloud) == 0  # type: ignore[arg-type]
+    with mock.patch.object(logs, "Client", return_value=cloud):
+        assert call(logs.logs, ["dev", *arguments]) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -92,15 +96,14 @@ def test_an_age_is_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     "arguments",
     [["--since", "soon"], ["--since", "0m"], ["--lines", "0"], ["--lines", "-3"], ["--unit", "x"]],
 )
-def test_wrong_options_are_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        logs.main(["dev", *arguments], client=Logging())  # type: ignore[arg-type]
-    assert ended.value.code == 2
+def test_wrong_options_are_usage_errors(arguments: list[str]) -> None:
+    with pytest.raises(click.UsageError):
+        call(logs.logs, ["dev", *arguments])
 
 
 def test_a_name_that_would_leave_its_quotes_is_refused() -> None:
     with pytest.raises(InfraError, match="is no name of a node or slice"):
-        logs.main(["dev", 'x" OR labels.node="y'], client=Logging())  # type: ignore[arg-type]
+        call(logs.logs, ["dev", 'x" OR labels.node="y'])
 
 
 def test_json_is_one_entry_a_line(capsys: pytest.CaptureFixture[str]) -> None:

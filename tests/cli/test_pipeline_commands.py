@@ -13,6 +13,7 @@ from infra.engine.settings import parse
 from infra.errors import CommandError
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.sources import as_pulumi_hands_it_over
+from tests.cli.call import call
 from tests.cli.test_pipeline import RAW, REFUSED, RUN, Google, execution
 from tests.infra.layers.pipeline.test_pipeline_layer import settings
 from tests.infra.recording import BASE
@@ -33,7 +34,7 @@ def _google(monkeypatch: pytest.MonkeyPatch) -> Google:
 def test_a_runs_page_has_text_code_shards_training_and_price(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pipeline.main(["status", "dev", "r17"]) == 0
+    assert call(pipeline.pipeline, ["status", "dev", "r17"]) == 0
     page = capsys.readouterr().out
     for part in (
         f"gs://{RAW}/corpus/: 1 objects, 5 bytes, inputs sha256 {'ef' * 32}", "ab" * 32,
@@ -41,7 +42,7 @@ def test_a_runs_page_has_text_code_shards_training_and_price(
         "slice r17", "$1.00 predicted for Spark, $1.25 actual, $12.50 at most", "trained, at train",
     ):  # fmt: skip
         assert part in page
-    assert pipeline.main(["status", "dev", "r17", "--json"]) == 0
+    assert call(pipeline.pipeline, ["status", "dev", "r17", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tokens"]["tokens"] == 1000
 
 
@@ -49,12 +50,12 @@ def test_the_page_of_a_run_that_waits_for_its_batch_has_the_batchs_state(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
     google.records["pipeline/r17/run.json"] = {**RUN}
-    assert pipeline.main(["status", "dev", "r17"]) == 0
+    assert call(pipeline.pipeline, ["status", "dev", "r17"]) == 0
     assert "batch    tpu-pipeline-r17, PENDING since 2026-11-24T10:01:00Z\n" in capsys.readouterr().out
 
 
 def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture[str]) -> None:
-    assert pipeline.main(["cost", "dev"]) == 0
+    assert call(pipeline.pipeline, ["cost", "dev"]) == 0
     head, row, *_ = capsys.readouterr().out.splitlines()
     assert head.split() == ["run", "predicted", "spark", "training", "actual", "most"]
     assert row.split() == ["r17", "1.00", "unknown", "unknown", "1.25", "12.50"]
@@ -63,10 +64,10 @@ def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture
 def test_a_batch_that_could_not_write_differs_from_one_that_printed(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pipeline.main(["logs", "dev", "r17"]) == 1
+    assert call(pipeline.pipeline, ["logs", "dev", "r17"]) == 1
     assert "that needs roles/dataproc.worker on the project for tpu-pipeline-spark" in capsys.readouterr().out
     google.entries = [{"textPayload": "Spark"}]
-    assert pipeline.main(["logs", "dev", "r17"]) == 0
+    assert call(pipeline.pipeline, ["logs", "dev", "r17"]) == 0
     assert capsys.readouterr().out == "Spark\n"
 
 
@@ -74,10 +75,10 @@ def test_run_says_the_price_asks_and_follows_to_the_end(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(CommandError, match="--yes"):
-        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/"])
+        call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/"])
     assert not [method for method, _, _ in google.asked if method == "POST"], "nothing before the answer"
     capsys.readouterr()
-    assert pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 0
+    assert call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 0
     shown = capsys.readouterr().out
     assert "1 objects, 1.00 GiB" in shown
     assert "submitted as r17" in shown
@@ -92,7 +93,7 @@ def test_without_code_nothing_is_submitted(google: Google, monkeypatch: pytest.M
     with pytest.raises(
         CommandError, match="a batch would find no code\n    fix: tpu pipeline publish dev, then"
     ):
-        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
+        call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
     assert not [method for method, _, _ in google.asked if method == "POST"]
 
 
@@ -102,7 +103,7 @@ def test_more_than_a_run_may_cost_is_refused_before_it_is_submitted(
     monkeypatch.setattr(pipeline, "from_file", lambda _: settings(pipeline__maxRunCostUsd=100))
     google.sizes["corpus/b.jsonl"] = 10 << 50
     with pytest.raises(CommandError, match=r"predicted: \$[\d,.]+, pipeline:maxRunCostUsd allows \$100"):
-        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
+        call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
     assert not [method for method, _, _ in google.asked if method == "POST"]
 
 
@@ -111,9 +112,9 @@ def test_a_cancelled_run_is_one_that_somebody_agreed_to_cancel(
 ) -> None:
     google.records["pipeline/r17/run.json"] = {**RUN}
     with pytest.raises(CommandError, match="--yes"):
-        pipeline.main(["cancel", "dev", "r17"])
+        call(pipeline.pipeline, ["cancel", "dev", "r17"])
     assert not [method for method, _, _ in google.asked if method == "POST"], "nothing before the answer"
-    assert pipeline.main(["cancel", "dev", "r17", "--yes"]) == 0
+    assert call(pipeline.pipeline, ["cancel", "dev", "r17", "--yes"]) == 0
     assert "cancelled: its batch" in capsys.readouterr().out
     assert google.asked[-1][1].endswith(":cancel")
 
@@ -122,7 +123,7 @@ def test_a_retry_is_started_and_says_where_to_look(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
     google.records["pipeline/r17/run.json"] = {**RUN, "outcome": "quota"}
-    assert pipeline.main(["retry", "dev", "r17"]) == 0
+    assert call(pipeline.pipeline, ["retry", "dev", "r17"]) == 0
     assert capsys.readouterr().out == "r17: started again; tpu pipeline status dev r17\n"
     assert json.loads(google.asked[-1][2]["argument"])["retry"] == 1
 
@@ -141,7 +142,7 @@ def test_a_run_that_is_followed_fails_where_it_fails_and_says_what_to_do(
 
     monkeypatch.setattr(google, "content", content)
     monkeypatch.setattr(pipeline.time, "sleep", lambda _: None)
-    assert pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 1
+    assert call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("r17: ")] == ["r17: start", "r17: train", "r17: quota"]
     for line in ("why      no chips", "next     tpu pipeline retry dev r17",
@@ -152,7 +153,7 @@ def test_a_run_that_is_followed_fails_where_it_fails_and_says_what_to_do(
 def test_a_detached_run_is_submitted_and_not_waited_for(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"]) == 0
+    assert call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "submitted as r17",
         "  how far it is: tpu pipeline status dev r17",
@@ -163,11 +164,11 @@ def test_the_list_has_what_no_record_has_with_its_reason(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
     google.executions = [execution(1, {"sweep": True}, payload=REFUSED)]
-    assert pipeline.main(["status", "dev"]) == 0
+    assert call(pipeline.pipeline, ["status", "dev"]) == 0
     known, other, why = capsys.readouterr().out.splitlines()
     assert (known.split()[0], known.split()[3], other.split()[0]) == ("r17", "trained", "sweep")
     assert why.startswith("    tpu-pipeline-run@p does not have storage.objects.create access")
-    assert pipeline.main(["status", "dev", "--json"]) == 0
+    assert call(pipeline.pipeline, ["status", "dev", "--json"]) == 0
     assert [one["run"] for one in json.loads(capsys.readouterr().out)] == ["r17", "sweep"]
 
 
@@ -181,7 +182,7 @@ def test_a_dry_run_of_publishing_sends_nothing(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("infra.publish.pipeline.publish", publish)
     monkeypatch.setattr(pipeline, "from_file", lambda _: settings())
     for words in ([], ["--dry-run"]):
-        assert pipeline.main(["publish", "dev", *words]) == 0
+        assert call(pipeline.pipeline, ["publish", "dev", *words]) == 0
     assert sends == [True, False]
 
 
@@ -189,4 +190,4 @@ def test_without_the_layer_there_is_no_pipeline(monkeypatch: pytest.MonkeyPatch)
     off = parse("dev", as_pulumi_hands_it_over(BASE, "f"), "f")
     monkeypatch.setattr(pipeline, "from_file", lambda _: off)
     with pytest.raises(CommandError, match="pipeline"):
-        pipeline.main(["status", "dev"])
+        call(pipeline.pipeline, ["status", "dev"])

@@ -12,6 +12,7 @@ from cli import policy
 from infra.engine.settings import parse
 from infra.errors import CommandError, InfraError
 from infra.settings.sources import as_pulumi_hands_it_over
+from tests.cli.call import call
 from tests.infra.recording import BASE
 
 FIREWALL, BUCKET = "gcp:compute/firewall:Firewall", "gcp:storage/bucket:Bucket"
@@ -40,7 +41,7 @@ def _check(monkeypatch: pytest.MonkeyPatch) -> Check:
         known = parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
         monkeypatch.setattr(policy, "from_file", lambda *_: known)
         monkeypatch.setattr(policy, "Pulumi", Pulumi)
-        return policy.main(["dev", *words])
+        return call(policy.policy, ["dev", *words])
 
     return check
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 from cli import run
@@ -14,6 +15,7 @@ from infra.errors import CommandError
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.publish.environment import Target
+from tests.cli.call import call
 from tests.fleet.world import SLICES, Cloud, _world, enter, settings  # noqa: F401
 
 NODE = "tpu-us-east5-a-2"
@@ -83,7 +85,7 @@ def test_a_script_goes_alone_runs_and_its_end_ends_the_command(
         "--lr",
         "3e-4 5",
     ]
-    assert run.main(line) == 0
+    assert call(run.run, line) == 0
     assert published.packed == [["train.py"]], "nothing beside it"
     reported = capsys.readouterr()
     found = json.loads(reported.out)
@@ -100,7 +102,8 @@ def test_a_failure_for_good_is_its_exit_status_and_the_slice_goes_if_that_was_as
 ) -> None:
     world.said[NODE] = FAILED
     assert (
-        run.main(["dev", str(script), "--slice", "v6e-1", "--name", "own", "--stop-when-done", "--yes"]) == 1
+        call(run.run, ["dev", str(script), "--slice", "v6e-1", "--name", "own", "--stop-when-done", "--yes"])
+        == 1
     )
     reported = capsys.readouterr().out
     assert f"{NODE}: failed (its work failed: exit status 2: no data)" in reported
@@ -111,7 +114,7 @@ def test_a_failure_for_good_is_its_exit_status_and_the_slice_goes_if_that_was_as
 def test_detached_it_returns_when_the_node_is_there(
     script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run.main([str(script), "--slice", "v6e-1", "--name", "own", "--detach", "--yes"]) == 0
+    assert call(run.run, [str(script), "--slice", "v6e-1", "--name", "own", "--detach", "--yes"]) == 0
     reported = capsys.readouterr().out
     assert "environment: dev, as none was named" in reported
     assert "tpu logs dev own --follow" in reported
@@ -131,7 +134,7 @@ def test_logs_that_fail_for_a_moment_are_read_again_and_those_that_are_refused_a
             raise RequestError(Failure(next(kinds), "no"))
 
     monkeypatch.setattr(run, "_entries", lambda *_: Failing())
-    assert run.main(["dev", str(script), "--slice", "v6e-1", "--name", "own", "--yes"]) == 0
+    assert call(run.run, ["dev", str(script), "--slice", "v6e-1", "--name", "own", "--yes"]) == 0
     assert capsys.readouterr().out.count("its output can't be read here") == 1
 
 
@@ -139,7 +142,7 @@ def test_without_a_terminal_nothing_is_published_unasked(
     script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(CommandError, match="There is no terminal to ask at"):
-        run.main(["dev", str(script), "--slice", "v6e-16", "--name", "own"])
+        call(run.run, ["dev", str(script), "--slice", "v6e-16", "--name", "own"])
     reported = capsys.readouterr().out
     assert "v6e-16 (4 hosts), spot, in us-east5-a or us-east5-b: $" in reported
     assert "gs://my-project-checkpoints/jobs/own" in reported
@@ -153,7 +156,7 @@ def test_what_is_wrong_with_the_flags_is_said_at_once(
 ) -> None:
     line = ["dev", str(script), "--slice", "v6e-61", "--zones", "us-central2-b", "--name", "No Name"]
     with pytest.raises(CommandError) as wrong:
-        run.main([*line, "--yes"])
+        call(run.run, [*line, "--yes"])
     output = str(wrong.value)
     assert "--slice v6e-61: is one of v6e-1, v6e-4" in output
     assert "fix: perhaps v6e-" in output
@@ -169,7 +172,7 @@ def test_a_name_of_the_files_is_refused_before_the_question(
     with pytest.raises(
         CommandError, match=r"train: Pulumi.dev.yaml has a slice of this name\n    fix: --name"
     ):
-        run.main(["dev", str(script), "--slice", "v6e-16"])
+        call(run.run, ["dev", str(script), "--slice", "v6e-16"])
 
 
 def test_a_folder_goes_whole_and_its_script_is_chosen_with_a_reason(tmp_path: Path) -> None:
@@ -258,7 +261,7 @@ def test_a_run_above_its_limit_is_refused_before_anything_is_asked_published_or_
 ) -> None:  # fmt: skip
     monkeypatch.setattr(run, "from_file", lambda _: settings(**more))
     with pytest.raises(CommandError.__base__, match=message):
-        run.main(["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", *flags])
+        call(run.run, ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", *flags])
     assert published.targets == []
     assert world.asked == []
 
@@ -270,7 +273,7 @@ def test_a_runs_price_is_predicted_and_the_actual_one_stands_beside_it(
     monkeypatch.setattr(run, "from_file", lambda _: settings(**LIMITED))
     world.said[NODE] = DONE
     line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--hours", "4", "--yes"]
-    assert run.main([*line, "--json"]) == 0
+    assert call(run.run, [*line, "--json"]) == 0
     reported = capsys.readouterr()
     assert "price     $89.81 ($22.45 an hour, 4 h), predicted" in reported.err
     assert "since the creation of its node, predicted $89.81" in reported.err
@@ -279,7 +282,6 @@ def test_a_runs_price_is_predicted_and_the_actual_one_stands_beside_it(
     assert found["dollars"] is not None
 
 
-def test_a_run_is_told_how_long_it_takes_in_hours(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run.main(["dev", str(script), "--slice", "v6e-16", "--hours", "soon"])
-    assert "soon: a number of hours above 0, e.g. 1.5" in capsys.readouterr().err
+def test_a_run_is_told_how_long_it_takes_in_hours(script: Path) -> None:
+    with pytest.raises(click.UsageError, match=r"soon: a number of hours above 0, e.g. 1.5"):
+        call(run.run, ["dev", str(script), "--slice", "v6e-16", "--hours", "soon"])

@@ -10,6 +10,7 @@ from cli import updates
 from cli.__main__ import main
 from infra.engine.registry import layers
 from infra.settings.sources import ROOT
+from tests.cli.call import call
 from tests.infra.conftest import FakePulumi
 from tests.infra.engine.test_plan import EVENTS
 from tests.infra.recording import BASE, OFF
@@ -44,7 +45,7 @@ def test_up_without_a_terminal_changes_nothing_and_says_how(
     root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(Exception, match="There is no terminal to ask at\n    fix: --yes"):
-        updates.up(["dev"], root)
+        call(updates.up, ["dev"], root)
     assert updated(pulumi_cli, "preview")
     assert not updated(pulumi_cli, "up")
 
@@ -52,7 +53,7 @@ def test_up_without_a_terminal_changes_nothing_and_says_how(
 def test_up_shows_the_plan_and_brings_all_layers_up_in_their_order(
     root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert updates.up(["dev", "--yes"], root) == 0
+    assert call(updates.up, ["dev", "--yes"], root) == 0
     assert updated(pulumi_cli, "up") == [str(root / layer.directory) for layer in ON]
     output = capfd.readouterr().out
     assert output.index("$/hour") < output.index("== storage ==") < output.index("== tpu ==")
@@ -62,7 +63,7 @@ def test_up_shows_the_plan_and_brings_all_layers_up_in_their_order(
 
 
 def test_up_of_some_layers_touches_no_other(root: Path, pulumi_cli: FakePulumi) -> None:
-    assert updates.up(["dev", "network", "storage", "--yes"], root) == 0
+    assert call(updates.up, ["dev", "network", "storage", "--yes"], root) == 0
     assert updated(pulumi_cli, "up") == [
         str(root / "infra/layers/storage"),
         str(root / "infra/layers/network"),
@@ -74,7 +75,7 @@ def test_up_with_nothing_to_change_asks_nothing(
     root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pulumi_cli.log(EVENTS[0])
-    assert updates.up(["dev"], root) == 0
+    assert call(updates.up, ["dev"], root) == 0
     assert not updated(pulumi_cli, "up")
     assert capfd.readouterr().out.splitlines()[-1] == "no changes"
 
@@ -86,7 +87,7 @@ def test_up_publishes_the_first_bundle_before_the_slices(
     (root / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": config}))
     before: list[list[str]] = []
     monkeypatch.setattr(updates, "_publish", lambda environment: before.append(updated(pulumi_cli, "up")))
-    assert updates.up(["dev", "--yes"], root) == 0
+    assert call(updates.up, ["dev", "--yes"], root) == 0
     assert before == [[str(root / f"infra/{name}") for name in LAYERS[:-1]]]
 
 
@@ -95,7 +96,7 @@ def test_a_plan_that_failed_is_not_applied(
 ) -> None:
     pulumi_cli.answer("preview", "error: no plugin", status=255)
     with pytest.raises(Exception, match="`pulumi preview` of storage, data, network, tpu failed"):
-        updates.up(["dev", "--yes"], root)
+        call(updates.up, ["dev", "--yes"], root)
     assert not updated(pulumi_cli, "up")
     assert capfd.readouterr().out.count("error: no plugin") == 4
 
@@ -103,11 +104,11 @@ def test_a_plan_that_failed_is_not_applied(
 def test_json_is_all_of_standard_output(
     root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert updates.up(["dev", "--yes", "--json"], root) == 0
+    assert call(updates.up, ["dev", "--yes", "--json"], root) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["applied"]
     assert [one["layer"] for one in found["layers"]] == LAYERS
-    assert updates.plan(["dev", "--json"], root) == 0
+    assert call(updates.plan, ["dev", "--json"], root) == 0
     assert json.loads(capfd.readouterr().out)["layers"][0]["changes"]
 
 
@@ -129,9 +130,9 @@ def test_down_lists_what_goes_asks_once_and_takes_the_slices_alone(
 ) -> None:
     pulumi_cli.answer("stack export", resources("train", "extract"))
     with pytest.raises(Exception, match="Take them down in dev\\? There is no terminal"):
-        updates.down(["dev"], root)
+        call(updates.down, ["dev"], root)
     assert not updated(pulumi_cli, "destroy")
-    assert updates.down(["dev", "--yes"], root) == 0
+    assert call(updates.down, ["dev", "--yes"], root) == 0
     assert updated(pulumi_cli, "destroy") == [str(root)]
     output = capfd.readouterr().out
     assert "  - gcp:tpu/v2Vm:V2Vm  extract\n  - gcp:tpu/v2Vm:V2Vm  train\ntpu: 2 resources\n" in output
@@ -140,7 +141,7 @@ def test_down_lists_what_goes_asks_once_and_takes_the_slices_alone(
 def test_down_where_nothing_is_up_says_so(
     root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert updates.down(["dev"], root) == 0
+    assert call(updates.down, ["dev"], root) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "nothing is up"
 
 
@@ -158,7 +159,27 @@ def test_what_a_layer_prints_on_its_way_down_is_not_in_the_json(
     root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pulumi_cli.answer("stack export", resources("train"))
-    assert updates.down(["dev", "--yes", "--json"], root) == 0
+    assert call(updates.down, ["dev", "--yes", "--json"], root) == 0
     output = capfd.readouterr()
     assert json.loads(output.out) == {"environment": "dev", "down": {"tpu": 1}}
     assert "tpu: destroyed" in output.err
+
+
+def test_a_failed_preview_is_printed_and_ends_with_1(
+    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("preview", status=255, err="error: no plugin")
+    assert main(["plan", "dev"], root) == 1
+    output = capfd.readouterr()
+    assert "error: no plugin" in output.out
+    assert "failed; see the output above" in output.err
+    assert "next:" not in output.out
+
+
+def test_layers_go_down_the_last_one_first(root: Path, pulumi_cli: FakePulumi) -> None:
+    held = {"type": "gcp:compute/network:Network", "urn": "urn:pulumi:dev::p::t::one", "custom": True}
+    pulumi_cli.answer("stack export", {"deployment": {"resources": [held]}})
+    assert main(["down", "dev", "storage", "tpu", "network", "--yes"], root) == 0
+    folders = {layer.name: layer.directory for layer in layers()}
+    order = [str(root / folders[name]) for name in ("tpu", "network", "storage")]
+    assert [str(Path(folder)) for folder in updated(pulumi_cli, "destroy")] == order

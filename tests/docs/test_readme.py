@@ -24,7 +24,7 @@ RUN_BY_A_GUIDE = {"tpu plan dev", "tpu preflight tiny.toml --slice v6e-16"}
 # By its own scenario: the same words, with the rehearsal's script.
 RUN_BY_A_SCENARIO = {"tpu run train.py --slice v6e-16": ("run", r"tpu run dev \S+ .*--slice v6e-16")}
 # Half an hour, which CI doesn't have; that the command starts this scenario is checked here.
-TOO_LONG = {"make rehearse SCENARIO=kills": "python -m rehearsal run kills"}
+TOO_LONG = {"make rehearse SCENARIO=kills": "python -m cli rehearsal run kills"}
 
 
 def commands() -> set[str]:

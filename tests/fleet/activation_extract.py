@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fleet.zones import Request, Verb
+from fleet.zones import NodeRequest, Verb
 from infra.slices.nodes import Node
 from tests.fleet.virtual import VirtualCloud
 
@@ -50,9 +50,9 @@ class Loop:
             if state == "READY":
                 continue
             for _ in range(_RETRIES):
-                self.cloud._delete(member.key, Request(Verb.DELETE, member))
+                self.cloud._delete(member.key, NodeRequest(Verb.DELETE, member))
                 self.cloud.advance(self.cloud.now_s + 60)
-                self.cloud.create(member.key, Request(Verb.CREATE, member))
+                self.cloud.create(member.key, NodeRequest(Verb.CREATE, member))
                 self.cloud.advance(self.cloud.now_s + 360 + _RETRY_S)
                 if self.cloud.nodes[member.key].state == "READY" if member.key in self.cloud.nodes else False:
                     break

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fleet.environment import Environment
-from fleet.zones import Answer, Request, Verb, Zones
+from fleet.zones import Answer, NodeRequest, Verb, Zones
 from infra.engine.named import StackState, create, read_stack
 from infra.engine.settings import from_file
 from infra.settings.sources import ROOT
@@ -129,7 +129,7 @@ class Here:
         self._zones = Zones(one.google, one.owner, one.body, lab.now_s, one.limits.heartbeat_timeout_s)
         self._named: list[Answer] = []
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: NodeRequest) -> None:
         """See `controller.Actor`."""
         if request.verb is Verb.CREATE and request.node.member is None:
             outcome = create("dev", [request.node.name], self._root)

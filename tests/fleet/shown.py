@@ -8,7 +8,7 @@ from fleet.controller import Controller
 from fleet.controller_state import ControllerState, parse
 from fleet.decide import Limits
 from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
-from fleet.zones import Answer, Request
+from fleet.zones import Answer, NodeRequest
 from infra.slices.nodes import Node
 from tests.fleet.conftest import OWNER, labels
 from tests.fleet.virtual import Notebook
@@ -39,7 +39,7 @@ class Shown:
 
     def __init__(self, *looks: View):
         self.looks = list(looks)
-        self.asked: list[Request] = []
+        self.asked: list[NodeRequest] = []
         self.answers: list[Answer] = []
         self.zones: list[str] = []
 
@@ -47,7 +47,7 @@ class Shown:
         self.zones = [*zones]  # type: ignore[misc]
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: NodeRequest) -> None:
         self.asked.append(request)
 
     def ended(self) -> list[Answer]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from fleet import __main__ as command
-from fleet import controller, store
+from cli.fleet import fleet as group
+from fleet import controller, monitor, store
 from fleet.controller_state import ControllerState
 from fleet.environment import Environment
 from fleet.google import Google
@@ -26,6 +26,7 @@ from infra.google.failures import Failure, Kind
 from infra.layers.tpu import startup
 from infra.slices.names import bundle_blob
 from infra.slices.nodes import nodes
+from tests.fleet.command import fleet
 from tests.fleet.conftest import OURS, OWNER
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 from tools import fleet_docs
@@ -36,7 +37,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_status_shows_every_member_and_the_sums(world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
     cloud = world
     cloud.states["tpu-us-east5-a-1"] = "PREEMPTED"
-    assert command.main(["status", "dev"]) == 0
+    assert fleet(["status", "dev"]) == 0
     output = capsys.readouterr().out
     assert len(output.splitlines()) == 8
     assert re.search(r"tpu-us-east5-a-1 +us-east5-a +PREEMPTED +recovering .*Google says PREEMPTED", output)
@@ -47,7 +48,7 @@ def test_status_shows_every_member_and_the_sums(world: Cloud, capsys: pytest.Cap
 
 def test_who_only_looks_waits_for_no_sdk() -> None:
     """Pulumi's takes twice as long to import as all else."""
-    reported = "import sys, fleet.__main__; print(*{name.partition('.')[0] for name in sys.modules})"
+    reported = "import sys, cli.fleet; print(*{name.partition('.')[0] for name in sys.modules})"
     output = subprocess.run(
         [sys.executable, "-c", reported], capture_output=True, text=True, check=True
     ).stdout
@@ -57,7 +58,7 @@ def test_who_only_looks_waits_for_no_sdk() -> None:
 
 def test_status_for_programs(world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
     world.silent.add("us-east5-b")
-    assert command.main(["status", "dev", "--json"]) == 1
+    assert fleet(["status", "dev", "--json"]) == 1
     reported = json.loads(capsys.readouterr().out)
     assert reported["unanswered"] == {"us-east5-b": "transient"}
     assert reported["decisions"]["train"] == "wait"
@@ -66,7 +67,7 @@ def test_status_for_programs(world: Cloud, capsys: pytest.CaptureFixture[str]) -
 
 def test_list_names_orphans(world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
     world.stray("tpu-us-east5-b-7", "us-east5-b")
-    assert command.main(["list", "dev"]) == 0
+    assert fleet(["list", "dev"]) == 0
     assert re.search(r"tpu-us-east5-b-7 +us-east5-b +READY +nobody: an orphan", capsys.readouterr().out)
 
 
@@ -75,7 +76,7 @@ def test_only_what_is_gone_is_brought_back(world: Cloud, capsys: pytest.CaptureF
     cloud.states |= {
         "train": "PREEMPTED", "tpu-us-east5-a-0": "REPAIRING", "tpu-us-east5-b-1": "", "tpu-us-east5-a-1": "",
     }  # fmt: skip
-    assert command.main(["recover", "dev", "--yes"]) == 0
+    assert fleet(["recover", "dev", "--yes"]) == 0
     assert cloud.asked == [("delete", "train"), ("up", "train")], "the others were never there, or live"
     output = capsys.readouterr().out
     assert "train: created" in output
@@ -88,12 +89,12 @@ def test_a_slice_that_the_stack_does_not_hold_is_left_alone_with_what_to_do(
 ) -> None:
     world.stack.held.clear()
     world.states["train"] = "PREEMPTED"
-    assert command.main(["status", "dev"]) == 0
+    assert fleet(["status", "dev"]) == 0
     output = capsys.readouterr().out
     assert "train: a node of this name is there, and your stack doesn't hold it" in output
     assert "fix: if an update of yours was killed: tpu infra settle dev tpu" in output
-    assert command.main(["recover", "dev", "--yes"]) == 0
-    assert command.main(["delete", "dev", "--slice", "train", "--yes"]) == 0
+    assert fleet(["recover", "dev", "--yes"]) == 0
+    assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
     assert not world.asked
 
 
@@ -109,32 +110,32 @@ def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_y
         "recover dev --yes",
         "delete dev --slice extract --yes --orphans",
     ):
-        assert command.main(line.split()) == 0
-    assert command.main(["status", "dev"]) == 0
+        assert fleet(line.split()) == 0
+    assert fleet(["status", "dev"]) == 0
     output = capsys.readouterr().out
     assert (
         "tpu-us-east5-a-0 and 3 more: it is of another stack, lost\n    fix: if no other controller keeps it"
         in output
     )
     assert "orphan" not in output
-    assert command.main(["take-over", "dev"]) == 1, "nobody said yes"
-    assert command.main(["take-over", "dev", "--dry-run"]) == 0
+    assert fleet(["take-over", "dev"]) == 1, "nobody said yes"
+    assert fleet(["take-over", "dev", "--dry-run"]) == 0
     assert world.asked == world.updated == []
-    assert command.main(["take-over", "dev", "--yes"]) == 0
+    assert fleet(["take-over", "dev", "--yes"]) == 0
     assert sorted(world.updated) == sorted(name for name in world.states if name != "train")
     assert {found["stack"] for found in world.labels.values()} == {OWNER.stack}
     assert {*world.labels["tpu-us-east5-b-0"]} > {"fleet", "member", "bundle"}, "the others stay"
-    assert command.main(["recover", "dev", "--yes"]) == 0
+    assert fleet(["recover", "dev", "--yes"]) == 0
     assert world.asked == [("delete", lost), ("create", lost)]
 
 
 @pytest.mark.parametrize("name", ["train", "tpu-us-east5-b-1"])
 def test_what_was_lost_and_could_not_be_made_again_is_brought_back_too(name: str, world: Cloud) -> None:
     world.states[name], world.dry = "PREEMPTED", {"us-east5-b"}
-    assert command.main(["recover", "dev", "--yes"]) == 1
+    assert fleet(["recover", "dev", "--yes"]) == 1
     assert not world.states[name]
     world.dry = set()
-    assert command.main(["recover", "dev", "--yes"]) == 0
+    assert fleet(["recover", "dev", "--yes"]) == 0
     assert world.states[name] == "READY"
 
 
@@ -165,13 +166,13 @@ def test_a_recovery_that_was_killed_goes_on_and_rents_nothing_that_was_never_the
     before = signal.signal(signal.SIGUSR1, kill)
     try:
         with pytest.raises(Killed):
-            command.main(["recover", "dev", "--yes"])
+            fleet(["recover", "dev", "--yes"])
     finally:
         signal.signal(signal.SIGUSR1, before)
     time.sleep(0.3)  # what was on its way to Google
     assert json.loads(world.kept or "")["attempts"][-1]["cause"] == "preemption"
     expire(world)
-    assert command.main(["recover", "dev", "--yes"]) == 0
+    assert fleet(["recover", "dev", "--yes"]) == 0
     assert (world.states[name], world.states["tpu-us-east5-a-1"]) == ("READY", "")
     assert world.asked.count(("create", name)) == 1
 
@@ -195,13 +196,13 @@ def test_what_was_deleted_is_made_at_once_when_somebody_asks_and_not_by_recoveri
     name: str, world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.states[name] = ""
-    assert command.main(["create", "dev", "--yes"]) == 0
-    assert command.main(["delete", "dev", "--zones", "us-east5-b", "--yes"]) == 0
+    assert fleet(["create", "dev", "--yes"]) == 0
+    assert fleet(["delete", "dev", "--zones", "us-east5-b", "--yes"]) == 0
     world.stack.held.clear()  # a refresh
     capsys.readouterr()
-    assert command.main(["recover", "dev", "--yes"]) == 0
+    assert fleet(["recover", "dev", "--yes"]) == 0
     assert "nothing to bring back" in capsys.readouterr().out
-    assert command.main(["create", "dev", "--yes"]) == 0
+    assert fleet(["create", "dev", "--yes"]) == 0
     assert world.states[name] == "READY"
 
 
@@ -220,12 +221,12 @@ def test_create_ends_where_a_zone_stays_silent_and_names_it(
 
     monkeypatch.setattr(world, when, silenced)
     monkeypatch.setattr(controller, "_PATIENCE_S", 60.0)
-    assert command.main(["create", "dev", "--yes"]) == 1
+    assert fleet(["create", "dev", "--yes"]) == 1
     output = capsys.readouterr()
     assert ("create", "tpu-us-east5-b-1") in world.asked if begun else world.asked == []
     assert len(world.looked) > 60, "a zone that answers again is waited for"
     assert "error: extract/3: unknown: us-east5-b didn't answer for 1 min" in output.err
-    assert "next: the same again, or tpu fleet monitor dev" in output.err
+    assert "next: the same command again, or tpu fleet monitor dev" in output.err
     assert ("extract/0" in output.err) == (not begun), "it may live in the silent one"
     assert "done" not in output.out
 
@@ -235,7 +236,7 @@ def test_create_says_that_a_zone_it_knows_nothing_of_did_not_answer(
 ) -> None:
     world.silent.add("us-east5-b")
     world.states["tpu-us-east5-b-1"] = ""
-    assert command.main(["create", "dev", "--yes"]) == 1
+    assert fleet(["create", "dev", "--yes"]) == 1
     assert "us-east5-b didn't answer: transient" in capsys.readouterr().err
     assert not world.asked
 
@@ -243,7 +244,7 @@ def test_create_says_that_a_zone_it_knows_nothing_of_did_not_answer(
 def test_create_leaves_what_was_preempted(world: Cloud) -> None:
     cloud = world
     cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
-    assert command.main(["create", "dev", "--yes"]) == 0
+    assert fleet(["create", "dev", "--yes"]) == 0
     assert cloud.asked == [("create", "tpu-us-east5-b-1")]
 
 
@@ -253,7 +254,7 @@ def test_nothing_is_created_while_the_start_up_script_is_not_published(
     world.states["tpu-us-east5-b-1"] = ""
     script = bundle_blob(startup.script_sha256())
     monkeypatch.setattr(world, "is_there", lambda name: name != script)
-    assert command.main(["create", "dev", "--yes"]) == 1
+    assert fleet(["create", "dev", "--yes"]) == 1
     assert not world.asked
     missing = f"tpu:bundle: this checkout's start-up script, gs://{world.bucket}/{script} does not exist"
     assert f"error: {missing}\n    fix: tpu publish dev" in capsys.readouterr().err
@@ -265,7 +266,7 @@ def test_what_could_not_be_created_is_said_with_its_reason(
     cloud = world
     cloud.states["train"] = ""
     cloud.failure = Failure(Kind.QUOTA, "Quota limit 'TPUV6E' has been exceeded", "TPUV6E")
-    assert command.main(["create", "dev", "--yes"]) == 1
+    assert fleet(["create", "dev", "--yes"]) == 1
     output = capsys.readouterr()
     assert "quota: Quota limit 'TPUV6E' has been exceeded" in output.out
     assert "IAM & Admin > Quotas" in output.err
@@ -280,14 +281,14 @@ def test_who_asks_for_a_member_gets_it_in_the_first_zone_that_has_chips(
     cloud = Cloud(target)
     enter(monkeypatch, cloud, target)
     cloud.states, cloud.dry = {}, {"us-east5-b", "us-east1-d"}
-    assert command.main(["create", "dev", "--yes"]) == 0
+    assert fleet(["create", "dev", "--yes"]) == 0
     made = "tpu-us-east5-a-0"
     assert (cloud.states[made], cloud.zones[made], len(cloud.asked)) == ("READY", "us-east5-a", 3)
-    assert command.main(["create", "dev", "--yes"]) == 0
+    assert fleet(["create", "dev", "--yes"]) == 0
     assert len(cloud.asked) == 3, "it stays there"
-    assert command.main(["delete", "dev", "--yes"]) == 0
+    assert fleet(["delete", "dev", "--yes"]) == 0
     cloud.dry.add("us-east5-a")
-    assert command.main(["create", "dev", "--yes"]) == 1
+    assert fleet(["create", "dev", "--yes"]) == 1
     assert len(cloud.asked) == 7, "each zone once"
     assert "error: extract/0: stock-out: none in" in capsys.readouterr().err
 
@@ -296,7 +297,7 @@ def test_who_asks_for_a_member_gets_it_in_the_first_zone_that_has_chips(
 def test_a_dry_run_changes_nothing(name: str, world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
     cloud = world
     cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
-    assert command.main([name, "dev", "--dry-run"]) == 0
+    assert fleet([name, "dev", "--dry-run"]) == 0
     assert not cloud.asked
     assert cloud.kept is None
     output = capsys.readouterr().out
@@ -310,13 +311,13 @@ def test_without_a_terminal_and_yes_nothing_is_changed(
 ) -> None:
     cloud = world
     cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
-    assert command.main([name, "dev"]) == 1
+    assert fleet([name, "dev"]) == 1
     assert not cloud.asked
     assert "fix: --yes" in capsys.readouterr().err
 
 
 def test_delete_takes_what_was_named(world: Cloud) -> None:
-    assert command.main(["delete", "dev", "--zones", "us-east5-b", "--slice", "extract", "--yes"]) == 0
+    assert fleet(["delete", "dev", "--zones", "us-east5-b", "--slice", "extract", "--yes"]) == 0
     assert world.asked == [("delete", "tpu-us-east5-b-0"), ("delete", "tpu-us-east5-b-1")]
 
 
@@ -327,7 +328,7 @@ def test_beside_another_controller_nothing_is_done(
     cloud = world
     cloud.states["train"] = "PREEMPTED"
     BucketStore(cloud, OWNER.stack).write(ControllerState())  # type: ignore[arg-type]
-    assert command.main(line.split()) == 1
+    assert fleet(line.split()) == 1
     assert not cloud.asked
     assert "another `fleet` acts, on" in capsys.readouterr().err
 
@@ -339,8 +340,8 @@ def test_a_controller_that_waits_long_between_looks_renews_its_lease(
     now, signs = [0.0], list[float]()
     one = Environment(settings(), nodes(settings()), world, world.stack).controller()  # type: ignore[arg-type]
     monkeypatch.setattr(one, "renew", lambda: signs.append(now[0]))
-    monkeypatch.setattr(command.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    command._rest(one, 600)
+    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monitor.rest(one, 600)
     assert now[0] == 600
     assert max(after - before for before, after in pairwise([0.0, *signs])) <= RENEW_S
 
@@ -371,7 +372,7 @@ def test_a_delete_that_takes_long_renews_its_lease_and_stops_where_another_has_t
     if at == "observe":
         monkeypatch.setattr(world, "delete", begin)
     monkeypatch.setattr(world, at, take)
-    assert command.main(["delete", "dev", "--slice", "extract", "--yes"]) == 1
+    assert fleet(["delete", "dev", "--slice", "extract", "--yes"]) == 1
     assert taken
     assert len(world.asked) == (1 if at == "delete" else 4)
     assert "another `fleet` acts" in capsys.readouterr().err
@@ -383,7 +384,7 @@ def test_an_interrupted_delete_gives_its_lease_up(world: Cloud, monkeypatch: pyt
         raise KeyboardInterrupt
 
     monkeypatch.setattr(world, "delete", interrupt)
-    assert command.main(["delete", "dev", "--slice", "train", "--yes"]) == 130
+    assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 130
     BucketStore(world, OWNER.stack).read()  # type: ignore[arg-type]
 
 
@@ -394,8 +395,8 @@ def test_an_interrupted_creation_says_that_it_goes_on_and_gives_its_lease_up(
         raise KeyboardInterrupt
 
     world.states["tpu-us-east5-b-1"] = ""
-    monkeypatch.setattr(command.time, "sleep", interrupt)
-    assert command.main(["create", "dev", "--yes"]) == 130
+    monkeypatch.setattr("time.sleep", interrupt)
+    assert fleet(["create", "dev", "--yes"]) == 130
     assert "extract/3: operations continue" in capsys.readouterr().err
     BucketStore(world, OWNER.stack).read()  # type: ignore[arg-type]
 
@@ -404,10 +405,10 @@ def test_other_fleets_are_no_orphans_where_a_command_is_narrowed(
     world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.states["tpu-us-east5-b-0"] = "PREEMPTED"
-    assert command.main(["status", "dev", "--slice", "train"]) == 0
+    assert fleet(["status", "dev", "--slice", "train"]) == 0
     assert "orphan" not in capsys.readouterr().out
     world.states["train"] = "PREEMPTED"
-    assert command.main(["recover", "dev", "--slice", "train", "--yes"]) == 0
+    assert fleet(["recover", "dev", "--slice", "train", "--yes"]) == 0
     assert world.asked == [("delete", "train"), ("up", "train")]
 
 
@@ -418,7 +419,7 @@ def test_leftovers_are_swept_and_healthy_orphans_are_not(world: Cloud) -> None:
     world.stray("tpu-us-east5-b-8", "us-east5-b", "READY")
     world.stray("somebody-elses", "us-east5-b", "PREEMPTED", {"environment": "dev"})
     world.stray("another-stacks", "us-east5-b", "PREEMPTED", {**OURS, "stack": "another"})
-    assert command.main(["recover", "dev", "--yes"]) == 0
+    assert fleet(["recover", "dev", "--yes"]) == 0
     assert set(cloud.asked) == {("delete", "tpu-us-east5-b-7"), ("delete", "train"), ("up", "train")}
 
 
@@ -432,11 +433,10 @@ def test_a_budget_refuses_before_anything_is_created() -> None:
 
 def test_every_command_of_the_page_is_one() -> None:
     lines = re.findall(r"^    tpu (?:fleet )?(.+?)(?:  .*)?$", (DOCS / "fleet.md").read_text(), re.MULTILINE)
-    assert {line.split()[0] for line in lines} == set(command.COMMANDS)
-    for line in lines:
-        command.parser(command.COMMANDS).parse_args(shlex.split(line.partition(" -- ")[0]))
-    for name, (_, example) in command.COMMANDS.items():
-        command.parser(command.COMMANDS).parse_args([name, *shlex.split(example.partition(" -- ")[0])])
+    assert {line.split()[0] for line in lines} == set(group.commands)
+    examples = [f"{name} {line}" for name, one in group.commands.items() for line in one.examples]  # type: ignore[attr-defined]
+    for name, *words in map(shlex.split, [*lines, *examples]):
+        group.commands[name].make_context(name, words)
 
 
 def test_the_table_of_failures_is_the_codes() -> None:

@@ -12,7 +12,7 @@ from fleet.errors import FleetError
 from fleet.model import Action, Cause, Claim, Condition, View, WorkerStatus, ZoneView
 from fleet.show import price_so_far
 from fleet.store import UnreachableError
-from fleet.zones import Answer, Request, Verb
+from fleet.zones import Answer, NodeRequest, Verb
 from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
 from tests.fleet.conftest import ZONES, fleet, labels
@@ -99,7 +99,7 @@ def test_what_waiting_does_not_mend_is_tried_once_until_somebody_acts(kind: Kind
     cloud.lose("extract/1")
     asked: list[str] = []
 
-    def refuse(key: str, request: Request) -> Answer:
+    def refuse(key: str, request: NodeRequest) -> Answer:
         asked.append(key)
         return Answer(request, Failure(kind, "no", "TPUV6E"))
 
@@ -126,7 +126,7 @@ def refused(*failures: tuple[str, Failure | None], state: ControllerState | None
     for member in members:
         one.state.begin_attempt(member.key, Cause.PREEMPTION, NOW_S - 60)
         one.state.asked(member.key, "z", member.name)
-    of = {member.slice: Request(Verb.CREATE, member) for member in members}
+    of = {member.slice: NodeRequest(Verb.CREATE, member) for member in members}
     cloud.answers = [Answer(of[name], failure) for name, failure in failures]
     one.step(may=())
     return one.state
@@ -178,7 +178,7 @@ def test_an_attempt_is_written_before_anything_is_asked_and_open_until_the_node_
     one, asked = controller(cloud, 2, store), list[tuple[str, Verb]]()
     begin = cloud.begin
 
-    def observed(request: Request) -> None:
+    def observed(request: NodeRequest) -> None:
         recovery_cause = store.read().recovery_cause("extract/1")
         assert recovery_cause is Cause.PREEMPTION, f"unknown to who comes after a kill at {request.verb}"
         asked.append((request.node.key, request.verb))

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from fleet import __main__ as command
 from fleet import deploy
 from fleet.controller import Controller
 from fleet.environment import Environment
 from fleet.errors import FleetError
 from fleet.model import View, WorkerStatus
 from infra.slices.nodes import nodes
+from tests.fleet.command import fleet
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
 EXTRACT = ["deploy", "dev", "--slice", "extract"]
@@ -47,13 +47,13 @@ def test_samples_are_dealt_out_to_as_many_streams_as_members_and_then_published(
         "--id",
         "id",
     ]
-    assert command.main(line) == 0
+    assert fleet(line) == 0
     assert ran == [
         [
             "-m", "workload", "data", "streams", "--streams", "4", "--out", "gs://b/streams", "--source",
             "a.jsonl", "--max-samples", "9", "--id", "id",
         ],
-        ["-m", "infra.publish", "dev"],
+        ["-m", "cli", "publish", "dev"],
     ]  # fmt: skip
     assert world.asked == [("create", "tpu-us-east5-a-1")]
 
@@ -67,16 +67,16 @@ def test_a_member_that_was_made_in_another_zone_is_waited_for_there(
     cloud = Cloud(settings(home))
     enter(monkeypatch, cloud, settings(home))
     cloud.states["tpu-us-east5-a-1"], cloud.dry = "", {"us-east5-a"}
-    assert command.main([*EXTRACT, "--skip-dataset", "--create-tpus", "--yes", "--timeout-s", "5"]) == 0
+    assert fleet([*EXTRACT, "--skip-dataset", "--create-tpus", "--yes", "--timeout-s", "5"]) == 0
     assert cloud.zones["tpu-us-east5-b-0"] == "us-east5-b"
 
 
 @pytest.mark.parametrize(
     ("flags", "modules", "created"),
     [
-        (["--skip-dataset", "--create-tpus", "--yes"], ["infra.publish"], True),
-        (["--skip-dataset", "--skip-launch"], ["infra.publish"], False),
-        (["--source", "a", "--skip-launch"], ["workload", "infra.publish"], False),
+        (["--skip-dataset", "--create-tpus", "--yes"], ["cli"], True),
+        (["--skip-dataset", "--skip-launch"], ["cli"], False),
+        (["--source", "a", "--skip-launch"], ["workload", "cli"], False),
         (["--source", "a", "--dry-run"], [], False),
     ],
 )
@@ -88,7 +88,7 @@ def test_parts_can_be_left_out(
     ran: list[list[str]],
 ) -> None:
     world.states["tpu-us-east5-a-1"] = ""
-    assert command.main([*EXTRACT, *flags]) == 0
+    assert fleet([*EXTRACT, *flags]) == 0
     assert [line[1] for line in ran] == modules
     assert bool(world.asked) == created
 
@@ -98,7 +98,7 @@ def test_a_step_that_fails_ends_it(
 ) -> None:
     world.states["tpu-us-east5-a-1"] = ""
     monkeypatch.setattr(deploy, "_run", lambda line: 3)
-    assert command.main([*EXTRACT, "--source", "a", "--create-tpus", "--yes"]) == 1
+    assert fleet([*EXTRACT, "--source", "a", "--create-tpus", "--yes"]) == 1
     assert not world.asked
     assert "ended with 3" in capsys.readouterr().err
 
@@ -109,13 +109,13 @@ def test_it_is_one_whole_fleet_that_takes_streams(world: Cloud, capsys: pytest.C
         (["--slice", "train"], "a deployment is one fleet's"),
         (["--slice", "extract", "--zones", "us-east5-b"], "members 1, 3 alone can't take all streams"),
     ):
-        assert command.main(["deploy", "dev", "--skip-dataset", *flags]) == 1
+        assert fleet(["deploy", "dev", "--skip-dataset", *flags]) == 1
         assert found in capsys.readouterr().err
     some = [one for one in nodes(settings()) if one.slice == "extract"]
     for run in (None, "train tiny.toml", "extract qwen2.5-0.5b.toml --stream gs://b/stream_000.safetensors"):
         with pytest.raises(FleetError, match="--stream gs://BUCKET/FOLDER"):
             deploy.commands("dev", [replace(one, run=run) for one in some], None)
-    assert command.main(EXTRACT) == 1
+    assert fleet(EXTRACT) == 1
     assert "--skip-dataset" in capsys.readouterr().err
 
 

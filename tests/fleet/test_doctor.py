@@ -13,8 +13,7 @@ import requests
 from google.auth.transport.requests import AuthorizedSession, Request
 from requests.adapters import HTTPAdapter
 
-from fleet import __main__ as command
-from fleet import doctor, environment
+from fleet import doctor, observing
 from fleet.adhoc import AdHoc
 from fleet.controller_state import ControllerState, Refusal
 from fleet.google import Google
@@ -42,6 +41,7 @@ from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.services.tpu.quotas import ON_DEMAND, REVOCABLE
 from tests.emulated import OWNER, REFRESH_TOKEN, Emulated
 from tests.fleet import conftest as mine
+from tests.fleet.command import fleet
 from tests.infra.recording import OFF
 
 PROJECT, BUCKET, TOKEN = "my-project", "my-project-checkpoints", REFRESH_TOKEN
@@ -428,13 +428,13 @@ def test_the_command_prints_json_and_fails_where_something_is_missing(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = clinic.session(TOKEN)
-    monkeypatch.setattr(environment, "from_file", lambda _: settings())
-    monkeypatch.setattr(command, "google_of", lambda _: clinic.google(session))
-    assert command.main(["doctor", "dev", "--json"]) == 0
+    monkeypatch.setattr(observing, "from_file", lambda _: settings())
+    monkeypatch.setattr(observing, "google_of", lambda _: clinic.google(session))
+    assert fleet(["doctor", "dev", "--json"]) == 0
     assert {"what": "login", "state": "ok", "found": OWNER, "fix": ""} in json.loads(capsys.readouterr().out)
     clinic.cloud.quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east5-b", 0)
-    assert command.main(["doctor", "dev", "--zones", "us-east5-a"]) == 0
-    assert command.main(["doctor", "dev"]) == 1
+    assert fleet(["doctor", "dev", "--zones", "us-east5-a"]) == 0
+    assert fleet(["doctor", "dev"]) == 1
     assert "1 missing: quota us-east5-b" in capsys.readouterr().out
 
 

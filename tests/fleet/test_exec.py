@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from fleet import __main__ as command
 from fleet import remote_exec, ssh
 from fleet.errors import FleetError
 from fleet.model import View, WorkerStatus
 from infra.settings.schema import FleetSettings
 from infra.slices.nodes import nodes
+from tests.fleet.command import fleet
 from tests.fleet.world import Cloud, enter, settings
 from tests.limits import HANG_S
 
@@ -52,7 +52,7 @@ class Hosts:
         return path.read_text().split() if path.exists() else []
 
     def run(self, *line: str) -> int:
-        return command.main(["exec", "dev", "--logs", str(self.folder / "logs"), *line])
+        return fleet(["exec", "dev", "--logs", str(self.folder / "logs"), *line])
 
     def pids(self, what: str) -> list[int]:
         return [int(text) for path in self.folder.glob(f"{what}-*") if (text := path.read_text().strip())]

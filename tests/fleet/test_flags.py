@@ -5,10 +5,11 @@ import socket
 
 import pytest
 
-from fleet import __main__ as command
 from fleet.errors import FleetError
 from fleet.roster import members
+from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
+from tests.fleet.command import fleet
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
 
@@ -46,7 +47,7 @@ def test_list_is_narrowed_and_names_orphans_unless_a_slice_is_named(
     cloud = world
     for z in "ab":
         cloud.stray(f"tpu-us-east5-{z}-7", f"us-east5-{z}")
-    assert command.main(["list", "dev", "--json", *flags.split()]) == 0
+    assert fleet(["list", "dev", "--json", *flags.split()]) == 0
     assert {one["name"] for one in json.loads(capsys.readouterr().out)} == found
 
 
@@ -68,18 +69,36 @@ def test_delete_for_programs_is_one_object(
 ) -> None:
     cloud = world
     cloud.failure = failure
-    assert command.main(["delete", "dev", "--slice", "train", "--json", flags]) == code
+    assert fleet(["delete", "dev", "--slice", "train", "--json", flags]) == code
     output = capsys.readouterr()
     why = {"train": str(failure)} if failure else {}
     assert json.loads(output.out) == {"meant": ["train"], "deleted": deleted, "failed": why}
     assert "  delete  train in us-east5-b\n" in output.err
 
 
+def test_a_node_that_is_not_deleted_is_a_failure_of_the_command_and_the_others_go(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    delete, refused = world.delete, "tpu-us-east5-a-0"
+
+    def refuse(zone: str, name: str) -> None:
+        if name == refused:
+            raise RequestError(Failure(Kind.QUOTA, "no more"))
+        delete(zone, name)
+
+    monkeypatch.setattr(world, "delete", refuse)
+    line = ["delete", "dev", "--slice", "extract", "--zones", "us-east5-a", "--yes", "--json"]
+    assert fleet(line) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["deleted"], [*report["failed"]]) == (["tpu-us-east5-a-1"], [refused])
+    assert (world.states[refused], world.states["tpu-us-east5-a-1"]) == ("READY", "")
+
+
 def test_delete_for_programs_says_so_where_there_is_nothing(
     world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.states["train"] = ""
-    assert command.main(["delete", "dev", "--slice", "train", "--json"]) == 0
+    assert fleet(["delete", "dev", "--slice", "train", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"meant": [], "deleted": [], "failed": {}}
 
 
@@ -90,7 +109,7 @@ def test_a_page_whose_port_is_taken_is_refused_before_anything_is_done(
     cloud.states["train"] = "PREEMPTED"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert command.main(["monitor", "dev", "--port", str(port)]) == 1
+        assert fleet(["monitor", "dev", "--port", str(port)]) == 1
     output = capsys.readouterr().err
     assert (
         f"--port {port}: must be free for this user: Address already in use\n    fix: another port" in output
@@ -116,9 +135,7 @@ def test_a_page_whose_port_is_taken_is_refused_before_anything_is_done(
 def test_a_flag_out_of_range_is_said_with_its_rule(
     line: str, rule: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command.main(line.split())
-    assert ended.value.code == 2
+    assert fleet(line.split()) == 2
     assert f"must be {rule}" in capsys.readouterr().err
 
 
@@ -129,19 +146,19 @@ def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(
     cloud = Cloud(nobody)
     cloud.stray("tpu-us-east5-b-7", "us-east5-b")
     enter(monkeypatch, cloud, nobody)
-    assert [command.main([name, "dev"]) for name in ("status", "list")] == [0, 0]
+    assert [fleet([name, "dev"]) for name in ("status", "list")] == [0, 0]
     assert capsys.readouterr().out.count("tpu-us-east5-b-7") == 2
-    assert command.main(["delete", "dev", "--orphans", "--yes"]) == 0
+    assert fleet(["delete", "dev", "--orphans", "--yes"]) == 0
     assert cloud.asked == [("delete", "tpu-us-east5-b-7")]
-    assert command.main(["create", "dev", "--yes"]) == 1
+    assert fleet(["create", "dev", "--yes"]) == 1
     assert "Pulumi.dev.yaml lists no slices" in capsys.readouterr().err
 
 
 def test_recovering_gives_no_living_node_new_settings_and_creating_does(world: Cloud) -> None:
     world.states["tpu-us-east5-b-1"] = "PREEMPTED"
     world.labels["tpu-us-east5-a-0"] = {**world.labels["tpu-us-east5-a-0"], "spec": "of-before"}
-    assert command.main(["recover", "dev", "--yes"]) == 0
+    assert fleet(["recover", "dev", "--yes"]) == 0
     assert ("create", "tpu-us-east5-b-1") in world.asked
     assert not world.updated
-    assert command.main(["create", "dev", "--yes"]) == 0
+    assert fleet(["create", "dev", "--yes"]) == 0
     assert world.updated == ["tpu-us-east5-a-0"]

@@ -14,7 +14,7 @@ from fleet.controller_state import ControllerState, parse
 from fleet.decide import Limits
 from fleet.model import TAKEN_AWAY, ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
-from fleet.zones import Answer, Request, Zones
+from fleet.zones import Answer, NodeRequest, Zones
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from tests.fleet.conftest import OWNER, ZONES, fleet, labels
@@ -163,9 +163,9 @@ class Later(Zones):
         super().__init__(
             truth, OWNER, lambda one: {"labels": labels(one)}, lambda: truth.now_s, HEARTBEAT_TIMEOUT_S
         )
-        self._truth, self._queue, self._done = truth, list[Request](), list[Answer]()
+        self._truth, self._queue, self._done = truth, list[NodeRequest](), list[Answer]()
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: NodeRequest) -> None:
         self._queue.append(request)
 
     def carry_out(self) -> None:
@@ -184,7 +184,7 @@ class Later(Zones):
 class Careless(Later):
     """What would be wrong: a deletion as it was decided, without a question."""
 
-    def _delete(self, request: Request) -> Answer:
+    def _delete(self, request: NodeRequest) -> Answer:
         self._truth.delete(request.node.zone, request.node.name)
         return Answer(request)
 

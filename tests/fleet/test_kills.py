@@ -7,11 +7,12 @@ from unittest import mock
 
 import pytest
 
-from fleet import __main__ as command
+from fleet import recovery
 from fleet.environment import Environment
 from infra.settings.schema import Settings
 from infra.slices.nodes import Node
 from tests.fleet.asking import KilledError
+from tests.fleet.command import fleet
 from tests.fleet.conftest import ZONES
 from tests.fleet.lab import FLEET, Lab, settings
 
@@ -81,10 +82,10 @@ def of_members(lab: Lab) -> dict[str, list[dict[str, Any]]]:
 def brought_back_if_asked(one: Environment) -> set[str]:
     """The members that `recover` means, and shows the price of."""
     with (
-        mock.patch.object(command, "opened", return_value=one),
-        mock.patch.object(command.prices, "rows", return_value=[]) as rows,
+        mock.patch.object(recovery, "opened", return_value=one),
+        mock.patch.object(recovery.slices_price, "rows", return_value=[]) as rows,
     ):
-        assert command.main(["recover", "dev", "--dry-run"]) == 0
+        assert fleet(["recover", "dev", "--dry-run"]) == 0
     return {member.key for call in rows.call_args_list for member in call.args[0]}
 
 

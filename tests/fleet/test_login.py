@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fleet import __main__ as command
 from fleet import hosts as module
 from fleet import ssh
 from infra.settings.schema import FleetSettings
 from infra.slices.nodes import nodes
+from tests.fleet.command import fleet
 from tests.fleet.test_exec import EVERYONE, Hosts, _hosts  # noqa: F401
 from tests.fleet.world import settings
 
@@ -28,7 +28,7 @@ def test_a_restart_stops_the_job_on_all_workers_before_it_starts_on_any(
     hosts: Hosts, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = fake_sudo(hosts)
-    assert command.main(["restart", "dev", "--yes", "--logs", str(hosts.folder / "logs")]) == 0
+    assert fleet(["restart", "dev", "--yes", "--logs", str(hosts.folder / "logs")]) == 0
     asked = record.read_text().splitlines()
     stopped, started = asked[: len(EVERYONE)], asked[len(EVERYONE) :]
     assert sorted(stopped) == sorted(f"{host} systemctl stop tpu-job" for host in EVERYONE)
@@ -40,13 +40,13 @@ def test_a_restart_whose_stop_failed_somewhere_starts_nothing(
     hosts: Hosts, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = fake_sudo(hosts, status=5)
-    assert command.main(["restart", "dev", "--yes", "--logs", str(hosts.folder / "logs")]) == 1
+    assert fleet(["restart", "dev", "--yes", "--logs", str(hosts.folder / "logs")]) == 1
     assert "start tpu-job" not in record.read_text()
     assert "8 of 8 failed; the first was" in capsys.readouterr().err
 
 
 def test_a_restart_without_a_terminal_asks_for_yes(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["restart", "dev", "--slice", "train"]) == 1
+    assert fleet(["restart", "dev", "--slice", "train"]) == 1
     assert "There is no terminal to ask at\n    fix: --yes" in capsys.readouterr().err
     assert not hosts.asked
 
@@ -79,7 +79,7 @@ def test_a_login_is_one_worker_and_its_own_terminal(
     words: list[str], line: list[str], hosts: Hosts, executed: list[list[str]]
 ) -> None:
     with pytest.raises(SystemExit):
-        command.main(["ssh", "dev", *words])
+        fleet(["ssh", "dev", *words])
     assert executed == [line]
 
 
@@ -100,7 +100,7 @@ def test_a_login_that_is_not_one_worker_names_those_that_there_are(
     executed: list[list[str]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert command.main(["ssh", "dev", *words]) == 1
+    assert fleet(["ssh", "dev", *words]) == 1
     assert said in capsys.readouterr().err
     assert executed == []
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fleet import __main__ as command
 from fleet import environment
 from fleet.errors import FleetError
 from fleet.store import BucketStore
 from infra.settings.schema import Settings
+from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 from tests.limits import HANG_S
@@ -33,7 +33,7 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
     # Whoever began these tests with & made them ignore SIGINT.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt).start()
-    assert command.main(["monitor", "dev", "--monitor-interval", "1"]) == 130
+    assert fleet(["monitor", "dev", "--monitor-interval", "1"]) == 130
     signal.signal(signal.SIGINT, before)
     output = capsys.readouterr()
     assert cloud.asked == [("delete", "train"), ("up", "train")]
@@ -46,9 +46,9 @@ def test_a_service_manager_ends_a_monitor_as_ctrl_c_does(
     world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(command.time, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("time.sleep", lambda _: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(SystemExit) as ended:
-        command.main(["monitor", "dev"])
+        fleet(["monitor", "dev"])
     signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 143
     BucketStore(world, OWNER.stack).read()  # type: ignore[arg-type]
@@ -72,8 +72,8 @@ def test_monitor_follows_the_settings_unless_they_are_wrong(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(environment, "from_file", read)
-    monkeypatch.setattr(command.time, "sleep", end)
-    assert command.main(["monitor", "dev"]) == 130
+    monkeypatch.setattr("time.sleep", end)
+    assert fleet(["monitor", "dev"]) == 130
     output = capsys.readouterr().out
     assert output.count("the settings aren't followed: no YAML") == 1
     assert "fleet:dollarsPerHour allows $1" in output
@@ -101,8 +101,8 @@ def test_a_monitor_makes_and_updates_nodes_by_the_settings_of_now(
         pause.wait(0.01)
 
     monkeypatch.setattr(environment, "from_file", lambda *_: files.pop(0) if len(files) > 1 else files[0])
-    monkeypatch.setattr(command.time, "sleep", nap)
-    assert command.main(["monitor", "dev"]) == 130
+    monkeypatch.setattr("time.sleep", nap)
+    assert fleet(["monitor", "dev"]) == 130
     assert fresh()
     assert world.asked == [("delete", lost), ("create", lost)]
     assert sorted(world.updated) == sorted(name for name in world.states if name not in ("train", lost))

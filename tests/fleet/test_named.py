@@ -10,7 +10,7 @@ from pulumi import automation
 
 from fleet import named
 from fleet.named import NamedSlices
-from fleet.zones import Request, Verb
+from fleet.zones import NodeRequest, Verb
 from infra.core import names
 from infra.engine import named as stack
 from infra.engine.named import read_stack
@@ -120,7 +120,7 @@ def test_updates_run_one_at_a_time_in_processes_of_their_own(
     answers = []
     for name in ("right", "wrong"):
         of = SimpleNamespace(name=name, key=name)
-        updates.begin(Request(Verb.CREATE, of))  # type: ignore[arg-type]
+        updates.begin(NodeRequest(Verb.CREATE, of))  # type: ignore[arg-type]
         answers += updates.ended()
     deadline = time.monotonic() + HANG_S
     while len(answers) < 2 and time.monotonic() < deadline:

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from fleet import __main__ as command
+from fleet import recovery
 from fleet.controller import Controller
 from fleet.decide import Limits
 from fleet.model import Action
@@ -95,7 +95,7 @@ def test_killed_between_deletion_and_update_the_next_run_finishes(lab: StackLab)
     later = controller(lab)
     observation = later.step(may=())
     (one,) = [one for one in observation.decisions if one.node == "train"]
-    assert (one.action, command._was_there(one, later)) == (Action.CREATE, True)
+    assert (one.action, recovery.was_lost(one, later)) == (Action.CREATE, True)
     lab.keep(later, lambda observation: lab.state("train") == "READY" and not later.busy)
     later.leave()
     nothing_left(lab)

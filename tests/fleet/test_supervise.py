@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from fleet import __main__ as command
 from fleet import supervise
 from fleet.adhoc import AdHoc
 from fleet.errors import FleetError
@@ -15,6 +14,7 @@ from fleet.store import BucketStore, object_of
 from fleet.supervise import Supervisor
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
+from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world  # noqa: F401
 
@@ -68,7 +68,7 @@ def test_the_lease_is_held_only_while_there_is_something_to_do(world: Cloud) -> 
     state = BucketStore(world, OWNER.stack).read()  # type: ignore[arg-type]
     assert state.attempts, "read by another, though this one goes on looking"
     world.states["train"] = "PREEMPTED"
-    assert command.main(["recover", "dev", "--yes"]) == 0, "of the file's slices, meanwhile"
+    assert fleet(["recover", "dev", "--yes"]) == 0, "of the file's slices, meanwhile"
 
 
 def test_beside_a_monitor_it_only_looks(world: Cloud) -> None:
@@ -78,7 +78,7 @@ def test_beside_a_monitor_it_only_looks(world: Cloud) -> None:
     assert not run.steps(3)
     assert world.asked == []
     assert any("it acts, this only looks" in line for line in run.said)
-    assert command.main(["status", "dev"]) == 0
+    assert fleet(["status", "dev"]) == 0
 
 
 def test_it_is_over_once_its_program_has_ended_on_every_worker(world: Cloud) -> None:
@@ -166,8 +166,8 @@ def test_a_monitor_deletes_it_once_it_is_done_if_that_was_asked_for(
         if looks > 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", enough)
-    assert command.main(["monitor", "dev", "--monitor-interval", "1"]) == 130
+    monkeypatch.setattr("time.sleep", enough)
+    assert fleet(["monitor", "dev", "--monitor-interval", "1"]) == 130
     assert {*known(world)} == {"stays"}
     assert [name for verb, name in world.asked if verb == "delete"] == [NODE]
 
@@ -191,7 +191,7 @@ def test_a_monitor_that_took_it_down_leaves_nothing_to_do(
 def test_a_fleet_of_another_version_is_read_with_what_it_knows(world: Cloud) -> None:
     """What stands in the bucket is an item of `tpu:slices`, and `stopWhenDone` beside it."""
     world.objects[f"{OWNER.stack}/fleets/mine.json"] = json.dumps({**ITEM, "stopWhenDone": True}), 1
-    assert command.main(["status", "dev"]) == 0
+    assert fleet(["status", "dev"]) == 0
     assert Supervisor("dev", ITEM, print).before == {**ITEM, "stopWhenDone": True}
 
 

@@ -20,13 +20,14 @@ OTHER = "5d6e7f8"
 TWO = settings({**FLEET, "zones": ["us-east5-b", "us-central1-b"], "count": 2})
 COMMAND = """
 import sys
-from fleet import __main__ as command, environment
+from fleet import environment, recovery
+from tests.fleet.command import fleet
 from tests.fleet.lab import as_user, settings
 
 as_user()
-command._POLL_S = 0.2
+recovery._POLL_S = 0.2
 environment.from_file = lambda *_, **__: settings()
-sys.exit(command.main(sys.argv[1:]))
+sys.exit(fleet(sys.argv[1:]))
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.model import Claim, ObservedNode
 from fleet.proof import Attested
-from fleet.zones import Answer, Request, Verb, Zones
+from fleet.zones import Answer, NodeRequest, Verb, Zones
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
@@ -71,7 +71,7 @@ def zones(api: Any) -> Zones:
 
 def ask(api: Api, verb: Verb, node: Node = MEMBER, claim: Claim = Claim.NONE, instance: str = "7") -> Answer:
     one = zones(api)
-    one.begin(Request(verb, node, instance, claim, "operations/1", generation=5))
+    one.begin(NodeRequest(verb, node, instance, claim, "operations/1", generation=5))
     one.wait()
     (answer,) = one.ended()
     assert one.ended() == [], "each answer once"
@@ -177,7 +177,7 @@ def test_what_is_gone_or_going_needs_no_deletion() -> None:
     for state in ("DELETING", "STOPPING", "HIDING"):
         api = Api(state)
         assert ask(api, Verb.DELETE) == Answer(
-            Request(Verb.DELETE, MEMBER, "7", Claim.NONE, "operations/1", 5)
+            NodeRequest(Verb.DELETE, MEMBER, "7", Claim.NONE, "operations/1", 5)
         )
         assert api.asked == ["node"]
     api.observed = None
@@ -271,7 +271,7 @@ def test_a_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
     one = zones(Slow())
     begun = [replace(MEMBER, name=f"n{number}") for number in range(20)]
     for node in (*begun, NEIGHBOUR):
-        one.begin(Request(Verb.CREATE, node))
+        one.begin(NodeRequest(Verb.CREATE, node))
     while not (quick := one.ended()):
         pass
     assert [answer.operation for answer in quick] == [NEIGHBOUR.zone]
@@ -293,10 +293,10 @@ def test_requests_under_way_are_waited_for_though_one_died_of_something_else() -
 
     api = Dying()
     one = zones(api)
-    one.begin(Request(Verb.CREATE, MEMBER))
+    one.begin(NodeRequest(Verb.CREATE, MEMBER))
     while not one._running[0].done():
         pass
-    one.begin(Request(Verb.CREATE, NEIGHBOUR))
+    one.begin(NodeRequest(Verb.CREATE, NEIGHBOUR))
     with pytest.raises(KeyboardInterrupt):
         one.ended()
     threading.Timer(0.2, free.set).start()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from fleet.controller_state import ControllerState
 from fleet.model import ObservedNode, Owner, View, WorkerStatus, ZoneView
-from fleet.zones import Answer, Request, Verb
+from fleet.zones import Answer, NodeRequest, Verb
 from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
 
@@ -213,7 +213,7 @@ class VirtualCloud:
 
     # What it does
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: NodeRequest) -> None:
         """See `controller.Actor`."""
         key = request.node.key
         if request.verb is Verb.CHECK:
@@ -232,7 +232,7 @@ class VirtualCloud:
         found, self._answers = self._answers, []
         return found
 
-    def _delete(self, key: str, request: Request) -> None:
+    def _delete(self, key: str, request: NodeRequest) -> None:
         self.tally.deletes += 1
         node = self.nodes.get(key)
         if node and node.state == "READY":
@@ -242,7 +242,7 @@ class VirtualCloud:
             node.state, node.changes_s = "DELETING", self.now_s + self._climate.delete_s
         self._answers.append(Answer(request))
 
-    def create(self, key: str, request: Request) -> Answer:
+    def create(self, key: str, request: NodeRequest) -> Answer:
         """nodes.create; a zone without chips says so when the operation ends."""
         self.tally.creates += 1
         if key in self.nodes:

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from fleet import __main__ as command
-from fleet import deletion, environment, supervise
+from fleet import deletion, environment, recovery, supervise
 from fleet.environment import Environment
 from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
 from fleet.store import object_of
-from fleet.zones import Answer, Request
+from fleet.zones import Answer, NodeRequest
 from infra.engine.named import StackState
 from infra.engine.settings import parse
 from infra.google.client import RequestError
@@ -171,7 +170,7 @@ class Named:
     def __init__(self, cloud: Cloud):
         self._cloud, self._answers = cloud, list[Answer]()
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: NodeRequest) -> None:
         try:
             self._cloud.make("up", request.node.zone, request.node.name)
             self._answers.append(Answer(request))
@@ -203,5 +202,5 @@ def enter(
         monkeypatch.setattr(module, "read_stack", lambda _: cloud.stack)
     monkeypatch.setattr(environment, "Google", lambda *_: cloud)
     monkeypatch.setattr(environment, "NamedSlices", lambda _: Named(cloud))
-    monkeypatch.setattr(command, "_POLL_S", 0.01)
+    monkeypatch.setattr(recovery, "_POLL_S", 0.01)
     monkeypatch.setattr(deletion, "_POLL_S", 0.01)

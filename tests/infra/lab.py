@@ -280,18 +280,17 @@ def kill_tree(pid: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """`tpu infra`, and `tpu plan`, for another project folder than the one it lies in."""
-    from cli.updates import plan
-    from infra.__main__ import main as infra
+    """Run `tpu infra`, or `tpu plan`, in another project folder."""
+    from cli.__main__ import main as tpu
     from infra.engine import updates
     from infra.engine.recovery import settle
 
     root, *rest = arguments
     if rest[0] == "plan":
-        return plan(rest[1:], Path(root))
+        return tpu(rest, Path(root))
     # Google's clock here is faster: what takes it a minute takes a third of a second.
     updates.PATIENCE = settle.Patience(creation_s=1.0, deletion_s=2.0, poll_s=0.2)
-    return infra(rest, Path(root))
+    return tpu(["infra", *rest], Path(root))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from rehearsal.world import making
 from rehearsal.world.console import Narrator
 from tests.limits import HANG_S
 
-COMMAND = [sys.executable, "-m", "rehearsal"]
+COMMAND = [sys.executable, "-m", "cli", "rehearsal"]
 
 
 @pytest.fixture(name="root")

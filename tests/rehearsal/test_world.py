@@ -21,7 +21,7 @@ from rehearsal.world.layout import Layout, State
 from tests.limits import HANG_S
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
-COMMAND = [sys.executable, "-m", "rehearsal"]
+COMMAND = [sys.executable, "-m", "cli", "rehearsal"]
 CURL = "curl -sS -o /dev/null -w '%{http_code}'"
 
 

@@ -143,9 +143,9 @@ def test_one_up_makes_a_trigger_that_google_refuses_three_times_since_its_agent_
         {"match": {"method": method}, "times": 3, "what": {"status": 400, "message": TOO_NEW}}
     )
     line = (
-        "import sys; from pathlib import Path; from cli import updates; "
+        "import sys; from pathlib import Path; from cli.__main__ import main; "
         "from infra.engine import updates as stacks; stacks.PAUSE_S = 0.5; "
-        "sys.exit(updates.up(['dev', 'pipeline', '--yes'], Path(sys.argv[1])))"
+        "sys.exit(main(['up', 'dev', 'pipeline', '--yes'], Path(sys.argv[1])))"
     )
     printed = lab.run(sys.executable, "-c", line, str(lab.root))
     (fault,) = lab.cloud.faults.report()

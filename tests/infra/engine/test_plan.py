@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli.__main__ import main as tpu
-from infra.__main__ import main
+from cli.__main__ import main
 from infra.core.environment import layers_on
 from infra.engine.plan import as_json, empty_state, markdown, plan, text
 from infra.engine.prices import of
@@ -33,7 +32,7 @@ def test_before_anything_exists_nothing_is_written_anywhere(
 ) -> None:
     pulumi_cli.answer("stack ls", [])
     before = {path: path.read_bytes() for path in ROOT.glob("Pulumi*.yaml")}
-    assert tpu(["plan", "dev"]) == 0
+    assert main(["plan", "dev"]) == 0
     previews = [
         (folder, backend) for folder, arguments, backend in pulumi_cli.calls if arguments[0] == "preview"
     ]
@@ -83,7 +82,7 @@ def test_a_plan_names_each_change_once_and_counts_them(
 ) -> None:
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
     pulumi_cli.log(*EVENTS)
-    assert tpu(["plan", "dev"]) == 0
+    assert main(["plan", "dev"]) == 0
     output = capfd.readouterr().out
     shown = output[output.index("== network: compared with its stack ==\n") :].splitlines()[1:5]
     assert [line.split() for line in shown] == [
@@ -101,7 +100,7 @@ def test_a_plan_names_each_change_once_and_counts_them(
     assert ["tpu", "1", "1", "1", "1", "22.45", "538.87", "16,390.54", "0.00"] in rows
     assert ["sum", "4", "4", "4", "4", "~22.96", "~550.97", "~16,758.54", "~368.00"] in rows
     assert "plan of" not in output, "what Pulumi prints is for --full"
-    assert tpu(["plan", "dev", "--full"]) == 0
+    assert main(["plan", "dev", "--full"]) == 0
     assert capfd.readouterr().out.count("plan of") == 4
 
 
@@ -110,7 +109,7 @@ def test_a_plan_as_json_and_as_a_comment_for_ci(
 ) -> None:
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
     pulumi_cli.log(*EVENTS)
-    assert tpu(["plan", "dev", "--json"]) == 0
+    assert main(["plan", "dev", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert [one["layer"] for one in found["layers"]] == LAYERS
     assert found["layers"][0]["changes"][1] == {
@@ -126,7 +125,7 @@ def test_a_plan_as_json_and_as_a_comment_for_ci(
     assert (slices["monthly"], slices["idle_monthly"]) == (pytest.approx(730 * 16 * 1.4033), 0)
     assert slices["prices_checked"] is True
     assert [rate["dollars"] for rate in found["rates"] if rate["unit"] == "GiB-month"] == [0.02]
-    assert tpu(["plan", "dev", "--format", "markdown"]) == 0
+    assert main(["plan", "dev", "--format", "markdown"]) == 0
     comment = capfd.readouterr().out
     assert "| layer | + | ~ | +- | - | $/hour | $/day | $/month | idle $/month |\n| --- | ---: |" in comment
     assert comment.count("<details><summary>") == comment.count("</details>") == 4
@@ -143,7 +142,7 @@ def test_of_the_official_providers_errors_only_the_sentence_is_shown(
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
     for command in ("preview", "refresh"):
         pulumi_cli.answer(command, framed, status=255)
-    assert tpu(["plan", "dev"]) == 1
+    assert main(["plan", "dev"]) == 1
     assert f"\nerror:   {sentence}\n" in capfd.readouterr().out
     with pytest.raises(CommandError) as caught:
         Pulumi("dev").execute("network", "refresh")
@@ -154,7 +153,7 @@ def test_what_is_up_is_compared_with_its_state(
     pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
-    assert tpu(["plan", "dev"]) == 0
+    assert main(["plan", "dev"]) == 0
     previews = [
         (folder, backend) for folder, arguments, backend in pulumi_cli.calls if arguments[0] == "preview"
     ]
@@ -167,7 +166,7 @@ def test_without_a_login_it_is_said_and_works(
     pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pulumi_cli.answer("stack ls", status=255, err="error: PULUMI_ACCESS_TOKEN must be set")
-    assert tpu(["plan", "prod"]) == 0
+    assert main(["plan", "prod"]) == 0
     output = capfd.readouterr().out
     assert (
         output.count("no Pulumi state to compare with (`pulumi login` chooses one): `pulumi stack` of ") == 1
@@ -181,7 +180,7 @@ def test_all_plans_are_shown_before_the_failed_ones_are_named(
 ) -> None:
     pulumi_cli.answer("stack ls", [])
     pulumi_cli.answer("preview", status=255, err="error: no plugin")
-    assert tpu(["plan", "dev"]) == 1
+    assert main(["plan", "dev"]) == 1
     output = capfd.readouterr()
     assert output.err.splitlines()[-1] == (
         "error: `pulumi preview` of storage, data, network, tpu failed; see the output above"
@@ -199,12 +198,12 @@ def test_a_plan_that_lacks_a_login_at_google_names_the_command(
 ) -> None:
     pulumi_cli.answer("stack ls", [])
     pulumi_cli.answer("preview", status=255, err=words)
-    assert tpu(["plan", "dev"]) == 1
+    assert main(["plan", "dev"]) == 1
     assert capfd.readouterr().err.endswith("    fix: gcloud auth application-default login\n")
 
 
 def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]) -> None:
-    assert tpu(["plan", "nowhere"]) == 1
+    assert main(["plan", "nowhere"]) == 1
     assert capfd.readouterr().err.startswith("error: Pulumi.nowhere.yaml does not exist")
     assert pulumi_cli.calls == []
 
@@ -223,7 +222,7 @@ def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest
 def test_a_wrong_environment_or_layer_asks_pulumi_nothing(
     line: str, said: str, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(line.split()) == 1
+    assert main(["infra", *line.split()]) == 1
     assert capfd.readouterr().err.startswith(f"error: {said}")
     assert pulumi_cli.calls == []
 
@@ -233,7 +232,7 @@ def test_without_a_login_the_command_that_logs_in_is_named(
 ) -> None:
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     pulumi_cli.answer("whoami", status=255, err="error: PULUMI_ACCESS_TOKEN must be set for login")
-    assert main(["up", "dev", "storage"]) == 1
+    assert main(["infra", "up", "dev", "storage"]) == 1
     assert "isn't logged in\n    fix: pulumi login gs://BUCKET" in capfd.readouterr().err
 
 
@@ -259,7 +258,7 @@ def test_a_budget_refuses_a_plan_and_an_up_before_pulumi_is_asked(
     (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump(settings))
     with pytest.raises(InfraError, match=r"\$22.45 an hour, fleet:dollarsPerHour allows \$5"):
         plan("dev", tmp_path)
-    assert main(["up", "dev", "--yes"], tmp_path) == 1
+    assert main(["infra", "up", "dev", "--yes"], tmp_path) == 1
     assert "fix: fewer slices, or a larger fleet:dollarsPerHour" in capfd.readouterr().err
     assert pulumi_cli.calls == []
 
@@ -268,7 +267,7 @@ def test_layers_behind_one_come_up_in_their_order(pulumi_cli: FakePulumi, tmp_pa
     (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": NO_DATA}))
     pulumi_cli.answer("stack export", {"deployment": {}})
     pulumi_cli.answer("whoami", {"url": "https://example.com/me"})
-    assert main(["up", "dev", "--after", "storage", "--yes"], tmp_path) == 0
+    assert main(["infra", "up", "dev", "--after", "storage", "--yes"], tmp_path) == 0
     ups = [folder for folder, arguments, _ in pulumi_cli.calls if arguments[0] == "up"]
     assert ups == [str(tmp_path / "infra/layers/network"), str(tmp_path)], "data is off"
 

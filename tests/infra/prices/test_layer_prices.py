@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.__main__ import main
+from cli.__main__ import main
 from infra.catalog.book import BOOK
 from infra.engine import prices, registry
 from infra.engine.settings import parse
@@ -265,12 +265,12 @@ def test_unknown_is_never_zero_and_unverified_is_marked() -> None:
 
 
 def test_prices_for_programs_have_totals_rows_and_rates(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["prices", "dev", "--json"]) == 0
+    assert main(["infra", "prices", "dev", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["monthly"] == pytest.approx(730 * found["hourly"])
     assert {one["checked"] for one in found["rows"]} == {True, False}
     assert {"what", "dollars", "unit", "region", "source", "checked"} <= set(found["rates"][0])
-    assert main(["prices", "dev"]) == 0
+    assert main(["infra", "prices", "dev"]) == 0
     shown = capfd.readouterr().out
     assert "0.0004" in shown
     assert "1,000 operations" in shown

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from google.cloud import storage
 
+from cli.__main__ import main
 from infra.publish import requirements, wheels
-from infra.publish.__main__ import main
 from infra.publish.errors import PublishError
 
 
@@ -159,14 +159,14 @@ def project(tmp_path: Path, bucket: storage.Bucket, index: Path, monkeypatch: py
 def test_code_and_packages_are_in_the_bundle(
     project: Path, bucket: storage.Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["dev", "--lock", "bare", "--json"]) == 0
+    assert main(["publish", "dev", "--lock", "bare", "--json"]) == 0
     bundle = json.loads(capsys.readouterr().out)["bundle"]
     manifest = bucket.blob(f"bundles/manifests/{bundle}").download_as_text()
     paths = {line.split("  ")[1] for line in manifest.splitlines()}
     assert {"code.tar.gz", "code-requirements.txt", "wheels/addon-0.1-py3-none-any.whl"} < paths
     assert f"tpu:bundle: {bundle}" in (project / "Pulumi.dev.yaml").read_text()
     (project / "training/train.py").write_text("import addon, base\n")
-    assert main(["dev", "--lock", "bare", "--json"]) == 0
+    assert main(["publish", "dev", "--lock", "bare", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bundle"] != bundle
 
 
@@ -190,7 +190,7 @@ def test_what_is_wrong_is_one_message_with_the_next_command_and_nothing_is_done(
     else:
         (project / "training" / file).write_text(text)
     before = (project / "Pulumi.dev.yaml").read_bytes()
-    assert main(["dev", "--lock", "bare"]) == 1
+    assert main(["publish", "dev", "--lock", "bare"]) == 1
     output = capsys.readouterr().err
     assert output.startswith(f"publish: {says}")
     assert output.endswith("Nothing was published. Next: tpu publish dev\n")

@@ -15,17 +15,18 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
+from cli.publish import publish
 from infra.layers.queue import namespace
 from infra.layers.queue.jobs.jobset import jobset
 from infra.layers.queue.jobs.submission import Request, submission
 from infra.layers.queue.kueue import Team, objects
 from infra.layers.queue.namespace import Volumes
 from infra.publish import image
-from infra.publish.__main__ import main as publish
 from infra.publish.wheels import cache_dir
 from infra.settings.sources import ROOT
 from rehearsal.hosts.image import ensure_image
 from rehearsal.kubernetes.node import docker
+from tests.cli.call import call
 from tests.infra.layers.queue.test_submission import IMAGE, settings
 from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
 from tests.rehearsal.kubernetes.lab import JOBSET, Lab, output, pool
@@ -45,7 +46,7 @@ def _context(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("STORAGE_EMULATOR_HOST", front.url)
         client = storage.Client(project=PROJECT, credentials=AnonymousCredentials())
         bucket = client.create_bucket("image-checkpoints")
-        assert publish(["x", "--lock", "cpu", "--bucket", bucket.name]) == 0
+        assert call(publish, ["x", "--lock", "cpu", "--bucket", bucket.name]) == 0
         (manifest,) = bucket.list_blobs(prefix="bundles/manifests/")
 
         def read(name: str) -> bytes:

@@ -225,8 +225,9 @@ def test_after_a_failure_the_worker_that_failed_first_is_shown(
     assert command._follow(ours, "third", None, of_hours(None, None)) == 1
     shown = capsys.readouterr().out.splitlines()
     assert shown[-2:] == ["third: worker 2 failed first, with status 3", "  | NaN"]
-    options = command._parser().parse_args(["logs", "dev", "vision", "third"])
-    assert command._logs(ours, options) == 0
+    status = ours.status("third")
+    assert status is not None
+    assert command._logs(ours, status, command._worker(ours, status, None), None, follow=False) == 0
     assert capsys.readouterr().out == "NaN\n"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from xml.etree import ElementTree
 
 import pytest
@@ -29,6 +30,7 @@ from infra.layers.tpu import startup
 from rehearsal.cloud.control import Control
 from rehearsal.cloud.services.monitoring.telemetry import picture
 from rehearsal.cloud.services.tpu.quotas import REVOCABLE
+from tests.cli.call import call
 from tests.infra.layers.monitoring.watched import (
     ACCOUNT,
     PROJECT,
@@ -418,7 +420,8 @@ def test_the_first_command_finds_the_line_of_the_fault(
         assert result
         words = [word for word in shlex.split(result[1].replace("ENV", "dev"))[2:] if not word.endswith("h")]
         words = [word for word in words if word != "--since"]  # virtual time is ahead of this machine's
-        assert logs_command.main(words, lab.root, Client(PROJECT, session)) == 0
+        with mock.patch.object(logs_command, "Client", lambda project: Client(project, session)):
+            assert call(logs_command.logs, words, lab.root) == 0
         assert line in capsys.readouterr().out
 
 

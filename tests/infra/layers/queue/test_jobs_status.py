@@ -9,6 +9,7 @@ from cli.job import _price
 from infra.errors import InfraError
 from infra.layers.queue.jobs.client import Status, _status
 from infra.prices.run import of_hours
+from tests.cli.call import call
 from tests.infra.layers.queue.test_submission import settings
 
 ADMITTED = {"type": "Admitted", "status": "True", "lastTransitionTime": "2026-11-24T10:00:00Z"}
@@ -81,13 +82,13 @@ def test_a_job_above_the_limit_is_refused_before_the_cluster_is_asked(
     flags: list[str], message: str, cluster: Submitted
 ) -> None:
     with pytest.raises(InfraError, match=message):
-        command.main([*SUBMIT, *flags, "--", "train", "tiny.toml"])
+        call(command.job, [*SUBMIT, *flags, "--", "train", "tiny.toml"])
     assert cluster.jobs == []
 
 
 def test_a_job_below_the_limit_goes_with_its_price(
     cluster: Submitted, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main([*SUBMIT, "--hours", "4", "--", "train", "tiny.toml"]) == 0
+    assert call(command.job, [*SUBMIT, "--hours", "4", "--", "train", "tiny.toml"]) == 0
     assert cluster.jobs == ["train-tiny"]
     assert "predicted: $89.81 ($22.45 an hour, 4 h)" in capsys.readouterr().out

@@ -23,7 +23,7 @@ def bare_blobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str,
     """A published bundle without packages: its id, and the objects that publishing made."""
     with emulated_storage(tmp_path_factory.mktemp("publish")) as url:
         done = subprocess.run(
-            [sys.executable, "-m", "infra.publish", "lab", "--lock", "bare", "--bucket", BUCKET, "--json"],
+            [sys.executable, "-m", "cli", "publish", "lab", "--lock", "bare", "--bucket", BUCKET, "--json"],
             cwd=ROOT, env=os.environ | {"STORAGE_EMULATOR_HOST": url},
             capture_output=True, text=True, check=False,
         )  # fmt: skip

@@ -1,16 +1,14 @@
-"""`tpu publish ENV`: build the bundle, upload it, record its id."""
+"""Build a bundle, upload it, record its id."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import platform
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +16,6 @@ import uv
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from infra.errors import InfraError
 from infra.layers.tpu import startup
 from infra.publish import bytecode, code, interpreter, requirements, wheels
 from infra.publish.bundle import Bundle, assemble
@@ -27,65 +24,18 @@ from infra.publish.errors import PublishError
 from infra.publish.upload import Upload, upload
 from infra.settings.record import record
 
-__all__ = ["main"]
-
 LOCKS = ("tpu", "cpu", "bare")
 _NO_LOCK = "# No packages besides the workload's own wheel.\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.lock not in LOCKS:  # argparse looks at no default
-        parser.error(
-            f"$TPU_LOCK: invalid choice: {options.lock!r} (choose from {', '.join(map(repr, LOCKS))})"
-        )
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    try:
-        report = _publish(options, console)
-    except InfraError as error:
-        console.print(f"publish: {error}", markup=False)
-        return 1
-    except KeyboardInterrupt:
-        console.print("publish: stopped; what is uploaded already will not be uploaded again")
-        return 130
-    if options.json:
-        print(json.dumps(report, indent=2))
-    return 0
-
-
 def default_lock() -> str:
-    """Return the default packages: of a real host, but in a rehearsal."""
+    """Return the default packages: those of a real host, except in a rehearsal."""
     return os.environ.get("TPU_LOCK") or "tpu"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tpu publish",
-        description="Put what the hosts of ENV install into its bucket, by content hash.",
-        epilog="example: tpu publish dev",
-    )
-    parser.add_argument("environment", metavar="ENV", help="the environment, as in Pulumi.<ENV>.yaml")
-    parser.add_argument(
-        "--lock",
-        choices=LOCKS,
-        default=default_lock(),
-        help="packages for a real host (tpu), a rehearsed one (cpu), or none at all (bare); "
-        "default: $TPU_LOCK, or tpu where that isn't set",
-    )
-    parser.add_argument(
-        "--tensorflow", action="store_true", help="with TensorFlow, whatever tpu:tensorflow says"
-    )
-    parser.add_argument("--bucket", help="another bucket; ENV's settings are neither read nor changed then")
-    parser.add_argument("--json", action="store_true", help="print a report as JSON on standard output")
-    parser.add_argument("--dry-run", action="store_true", help="build the bundle; upload and record nothing")
-    return parser
 
 
 @dataclass(frozen=True)
 class Published:
-    """A bundle, and what uploading it took."""
+    """A bundle and its upload."""
 
     bundle: Bundle
     interpreter: str
@@ -120,25 +70,43 @@ def publish(target: Target, lock: str, console: Console, again: str, upload_it: 
     return Published(bundle, chosen.why, done)
 
 
-def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]:
+def publish_environment(
+    environment: str, console: Console, lock: str, *,
+    tensorflow: bool = False, bucket: str | None = None, dry_run: bool = False,
+) -> dict[str, object]:  # fmt: skip
+    """Build an environment's bundle, upload it, and record its id in the settings.
+
+    Args:
+        environment: the name in Pulumi.ENV.yaml.
+        console: for progress.
+        lock: packages, of `LOCKS`.
+        tensorflow: include TensorFlow, whatever tpu:tensorflow is.
+        bucket: another bucket; the settings are neither read nor changed then.
+        dry_run: build only.
+
+    Returns:
+        A report for programs.
+
+    Raises:
+        InfraError: the settings, the user's code or this machine can't be used.
+    """
     began = time.monotonic()
     _check_machine()
-    target = Target(options.bucket, options.tensorflow, None, None, {})
-    if options.bucket is None:
-        target = target_of(options.environment, wheels.ROOT)
-        target = replace(target, tensorflow=options.tensorflow or target.tensorflow)
-    again = f"tpu publish {options.environment}"
-    published = publish(target, options.lock, console, again, upload_it=not options.dry_run)
+    target = Target(bucket, tensorflow, None, None, {})
+    if bucket is None:
+        target = target_of(environment, wheels.ROOT)
+        target = replace(target, tensorflow=tensorflow or target.tensorflow)
+    published = publish(target, lock, console, f"tpu publish {environment}", upload_it=not dry_run)
     bundle, done = published.bundle, published.upload
-    if options.dry_run:
+    if dry_run:
         console.print("dry run: nothing is uploaded, nothing is recorded")
-    elif options.bucket is None and record(options.environment, "tpu:bundle", bundle.id, wheels.ROOT):
-        console.print(f"Pulumi.{options.environment}.yaml: tpu:bundle is set")
-        console.print(f"next: pulumi up -s {options.environment}")
+    elif bucket is None and record(environment, "tpu:bundle", bundle.id, wheels.ROOT):
+        console.print(f"Pulumi.{environment}.yaml: tpu:bundle is set")
+        console.print(f"next: tpu up {environment} tpu")
     return {
         "bundle": bundle.id,
         "bucket": target.bucket,
-        "lock": options.lock,
+        "lock": lock,
         "tensorflow": target.tensorflow,
         "interpreter": published.interpreter,
         "files": len(bundle.files),
@@ -234,7 +202,3 @@ def _upload(bundle: Bundle, bucket: str, console: Console) -> Upload:
         f"{result.already_there} were there already"
     )
     return result
-
-
-if __name__ == "__main__":
-    sys.exit(main())

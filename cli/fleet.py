@@ -1,0 +1,231 @@
+"""`tpu fleet`, and the commands of it that `tpu` has at its top: options into a `fleet.request.Request`."""
+
+import signal
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli import options
+from cli.command import Command, Group
+from cli.options import COUNT, PORT, SECONDS, Names, together
+from fleet import deploy as deployment
+from fleet import hosts, observing, recovery, removal
+from fleet import monitor as monitoring
+from fleet.adhoc import described
+from fleet.request import Request
+from infra.doctor.machine import report as report_machine
+
+_SELECTION = together(
+    options.environment,
+    click.option("--slice", "slices", multiple=True, metavar="NAME",
+                 help="Only this item of tpu:slices; repeatable."),
+    click.option("--zones", type=Names(), default=(), metavar="ZONE,…", help="Only these zones."),
+    click.option("--workers-per-zone", type=COUNT, metavar="N",
+                 help="Only the first N slices in each zone; a fleet's worker is a slice."),
+)  # fmt: skip
+_ADHOC = together(
+    click.option("--tpu-type", metavar="TYPE",
+                 help="A fleet outside the settings file, of v6e-8 for example; with --zones."),
+    click.option("--on-demand", is_flag=True, help="With --tpu-type: rent on demand instead of spot."),
+    click.option("--run", "run_command", metavar="LINE", help="With --tpu-type: command line of the hosts."),
+)  # fmt: skip
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the changes, and stop.")
+_CHANGE = together(options.as_json, options.yes, _DRY_RUN)
+_INTERVAL = click.option("--monitor-interval", type=SECONDS, default=60, show_default=True, metavar="S",
+                         help="Seconds between observations.")  # fmt: skip
+_PORT = click.option("--port", type=PORT, metavar="PORT",
+                     help="Serve a web dashboard on this port of localhost; 0: any free port.")  # fmt: skip
+_WATCH = click.option("--watch", is_flag=True, help="Only observe; recover nothing.")
+_REMOTE = together(
+    click.option("--partial", is_flag=True, help="Skip slices that aren't READY and unreachable hosts."),
+    click.option("--timeout-s", type=SECONDS, default=600, show_default=True, metavar="S",
+                 help="Time after which a host ends the command."),
+    click.option("--parallel", type=COUNT, default=32, show_default=True, metavar="N",
+                 help="Simultaneous connections."),
+    click.option("--logs", type=click.Path(path_type=Path), default=Path("fleet-logs"),
+                 show_default=True, metavar="DIR",
+                 help="Folder for the workers' logs."),
+)  # fmt: skip
+
+
+@click.group(cls=Group)
+def fleet() -> None:
+    """Keep the slices of an environment working; Pulumi.ENV.yaml lists them."""
+
+
+def _request(values: dict[str, Any]) -> Request:
+    """Take the options of `_SELECTION`, `_ADHOC` and `_CHANGE` out of `values`."""
+    kind, on_demand = values.pop("tpu_type", None), values.pop("on_demand", False)
+    run = values.pop("run_command", None)
+    names = ("environment", "slices", "zones", "workers_per_zone", "yes", "as_json", "dry_run")
+    typed = {name: values.pop(name) for name in names if name in values}
+    adhoc = kind and described(
+        kind, typed["slices"], typed["zones"], typed["workers_per_zone"] or 1, spot=not on_demand, run=run
+    )
+    return Request(**typed, adhoc=adhoc or None)
+
+
+def _command(
+    name: str, *parameters: Callable[..., Any], examples: str, words: str = ""
+) -> Callable[[Callable[..., int]], click.Command]:
+    """Return a decorator that adds a command to the group; the function receives a Request and the rest."""
+
+    def decorate(function: Callable[..., int]) -> click.Command:
+        @wraps(function)
+        def run(**values: Any) -> int:
+            signal.signal(signal.SIGTERM, _end)  # as service managers end a monitor
+            request = _request(values)
+            return function(request, **values)
+
+        decorated = together(_SELECTION, *parameters)(run)
+        return fleet.command(name, cls=Command, examples=[examples], words=words)(decorated)
+
+    return decorate
+
+
+def _end(*_: object) -> None:
+    """Exit as Ctrl+C does, which releases the lease."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+@_command("create", _ADHOC, _CHANGE,
+          examples="dev --tpu-type v6e-8 --zones us-east5-a,us-east5-b --workers-per-zone 2")  # fmt: skip
+def create(request: Request) -> int:
+    """Create the members that don't exist."""
+    return recovery.create(request)
+
+
+@_command("delete", click.option("--orphans", is_flag=True, help="Delete nodes outside the settings, too."),
+          _CHANGE, examples="dev --slice extract --yes")  # fmt: skip
+def delete(request: Request, orphans: bool) -> int:
+    """Delete members; their checkpoints, shards and the bucket stay."""
+    return removal.delete(request, orphans=orphans)
+
+
+@_command("status", options.as_json,
+          click.option("--watch", is_flag=True, help="Observe again and again, until Ctrl+C."),
+          _INTERVAL, _PORT, examples="dev --json")  # fmt: skip
+def status(request: Request, watch: bool, monitor_interval: int, port: int | None) -> int:
+    """Show every member: its state at Google and on its workers, and the next action."""
+    if watch:
+        return _monitor(request, monitoring.Monitoring(True, monitor_interval, port))
+    if port is not None:
+        raise click.UsageError("--port: only with --watch")
+    return observing.status(request)
+
+
+@_command("list", options.as_json, examples="dev")
+def list_nodes(request: Request) -> int:
+    """List every node of the environment in any zone; orphans too, unless slices are selected."""
+    return observing.list_nodes(request)
+
+
+@_command("recover", _CHANGE, examples="dev --yes")
+def recover(request: Request) -> int:
+    """Recreate the members that Google preempted or deleted, and nothing else."""
+    return recovery.recover(request)
+
+
+@_command("take-over", _CHANGE, examples="dev --slice extract")
+def take_over(request: Request) -> int:
+    """Adopt another stack's members, after a question; for a fleet whose stack is lost."""
+    return removal.take_over(request)
+
+
+@_command(
+    "deploy", _ADHOC, options.yes, _DRY_RUN,
+    click.option("--source", multiple=True, metavar="PATH", help="Samples: a file or folder; repeatable."),
+    click.option("--max-samples", type=COUNT, metavar="N", help="Samples of each stream, for a trial."),
+    click.option("--skip-dataset", is_flag=True, help="The streams are in the bucket already."),
+    click.option("--create-tpus", is_flag=True, help="Create the slices that don't exist."),
+    click.option("--skip-launch", is_flag=True, help="Prepare and publish only."),
+    click.option("--monitor", "then_monitor", is_flag=True, help="Monitor the fleet afterwards."),
+    click.option("--timeout-s", type=SECONDS, default=3600, show_default=True, metavar="S",
+                 help="Time until all must work."),
+    _WATCH, _INTERVAL, _PORT, words="OPTION of `workload data streams`",
+    examples="dev --slice extract --source prompts.jsonl --create-tpus --monitor -- --id id",
+)  # fmt: skip
+def deploy(
+    request: Request, source: tuple[str, ...], max_samples: int | None, skip_dataset: bool, create_tpus: bool,
+    skip_launch: bool, then_monitor: bool, timeout_s: int, watch: bool, monitor_interval: int,
+    port: int | None, words: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Split samples, publish the workload, create the slices, and wait until all of them work."""
+    samples = ["--max-samples", str(max_samples)] if max_samples else []
+    dataset = None if skip_dataset else deployment.Dataset(source, (*samples, *words))
+    then = monitoring.Monitoring(watch, monitor_interval, port) if then_monitor else None
+    steps = deployment.Steps(dataset, not skip_launch, create_tpus, timeout_s)
+    if (code := deployment.deploy(request, steps)) or then is None or request.dry_run or skip_launch:
+        return code
+    return _monitor(request, then)
+
+
+@_command("monitor", _WATCH, _INTERVAL, _PORT, examples="dev --monitor-interval 30 --port 8899")
+def monitor(request: Request, watch: bool, monitor_interval: int, port: int | None) -> int:
+    """Watch, and recover lost members, until Ctrl+C; which leaves everything as it is."""
+    return _monitor(request, monitoring.Monitoring(watch, monitor_interval, port))
+
+
+def _monitor(request: Request, options: monitoring.Monitoring) -> int:
+    try:
+        return monitoring.monitor(request, options)
+    except KeyboardInterrupt:
+        line = f"the fleet is as it was; to resume: tpu fleet monitor {request.environment}"
+        print(f"\nstopped\n{line}", file=sys.stderr)
+        return 130
+
+
+@_command("exec", options.as_json, _REMOTE, words="COMMAND",
+          examples="dev --slice extract -- sudo systemctl restart google-startup-scripts")  # fmt: skip
+def execute(request: Request, words: tuple[str, ...], **remote: Any) -> int:
+    """Run a command on every worker at once, or on none; keep the outputs, and name the first to fail.
+
+    Several words are passed as they are, a single one as a line of shell.
+    """
+    return hosts.execute(request, hosts.Remote(**remote), words)
+
+
+@_command("restart", options.as_json, options.yes, _REMOTE, examples="dev --slice extract")
+def restart(request: Request, **remote: Any) -> int:
+    """Restart the job on every worker: stop it on all, then start it on all; the hosts keep running."""
+    return hosts.restart(request, hosts.Remote(**remote))
+
+
+@_command("ssh",
+          click.argument("node", metavar="[NODE]", required=False, help="a node, or a slice with one node"),
+          click.option("--worker", type=int, default=0, show_default=True, metavar="N", help="Host number."),
+          words="COMMAND", examples="dev tpu-us-east5-a-0 --worker 1")  # fmt: skip
+def ssh(request: Request, node: str | None, worker: int, words: tuple[str, ...]) -> int:
+    """Log in to one worker, or run a command there with its input and output here.
+
+    Replaces this process, so that the terminal is ssh's own.
+    """
+    return hosts.login(request, node, worker, words)
+
+
+@_command("doctor", options.as_json, examples="dev")
+def doctor_of_environment(request: Request) -> int:
+    """Report what keeps the fleet from working: login, APIs, roles, quotas, zones, stacks, bundle."""
+    return observing.doctor(request)
+
+
+@click.command("doctor", cls=Command, examples=["", "dev"])
+@click.argument("environment", metavar="[ENV]", required=False, type=options.Environment(),
+                help="an environment; without one only this machine is checked")  # fmt: skip
+@options.as_json
+def doctor(environment: str | None, as_json: bool) -> int:
+    """Report what is missing on this machine, or what keeps an environment from working."""
+    if environment:
+        return observing.doctor(Request(environment, as_json=as_json))
+    return report_machine(as_json)
+
+
+@fleet.command("unit", cls=Command, examples=["dev"])
+@options.environment
+def unit(environment: str) -> int:
+    """Print a systemd unit that runs a controller on a machine with a checkout."""
+    return observing.print_unit(environment)

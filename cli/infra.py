@@ -1,0 +1,109 @@
+"""`tpu infra`: one layer at a time, prices, roles, recovery from an interruption."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from cli import options
+from cli.command import Group
+from cli.options import together
+from infra.doctor import grants
+from infra.engine import plan as planning
+from infra.engine import prices as layer_prices
+from infra.engine import refusals
+from infra.engine import updates as stacks
+
+_ALL_ON = click.argument("layers", metavar="[LAYER]...", nargs=-1, help="default: all that are on in ENV")
+_CHANGE = together(
+    options.yes, click.option("--skip-preview", is_flag=True, help="Don't show the plan first.")
+)
+
+
+@click.group(cls=Group)
+def infra() -> None:
+    """Plan, price, bring up and take down the layers of an environment; recover from an interruption."""
+
+
+@infra.command(examples=["dev"])
+@options.environment
+@options.as_json
+@options.layout
+@click.option("--full", is_flag=True, help="Print all output of Pulumi's preview.")
+@click.pass_obj
+def plan(root: Path, environment: str, as_json: bool, layout: str, full: bool) -> int:
+    """Check the settings, show prices, and preview every layer."""
+    planned = planning.plan(environment, root)
+    if as_json:
+        print(json.dumps(planning.as_json(planned)))
+    else:
+        print(planning.markdown(planned) if layout == "markdown" else planning.text(planned, full))
+    planned.refuse_failed()
+    if not as_json and layout == "text":
+        print(f"\nNext: {planned.next_command}")
+    return 0
+
+
+@infra.command(examples=["dev"])
+@options.environment
+@options.as_json
+@click.pass_obj
+def prices(root: Path, environment: str, as_json: bool) -> int:
+    """Show the prices of the layers."""
+    return layer_prices.show(environment, root, as_json=as_json)
+
+
+@infra.command(examples=["dev"])
+@options.environment
+@options.as_json
+@click.pass_obj
+def roles(root: Path, environment: str, as_json: bool) -> int:
+    """Show the commands that grant each account its roles."""
+    return grants.show(environment, root, as_json=as_json)
+
+
+@infra.command(examples=["dev", "dev network"])
+@options.environment
+@_ALL_ON
+@click.pass_obj
+def settle(root: Path, environment: str, layers: Sequence[str]) -> int:
+    """Recover from a killed pulumi: clear its lock, adopt what it created."""
+    return stacks.settle_layers(environment, layers, root)
+
+
+@infra.command(examples=["dev storage network --yes"])
+@options.environment
+@_ALL_ON
+@_CHANGE
+@click.option("--plan", "plans", metavar="DIR", type=click.Path(path_type=Path),
+              help="Change no more than the plans there, of `tpu plan --save`.")  # fmt: skip
+@click.option("--after", metavar="LAYER", help="Only the layers behind this one.")
+@click.pass_obj
+def up(
+    root: Path, environment: str, layers: Sequence[str], yes: bool, skip_preview: bool, plans: Path | None,
+    after: str | None,
+) -> int:  # fmt: skip
+    """Settle, then run pulumi up of each layer, in their order."""
+    return stacks.up(environment, layers, root, _flags(yes, skip_preview), after, plans=plans)
+
+
+@infra.command(examples=["dev network --check"])
+@options.environment
+@click.argument("layers", metavar="LAYER...", nargs=-1, required=True, help="at least one")
+@_CHANGE
+@click.option("--check", is_flag=True, help="Take nothing down; only report what prevents it.")
+@click.pass_obj
+def down(
+    root: Path, environment: str, layers: Sequence[str], yes: bool, skip_preview: bool, check: bool
+) -> int:
+    """Settle, then run pulumi destroy of each layer, the last one first."""
+    if check:
+        refusals.refuse(environment, stacks.in_order(layers), root)
+        print(f"nothing prevents taking {', '.join(layers)} down")
+        return 0
+    return stacks.down(environment, layers, root, _flags(yes, skip_preview))
+
+
+def _flags(yes: bool, skip_preview: bool) -> list[str]:
+    return [flag for flag, given in (("--yes", yes), ("--skip-preview", skip_preview)) if given]

@@ -1,0 +1,121 @@
+"""Arguments and options that several commands share, and the types of their values."""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from infra.settings.sources import ROOT
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Environment(click.ParamType):
+    """The name of an environment; completed from the settings files."""
+
+    name = "environment"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """List the environments whose names begin as typed."""
+        names = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class Names(click.ParamType):
+    """Names, separated by commas."""
+
+    name = "names"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Split the text."""
+        return value if isinstance(value, tuple) else tuple(value.split(","))
+
+
+class Whole(click.ParamType):
+    """A whole number in a range."""
+
+    name = "number"
+
+    def __init__(self, minimum: int, maximum: int, example: int):
+        self._minimum, self._maximum, self._example = minimum, maximum, example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number; Python itself refuses to read thousands of digits."""
+        text = str(value)
+        low, high = self._minimum, self._maximum
+        if not (text.isascii() and text.isdecimal() and len(text) <= 18 and low <= int(text) <= high):
+            rule = f"must be a whole number from {low} to {high}"
+            self.fail(f"{text[:40]!r}: {rule}\n    fix: e.g. {self._example}", param, ctx)
+        return int(text)
+
+
+class Positive(click.ParamType):
+    """A finite number above 0."""
+
+    name = "number"
+
+    def __init__(self, rule: str):
+        self._rule = rule
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            self.fail(f"{value}: {self._rule}", param, ctx)
+        return number
+
+
+class Age(click.ParamType):
+    """A time span such as 90s, 30m, 6h or 2d."""
+
+    name = "age"
+    _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}  # noqa: RUF012 - a table
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """Return the span."""
+        match = re.fullmatch(r"([0-9]+)([smhd])", value)
+        if not match or int(match[1]) == 0:
+            self.fail(f"{value} is no age: 90s, 30m, 6h or 2d", param, ctx)
+        return timedelta(seconds=int(match[1]) * self._UNITS[match[2]])
+
+
+COUNT = Whole(1, 2**31, 8)
+SECONDS = Whole(1, 30 * 86_400, 60)
+HOURS = Positive("a number of hours above 0, e.g. 1.5")
+PORT = Whole(0, 2**16 - 1, 8899)
+
+environment = click.argument(
+    "environment", metavar="ENV", type=Environment(), help="dev, prod, …: the settings in Pulumi.ENV.yaml"
+)
+layers = click.argument("layers", metavar="[LAYER]...", nargs=-1, help="only these layers")
+yes = click.option("--yes", is_flag=True, help="Skip the question; required without a terminal.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+layout = click.option(
+    "--format", "layout", type=click.Choice(["text", "markdown"]), default="text", show_default=True,
+    help="markdown: a comment for CI.",
+)  # fmt: skip
+hours = click.option(
+    "--hours", type=HOURS, metavar="N", help="Expected duration, for the price; the run isn't ended then."
+)
+
+
+def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Apply decorators as if they were listed one below the other."""
+
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate

@@ -1,0 +1,56 @@
+"""`tpu publish ENV`: build the bundle, upload it, record its id."""
+
+import json
+
+import click
+from rich.console import Console
+
+from cli import options
+from cli.command import Command
+from infra.errors import InfraError
+from infra.publish import publishing
+from infra.publish.publishing import LOCKS, default_lock
+
+
+@click.command(cls=Command, examples=["dev"])
+@options.environment
+@click.option("--lock", type=click.Choice(LOCKS), default=default_lock,
+              help="Packages of a real host (tpu), of a rehearsed one (cpu), or none (bare); "
+              "default: $TPU_LOCK, or tpu.")  # fmt: skip
+@click.option("--tensorflow", is_flag=True, help="Include TensorFlow, whatever tpu:tensorflow is.")
+@click.option("--bucket", help="Another bucket; ENV's settings are neither read nor changed then.")
+@options.as_json
+@click.option("--dry-run", is_flag=True, help="Build the bundle; upload and record nothing.")
+def publish(
+    environment: str, lock: str, tensorflow: bool, bucket: str | None, as_json: bool, dry_run: bool
+) -> int:
+    """Upload what the hosts of ENV install to its bucket, by content hash."""
+    return publish_environment(
+        environment, lock, tensorflow=tensorflow, bucket=bucket, as_json=as_json, dry_run=dry_run
+    )
+
+
+def publish_environment(
+    environment: str, lock: str | None = None, *,
+    tensorflow: bool = False, bucket: str | None = None, as_json: bool = False, dry_run: bool = False,
+) -> int:  # fmt: skip
+    """Publish a bundle with progress on standard error; return the exit status."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        report = publishing.publish_environment(
+            environment,
+            console,
+            lock or default_lock(),
+            tensorflow=tensorflow,
+            bucket=bucket,
+            dry_run=dry_run,
+        )
+    except InfraError as error:
+        console.print(f"publish: {error}", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("publish: stopped; uploaded files will not be uploaded again")
+        return 130
+    if as_json:
+        print(json.dumps(report, indent=2))
+    return 0

@@ -1,0 +1,97 @@
+"""Commands that observe: the status of every member, a list of nodes, the doctor, a unit for systemd."""
+
+import json
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+
+from rich.console import Console
+
+from fleet import doctor as fleet_checks
+from fleet import show
+from fleet.controller import Observation
+from fleet.environment import google_of, opened, selected
+from fleet.model import ObservedNode
+from fleet.request import Request
+from fleet.show import Rates
+from fleet.unit import unit
+from infra.doctor.checks import Target, checks
+from infra.doctor.report import healthy, run_checks, told
+from infra.engine.named import read_stack
+from infra.engine.settings import from_file
+from infra.layers.storage.names import controller_account_email
+from infra.layers.storage.settings import StorageSettings
+from infra.slices.nodes import Node
+
+
+def status(request: Request) -> int:
+    """Print every member, its state at Google and on its workers, and the next action."""
+    with progress():
+        observation = opened(request, allow_empty=True).watcher().step(may=())
+    return print_status(observation, request.as_json)
+
+
+def list_nodes(request: Request) -> int:
+    """Print every node of the environment in any zone, with orphans unless slices are selected."""
+    with progress():
+        observation = opened(request, allow_empty=True).watcher().step(may=())
+    members = {(member.zone, member.name): member for member in observation.members}
+    matches = [node for key in members if (node := observation.view.node(key[1], key[0]))]
+    if not request.slices:
+        matches += [
+            orphan for orphan in observation.orphans if not request.zones or orphan.zone in request.zones
+        ]
+    if request.as_json:
+        print(json.dumps([_as_json(node, members.get((node.zone, node.name))) for node in matches]))
+    else:
+        print(show.plain(show.listed(matches, members)) if matches else "Google lists no node of ours")
+    return report_unanswered(observation)
+
+
+def _as_json(node: ObservedNode, member: Node | None) -> dict[str, str | None]:
+    slice_name = member.slice if member else None  # an orphan has none
+    return {"name": node.name, "zone": node.zone, "state": node.state, "slice": slice_name}
+
+
+def doctor(request: Request) -> int:
+    """Report what keeps the fleet from working: login, APIs, roles, quotas, zones, stacks, bundle."""
+    settings = from_file(request.environment)
+    target = selected(settings, request)
+    if sys.stderr.isatty():
+        print("checking Google and Pulumi …", file=sys.stderr)
+    google = google_of(settings)
+    findings = run_checks([*checks(Target(settings, target, google)), *fleet_checks.checks(settings, google)])
+    print(json.dumps([asdict(finding) for finding in findings]) if request.as_json else told(findings))
+    return 0 if healthy(findings) else 1
+
+
+def print_unit(environment: str) -> int:
+    """Print a systemd unit that runs a controller on a machine with a checkout."""
+    settings = from_file(environment)
+    account = controller_account_email(settings) if settings[StorageSettings].controller_account_id else ""
+    print(unit(environment, read_stack(environment).id, account), end="")
+    return 0
+
+
+def progress() -> AbstractContextManager[object]:
+    """Return a spinner for the seconds that Pulumi and Google take, on a terminal only."""
+    console = Console(stderr=True)
+    return console.status("reading from Pulumi and Google …") if console.is_terminal else nullcontext()
+
+
+def print_status(observation: Observation, as_json: bool) -> int:
+    """Print the members' rows and remarks; return the exit status."""
+    rows = show.rows(observation, Rates())
+    if as_json:
+        print(json.dumps(show.as_json(observation, rows)))
+    else:
+        print("\n".join([show.plain(show.table(rows)), show.summary(rows), *show.remarks(observation)]))
+    return report_unanswered(observation)
+
+
+def report_unanswered(observation: Observation) -> int:
+    """Print the zones and buckets that didn't answer; return 1 if there are any, else 0."""
+    lines = show.unanswered(observation)
+    for line in lines:
+        print(line, file=sys.stderr)
+    return 1 if lines else 0

@@ -1,0 +1,153 @@
+"""Create and recover members: observe once, show the changes and their price, ask, act until each is up."""
+
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from fleet.adhoc import AdHoc
+from fleet.controller import Controller, Observation, ZoneTimeouts
+from fleet.environment import Environment, opened
+from fleet.errors import FleetError
+from fleet.model import Action, Cause, Decision
+from fleet.observing import print_status, progress, report_unanswered
+from fleet.request import Request
+from infra.engine.prices import within_budget
+from infra.engine.pulumi import confirm
+from infra.engine.roles import with_roles
+from infra.google.failures import Failure, Kind
+from infra.layers.tpu.published import unpublished
+from infra.prices import table as prices_table
+from infra.slices import price as slices_price
+from infra.slices.nodes import Node
+
+_POLL_S = 2.0
+
+
+def create(request: Request) -> int:
+    """Create the members that don't exist."""
+    return _change(request, "create", lambda decision, _: decision.action is Action.CREATE)
+
+
+def recover(request: Request) -> int:
+    """Recreate the members that Google preempted or deleted."""
+    return _change(request, "bring back", was_lost, updates=False)
+
+
+def was_lost(decision: Decision, controller: Controller) -> bool:
+    """Return whether a member existed and is gone: preempted, being recovered, or held by the stack."""
+    held = controller.owner.held or {}
+    recovering = controller.state.recovery_cause(decision.member.key) is not None
+    absent = decision.action is Action.CREATE
+    return decision.cause is Cause.PREEMPTION or (absent and (recovering or decision.node in held))
+
+
+def _change(
+    request: Request, verb: str, selects: Callable[[Decision, Controller], bool], updates: bool = True
+) -> int:
+    """Carry out the decisions that `selects` accepts; `updates`: also give living nodes new settings."""
+    with progress():
+        fleet = opened(request)
+        watcher = fleet.watcher(updates)
+        watcher.state.retry_now()  # a user's request: zones that refused are retried
+        observation = watcher.step(may=())
+    due = {
+        decision.member.key
+        for decision in observation.decisions
+        if decision.cause and decision.action is not Action.HOLD and selects(decision, watcher)
+    }
+    target = [member for member in observation.members if member.key in due]
+    for line in _plan(observation, due, target):
+        print(line, file=request.output)
+    if not due and not observation.outdated:
+        print(f"nothing to {verb}", file=request.output)
+    if request.dry_run or not (due or observation.outdated):
+        return print_status(observation, as_json=True) if request.as_json else report_unanswered(observation)
+
+    _require_startable(fleet)
+    if target:
+        confirm(f"{verb.capitalize()} {len(target)} slice(s)?", request.yes)
+    controller = fleet.controller(updates)
+    controller.state.retry_now()
+    if request.adhoc:
+        AdHoc(fleet.google, fleet.stack.id).keep(request.adhoc["name"], request.adhoc)
+    try:
+        attempts = max((len(member.places) for member in target), default=1)
+        observation, failures = _until_up(controller, due, attempts, request)
+    finally:
+        release(controller)
+    return _report(request, observation, failures)
+
+
+def _plan(observation: Observation, due: Collection[str], target: Sequence[Node]) -> list[str]:
+    """Return the changes, the price of new nodes, and updates of living ones."""
+    lines = [
+        f"  {decision.action:<8} {decision.node}: {decision.why}"
+        for decision in observation.decisions
+        if decision.member.key in due or decision.action in (Action.WAIT, Action.HOLD)
+    ]
+    lines += [prices_table.table(slices_price.rows(target))] if target else []
+    if observation.outdated:
+        lines.append(f"  update   {', '.join(observation.outdated)}: new settings, applied at the next boot")
+    return lines
+
+
+def _require_startable(fleet: Environment) -> None:
+    """Raise FleetError if the bundle isn't published, InfraError above the budget."""
+    bundles = {member.bundle for member in fleet.members}
+    if missing := unpublished(fleet.settings, bundles, fleet.google.bucket, fleet.google.is_there):
+        raise FleetError("\n    fix: ".join(missing))
+    within_budget(fleet.settings)
+
+
+def _until_up(
+    controller: Controller, due: Collection[str], attempts: int, request: Request
+) -> tuple[Observation, dict[str, Failure]]:
+    """Step until each due member is up, refused `attempts` times, or unknown for too long.
+
+    Returns:
+        The last observation, and the failure of each member that isn't up, by key.
+    """
+    timeouts, failures = ZoneTimeouts(), dict[str, Failure]()
+    refused: dict[str, int] = {}
+    while True:
+        pending = {key for key in due if refused.get(key, 0) < attempts}
+        observation = controller.step(may=frozenset(Cause), only=pending)
+        for event in observation.events:
+            print(event, file=request.output, flush=True)
+        for key, failure in (observation.failures or {}).items():
+            refused[key] = refused.get(key, 0) + 1
+            failures[key] = failure
+
+        decisions = {decision.member.key: decision for decision in observation.decisions}
+        held = {key: decisions[key].why for key in pending if decisions[key].action is Action.HOLD}
+        held |= timeouts.lost(observation, pending)
+        up = {key for key in due if decisions[key].action is Action.LEAVE}
+        failures = {key: failure for key, failure in failures.items() if key not in up}
+        settled = pending | {*controller.under_way} <= up | held.keys()
+        if settled and not (observation.outdated and observation.begun):
+            for key, why in held.items():
+                failures.setdefault(key, Failure(Kind.UNKNOWN, why))
+            return observation, failures
+        time.sleep(_POLL_S)
+
+
+def _report(request: Request, observation: Observation, failures: dict[str, Failure]) -> int:
+    """Print the outcome; return the exit status."""
+    if request.as_json:
+        print_status(observation, as_json=True)
+    elif not failures:
+        print(f"done; their hosts boot now: tpu fleet monitor {request.environment}")
+    for key, failure in failures.items():
+        print(f"error: {key}: {with_roles(str(failure))}", file=sys.stderr)
+    if failures:
+        retry = f"next: the same command again, or tpu fleet monitor {request.environment}"
+        print(retry, file=sys.stderr)
+    return 1 if failures else 0
+
+
+def release(controller: Controller) -> None:
+    """Release the lease; print the operations that continue without it."""
+    if controller.busy:
+        nodes = ", ".join(controller.under_way)
+        print(f"{nodes}: operations continue; see tpu fleet status", file=sys.stderr)
+    controller.leave()
