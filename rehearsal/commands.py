@@ -259,13 +259,9 @@ def picture(narrator: Narrator, source: Path, out: Path | None) -> int:
 def list_scenarios(narrator: Narrator, *, as_json: bool) -> int:
     """Print the scenarios of the project."""
     if as_json:
-        print(
-            json.dumps(
-                {scenarios.name_of(path): scenarios.load(path).header.title for path in scenarios.own()}
-            )
-        )
+        print(json.dumps({scenarios.name_of(path): scenarios.load(path).title for path in scenarios.own()}))
         return 0
     for path in scenarios.own():
-        narrator.line(f"  {scenarios.name_of(path):<16} {scenarios.load(path).header.title}")
+        narrator.line(f"  {scenarios.name_of(path):<16} {scenarios.load(path).title}")
     narrator.line("next: tpu rehearsal run NAME")
     return 0

@@ -9,7 +9,8 @@ import pytest
 from cloud_front import NUMBER, OWNER, PROJECT, CloudFront
 
 from rehearsal.cloud.core.errors import ApiError, NotEmulatedError
-from rehearsal.cloud.services.monitoring.telemetry import logmetrics, promql, thresholds
+from rehearsal.cloud.services.logging import counting
+from rehearsal.cloud.services.monitoring.telemetry import promql, thresholds
 from rehearsal.cloud.services.monitoring.telemetry.series import Points
 
 P = f"projects/{PROJECT}"
@@ -182,15 +183,15 @@ ENTRY = {"resource": {"type": "global", "labels": {}}, "labels": {"node": "n"}, 
 )
 def test_extractors_find_what_they_name(extractor: str, expected: str | None) -> None:
     entry = {**ENTRY, "jsonPayload": {"step": 7}, "textPayload": "boot failed in stage python"}
-    assert logmetrics.extract(extractor, entry) == expected
+    assert counting.extract(extractor, entry) == expected
 
 
 def test_an_entry_without_the_value_is_not_counted() -> None:
     metric = {"filter": "severity>=ERROR", "valueExtractor": "EXTRACT(jsonPayload.step)"}
-    assert logmetrics.point(metric, {**ENTRY, "jsonPayload": {"step": "7.5"}}) == ({}, 7.5)
-    assert logmetrics.point(metric, {**ENTRY, "jsonPayload": {"step": "seven"}}) is None
-    assert logmetrics.point(metric, {**ENTRY, "severity": "INFO", "jsonPayload": {"step": 7}}) is None
-    assert logmetrics.point({**metric, "disabled": True}, {**ENTRY, "jsonPayload": {"step": 7}}) is None
+    assert counting.point(metric, {**ENTRY, "jsonPayload": {"step": "7.5"}}) == ({}, 7.5)
+    assert counting.point(metric, {**ENTRY, "jsonPayload": {"step": "seven"}}) is None
+    assert counting.point(metric, {**ENTRY, "severity": "INFO", "jsonPayload": {"step": 7}}) is None
+    assert counting.point({**metric, "disabled": True}, {**ENTRY, "jsonPayload": {"step": 7}}) is None
 
 
 def posted(cloud: CloudFront, path: str, body: Any) -> Any:

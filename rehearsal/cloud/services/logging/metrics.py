@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rehearsal.cloud.collections import Change, Collection, Entry
 from rehearsal.cloud.core.errors import bad_request
-from rehearsal.cloud.services.monitoring.telemetry import logmetrics
+from rehearsal.cloud.services.logging import counting
 
 
 def _described(change: Change) -> None:
@@ -21,7 +21,7 @@ def _described(change: Change) -> None:
     sent.setdefault("unit", "1")
     sent["type"] = f"logging.googleapis.com/user/{change.id}"
     sent["name"] = f"projects/{change.world.project}/metricDescriptors/{sent['type']}"
-    logmetrics.check(change.body)
+    counting.check(change.body)
 
 
 ENTRY = Entry(

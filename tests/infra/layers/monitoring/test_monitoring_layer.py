@@ -16,7 +16,8 @@ from infra.layers.monitoring.widgets import COLUMNS, Chart, Dashboard, Line, Row
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
-from rehearsal.cloud.services.monitoring.telemetry import logmetrics, promql, thresholds
+from rehearsal.cloud.services.logging import counting
+from rehearsal.cloud.services.monitoring.telemetry import promql, thresholds
 from tests.infra.layers.test_all_layers import EVERYTHING, OFF, UP
 from tests.infra.recording import BASE, Recording, run
 
@@ -99,7 +100,7 @@ def test_metrics_have_few_labels_and_filters_that_can_be_evaluated(everything: R
     declared = everything.of("gcp:logging/metric:Metric")
     assert len(declared) == len(metrics.METRICS)
     for item in declared:
-        logmetrics.check(item.inputs)
+        counting.check(item.inputs)
         assert item.inputs["name"] == f"tpu-dev-{item.name}"
         assert len(item.inputs.get("labelExtractors", ())) <= 2
         described = item.inputs["metricDescriptor"]
@@ -145,7 +146,7 @@ def test_a_grant_to_everybody_is_counted_on_our_buckets_and_no_others(
         },
     }  # fmt: skip
     body = everything.named("gcp:logging/metric:Metric", "bucket-public").inputs
-    assert logmetrics.point(body, entry) == (({"bucket": bucket}, 1.0) if counted else None)
+    assert counting.point(body, entry) == (({"bucket": bucket}, 1.0) if counted else None)
 
 
 def test_an_alert_can_be_changed_and_left_out() -> None:

@@ -14,7 +14,8 @@ from rehearsal.cloud.core.clock import rfc3339
 from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
-from rehearsal.cloud.services.monitoring.telemetry import logmetrics, notify, promql, thresholds
+from rehearsal.cloud.services.logging import counting
+from rehearsal.cloud.services.monitoring.telemetry import notify, promql, thresholds
 from rehearsal.cloud.services.monitoring.telemetry.records import Incident, Labels, Notification
 from rehearsal.cloud.services.monitoring.telemetry.series import Points
 
@@ -49,7 +50,7 @@ class Telemetry:
         """Return an entry that was written: each metric that takes it gets a point."""
         resource, now = entry["resource"], self._world.clock.now()
         for body in self._bodies("metrics"):
-            if made := logmetrics.point(body, entry):
+            if made := counting.point(body, entry):
                 labels, value = made
                 kind = body["metricDescriptor"]["type"]
                 self.points.add(kind, resource["type"], resource.get("labels", {}), labels, now, value)

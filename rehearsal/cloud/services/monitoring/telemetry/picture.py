@@ -13,7 +13,7 @@ from html import escape
 from rehearsal.cloud.core.clock import rfc3339
 from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.services.monitoring.telemetry import logmetrics
+from rehearsal.cloud.services.logging import counting
 from rehearsal.cloud.services.monitoring.telemetry.incidents import Telemetry
 from rehearsal.cloud.services.monitoring.telemetry.promql import Key
 
@@ -123,7 +123,7 @@ class _Drawn:
         return [*rows, ("none", f"{len(self._telemetry.incidents) - len(open_incidents)} closed")]
 
     def _logs(self, text: str, most: int) -> list[tuple[str, str]]:
-        matches = logmetrics.matcher(text)
+        matches = counting.matcher(text)
         entries = [item for item in self._entries if matches(item)][-most:]
         return [("line", _text(item)) for item in reversed(entries)] or [("none", "no entries")]
 
