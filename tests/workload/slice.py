@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tests.limits import HANG_S
 from tests.workload.conftest import free_port
 from workload.__main__ import main
 
@@ -22,7 +23,6 @@ SETTINGS = [
     "data.sequence_length=32",
     "cluster.heartbeat_timeout_s=10",
 ]
-WAIT_S = 240  # for anything, on a machine that is busy with other things
 
 
 class Workers:
@@ -60,7 +60,7 @@ class Workers:
 
     def wait_until(self, happened: Callable[[], bool]) -> None:
         """Returns once it happened; all workers must be alive until then."""
-        give_up = time.monotonic() + WAIT_S
+        give_up = time.monotonic() + HANG_S
         while not happened():
             assert self.alive() == len(self.processes), f"a worker ended too soon\n{self.output()}"
             assert time.monotonic() < give_up, f"waited too long\n{self.output()}"
@@ -78,7 +78,7 @@ class Workers:
     def wait(self) -> list[int]:
         """The exit statuses, once all have ended."""
         try:
-            return [process.wait(timeout=WAIT_S) for process in self.processes]
+            return [process.wait(timeout=HANG_S) for process in self.processes]
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"a worker doesn't end\n{self.output()}") from None

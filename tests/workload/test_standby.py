@@ -19,6 +19,7 @@ import pytest
 from infra.settings import commands
 from tests.infra.layers.tpu.boot.metadata import worker as metadata_of
 from tests.infra.layers.tpu.boot.storage import client_of
+from tests.limits import HANG_S
 from tests.workload.slice import SETTINGS
 from workload.errors import ConfigError
 from workload.host import standby, unit
@@ -30,7 +31,6 @@ from workload.host.standby import HandOff, Standby
 NODE, RUN = "tpu-lab", "train tiny.toml --name r17 --set 'data.path=/mnt/a b'"
 WORDS = "train tiny.toml --name r17 --set data.path=/mnt/a b"
 HANDED = f"handoff/{NODE}/run.json"
-WAIT_S = 60.0
 TRAINER = """
 import os, pathlib, signal, sys, time
 folder, me = pathlib.Path(os.environ["LAB"]), os.environ["TPU_HANDOFF"] + "-" + os.environ["WORKER_ID"]
@@ -104,7 +104,7 @@ class Slice:
         for host in self.hosts.values():
             host.stop()
         for thread in self.threads:
-            thread.join(WAIT_S)
+            thread.join(HANG_S)
             assert not thread.is_alive()
 
     def hand(self, id_: str = "r17", run: Any = RUN, name: str = HANDED) -> str:
@@ -136,7 +136,7 @@ class Slice:
         return found
 
     def wait(self, happened: Callable[[], object]) -> None:
-        give_up = time.monotonic() + WAIT_S
+        give_up = time.monotonic() + HANG_S
         while not happened():
             assert time.monotonic() < give_up, "\n".join(self.printed)
             time.sleep(0.02)
@@ -400,13 +400,13 @@ def test_a_heartbeat_says_that_the_slice_stands_by(hosts: Slice) -> None:
 def test_the_end_of_a_hand_off_is_not_that_of_the_slices_job(storage_url: str) -> None:
     host = {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0", HANDOFF: "r17"}
     with Heartbeat.of_host(host) as heartbeat:
-        give_up = time.monotonic() + WAIT_S
+        give_up = time.monotonic() + HANG_S
         while (
             blob := client_of(storage_url).bucket("bucket").get_blob(f"heartbeats/{NODE}/worker-0")
         ) is None:
             assert time.monotonic() < give_up
         heartbeat.end("done")
-        heartbeat._thread.join(WAIT_S)
+        heartbeat._thread.join(HANG_S)
     blob.reload()
     assert (blob.metadata["state"], blob.metadata["why"]) == ("running", "has r17")
 
@@ -445,13 +445,13 @@ def test_a_real_run_continues_from_its_checkpoints_when_the_host_comes_back(
     try:
         hosts.wait(lambda: (saves / "2/commit_success.txt").exists())
         host.terminate()
-        assert host.wait(WAIT_S) == 0
+        assert host.wait(HANG_S) == 0
         assert hosts.ended() == {}
         host = boot()
         hosts.wait(hosts.ended)
         assert hosts.ended()["state"] == "done"
         host.terminate()
-        assert host.wait(WAIT_S) == 0
+        assert host.wait(HANG_S) == 0
     finally:
         host.kill()
         server.shutdown()

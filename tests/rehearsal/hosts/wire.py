@@ -22,12 +22,12 @@ from rehearsal.cloud.services.compute.firewall import networks
 from rehearsal.cloud.services.tpu.catalog import SLICES
 from rehearsal.cloud.services.tpu.node import Node, Place
 from rehearsal.hosts.network import BRIDGE, Network
+from tests.limits import HANG_S
 
 T = TypeVar("T")
 FRONT_DOOR, METADATA = "199.36.153.8", "169.254.169.254"
 GATEWAYS = {"ours": "10.128.0.1", "theirs": "10.200.0.1"}
 _CLONE_NEWNET = 0x40000000
-_PATIENCE_S = 20.0  # for what the kernel does at once
 
 
 class Namespace:
@@ -121,7 +121,7 @@ class Wire(Namespace):
             client.bind((origin, 0))
             client.setblocking(False)
             client.connect_ex((address, port))
-            deadline = time.monotonic() + _PATIENCE_S
+            deadline = time.monotonic() + HANG_S
             while time.monotonic() < deadline:
                 if select.select((), (client,), (), 0.01)[1]:
                     return client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
