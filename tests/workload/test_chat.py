@@ -53,6 +53,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: tokenizer(folder / kind, kind) for kind in KINDS}
 
 
+@pytest.mark.prove  # torch and transformers are set up for `make prove` alone
 def test_texts_and_tokens_are_those_of_transformers(folders: dict[str, Path], tmp_path: Path) -> None:
     cases, out = tmp_path / "cases.json", tmp_path / "out.json"
     as_file = tokenizer(tmp_path / "file", "qwen")

@@ -28,6 +28,7 @@ CASES = (
     "qwen2-yarn",
     "qwen3",
 )
+pytestmark = pytest.mark.prove  # torch is set up for `make prove` alone
 EXACT = 1e-5  # relative error in float32
 BF16_RMS = (
     0.028  # of bfloat16 against float32; Fast-LLM's pull request 525 saw 2.75 % at most on Qwen2.5-0.5B
