@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -13,11 +15,13 @@ from rehearsal.cloud.config import CloudConfig, address
 from rehearsal.cloud.control import ControlServer, listening
 from rehearsal.cloud.core.clock import VirtualClock
 from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.doorway import Doorway
 from rehearsal.cloud.door.faults import Faults
 from rehearsal.cloud.door.requestlog import RequestLog
 from rehearsal.cloud.door.server import FrontDoor
+from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.iam.credentials import CredentialsService
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.iam.oauth import OAuth
@@ -41,6 +45,7 @@ from rehearsal.cloud.services.projects import ProjectService
 from rehearsal.cloud.services.serviceusage import ServiceUsage
 from rehearsal.cloud.services.storage import StorageService
 from rehearsal.cloud.services.storage.control import HttpOrGrpcSite
+from rehearsal.cloud.services.storage.xml import XmlApi
 from rehearsal.cloud.services.tpu import TpuService
 from rehearsal.cloud.services.tpu.nodes import Durations
 from rehearsal.cloud.services.tpu.queued import entry
@@ -61,62 +66,78 @@ class Cloud:
         hosts: Hosts,
         durations: Durations | None = None,
         firewall: Firewall | None = None,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a firewall, `firewalls` are entries of the directory and nothing more."""
+        """Without a firewall, `firewalls` are entries of the directory only."""
         self._config = config
         self._firewall = firewall
-        clock = VirtualClock(config.clock_rate)
-        self.world = World(config.project, config.number, clock, lags=config.lags)
-        self.world.control_planes = {} if config.control_planes else None
-        roles = {who: [(role, on) for role, on in one["roles"]] for who, one in config.people.items()}
-        self.iam = Iam(self.world, config.owner, config.token_lifetime_s, roles)
-        operations = Operations(self.world)
-        self.faults = Faults(self.world.clock, config.seed)
         config.directory.mkdir(parents=True, exist_ok=True)
-        self.requests = RequestLog(config.directory / "requests.jsonl")
-        self._quotas = Quotas()
-        usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas, self.iam)
-        logins = {one["refresh_token"]: who for who, one in config.people.items()}
-        oauth = OAuth(self.iam, {config.refresh_token: config.owner, **logins})
-        self._doorway = Doorway(self.world, self.faults, self.requests)
-        self.storage = StorageService(self.world, self.iam, config.directory / "storage", self._doorway)
-        self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas, config.seed)
-        entered = services(self.world, operations, self.iam, config.zones, [entry(self.nodes, operations)])
-        kms = next(one for one in entered if one.api == "cloudkms")
-        self.storage.control.others.append(kms_grpc.handler(kms.methods(), self.iam, usage.require))
-        self.telemetry = self.world.telemetry = Telemetry(self.world, self.iam)
-        self.logging = logging = LoggingService(self.world, self.iam)
-        self.world.write_log = logging.write
-        self._guests = PodGuests(self.world, self.nodes)
-        if config.builder:
-            write = logging.methods()["logging.entries.write"]
-            boxes = Sandboxes(self._guests, config.directory / "sandboxes", config.builder)
-            self.world.run_build = Builder(self.world, self.iam, boxes, write).run
-            batches = Batches(self.world, self.iam, boxes, write, config.spark_python)
-            self.world.run_batch = batches.run
-            if config.function_python:
-                self.world.functions = Functions(self.world, self.iam, boxes, config.function_python)
-        self.front_door = FrontDoor(
-            self.world,
-            self.iam,
-            usage,
-            [
-                usage,
-                oauth,
-                ProjectService(self.world, self.iam),
-                CredentialsService(self.world, self.iam),
-                logging,
-                *entered,
-                self.storage,
-                self.nodes,
-            ],
-            endpoints=oauth.endpoints(),
-            doorway=self._doorway,
-            invocations=Invocations(self.world, self.iam, self.world.functions),
+        # What all services share.
+        self.world = world = World(
+            config.project,
+            config.number,
+            VirtualClock(config.clock_rate),
+            lags=config.lags,
+            monotonic_s=monotonic_s,
+            control_planes={} if config.control_planes else None,
         )
-        self.world.finalized = Deliveries(self.world, self.iam, self._doorway).finalized
+        roles = {who: [(role, on) for role, on in one["roles"]] for who, one in config.people.items()}
+        self.iam = iam = Iam(world, config.owner, config.token_lifetime_s, roles)
+        self.operations = operations = Operations(world)
+        self.faults = Faults(world.clock, config.seed)
+        self.requests = RequestLog(config.directory / "requests.jsonl")
+        self._doorway = doorway = Doorway(world, self.faults, self.requests)
+        # What services use of each other.
+        self.telemetry = Telemetry(world, iam)
+        self.logging = LoggingService(world, iam, self.telemetry)
+        audit = Audit(world, iam, self.logging.keep, self.telemetry)
+        self.caller = Caller(iam, lambda: (address(config.front_door)[0], self.port), self._own_certificate())
+        self.quotas = Quotas()
+        self.nodes = TpuService(world, operations, iam, hosts, audit, durations, self.quotas, config.seed)
+        self._guests = PodGuests(world, self.nodes)
+        self.runtime = self._runtime()
+        deliveries = Deliveries(world, iam, doorway, self.caller)
+        # The APIs.
+        self.storage = StorageService(world, iam, config.directory / "storage", doorway, deliveries.finalized)
+        more = [entry(self.nodes, operations)]
+        entered = services(world, operations, iam, self.runtime, config.zones, more)
+        usage = ServiceUsage(world, operations, config.enabled_apis, self.quotas, iam)
+        kms = next(service for service in entered if service.api == "cloudkms")
+        self.storage.control.others.append(kms_grpc.handler(kms.methods(), iam, usage.require))
+        logins = {one["refresh_token"]: who for who, one in config.people.items()}
+        oauth = OAuth(iam, {config.refresh_token: config.owner, **logins})
+        projects, credentials = ProjectService(world, iam), CredentialsService(world, iam)
+        self.front_door = FrontDoor(
+            world,
+            iam,
+            usage,
+            [usage, oauth, projects, credentials, self.logging, *entered, self.storage, self.nodes],
+            endpoints=oauth.endpoints(),
+            doorway=doorway,
+            audit=audit,
+            sites=[Invocations(world, iam, self.runtime.functions)],
+            translators=[XmlApi()],
+        )
         self._clusters = Clusters(self.world, self.iam, self.faults)
         self._runners: list[web.AppRunner] = []
+
+    def _runtime(self) -> Runtime:
+        """Create what hooks use; without `builder` in the configuration, users' programs don't run."""
+        config, world, iam, write_log = self._config, self.world, self.iam, self.logging.write
+        if not config.builder:
+            return Runtime(self.caller, self.telemetry, write_log)
+        write = self.logging.methods()["logging.entries.write"]
+        boxes = Sandboxes(self._guests, config.directory / "sandboxes", config.builder)
+        python = config.function_python
+        return Runtime(
+            self.caller,
+            self.telemetry,
+            write_log,
+            run_build=Builder(world, iam, boxes, write).run,
+            run_batch=Batches(world, iam, boxes, write, config.spark_python).run,
+            functions=Functions(world, iam, boxes, write_log, python) if python else None,
+        )
 
     async def start(self) -> None:
         """Open the front door, the metadata server and, once both answer, the control socket."""
@@ -125,9 +146,6 @@ class Cloud:
         if self._firewall is not None:
             self.world.spawn(enforce(self.world, self.nodes.all, self._firewall))
         await self._front_site(await self._runner(self.front_door.app())).start()
-        self.world.caller = Caller(
-            self.iam, address(self._config.front_door)[0], self.port, self._own_certificate()
-        )
         if self._config.metadata:
             server = MetadataServer(self.world, self._guests, self.iam, self._doorway)
             metadata = await self._runner(server.app())
@@ -137,7 +155,7 @@ class Cloud:
             self.world.clock,
             self.nodes,
             self.faults,
-            self._quotas,
+            self.quotas,
             self.requests,
             self.world.mistakes,
             self._add_snapshot,
@@ -183,9 +201,9 @@ class Cloud:
         tasks = list(self.world.tasks)
         for task in tasks:
             task.cancel()
-        for clients in (self.world.caller, self.world.functions):
-            if clients is not None:
-                await clients.close()
+        await self.caller.close()
+        if self.runtime.functions is not None:
+            await self.runtime.functions.close()
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task

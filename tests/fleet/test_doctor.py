@@ -203,7 +203,7 @@ def test_where_all_is_well_nothing_is_missing(clinic: Clinic) -> None:
 
 
 def test_every_ill_is_found_at_once_and_has_a_fix(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    clinic.cloud._quotas.set("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-a", 8)
+    clinic.cloud.quotas.set("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-a", 8)
     monkeypatch.setattr(checks.Pulumi, "down", OFF | {"network", "tpu"})
     ill = settings(
         **{
@@ -239,7 +239,7 @@ def test_the_slice_that_the_pipeline_trains_on_needs_its_quota_too(clinic: Clini
 @pytest.mark.parametrize("quota", [*ON_DEMAND, *REVOCABLE], ids=lambda quota: quota.name)
 def test_a_quota_has_the_name_by_which_google_refuses(clinic: Clinic, quota: Any) -> None:
     place = quota.place("us-east5-b")
-    clinic.cloud._quotas.set(quota.name, place, 15)
+    clinic.cloud.quotas.set(quota.name, place, 15)
     (short,) = [one for one in clinic.look() if one.state == MISSING]
     assert short.what == f"quota {place}"
     assert short.found.startswith(f"{quota.name}: the settings ask for ")
@@ -322,7 +322,7 @@ def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
             "fallbackZones": ["us-east1-d"],
         }
     ]
-    clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
+    clinic.cloud.quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
     target = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})
     found = clinic.look(target)
     assert of(found, "zone us-east1-d")[0].state == OK
@@ -446,7 +446,7 @@ def test_the_command_prints_json_and_fails_where_something_is_missing(
     monkeypatch.setattr(command, "google_of", lambda _: clinic.google(session))
     assert command.main(["doctor", "dev", "--json"]) == 0
     assert {"what": "login", "state": "ok", "found": OWNER, "fix": ""} in json.loads(capsys.readouterr().out)
-    clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east5-b", 0)
+    clinic.cloud.quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east5-b", 0)
     assert command.main(["doctor", "dev", "--zones", "us-east5-a"]) == 0
     assert command.main(["doctor", "dev"]) == 1
     assert "1 missing: quota us-east5-b" in capsys.readouterr().out
@@ -477,9 +477,9 @@ def test_the_cpus_that_a_batch_of_the_pipeline_may_use(clinic: Clinic) -> None:
     assert (cpus().state, cpus().found) == (
         OK, f"CPUS-per-project-region: a batch of the pipeline uses at most {used} CPUs, allowed are 8192"
     )  # fmt: skip
-    clinic.cloud._quotas.set("CPUS-per-project-region", "us-east5", used)
+    clinic.cloud.quotas.set("CPUS-per-project-region", "us-east5", used)
     assert cpus().state == OK
-    clinic.cloud._quotas.set("CPUS-per-project-region", "us-east5", used - 1)
+    clinic.cloud.quotas.set("CPUS-per-project-region", "us-east5", used - 1)
     assert cpus().state == MISSING
     assert "--service=compute.googleapis.com --quota-id=CPUS-per-project-region" in cpus().fix
     assert f"--preferred-value={used}" in cpus().fix

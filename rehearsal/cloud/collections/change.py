@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rehearsal.cloud.collections.entry import Collection
+from rehearsal.cloud.collections.resources import Resources
+from rehearsal.cloud.collections.shape import Shape
 from rehearsal.cloud.core.errors import JsonObject
+from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.core.world import World
-
-if TYPE_CHECKING:
-    from rehearsal.cloud.collections.entry import Collection
-    from rehearsal.cloud.collections.resources import Resources
-    from rehearsal.cloud.collections.shape import Shape
 
 
 @dataclass
@@ -48,6 +47,11 @@ class Change:
         return self.resources.world
 
     @property
+    def runtime(self) -> Runtime:
+        """Collaborators: requests, logs, metrics, users' programs."""
+        return self.resources.runtime
+
+    @property
     def id(self) -> str:
         """The last segment of the name."""
         return self.name.rpartition("/")[2]
@@ -55,8 +59,4 @@ class Change:
     @property
     def private(self) -> dict[str, Any]:
         """What belongs to the resource and is never shown; it goes when the resource goes."""
-        return self.resources.private.setdefault(self.name, {})
-
-
-def nothing(change: Change) -> None:
-    """A hook that does nothing."""
+        return self.world.private.setdefault(self.name, {})

@@ -12,6 +12,7 @@ from rehearsal.cloud.collections.resources import Resources
 from rehearsal.cloud.collections.shape import COMPUTE, NONE, EntryError, Shape
 from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.operations import Operations, versioned
+from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam import roles
@@ -38,9 +39,11 @@ _HANDLERS: dict[str, Handler] = {
 class Engine:
     """The entered services over one world. EntryError for an entry that contradicts its document."""
 
-    def __init__(self, world: World, operations: Operations, iam: Iam, entries: Iterable[Entry]) -> None:
+    def __init__(
+        self, world: World, operations: Operations, iam: Iam, runtime: Runtime, entries: Iterable[Entry]
+    ) -> None:
         entries = list(entries)
-        self.resources = Resources(world, operations, iam, entries)
+        self.resources = Resources(world, operations, iam, runtime, entries)
         self.services = [CollectionService(self.resources, entry) for entry in entries]
         for entry in entries:
             for role, permissions in entry.roles.items():

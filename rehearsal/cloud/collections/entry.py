@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
-from rehearsal.cloud.collections.change import Change, nothing
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.world import World
 
-if TYPE_CHECKING:
-    from rehearsal.cloud.collections.resources import Resources
-
 REFUSE, KEEP = "refuse", "keep"
 
+# Hooks get a `Change`, and `new_id` the `Resources` first; both are made of collections, so that this module
+# can't import them.
+Hook = Callable[[Any], None]
+Act = Callable[[Any], JsonObject | None]
 
-Hook = Callable[[Change], None]
-Act = Callable[[Change], JsonObject | None]
+
+def nothing(change: object) -> None:
+    """Do nothing; the default of hooks."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Collection:
     kind: str = ""
     pattern: str = ""
     id_field: str = ""
-    new_id: Callable[[Resources, str], str] = lambda resources, collection: str(next(resources.numbers))
+    new_id: Callable[[Any, str], str] = lambda resources, collection: str(next(resources.numbers))
     named: Callable[[World, str], str] = lambda world, name: name
     qualified: bool = False
     alias: Callable[[World, str], str] = lambda world, name: name
@@ -122,12 +123,12 @@ class Collection:
     references: tuple[Reference, ...] = ()
     check: Hook = nothing
     shows_deleted: bool = False
-    failed: Callable[[Change, ApiError], None] | None = None
+    failed: Callable[[Any, ApiError], None] | None = None
     created: Hook = nothing
     deleting: Hook = nothing
     deleted: Hook = nothing
-    shown: Callable[[Change], None] = nothing
-    listed: Callable[[Change], bool] = lambda change: True
+    shown: Hook = nothing
+    listed: Callable[[Any], bool] = lambda change: True
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     not_found: str = ""
     exists: str = ""

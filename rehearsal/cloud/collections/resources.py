@@ -6,7 +6,6 @@ import itertools
 import re
 import time
 from collections.abc import Iterable
-from typing import Any
 
 from rehearsal.cloud.collections import words
 from rehearsal.cloud.collections.entry import Collection, Entry
@@ -14,6 +13,7 @@ from rehearsal.cloud.collections.references import BY_HAND, References
 from rehearsal.cloud.collections.shape import COMPUTE, EntryError, Shape, segments, values
 from rehearsal.cloud.core.errors import ApiError, JsonObject, bad_request
 from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door import discovery
@@ -23,11 +23,12 @@ _MULTI_REGIONS = frozenset({"global", "us", "eu", "europe", "asia", "nam4", "eur
 
 
 class Resources:
-    """One world's. `private`: what belongs to a resource and is never shown, by name."""
+    """The resources of one world."""
 
-    def __init__(self, world: World, operations: Operations, iam: Iam, entries: Iterable[Entry]) -> None:
-        self.world, self.operations, self.iam = world, operations, iam
-        self.private: dict[str, dict[str, Any]] = {}
+    def __init__(
+        self, world: World, operations: Operations, iam: Iam, runtime: Runtime, entries: Iterable[Entry]
+    ) -> None:
+        self.world, self.operations, self.iam, self.runtime = world, operations, iam, runtime
         self.numbers: itertools.count[int] = itertools.count(int(time.time() * 1e9))
         self._shapes: dict[str, Shape] = {}
         items: dict[tuple[str, ...], Collection] = {}
@@ -98,7 +99,7 @@ class Resources:
     def drop(self, name: str) -> None:
         """Forget a resource, its policy and what is private to it."""
         self.world.directory.pop(name, None)
-        self.private.pop(name, None)
+        self.world.private.pop(name, None)
         self.iam.drop(name)
 
     # Names

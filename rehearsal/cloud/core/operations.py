@@ -19,13 +19,15 @@ from typing import Any
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, not_found
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.iam import audit
 
 Work = Callable[[], Awaitable[JsonObject | None]]
 Cleanup = Callable[[ApiError], None]
 
 # Set by a fault rule for the request that is being handled: the operation fails with this error, once.
 planned_failure: ContextVar[ApiError | None] = ContextVar("planned_failure", default=None)
+
+# Set by the audit log for the request that is being handled: reports the failure of the operation it starts.
+on_failure: ContextVar[Callable[[ApiError], None] | None] = ContextVar("on_failure", default=None)
 
 # google.rpc.Code, by canonical name (https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto)
 RPC_CODES = {
@@ -254,7 +256,7 @@ class Operations:
     ) -> JsonObject:
         """What the forms share: `before` takes time, `work` makes the change, `end` writes the last body."""
         operation = self._operations[name] = _Operation(api, first)
-        planned, audited = _take_planned(), audit.current.get()
+        planned, report = _take_planned(), on_failure.get()
 
         async def run() -> None:
             answer: JsonObject | None = None
@@ -274,8 +276,8 @@ class Operations:
             except Exception as failure:
                 error = self._undo(name, failure, on_error)
             end(operation, answer, error)
-            if error is not None and audited is not None:
-                audited.failed(error)
+            if error is not None and report is not None:
+                report(error)
             operation.done.set()
 
         self._world.spawn(run())

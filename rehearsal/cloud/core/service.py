@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from rehearsal.cloud.core.errors import JsonObject
-
-if TYPE_CHECKING:
-    pass
-
 
 Answer = JsonObject | web.StreamResponse
 
@@ -72,3 +68,30 @@ class Service(Protocol):
 
     def methods(self) -> Mapping[str, Method]:
         """Method id → method. Ids that are missing here are answered with 501 and fail the rehearsal."""
+
+
+class Site(Protocol):
+    """A service with hosts of its own, whose requests no discovery document describes."""
+
+    @property
+    def method_id(self) -> str:
+        """Name of its requests in the log and in fault rules."""
+
+    def owns(self, host: str) -> bool:
+        """Return True for the service's hosts."""
+
+    def principal(self, host: str, path: str, bearer: str) -> str:
+        """Return the account of a bearer token; "" for an invalid one."""
+
+    async def serve(self, request: web.Request, host: str, principal: str) -> web.StreamResponse:
+        """Answer a request; ApiError if it is refused."""
+
+
+class Translator(Protocol):
+    """A second protocol of an API, served in terms of its JSON API."""
+
+    def translate(self, request: web.Request, host: str, path: str, query: str) -> tuple[str, str]:
+        """Return the path and the query of the JSON API; those given for any other request."""
+
+    def not_emulated(self, request: web.Request, host: str, path: str) -> str:
+        """Name the feature that a request needs and the emulation lacks; "" if there is none."""

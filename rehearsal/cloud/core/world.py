@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from rehearsal.cloud.services.caller import Caller
-    from rehearsal.cloud.services.functions.runner import Functions
-    from rehearsal.cloud.services.monitoring.telemetry import Telemetry
 from rehearsal.cloud.core.errors import JsonObject, not_found
 
 log = logging.getLogger(__name__)
@@ -55,46 +51,50 @@ class Lags:
 class World:
     """The state that services share.
 
-    `directory` maps full resource names (without API host and version) to their API bodies; it is how a
-    node finds its disk and a disk its snapshot. `images` maps a snapshot's or disk's full name to the file
-    with its content, where it has one; `provisioned_s` when a disk's throughput last changed. `project`
-    and `number` name the one project that exists. `control_planes` holds how those of clusters are (`state`,
-    `message`, `nodes`), where clusters have any. `above` says what a project, folder or billing account
-    is in, for access; the billing account is the project's. `run_build` runs a build of Cloud Build to its
-    end, where there is something to run it with, `run_batch` a batch of Spark; `functions` builds and serves
-    functions. `caller` sends what Google's services send to each other; `write_log` keeps what they log.
-    `triggers`: the full names of Eventarc's that are ready; `finalized` gets each new object.
-    `monotonic_s` is the real clock, in which lags and the lifetimes of tokens count.
+    Attributes:
+        project, number: the id and the number of the one project that exists.
+        clock: virtual time.
+        lags, monotonic_s: delays before changes hold, and the real clock in which they count.
+        control_planes: state of clusters' control planes (`state`, `message`, `nodes`) by full name; None if
+            clusters have none.
+        directory: resources by full name (without API host and version), as their APIs show them.
+        private: data of resources that no API shows, by full name.
+        images: the file with the content of a snapshot or a disk, by full name.
+        provisioned_s: time of the last change of a disk's throughput, by full name.
+        triggers: full names of Eventarc triggers that are ready.
+        unseen: time from which a new resource is visible, by full name.
+        above: parent of a project, folder or billing account, for access.
+        tasks: work in the background.
+        mistakes: errors of the emulation itself.
     """
 
     project: str
     number: str
     clock: Clock
-    directory: dict[str, JsonObject] = field(default_factory=dict)
-    images: dict[str, Path] = field(default_factory=dict)
-    provisioned_s: dict[str, float] = field(default_factory=dict)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    mistakes: list[str] = field(default_factory=list)
-    billing_account: str = "billingAccounts/01D4EE-079462-DFD6EC"
-    organization: str = "organizations/433637338589"
-    above: dict[str, str] = field(default_factory=dict)
     lags: Lags = Lags(0, 0, 0)
     monotonic_s: Callable[[], float] = time.monotonic
     control_planes: dict[str, JsonObject] | None = None
-    run_build: Callable[[JsonObject], Awaitable[None]] | None = None
-    run_batch: Callable[[JsonObject], Awaitable[None]] | None = None
-    functions: Functions | None = None
+    billing_account: str = "billingAccounts/01D4EE-079462-DFD6EC"
+    organization: str = "organizations/433637338589"
+    directory: dict[str, JsonObject] = field(default_factory=dict)
+    private: dict[str, dict[str, Any]] = field(default_factory=dict)
+    images: dict[str, Path] = field(default_factory=dict)
+    provisioned_s: dict[str, float] = field(default_factory=dict)
     triggers: set[str] = field(default_factory=set)
-    finalized: Callable[[JsonObject], None] | None = None
-    caller: Caller | None = None
-    write_log: Callable[[JsonObject], None] | None = None
-    unseen: dict[str, float] = field(default_factory=dict)  # full name → when it will show
-    record: Callable[[JsonObject], None] | None = None  # takes a log entry of the cloud's own
-    publish: Callable[[str, list[JsonObject]], list[str]] | None = None  # messages to a topic of Pub/Sub
-    telemetry: Telemetry | None = None
+    unseen: dict[str, float] = field(default_factory=dict)
+    above: dict[str, str] = field(default_factory=dict)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    mistakes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.above |= {f"projects/{self.project}": self.organization, self.billing_account: self.organization}
+
+    def with_id(self, name: str) -> str:
+        """Return a full name with the project's id in place of its number."""
+        number = f"projects/{self.number}"
+        if name == number or name.startswith(f"{number}/"):
+            return f"projects/{self.project}{name[len(number) :]}"
+        return name
 
     def show_later(self, name: str, lag_s: float) -> None:
         """Let a new resource be missing for so many real seconds."""

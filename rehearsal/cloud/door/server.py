@@ -6,29 +6,28 @@ In this order: log → fault rules → authentication → routing and validation
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from rehearsal.cloud.core.clock import CLOCK_HEADER, by_virtual_clock
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
-from rehearsal.cloud.core.service import Answer, Call, Method, Service
+from rehearsal.cloud.core.operations import on_failure
+from rehearsal.cloud.core.service import Answer, Call, Method, Service, Site, Translator
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.door import batch, discovery, enums, partial
+from rehearsal.cloud.door import batch, discovery, enums
 from rehearsal.cloud.door.breakage import break_stream
 from rehearsal.cloud.door.discovery import Match
 from rehearsal.cloud.door.doorway import Doorway, Passage
 from rehearsal.cloud.door.faults import Fault
+from rehearsal.cloud.door.partial import trim
 from rehearsal.cloud.door.schema import Violation, refusal
-from rehearsal.cloud.iam import audit
+from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.iam.iam import Iam
-from rehearsal.cloud.services.caller import CLOCK
-from rehearsal.cloud.services.functions.invocations import METHOD as INVOKE
-from rehearsal.cloud.services.functions.invocations import Invocations
-from rehearsal.cloud.services.storage import xml
-from rehearsal.cloud.services.storage.limits import by_virtual_clock
 
 # The largest JSON body or batch that is read into memory; media is streamed by the storage service.
 _MAX_JSON_BYTES = 64 * 2**20
@@ -54,6 +53,7 @@ class Enabled(Protocol):
 
 
 Endpoint = Callable[[web.Request], Awaitable[Answer]]
+Serve = Callable[[], Awaitable[web.StreamResponse]]
 
 
 class FrontDoor:
@@ -68,7 +68,9 @@ class FrontDoor:
         *,
         endpoints: Mapping[tuple[str, str], Endpoint],
         doorway: Doorway,
-        invocations: Invocations | None = None,
+        audit: Audit,
+        sites: Sequence[Site] = (),
+        translators: Sequence[Translator] = (),
     ) -> None:
         self._world = world
         self._iam = iam
@@ -83,7 +85,9 @@ class FrontDoor:
         iam.asked.update(method.permission for method in self._methods.values() if method.permission)
         self._endpoints = endpoints
         self._doorway = doorway
-        self._invocations = invocations or Invocations(world, iam, None)
+        self._audit = audit
+        self._sites = sites
+        self._translators = translators
 
     def app(self) -> web.Application:
         """The aiohttp application; the caller chooses the sockets and TLS."""
@@ -107,44 +111,46 @@ class FrontDoor:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
-        by_virtual_clock.set(CLOCK in request.headers)
-        passage, match = self._begin(request)
-        return await self._doorway.http(
-            request, passage, lambda: self._serve(request, passage, match), _error_response
-        )
+        by_virtual_clock.set(CLOCK_HEADER in request.headers)
+        passage, serve = self._route(request)
+        return await self._doorway.http(request, passage, serve, _error_response)
 
-    def _begin(self, request: web.Request) -> tuple[Passage, Match | None]:
-        """Look at a request without judging it yet: faults and the log need its method and principal."""
+    def _route(self, request: web.Request) -> tuple[Passage, Serve]:
+        """Find what serves a request, without judging it: faults and the log need its method and account."""
         host = request.host.partition(":")[0].lower()
         path, _, query = request.raw_path.partition("?")
-        address = request.remote or ""
-        if self._invocations.owns(host):
-            who = self._invocations.principal(host, path, _bearer(request))
-            return Passage(INVOKE, request.method, host, path, who, address, query, validated=True), None
-        path, query = xml.as_json_api(host, path, query, request)
-        match = discovery.match(host, "GET" if request.method == "HEAD" else request.method, path)
-        method_id = match.route.method_id if match else ""
-        if (host, path) in self._endpoints:
-            method_id = f"{host}{path}"
-        elif _is_batch(request, path):
-            method_id = "batch"
+        passage = Passage("", request.method, host, path, "", request.remote or "", query)
+        for site in self._sites:
+            if site.owns(host):
+                passage.method_id, passage.validated = site.method_id, True
+                passage.principal = site.principal(host, path, _bearer(request))
+                return passage, partial(site.serve, request, host, passage.principal)
         token = self._iam.find_token(_bearer(request))
-        principal = token.principal if token else ""
-        return Passage(method_id, request.method, host, path, principal, address, query), match
+        passage.principal = token.principal if token else ""
+        if endpoint := self._endpoints.get((host, path)):
+            passage.method_id = f"{host}{path}"
+            return passage, partial(self._serve_endpoint, request, passage, endpoint)
+        if request.method == "POST" and path.startswith("/batch"):
+            passage.method_id = "batch"
+            return passage, partial(self._batch, request, passage)
+        for translator in self._translators:
+            passage.path, passage.query = translator.translate(request, host, path, query)
+        match = discovery.match(host, "GET" if request.method == "HEAD" else request.method, passage.path)
+        passage.method_id = match.route.method_id if match else ""
+        return passage, partial(self._serve, request, passage, match)
+
+    async def _serve_endpoint(
+        self, request: web.Request, passage: Passage, endpoint: Endpoint
+    ) -> web.StreamResponse:
+        passage.validated = True
+        answer = await endpoint(request)
+        return answer if isinstance(answer, web.StreamResponse) else _json_response(answer)
 
     async def _serve(self, request: web.Request, passage: Passage, match: Match | None) -> web.StreamResponse:
-        endpoint = self._endpoints.get((passage.host, passage.path))
-        if endpoint is not None:
-            passage.validated = True
-            answer = await endpoint(request)
-            return answer if isinstance(answer, web.StreamResponse) else _json_response(answer)
-        if _is_batch(request, passage.path):
-            passage.validated = True
-            return await self._batch(request)
-        if self._invocations.owns(passage.host):
-            return await self._invocations.serve(request, passage.host, passage.principal)
-        if what := xml.not_emulated(passage.host, passage.path, request):
-            raise NotEmulatedError(what)
+        """Serve a method of a discovery document."""
+        for translator in self._translators:
+            if feature := translator.not_emulated(request, passage.host, passage.path):
+                raise NotEmulatedError(feature)
         if not passage.principal and not _is_session(request, match):
             passage.reason = passage.reason or "unauthenticated"
             raise ApiError(401, "UNAUTHENTICATED", _BAD_TOKEN if _bearer(request) else _NO_TOKEN)
@@ -164,15 +170,15 @@ class FrontDoor:
         if wrong := match.route.wrong_in_answer(answer):
             self._world.blame(f"the answer to {call.method_id}", wrong)
         fields = call.query.get("fields")
-        response = _json_response(partial.trim(answer, fields) if fields else answer)
+        response = _json_response(trim(answer, fields) if fields else answer)
         if call.api == "storage" and "etag" in answer:
             response.headers["ETag"] = answer["etag"]
         return response
 
     async def _audited(self, call: Call, method: Method) -> Answer:
-        """What the service answers who may call it; calls that are audited leave an entry."""
-        audited = audit.begin(self._world, self._iam, call)
-        audit.current.set(audited)
+        """Return the service's answer if the caller may call it; calls that are audited leave an entry."""
+        audited = self._audit.begin(call)
+        on_failure.set(audited.failed if audited else None)
         try:
             self._enabled.require(call.api)
             if method.permission is not None:
@@ -207,8 +213,9 @@ class FrontDoor:
         passage.validated = True
         return Call(route.api, route.version, route.method_id, path, query, body, passage.principal, request)
 
-    async def _batch(self, request: web.Request) -> web.Response:
+    async def _batch(self, request: web.Request, passage: Passage) -> web.Response:
         """Each part goes through the door by itself, so that it is logged, judged and disturbed alone."""
+        passage.validated = True
         body = await request.content.read()
         parts = batch.parse(request.headers.get("Content-Type", ""), body)
         answers = []
@@ -230,10 +237,6 @@ class FrontDoor:
 def _is_session(request: web.Request, match: Match | None) -> bool:
     """Whether the URI is that of a resumable upload, which is a credential itself."""
     return match is not None and match.media and "upload_id" in request.query and not _bearer(request)
-
-
-def _is_batch(request: web.Request, path: str) -> bool:
-    return request.method == "POST" and path.startswith("/batch")
 
 
 def _bearer(request: web.Request) -> str:

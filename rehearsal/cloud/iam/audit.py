@@ -7,11 +7,12 @@ entry, of severity ERROR. Data Access entries are off, as at Google.
 from __future__ import annotations
 
 import uuid
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.core.runtime import Telemetry
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
@@ -26,124 +27,132 @@ _METHODS = {
         "google.cloud.dataproc.v1.BatchController.CreateBatch",
     ),
 }
-# Of the request that is being handled: an operation that it starts reports its failure here.
-current: ContextVar[Audited | None] = ContextVar("audited", default=None)
 
 
-@dataclass
-class Audited:
-    """A call that leaves entries."""
+@dataclass(frozen=True)
+class _Subject:
+    """What an entry is about: the resource's full name, and the type and labels that it is logged under."""
 
-    world: World
     service: str
     method: str
     name: str
-    principal: str
     resource: JsonObject
+    principal: str = ""
+
+
+class Audit:
+    """Writes the entries, with `record`."""
+
+    def __init__(
+        self, world: World, iam: Iam, record: Callable[[JsonObject], None], telemetry: Telemetry
+    ) -> None:
+        self._world, self._iam, self._record, self._telemetry = world, iam, record, telemetry
+
+    def begin(self, call: Call) -> Audited | None:
+        """Begin the entries of a call; None for a call without any."""
+        listed = _METHODS.get(call.method_id)
+        if listed is None:
+            return None
+        service, method = listed
+        path, query, project = call.path, call.query, {"project_id": self._world.project}
+        if service == "storage":
+            name = f"projects/_/buckets/{path['bucket']}"
+            resource = {"type": "gcs_bucket", "labels": {**project, "bucket_name": path["bucket"]}}
+        elif service == "dataproc":
+            batch = query.get("batchId", "")
+            name = f"{path['parent']}/batches/{batch}"
+            labels = {**project, "batch_id": batch, "location": path["parent"].split("/")[3]}
+            resource = {"type": "cloud_dataproc_batch", "labels": labels}
+        else:
+            name = f"{path['parent']}/nodes/{query.get('nodeId', '')}"
+            method = method.format(version=call.version)
+            resource = self._audited_resource(service, method)
+        subject = _Subject(service, method, name, resource, call.principal)
+        return Audited(self, subject, self.bindings(subject))
+
+    def terminated(self, node: str) -> None:
+        """Record that Google took a TPU node back."""
+        method = "tpu.nodes.terminate"
+        subject = _Subject("tpu", method, node, self._audited_resource("tpu", method))
+        self.write(subject, log="system_event", metadata={"terminateReason": "PREEMPTED"})
+
+    def bindings(self, subject: _Subject) -> set[tuple[str, str]]:
+        """Return (role, member) of the policy of a bucket; nothing for any other resource."""
+        if subject.service != "storage":
+            return set()
+        policy = self._iam.existing(subject.name)
+        return {
+            (binding["role"], member)
+            for binding in policy.get("bindings") or ()
+            for member in binding.get("members", ())
+        }
+
+    def quota_exceeded(self, service: str, message: str) -> None:
+        """Count a refusal in Google's metric of exceeded quotas."""
+        labels = {"service": f"{service}.googleapis.com", "project_id": self._world.project}
+        self._telemetry.measure(
+            "serviceruntime.googleapis.com/quota/exceeded", labels, {"limit_name": message}
+        )
+
+    def write(
+        self, subject: _Subject, *, severity: str = "NOTICE", log: str = "activity", **more: Any
+    ) -> None:
+        """Write one entry."""
+        now = self._world.clock.rfc3339()
+        caller = {"authenticationInfo": {"principalEmail": subject.principal}} if subject.principal else {}
+        self._record({
+            "logName": f"projects/{self._world.project}/logs/cloudaudit.googleapis.com%2F{log}",
+            "resource": subject.resource,
+            "labels": {},
+            "severity": severity,
+            "timestamp": now,
+            "receiveTimestamp": now,
+            "insertId": uuid.uuid4().hex[:16],
+            "protoPayload": {
+                "@type": _TYPE,
+                "serviceName": f"{subject.service}.googleapis.com",
+                "methodName": subject.method,
+                "resourceName": subject.name,
+                **caller,
+                **more,
+            },
+        })  # fmt: skip
+
+    def _audited_resource(self, service: str, method: str) -> JsonObject:
+        """Return the resource of services that have no type of their own."""
+        labels = {
+            "project_id": self._world.project,
+            "service": f"{service}.googleapis.com",
+            "method": method,
+        }
+        return {"type": "audited_resource", "labels": labels}
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A call that leaves entries; `before` are the bindings that it found."""
+
+    audit: Audit
+    subject: _Subject
     before: set[tuple[str, str]]
-    iam: Iam
 
     def done(self) -> None:
-        """It was accepted; of a policy, with what changed."""
+        """Record that the call was accepted, with the changes of a policy."""
         more: JsonObject = {}
-        if self.service == "storage":
-            after = bindings(self.iam.existing(self.name))
-            changed = (("ADD", after - self.before), ("REMOVE", self.before - after))
+        if self.subject.service == "storage":
+            after = self.audit.bindings(self.subject)
+            changes = (("ADD", after - self.before), ("REMOVE", self.before - after))
             deltas = [
-                {"action": action, "role": role, "member": who}
-                for action, some in changed
-                for role, who in sorted(some)
+                {"action": action, "role": role, "member": member}
+                for action, bindings in changes
+                for role, member in sorted(bindings)
             ]
             more = {"serviceData": {"policyDelta": {"bindingDeltas": deltas}}}
-        self._write("NOTICE", more)
+        self.audit.write(self.subject, **more)
 
     def failed(self, error: ApiError) -> None:
-        """It was refused, or its operation failed."""
-        self._write("ERROR", {"status": {"code": _CODES.get(error.status, 2), "message": error.message}})
-        if error.status == "RESOURCE_EXHAUSTED" and "quota" in error.message.lower() and self.world.telemetry:
-            labels = {"service": f"{self.service}.googleapis.com", "project_id": self.world.project}
-            self.world.telemetry.measure(
-                "serviceruntime.googleapis.com/quota/exceeded", labels, {"limit_name": error.message}
-            )
-
-    def _write(self, severity: str, more: JsonObject) -> None:
-        about = (self.service, self.method, self.name, self.principal, self.resource)
-        write(self.world, *about, severity=severity, **more)
-
-
-def begin(world: World, iam: Iam, call: Call) -> Audited | None:
-    """What a call is going to leave; None for one without entries."""
-    found = _METHODS.get(call.method_id)
-    if found is None or world.record is None:
-        return None
-    service, method = found
-    path, query = call.path, call.query
-    before: set[tuple[str, str]] = set()
-    project = {"project_id": world.project}
-    if service == "storage":
-        name = f"projects/_/buckets/{path['bucket']}"
-        resource = {"type": "gcs_bucket", "labels": {**project, "bucket_name": path["bucket"]}}
-        before = bindings(iam.existing(name))
-    elif service == "dataproc":
-        batch = query.get("batchId", "")
-        name = f"{path['parent']}/batches/{batch}"
-        labels = {**project, "batch_id": batch, "location": path["parent"].split("/")[3]}
-        resource = {"type": "cloud_dataproc_batch", "labels": labels}
-    else:
-        name = f"{path['parent']}/nodes/{query.get('nodeId', '')}"
-        method = method.format(version=call.version)
-        resource = audited(world, service, method)
-    return Audited(world, service, method, name, call.principal, resource, before, iam)
-
-
-def audited(world: World, service: str, method: str) -> JsonObject:
-    """The resource of entries of services that have none of their own."""
-    labels = {"project_id": world.project, "service": f"{service}.googleapis.com", "method": method}
-    return {"type": "audited_resource", "labels": labels}
-
-
-def terminated(world: World, node: str) -> None:
-    """Google took a TPU node back."""
-    method = "tpu.nodes.terminate"
-    about = ("tpu", method, node, "", audited(world, "tpu", method))
-    write(world, *about, log="system_event", metadata={"terminateReason": "PREEMPTED"})
-
-
-def write(
-    world: World,
-    service: str,
-    method: str,
-    name: str,
-    principal: str,
-    resource: JsonObject,
-    *,
-    severity: str = "NOTICE",
-    log: str = "activity",
-    **more: Any,
-) -> None:
-    """One entry."""
-    if world.record is None:
-        return
-    now = world.clock.rfc3339()
-    world.record({
-        "logName": f"projects/{world.project}/logs/cloudaudit.googleapis.com%2F{log}",
-        "resource": resource,
-        "labels": {},
-        "severity": severity,
-        "timestamp": now,
-        "receiveTimestamp": now,
-        "insertId": uuid.uuid4().hex[:16],
-        "protoPayload": {
-            "@type": _TYPE,
-            "serviceName": f"{service}.googleapis.com",
-            "methodName": method,
-            "resourceName": name,
-            **({"authenticationInfo": {"principalEmail": principal}} if principal else {}),
-            **more,
-        },
-    })  # fmt: skip
-
-
-def bindings(policy: JsonObject) -> set[tuple[str, str]]:
-    """(role, member) of a policy."""
-    return {(one["role"], who) for one in policy.get("bindings") or () for who in one.get("members", ())}
+        """Record that the call was refused, or that its operation failed."""
+        status = {"code": _CODES.get(error.status, 2), "message": error.message}
+        self.audit.write(self.subject, severity="ERROR", status=status)
+        if error.status == "RESOURCE_EXHAUSTED" and "quota" in error.message.lower():
+            self.audit.quota_exceeded(self.subject.service, error.message)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable
-from functools import partial
 
 from rehearsal.cloud.collections import Engine, Entry
 from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.service import Service
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
-from rehearsal.cloud.services import pubsub
 from rehearsal.cloud.services.compute.places import found
 
 
@@ -24,10 +23,13 @@ def entries() -> list[Entry]:
 
 
 def services(
-    world: World, operations: Operations, iam: Iam, zones: Iterable[str] = (), more: Iterable[Entry] = ()
+    world: World,
+    operations: Operations,
+    iam: Iam,
+    runtime: Runtime,
+    zones: Iterable[str] = (),
+    more: Iterable[Entry] = (),
 ) -> list[Service]:
-    """All of them and more over one world, which gets these zones. EntryError for a wrong one."""
+    """Create all of them and more over one world, which gets these zones. EntryError for a wrong one."""
     found(world, zones)
-    engine = Engine(world, operations, iam, [*entries(), *more])
-    world.publish = partial(pubsub.publish, engine.resources)
-    return list(engine.services)
+    return list(Engine(world, operations, iam, runtime, [*entries(), *more]).services)

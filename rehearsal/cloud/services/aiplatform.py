@@ -63,7 +63,7 @@ def _write(change: Change) -> JsonObject:
             raise bad_request(f"{name} has values of type {series['valueType']}.")
         points.setdefault(name, {}).update({int(value.get("step", 0)): value for value in one["values"]})
     for name, found in points.items():
-        change.resources.private.setdefault(name, {}).setdefault("points", {}).update(found)
+        change.world.private.setdefault(name, {}).setdefault("points", {}).update(found)
     return {}
 
 

@@ -10,26 +10,27 @@ import asyncio
 import contextlib
 import re
 import ssl
+from collections.abc import Callable
 
 import aiohttp
 from yarl import URL
 
+from rehearsal.cloud.core.clock import CLOCK_HEADER
 from rehearsal.cloud.core.errors import ApiError
+from rehearsal.cloud.core.runtime import OIDC, Reply, Request
 from rehearsal.cloud.iam.iam import Iam
-from rehearsal.cloud.services.workflows.engine import Reply, Request
 
-OAUTH2, OIDC = "OAuth2", "OIDC"
-CLOCK = "X-Rehearsal-Clock"
-"""Header of these requests: who sends them waits by the virtual clock."""
 _HOST = re.compile(r"[a-z0-9.-]+\.(?:googleapis\.com|run\.app|cloudfunctions\.net)")
 _CLUSTER = re.compile(r"gke-[a-z0-9-]+\.[a-z0-9-]+\.gke\.goog")
 
 
 class Caller:
-    """`host` and `port` are the front door's; with `tls`, it speaks HTTPS."""
+    """Sends requests to `address`, host and port of the front door once it is open; HTTPS with `tls`."""
 
-    def __init__(self, iam: Iam, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self._iam, self._address, self._tls = iam, (host, port), tls
+    def __init__(
+        self, iam: Iam, address: Callable[[], tuple[str, int]], tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._iam, self._address, self._tls = iam, address, tls
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, request: Request, account: str) -> Reply:
@@ -42,10 +43,10 @@ class Caller:
         cluster = url.host and _CLUSTER.fullmatch(url.host)
         if url.host is None or not (cluster or _HOST.fullmatch(url.host)):
             raise ConnectionError(f"there is no host {url.host} in the emulated cloud")
-        headers = {**request.headers, "Host": url.host, CLOCK: "virtual"}
+        headers = {**request.headers, "Host": url.host, CLOCK_HEADER: "virtual"}
         if request.auth:
             headers["Authorization"] = f"Bearer {self._token(request, account)}"
-        host, port = (url.host, 443) if cluster else self._address
+        host, port = (url.host, 443) if cluster else self._address()
         there = URL.build(
             scheme="https" if self._tls else "http", host=host, port=port, path=url.raw_path,
             query_string=url.raw_query_string, encoded=True,

@@ -55,7 +55,7 @@ def _show_later(change: Change) -> None:
 
 def _graves(change: Change) -> dict[str, JsonObject]:
     """The bodies of deleted accounts, by unique id."""
-    return change.resources.private.setdefault(_ACCOUNT, {})
+    return change.world.private.setdefault(_ACCOUNT, {})
 
 
 def _bury(change: Change) -> None:
@@ -74,7 +74,7 @@ def _undelete_account(change: Change) -> JsonObject:
 
 def _deleted_at(change: Change) -> dict[str, float]:
     """When each role was deleted, by name."""
-    return change.resources.private.setdefault(_ROLE, {})
+    return change.world.private.setdefault(_ROLE, {})
 
 
 def _not_deleted(world: World, name: str) -> str:

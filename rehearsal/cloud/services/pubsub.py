@@ -5,21 +5,21 @@ from __future__ import annotations
 import itertools
 
 from rehearsal.cloud.collections import Change, Collection, Entry, Reference, Verb
-from rehearsal.cloud.collections.resources import Resources
 from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.world import World
 
 _ID = r"(?!goog)[a-zA-Z][-\w.~+%]{2,254}"  # https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names
 _TOPIC, _SUBSCRIPTION = "pubsub.projects.topics", "pubsub.projects.subscriptions"
 _numbers = itertools.count(10**16)
 
 
-def publish(resources: Resources, topic: str, sent: list[JsonObject]) -> list[str]:
-    """Messages to every subscription of a topic that there is now; their ids."""
-    now = resources.world.clock.rfc3339()
-    messages = [{**one, "messageId": str(next(_numbers)), "publishTime": now} for one in sent]
-    for name in resources.users(topic):
-        if "/subscriptions/" in name:
-            resources.private.setdefault(name, {}).setdefault("backlog", {}).update(
+def publish(world: World, topic: str, sent: list[JsonObject]) -> list[str]:
+    """Add messages to the backlog of every subscription of a topic; return their ids."""
+    now = world.clock.rfc3339()
+    messages = [{**message, "messageId": str(next(_numbers)), "publishTime": now} for message in sent]
+    for name, body in world.directory.items():
+        if "/subscriptions/" in name and world.with_id(body["topic"]) == topic:
+            world.private.setdefault(name, {}).setdefault("backlog", {}).update(
                 {str(next(_numbers)): message for message in messages}
             )
     return [message["messageId"] for message in messages]
@@ -30,7 +30,7 @@ def _publish(change: Change) -> JsonObject:
     sent = change.sent.get("messages") or []
     if not sent or any(not (one.get("data") or one.get("attributes")) for one in sent):
         raise bad_request("A message must have either non-empty data or at least one attribute.")
-    return {"messageIds": publish(change.resources, change.name, sent)}
+    return {"messageIds": publish(change.world, change.name, sent)}
 
 
 def _pull(change: Change) -> JsonObject:

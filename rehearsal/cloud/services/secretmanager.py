@@ -49,7 +49,7 @@ def _add(change: Change) -> JsonObject:
         "etag": f'"{name.rpartition("/")[2]}"',
     }
     change.world.directory[name] = body
-    change.resources.private[name] = {"data": data}
+    change.world.private[name] = {"data": data}
     return body
 
 

@@ -7,7 +7,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,23 +16,28 @@ from typing import Any
 from aiohttp import web
 
 from rehearsal.cloud.core.clock import VirtualClock
+from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.service import Call, Method, Service
 from rehearsal.cloud.core.world import Lags, World
 from rehearsal.cloud.door.doorway import Doorway
 from rehearsal.cloud.door.faults import Faults
 from rehearsal.cloud.door.requestlog import RequestLog
 from rehearsal.cloud.door.server import FrontDoor
+from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.iam.credentials import CredentialsService
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.iam.oauth import OAuth
 from rehearsal.cloud.services import entries
 from rehearsal.cloud.services import services as entered
 from rehearsal.cloud.services.caller import Caller
+from rehearsal.cloud.services.functions.invocations import Invocations
 from rehearsal.cloud.services.logging.entries import LoggingService
 from rehearsal.cloud.services.monitoring.telemetry import Telemetry
 from rehearsal.cloud.services.projects import ProjectService
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT, ServiceUsage
+from rehearsal.cloud.services.storage.xml import XmlApi
 from tests.limits import HANG_S
 
 PROJECT, NUMBER, OWNER = "wire-test", "123456789012", "owner@example.com"
@@ -100,6 +105,7 @@ class CloudFront:
         self._enabled = enabled
         self._lags = lags
         self.real_s = 0.0
+        self.builder: Callable[[JsonObject], Awaitable[None]]  # runs builds; a test sets it
         self._log = log
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -112,9 +118,8 @@ class CloudFront:
         return future.result(HANG_S)
 
     async def _start(self) -> None:
-        self.world = World(PROJECT, NUMBER, VirtualClock(1000.0))
-        if self._lags is not None:
-            self.world.lags, self.world.monotonic_s = self._lags, lambda: self.real_s
+        lagging = (self._lags, lambda: self.real_s) if self._lags is not None else ()
+        self.world = World(PROJECT, NUMBER, VirtualClock(1000.0), *lagging)
         self.iam = Iam(self.world, OWNER)
         self.operations = Operations(self.world)
         self.faults = Faults(self.world.clock)
@@ -125,17 +130,18 @@ class CloudFront:
         usage = ServiceUsage(self.world, self.operations, apis_on, iam=self.iam)
         oauth = OAuth(self.iam, {REFRESH_TOKEN: OWNER})
         self.media = Media()
-        logging = LoggingService(self.world, self.iam)
-        self.world.write_log = logging.write
         self.iam.create_bucket("projects/_/buckets/b")
-        self.telemetry = self.world.telemetry = Telemetry(self.world, self.iam)
+        self.telemetry = Telemetry(self.world, self.iam)
+        logging = LoggingService(self.world, self.iam, self.telemetry)
+        self.caller = Caller(self.iam, lambda: ("127.0.0.1", self.port))
+        runtime = Runtime(self.caller, self.telemetry, logging.write, run_build=self._build)
         services: list[Service] = [
             usage,
             oauth,
             ProjectService(self.world, self.iam),
             CredentialsService(self.world, self.iam),
             logging,
-            *entered(self.world, self.operations, self.iam, ZONES),
+            *entered(self.world, self.operations, self.iam, runtime, ZONES),
             self.media,
         ]
         self.door = FrontDoor(
@@ -145,20 +151,24 @@ class CloudFront:
             services,
             endpoints=oauth.endpoints(),
             doorway=Doorway(self.world, self.faults, self.requests),
+            audit=Audit(self.world, self.iam, logging.keep, self.telemetry),
+            sites=[Invocations(self.world, self.iam, None)],
+            translators=[XmlApi()],
         )
         self._runner = web.AppRunner(self.door.app(), shutdown_timeout=1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.port = int(self._runner.addresses[0][1])
-        self.world.caller = Caller(self.iam, "127.0.0.1", self.port)
+
+    async def _build(self, build: JsonObject) -> None:
+        await self.builder(build)
 
     def close(self) -> None:
         async def stop() -> None:
             await self._runner.cleanup()
             for task in list(self.world.tasks):
                 task.cancel()
-            assert self.world.caller is not None
-            await self.world.caller.close()
+            await self.caller.close()
 
         self.call(stop())
         self.loop.call_soon_threadsafe(self.loop.stop)

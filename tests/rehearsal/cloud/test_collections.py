@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +14,12 @@ from rehearsal.cloud.collections.listing import predicate
 from rehearsal.cloud.core.clock import VirtualClock
 from rehearsal.cloud.core.errors import NotEmulatedError
 from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.services import entries
+from rehearsal.cloud.services.caller import Caller
+from rehearsal.cloud.services.monitoring.telemetry import Telemetry
 
 _numbers = itertools.count()
 P, REGION, ZONE = f"projects/{PROJECT}", "us-east5", "us-east5-b"
@@ -72,9 +75,14 @@ def refused(reply: Reply) -> tuple[int, str]:
 
 
 def engine(*collections: Collection, api: str = "pubsub", more: tuple[Entry, ...] = ()) -> Engine:
+    return served([Entry(api, ("v1",), collections), *more])
+
+
+def served(entered: Iterable[Entry]) -> Engine:
     world = World("p", "1", VirtualClock())
-    entry = Entry(api, ("v1",), collections)
-    return Engine(world, Operations(world), Iam(world, "owner@example.com"), [entry, *more])
+    iam = Iam(world, "owner@example.com")
+    runtime = Runtime(Caller(iam, lambda: ("", 0)), Telemetry(world, iam), lambda entry: None)
+    return Engine(world, Operations(world), iam, runtime, entered)
 
 
 TOPICS = Collection("pubsub.projects.topics")
@@ -118,10 +126,9 @@ def test_two_apis_with_the_same_names_are_kept_apart_or_refused() -> None:
 
 
 def test_every_method_that_an_entry_serves_is_one_of_its_document() -> None:
-    world = World("p", "1", VirtualClock())
-    served = Engine(world, Operations(world), Iam(world, "o@example.com"), entries()).services
-    assert {service.api for service in served} >= {"pubsub", "artifactregistry", "compute", "container"}
-    assert all(service.methods() for service in served)
+    services = served(entries()).services
+    assert {service.api for service in services} >= {"pubsub", "artifactregistry", "compute", "container"}
+    assert all(service.methods() for service in services)
 
 
 # Resources

@@ -12,15 +12,20 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from rehearsal.cloud.core.clock import VirtualClock
 from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.doorway import Doorway
 from rehearsal.cloud.door.faults import Faults
 from rehearsal.cloud.door.requestlog import RequestLog
 from rehearsal.cloud.door.server import FrontDoor
+from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.services import services
+from rehearsal.cloud.services.caller import Caller
 from rehearsal.cloud.services.compute.disks import add_snapshot
+from rehearsal.cloud.services.logging.entries import LoggingService
+from rehearsal.cloud.services.monitoring.telemetry import Telemetry
 from rehearsal.cloud.services.serviceusage import ServiceUsage
 from rehearsal.cloud.services.tpu import TpuService
 from rehearsal.cloud.services.tpu.quotas import Quotas
@@ -84,9 +89,13 @@ class Lab:
         self.requests = RequestLog()
         self.doorway = Doorway(self.world, self.faults, self.requests)
         self.quotas = Quotas()
-        self.tpu = TpuService(self.world, self.operations, self.iam, self.hosts, quotas=self.quotas)
+        telemetry = Telemetry(self.world, self.iam)
+        logging = LoggingService(self.world, self.iam, telemetry)
+        audit = Audit(self.world, self.iam, logging.keep, telemetry)
+        self.tpu = TpuService(self.world, self.operations, self.iam, self.hosts, audit, quotas=self.quotas)
+        runtime = Runtime(Caller(self.iam, lambda: ("", 0)), telemetry, logging.write)
         zones = (ZONE, "us-east5-c", "us-central1-b")
-        entered = services(self.world, self.operations, self.iam, zones)
+        entered = services(self.world, self.operations, self.iam, runtime, zones)
         self._compute = next(service for service in entered if service.api == "compute")
         usage = ServiceUsage(self.world, self.operations, APIS, self.quotas)
         self.door = FrontDoor(
@@ -96,6 +105,7 @@ class Lab:
             [self._compute, self.tpu, usage],
             endpoints={},
             doorway=self.doorway,
+            audit=audit,
         )
         self.client = TestClient(TestServer(self.door.app()))
         self.world.directory[f"{P}/serviceAccounts/{ACCOUNT}"] = {"email": ACCOUNT}

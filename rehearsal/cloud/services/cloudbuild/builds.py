@@ -93,10 +93,10 @@ async def _run(change: Change) -> None:
     """Run the steps; ApiError unless the build succeeds."""
     build = change.world.directory[change.name]
     change.private["build"] = build
-    if change.world.run_build is None:
+    if change.runtime.run_build is None:
         raise NotEmulatedError("Running a build: this cloud has nothing to run it with")
     if build["status"] == "QUEUED":
-        await change.world.run_build(build)
+        await change.runtime.run_build(build)
     if build["status"] != "SUCCESS":
         raise FAILED
 

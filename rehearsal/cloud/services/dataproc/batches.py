@@ -80,9 +80,9 @@ def _reaches_google(change: Change) -> None:
 async def _run(change: Change) -> None:
     """Run it; ApiError unless it succeeds."""
     batch = change.world.directory[change.name]
-    if change.world.run_batch is None:
+    if change.runtime.run_batch is None:
         raise ApiError(400, "FAILED_PRECONDITION", "This cloud has nothing to run batches with.")
-    await change.world.run_batch(batch)
+    await change.runtime.run_batch(batch)
     move(change.world, batch, "SUCCEEDED")
     change.private["batch"] = batch
 

@@ -14,12 +14,11 @@ import logging
 from functools import partial
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.core.runtime import OAUTH2, OIDC, Caller, Request
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.doorway import Doorway, Passage
 from rehearsal.cloud.door.faults import LostError
 from rehearsal.cloud.iam.iam import Iam, agent
-from rehearsal.cloud.services.caller import OAUTH2, OIDC
-from rehearsal.cloud.services.workflows.engine import Request
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +34,8 @@ _TIMEOUT_S = 600.0
 class Deliveries:
     """Sends each event through the triggers that match it."""
 
-    def __init__(self, world: World, iam: Iam, doorway: Doorway) -> None:
-        self._world, self._iam, self._doorway = world, iam, doorway
+    def __init__(self, world: World, iam: Iam, doorway: Doorway, caller: Caller) -> None:
+        self._world, self._iam, self._doorway, self._caller = world, iam, doorway, caller
         self._ids = itertools.count(10**16)
 
     def finalized(self, data: JsonObject) -> None:
@@ -90,8 +89,7 @@ class Deliveries:
         name = f"{self._iam.project}/serviceAccounts/{account}"
         self._iam.require(agent(self._world, "eventarc"), "iam.serviceAccounts.getAccessToken", name)
         self._iam.require(account, _RECEIVE, self._iam.project)
-        assert self._world.caller is not None
-        reply = await self._world.caller.send(self._request(to, event), account)
+        reply = await self._caller.send(self._request(to, event), account)
         if reply.status >= 300:
             text = reply.body.decode(errors="replace")[:500]
             raise ApiError(reply.status, "UNAVAILABLE", f"the destination answered {reply.status}: {text}")

@@ -42,7 +42,7 @@ def _deploys(change: Change) -> None:
     own = f"projects/{project}/locations/{location}/repositories/gcf-artifacts"  # which Functions makes
     if build.setdefault("dockerRepository", own) != own:
         change.resources.find(build["dockerRepository"])
-    if (functions := change.world.functions) is not None:
+    if (functions := change.runtime.functions) is not None:
         change.waits.append(lambda: functions.deploy(change.name, change.body))
 
 
@@ -69,13 +69,13 @@ def _service(change: Change) -> None:
 
 def _gone(change: Change) -> None:
     change.resources.drop(change.old["serviceConfig"]["service"])
-    if change.world.functions is not None:
-        change.world.functions.remove(change.name)
+    if change.runtime.functions is not None:
+        change.runtime.functions.remove(change.name)
 
 
 def _failed(change: Change, error: ApiError) -> None:
     """A function that couldn't be built stays, and says why."""
-    if change.world.functions is None:
+    if change.runtime.functions is None:
         change.resources.drop(change.name)
         return
     message = {"severity": "ERROR", "type": "CloudRunServiceNotReady", "message": error.message}

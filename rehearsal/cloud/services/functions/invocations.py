@@ -15,7 +15,7 @@ from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.services.functions.runner import Functions
 
-METHOD, _INVOKE = "run.services.invoke", "run.routes.invoke"
+_INVOKE = "run.routes.invoke"
 _HOST = re.compile(r".*\.(?:run\.app|cloudfunctions\.net)")
 _NOT_AUTHENTICATED = (
     "The request was not authenticated. Either allow unauthenticated invocations or set the proper "
@@ -30,7 +30,9 @@ _FORBIDDEN = (
 
 
 class Invocations:
-    """What the front door asks for hosts that are a service's."""
+    """Serves requests to the hosts of Run services; a `Site` of the front door."""
+
+    method_id = "run.services.invoke"
 
     def __init__(self, world: World, iam: Iam, functions: Functions | None) -> None:
         self._world, self._iam, self._functions = world, iam, functions

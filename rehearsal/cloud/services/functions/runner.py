@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,10 +49,18 @@ class _Running:
 
 
 class Functions:
-    """Serves them from `sandboxes`, with the interpreter `python`."""
+    """Serves functions from `sandboxes`, with the interpreter `python`; `write_log` keeps their output."""
 
-    def __init__(self, world: World, iam: Iam, sandboxes: Sandboxes, python: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        iam: Iam,
+        sandboxes: Sandboxes,
+        write_log: Callable[[JsonObject], None],
+        python: str,
+    ) -> None:
         self._world, self._iam, self._sandboxes, self._python = world, iam, sandboxes, python
+        self._write_log = write_log
         self._running: dict[str, _Running] = {}
         self._session: aiohttp.ClientSession | None = None
         self._count = 0
@@ -190,15 +198,14 @@ class Functions:
         labels = {"project_id": project, "location": location, "service_name": short}
         labels |= {"configuration_name": short, "revision_name": f"{short}-00001"}
         for line in lines:
-            if self._world.write_log is not None:
-                self._world.write_log(
-                    {
-                        "logName": f"projects/{project}/logs/run.googleapis.com%2Fstderr",
-                        "resource": {"type": "cloud_run_revision", "labels": labels},
-                        "severity": "DEFAULT",
-                        "textPayload": line,
-                    }
-                )
+            self._write_log(
+                {
+                    "logName": f"projects/{project}/logs/run.googleapis.com%2Fstderr",
+                    "resource": {"type": "cloud_run_revision", "labels": labels},
+                    "severity": "DEFAULT",
+                    "textPayload": line,
+                }
+            )
 
 
 async def _answers(process: asyncio.subprocess.Process, address: str) -> bool:

@@ -90,7 +90,7 @@ def _cipher(change: Change) -> AESGCM:
     if change.old["purpose"] != "ENCRYPT_DECRYPT" or version.get("state") != "ENABLED":
         text = f"{name} is not enabled, or not a key to encrypt and decrypt with."
         raise ApiError(400, "FAILED_PRECONDITION", text, reason="failedPrecondition")
-    private = change.resources.private.setdefault(name, {})
+    private = change.world.private.setdefault(name, {})
     return AESGCM(private.setdefault("key", AESGCM.generate_key(256)))
 
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from urllib.parse import unquote
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.runtime import Telemetry
 from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
@@ -53,12 +54,12 @@ class LoggingService:
     api = "logging"
     versions = ("v2",)
 
-    def __init__(self, world: World, iam: Iam) -> None:
+    def __init__(self, world: World, iam: Iam, telemetry: Telemetry) -> None:
         self._world = world
         self._iam = iam
+        self._telemetry = telemetry
         self._entries: dict[_Key, JsonObject] = {}
         self._order: list[_Key] = []
-        world.record = self._keep
 
     def entries(self) -> list[JsonObject]:
         """All that were written, oldest first."""
@@ -89,7 +90,7 @@ class LoggingService:
             raise first
         if not sent.get("dryRun"):
             for entry in good:
-                self._keep(entry)
+                self.keep(entry)
         if first:
             details: JsonObject = {
                 "@type": "type.googleapis.com/google.logging.v2.WriteLogEntriesPartialErrors",
@@ -145,13 +146,14 @@ class LoggingService:
     def write(self, entry: JsonObject) -> None:
         """Keep what a service of Google's logs itself, which takes no permission."""
         now = self._world.clock.rfc3339()
-        self._keep(
+        self.keep(
             {"timestamp": now, "insertId": uuid.uuid4().hex[:16], "severity": "INFO", "labels": {}}
             | entry
             | {"receiveTimestamp": now}
         )
 
-    def _keep(self, entry: JsonObject) -> None:
+    def keep(self, entry: JsonObject) -> None:
+        """Keep a complete entry, unless it is too old or too far in the future."""
         at = logfilter.epoch(entry["timestamp"])
         now = self._world.clock.now()
         # Hosts tell the real time, which the virtual clock is ahead of: "past" is counted from both.
@@ -162,8 +164,7 @@ class LoggingService:
         if key not in self._entries:
             self._entries[key] = entry
             insort(self._order, key)
-            if self._world.telemetry:
-                self._world.telemetry.observe(entry)
+            self._telemetry.observe(entry)
 
     async def _list(self, call: Call) -> JsonObject:
         sent = call.body or {}

@@ -21,8 +21,7 @@ def _described(change: Change) -> None:
     sent.setdefault("unit", "1")
     sent["type"] = f"logging.googleapis.com/user/{change.id}"
     sent["name"] = f"projects/{change.world.project}/metricDescriptors/{sent['type']}"
-    if change.world.telemetry:
-        logmetrics.check(change.body)
+    logmetrics.check(change.body)
 
 
 ENTRY = Entry(

@@ -50,8 +50,7 @@ def _policy(change: Change) -> None:
                 f'The supplied filter does not specify a restriction on "metric.type": {inner["filter"]}'
             )
         condition.setdefault("name", f"{change.name}/conditions/{int(change.id) + number}")
-        if change.world.telemetry:
-            change.world.telemetry.check(condition)
+        change.runtime.telemetry.check(condition)
     _recorded(change)
 
 
@@ -78,16 +77,14 @@ def _alerts(change: Change) -> JsonObject:
     """alerts.list: incidents, the newest first."""
     if unknown := change.call.query.keys() & {"filter", "orderBy", "pageToken"}:
         raise NotEmulatedError(f"{', '.join(sorted(unknown))} of alerts.list")
-    telemetry = change.world.telemetry
-    found = [telemetry.alert(one) for one in reversed(telemetry.incidents)] if telemetry else []
-    return {"alerts": found, "totalSize": len(found)} if found else {}
+    alerts = change.runtime.telemetry.alerts()
+    return {"alerts": alerts, "totalSize": len(alerts)} if alerts else {}
 
 
 def _alert(change: Change) -> JsonObject:
-    telemetry = change.world.telemetry
-    for incident in telemetry.incidents if telemetry else ():
-        if telemetry and incident.name == change.name:
-            return telemetry.alert(incident)
+    for alert in change.runtime.telemetry.alerts():
+        if alert["name"] == change.name:
+            return alert
     raise not_found(change.name)
 
 

@@ -12,12 +12,11 @@ import zoneinfo
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
 from rehearsal.cloud.collections.checks import acts_as, every, not_emulated, one_of, topic, wrong_state
 from rehearsal.cloud.core.clock import rfc3339
-from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import JsonObject, bad_request
 from rehearsal.cloud.core.operations import RPC_CODES
-from rehearsal.cloud.services.caller import OAUTH2, OIDC
+from rehearsal.cloud.core.runtime import OAUTH2, OIDC, Request
 from rehearsal.cloud.services.pubsub import publish
 from rehearsal.cloud.services.scheduler import cron
-from rehearsal.cloud.services.workflows.engine import Request
 
 # https://cloud.google.com/apis/design/errors#handling_errors
 _CODES = {
@@ -92,10 +91,8 @@ async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
         message = {key: target[key] for key in ("data", "attributes") if key in target}
         if target["topicName"] not in change.world.directory:
             return "NOT_FOUND", target["topicName"]
-        publish(change.resources, target["topicName"], [message])
+        publish(change.world, target["topicName"], [message])
         return "", ""
-    if change.world.caller is None:
-        raise NotEmulatedError("An attempt of a job: this cloud has no front door")
     http = job["httpTarget"]
     kind = next((one for one in ("oauthToken", "oidcToken") if one in http), "")
     account = http[kind]["serviceAccountEmail"] if kind else ""
@@ -111,7 +108,7 @@ async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
         http.get(kind, {}).get("audience") or http["uri"], float(job["attemptDeadline"].removesuffix("s")),
     )  # fmt: skip
     try:
-        reply = await change.world.caller.send(request, account)
+        reply = await change.runtime.caller.send(request, account)
     except TimeoutError:
         return "DEADLINE_EXCEEDED", ""
     except PermissionError as error:
@@ -124,8 +121,6 @@ async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
 
 def _log(change: Change, job: JsonObject, code: str, says: str) -> None:
     """What Cloud Scheduler logs of an attempt (https://cloud.google.com/scheduler/docs/logging)."""
-    if change.world.write_log is None:
-        return
     project, location = change.world.project, change.name.split("/")[-3]
     payload = {
         "@type": "type.googleapis.com/google.cloud.scheduler.logging.AttemptFinished",
@@ -135,7 +130,7 @@ def _log(change: Change, job: JsonObject, code: str, says: str) -> None:
         **({"debugInfo": says} if code else {}),
     }
     labels = {"project_id": project, "location": location, "job_id": change.id}
-    change.world.write_log(
+    change.runtime.write_log(
         {
             "logName": f"projects/{project}/logs/cloudscheduler.googleapis.com%2Fexecutions",
             "resource": {"type": "cloud_scheduler_job", "labels": labels},

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextvars import ContextVar
 
+from rehearsal.cloud.core.clock import by_virtual_clock
 from rehearsal.cloud.core.errors import ApiError
 
 BURST = 5
 _REMEMBERED = 10_000
-by_virtual_clock: ContextVar[bool] = ContextVar("by_virtual_clock", default=False)
-"""Of the request that is being handled: whether its client waits by the cloud's clock."""
 
 
 class MutationLimit:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.service import Call, Handler, Method
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.doorway import Doorway
@@ -29,9 +30,17 @@ class StorageService:
     api = "storage"
     versions = ("v1",)
 
-    def __init__(self, world: World, iam: Iam, root: Path, doorway: Doorway) -> None:
+    def __init__(
+        self,
+        world: World,
+        iam: Iam,
+        root: Path,
+        doorway: Doorway,
+        finalized: Callable[[JsonObject], None] = lambda data: None,
+    ) -> None:
+        """`finalized` receives the StorageObjectData of each new object."""
         self._blobs = BlobStore(root / "content")
-        self._store = Store(world, iam, self._blobs)
+        self._store = Store(world, iam, self._blobs, finalized)
         self.limit = self._store.limit
         self._uploads = Uploads(self._store)
         self._objects = Objects(self._store)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
@@ -29,10 +31,14 @@ def no_such_object(bucket: str, name: str) -> ApiError:
 class Store:
     """Finds buckets and objects for handlers, and asks IAM what the front door could not know to ask."""
 
-    def __init__(self, world: World, iam: Iam, blobs: BlobStore) -> None:
+    def __init__(
+        self, world: World, iam: Iam, blobs: BlobStore, finalized: Callable[[JsonObject], None]
+    ) -> None:
+        """`finalized` receives the StorageObjectData of each new object."""
         self.world = world
         self.iam = iam
         self.blobs = blobs
+        self._finalized = finalized
         self.limit = MutationLimit(virtual=world.clock.now)
         self._objects: dict[str, Objects] = {}
         self._generation = 0
@@ -46,12 +52,8 @@ class Store:
         self.iam.create_bucket(resource)
         self._objects[name] = Objects(
             name, lambda: directory[resource], self.blobs, self.world.clock, self.next_generation, self.limit,
-            self._finalized,
+            lambda version: self._finalized(event_data(version)),
         )  # fmt: skip
-
-    def _finalized(self, version: Version) -> None:
-        if self.world.finalized is not None:
-            self.world.finalized(event_data(version))
 
     def remove_bucket(self, name: str) -> None:
         """Forget a bucket with its policy and its soft-deleted objects."""

@@ -14,30 +14,32 @@ _JSON_PATHS = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch")
 _SIGNATURES = ("X-Goog-Signature", "X-Amz-Signature", "Signature")
 
 
-def as_json_api(host: str, raw_path: str, query: str, request: web.Request) -> tuple[str, str]:
-    """A download (`/BUCKET/OBJECT`) as the JSON API's path and query; other requests as they are."""
-    if host != _HOST or request.method not in ("GET", "HEAD") or raw_path.startswith(_JSON_PATHS):
-        return raw_path, query
-    bucket, _, name = raw_path.removeprefix("/").partition("/")
-    if not bucket or not name:
-        return raw_path, query
-    parameters = {key: values[-1] for key, values in parse_qs(query).items()}
-    parameters["alt"] = "media"
-    for header, parameter in (
-        ("X-Goog-If-Generation-Match", "ifGenerationMatch"),
-        ("X-Goog-If-Metageneration-Match", "ifMetagenerationMatch"),
-    ):
-        if header in request.headers:
-            parameters[parameter] = request.headers[header]
-    return f"/download/storage/v1/b/{bucket}/o/{quote(unquote(name), safe='')}", urlencode(parameters)
+class XmlApi:
+    """Translates downloads of the XML API; a `Translator` of the front door."""
 
+    def translate(self, request: web.Request, host: str, path: str, query: str) -> tuple[str, str]:
+        """Return the JSON API's path and query of a download (`/BUCKET/OBJECT`); others as they are."""
+        if host != _HOST or request.method not in ("GET", "HEAD") or path.startswith(_JSON_PATHS):
+            return path, query
+        bucket, _, name = path.removeprefix("/").partition("/")
+        if not bucket or not name:
+            return path, query
+        parameters = {key: values[-1] for key, values in parse_qs(query).items()}
+        parameters["alt"] = "media"
+        for header, parameter in (
+            ("X-Goog-If-Generation-Match", "ifGenerationMatch"),
+            ("X-Goog-If-Metageneration-Match", "ifMetagenerationMatch"),
+        ):
+            if header in request.headers:
+                parameters[parameter] = request.headers[header]
+        return f"/download/storage/v1/b/{bucket}/o/{quote(unquote(name), safe='')}", urlencode(parameters)
 
-def not_emulated(host: str, raw_path: str, request: web.Request) -> str:
-    """What the request wants of Cloud Storage that Google does and this cloud doesn't, or nothing."""
-    if host.endswith(f".{_HOST}"):
-        return f"A bucket's own host name ({host})"
-    if host != _HOST:
-        return ""
-    if any(name in request.query for name in _SIGNATURES):
-        return "A signed URL"
-    return "" if raw_path.startswith(_JSON_PATHS) else f"Cloud Storage's XML API: {request.method} {raw_path}"
+    def not_emulated(self, request: web.Request, host: str, path: str) -> str:
+        """Name the feature of Cloud Storage that a request needs and the emulation lacks; "" if none."""
+        if host.endswith(f".{_HOST}"):
+            return f"A bucket's own host name ({host})"
+        if host != _HOST:
+            return ""
+        if any(name in request.query for name in _SIGNATURES):
+            return "A signed URL"
+        return "" if path.startswith(_JSON_PATHS) else f"Cloud Storage's XML API: {request.method} {path}"

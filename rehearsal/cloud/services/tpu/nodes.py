@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rehearsal.cloud.core.clock import rfc3339
 from rehearsal.cloud.core.errors import ApiError, JsonObject, not_found
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.iam import audit
+from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.machines.metadata import Guest
 from rehearsal.cloud.services.tpu.node import LATE_KEYS, Node
 from rehearsal.hosts.errors import HostError
@@ -52,12 +52,13 @@ class Durations:
 class Nodes:
     """The fleet of one project."""
 
-    def __init__(self, world: World, hosts: Hosts, durations: Durations, seed: int) -> None:
+    def __init__(self, world: World, hosts: Hosts, audit: Audit, durations: Durations, seed: int) -> None:
         self.deleted: Counter[str] = Counter()  # by the state in which a request for it found the node
         self._rng = random.Random(0)
         self._late_dice = random.Random(seed)
         self._world = world
         self._hosts = hosts
+        self._audit = audit
         self._durations = durations
         self._nodes: dict[str, Node] = {}
         self._changed = asyncio.Event()
@@ -183,7 +184,7 @@ class Nodes:
             await self._cut_power(node)
             if node.state == "READY":
                 node.body["state"] = "PREEMPTED"
-                audit.terminated(self._world, node.name)
+                self._audit.terminated(node.name)
 
     async def maintain(self, node: Node, ends: str) -> None:
         """Google's maintenance of the machines, which `ends` in READY, TERMINATED or UNKNOWN (a repair that

@@ -21,6 +21,7 @@ from rehearsal.cloud.core.errors import (
 from rehearsal.cloud.core.operations import Operations
 from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.guestattributes import DISABLED
 from rehearsal.cloud.machines.metadata import Guest
@@ -55,6 +56,7 @@ class TpuService:
         operations: Operations,
         iam: Iam,
         hosts: Hosts,
+        audit: Audit,
         durations: Durations | None = None,
         quotas: Quotas | None = None,
         seed: int = 0,
@@ -65,7 +67,7 @@ class TpuService:
         self._requests = Requests(world, iam)
         self._durations = durations or Durations()
         self._quotas = quotas or Quotas()
-        self._nodes = Nodes(world, hosts, self._durations, seed)
+        self._nodes = Nodes(world, hosts, audit, self._durations, seed)
         self._ids = itertools.count(int(time.time()) * 1_000_000)
 
     def methods(self) -> Mapping[str, Method]:

@@ -13,10 +13,10 @@ from typing import Any
 
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
 from rehearsal.cloud.collections.checks import not_emulated, wrong_state
-from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import JsonObject, bad_request
+from rehearsal.cloud.core.runtime import OAUTH2, Reply, Request, Runtime
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.services.caller import OAUTH2
-from rehearsal.cloud.services.workflows.engine import Interpreter, Raised, Reply, Request, parse
+from rehearsal.cloud.services.workflows.engine import Interpreter, Raised, parse
 from rehearsal.cloud.services.workflows.engine.values import encoded, error
 
 # What the default view of a list has.
@@ -28,8 +28,8 @@ _LOG_TIMEOUT_S = 30.0
 class _Outside:
     """What an execution reaches: the emulated cloud, as the workflow's account."""
 
-    def __init__(self, world: World, name: str, workflow: JsonObject) -> None:
-        self._world, self._name = world, name
+    def __init__(self, world: World, runtime: Runtime, name: str, workflow: JsonObject) -> None:
+        self._world, self._runtime, self._name = world, runtime, name
         self._account = workflow["serviceAccount"].rpartition("/")[2]
         _, project, _, location, _, self._workflow, _, execution = name.split("/")
         self.environment: Mapping[str, str] = {
@@ -51,12 +51,16 @@ class _Outside:
         await self._world.clock.sleep(seconds)
 
     async def send(self, request: Request) -> Reply:
-        if self._world.caller is None:
-            raise NotEmulatedError("A request of a workflow: this cloud has no front door")
         try:
-            return await self._world.caller.send(request, self._account)
+            return await self._runtime.caller.send(request, self._account)
         except PermissionError as denied:
             raise error("AuthError", str(denied)) from None
+
+    def log_state(self, severity: str, payload: JsonObject) -> None:
+        """Write an entry of Workflows' own, for which the account needs no permission."""
+        name = f"projects/{self._world.project}/logs/workflows.googleapis.com%2Fexecutions_system"
+        entry = {"logName": name, "severity": severity, "jsonPayload": payload}
+        self._runtime.write_log({**self.origin(), **entry})
 
     async def log(self, severity: str, payload: Any) -> None:
         entry = {
@@ -105,7 +109,7 @@ def _begin(change: Change) -> None:
 def _start(change: Change) -> None:
     """Run what the workflow is now; a later revision of it doesn't touch this execution."""
     workflow = dict(change.resources.find(change.name.partition("/executions/")[0]))
-    outside = _Outside(change.world, change.name, workflow)
+    outside = _Outside(change.world, change.runtime, change.name, workflow)
     change.private["interpreter"] = Interpreter(parse(workflow["sourceContents"]), outside)
     change.private["task"] = change.world.start(
         _run(change.world, change.name, outside, change.private["interpreter"])
@@ -115,7 +119,7 @@ def _start(change: Change) -> None:
 async def _run(world: World, name: str, outside: _Outside, interpreter: Interpreter) -> None:
     """From ACTIVE to its end, which is written into the execution."""
     execution, began = world.directory[name], world.clock.now()
-    _log(world, outside, "INFO", {"state": "ACTIVE"})
+    outside.log_state("INFO", {"state": "ACTIVE"})
 
     def ended(**fields: Any) -> None:
         seconds = f"{world.clock.now() - began:.9f}".rstrip("0").rstrip(".")
@@ -132,7 +136,7 @@ async def _run(world: World, name: str, outside: _Outside, interpreter: Interpre
         ended()
     failed = {"exception": execution["error"]["context"]} if "error" in execution else {}
     severity = "ERROR" if failed else "INFO"
-    _log(world, outside, severity, {"state": execution["state"], **({"failure": failed} if failed else {})})
+    outside.log_state(severity, {"state": execution["state"], **({"failure": failed} if failed else {})})
 
 
 def _shown_error(raised: Raised) -> JsonObject:
@@ -149,13 +153,6 @@ def _shown_error(raised: Raised) -> JsonObject:
     except Raised:  # bytes of a response
         payload = encoded(str(raised.value))
     return {"payload": payload, "context": raised.context, "stackTrace": {"elements": elements}}
-
-
-def _log(world: World, outside: _Outside, severity: str, payload: JsonObject) -> None:
-    """An entry of Workflows' own, for which the account needs no permission."""
-    if world.write_log is not None:
-        name = f"projects/{world.project}/logs/workflows.googleapis.com%2Fexecutions_system"
-        world.write_log({**outside.origin(), "logName": name, "severity": severity, "jsonPayload": payload})
 
 
 def _cancel(change: Change) -> JsonObject:

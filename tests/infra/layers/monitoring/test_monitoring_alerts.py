@@ -148,7 +148,7 @@ def creation_refused(lab: Watched) -> None:
 
 
 def quota_exceeded(lab: Watched) -> None:
-    quotas, name = lab.cloud._quotas, REVOCABLE[1].name
+    quotas, name = lab.cloud.quotas, REVOCABLE[1].name
     quotas.set(name, ZONE, 0)
     lab.create_node("too-much", refused=True)
     quotas.set(name, ZONE, 1000)

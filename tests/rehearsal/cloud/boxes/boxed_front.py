@@ -20,7 +20,7 @@ from typing import Any
 from rehearsal import authority
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
-from rehearsal.cloud.services.workflows.engine import Reply, Request
+from rehearsal.cloud.core.runtime import Reply, Request
 from rehearsal.world import names
 from tests.limits import HANG_S
 from tests.rehearsal.cloud.tpu_lab import PretendedHosts
@@ -92,12 +92,10 @@ class Boxed:
 
     def send(self, method: str, url: str, body: Any = None, account: str = OWNER) -> Reply:
         """One request to `HOST/PATH`; a body that isn't bytes is sent as JSON."""
-        caller = self.cloud.world.caller
-        assert caller is not None
         kind = {} if body is None or isinstance(body, bytes) else _JSON
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = Request(method, f"https://{url}", kind, data, "OAuth2", "", 60)
-        reply: Reply = self.call(caller.send(request, account))
+        reply: Reply = self.call(self.cloud.caller.send(request, account))
         return reply
 
     def ask(self, method: str, url: str, body: Any = None) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from boxed_front import PROJECT, REGION, Boxed, L, P
 
-from rehearsal.cloud.services.workflows.engine import Request
+from rehearsal.cloud.core.runtime import Request
 from rehearsal.world.layout import cache_dir
 from rehearsal.world.runtimes import ensure
 from tests.limits import HANG_S
@@ -106,8 +106,7 @@ def invoke(
     sent = json.dumps({"name": "a.txt"}).encode()
     kind = {"Content-Type": "application/json"}
     request = Request("POST", uri + path, kind, sent, auth, audience or uri, 30)
-    assert boxed.cloud.world.caller is not None
-    return boxed.call(boxed.cloud.world.caller.send(request, email(account)))
+    return boxed.call(boxed.cloud.caller.send(request, email(account)))
 
 
 def test_only_who_has_the_role_on_the_service_invokes_it(boxed: Boxed) -> None:

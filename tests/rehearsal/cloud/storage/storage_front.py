@@ -30,8 +30,11 @@ from rehearsal.cloud.door.doorway import Doorway
 from rehearsal.cloud.door.faults import Faults
 from rehearsal.cloud.door.requestlog import RequestLog
 from rehearsal.cloud.door.server import FrontDoor
+from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.services.monitoring.telemetry import Telemetry
 from rehearsal.cloud.services.storage import HttpOrGrpcSite, StorageService
+from rehearsal.cloud.services.storage.xml import XmlApi
 from tests.limits import HANG_S
 
 PROJECT, NUMBER = "wire-test", "123456789012"
@@ -82,6 +85,8 @@ class Front:
             [self.service],
             endpoints={},
             doorway=doorway,
+            audit=Audit(self.world, self.iam, lambda entry: None, Telemetry(self.world, self.iam)),
+            translators=[XmlApi()],
         )
         app = web.Application()
         app.router.add_route("*", "/{path:(?s:.*)}", self._handle)

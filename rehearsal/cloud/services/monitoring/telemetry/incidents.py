@@ -9,13 +9,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from rehearsal.cloud.core.clock import rfc3339
 from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.services.monitoring.telemetry import logmetrics, notify, promql, thresholds
+from rehearsal.cloud.services.monitoring.telemetry.records import Incident, Labels, Notification
 from rehearsal.cloud.services.monitoring.telemetry.series import Points
 
 EVERY_S = 60.0
@@ -25,32 +25,6 @@ NATIVE = {
     "serviceruntime.googleapis.com/quota/exceeded": "consumer_quota",
     "workflows.googleapis.com/finished_execution_count": "workflows.googleapis.com/Workflow",
 }
-_Labels = tuple[tuple[str, str], ...]
-
-
-@dataclass
-class Incident:
-    """One; times are virtual seconds since the epoch, `closed_s` 0 while it is open."""
-
-    id: str
-    name: str
-    policy: JsonObject
-    condition: JsonObject
-    labels: _Labels
-    value: float
-    opened_s: float
-    closed_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Notification:
-    """What a channel was sent: `failed` says why it wasn't delivered."""
-
-    channel: str
-    kind: str
-    to: str
-    message: JsonObject
-    failed: str = ""
 
 
 class Telemetry:
@@ -61,7 +35,7 @@ class Telemetry:
         self.points = Points()
         self.incidents: list[Incident] = []
         self.sent: list[Notification] = []
-        self._holds: dict[tuple[str, str, _Labels], float] = {}  # since when
+        self._holds: dict[tuple[str, str, Labels], float] = {}  # since when
         self._finished: set[str] = set()
         self._blamed: set[str] = set()
 
@@ -90,7 +64,7 @@ class Telemetry:
     def evaluate(self) -> None:
         """Every enabled policy, as of now."""
         self._count_executions()
-        seen: set[tuple[str, str, _Labels]] = set()
+        seen: set[tuple[str, str, Labels]] = set()
         now = self._world.clock.now()
         for policy in self._bodies("alertPolicies"):
             if not policy.get("enabled", True):
@@ -147,13 +121,17 @@ class Telemetry:
             },
         }
 
+    def alerts(self) -> list[JsonObject]:
+        """Return all incidents as the API's alerts, newest first."""
+        return [self.alert(incident) for incident in reversed(self.incidents)]
+
     def query(self, text: str, now_s: float | None = None) -> promql.Vector:
         """The value of a PromQL expression now, or at a time."""
         node, _ = promql.parse(text)
         at = self._world.clock.now() if now_s is None else now_s
         return promql.vector(node, promql.Moment(self.points, at, self._types()))
 
-    def _judged(self, condition: JsonObject, now: float) -> dict[_Labels, float]:
+    def _judged(self, condition: JsonObject, now: float) -> dict[Labels, float]:
         """The series for which a condition holds; one that can't be evaluated is a mistake, and not false."""
         try:
             self._check(condition)
@@ -164,7 +142,7 @@ class Telemetry:
                 self._world.blame(f"the condition {condition['displayName']!r}", error.message)
             return {}
 
-    def _found(self, condition: JsonObject, now: float) -> dict[_Labels, float]:
+    def _found(self, condition: JsonObject, now: float) -> dict[Labels, float]:
         if _THRESHOLD in condition:
             return thresholds.evaluate(condition[_THRESHOLD], self.points, now)
         return self.query(condition[_PROMQL]["query"], now)
@@ -177,14 +155,14 @@ class Telemetry:
         prefix = f"projects/{self._world.project}/{collection}/"
         return (body for name, body in list(self._world.directory.items()) if name.startswith(prefix))
 
-    def _open(self, key: tuple[str, str, _Labels]) -> bool:
+    def _open(self, key: tuple[str, str, Labels]) -> bool:
         return any(
             not one.closed_s and (one.policy["name"], one.condition["name"], one.labels) == key
             for one in self.incidents
         )
 
     def _begin(
-        self, policy: JsonObject, condition: JsonObject, labels: _Labels, value: float, now: float
+        self, policy: JsonObject, condition: JsonObject, labels: Labels, value: float, now: float
     ) -> None:
         id_ = uuid.uuid4().hex
         name = f"projects/{self._world.project}/alerts/{id_}"

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
-
-if TYPE_CHECKING:
-    from rehearsal.cloud.services.monitoring.telemetry.incidents import Incident
+from rehearsal.cloud.services.monitoring.telemetry.records import Incident
+from rehearsal.cloud.services.pubsub import publish
 
 
 def message(incident: Incident, world: World) -> JsonObject:
@@ -56,6 +54,5 @@ def send(channel: JsonObject, incident: Incident, world: World, iam: Iam) -> str
     except ApiError as error:
         return f"{agent} may not publish to {topic}: {error.message}"
     data = base64.b64encode(json.dumps(message(incident, world)).encode()).decode()
-    assert world.publish, "a topic was made, so there is Pub/Sub"
-    world.publish(topic, [{"data": data}])
+    publish(world, topic, [{"data": data}])
     return ""

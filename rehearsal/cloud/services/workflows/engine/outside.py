@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
+from rehearsal.cloud.core.runtime import OAUTH2, OIDC, Reply, Request
 from rehearsal.cloud.services.workflows.engine.library import call as library
 from rehearsal.cloud.services.workflows.engine.values import encoded, error, is_number, type_name
 
@@ -21,29 +22,7 @@ _METHODS = ("get", "post", "put", "patch", "delete")
 _SEVERITIES = (
     "DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY",
 )  # fmt: skip
-_AUTH = ("OAuth2", "OIDC")
-
-
-@dataclass(frozen=True)
-class Request:
-    """One over HTTP. `auth` is "", OAuth2 or OIDC, whose token is for `audience`."""
-
-    method: str
-    url: str
-    headers: Mapping[str, str]
-    body: bytes | None
-    auth: str
-    audience: str
-    timeout_s: float
-
-
-@dataclass(frozen=True)
-class Reply:
-    """Its answer."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+_AUTH = (OAUTH2, OIDC)
 
 
 class Outside(Protocol):

@@ -1,0 +1,106 @@
+"""Collaborators of services that are made once the world is: requests, logs, metrics, users' programs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import web
+
+from rehearsal.cloud.core.errors import JsonObject
+
+OAUTH2, OIDC = "OAuth2", "OIDC"
+
+
+@dataclass(frozen=True)
+class Request:
+    """An HTTP request of a service. `auth` is "", OAUTH2 or OIDC, whose token is for `audience`."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes | None
+    auth: str
+    audience: str
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a `Request`."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Caller(Protocol):
+    """Sends requests of Google's services through the front door."""
+
+    async def send(self, request: Request, account: str) -> Reply:
+        """Send a request, as `account` where it has `auth`.
+
+        Raises:
+            ConnectionError: nothing answers.
+            TimeoutError: no answer within `timeout_s` real seconds.
+            PermissionError: the account doesn't exist.
+        """
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+
+class Functions(Protocol):
+    """Builds and serves Cloud Run functions."""
+
+    async def deploy(self, name: str, function: JsonObject) -> None:
+        """Build and start a function in place of the one of this name; ApiError if that fails."""
+
+    def remove(self, name: str) -> None:
+        """Stop a function."""
+
+    async def call(self, name: str, request: web.Request, path: str) -> web.StreamResponse:
+        """Forward a request to a function."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+
+class Telemetry(Protocol):
+    """Metrics, conditions of alert policies, and incidents."""
+
+    def observe(self, entry: JsonObject) -> None:
+        """Count a log entry in the metrics that match it."""
+
+    def measure(
+        self, metric: str, resource_labels: dict[str, str], labels: dict[str, str], value: float = 1.0
+    ) -> None:
+        """Add a point of one of Google's own metrics."""
+
+    def check(self, condition: JsonObject) -> None:
+        """Raise ApiError for a condition that Google refuses."""
+
+    def alerts(self) -> list[JsonObject]:
+        """Return all incidents as the API's alerts, newest first."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Collaborators that hooks of collections find at `Change.runtime`.
+
+    Attributes:
+        caller: sends requests to other services.
+        telemetry: metrics and incidents.
+        write_log: keeps a log entry of Google's own, which takes no permission.
+        run_build: runs a build of Cloud Build to its end; None if nothing can run it.
+        run_batch: runs a Spark batch to its end; None if nothing can run it.
+        functions: builds and serves functions; None if they are recorded only.
+    """
+
+    caller: Caller
+    telemetry: Telemetry
+    write_log: Callable[[JsonObject], None]
+    run_build: Callable[[JsonObject], Awaitable[None]] | None = None
+    run_batch: Callable[[JsonObject], Awaitable[None]] | None = None
+    functions: Functions | None = None
