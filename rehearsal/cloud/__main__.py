@@ -24,20 +24,20 @@ class NoHosts:
     """A cloud without machines, for clients of the other APIs."""
 
     async def boot(self, spec: HostSpec) -> None:
-        """HostError, always."""
+        """Raise HostError, always."""
         raise HostError(f"{spec.name} can't boot: the cloud's configuration names no machine image")
 
     async def power_off(self, name: str) -> None:
-        """Nothing runs."""
+        """Do nothing: no machine runs."""
 
     async def cut_power(self, name: str) -> None:
-        """Nothing runs."""
+        """Do nothing: no machine runs."""
 
     async def discard(self, name: str) -> None:
-        """Nothing is there."""
+        """Do nothing: there are no machines."""
 
     def running(self, name: str) -> bool:
-        """Nothing runs."""
+        """Return False: no machine runs."""
         return False
 
 
@@ -64,7 +64,7 @@ async def serve(config: CloudConfig) -> None:
 
 
 def _machines(config: CloudConfig) -> tuple[Path, Access] | None:
-    """The image and what every machine gets a copy of; None for a cloud without machines."""
+    """Return the image and the files that machines get a copy of; None for a cloud without machines."""
     if config.image is None:
         return None
     files = (config.hosts_file, config.ca_certificate, config.ca_bundle)

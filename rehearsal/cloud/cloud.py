@@ -1,4 +1,4 @@
-"""The whole emulated cloud in one object: state, services, and the three doors that lead to them."""
+"""The emulated cloud: state, services, and the HTTP, metadata and gRPC servers before them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import contextlib
 import ssl
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from aiohttp import web
 
 from rehearsal.cloud.config import CloudConfig, address
-from rehearsal.cloud.control import ControlServer, listening
+from rehearsal.cloud.control_server import Controls, ControlServer, listening
 from rehearsal.cloud.core.clock import VirtualClock
 from rehearsal.cloud.core.operations import Operations
 from rehearsal.cloud.core.runtime import Runtime
@@ -31,7 +30,6 @@ from rehearsal.cloud.machines.sandboxes import Sandboxes
 from rehearsal.cloud.services import services
 from rehearsal.cloud.services.caller import Caller
 from rehearsal.cloud.services.cloudbuild.builder import Builder
-from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.services.compute.firewall import enforce
 from rehearsal.cloud.services.container.control_planes import Clusters
 from rehearsal.cloud.services.dataproc.runner import Batches
@@ -82,7 +80,7 @@ class Cloud:
             monotonic_s=monotonic_s,
             control_planes={} if config.control_planes else None,
         )
-        roles = {who: [(role, on) for role, on in one["roles"]] for who, one in config.people.items()}
+        roles = {who: [(role, on) for role, on in person["roles"]] for who, person in config.people.items()}
         self.iam = iam = Iam(world, config.owner, config.token_lifetime_s, roles)
         self.operations = operations = Operations(world)
         self.faults = Faults(world.clock, config.seed)
@@ -105,7 +103,7 @@ class Cloud:
         usage = ServiceUsage(world, operations, config.enabled_apis, self.quotas, iam)
         kms = next(service for service in entered if service.api == "cloudkms")
         self.storage.control.others.append(kms_grpc.handler(kms.methods(), iam, usage.require))
-        logins = {one["refresh_token"]: who for who, one in config.people.items()}
+        logins = {person["refresh_token"]: who for who, person in config.people.items()}
         oauth = OAuth(iam, {config.refresh_token: config.owner, **logins})
         projects, credentials = ProjectService(world, iam), CredentialsService(world, iam)
         self.front_door = FrontDoor(
@@ -152,25 +150,25 @@ class Cloud:
             host, port = address(self._config.metadata)
             await web.TCPSite(metadata, host, port).start()
         control = ControlServer(
-            self.world.clock,
-            self.nodes,
-            self.faults,
-            self.quotas,
-            self.requests,
-            self.world.mistakes,
-            self._add_snapshot,
-            self.iam,
-            self.front_door.served,
-            self._clusters,
-            self._guests,
-            self._firewall,
-            self.dashboards,
+            Controls(
+                self.world,
+                self.iam,
+                self.faults,
+                self.requests,
+                self.nodes,
+                self.quotas,
+                self._clusters,
+                self._guests,
+                self.front_door.served,
+                self.dashboards,
+                self._firewall,
+            )
         )
         runner = await self._runner(control.app())
         await web.SockSite(runner, listening(self._config.control)).start()
 
     def _front_site(self, runner: web.AppRunner) -> web.BaseSite:
-        """The front door's socket. With TLS, gRPC clients of Cloud Storage come to it too."""
+        """Return the front door's socket; with TLS it serves gRPC clients of Cloud Storage, too."""
         host, port = address(self._config.front_door)
         if self._config.certificate is None:
             return web.TCPSite(runner, host, port)
@@ -179,23 +177,23 @@ class Cloud:
         return HttpOrGrpcSite(runner, host, port, context, self.storage.grpc_socket)
 
     def _own_certificate(self) -> ssl.SSLContext | None:
-        """What trusts the front door's certificate; None where it has none."""
+        """Return a context that trusts the front door's certificate; None for plain HTTP."""
         if self._config.certificate is None:
             return None
         trusted = self._config.ca_certificate
         return ssl.create_default_context(cafile=str(trusted) if trusted else None)
 
     def dashboards(self, window_s: float) -> str:
-        """The project's dashboards as a page, over the last so many virtual seconds."""
+        """Render the project's dashboards as a page, over a window of virtual seconds."""
         return picture.page(self.world, self.telemetry, self.logging.entries(), window_s)
 
     @property
     def port(self) -> int:
-        """The front door's port, where the configuration let the kernel choose."""
+        """The front door's port; the kernel chooses it for port 0 of the configuration."""
         return int(self._runners[0].addresses[0][1])
 
     async def close(self) -> None:
-        """Refuse new requests, let those under way finish, stop what runs in the background."""
+        """Refuse new requests, finish those under way, cancel background work."""
         for runner in reversed(self._runners):
             await runner.cleanup()
         tasks = list(self.world.tasks)
@@ -217,6 +215,3 @@ class Cloud:
         await runner.setup()
         self._runners.append(runner)
         return runner
-
-    def _add_snapshot(self, name: str, image: Path, disk_size_gib: int) -> None:
-        add_snapshot(self.world, name, image, disk_size_gib)

@@ -16,7 +16,7 @@ from rehearsal.errors import RehearsalError
 
 
 class ConfigError(RehearsalError):
-    """The configuration file breaks a rule: says which key."""
+    """The configuration file breaks a rule; the message names the key."""
 
 
 # Of a cloud that acts at once everywhere on what it has accepted.
@@ -25,7 +25,7 @@ NO_LAGS: dict[str, Any] = {"grant_lag_s": 0.0, "account_lag_s": 0.0, "api_lag_s"
 
 @dataclass(frozen=True)
 class CloudConfig:
-    """What the process serves and where.
+    """Configuration of the cloud process.
 
     Without `certificate` and `key` the front door speaks plain HTTP; without `image` there are no machines,
     so that TPU nodes can't be created. `hosts_file`, `ca_certificate`, `ca_bundle` and `ssh_public_key` go
@@ -69,12 +69,12 @@ class CloudConfig:
 
     @property
     def lags(self) -> Lags:
-        """How long what Google has accepted takes to hold."""
+        """Delays until accepted changes hold."""
         return Lags(self.grant_lag_s, self.account_lag_s, self.api_lag_s)
 
     @staticmethod
     def load(path: Path) -> CloudConfig:
-        """Read a file; ConfigError names the key that is wrong."""
+        """Read a file; ConfigError names the wrong key."""
         try:
             document = json.loads(path.read_text())
         except (OSError, ValueError) as error:
@@ -83,14 +83,14 @@ class CloudConfig:
 
 
 def parse(document: JsonObject) -> CloudConfig:
-    """A configuration from its JSON; ConfigError names the key that is wrong."""
-    known = {one.name: one for one in fields(CloudConfig)}
+    """Parse a configuration from JSON; ConfigError names the wrong key."""
+    known = {field.name: field for field in fields(CloudConfig)}
     if unknown := document.keys() - known.keys():
         raise ConfigError(f"unknown key {', '.join(sorted(unknown))}; the keys are {', '.join(known)}")
     missing = [
         name
-        for name, one in known.items()
-        if one.default is one.default_factory is MISSING and name not in document
+        for name, field in known.items()
+        if field.default is field.default_factory is MISSING and name not in document
     ]
     if missing:
         raise ConfigError(f"missing key {', '.join(missing)}")
@@ -100,7 +100,7 @@ def parse(document: JsonObject) -> CloudConfig:
 
 
 def _read(kind: str, name: str, value: Any) -> Any:
-    """A JSON value as the field's type, whose annotation is text here."""
+    """Convert a JSON value to the field's type, whose annotation is text here."""
     if kind.startswith("Path") and isinstance(value, str):
         return Path(value)
     if kind.startswith("tuple") and isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -119,7 +119,7 @@ def _read(kind: str, name: str, value: Any) -> Any:
 
 
 def address(text: str) -> tuple[str, int]:
-    """`HOST:PORT` in two; ConfigError otherwise."""
+    """Split `HOST:PORT`; ConfigError for any other text."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"address {text!r} must be HOST:PORT")

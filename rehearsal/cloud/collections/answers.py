@@ -1,4 +1,4 @@
-"""How a change is answered: at once with the resource, or with an operation of the method's style."""
+"""Answers to changes: the resource at once, or an operation of the method's style."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def answer(
     verb: Verb | None = None,
     scope: str | None = None,
 ) -> JsonObject:
-    """Do the work, now or in an operation; `undo` takes back what had begun before one that fails."""
+    """Do the work, now or in an operation; `undo` reverts the beginning of one that fails."""
     shape, resources, name = change.shape, change.resources, change.name
     did = change.call.method_id.rpartition(".")[2]
     busy, style = busy_name(name), shape.style(method)
@@ -68,7 +68,7 @@ def _begun(
     failed: Callable[[ApiError], None],
     scope: str | None,
 ) -> JsonObject:
-    """The operation that does the work."""
+    """Start the operation that does the work."""
     shape, resources, name, call = change.shape, change.resources, change.name, change.call
     did = call.method_id.rpartition(".")[2]
     if style == COMPUTE:
@@ -107,18 +107,18 @@ def _begun(
 
 
 def _place(name: str) -> str:
-    """`projects/P/locations/L`, where an operation on a resource is; of one without a location `global`."""
+    """Return the parent of an operation on a resource: `projects/P/locations/L`, or `…/global`."""
     parts = plain(name).split("/")[:4]
     return "/".join(parts if parts[2:3] == ["locations"] else [*parts[:2], "locations", "global"])
 
 
 def _metadata(change: Change, verb: str) -> JsonObject:
-    """What the message of the entry has, of what most have; official clients refuse a field more."""
+    """Return an operation's metadata with fields of the entry's message: official clients refuse others."""
     shape, name = change.shape, plain(change.name)
     if not shape.entry.metadata:
         shows = shown(change.resources, shape, change.call, change.name)
         return {"@type": f"type.googleapis.com/{shape.message}", **shows}
-    found: JsonObject = {
+    fields: JsonObject = {
         "createTime": change.world.clock.rfc3339(),
         "target": name,
         "verb": verb,
@@ -128,6 +128,6 @@ def _metadata(change: Change, verb: str) -> JsonObject:
     }
     known = shape.document.definitions.get(shape.entry.metadata, {}).get("properties", _COMMON)
     if "build" in known:
-        found["build"] = shown(change.resources, shape, change.call, change.name)
+        fields["build"] = shown(change.resources, shape, change.call, change.name)
     typed = {"@type": f"type.googleapis.com/{shape.package}.{shape.entry.metadata}"}
-    return typed | {key: value for key, value in found.items() if key in known}
+    return typed | {key: value for key, value in fields.items() if key in known}

@@ -17,7 +17,7 @@ from rehearsal.cloud.core.world import World
 
 @dataclass
 class Change:
-    """One request on one resource, as hooks see it.
+    """A request on a resource, as hooks see it.
 
     `name` is the full name, `sent` the resource of the request without what only the server sets, `body` the
     draft that becomes the resource (hooks edit it; a server-set field too), `old` the resource before, {}
@@ -38,7 +38,7 @@ class Change:
 
     @property
     def collection(self) -> Collection:
-        """The entry's."""
+        """The entry's collection."""
         return self.shape.collection
 
     @property
@@ -58,5 +58,5 @@ class Change:
 
     @property
     def private(self) -> dict[str, Any]:
-        """What belongs to the resource and is never shown; it goes when the resource goes."""
+        """Data of the resource that is never shown; it is deleted with the resource."""
         return self.world.private.setdefault(self.name, {})

@@ -1,4 +1,4 @@
-"""What several entries check in the same way."""
+"""Checks that several entries share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rehearsal.cloud.core.errors import ApiError, NotEmulatedError, bad_request
 
 
 def acts_as(field: str) -> Reference:
-    """A field with the service account that a resource runs as, by its e-mail address or full name.
+    """Reference a field with the service account of a resource, by e-mail address or full name.
 
-    Whoever sets it needs iam.serviceAccounts.actAs (https://cloud.google.com/iam/docs/attach-service-accounts).
+    Setting it needs iam.serviceAccounts.actAs (https://cloud.google.com/iam/docs/attach-service-accounts).
     """
     short = "projects/{project}/serviceAccounts/{id}"
     accounts = ("iam.projects.serviceAccounts",)
@@ -19,12 +19,12 @@ def acts_as(field: str) -> Reference:
 
 
 def topic(field: str) -> Reference:
-    """A field with a Pub/Sub topic, which can be deleted all the same."""
+    """Reference a field with a Pub/Sub topic, which can be deleted all the same."""
     return Reference(field, ("pubsub.projects.topics",), on_delete=KEEP)
 
 
 def default_account(change: Change) -> str:
-    """The Compute Engine default service account, which most products run as where none is named.
+    """Return the Compute Engine default service account, which most products use by default.
 
     ApiError 403 unless the caller may act as it.
     """
@@ -35,7 +35,7 @@ def default_account(change: Change) -> str:
 
 
 def not_emulated(*fields: str) -> Hook:
-    """Refuses a resource with one of these dotted fields, as something that Google does and we don't."""
+    """Refuse, as not emulated, a resource with one of these dotted fields."""
 
     def check(change: Change) -> None:
         for field in fields:
@@ -46,18 +46,18 @@ def not_emulated(*fields: str) -> Hook:
 
 
 def one_of(*fields: str) -> Hook:
-    """Refuses a resource that hasn't exactly one of these dotted fields (a `oneof` that must be set)."""
+    """Refuse a resource that hasn't exactly one of these dotted fields (a required `oneof`)."""
 
     def check(change: Change) -> None:
-        found = [field for field in fields if values(change.body, field)]
-        if len(found) != 1:
-            raise bad_request(f"Exactly one of {', '.join(fields)} must be set, not {len(found)}.")
+        present = [field for field in fields if values(change.body, field)]
+        if len(present) != 1:
+            raise bad_request(f"Exactly one of {', '.join(fields)} must be set, not {len(present)}.")
 
     return check
 
 
 def every(*hooks: Hook) -> Hook:
-    """One hook after the other."""
+    """Run one hook after the other."""
 
     def run(change: Change) -> None:
         for hook in hooks:
@@ -67,7 +67,7 @@ def every(*hooks: Hook) -> Hook:
 
 
 def wrong_state(change: Change, field: str, wanted: tuple[str, ...]) -> None:
-    """ApiError 400 unless the resource is in one of these states."""
+    """Raise ApiError 400 unless the resource is in one of these states."""
     state = change.old.get(field)
     if state not in wanted:
         text = f"{change.name} is in state {state}; it must be in {' or '.join(wanted)}."

@@ -1,4 +1,4 @@
-"""From entries to services: which method is plain, what it asks of IAM, who answers it."""
+"""Services made of entries: plain methods, their permissions and their handlers."""
 
 from __future__ import annotations
 
@@ -48,13 +48,16 @@ class Engine:
         for entry in entries:
             for role, permissions in entry.roles.items():
                 held = roles.ROLES.get(role, ())
-                roles.ROLES[role] = (*held, *(each for each in permissions if each not in held))
+                roles.ROLES[role] = (
+                    *held,
+                    *(permission for permission in permissions if permission not in held),
+                )
         roles.grants.cache_clear()
         roles.named.cache_clear()
 
 
 class CollectionService:
-    """One API in some versions."""
+    """An API in some versions."""
 
     def __init__(self, resources: Resources, entry: Entry) -> None:
         self.api, self.versions = entry.api, entry.versions
@@ -63,7 +66,7 @@ class CollectionService:
         self._methods = dict(self._described(entry))
 
     def methods(self) -> Mapping[str, Method]:
-        """By method id."""
+        """Methods by id."""
         return self._methods
 
     def _described(self, entry: Entry) -> Iterable[tuple[str, Method]]:
@@ -85,7 +88,7 @@ class CollectionService:
             yield from operation_methods(self._resources, entry)
 
     def _method(self, collection: Collection, shapes: Mapping[str, Shape], verb: str) -> Method | None:
-        """None for a method that isn't plain and that the entry says nothing of."""
+        """Return None for a method that is neither plain nor in the entry."""
         resources, special = self._resources, collection.verbs.get(verb)
         prefix = collection.permission or f"{self.api}.{collection.method.rpartition('.')[2]}"
         if verb in _POLICY and special is None:
@@ -94,18 +97,18 @@ class CollectionService:
                 shape = shapes[call.version]
                 return resources.name(shape, shape.methods[call.method_id.rpartition(".")[2]], call)
 
-            found = policy_methods(resources.iam, collection.method, prefix, named, resources.find)
-            return found[f"{collection.method}.{verb}"]
+            methods = policy_methods(resources.iam, collection.method, prefix, named, resources.find)
+            return methods[f"{collection.method}.{verb}"]
         handler = partial(writes.special, special) if special else _HANDLERS.get(verb)
         if handler is None:
             return None
         permission = collection.permissions.get(verb, f"{prefix}.{_PLAIN.get(verb, verb)}")
         return Method(
-            partial(self._run, handler, shapes, verb), permission, partial(self._asked, shapes, verb)
+            partial(self._run, handler, shapes, verb), permission, partial(self._resource, shapes, verb)
         )
 
     async def _run(self, handler: Handler, shapes: Mapping[str, Shape], verb: str, call: Call) -> JsonObject:
-        """A request that is sent again with its `requestId` is answered as it was and does nothing."""
+        """Answer a request; a repetition with the same `requestId` gets the first answer."""
         shape = shapes[call.version]
         again = (call.method_id, str(call.query.get("requestId") or ""))
         if again not in self._repeated:
@@ -115,8 +118,8 @@ class CollectionService:
             self._repeated[again] = given
         return self._repeated[again]
 
-    def _asked(self, shapes: Mapping[str, Shape], verb: str, call: Call) -> str:
-        """What IAM is asked about: the resource, or where it is to be, or what is listed."""
+    def _resource(self, shapes: Mapping[str, Shape], verb: str, call: Call) -> str:
+        """Return the resource that IAM decides about: its own name, its parent, or the listed collection."""
         shape = shapes[call.version]
         method = shape.methods[verb]
         path = self._resources.path(shape, method, call)

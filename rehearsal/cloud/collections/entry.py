@@ -1,4 +1,4 @@
-"""What an entry says of a service and its collections: what their discovery document doesn't."""
+"""Declarations of services and collections: the facts that their discovery documents lack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nothing(change: object) -> None:
 
 @dataclass(frozen=True)
 class Reference:
-    """A field that names a resource of another collection.
+    """A field with the name of a resource of another collection.
 
     Attributes:
         field: its dotted path; lists on the way are walked through (`dataDisks.sourceDisk`).
@@ -44,7 +44,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Verb:
-    """A method of the collection that isn't plain.
+    """A method of the collection with a hook.
 
     `act` gets the change with `body` as a draft of the resource and `sent` as the request's body, and edits
     the draft, refuses by an ApiError, or returns the answer where that is neither the resource nor an
@@ -62,7 +62,7 @@ class Verb:
 
 @dataclass(frozen=True)
 class Collection:
-    """A collection of a discovery document, by what its method ids begin with, and what that doesn't say.
+    """A collection of a discovery document, by the prefix of its method ids, and the facts that it lacks.
 
     Attributes:
         method: `pubsub.projects.topics`.

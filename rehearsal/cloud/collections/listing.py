@@ -20,7 +20,7 @@ Keep = Callable[[JsonObject], bool]
 
 
 def page(call: Call, items: list[JsonObject], default: int = 0) -> tuple[list[JsonObject], str]:
-    """The page of the items that the request asks for, and the token of the next one or ""."""
+    """Return the requested page of the items, and the token of the next one or ""."""
     size_name = "maxResults" if "maxResults" in call.query else "pageSize"
     size = int(call.query.get(size_name) or 0)
     if size < 0:
@@ -34,7 +34,7 @@ def page(call: Call, items: list[JsonObject], default: int = 0) -> tuple[list[Js
 
 
 def chosen(call: Call, items: Iterable[tuple[str, JsonObject]]) -> list[tuple[str, JsonObject]]:
-    """Those of the named items that `filter` lets through, in the order of `orderBy`.
+    """Select the named items that match `filter`, in the order of `orderBy`.
 
     The order is a list of fields, each with `desc` or without (https://google.aip.dev/132#ordering).
     """
@@ -50,7 +50,7 @@ def chosen(call: Call, items: Iterable[tuple[str, JsonObject]]) -> list[tuple[st
 
 
 def predicate(expression: str) -> Keep:
-    """A filter of comparisons joined by AND, each in parentheses or not; NotEmulatedError for more.
+    """Compile a filter of comparisons joined by AND; NotEmulatedError for any other.
 
     Compute's `eq` and `ne` compare with a regex that must match as a whole
     (https://cloud.google.com/compute/docs/reference/rest/v1/zones/list); the others are of
@@ -80,17 +80,17 @@ def _compare(key: str, op: str, wanted: str) -> Keep:
     path = ".".join(camel(part) for part in key.split("."))
 
     def keep(item: JsonObject) -> bool:
-        found = [_text(value) for value in values(item, path)]
+        texts = [_text(value) for value in values(item, path)]
         if op == "eq":
-            return any(re.fullmatch(wanted, value) for value in found)
+            return any(re.fullmatch(wanted, value) for value in texts)
         if op == "ne":
-            return not any(re.fullmatch(wanted, value) for value in found)
+            return not any(re.fullmatch(wanted, value) for value in texts)
         if op == ":":
-            return bool(found) if wanted == "*" else any(wanted.lower() in value.lower() for value in found)
+            return bool(texts) if wanted == "*" else any(wanted.lower() in value.lower() for value in texts)
         if op in ("=", "!="):
             pattern = ".*".join(re.escape(part) for part in wanted.split("*"))
-            return any(re.fullmatch(pattern, value) for value in found or [""]) == (op == "=")
-        return any(_ordered(value, op, wanted) for value in found)
+            return any(re.fullmatch(pattern, value) for value in texts or [""]) == (op == "=")
+        return any(_ordered(value, op, wanted) for value in texts)
 
     return keep
 
@@ -107,9 +107,9 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _sortable(found: list[Any]) -> tuple[int, float, str]:
-    """Numbers, also as text, before other text; nothing first."""
-    if not found:
+def _sortable(texts: list[Any]) -> tuple[int, float, str]:
+    """Return a sort key: missing values first, then numbers, also as text, then other text."""
+    if not texts:
         return (0, 0.0, "")
-    text = _text(found[0])
+    text = _text(texts[0])
     return (1, float(text), "") if re.fullmatch(r"-?\d+(\.\d+)?", text) else (2, 0.0, text)

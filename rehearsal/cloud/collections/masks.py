@@ -1,4 +1,4 @@
-"""Updates: which fields a request changes, and which it may not."""
+"""Updates: the fields that a request changes, and those that it may not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rehearsal.cloud.core.errors import ApiError, JsonObject, bad_request
 
 
 def apply(shape: Shape, method: JsonObject, change: Change, raw: JsonObject) -> None:
-    """Write what the request changes into the draft. `raw` is the resource as it was sent."""
+    """Apply the request to the draft. `raw` is the resource as it was sent."""
     paths = _paths(shape, change)
     if paths is None and method["httpMethod"] == "PUT":
         stored = {k: v for k, v in change.body.items() if k == "name" or output_only(shape.fields.get(k, {}))}
@@ -36,7 +36,7 @@ def apply(shape: Shape, method: JsonObject, change: Change, raw: JsonObject) -> 
 
 
 def _paths(shape: Shape, change: Change) -> list[str] | None:
-    """The mask in camel case; None if there is none, or `*`. ApiError 400 for what can't be updated."""
+    """Return the mask in camel case; None if there is none, or `*`. ApiError 400 for other fields."""
     call, collection = change.call, change.collection
     given = str(call.query.get("updateMask") or (call.body or {}).get("updateMask") or "")
     named = [*given.split(","), *call.query.get("paths", ())]
@@ -45,10 +45,10 @@ def _paths(shape: Shape, change: Change) -> list[str] | None:
         return None
     paths = []
     for path in named:
-        found = shape.resolve(path)
-        if found is None:
+        field = shape.resolve(path)
+        if field is None:
             raise bad_request(f"Invalid field mask: '{path}' is no field of {shape.schema}.")
-        resolved, frozen = found
+        resolved, frozen = field
         top = resolved.partition(".")[0]
         if collection.mutable is not None and top not in collection.mutable:
             raise words.not_mutable(shape, path, collection.mutable)
@@ -58,7 +58,7 @@ def _paths(shape: Shape, change: Change) -> list[str] | None:
 
 
 def _copy(body: JsonObject, sent: JsonObject, path: list[str]) -> None:
-    """Set one field of the draft to what was sent, or take it away."""
+    """Set one field of the draft to the value that was sent, or remove it."""
     *parents, last = path
     source: Any = sent
     for key in parents:
@@ -71,7 +71,7 @@ def _copy(body: JsonObject, sent: JsonObject, path: list[str]) -> None:
 
 
 def check_immutable(change: Change) -> None:
-    """ApiError 400 if the draft differs from the resource where that can't change."""
+    """Raise ApiError 400 if the draft changes an immutable field."""
     for path in sorted({"name", *change.shape.immutable(change.body | change.old)}):
         old, new = values(change.old, path), values(change.body, path)
         if old != new:
@@ -79,7 +79,7 @@ def check_immutable(change: Change) -> None:
 
 
 def check_etag(shape: Shape, change: Change, raw: JsonObject) -> None:
-    """ApiError 409 or 412 unless the etag or fingerprint that was sent, if any, is the resource's.
+    """Raise ApiError 409 or 412 unless the etag or fingerprint that was sent, if any, is the resource's.
 
     Where a compute schema has a fingerprint, an update needs it.
     """
@@ -90,7 +90,7 @@ def check_etag(shape: Shape, change: Change, raw: JsonObject) -> None:
 
 
 def check_fingerprint(body: JsonObject, sent: JsonObject) -> None:
-    """ApiError 412 unless the request names the fingerprint that the resource has now."""
+    """Raise ApiError 412 unless the request has the resource's current fingerprint."""
     if not sent.get("fingerprint"):
         text = "Required field 'resource.fingerprint' not specified"
         raise ApiError(400, "INVALID_ARGUMENT", text, reason="required")
@@ -99,7 +99,7 @@ def check_fingerprint(body: JsonObject, sent: JsonObject) -> None:
 
 
 def set_labels(change: Change) -> None:
-    """compute's setLabels; ApiError 412 unless the request names the fingerprint of the labels of now."""
+    """Serve compute's setLabels; ApiError 412 unless the request has the current labels' fingerprint."""
     if change.sent.get("labelFingerprint", "") != change.old.get("labelFingerprint"):
         text = "Labels fingerprint either invalid or resource labels have changed"
         raise ApiError(412, "FAILED_PRECONDITION", text, reason="conditionNotMet")
@@ -107,13 +107,13 @@ def set_labels(change: Change) -> None:
 
 
 def fingerprint(value: Any) -> str:
-    """Eight bytes of a hash of the value, base64, as Google's fingerprints look."""
+    """Return eight bytes of a hash of the value in base64, the form of Google's fingerprints."""
     digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
     return base64.b64encode(digest[:8]).decode()
 
 
 def merge(body: JsonObject, patch: JsonObject) -> None:
-    """A JSON merge patch (RFC 7396) in place."""
+    """Apply a JSON merge patch (RFC 7396) in place."""
     for key, value in patch.items():
         if value is None:
             body.pop(key, None)

@@ -12,7 +12,7 @@ from rehearsal.cloud.collections.reads import aggregated
 from rehearsal.cloud.collections.resources import Resources
 from rehearsal.cloud.collections.shape import COMPUTE, segments
 from rehearsal.cloud.core.errors import JsonObject
-from rehearsal.cloud.core.operations import compute_link, versioned
+from rehearsal.cloud.core.operations import Operations, compute_link, versioned
 from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.door import discovery
 
@@ -24,7 +24,7 @@ _OLD_PATHS = "container.projects.zones."
 
 
 def operation_methods(resources: Resources, entry: Entry) -> Iterable[tuple[str, Method]]:
-    """By method id."""
+    """Yield methods of operations by id."""
     entered = {collection.method for collection in entry.collections}
     for version in entry.versions:
         for method_id, method in discovery.document(entry.api, version).methods.items():
@@ -40,7 +40,7 @@ def operation_methods(resources: Resources, entry: Entry) -> Iterable[tuple[str,
 
 
 def _name(resources: Resources, method: JsonObject, call: Call) -> str:
-    """The full name of the operation, or of where operations are listed."""
+    """Return the full name of the operation, or of the parent that operations are listed in."""
     parts = segments(call, method)
     if parts[:2] == ["projects", resources.world.number]:
         parts[1] = resources.world.project
@@ -64,15 +64,18 @@ async def _run(resources: Resources, verb: str, name_of: partial[str], call: Cal
         return {}
     if verb == "aggregatedList":
         project = name.partition("/aggregated/")[0]
-        named = ((each, operations.get(each)) for each in operations.names(call.api, project))
-        chosen = listing.chosen(call, named)
-        found = [{"scope": "/".join(each.split("/")[2:-2]), "item": item} for each, item in chosen]
+        chosen = listing.chosen(call, _bodies(operations, call.api, project))
+        items = [{"scope": "/".join(path.split("/")[2:-2]), "item": item} for path, item in chosen]
         kind = "compute#operationAggregatedList"
-        return versioned(call, aggregated(resources.world, call, name, kind, found, ("zones", "regions")))
-    items = listing.chosen(call, ((each, operations.get(each)) for each in operations.names(call.api, name)))
-    found, token = listing.page(call, [item for _, item in items])
-    answer: JsonObject = {"items" if call.api == COMPUTE else "operations": found}
+        return versioned(call, aggregated(resources.world, call, name, kind, items, ("zones", "regions")))
+    chosen = listing.chosen(call, _bodies(operations, call.api, name))
+    items, token = listing.page(call, [item for _, item in chosen])
+    answer: JsonObject = {"items" if call.api == COMPUTE else "operations": items}
     if call.api == COMPUTE:
         link = compute_link(f"{name}/operations")
         answer |= {"kind": "compute#operationList", "id": f"{name}/operations", "selfLink": link}
     return versioned(call, answer | ({"nextPageToken": token} if token else {}))
+
+
+def _bodies(operations: Operations, api: str, parent: str) -> Iterable[tuple[str, JsonObject]]:
+    return ((name, operations.get(name)) for name in operations.names(api, parent))

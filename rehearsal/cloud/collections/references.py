@@ -1,4 +1,4 @@
-"""Which resource names which, in both directions. Nothing is kept: what refers is read from the bodies."""
+"""References between resources, in both directions, read from the bodies at each look-up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class References:
                 self._by_word.setdefault(item[-2], []).append((item, collection))
 
     def collection(self, name: str) -> Collection | None:
-        """The collection that a full name is of."""
+        """Return the collection of a full name."""
         parts = name.split("/")
         if name.startswith("//"):
             parts = parts[3:]
@@ -48,7 +48,7 @@ class References:
         return None
 
     def full(self, value: str, relative: str = "") -> str:
-        """The full name behind a link, a name with the project's number, or one relative to `relative`."""
+        """Return the full name of a link, a name with the project's number, or one relative to `relative`."""
         name = LINK.sub("", value, count=1)
         if relative and not name.startswith("projects/"):
             name = f"{relative}/{name}"
@@ -56,7 +56,7 @@ class References:
         return f"projects/{self._world.project}/{name[len(number) :]}" if name.startswith(number) else name
 
     def target(self, reference: Reference, user: str, value: str) -> str:
-        """The full name behind the value of a reference of `user`, if it is one."""
+        """Return the full name for the value of a reference of `user`."""
         project = f"projects/{self._world.project}"
         if "/" not in value and reference.short:
             region = "-".join(user.split("/")[3].split("-")[:2]) if user.count("/") > 2 else ""
@@ -66,17 +66,17 @@ class References:
         )
 
     def users(self, name: str) -> Iterator[tuple[str, Reference]]:
-        """Every resource that names this one, with the field by which it does."""
-        for other, body in self._world.directory.items():
-            collection = self.collection(other) if other != name else None
+        """Yield every resource that refers to this one, with the reference."""
+        for user, body in self._world.directory.items():
+            collection = self.collection(user) if user != name else None
             for reference in collection.references if collection else ():
                 named = (v for v in values(body, reference.field) if isinstance(v, str))
-                if any(self.target(reference, other, value) == name for value in named):
-                    yield other, reference
+                if any(self.target(reference, user, value) == name for value in named):
+                    yield user, reference
 
 
 def rewrite(body: JsonObject, path: str, change: Callable[[str], str]) -> None:
-    """Put `change(text)` in the place of every text at a dotted path, through lists and all."""
+    """Replace every text at a dotted path, lists included, by `change(text)`."""
     key, _, rest = path.partition(".")
     if key not in body:
         return

@@ -1,4 +1,4 @@
-"""The resources of all entered collections: what they are called, and where they are found."""
+"""The resources of all entered collections, their names and look-ups."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Resources:
                 if collection.method in self._shapes:
                     raise EntryError(f"{collection.method}: two entries claim it.")
                 self._shapes[collection.method] = shape
-                other = collection if collection.qualified else items.setdefault(shape.item, collection)
-                if other is not collection:
-                    why = f"has the names of {other.method}; let one be `qualified`."
+                first = collection if collection.qualified else items.setdefault(shape.item, collection)
+                if first is not collection:
+                    why = f"has the names of {first.method}; let one be `qualified`."
                     raise EntryError(f"{collection.method}: {why}")
         known = {*self._shapes, *(collection.method for collection in BY_HAND.values())}
         for collection in (shape.collection for shape in self._shapes.values()):
@@ -56,48 +56,48 @@ class Resources:
         self.references = References(world, items)
 
     def shape(self, collection: str, version: str = "") -> Shape:
-        """A collection by what its method ids begin with, in a version, by default its first."""
+        """Return a collection by the prefix of its method ids, in a version, by default its first."""
         first = self._shapes[collection]
         return Shape(first.entry, first.collection, version) if version else first
 
     def shape_of(self, name: str) -> Shape | None:
-        """The collection of a full name."""
+        """Return the collection of a full name."""
         collection = self.references.collection(name)
         return self._shapes.get(collection.method) if collection else None
 
     # Resources
 
     def find(self, name: str, shape: Shape | None = None) -> JsonObject:
-        """The body of a resource; ApiError 404 in its API's words."""
+        """Return the body of a resource; ApiError 404 in its API's words."""
         body = self.world.find(name)
         if body is None:
             raise words.not_found(shape or self.shape_of(name), name)
         return body
 
     def ready(self, name: str, shape: Shape | None = None) -> JsonObject:
-        """The body of a resource that no operation is changing; ApiError 404, or what Google answers then."""
+        """Return the body of a resource that no operation is changing; ApiError 404, or its API's "busy"."""
         body = self.find(name, shape)
         self.check_idle(name)
         return body
 
     def check_idle(self, name: str) -> None:
-        """What Google answers if an operation is changing the resource, or the cluster of a node pool."""
+        """Raise the API's "busy" if an operation is changing the resource, or the cluster of a node pool."""
         if (operation := self.operations.busy.get(busy_name(name))) is not None:
             raise words.busy(self.shape_of(name), name, operation)
 
     def below(self, prefix: str) -> list[tuple[str, JsonObject]]:
-        """Resources directly in a collection (`projects/P/global/networks`), by name; `-` is any segment."""
+        """Return resources of a collection (`projects/P/global/networks`) by name; `-` is any segment."""
         parts = ["[^/]+" if part == "-" else re.escape(part) for part in prefix.split("/")]
         pattern = re.compile("/".join([*parts, "[^/]+"]))
-        found = [(name, body) for name, body in self.world.directory.items() if pattern.fullmatch(name)]
-        return sorted(found, key=lambda item: item[0])
+        matches = [(name, body) for name, body in self.world.directory.items() if pattern.fullmatch(name)]
+        return sorted(matches, key=lambda item: item[0])
 
     def users(self, name: str) -> list[str]:
-        """Full names of the resources that name this one."""
+        """Return full names of the resources that refer to this one."""
         return sorted({user for user, _ in self.references.users(name)})
 
     def drop(self, name: str) -> None:
-        """Forget a resource, its policy and what is private to it."""
+        """Forget a resource, its policy and its private data."""
         self.world.directory.pop(name, None)
         self.world.private.pop(name, None)
         self.iam.drop(name)
@@ -105,7 +105,7 @@ class Resources:
     # Names
 
     def path(self, shape: Shape, method: JsonObject, call: Call) -> list[str]:
-        """The request's segments with the project's id; ApiError for a zone or region that isn't."""
+        """Return the request's segments with the project's id; ApiError for an unknown zone or region."""
         path = segments(call, method)
         if path[:2] == ["projects", self.world.number]:
             path[1] = self.world.project
@@ -119,16 +119,16 @@ class Resources:
         return path
 
     def name(self, shape: Shape, method: JsonObject, call: Call) -> str:
-        """The full name that a request is about."""
+        """Return the full name of a request's resource."""
         path = self.path(shape, method, call)[: len(shape.item)]
         return self.key(shape, shape.collection.alias(self.world, "/".join(path)))
 
     def key(self, shape: Shape, name: str) -> str:
-        """A full name as it is kept: with the API's host where another API has the same names."""
+        """Return the key of a full name: with the API's host if another API has the same names."""
         return f"//{shape.entry.api}.googleapis.com/{name}" if shape.collection.qualified else name
 
     def new_name(self, shape: Shape, method: JsonObject, call: Call) -> str:
-        """The full name of what a request creates; it ends in "/" where the request has no id."""
+        """Return the full name of the resource to create; it ends in "/" if the request has no id."""
         path = self.path(shape, method, call)
         if len(path) >= len(shape.item):
             return self.name(shape, method, call)
@@ -138,12 +138,12 @@ class Resources:
         if where:
             given = str((call.query if where == "query" else body).get(parameter) or "")
         elif field := shape.collection.id_field or ("name" if shape.dialect else ""):
-            found = values(body.get(shape.wrapped(method), body), field)
-            given = str(found[0]).removeprefix("/".join(path) + "/") if found else ""
+            ids = values(body.get(shape.wrapped(method), body), field)
+            given = str(ids[0]).removeprefix("/".join(path) + "/") if ids else ""
         return self.key(shape, shape.collection.named(self.world, f"{'/'.join(path)}/{given}"))
 
     def with_id(self, shape: Shape, method: JsonObject, name: str) -> str:
-        """A new name with the server's id where there is none; ApiError 400 for a bad one."""
+        """Complete a new name with the server's id if it lacks one; ApiError 400 for an invalid id."""
         collection, short = shape.collection, name.rpartition("/")[2]
         if not short and not shape.id_parameter(method)[0] and (not shape.dialect):
             return f"{name}{collection.new_id(self, name[:-1])}"
@@ -153,7 +153,7 @@ class Resources:
         return name
 
     def check_parent(self, shape: Shape, path: list[str]) -> None:
-        """ApiError unless the location is one of Google's and the parent resource is there."""
+        """Raise ApiError unless the location is one of Google's and the parent resource exists."""
         if len(path) > 3 and path[2] == "locations" and path[3] not in self._locations():
             code, status, text = shape.entry.location_unknown
             raise ApiError(code, status, text.format(location=path[3]))
@@ -163,15 +163,15 @@ class Resources:
 
     def _locations(self) -> frozenset[str]:
         places = (name.split("/") for name in self.world.directory if name.count("/") == 3)
-        here = {parts[3] for parts in places if parts[2] in ("zones", "regions")}
-        return discovery.document(COMPUTE, "v1").locations | _MULTI_REGIONS | here | {"-"}
+        own = {parts[3] for parts in places if parts[2] in ("zones", "regions")}
+        return discovery.document(COMPUTE, "v1").locations | _MULTI_REGIONS | own | {"-"}
 
 
 def busy_name(name: str) -> str:
-    """What an operation on the resource keeps busy: with a node pool, its whole cluster."""
+    """Return the resource that an operation keeps busy: for a node pool, its cluster."""
     return "/".join(name.split("/")[:6]) if "/clusters/" in name else name
 
 
 def plain(name: str) -> str:
-    """The name without the API's host before it."""
+    """Return the name without the API's host."""
     return "/".join(name.split("/")[3:]) if name.startswith("//") else name

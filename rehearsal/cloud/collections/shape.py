@@ -1,4 +1,4 @@
-"""What a discovery document says of a collection: names, schema, what may be written, how it answers."""
+"""Facts of a collection in its discovery document: names, schema, writable fields, style of answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EntryError(ValueError):
 
 
 def template(method: JsonObject, version: str) -> list[str]:
-    """The segments of a method's path below the version; `{}` for a parameter."""
+    """Return the segments of a method's path below the version; `{}` for a parameter."""
     path = method.get("flatPath") or method["path"]
     parts = [re.sub(r"\{.*?\}", "{}", part) for part in path.split("/")]
     return parts[1:] if parts[0] == version else parts
@@ -36,7 +36,7 @@ _VERSION = re.compile(r"v\d+((alpha|beta)\d*)?")
 
 
 def segments(call: Call, method: JsonObject) -> list[str]:
-    """The path of a request below the version, decoded, without a verb after a colon."""
+    """Return the path of a request below the version, decoded, without a verb after a colon."""
     text = re.sub(r"\}:\w+$", "}", method["path"])
     parts = re.sub(r"\{\+?(\w+)\}", lambda match: call.path[match[1]], text).split("/")
     return parts[1:] if _VERSION.fullmatch(parts[0]) else parts  # the method may be another version's
@@ -57,12 +57,12 @@ class Shape:
 
     @cached_property
     def dialect(self) -> str:
-        """Whose words, links and ids the API has: compute's, GKE's, or "" for those of most."""
+        """The style of messages, links and ids: compute's, GKE's, or "" for that of most APIs."""
         return self.entry.api if self.entry.api in (COMPUTE, CONTAINER) else ""
 
     @cached_property
     def kind(self) -> str:
-        """What Google's messages call the resource."""
+        """The resource's kind in Google's messages."""
         return self.collection.kind or self.schema
 
     @cached_property
@@ -106,9 +106,9 @@ class Shape:
         return ""
 
     def properties(self, schema: str) -> dict[str, JsonObject]:
-        """The fields of a schema."""
-        found: dict[str, JsonObject] = self.document.definitions.get(schema, {}).get("properties", {})
-        return found
+        """Return the fields of a schema."""
+        fields: dict[str, JsonObject] = self.document.definitions.get(schema, {}).get("properties", {})
+        return fields
 
     @cached_property
     def fields(self) -> dict[str, JsonObject]:
@@ -118,11 +118,11 @@ class Shape:
     @cached_property
     def stamped(self) -> tuple[str, ...]:
         """The fields of the resource that tell one state of it from another."""
-        both = (key for key in ("etag", "fingerprint") if key in self.fields)
-        return tuple(k for k in both if not self.fields[k].get("description", "").startswith("Deprecated"))
+        stamps = (key for key in ("etag", "fingerprint") if key in self.fields)
+        return tuple(k for k in stamps if not self.fields[k].get("description", "").startswith("Deprecated"))
 
     def style(self, method: JsonObject) -> str:
-        """How the method answers: with what it made, or with an operation of one of three kinds."""
+        """Return the style of a method's answer: the resource, or an operation of one of three kinds."""
         answer = self.properties(method.get("response", {}).get("$ref", ""))
         if "done" in answer and "metadata" in answer:
             return LONGRUNNING
@@ -133,7 +133,7 @@ class Shape:
     # Names
 
     def wrapped(self, method: JsonObject) -> str:
-        """The field of the request that has the resource, "" where the request is the resource."""
+        """Return the field of the request that has the resource, "" if the request is the resource."""
         schema = method.get("request", {}).get("$ref", "")
         if schema == self.schema:
             return ""
@@ -141,7 +141,7 @@ class Shape:
         return next((key for key, field in fields if field.get("$ref") == self.schema), "")
 
     def id_parameter(self, method: JsonObject) -> tuple[str, str]:
-        """Where the id of a new resource is: ("query" or "body", name of the field), or ("", "")."""
+        """Return the place of a new resource's id: ("query" or "body", name of the field), or ("", "")."""
         query = [
             name
             for name, parameter in method.get("parameters", {}).items()
@@ -167,7 +167,7 @@ class Shape:
     # Bodies
 
     def writable(self, sent: JsonObject, schema: str = "", *, output: bool = False) -> JsonObject:
-        """A resource as it is kept: without nulls, what is empty, and (but for `output`) what is output only.
+        """Return a resource to keep: without nulls, empty values, and (but for `output`) output-only fields.
 
         64-bit numbers become strings.
         """
@@ -197,7 +197,7 @@ class Shape:
         return value
 
     def marked(self, pattern: re.Pattern[str], sent: JsonObject, schema: str = "") -> Iterator[str]:
-        """Dotted fields whose description matches, at the top and in every message that was sent."""
+        """Yield dotted fields whose description matches, at the top and in every message that was sent."""
         for key, field in self.properties(schema or self.schema).items():
             if pattern.search(field.get("description", "")) and not output_only(field):
                 yield key
@@ -208,42 +208,42 @@ class Shape:
                     yield from (f"{key}.{path}" for path in self.marked(pattern, item, inner))
 
     def missing(self, sent: JsonObject) -> str:
-        """The first field that the document requires and the request doesn't have, or ""."""
+        """Return the first required field that the request lacks, or ""."""
         for path in (*self.marked(_REQUIRED, sent), *self.collection.required):
             if path != "name" and not any(value not in (None, "", [], {}) for value in values(sent, path)):
                 return path
         return ""
 
     def immutable(self, body: JsonObject) -> set[str]:
-        """Dotted fields that an update may not change."""
+        """Return dotted fields that an update may not change."""
         return {*self.marked(_IMMUTABLE, body), *self.collection.immutable}
 
     def resolve(self, path: str) -> tuple[str, bool] | None:
-        """A path of an update mask in camel case, and whether it is output only; None for no such field."""
-        fields, found, frozen = self.fields, [], False
+        """Resolve a path of an update mask: in camel case, and True if it is output only; None if unknown."""
+        fields, names, frozen = self.fields, [], False
         parts = path.strip().split(".")
         for index, part in enumerate(parts):
             name = part if part in fields else camel(part)
             field = fields.get(name)
             if field is None:
                 return None
-            found.append(name)
+            names.append(name)
             frozen = frozen or output_only(field)
             fields = self.properties(field.get("$ref", ""))
             if not fields:
-                return ".".join([*found, *parts[index + 1 :]]), frozen
-        return ".".join(found), frozen
+                return ".".join([*names, *parts[index + 1 :]]), frozen
+        return ".".join(names), frozen
 
 
 def output_only(field: JsonObject) -> bool:
-    """Whether the server alone sets it."""
+    """Return True if only the server sets the field."""
     return bool(field.get("readOnly")) or bool(_OUTPUT_ONLY.match(field.get("description", "")))
 
 
 def values(body: Any, path: str) -> list[Any]:
-    """What is at a dotted path, through lists and all."""
-    found = [body]
+    """Return the values at a dotted path, items of lists included."""
+    items = [body]
     for key in path.split("."):
-        found = [item[key] for item in found if isinstance(item, dict) and key in item]
-        found = [one for item in found for one in (item if isinstance(item, list) else [item])]
-    return found
+        items = [item[key] for item in items if isinstance(item, dict) and key in item]
+        items = [leaf for item in items for leaf in (item if isinstance(item, list) else [item])]
+    return items

@@ -25,7 +25,7 @@ _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 
 
 def create(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
-    """ApiError 409 for a name that is taken, 400 for what the schema or the entry refuses."""
+    """Create a resource; ApiError 409 for a name that is taken, 400 if the schema or the entry refuses it."""
     if call.query.get("validateOnly"):
         raise NotEmulatedError(f"validateOnly of {call.method_id}")
     name = resources.new_name(shape, method, call)
@@ -73,7 +73,7 @@ def insert(method: JsonObject, change: Change, scope: str | None = None) -> Json
 
 
 def update(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
-    """What the mask names, or all that is sent."""
+    """Update the fields of the mask, or all that are sent."""
     name, raw = resources.name(shape, method, call), _sent(shape, method, call)
     if shape.collection.upsert and name not in resources.world.directory:
         return create(resources, shape, method, call)
@@ -85,7 +85,7 @@ def update(resources: Resources, shape: Shape, method: JsonObject, call: Call) -
 
 
 def special(verb: Verb, resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
-    """A method that the entry has a hook for."""
+    """Run a method that the entry has a hook for."""
     name = resources.name(shape, method, call)
     old = resources.ready(name, shape) if verb.exists else {}
     change = Change(resources, shape, call, name, call.body or {}, copy.deepcopy(old), old)
@@ -96,14 +96,14 @@ def special(verb: Verb, resources: Resources, shape: Shape, method: JsonObject, 
 
 
 def delete(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
-    """ApiError 400 for what another resource names, unless the entry says what becomes of that."""
+    """Delete a resource; ApiError 400 if another refers to it, unless the entry declares `on_delete`."""
     name, collection = resources.name(shape, method, call), shape.collection
     if call.query.get("allowMissing"):
         raise NotEmulatedError(f"allowMissing of {call.method_id}")
     old = resources.ready(name, shape)
     change = Change(resources, shape, call, name, {}, copy.deepcopy(old), old)
     masks.check_etag(shape, change, {"etag": call.query.get("etag")})
-    inside = [other for other in resources.world.directory if other.startswith(f"{name}/")]
+    inside = [child for child in resources.world.directory if child.startswith(f"{name}/")]
     for user, reference in resources.references.users(name):
         if reference.on_delete == REFUSE and user not in inside:
             raise words.in_use(shape, name, user)
@@ -118,8 +118,8 @@ def delete(resources: Resources, shape: Shape, method: JsonObject, call: Call) -
         for user, reference in list(resources.references.users(name)):
             if reference.on_delete not in (REFUSE, KEEP):
                 rewrite(directory[user], reference.field, _replacing(resources, name, reference))
-        for other in inside:
-            resources.drop(other)
+        for child in inside:
+            resources.drop(child)
         collection.deleted(change)
         resources.drop(name)
 
@@ -134,7 +134,7 @@ def _replacing(resources: Resources, name: str, reference: Reference) -> Callabl
 
 
 def _sent(shape: Shape, method: JsonObject, call: Call) -> JsonObject:
-    """The resource as the request has it."""
+    """Return the resource in the request."""
     wrapped, body = shape.wrapped(method), call.body or {}
     return (body.get(wrapped) or {}) if wrapped else body
 
@@ -157,7 +157,7 @@ def _changed(method: JsonObject, change: Change, verb: Verb | None) -> JsonObjec
 
 
 def _check(change: Change) -> None:
-    """Complete a draft; ApiError for what the API refuses."""
+    """Complete a draft; ApiError if the API refuses it."""
     # A schema with user labels has others that aren't the user's to choose.
     for field in ("userLabels",) if "userLabels" in change.shape.fields else ("labels", "resourceLabels"):
         _check_labels(change.shape, field, change.body.get(field))
@@ -170,7 +170,7 @@ def _check(change: Change) -> None:
 
 
 def _identify(change: Change) -> None:
-    """What the server gives a new resource, as far as its schema has it."""
+    """Set the fields of a new resource that the server sets and the schema has."""
     shape, name, now = change.shape, plain(change.name), change.world.clock.rfc3339()
     number = str(next(change.resources.numbers))
     host = f"https://{shape.entry.api}.googleapis.com/{shape.version}/"
@@ -193,7 +193,7 @@ def _identify(change: Change) -> None:
 
 
 def _stamp(shape: Shape, body: JsonObject) -> None:
-    """The etag and the fingerprints of what the body is now."""
+    """Set the etag and the fingerprints of the body."""
     for key in shape.stamped:
         body.pop(key, None)
         body[key] = fingerprint(body)
@@ -202,7 +202,7 @@ def _stamp(shape: Shape, body: JsonObject) -> None:
 
 
 def _refer(change: Change) -> None:
-    """ApiError for a field that names what isn't there or what the caller may not use."""
+    """Raise ApiError for a reference to a missing resource, or to one that the caller may not use."""
     shape, resources = change.shape, change.resources
     for reference in shape.collection.references:
         before = values(change.old, reference.field)
@@ -219,7 +219,7 @@ def _refer(change: Change) -> None:
 
 
 def _target(change: Change, reference: Reference, value: str) -> str:
-    """The full name behind a reference; ApiError 400 if the text can't be one."""
+    """Return the full name for a reference; ApiError 400 if the text can't be one."""
     references = change.resources.references
     name = references.target(reference, change.name, value)
     collection = references.collection(name)
@@ -231,7 +231,7 @@ def _target(change: Change, reference: Reference, value: str) -> str:
 
 
 def _check_scope(name: str, raw: JsonObject) -> None:
-    """ApiError 400 if the body of a compute resource names another zone or region than the path."""
+    """Raise ApiError 400 if the body of a compute resource has another zone or region than the path."""
     kind, place = name.split("/")[2].removesuffix("s"), name.split("/")[3]
     if kind != "global" and raw.get(kind) and raw[kind].rpartition("/")[2] != place:
         why = f"Cross-{kind} references for this resource are not allowed."
@@ -239,7 +239,7 @@ def _check_scope(name: str, raw: JsonObject) -> None:
 
 
 def _check_labels(shape: Shape, field: str, labels: Any) -> None:
-    """https://cloud.google.com/compute/docs/labeling-resources#restrictions; ApiError 400."""
+    """Check labels (https://cloud.google.com/compute/docs/labeling-resources#restrictions); ApiError 400."""
     if not isinstance(labels, dict) or field not in shape.fields:
         return
     if len(labels) > 64:

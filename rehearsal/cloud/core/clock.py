@@ -51,11 +51,11 @@ class VirtualClock:
         return self._virtual + (time.monotonic() - self._real) * self._rate
 
     def rfc3339(self) -> str:
-        """Now, in UTC with microseconds."""
+        """Return the current time in UTC with microseconds."""
         return rfc3339(self.now())
 
     async def sleep(self, virtual_s: float) -> None:
-        """Let so many virtual seconds pass; a change of rate or a jump counts from the moment it is made."""
+        """Sleep for virtual seconds; a change of rate or a jump applies from the moment it is made."""
         end = self.now() + virtual_s
         while self._sleepers and self._sleepers[0][0] <= self.now():
             heapq.heappop(self._sleepers)
@@ -69,7 +69,7 @@ class VirtualClock:
                 continue
 
     async def jump(self, virtual_s: float) -> None:
-        """Let so many virtual seconds pass at once. Who sleeps wakes in order, each at its own time."""
+        """Advance by virtual seconds at once. Sleepers wake in order, each at its own time."""
         end = self.now() + _checked(virtual_s, "jump")
         while self._sleepers and self._sleepers[0][0] <= end:
             at, _, waker = heapq.heappop(self._sleepers)
@@ -84,7 +84,7 @@ class VirtualClock:
 
 
 def rfc3339(epoch_s: float) -> str:
-    """A time in seconds since the epoch as `2026-11-20T22:01:58.001010Z`."""
+    """Format a time in seconds since the epoch as `2026-11-20T22:01:58.001010Z`."""
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -31,7 +31,7 @@ class ApiError(Exception):
         self.details = details or []
 
     def body(self) -> JsonObject:
-        """The JSON body: both the canonical and the legacy fields, as googleapis.com sends them."""
+        """Return the JSON body: both the canonical and the legacy fields, as googleapis.com sends them."""
         error: JsonObject = {
             "code": self.code,
             "message": self.message,
@@ -55,22 +55,22 @@ _REASONS = {
 
 
 def bad_request(message: str) -> ApiError:
-    """400 INVALID_ARGUMENT."""
+    """Return 400 INVALID_ARGUMENT."""
     return ApiError(400, "INVALID_ARGUMENT", message, reason="invalid")
 
 
 def not_found(what: str) -> ApiError:
-    """404 for the resource with this name."""
+    """Return 404 for the resource with this name."""
     return ApiError(404, "NOT_FOUND", f"The resource '{what}' was not found")
 
 
 def already_exists(what: str) -> ApiError:
-    """409 for the resource with this name."""
+    """Return 409 for the resource with this name."""
     return ApiError(409, "ALREADY_EXISTS", f"The resource '{what}' already exists")
 
 
 class NotEmulatedError(ApiError):
-    """What Google does and this cloud doesn't. It is counted, and fails a rehearsal."""
+    """A feature of Google's that this cloud lacks. It is counted, and fails a rehearsal."""
 
     def __init__(self, what: str) -> None:
         super().__init__(501, "UNIMPLEMENTED", f"{what} is not emulated.", reason="notImplemented")

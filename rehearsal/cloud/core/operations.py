@@ -79,23 +79,23 @@ class Operations:
         self._ids = itertools.count(int(time.time()) * 1_000_000)
 
     def get(self, name: str) -> JsonObject:
-        """The operation's body as of now; ApiError 404 if there is none of this name."""
+        """Return the operation's current body; ApiError 404 if there is none of this name."""
         return self._find(name).body
 
     async def wait(self, name: str, timeout_s: float = _WAIT_S) -> JsonObject:
-        """The body once the operation is done, or after so many real seconds."""
+        """Return the body once the operation is done, or after `timeout_s` real seconds."""
         operation = self._find(name)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(operation.done.wait(), timeout_s)
         return operation.body
 
     def names(self, api: str, parent: str) -> list[str]:
-        """Full names of an API's operations at or below `projects/P` or `projects/P/locations/Z`."""
-        every = self._operations.items()
-        return [name for name, each in every if each.api == api and name.startswith(f"{parent}/")]
+        """Return full names of an API's operations at or below `projects/P` or `projects/P/locations/Z`."""
+        running = self._operations.items()
+        return [name for name, operation in running if operation.api == api and name.startswith(f"{parent}/")]
 
     async def cancel(self, name: str) -> None:
-        """Stop a running operation, which undoes what it has begun and ends as CANCELLED; ApiError 404."""
+        """Cancel a running operation: it reverts its beginning and ends as CANCELLED; ApiError 404."""
         operation = self._find(name)
         if operation.task is not None and not operation.done.is_set():
             operation.cancelled = True
@@ -103,7 +103,7 @@ class Operations:
             await operation.done.wait()
 
     def delete(self, name: str) -> None:
-        """Forget an operation, not what it does; ApiError 404 if there is none of this name."""
+        """Forget an operation, without stopping it; ApiError 404 if there is none of this name."""
         self._find(name)
         del self._operations[name]
 
@@ -254,7 +254,7 @@ class Operations:
         end: Callable[[_Operation, JsonObject | None, ApiError | None], None],
         on_error: Cleanup | None,
     ) -> JsonObject:
-        """What the forms share: `before` takes time, `work` makes the change, `end` writes the last body."""
+        """Start an operation: `before` takes time, `work` makes the change, `end` sets the body."""
         operation = self._operations[name] = _Operation(api, first)
         planned, report = _take_planned(), on_failure.get()
 
@@ -290,7 +290,7 @@ class Operations:
         return operation
 
     def _undo(self, name: str, error: Exception, on_error: Cleanup | None) -> ApiError:
-        """Take back what a failed operation has begun; the error to show."""
+        """Revert the beginning of a failed operation; return the error to show."""
         shown = error if isinstance(error, ApiError) else _INTERNAL
         if shown is not error or isinstance(error, NotEmulatedError):  # which no answer will show
             self._world.blame(f"operation {name}", error)
@@ -300,11 +300,11 @@ class Operations:
 
 
 async def _no_time() -> None:
-    """Nothing to wait for."""
+    """Return at once."""
 
 
 def _later(work: Callable[[], None]) -> Work:
-    """A plain function as the work of an operation."""
+    """Wrap a plain function as the work of an operation."""
 
     async def run() -> None:
         work()
@@ -313,14 +313,14 @@ def _later(work: Callable[[], None]) -> Work:
 
 
 def _take_planned() -> ApiError | None:
-    """What the fault rule plans, for the first operation that its request starts."""
+    """Take the failure that a fault rule plans for the first operation of its request."""
     failure = planned_failure.get()
     planned_failure.set(None)
     return failure
 
 
 def rpc_status(error: ApiError) -> JsonObject:
-    """The google.rpc.Status of an operation that ended in this error."""
+    """Return the google.rpc.Status of an operation that ended in this error."""
     status: JsonObject = {"code": RPC_CODES.get(error.status, 2), "message": error.message}
     if error.details:
         status["details"] = error.details
@@ -328,12 +328,12 @@ def rpc_status(error: ApiError) -> JsonObject:
 
 
 def compute_link(name: str) -> str:
-    """The selfLink of a compute resource (v1; the compute service rewrites it to the version asked)."""
+    """Return the selfLink of a compute resource (v1; `versioned` rewrites it)."""
     return f"https://www.googleapis.com/compute/v1/{name}"
 
 
 def versioned(call: Call, answer: JsonObject) -> JsonObject:
-    """An answer of compute's with links of the version that was called."""
+    """Rewrite the links of an answer of compute's to the version that was called."""
     if call.api != _COMPUTE or call.version == "v1":
         return answer
     base = compute_link("")

@@ -1,4 +1,4 @@
-"""What the front door and the services behind it share.
+"""Types that the front door and the services share.
 
 A service is a table of methods keyed by the discovery document's method id. The front door
 has already authenticated the caller, validated the request against the discovery document and
@@ -20,7 +20,7 @@ Answer = JsonObject | web.StreamResponse
 
 @dataclass(frozen=True)
 class Call:
-    """One authenticated, validated request.
+    """An authenticated, validated request.
 
     `path` holds the discovery document's path parameters, decoded; `query` the query parameters as
     declared (repeated ones as lists); `body` the parsed JSON or None. `raw` is for media.
@@ -41,7 +41,7 @@ Handler = Callable[[Call], Awaitable[Answer]]
 
 @dataclass(frozen=True)
 class Method:
-    """A handler and what IAM asks before it runs: `permission` on the resource `resource(call)`.
+    """A handler and the permission that it needs on the resource `resource(call)`.
 
     A permission of None means that any authenticated caller may (operations, token look-ups).
     Resource names are full ones without a leading slash: `projects/P`, `projects/_/buckets/B`,
@@ -56,7 +56,7 @@ class Method:
 
 
 class Service(Protocol):
-    """One Google API."""
+    """A Google API."""
 
     @property
     def api(self) -> str:
@@ -64,10 +64,10 @@ class Service(Protocol):
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """Those that are served (`("v1", "beta")`), each with the same methods."""
+        """The served versions (`("v1", "beta")`), each with the same methods."""
 
     def methods(self) -> Mapping[str, Method]:
-        """Method id → method. Ids that are missing here are answered with 501 and fail the rehearsal."""
+        """Return methods by id. Missing ids are answered with 501 and fail the rehearsal."""
 
 
 class Site(Protocol):

@@ -24,18 +24,18 @@ class Clock(Protocol):
         """Virtual seconds since the Unix epoch."""
 
     def rfc3339(self) -> str:
-        """Now, as `2026-11-20T22:01:58.001010Z`."""
+        """Return the current time as `2026-11-20T22:01:58.001010Z`."""
 
     async def sleep(self, virtual_s: float) -> None:
-        """Let so many virtual seconds pass, also when the rate changes meanwhile."""
+        """Sleep for virtual seconds, also when the rate changes meanwhile."""
 
     async def jump(self, virtual_s: float) -> None:
-        """Let so many virtual seconds pass at once."""
+        """Advance by virtual seconds at once."""
 
 
 @dataclass(frozen=True)
 class Lags:
-    """How long Google takes to act everywhere on what it has accepted, in real seconds.
+    """Delays until changes that Google has accepted hold everywhere, in real seconds.
 
     Google says minutes, of grants (https://cloud.google.com/iam/docs/access-change-propagation), of accounts
     (https://cloud.google.com/iam/docs/service-accounts-create), and of APIs in its refusal. These are this
@@ -97,15 +97,15 @@ class World:
         return name
 
     def show_later(self, name: str, lag_s: float) -> None:
-        """Let a new resource be missing for so many real seconds."""
+        """Hide a new resource for `lag_s` real seconds."""
         self.unseen[name] = self.monotonic_s() + lag_s
 
     def find(self, name: str) -> JsonObject | None:
-        """The resource of this full name; None if it doesn't exist, or not yet for all to see."""
+        """Return the resource of this full name; None if it doesn't exist or isn't visible yet."""
         return self.directory.get(name) if self.unseen.get(name, 0.0) <= self.monotonic_s() else None
 
     def blame(self, where: str, why: BaseException | str) -> None:
-        """A mistake of the emulation's own, which proves nothing about a program: it fails a rehearsal."""
+        """Record an error of the emulation itself, which fails a rehearsal."""
         log.error("%s: %s", where, why, exc_info=why if isinstance(why, BaseException) else None)
         self.mistakes.append(f"{where}: {why!r}" if isinstance(why, BaseException) else f"{where}: {why}")
 
@@ -114,7 +114,7 @@ class World:
         self.start(work)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """As `spawn`; the task, for who may have to cancel it."""
+        """Run in the background, as `spawn`; return the task, to cancel it."""
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
@@ -126,7 +126,7 @@ class World:
             self.blame("in the background", error)
 
     def require(self, name: str) -> JsonObject:
-        """The resource of this full name; ApiError 404 if it does not exist."""
+        """Return the resource of this full name; ApiError 404 if it doesn't exist."""
         resource = self.find(name)
         if resource is None:
             raise not_found(name)

@@ -20,7 +20,7 @@ MAX_PARTS = 100
 
 @dataclass(frozen=True)
 class Part:
-    """One request of a batch: its target is a path with query, still percent-encoded."""
+    """A request of a batch; its target is a path with query, still percent-encoded."""
 
     content_id: str
     http_method: str
@@ -30,7 +30,7 @@ class Part:
 
 
 def parse(content_type: str, body: bytes) -> list[Part]:
-    """The requests of a batch; ApiError 400 if the body is none."""
+    """Parse the requests of a batch; ApiError 400 for a malformed body."""
     message = BytesParser().parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + body)
     if not message.is_multipart():
         raise bad_request("Failed to parse batch request, error: the body is not multipart/mixed.")
@@ -57,7 +57,7 @@ def _part(item: Message) -> Part:
 
 
 def render(answers: list[tuple[Part, web.Response]]) -> web.Response:
-    """The multipart answer, in the order of the requests."""
+    """Render the multipart answer, in the order of the requests."""
     boundary = f"batch_{uuid.uuid4().hex}"
     chunks: list[bytes] = []
     for part, response in answers:

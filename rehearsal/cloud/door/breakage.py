@@ -1,4 +1,4 @@
-"""How the front door spoils answers that a fault rule struck: none at all, or half of one."""
+"""Broken answers by fault rules: none at all, or half of one."""
 
 from __future__ import annotations
 

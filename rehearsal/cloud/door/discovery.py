@@ -1,4 +1,4 @@
-"""Google's own descriptions of its APIs: which request is which method, and whether it is well formed.
+"""Discovery documents: routing of requests to methods, and checks of their form.
 
 The discovery documents are those that google-api-python-client ships. They are parsed when a request for
 their API first arrives (compute takes about 0.1 s), and looked up segment by segment after that.
@@ -55,7 +55,7 @@ _MEDIA_PREFIXES = ("/upload", "/resumable/upload", "/download")
 
 @dataclass(frozen=True)
 class Route:
-    """One method of one version of an API, with its checks compiled."""
+    """A method of a version of an API, with its checks compiled."""
 
     api: str
     version: str
@@ -71,30 +71,30 @@ class Route:
     answer_check: Check | None
 
     def path_parameters(self, raw_path: str) -> dict[str, str]:
-        """Decoded path parameters; ApiError 400 if one is not of its pattern."""
+        """Return decoded path parameters; ApiError 400 if a value doesn't match its pattern."""
         match = self.path_pattern.fullmatch(raw_path)
         assert match is not None, f"{raw_path} was routed to {self.method_id}"
         values = {name: unquote(value) for name, value in match.groupdict().items()}
-        found: list[Violation] = []
+        violations: list[Violation] = []
         for name, check in self.path_checks.items():
-            check(values[name], name, found)
-        if found:
-            raise refusal(found)
+            check(values[name], name, violations)
+        if violations:
+            raise refusal(violations)
         return values
 
     def query_parameters(self, query: str) -> dict[str, Any]:
-        """Typed query parameters, repeated ones as lists; ApiError 400 for unknown or ill-typed ones."""
+        """Return typed query parameters, repeated ones as lists; ApiError 400 for invalid ones."""
         values: dict[str, Any] = {}
-        found: list[Violation] = []
+        violations: list[Violation] = []
         for given, text in parse_qsl(query, keep_blank_values=True):
             # Google's front ends take a message's own spelling too, which the official provider sends.
             name = given if given in self.query_checks else camel(given)
             if name not in self.query_checks:
-                found.append(_unknown_query(given))
+                violations.append(_unknown_query(given))
                 continue
             schema, check = self.query_checks[name]
             value = _from_text(schema, text)
-            check(value, snake(name), found)
+            check(value, snake(name), violations)
             if schema.get("repeated"):
                 values.setdefault(name, []).append(value)
             else:
@@ -102,25 +102,25 @@ class Route:
         for name in self.required_query:
             if name not in values:
                 raise ApiError(400, "INVALID_ARGUMENT", f"Required parameter: {name}", reason="required")
-        if found:
-            raise refusal(found)
+        if violations:
+            raise refusal(violations)
         return values
 
     def wrong_in_answer(self, answer: JsonObject) -> str:
-        """What the method's response schema says against an answer of ours; "" if nothing."""
-        found: list[Violation] = []
+        """Return violations of the method's response schema in an answer; "" if there are none."""
+        violations: list[Violation] = []
         if self.answer_check is not None:
-            self.answer_check(answer, "", found)
-        return "; ".join(violation.description for violation in found[:_MOST_SHOWN])
+            self.answer_check(answer, "", violations)
+        return "; ".join(violation.description for violation in violations[:_MOST_SHOWN])
 
     def check_body(self, body: Any) -> None:
-        """ApiError 400 unless the body is one of the method's request schema."""
+        """Raise ApiError 400 unless the body matches the method's request schema."""
         if self.body_check is None:
             return
-        found: list[Violation] = []
-        self.body_check(body, self.body_field, found)
-        if found:
-            raise refusal(found)
+        violations: list[Violation] = []
+        self.body_check(body, self.body_field, violations)
+        if violations:
+            raise refusal(violations)
         for name in self.required_body:
             if body.get(name) in (None, ""):
                 raise ApiError(
@@ -148,7 +148,7 @@ class Match:
 
 
 class Document:
-    """One discovery document as a tree of its paths."""
+    """A discovery document as a tree of its paths."""
 
     def __init__(self, text: str, api: str, version: str) -> None:
         document: JsonObject = json.loads(text)
@@ -159,7 +159,7 @@ class Document:
         self.schemas = Schemas(document.get("schemas", {}))
         self.definitions: dict[str, JsonObject] = document.get("schemas", {})
         # Where there are endpoints in a region: for compute, all of Google's regions.
-        self.locations = frozenset(str(each["location"]) for each in document.get("endpoints", ()))
+        self.locations = frozenset(str(endpoint["location"]) for endpoint in document.get("endpoints", ()))
         self._answers = Schemas(document.get("schemas", {}), answers=True)
         self._base = f"/{document['servicePath']}"
         common: JsonObject = document.get("parameters", {})
@@ -183,7 +183,7 @@ class Document:
         return root
 
     def find(self, http_method: str, raw_path: str) -> Route | None:
-        """The route of this percent-encoded path, or None."""
+        """Return the route of this percent-encoded path, or None."""
         segments = raw_path.split("/")
         return next(
             (
@@ -238,19 +238,19 @@ class Document:
 
 @cache
 def document(api: str, version: str) -> Document:
-    """The parsed document of an API, read once in a process."""
+    """Return the parsed document of an API, read once in a process."""
     return Document((_DOCUMENTS / f"{api}.{version}.json").read_text(), api, version)
 
 
 def match(host: str, http_method: str, raw_path: str) -> Match | None:
-    """The method for a percent-encoded path without its query; None if Google has none such."""
+    """Return the method for a percent-encoded path without its query; None if Google has no such method."""
     media = raw_path.startswith(_MEDIA_PREFIXES)
     start = raw_path
     for prefix in _MEDIA_PREFIXES:
         start = start.removeprefix(prefix)
     segments = start.split("/")
-    api = segments[1] if host == _WWW else (found[1] if (found := _HOST.fullmatch(host)) else "")
-    version = next((each for each in segments[1:3] if (api, each) in APIS), "")
+    api = segments[1] if host == _WWW else (own[1] if (own := _HOST.fullmatch(host)) else "")
+    version = next((segment for segment in segments[1:3] if (api, segment) in APIS), "")
     if not version:
         return None
     if api == "storage" and raw_path.endswith("/anywhereCaches/"):
@@ -266,7 +266,7 @@ def _methods(resources: JsonObject) -> Iterator[JsonObject]:
 
 
 def _descend(node: _Node, segments: list[str], depth: int) -> Iterator[_Node]:
-    """The nodes that the segments lead to, the most literal first."""
+    """Yield the nodes that the segments lead to, the most literal first."""
     if depth == len(segments):
         yield node
         return
@@ -281,7 +281,7 @@ def _descend(node: _Node, segments: list[str], depth: int) -> Iterator[_Node]:
 
 
 def _path_pattern(template: str, parameters: JsonObject) -> re.Pattern[str]:
-    """The regex of a path template, where `{+name}` spans segments and has a pattern of its own."""
+    """Return the regex of a path template, where `{+name}` spans segments and has its own pattern."""
     parts = []
     for text, reserved, name in re.findall(r"([^{]*)(?:\{(\+?)(\w+)\})?", template):
         parts.append(re.escape(text))
@@ -296,7 +296,7 @@ def _parameter(schema: JsonObject) -> tuple[JsonObject, Check]:
 
 
 def _from_text(schema: JsonObject, text: str) -> Any:
-    """A query parameter's text as a value of its type, or the text itself if it isn't one."""
+    """Convert a query parameter's text to a value of its type, or return the text itself."""
     kind = schema.get("type")
     if kind == "boolean":
         return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), text)

@@ -1,4 +1,4 @@
-"""What every door does with a request: fault rules before it, the log after it, errors told apart.
+"""The common part of all servers: fault rules before a request, the log after it, errors.
 
 The doors are the APIs' front door, the metadata server and the gRPC side of Cloud Storage.
 """
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass
 class Passage:
-    """What has become known of one request on its way through a door.
+    """A request on its way through a door.
 
     `refused`: it fails a rehearsal, since it should never have been sent, or because the mistake is ours.
     """
@@ -65,7 +65,7 @@ class Doorway:
         serve: Callable[[], Awaitable[web.StreamResponse]],
         refuse: Callable[[ApiError, Fault | None], web.Response],
     ) -> web.StreamResponse:
-        """The answer of a door that speaks HTTP; `refuse` renders errors."""
+        """Answer a request over HTTP; `refuse` renders errors."""
 
         async def served() -> web.StreamResponse:
             fault = passage.fault
@@ -87,9 +87,9 @@ class Doorway:
     async def answer(
         self, passage: Passage, serve: Callable[[], Awaitable[T]], cut: Callable[[], ConnectionError]
     ) -> T:
-        """What `serve` answers, unless a fault rule has it otherwise; `cut` closes the connection.
+        """Return the answer of `serve`, or act on a fault rule; `cut` closes the connection.
 
-        Raises ApiError, or ConnectionError where there is nobody to answer.
+        Raises ApiError, or ConnectionError if no client is left to answer.
         """
         try:
             answer = await self._disturbed(passage, serve, cut)

@@ -47,7 +47,7 @@ NUMBERS = {
 
 
 def by_name(api: str, version: str, method_id: str, body: JsonObject) -> JsonObject:
-    """A request's body with its enums by name. A number that isn't known stays, for the schema to refuse."""
+    """Convert a request's enums to names. An unknown number stays, for the schema to refuse."""
     document = discovery.document(api, version)
     schema = document.methods[method_id]["request"]
     return dict(_named(api, document.definitions, schema, "", body))
@@ -58,12 +58,12 @@ def _named(api: str, schemas: Mapping[str, JsonObject], schema: JsonObject, fiel
     name = schema.get("$ref", "")
     schema = schemas.get(name, schema)
     if isinstance(value, list):
-        return [_named(api, schemas, schema.get("items", {}), field, one) for one in value]
+        return [_named(api, schemas, schema.get("items", {}), field, item) for item in value]
     if isinstance(value, dict):
-        known, other = schema.get("properties", {}), schema.get("additionalProperties", {})
+        known, default = schema.get("properties", {}), schema.get("additionalProperties", {})
         return {
-            key: _named(api, schemas, known.get(key, other), f"{name}.{key}", one)
-            for key, one in value.items()
+            key: _named(api, schemas, known.get(key, default), f"{name}.{key}", item)
+            for key, item in value.items()
         }
     if "enum" not in schema or type(value) is not int:
         return value

@@ -1,4 +1,4 @@
-"""Fault rules: what goes wrong, for which requests, when and how often; and whether it really did.
+"""Fault rules: failures by request, time and count, and the counts of those that occurred.
 
 A rule is JSON, a line of a scenario or the body of `POST /faults`:
 
@@ -62,7 +62,7 @@ _DELIVERIES = "eventarc."  # what can be lost
 
 
 class FaultError(RehearsalError):
-    """A rule that cannot be: says which key, its value and what it may be."""
+    """An invalid rule; the message names the key, its value and the valid values."""
 
 
 class LostError(Exception):
@@ -71,7 +71,7 @@ class LostError(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request."""
+    """The effects of a rule on one request."""
 
     rule_id: str
     error: ApiError | None = None
@@ -103,7 +103,7 @@ class _Rule:
     observed: int = 0
 
     def hits(self, method_id: str, host: str, path: str, query: str, principal: str, now: float) -> bool:
-        """Count a matching request; whether the fault strikes it."""
+        """Count a matching request; return True if the fault applies to it."""
         if not self.from_s <= now < self.until_s or not (
             fnmatchcase(method_id, self.method)
             and fnmatchcase(host, self.host)
@@ -127,7 +127,7 @@ class Faults:
     """The rules in force. The first that strikes a request decides."""
 
     def __init__(self, clock: Clock, seed: int = 0) -> None:
-        """`seed` decides where a rule with a probability names none of its own."""
+        """`seed` is for rules with a probability and no seed of their own."""
         self._clock = clock
         self._seed = seed
         self._rules: dict[str, _Rule] = {}
@@ -140,11 +140,11 @@ class Faults:
         return rule_id
 
     def lift(self, rule_id: str) -> int:
-        """Take a rule out of force; how often it was observed."""
+        """Remove a rule; return its count of observations."""
         return self._rules.pop(rule_id).observed
 
     def inject(self, method_id: str, host: str, path: str, principal: str, query: str = "") -> Fault | None:
-        """The fault for this request, if any."""
+        """Return the fault for this request, if any."""
         now = self._clock.now()
         for rule in self._rules.values():
             if rule.hits(method_id, host, path, query, principal, now):
@@ -152,12 +152,12 @@ class Faults:
         return None
 
     def missed(self, fault: Fault) -> None:
-        """Undo an injection that had no response to alter: the next request that matches gets it."""
+        """Revert an injection that had no effect: the next matching request gets it."""
         if fault.rule_id in self._rules:
             self._rules[fault.rule_id].observed -= 1
 
     def report(self) -> list[JsonObject]:
-        """Every rule with its id and how often it was matched and observed."""
+        """Return every rule with its id and its counts of matches and observations."""
         return [
             {"id": rule_id, **rule.source, "matched": rule.matched, "observed": rule.observed}
             for rule_id, rule in self._rules.items()
@@ -228,7 +228,7 @@ def _parse_what(what: JsonObject, rule_id: str) -> Fault:
 
 
 def _operation_error(error: Mapping[str, Any], rule_id: str) -> ApiError:
-    """The error by canonical name or by google.rpc code: `RESOURCE_EXHAUSTED` or 8."""
+    """Return the error by canonical name or by google.rpc code: `RESOURCE_EXHAUSTED` or 8."""
     code = error.get("code")
     name = code if code in RPC_CODES else next((n for n, value in RPC_CODES.items() if value == code), None)
     if name is None:

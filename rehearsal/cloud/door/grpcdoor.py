@@ -32,7 +32,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._doorway = doorway
 
     async def intercept_service(self, continuation: Callable[..., Awaitable[Any]], details: Any) -> Any:
-        """The method's handler behind this door."""
+        """Wrap the method's handler in this door."""
         handler = await continuation(details)
         metadata = {str(key).lower(): str(value) for key, value in details.invocation_metadata or ()}
         token = self._iam.find_token(metadata.get("authorization", "").removeprefix("Bearer "))
@@ -41,7 +41,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             method_id = details.method.removeprefix("/")
             principal = token.principal if token else ""
             host = next(
-                (one for begin, one in _HOSTS.items() if details.method.startswith(begin)), self._host
+                (own for prefix, own in _HOSTS.items() if details.method.startswith(prefix)), self._host
             )
             passage = Passage(method_id, "POST", host, details.method, principal, "")
 

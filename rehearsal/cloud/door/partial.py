@@ -16,13 +16,13 @@ Mask = dict[str, "Mask"]
 
 
 def trim(answer: Any, fields: str) -> Any:
-    """The parts of the answer that `fields` names."""
+    """Return the parts of the answer that `fields` selects."""
     return _apply(answer, parse(fields))
 
 
 @lru_cache(maxsize=128)
 def parse(fields: str) -> Mask:
-    """The mask of a `fields` parameter; ApiError 400 if it is malformed."""
+    """Parse the mask of a `fields` parameter; ApiError 400 if it is malformed."""
     tokens = re.findall(r"[A-Za-z0-9_@.*-]+|[/(),]", fields)
     if "".join(tokens) != re.sub(r"\s", "", fields):
         raise bad_request(f"Invalid field selection {fields}")

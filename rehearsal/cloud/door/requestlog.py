@@ -1,4 +1,4 @@
-"""Every request that the cloud was sent: the newest in memory, all of them in a file of JSON lines."""
+"""Log of requests: the newest in memory, all of them in a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEPT = 20_000
 
 @dataclass(frozen=True)
 class Entry:
-    """One request. `reason` is "" when a handler answered, else what stopped it.
+    """A request. `reason` is "" when a handler answered, else the obstacle.
 
     `time` is virtual, RFC 3339; `address` is the client's; `status` 0 is a connection that a fault closed
     without an answer.
@@ -57,13 +57,13 @@ class RequestLog:
             self._file.write(json.dumps(numbered) + "\n")
 
     def since(self, n: int) -> JsonObject:
-        """Entries from number `n` on that are still in memory, and the number to ask for next."""
+        """Return entries from number `n` on that are in memory, and the number to continue from."""
         newest = self._next - max(n, 0)
         requests = list(self._entries)[-newest:] if newest > 0 else []
         return {"next": self._next, "requests": requests}
 
     def counts(self) -> JsonObject:
-        """Totals, and both counts by method id."""
+        """Return totals, and both counts by method id."""
         methods = {
             name: {"validated": self._validated[name], "refused": self._refused[name]}
             for name in sorted(self._validated.keys() | self._refused.keys())

@@ -19,7 +19,7 @@ from rehearsal.cloud.core.errors import ApiError, JsonObject
 
 @dataclass(frozen=True)
 class Violation:
-    """What is wrong, in Google's words, and the field that it is about (`node.data_disks[0]`)."""
+    """A violation in Google's words, and its field (`node.data_disks[0]`)."""
 
     field: str
     description: str
@@ -57,7 +57,7 @@ def camel(name: str) -> str:
 
 
 def refusal(violations: list[Violation]) -> ApiError:
-    """The 400 that lists every violation."""
+    """Return the 400 that lists every violation."""
     details: JsonObject = {
         "@type": "type.googleapis.com/google.rpc.BadRequest",
         "fieldViolations": [{"field": v.field, "description": v.description} for v in violations],
@@ -79,9 +79,9 @@ class Schemas:
         self._checks: dict[str, Check] = {}
 
     def named(self, name: str) -> Check:
-        """The check of a schema; recursive schemas refer to themselves through this table."""
+        """Return the check of a schema; recursive schemas refer to themselves through this table."""
         if name not in self._checks:
-            self._checks[name] = lambda value, path, found: self._checks[name](value, path, found)
+            self._checks[name] = lambda value, path, violations: self._checks[name](value, path, violations)
             self._checks[name] = self.compile(self._schemas[name])
         return self._checks[name]
 
@@ -101,10 +101,10 @@ class Schemas:
         ]
 
     def compile(self, schema: JsonObject) -> Check:
-        """The check of an inline schema."""
+        """Return the check of an inline schema."""
         if "$ref" in schema:
             name = schema["$ref"]
-            return lambda value, path, found: self.named(name)(value, path, found)
+            return lambda value, path, violations: self.named(name)(value, path, violations)
         kind = schema.get("type")
         if kind == "array":
             return _array(self.compile(schema["items"]))
@@ -120,33 +120,33 @@ class Schemas:
                 return self._object({})
         return scalar(schema, answers=self._answers)
 
-    def _message(self, value: Any, path: str, found: list[Violation]) -> None:
-        """The check of what says its type itself; types of other documents pass."""
+    def _message(self, value: Any, path: str, violations: list[Violation]) -> None:
+        """Check a message with its type in `@type`; types of other documents pass."""
         kind = str(value.get("@type", "")).rpartition(".")[2]
         if not kind:
-            found.append(Violation(path, f"Invalid value at '{path}' (Any): no @type"))
+            violations.append(Violation(path, f"Invalid value at '{path}' (Any): no @type"))
         elif kind in self._schemas:
-            self.named(kind)({key: item for key, item in value.items() if key != "@type"}, path, found)
+            self.named(kind)({key: item for key, item in value.items() if key != "@type"}, path, violations)
 
     def _object(self, properties: Mapping[str, JsonObject]) -> Check:
         checks = {key: (self.compile(schema), snake(key)) for key, schema in properties.items()}
 
-        def check(value: Any, path: str, found: list[Violation]) -> None:
+        def check(value: Any, path: str, violations: list[Violation]) -> None:
             if not isinstance(value, dict):
-                found.append(_invalid(path, "type.googleapis.com/google.protobuf.Struct", value))
+                violations.append(_invalid(path, "type.googleapis.com/google.protobuf.Struct", value))
                 return
             for key, item in value.items():
                 known = checks.get(key)
                 if known is None:
-                    found.append(_unknown(key, path))
+                    violations.append(_unknown(key, path))
                 elif item is not None or self._answers:
-                    known[0](item, f"{path}.{known[1]}" if path else known[1], found)
+                    known[0](item, f"{path}.{known[1]}" if path else known[1], violations)
 
         return check
 
 
 def scalar(schema: JsonObject, *, answers: bool = False) -> Check:
-    """The check of a string, number, boolean or `any`."""
+    """Return the check of a string, number, boolean or `any`."""
     kind, form = schema.get("type"), schema.get("format", "")
     form_of_numbers = str if kind == "string" else int | float
     if kind == "boolean":
@@ -162,7 +162,7 @@ def scalar(schema: JsonObject, *, answers: bool = False) -> Check:
     if kind in ("integer", "number"):
         return _typed("TYPE_DOUBLE" if kind == "number" else "TYPE_INT32", _is_number)
     if kind != "string":
-        return lambda value, path, found: None
+        return lambda value, path, violations: None
     if "enum" in schema:
         allowed = frozenset(schema["enum"])
         return _typed("TYPE_ENUM", lambda value: isinstance(value, str) and value in allowed)
@@ -177,47 +177,47 @@ def scalar(schema: JsonObject, *, answers: bool = False) -> Check:
 
 
 def matching(pattern: str) -> Check:
-    """The check of a string that must match as a whole."""
+    """Return the check of a string that must match as a whole."""
     compiled = re.compile(pattern)
 
-    def check(value: Any, path: str, found: list[Violation]) -> None:
+    def check(value: Any, path: str, violations: list[Violation]) -> None:
         if not isinstance(value, str):
-            found.append(_invalid(path, "TYPE_STRING", value))
+            violations.append(_invalid(path, "TYPE_STRING", value))
         elif not compiled.fullmatch(value):
             text = f"Invalid value for field '{path}': '{value}'. Must be a match of regex '{pattern}'"
-            found.append(Violation(path, text))
+            violations.append(Violation(path, text))
 
     return check
 
 
 def _array(item_check: Check) -> Check:
-    def check(value: Any, path: str, found: list[Violation]) -> None:
+    def check(value: Any, path: str, violations: list[Violation]) -> None:
         if not isinstance(value, list):
-            found.append(_invalid(path, "TYPE_ARRAY", value))
+            violations.append(_invalid(path, "TYPE_ARRAY", value))
             return
         for index, item in enumerate(value):
             if item is not None:
-                item_check(item, f"{path}[{index}]", found)
+                item_check(item, f"{path}[{index}]", violations)
 
     return check
 
 
 def _mapping(item_check: Check) -> Check:
-    def check(value: Any, path: str, found: list[Violation]) -> None:
+    def check(value: Any, path: str, violations: list[Violation]) -> None:
         if not isinstance(value, dict):
-            found.append(_invalid(path, "type.googleapis.com/google.protobuf.Struct", value))
+            violations.append(_invalid(path, "type.googleapis.com/google.protobuf.Struct", value))
             return
         for index, item in enumerate(value.values()):
             if item is not None:
-                item_check(item, f"{path}[{index}].value", found)
+                item_check(item, f"{path}[{index}].value", violations)
 
     return check
 
 
 def _typed(name: str, fits: Callable[[Any], bool]) -> Check:
-    def check(value: Any, path: str, found: list[Violation]) -> None:
+    def check(value: Any, path: str, violations: list[Violation]) -> None:
         if not fits(value):
-            found.append(_invalid(path, name, value))
+            violations.append(_invalid(path, name, value))
 
     return check
 

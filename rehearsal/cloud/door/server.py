@@ -46,10 +46,10 @@ _BAD_TOKEN = f"Request had invalid authentication credentials. {_CREDENTIAL}"
 
 
 class Enabled(Protocol):
-    """What the front door asks service usage."""
+    """The enabled APIs of the project."""
 
     def require(self, api: str) -> None:
-        """ApiError 403 unless the API is enabled in the project."""
+        """Raise ApiError 403 unless the API is enabled in the project."""
 
 
 Endpoint = Callable[[web.Request], Awaitable[Answer]]
@@ -82,7 +82,7 @@ class FrontDoor:
             if twice := self._methods.keys() & served.keys():
                 raise ValueError(f"{', '.join(sorted({name for _, name in twice}))}: two services claim it.")
             self._methods |= served
-        iam.asked.update(method.permission for method in self._methods.values() if method.permission)
+        iam.permissions.update(method.permission for method in self._methods.values() if method.permission)
         self._endpoints = endpoints
         self._doorway = doorway
         self._audit = audit
@@ -90,14 +90,14 @@ class FrontDoor:
         self._translators = translators
 
     def app(self) -> web.Application:
-        """The aiohttp application; the caller chooses the sockets and TLS."""
+        """Return the aiohttp application; the caller chooses the sockets and TLS."""
         app = web.Application(client_max_size=_MAX_JSON_BYTES)
         app.router.add_route("*", "/{path:(?s:.*)}", self.handle)
         app.on_response_prepare.append(break_stream)
         return app
 
     def covered(self) -> dict[str, list[str]]:
-        """API → its methods that a service implements; an unknown id among them is a mistake of ours."""
+        """Return the methods that services implement, by API; unknown ids are left out."""
         covered: dict[str, set[str]] = {}
         for version, name in self._methods:
             api = name.partition(".")[0]
@@ -106,8 +106,8 @@ class FrontDoor:
         return {api: sorted(names) for api, names in covered.items()}
 
     def served(self) -> list[str]:
-        """All of these methods."""
-        return [one for some in self.covered().values() for one in some]
+        """Return all of these methods."""
+        return [method_id for method_ids in self.covered().values() for method_id in method_ids]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
@@ -195,7 +195,7 @@ class FrontDoor:
         return answer
 
     async def _call(self, request: web.Request, passage: Passage, match: Match) -> Call:
-        """The validated call; ApiError 400 as Google's front ends refuse it."""
+        """Validate a request; ApiError 400 in the words of Google's front ends."""
         route = match.route
         try:
             path = route.path_parameters(match.raw_path)
@@ -214,7 +214,7 @@ class FrontDoor:
         return Call(route.api, route.version, route.method_id, path, query, body, passage.principal, request)
 
     async def _batch(self, request: web.Request, passage: Passage) -> web.Response:
-        """Each part goes through the door by itself, so that it is logged, judged and disturbed alone."""
+        """Handle each part as a request of its own, with its own log entry, access check and faults."""
         passage.validated = True
         body = await request.content.read()
         parts = batch.parse(request.headers.get("Content-Type", ""), body)
@@ -235,7 +235,7 @@ class FrontDoor:
 
 
 def _is_session(request: web.Request, match: Match | None) -> bool:
-    """Whether the URI is that of a resumable upload, which is a credential itself."""
+    """Return True for the URI of a resumable upload, which is a credential itself."""
     return match is not None and match.media and "upload_id" in request.query and not _bearer(request)
 
 
@@ -247,7 +247,7 @@ def _bearer(request: web.Request) -> str:
 
 
 def _parse_json(text: bytes, *, expected: bool) -> JsonObject | None:
-    """The body as JSON: {} for none where the method takes one."""
+    """Parse the body as JSON: {} if it is empty and the method expects one."""
     if not text.strip():
         return {} if expected else None
     try:

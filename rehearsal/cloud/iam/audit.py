@@ -31,7 +31,7 @@ _METHODS = {
 
 @dataclass(frozen=True)
 class _Subject:
-    """What an entry is about: the resource's full name, and the type and labels that it is logged under."""
+    """The subject of an entry: the resource's full name, and the type and labels that it is logged under."""
 
     service: str
     method: str

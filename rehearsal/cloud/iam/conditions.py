@@ -30,10 +30,10 @@ _COMPARISON = re.compile(r"resource\.(name|type|service)\s*(==|!=)\s*(['\"])(.*?
 
 @lru_cache(maxsize=256)
 def compile_condition(expression: str) -> Condition:
-    """A test of the full resource name (`projects/_/buckets/B/objects/O`), the prefix of a listing, and the
-    roles whose grants are changed.
+    """Compile a condition; NotEmulatedError if unsupported.
 
-    NotEmulatedError if unsupported.
+    Its arguments are the full resource name (`projects/_/buckets/B/objects/O`), the prefix of a listing, and
+    the roles whose grants are changed.
     """
     if "||" in expression:
         alternatives = [compile_condition(part) for part in expression.split("||")]

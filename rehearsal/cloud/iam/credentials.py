@@ -1,4 +1,4 @@
-"""The IAM Credentials API: tokens of service accounts, and what client libraries ask by themselves."""
+"""The IAM Credentials API: tokens of service accounts, and the look-up that client libraries make."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CredentialsService:
         self._iam = iam
 
     def methods(self) -> Mapping[str, Method]:
-        """By method id."""
+        """Methods by id."""
         collection = "iamcredentials.projects.serviceAccounts"
         return {
             f"{collection}.getAllowedLocations": Method(self._allowed),
@@ -36,7 +36,7 @@ class CredentialsService:
         return f"projects/{self._world.project}/serviceAccounts/{call.path['name'].rpartition('/')[2]}"
 
     async def _generate(self, call: Call) -> JsonObject:
-        """A token; its `expireTime` is on the real clock, as clients time it."""
+        """Return a token; its `expireTime` is on the real clock, as clients time it."""
         sent = call.body or {}
         lifetime = re.fullmatch(r"(\d+)s", sent.get("lifetime") or f"{TOKEN_LIFETIME_S:.0f}s")
         if sent.get("delegates"):
@@ -50,5 +50,5 @@ class CredentialsService:
         return {"accessToken": token.value, "expireTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", ends)}
 
     async def _allowed(self, call: Call) -> JsonObject:
-        """No boundary: from everywhere, which Google encodes as 0x0."""
+        """Return no boundary: all locations, which Google encodes as 0x0."""
         return {"locations": [], "encodedLocations": "0x0"}

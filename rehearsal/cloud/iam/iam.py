@@ -1,4 +1,4 @@
-"""Who is calling and what they may do: tokens, policies and their slow propagation.
+"""Authentication and access: tokens, policies and their slow propagation.
 
 A principal is an e-mail address, or a pod's `principal://…`. A policy set on a resource takes effect
 `Lags.grant_s` later, for grants and for revocations.
@@ -76,7 +76,7 @@ class _Policy:
 
 
 class Iam:
-    """The one place where access is decided."""
+    """Tokens, policies, custom roles, and decisions about access."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Iam:
                 self._first.setdefault(resource, []).append(binding)
         self.token_lifetime_s = token_lifetime_s
         self.agents: set[str] = set()  # of Google's services, those that are there on demand
-        self.asked: set[str] = set()  # permissions that some method asks for
+        self.permissions: set[str] = set()  # permissions that some method asks for
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
         # Custom roles: permissions by the real time from which they hold, oldest first.
@@ -110,9 +110,9 @@ class Iam:
     # Tokens
 
     def mint(self, principal: str, lifetime_s: float | None = None, audience: str = "") -> Token:
-        """A fresh token for this account; ApiError 404 if it is a service account that is gone.
+        """Create a token for this account; ApiError 404 if it is a deleted service account.
 
-        It is good for `lifetime_s` real seconds, or as long as tokens are here. With an audience it is an
+        It lives for `lifetime_s` real seconds, by default `token_lifetime_s`. With an audience it is an
         identity token, opaque here: the front door alone reads it.
         """
         if not self._exists(principal):
@@ -123,11 +123,11 @@ class Iam:
         return token
 
     def left_s(self, token: Token) -> int:
-        """Whole seconds that a token is still good for."""
+        """Return the remaining lifetime of a token in whole seconds."""
         return max(0, int(token.expires_at - self._world.monotonic_s()))
 
     def find_token(self, value: str, audience: str = "") -> Token | None:
-        """The token of this value if it is still good, and for this audience."""
+        """Return the token of this value if it is valid, and for this audience."""
         token = self._tokens.get(value)
         if (
             token is None
@@ -147,7 +147,7 @@ class Iam:
 
     @property
     def agents_on_demand(self) -> frozenset[str]:
-        """Service agents that aren't there before somebody asks for them, or a service needs its own."""
+        """Service agents that are created on request, or when a service needs its own."""
         return frozenset(agent(self._world, api) for api in _ON_DEMAND)
 
     # Policies
@@ -160,7 +160,7 @@ class Iam:
         return copy.deepcopy(policy)
 
     def create_bucket(self, bucket: str) -> JsonObject:
-        """The first policy of `projects/_/buckets/B`: what Google grants to the project's basic roles."""
+        """Set the first policy of `projects/_/buckets/B`: Google's grants to the project's basic roles."""
         project = self._world.project
         owners = [f"projectEditor:{project}", f"projectOwner:{project}"]
         viewers = [f"projectViewer:{project}"]
@@ -178,19 +178,19 @@ class Iam:
             del self._policies[name]
 
     def policy(self, resource: str) -> JsonObject:
-        """The newest policy, whether or not it holds yet; resources without one have an empty one."""
+        """Return the newest policy, also if it doesn't hold yet; an empty one for a resource without."""
         resource = self._canonical(resource)
         if resource not in self._policies:
             return self.create(resource)
         return copy.deepcopy(self._policies[resource].versions[-1][1])
 
     def existing(self, resource: str) -> JsonObject:
-        """The newest policy of a resource, {} where it has none yet."""
+        """Return the newest policy of a resource, {} if it has none yet."""
         resource = self._canonical(resource)
         return self.policy(resource) if resource in self._policies else {}
 
     def shown(self, resource: str, version: int) -> JsonObject:
-        """The newest policy in this version: before 3, conditions are left out and their roles renamed.
+        """Return the newest policy in this version: before 3 without conditions, whose roles are renamed.
 
         https://cloud.google.com/iam/docs/troubleshooting-withcond
         """
@@ -222,9 +222,9 @@ class Iam:
         version = policy.get("version") or 1
         if conditional and version != 3:
             raise bad_request("Policies with conditional role bindings must have version 3.")
-        there = {binding["role"] for binding in newest["bindings"]}
+        granted = {binding["role"] for binding in newest["bindings"]}
         for binding in bindings:
-            self._check_binding(binding, there)
+            self._check_binding(binding, granted)
         accepted: JsonObject = {
             "version": 3 if conditional else 1,
             "etag": self._etag(),
@@ -237,11 +237,11 @@ class Iam:
         self._policies[resource].versions.append((since, accepted))
         return copy.deepcopy(accepted)
 
-    def _check_binding(self, binding: JsonObject, there: set[str]) -> None:
-        """`there`: roles that the policy grants already, so that a deleted custom one may stay in it."""
+    def _check_binding(self, binding: JsonObject, granted: set[str]) -> None:
+        """Check a binding; `granted`: roles of the policy before, so that a deleted custom one may stay."""
         role = binding.get("role", "")
         custom = self._world.directory.get(role, {"deleted": True})
-        if role.startswith("projects/") and custom.get("deleted") and role not in there:
+        if role.startswith("projects/") and custom.get("deleted") and role not in granted:
             raise bad_request(f"Role ({role}) does not exist in the resource's hierarchy.")
         if role.startswith("organizations/"):
             raise NotEmulatedError(f"A custom role of an organization ({role})")
@@ -271,17 +271,17 @@ class Iam:
     # Custom roles
 
     def define_role(self, role: str, permissions: Iterable[str]) -> None:
-        """A custom role grants these permissions after `Lags.grant_s`; a new one, which nobody has, now."""
+        """Define a custom role, which holds after `Lags.grant_s`; a new one holds at once."""
         versions = self._roles.setdefault(role, [])
         since = self._world.monotonic_s() + self._world.lags.grant_s if versions else float("-inf")
         versions.append((since, frozenset(permissions)))
 
     def forget_role(self, role: str) -> None:
-        """Take a role that is gone for good out of every policy, as Google does."""
+        """Remove a deleted role from every policy, as Google does."""
         del self._roles[role]
         for policy in self._policies.values():
             for _, version in policy.versions:
-                version["bindings"] = [one for one in version["bindings"] if one["role"] != role]
+                version["bindings"] = [binding for binding in version["bindings"] if binding["role"] != role]
 
     def _grants(self, role: str, permission: str) -> bool:
         if role not in self._roles:
@@ -291,20 +291,20 @@ class Iam:
     # Decisions
 
     def allowed(self, principal: str, permission: str, resource: str, list_prefix: str = "") -> bool:
-        """Whether the policies that hold now, on the resource or above it, grant the permission.
+        """Return True if the policies that hold now, on the resource or above it, grant the permission.
 
         `list_prefix`: what objects are listed by, for conditions.
         """
         return any(self._granting(principal, permission, resource, list_prefix))
 
     def require_grants(
-        self, principal: str, permission: str, resource: str, one: JsonObject, other: JsonObject
+        self, principal: str, permission: str, resource: str, before: JsonObject, after: JsonObject
     ) -> None:
-        """ApiError 403 unless the permission holds for the roles whose grants differ between two policies.
+        """Raise ApiError 403 unless the permission holds for the roles whose grants a change touches.
 
         https://cloud.google.com/iam/docs/setting-limits-on-granting-roles
         """
-        pairs = (_by_role(one), _by_role(other))
+        pairs = (_by_role(before), _by_role(after))
         changed = frozenset(
             role for role in pairs[0].keys() | pairs[1].keys() if pairs[0].get(role) != pairs[1].get(role)
         )
@@ -319,7 +319,7 @@ class Iam:
         list_prefix: str,
         changed: frozenset[str] = frozenset(),
     ) -> Iterator[tuple[str, str]]:
-        """Each (role, resource that it is granted on) that gives the permission."""
+        """Yield each (role, resource that it is granted on) that gives the permission."""
         resource = self._canonical(resource)
         return (
             (binding["role"], name)
@@ -334,21 +334,21 @@ class Iam:
         )
 
     def require(self, principal: str, permission: str, resource: str, list_prefix: str = "") -> None:
-        """ApiError 403, in the words of the permission's API, unless the principal has the permission."""
+        """Raise ApiError 403, in its API's words, unless the principal has the permission."""
         if not self.holds(principal, permission, resource, list_prefix):
             raise denied(principal, permission, resource)
 
     def holds(self, principal: str, permission: str, resource: str, list_prefix: str = "") -> bool:
-        """As `allowed`, for the record, of what a service asks for that has words of its own for a no."""
+        """Decide as `allowed`, and record it; for services with refusals of their own."""
         granting = self._granting(principal, permission, resource, list_prefix)
         if principal not in self._recorded:
             return next(granting, None) is not None
-        found = tuple(sorted(set(granting)))
-        self.access[principal, permission, found] += 1
-        return bool(found)
+        grants_held = tuple(sorted(set(granting)))
+        self.access[principal, permission, grants_held] += 1
+        return bool(grants_held)
 
     def require_use(self, principal: str, project: str) -> None:
-        """ApiError 403 unless the principal may have requests counted for a project.
+        """Raise ApiError 403 unless the principal may have requests counted for a project.
 
         https://cloud.google.com/docs/quotas/quota-project#project-client-base
         """
@@ -365,7 +365,7 @@ class Iam:
             raise ApiError(403, "PERMISSION_DENIED", text, reason="forbidden") from None
 
     def test(self, principal: str, permissions: Iterable[str], resource: str) -> list[str]:
-        """Those of the permissions that the principal has, for testIamPermissions.
+        """Return the permissions that the principal has, for testIamPermissions.
 
         ApiError 400 for what can't be a permission; of others that nothing here asks for, nobody can say
         whether Google has them.
@@ -374,7 +374,7 @@ class Iam:
         for permission in permissions:
             if not _PERMISSION.fullmatch(permission):
                 raise bad_request(f"Permission {permission} is not valid for this resource.")
-            if permission not in self.asked and permission not in named():
+            if permission not in self.permissions and permission not in named():
                 raise NotEmulatedError(f"Permission {permission}")
         return [permission for permission in permissions if self.allowed(principal, permission, resource)]
 
@@ -393,8 +393,8 @@ class Iam:
             if kind == "principalSet" and _is_in(principal, who):
                 return True
             # How policies named a Kubernetes account before there were principals.
-            found = _POD.fullmatch(who) if kind == "serviceAccount" else None
-            if found and principal.endswith("/{}/subject/ns/{}/sa/{}".format(*found.groups())):
+            pod = _POD.fullmatch(who) if kind == "serviceAccount" else None
+            if pod and principal.endswith("/{}/subject/ns/{}/sa/{}".format(*pod.groups())):
                 return True
             if kind == "domain" and principal.endswith(f"@{who}"):
                 return True
@@ -406,7 +406,7 @@ class Iam:
         return False
 
     def _ancestry(self, resource: str) -> list[str]:
-        """The resource, what it is in, the project (a bucket's name does not say which), what that is in."""
+        """Return the resource, its parents, the project (not in a bucket's name), and its parents."""
         host, plain = "", resource
         if resource.startswith("//"):  # the name of one API's, where two have the same
             host, _, plain = resource[2:].partition("/")
@@ -432,30 +432,30 @@ class Iam:
 
 
 def _holding(versions: list[tuple[float, T]], now: float) -> T:
-    """The version that holds now; older ones are dropped."""
+    """Return the version that holds now; drop older ones."""
     while len(versions) > 1 and versions[1][0] <= now:
         versions.pop(0)
     return versions[0][1]
 
 
 def _by_role(policy: JsonObject) -> dict[str, list[str]]:
-    """Who has each role, under which condition."""
-    found: dict[str, list[str]] = {}
+    """Return members with their condition, by role."""
+    members: dict[str, list[str]] = {}
     for binding in policy.get("bindings") or ():
         marks = (f"{who} {binding.get('condition')}" for who in binding.get("members") or ())
-        found.setdefault(binding.get("role", ""), []).extend(marks)
-    return {role: sorted(marks) for role, marks in found.items() if marks}
+        members.setdefault(binding.get("role", ""), []).extend(marks)
+    return {role: sorted(marks) for role, marks in members.items() if marks}
 
 
 def agent(world: World, api: str) -> str:
-    """The address of a service's agent (https://cloud.google.com/iam/docs/service-agents)."""
+    """Return the address of a service's agent (https://cloud.google.com/iam/docs/service-agents)."""
     if api not in _AGENTS:
         raise NotEmulatedError(f"The service agent of {api}")
     return f"service-{world.number}@{_AGENTS[api]}.iam.gserviceaccount.com"
 
 
 def member(principal: str) -> str:
-    """An account's e-mail address as policies write it; a principal is one already."""
+    """Return an account's e-mail address in the form of policies; a principal has it already."""
     if principal.startswith("principal://"):
         return principal
     kind = "serviceAccount" if principal.endswith(".gserviceaccount.com") else "user"
@@ -463,7 +463,7 @@ def member(principal: str) -> str:
 
 
 def _is_in(principal: str, group: str) -> bool:
-    """Whether a pod's account is in `principalSet:GROUP`: a namespace's accounts, or all of a pool.
+    """Return True if a pod's account is in `principalSet:GROUP`: a namespace's accounts, or all of a pool.
 
     https://cloud.google.com/kubernetes-engine/docs/concepts/workload-identity
     """
@@ -474,7 +474,7 @@ def _is_in(principal: str, group: str) -> bool:
 
 
 def denied(principal: str, permission: str, resource: str) -> ApiError:
-    """The 403 that the permission's API answers."""
+    """Return the 403 that the permission's API answers."""
     service = permission.split(".", 1)[0]
     if service == "compute":
         return ApiError(403, "PERMISSION_DENIED", f"Required '{permission}' permission for '{resource}'")

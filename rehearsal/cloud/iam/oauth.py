@@ -23,7 +23,7 @@ _SCOPE = (
 
 
 class OAuth:
-    """Exchanges refresh tokens (`refresh_tokens`: token → account) and says whose an access token is."""
+    """Exchange of refresh tokens (`refresh_tokens`: token → account), and the account of an access token."""
 
     api = "oauth2"
     versions = ("v2",)
@@ -33,14 +33,14 @@ class OAuth:
         self._refresh_tokens = dict(refresh_tokens)
 
     def methods(self) -> Mapping[str, Method]:
-        """By method id."""
+        """Methods by id."""
         return {
             "oauth2.userinfo.get": Method(self._userinfo_call),
             "oauth2.userinfo.v2.me.get": Method(self._userinfo_call),
         }
 
     def endpoints(self) -> dict[tuple[str, str], Callable[[web.Request], Awaitable[Answer]]]:
-        """(Host, path) → handler, of what no discovery document describes."""
+        """Return handlers of what no discovery document describes, by (host, path)."""
         www, oauth2 = "www.googleapis.com", "oauth2.googleapis.com"
         return {
             (oauth2, "/token"): self._token,
@@ -102,7 +102,7 @@ class OAuth:
 
 
 def account_id(principal: str) -> str:
-    """The numeric id of an account: 21 digits that stay the same for the same address."""
+    """Return the numeric id of an account: 21 digits that stay the same for the same address."""
     return str(10**20 + int.from_bytes(hashlib.sha256(principal.encode()).digest()[:8], "big"))
 
 

@@ -12,12 +12,12 @@ _DEFAULT_MASK = "bindings,etag"
 
 
 def requested_version(call: Call) -> int:
-    """The version of a policy that the caller asks for, wherever the API has it; 0 if none."""
+    """Return the requested version of a policy, wherever the API has it; 0 if none."""
     options = (call.body or {}).get("options") or {}
-    asked = (
+    versions = (
         call.query.get(key) for key in ("options.requestedPolicyVersion", "optionsRequestedPolicyVersion")
     )
-    return int(next(filter(None, asked), None) or options.get("requestedPolicyVersion") or 0)
+    return int(next(filter(None, versions), None) or options.get("requestedPolicyVersion") or 0)
 
 
 def policy_methods(
@@ -27,7 +27,7 @@ def policy_methods(
     resource: Callable[[Call], str],
     exists: Callable[[str], object],
 ) -> Mapping[str, Method]:
-    """The three methods of a collection (`iam.projects.serviceAccounts`).
+    """Return the three methods of a collection (`iam.projects.serviceAccounts`).
 
     `permissions` is what their permissions begin with (`iam.serviceAccounts`); `exists` raises ApiError
     404 for a resource that isn't there.

@@ -174,21 +174,23 @@ def check(role: str) -> None:
     """ApiError 400 if Google has no predefined role of that name; NotEmulatedError if it may have."""
     if role in ROLES:
         return
-    found = _PREDEFINED.fullmatch(role)
-    if found is None or "_withcond_" in role or found[2] not in _ALL_NAMES.get(found[1], {found[2]}):
+    match = _PREDEFINED.fullmatch(role)
+    if match is None or "_withcond_" in role or match[2] not in _ALL_NAMES.get(match[1], {match[2]}):
         raise bad_request(f"Role {role} is not supported for this resource.")
     raise NotEmulatedError(f"Role {role}")
 
 
 @cache
 def named() -> frozenset[str]:
-    """The permissions that roles hold by name, and not only as part of a pattern."""
-    return frozenset(each.removeprefix("!") for some in ROLES.values() for each in some if "*" not in each)
+    """Return the permissions that roles hold by name, and not only as part of a pattern."""
+    return frozenset(
+        pattern.removeprefix("!") for patterns in ROLES.values() for pattern in patterns if "*" not in pattern
+    )
 
 
 @cache
 def grants(role: str, permission: str) -> bool:
-    """Whether the role holds the permission. The first matching pattern decides; `!` takes away."""
+    """Return True if the role holds the permission. The first matching pattern decides; `!` denies."""
     for pattern in ROLES[role]:
         if fnmatchcase(permission, pattern.removeprefix("!")):
             return not pattern.startswith("!")

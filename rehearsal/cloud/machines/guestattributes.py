@@ -1,4 +1,4 @@
-"""What a machine says of itself: its guest attributes, which only its own metadata server writes.
+"""Guest attributes of a machine, which only its own metadata server writes.
 
 https://cloud.google.com/compute/docs/metadata/manage-guest-attributes (as of 2026-04-10): any process of the
 machine may write them, nobody outside can; ten queries a minute and machine, three in a second, beyond which
@@ -30,7 +30,7 @@ _LIMITS = ((3, 1.0), (10, 60.0))
 
 
 class GuestAttributes:
-    """Those of one machine, for as long as it exists. Times are real: machines live in real time."""
+    """The guest attributes of one machine. Times are real: machines live in real time."""
 
     def __init__(self, machine: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._machine = machine
@@ -41,7 +41,7 @@ class GuestAttributes:
     # From inside the machine
 
     def read(self, path: list[str]) -> dict[str, Any] | str | None:
-        """All, a namespace or a value; None if there is nothing."""
+        """Return all, a namespace or a value; None if there is nothing."""
         self._query()
         if not path:
             return self._values
@@ -55,7 +55,7 @@ class GuestAttributes:
         for name in (namespace, key):
             if not _NAME.fullmatch(name):
                 raise ApiError(400, "INVALID_ARGUMENT", f"Invalid guest attribute name: {name}")
-        now = {(n, k): v for n, some in self._values.items() for k, v in some.items()}
+        now = {(n, k): v for n, values in self._values.items() for k, v in values.items()}
         sizes = [len(k) + len(v.encode()) for (_, k), v in (now | {(namespace, key): value}).items()]
         if len(value.encode()) > _VALUE_BYTES or sum(sizes) > _ALL_BYTES:
             raise ApiError(400, "INVALID_ARGUMENT", f"Guest attribute {namespace}/{key} is too large.")
@@ -66,32 +66,33 @@ class GuestAttributes:
         self._remove(namespace, key)
 
     def delete(self, namespace: str, key: str) -> bool:
-        """Remove a value; whether it was there."""
+        """Remove a value; return True if it existed."""
         self._query()
         return self._remove(namespace, key)
 
     def _remove(self, namespace: str, key: str) -> bool:
-        found = self._values.get(namespace, {}).pop(key, None) is not None
+        removed = self._values.get(namespace, {}).pop(key, None) is not None
         if not self._values.get(namespace):
             self._values.pop(namespace, None)
-        return found
+        return removed
 
     def _query(self) -> bool:
-        """Whether this query is within the limits."""
+        """Count a query; return True if it is within the limits."""
         now_s = self._now_s()
         self._queries.append(now_s)
         return all(
-            sum(one > now_s - within_s for one in self._queries) <= count for count, within_s in _LIMITS
+            sum(query_s > now_s - within_s for query_s in self._queries) <= count
+            for count, within_s in _LIMITS
         )
 
     # From outside
 
     def agent_writes(self, namespace: str, key: str, value: str) -> None:
-        """What Google's own agent on the machine says."""
+        """Write an attribute of Google's agent on the machine."""
         self._values.setdefault(namespace, {})[key] = value
 
     def entry(self, path: str) -> JsonObject:
-        """The `GuestAttributes` of the API for a query path: "", `<namespace>/` or `<namespace>/<key>`.
+        """Return the API's `GuestAttributes` for a query path: "", `<namespace>/` or `<namespace>/<key>`.
 
         ApiError 404 where there is nothing of that path, as compute's API says it of an instance
         (gcloud's ssh_utils looks for these words); of no path at all, an entry without items.
@@ -99,8 +100,8 @@ class GuestAttributes:
         namespace, _, key = path.strip("/").partition("/")
         items = [
             {"namespace": n, "key": k, "value": v}
-            for n, some in sorted(self._values.items())
-            for k, v in sorted(some.items())
+            for n, values in sorted(self._values.items())
+            for k, v in sorted(values.items())
             if namespace in ("", n) and key in ("", k)
         ]
         if namespace and not items:

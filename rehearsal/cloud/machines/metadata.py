@@ -1,8 +1,8 @@
-"""The metadata server of each machine, told apart by the address that a request comes from.
+"""The metadata server of each machine, distinguished by the client's address.
 
 Behaves as https://cloud.google.com/compute/docs/metadata/querying-metadata describes, and holds the keys of a
 TPU VM. Identity tokens (`identity?audience=`) are missing: nobody here could verify Google's signature.
-Access scopes are told, not enforced.
+Access scopes are shown, not enforced.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Tree = dict[str, "Tree | Value"]
 
 @dataclass(frozen=True)
 class Guest:
-    """One machine, as its metadata server knows it.
+    """A machine, as its metadata server knows it.
 
     `external_address` may be empty; `mtu` is in bytes; `guest_attributes` is None where they are disabled;
     `maintenance` is the API's UpcomingMaintenance, empty without one. `principal`: of a pod, who asks IAM for
@@ -91,13 +91,13 @@ class Guest:
 
 
 class Guests(Protocol):
-    """Where machines are looked up."""
+    """Look-up of machines."""
 
     def guest(self, address: str) -> Guest | None:
-        """The machine with this internal address."""
+        """Return the machine with this internal address."""
 
     async def changed(self) -> None:
-        """Return when something that a guest is told has changed."""
+        """Return when the metadata of a guest have changed."""
 
 
 class MetadataServer:
@@ -111,7 +111,7 @@ class MetadataServer:
         self._tokens: dict[str, Token] = {}
 
     def app(self) -> web.Application:
-        """The aiohttp application."""
+        """Return the aiohttp application."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         return app
@@ -160,16 +160,16 @@ class MetadataServer:
             return _text(json.dumps(_upcoming_maintenance(guest)), "application/json")
         if parts[:1] == ["instance"] and parts[1:2] and parts[1] in _LEFT_OUT:
             raise NotEmulatedError(f"Metadata key {path}")
-        found = self._find(guest, parts)
-        if found is None:
+        value = self._find(guest, parts)
+        if value is None:
             return _page(404, _NOT_FOUND, request.path)
-        if isinstance(found, dict) and path and not path.endswith("/"):
+        if isinstance(value, dict) and path and not path.endswith("/"):
             return _moved(request)
         if request.query.get("wait_for_change", "").lower() == "true":
-            found = await self._wait(request, guest, parts, found)
-            if found is None:
+            value = await self._wait(request, guest, parts, value)
+            if value is None:
                 return _page(404, _NOT_FOUND, request.path)
-        return _render(found, request, verbatim=parts[-1:] == ["attributes"])
+        return _render(value, request, verbatim=parts[-1:] == ["attributes"])
 
     def _find(self, guest: Guest, parts: list[str]) -> Tree | Value | None:
         value: Tree | Value = self._tree(guest)
@@ -182,7 +182,7 @@ class MetadataServer:
     async def _wait(
         self, request: web.Request, guest: Guest, parts: list[str], value: Tree | Value
     ) -> Tree | Value | None:
-        """The value once it differs from `last_etag` (or from now), or after `timeout_sec` as it is."""
+        """Return the value once it differs from `last_etag` (or the current one), or after `timeout_sec`."""
         last = request.query.get("last_etag") or _etag(value)
         limit = request.query.get("timeout_sec", "")
         current: Tree | Value | None = value
@@ -282,7 +282,7 @@ def _upcoming_maintenance(guest: Guest) -> dict[str, str]:
 
 
 async def _guest_attributes(request: web.Request, guest: Guest) -> web.Response:
-    """What this machine, and no other, has written."""
+    """Serve the attributes that this machine has written."""
     own, path = guest.guest_attributes, request.path.removeprefix(_GUEST_ATTRIBUTES)
     if own is None:
         return web.Response(status=403, text=DISABLED, headers=_FLAVOR)
@@ -295,16 +295,16 @@ async def _guest_attributes(request: web.Request, guest: Guest) -> web.Response:
         elif not own.delete(parts[0], parts[1]):
             return _page(404, _NOT_FOUND, request.path)
         return _text("")
-    found = own.read(parts)
-    if found is None:
+    value = own.read(parts)
+    if value is None:
         return _page(404, _NOT_FOUND, request.path)
-    if isinstance(found, dict) and path and not path.endswith("/"):
+    if isinstance(value, dict) and path and not path.endswith("/"):
         return _moved(request)
-    return _render(found, request, verbatim=True)
+    return _render(value, request, verbatim=True)
 
 
 def _moved(request: web.Request) -> web.Response:
-    """To the same with a slash, as of every folder."""
+    """Redirect to the same path with a slash, as of every folder."""
     return web.Response(status=301, headers={**_FLAVOR, "Location": f"{request.path}/{_query(request)}"})
 
 
@@ -317,7 +317,7 @@ def _query(request: web.Request) -> str:
 
 
 def _render(value: Tree | Value, request: web.Request, *, verbatim: bool) -> web.Response:
-    """As text or, where asked or where it is a whole branch, as JSON."""
+    """Render a value as text, or as JSON if requested or if it is a whole branch."""
     etag = _etag(value)
     recursive = request.query.get("recursive", "").lower() == "true"
     form = request.query.get("alt", "json" if recursive and isinstance(value, dict) else "text")
@@ -344,7 +344,7 @@ def _flat(tree: Tree, prefix: str = "") -> Iterator[str]:
 
 
 def _as_json(value: Tree | Value, *, verbatim: bool = False) -> object:
-    """Keys in camelCase, but those of attributes as they are; numbered folders become lists."""
+    """Convert keys to camelCase, but for those of attributes; numbered folders become lists."""
     if not isinstance(value, dict):
         return value
     if "0" in value:

@@ -16,7 +16,7 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 def principal(number: str, pool: str, namespace: str, account: str) -> str:
-    """A Kubernetes account, as policies name it."""
+    """Return a Kubernetes account in the form of policies."""
     place = f"projects/{number}/locations/global/workloadIdentityPools/{pool}"
     return f"principal://iam.googleapis.com/{place}/subject/ns/{namespace}/sa/{account}"
 
@@ -29,7 +29,7 @@ class PodGuests:
         self._pods: dict[str, Guest] = {}
 
     def guest(self, address: str) -> Guest | None:
-        """Who has this address."""
+        """Return the machine or the pod with this address."""
         return self._pods.get(address) or self._machines.guest(address)
 
     async def changed(self) -> None:
@@ -37,7 +37,7 @@ class PodGuests:
         await self._machines.changed()
 
     async def join(self, body: JsonObject) -> JsonObject:
-        """A pod: `address`, `node`, `zone`, `machine_type`, `cluster`, and who it is.
+        """Add a pod: `address`, `node`, `zone`, `machine_type`, `cluster`, and its account.
 
         With a `workload_pool` it is the account `account` of `namespace`, and gets the tokens of
         `google_account` where that is given and lets it; else it is `node_account`.
@@ -54,21 +54,21 @@ class PodGuests:
         return {}
 
     def enter(self, address: str, name: str, account: str) -> None:
-        """A build: whatever asks from this address gets the tokens of the account."""
+        """Add a build: requests from this address get the tokens of the account."""
         self._pods[address] = _bare(address, name, account)
 
     def drop(self, address: str) -> None:
-        """What was at an address is gone."""
+        """Remove the guest at an address."""
         self._pods.pop(address, None)
 
     async def leave(self, body: JsonObject) -> JsonObject:
-        """The pod at an `address` has ended."""
+        """Remove the pod at an `address`."""
         self.drop(body["address"])
         return {}
 
 
 def _bare(address: str, name: str, account: str) -> Guest:
-    """A guest that knows its name and its account, and nothing of machines."""
+    """Return a guest with a name and an account, and no machine."""
     return Guest(
         name=name,
         instance_id=int(hashlib.sha256(name.encode()).hexdigest()[:15], 16),

@@ -1,7 +1,7 @@
-"""Where Google's services run what users gave them: processes in a network of their own, as an account.
+"""Sandboxes of users' programs in Google's services: processes in a network of their own, as an account.
 
 The metadata server knows each network by its address, so that a process gets tokens of its account and of no
-other. Nothing is handed down of whoever started the world.
+other. They inherit nothing of the process that started the world.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Lines = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class Sandboxes:
-    """Makes them. `environment`: the variables of every process; files lie below `folder` while it runs."""
+    """Factory of sandboxes. `environment`: variables of every process; `folder`: parent of their files."""
 
     def __init__(self, guests: PodGuests, folder: Path, environment: Mapping[str, str]) -> None:
         self._guests, self._folder, self._environment = guests, folder, dict(environment)
@@ -36,7 +36,7 @@ class Sandboxes:
 
     @contextlib.asynccontextmanager
     async def open(self, name: str, account: str) -> AsyncIterator[Sandbox]:
-        """A place for processes of `account`; `name` is a folder's. All of it goes at the end."""
+        """Open a sandbox for processes of `account`, in a folder `name`; it is removed at the end."""
         place = self._folder / name
         (place / "home").mkdir(parents=True)
         try:
@@ -47,35 +47,35 @@ class Sandboxes:
 
     @contextlib.contextmanager
     def network(self, number: int, account: str) -> Iterator[tuple[tuple[str, ...], str]]:
-        """A network namespace on a wire of its own to where Google's addresses are.
+        """Create a network namespace on a wire of its own to Google's addresses.
 
-        What a command begins with to run in it, and its address.
+        Yields the prefix of commands that run in it, and its address.
         """
         name, first = f"box{number}", number % 16384 * 4
         prefix = f"172.31.{first // 256}"
-        here, there = f"{prefix}.{first % 256 + 1}", f"{prefix}.{first % 256 + 2}"
+        gateway, address = f"{prefix}.{first % 256 + 1}", f"{prefix}.{first % 256 + 2}"
         run(["ip", "netns", "add", name])
         try:
             run(["ip", "link", "add", f"v{name}", "type", "veth", "peer", "name", "eth0", "netns", name])
-            run(["ip", "address", "add", f"{here}/30", "dev", f"v{name}"])
+            run(["ip", "address", "add", f"{gateway}/30", "dev", f"v{name}"])
             run(["ip", "link", "set", f"v{name}", "up"])
             for line in (
                 ["link", "set", "lo", "up"],
-                ["address", "add", f"{there}/30", "dev", "eth0"],
+                ["address", "add", f"{address}/30", "dev", "eth0"],
                 ["link", "set", "eth0", "up"],
-                ["route", "add", "default", "via", here],
+                ["route", "add", "default", "via", gateway],
             ):
                 run(["ip", "-n", name, *line])
-            self._guests.enter(there, name, account)
-            yield ("nsenter", f"--net=/run/netns/{name}", "--"), there
+            self._guests.enter(address, name, account)
+            yield ("nsenter", f"--net=/run/netns/{name}", "--"), address
         finally:
-            self._guests.drop(there)
+            self._guests.drop(address)
             run(["ip", "netns", "delete", name])
 
 
 @dataclass(frozen=True)
 class Sandbox:
-    """One. `place` is its folder, with `home` in it; `inside` what its commands begin with."""
+    """A sandbox. `place` is its folder, with `home` in it; `inside` the prefix of its commands."""
 
     place: Path
     inside: tuple[str, ...]
@@ -85,7 +85,7 @@ class Sandbox:
     async def start(
         self, line: Sequence[str], variables: Mapping[str, str], folder: Path
     ) -> asyncio.subprocess.Process:
-        """A process that leads a session of its own; its output is piped."""
+        """Start a process that leads a session of its own; its output is piped."""
         return await asyncio.create_subprocess_exec(
             *self.inside, *line, cwd=folder, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
             env={**_PATIENT, **self.environment, "HOME": str(self.place / "home"), **variables},
@@ -93,7 +93,7 @@ class Sandbox:
         )  # fmt: skip
 
     async def run(self, line: Sequence[str], variables: Mapping[str, str], folder: Path, lines: Lines) -> int:
-        """Run a program to its end; its exit status. Whoever cancels this kills all that it started."""
+        """Run a program to its end; return its exit status. A cancellation kills all its processes."""
         process = await self.start(line, variables, folder)
         try:
             await copy(process, lines)
@@ -108,7 +108,7 @@ class Sandbox:
 
 
 async def copy(process: asyncio.subprocess.Process, lines: Lines) -> None:
-    """Hand on what a process prints, some lines at a time, until it has closed its output."""
+    """Forward the output of a process, some lines at a time, until it is closed."""
     assert process.stdout is not None
     held: list[str] = []
     while True:
@@ -127,6 +127,6 @@ async def copy(process: asyncio.subprocess.Process, lines: Lines) -> None:
 
 
 def kill(process: asyncio.subprocess.Process) -> None:
-    """All of the processes: it leads their session."""
+    """Kill the process and its children, whose session it leads."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rehearsal.cloud.control import Control, ControlError, ControlServer, listening
+from rehearsal.cloud.control import Control, ControlError
+from rehearsal.cloud.control_server import Controls, ControlServer, listening
 from rehearsal.cloud.core.clock import VirtualClock
 from rehearsal.cloud.core.errors import JsonObject, not_found
 from rehearsal.cloud.core.world import World
@@ -55,9 +56,7 @@ class Socket:
     def __init__(self, path: Path) -> None:
         self.fleet = Fleet()
         self.clock = VirtualClock()
-        self.snapshots: list[Any] = []
         self.requests = RequestLog()
-        self.mistakes: list[str] = []
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -65,18 +64,15 @@ class Socket:
         self.client = Control(path)
 
     async def _start(self, path: Path) -> None:
-        def add(name: str, image: Path, disk_size_gib: int) -> None:
-            self.snapshots.append((name, image, disk_size_gib))
-
         faults = Faults(self.clock)
         self.quotas = Quotas()
         fleet: Any = self.fleet
-        world = World("p", "1", self.clock)
+        self.world = world = World("p", "1", self.clock)
+        self.mistakes = world.mistakes
         iam = Iam(world, "owner@example.com")
-        server = ControlServer(
-            self.clock, fleet, faults, self.quotas, self.requests, self.mistakes, add, iam, list,
-            Clusters(world, iam, faults), PodGuests(world, fleet),
-        )  # fmt: skip
+        clusters, pods = Clusters(world, iam, faults), PodGuests(world, fleet)
+        controls = Controls(world, iam, faults, self.requests, fleet, self.quotas, clusters, pods, list, str)
+        server = ControlServer(controls)
         self.runner = web.AppRunner(server.app(), shutdown_timeout=1)
         await self.runner.setup()
         await web.SockSite(self.runner, listening(path)).start()
@@ -157,7 +153,9 @@ def test_quotas_are_set(control: Socket) -> None:
 
 def test_snapshots_are_added(control: Socket) -> None:
     control.client.add_snapshot("tokens", Path("/images/tokens.ext4"), disk_size_gb=10)
-    assert control.snapshots == [("tokens", Path("/images/tokens.ext4"), 10)]
+    name = "projects/p/global/snapshots/tokens"
+    assert control.world.images == {name: Path("/images/tokens.ext4")}
+    assert control.world.directory[name]["diskSizeGb"] == "10"
 
 
 def test_requests_are_read_from_a_number_on(control: Socket) -> None:

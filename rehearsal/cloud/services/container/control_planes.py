@@ -23,7 +23,7 @@ class Clusters:
     def __init__(self, world: World, iam: Iam, faults: Faults) -> None:
         self._world, self._iam, self._faults = world, iam, faults
         self._lost: dict[str, JsonObject] = {}
-        iam.asked.update(access.permissions())
+        iam.permissions.update(access.permissions())
 
     async def found(self, body: JsonObject) -> JsonObject:
         """Clusters, each with its pools and how many nodes they have in each zone."""
