@@ -151,10 +151,12 @@ def test_quotas_are_set(control: Socket) -> None:
         control.client.set_quota("TPU", "us-east5-b", 8)
 
 
-def test_snapshots_are_added(control: Socket) -> None:
-    control.client.add_snapshot("tokens", Path("/images/tokens.ext4"), disk_size_gb=10)
+def test_snapshots_are_added(control: Socket, tmp_path: Path) -> None:
+    image = tmp_path / "tokens.ext4"
+    image.write_bytes(b"")
+    control.client.add_snapshot("tokens", image, disk_size_gb=10)
     name = "projects/p/global/snapshots/tokens"
-    assert control.world.images == {name: Path("/images/tokens.ext4")}
+    assert control.world.images == {name: image}
     assert control.world.directory[name]["diskSizeGb"] == "10"
 
 
