@@ -34,7 +34,7 @@ class Caller:
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, request: Request, account: str) -> Reply:
-        """The answer, as `account` where the request has `auth`.
+        """Return the answer, as `account` where the request has `auth`.
 
         ConnectionError where no one answers, TimeoutError after `timeout_s` real seconds, PermissionError
         where there is no such account.

@@ -21,12 +21,12 @@ _ALPHA = "ALPHA"  # of a role without a stage, and never shown
 
 
 def _address(world: World, name: str) -> str:
-    """The full name of a new account, by its e-mail address."""
+    """Return the full name of a new account, by its e-mail address."""
     return f"{name}@{world.project}.iam.gserviceaccount.com"
 
 
 def _named(world: World, name: str) -> str:
-    """The full name by e-mail address, also where the path has `-` or a unique id instead."""
+    """Return the full name by e-mail address, also where the path has `-` or a unique id instead."""
     project, _, account = name.removeprefix("projects/").partition("/serviceAccounts/")
     parent = f"projects/{world.project if project == '-' else project}/serviceAccounts/"
     if account.isdigit():
@@ -54,7 +54,7 @@ def _show_later(change: Change) -> None:
 
 
 def _graves(change: Change) -> dict[str, JsonObject]:
-    """The bodies of deleted accounts, by unique id."""
+    """Return the bodies of deleted accounts, by unique id."""
     return change.world.private.setdefault(_ACCOUNT, {})
 
 
@@ -73,12 +73,12 @@ def _undelete_account(change: Change) -> JsonObject:
 
 
 def _deleted_at(change: Change) -> dict[str, float]:
-    """When each role was deleted, by name."""
+    """Return times of deletion by role."""
     return change.world.private.setdefault(_ROLE, {})
 
 
 def _not_deleted(world: World, name: str) -> str:
-    """The name of a new role; ApiError 400 for that of a deleted one."""
+    """Return the name of a new role; ApiError 400 for that of a deleted one."""
     if world.directory.get(name, {}).get("deleted"):
         raise _marked(name)
     return name
@@ -89,7 +89,7 @@ def _marked(name: str) -> ApiError:
 
 
 def _check_role(change: Change) -> None:
-    """A role that is ready to grant what it holds; ApiError for what Google refuses."""
+    """Return a role that is ready to grant what it holds; ApiError for what Google refuses."""
     body = change.body
     if not change.old:
         since = _deleted_at(change).pop(change.name, float("-inf"))

@@ -131,7 +131,7 @@ class ServiceUsage:
         return _page(call, "services", [self._service(name) for name in names])
 
     async def _quota_metrics(self, call: Call) -> JsonObject:
-        """The limits are shown for each place, whether the view is BASIC or FULL: each was granted."""
+        """Return the limits are shown for each place, whether the view is BASIC or FULL: each was granted."""
         name = self._named(call.path["parent"])
         if name not in OF_SERVICES:
             raise NotEmulatedError(f"A quota of {name}")
@@ -185,7 +185,7 @@ class ServiceUsage:
         return self._start(call, "DisableServiceResponse", work)
 
     async def _identity(self, call: Call) -> JsonObject:
-        """The service's agent, which is there from then on (v1beta1 only)."""
+        """Return the service's agent, which is there from then on (v1beta1 only)."""
         api = self._named(call.path["parent"]).partition(".")[0]
         email = agent(self._world, api)
 
@@ -245,7 +245,7 @@ class ServiceUsage:
 
 
 def _page(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
-    """A page of a list; the token is the number of the item that comes next."""
+    """Return a page of a list; the token is the number of the item that comes next."""
     start = int(call.query.get("pageToken") or 0)
     end = start + min(int(call.query.get("pageSize") or 50), 200)
     return {key: items[start:end]} | ({"nextPageToken": str(end)} if end < len(items) else {})

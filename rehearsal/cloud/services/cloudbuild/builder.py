@@ -102,7 +102,7 @@ class Builder:
             raise _BuildError("FAILURE", "FETCH_SOURCE_FAILED", why)
 
     async def _helper(self, build: JsonObject, sandbox: Sandbox, label: str, what: JsonObject) -> None:
-        """What Cloud Build does itself before and after the steps, as the build's account."""
+        """Run Cloud Build's own work before or after the steps, as the build's account."""
         arguments = [json.dumps(what), str(sandbox.place / "workspace")]
 
         running = sandbox.module(
@@ -113,7 +113,7 @@ class Builder:
             raise _BuildError("FAILURE", kind, f"{label} failed; see the log")
 
     async def _until_cancelled(self, build: JsonObject, work: Coroutine[Any, Any, int]) -> int:
-        """The exit status; _BuildError once the build is cancelled, and what ran is killed."""
+        """Return the exit status; _BuildError once the build is cancelled, and what ran is killed."""
         running = asyncio.ensure_future(work)
         try:
             while not running.done() and build["status"] != "CANCELLED":

@@ -47,7 +47,7 @@ def _check(change: Change) -> None:
 
 
 def _substitute(change: Change) -> None:
-    """Replaces the keys in steps, images and artifacts; ApiError 400 for one that isn't or isn't used.
+    """Replace the keys in steps, images and artifacts; ApiError 400 for an unknown or unused key.
 
     https://cloud.google.com/build/docs/build-config/substitute-variable-values
     """

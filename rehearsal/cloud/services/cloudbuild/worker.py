@@ -1,4 +1,4 @@
-"""What Cloud Build does around the steps: bring the source into the workspace, and artifacts out of it.
+"""Cloud Build's work around the steps: fetch the source, upload the artifacts.
 
 python -m rehearsal.cloud.services.cloudbuild.worker JSON WORKSPACE
 

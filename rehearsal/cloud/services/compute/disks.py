@@ -116,7 +116,7 @@ def _snapshot(change: Change) -> JsonObject:
 
 
 def add_snapshot(world: World, name: str, image: Path, disk_size_gib: int) -> None:
-    """A snapshot that was there before the scenario begins, with the content of `image`."""
+    """Return a snapshot that was there before the scenario begins, with the content of `image`."""
     if not image.is_file():
         raise bad_request(f"snapshot {name}: the image {image} is not there")
     full_name = f"projects/{world.project}/global/snapshots/{name}"

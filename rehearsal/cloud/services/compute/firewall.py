@@ -1,4 +1,4 @@
-"""What the firewalls of the directory and the tags of the nodes mean for the machines that run."""
+"""Packet filters of machines, from the directory's firewalls and the nodes' tags."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def networks(world: World, nodes: Sequence[Node]) -> list[Vpc]:
 
 
 def _rule(body: JsonObject, members: Sequence[Node]) -> Rule:
-    """The rule with addresses for its tags and service accounts."""
+    """Return the rule with addresses for its tags and service accounts."""
     egress = body["direction"] == "EGRESS"
     target, peer = ("source", "destination") if egress else ("destination", "source")
     targets = _wearing(body, "target", members) if _wants(body, "target") else _addresses(members)

@@ -29,7 +29,7 @@ _NETWORKS = (
 
 
 def _held(body: JsonObject) -> set[str]:
-    """The addresses of a machine, or of a TPU node's."""
+    """Return the addresses of a machine, or of a TPU node's."""
     cards = body.get("networkInterfaces", ())
     external = {one.get("natIP", "") for card in cards for one in card.get("accessConfigs", ())}
     nodes = {each.get("ipAddress", "") for each in body.get("networkEndpoints", ())}
@@ -43,7 +43,7 @@ def _taken(change: Change) -> set[str]:
 
 
 def _free(change: Change, network: ipaddress.IPv4Network, also_taken: set[str] | None = None) -> str:
-    """The lowest free address; Google keeps the first two and the last two of a range."""
+    """Return the lowest free address; Google keeps the first two and the last two of a range."""
     taken = _taken(change) | (also_taken or set())
     usable = itertools.islice(network, 2, network.num_addresses - 2)
     for address in usable:
@@ -94,7 +94,7 @@ def _keep_used(change: Change) -> None:
 
 
 def _reserved(change: Change, address: str) -> bool:
-    """Whether the project has this address and nothing else uses it."""
+    """Refuse an address that the project lacks or that is in use."""
     bodies = change.world.directory.values()
     there = any(body.get("address") == address for body in bodies)
     return there and not any(address in _held(body) for body in bodies)
@@ -151,7 +151,7 @@ def _printed(value: JsonObject) -> JsonObject:
 
 
 def _attach(change: Change, disk: JsonObject, index: int, place: str) -> None:
-    """An attached disk: one that is there, or a boot disk made with the instance, from a public image."""
+    """Attach a disk: an existing one, or a boot disk made from a public image."""
     world, made = change.world, disk.pop("initializeParams", None)
     disk |= {"index": index, "type": "PERSISTENT", "mode": disk.get("mode", "READ_WRITE")}
     disk.setdefault("deviceName", f"persistent-disk-{index}")

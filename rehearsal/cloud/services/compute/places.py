@@ -1,4 +1,4 @@
-"""What is there before anyone builds: the project, its regions and zones, and disk types."""
+"""Resources that exist from the start: the project, its regions and zones, and disk types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which IAM permission a request to a cluster's API server needs.
+"""IAM permissions of requests to a cluster's API server.
 
 https://cloud.google.com/kubernetes-engine/docs/reference/api-permissions
 """

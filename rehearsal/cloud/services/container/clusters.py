@@ -69,7 +69,7 @@ def _check_cluster(change: Change) -> None:
 
 
 def _ask_for_a_control_plane(change: Change) -> None:
-    """The cluster is RUNNING once its control plane answers. There is one at a time."""
+    """Return the cluster is RUNNING once its control plane answers. There is one at a time."""
     if any("/clusters/" in name and name.count("/") == 5 for name in change.world.directory):
         raise NotEmulatedError("A second cluster beside one that has a control plane")
     change.waits.append(partial(_until_it_answers, change.world, change.name))
@@ -83,7 +83,7 @@ async def _until_it_answers(world: World, name: str) -> None:
 
 
 def _version(asked: str, channel: dict[str, str]) -> str:
-    """The version that a request gets: for none, or for the first numbers of one."""
+    """Return the version that a request gets: for none, or for the first numbers of one."""
     default = _DEFAULTS.get(channel.get("channel", ""), _NO_CHANNEL)
     if asked in ("", "-", "latest") or f"{default}.".startswith(f"{asked}."):
         return default
@@ -94,7 +94,7 @@ def _version(asked: str, channel: dict[str, str]) -> str:
 
 
 def _check_ranges(change: Change) -> None:
-    """The secondary ranges that are named must be the subnet's."""
+    """Return the secondary ranges that are named must be the subnet's."""
     policy = change.body.get("ipAllocationPolicy") or {}
     subnet = _full(change, "subnetwork")
     there = change.world.directory.get(subnet, {}).get("secondaryIpRanges", ())
@@ -125,7 +125,7 @@ def _give_endpoints(change: Change, place: str) -> None:
 
 
 def _full(change: Change, field: str) -> str:
-    """The full name of the network or subnetwork, which a request may name by its last word."""
+    """Return the full name of the network or subnetwork, which a request may name by its last word."""
     given = change.body.get(field, "")
     if given and "/" not in given:
         place = "global" if field == "network" else f"regions/{change.name.split('/')[3]}"

@@ -1,4 +1,4 @@
-"""What the control planes of a world's clusters ask the cloud, by its control socket.
+"""Requests of the control planes of clusters, by the control socket.
 
 Which clusters there are, whose a token is, what an account may do. None of it counts as a request of the
 people in the world.
@@ -38,23 +38,23 @@ class Clusters:
         return {"clusters": clusters, "rate": self._world.clock.rate}
 
     async def report(self, body: JsonObject) -> JsonObject:
-        """How a cluster's control plane is: `state` (starting, ready, failed), `message`, `nodes` by pool."""
+        """Keep a control plane's `state` (starting, ready, failed), `message` and `nodes` by pool."""
         if self._world.control_planes is not None:
             keys = ("state", "message", "nodes")
             self._world.control_planes[body["name"]] = {key: body[key] for key in keys}
         return {}
 
     def reports(self) -> dict[str, JsonObject]:
-        """What was reported of each cluster."""
+        """Return the reports of all clusters."""
         return dict(self._world.control_planes or {})
 
     async def account(self, body: JsonObject) -> JsonObject:
-        """Whose access token it is; empty for one that isn't good."""
+        """Return the account of an access token; empty for an invalid one."""
         token = self._iam.find_token(body["token"])
         return {"account": token.principal if token else ""}
 
     async def access(self, body: JsonObject) -> JsonObject:
-        """Whether an account may: `allowed` by IAM, `denied` for good, or neither: RBAC decides."""
+        """Decide about a request: `allowed` by IAM, `denied`, or neither, if RBAC decides."""
         account, name = body["account"], body["cluster"]
         if not self._iam.allowed(account, access.CONNECT, name):
             reason = denied(account, access.CONNECT, name).message
@@ -76,7 +76,7 @@ class Clusters:
         return {}
 
     async def disk(self, body: JsonObject) -> JsonObject:
-        """The file with a disk's content; empty where there is none."""
+        """Return the file with a disk's content; empty where there is none."""
         return {"image": str(self._world.images.get(body["id"], ""))}
 
     async def lose(self, body: JsonObject) -> JsonObject:
@@ -90,7 +90,7 @@ class Clusters:
         return {}
 
     def _lost_of(self, full: str) -> str:
-        """How a pool's nodes went that aren't there now: `notice` or `power-loss`; empty if they are."""
+        """Return the end of a pool's missing nodes: `notice` or `power-loss`; empty if none are missing."""
         lost = self._lost.get(full)
         if lost is None or lost["until"] <= self._world.clock.now():
             self._lost.pop(full, None)

@@ -26,7 +26,7 @@ _MOST_PODS = 256
 
 
 def add_pool(cluster: Change, pool: JsonObject) -> None:
-    """A pool that is made with its cluster."""
+    """Return a pool that is made with its cluster."""
     name = f"{cluster.name}/nodePools/{pool['name']}"
     shape = cluster.resources.shape(_POOL)
     link = f"{cluster.body['selfLink']}/nodePools/{pool['name']}"
@@ -138,7 +138,7 @@ def _make_groups(world: World, name: str, body: JsonObject) -> None:
 
 
 def sizes(world: World, name: str, body: JsonObject) -> dict[str, int]:
-    """How many nodes a pool has in each of its zones."""
+    """Return the number of nodes of a pool in each of its zones."""
     found = zip(body["locations"], _groups(world, name, body), strict=True)
     return {zone: world.directory.get(group, {}).get("targetSize", 0) for zone, group in found}
 
@@ -156,7 +156,7 @@ def _created(change: Change) -> None:
 
 
 def forget_groups(world: World, name: str, body: JsonObject) -> None:
-    """The instance groups of a pool go with it."""
+    """Return the instance groups of a pool go with it."""
     for group in _groups(world, name, body):
         world.directory.pop(group, None)
 
@@ -185,7 +185,7 @@ def _resize(change: Change) -> None:
 
 
 def set_fields(change: Change) -> None:
-    """A method whose request has fields of the resource by their own names."""
+    """Return a method whose request has fields of the resource by their own names."""
     change.body |= {key: value for key, value in change.sent.items() if key not in PATH_FIELDS}
 
 

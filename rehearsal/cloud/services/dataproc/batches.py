@@ -30,7 +30,7 @@ _ENDINGS = {
 
 
 def _complete(change: Change) -> None:
-    """What the service sets; ApiError 400 with all that it refuses of what was sent."""
+    """Set the service's defaults; ApiError 400 with all problems of the batch."""
     body = change.body
     if body.get("runtimeConfig", {}).get("version", "").startswith("3."):
         raise NotEmulatedError("A batch of a runtime 3")
@@ -92,7 +92,7 @@ def _ended(change: Change) -> None:
 
 
 def _failed(change: Change, error: ApiError) -> None:
-    """A batch whose operation was cancelled, or that failed, is still there."""
+    """Return a batch whose operation was cancelled, or that failed, is still there."""
     state = "CANCELLED" if error.status == "CANCELLED" else "FAILED"
     move(change.world, change.world.directory[change.name], state, error.message)
 

@@ -1,4 +1,4 @@
-"""What the serverless Spark service demands of a batch's runtime and properties, and what its nodes count.
+"""Rules of the serverless Spark service for a batch's runtime and properties, and usage of its nodes.
 
 https://cloud.google.com/dataproc-serverless/docs/concepts/properties, and
 https://cloud.google.com/dataproc-serverless/docs/concepts/versions/dataproc-serverless-versions.
@@ -51,7 +51,7 @@ def size_mib(text: str) -> float | None:
 
 
 def problems(version: str, properties: Mapping[str, str], today: str) -> list[str]:
-    """What the service refuses of a batch, on a day (`2026-11-20`)."""
+    """Return the problems of a batch, on a day (`2026-11-20`)."""
     short = ".".join(version.split(".")[:2])
     found = []
     if short not in SUPPORTED_UNTIL:
@@ -96,7 +96,7 @@ def _of_node(role: str, properties: Mapping[str, str]) -> list[str]:
 
 
 def node_of(role: str, properties: Mapping[str, str]) -> Node:
-    """The driver's node or an executor's, of properties that are fine."""
+    """Return the driver's node or an executor's, of properties that are fine."""
     memory = size_mib(properties.get(f"spark.{role}.memory", _DEFAULT_MEMORY)) or 0.0
     given = properties.get(f"spark.{role}.memoryOverhead")
     overhead = size_mib(given) if given else max(memory * _OVERHEAD_OF_PYSPARK, _LEAST_OVERHEAD_MIB)

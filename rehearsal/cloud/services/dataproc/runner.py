@@ -92,7 +92,7 @@ class Batches:
             raise _failed("\n".join(printed[-_LAST_LINES:]))
 
     async def _main(self, batch: JsonObject, sandbox: Sandbox, folder: Path, lines: Lines) -> int:
-        """The exit status of the main file; ApiError CANCELLED when its time to live is over."""
+        """Return the exit status of the main file; ApiError CANCELLED when its time to live is over."""
         given, name = batch["pysparkBatch"], batch["pysparkBatch"]["mainPythonFileUri"].rpartition("/")[2]
         line = [self._python, str(folder / name), *given.get("args", ())]
         running = asyncio.ensure_future(sandbox.run(line, self._variables(batch, folder), folder, lines))
@@ -111,7 +111,7 @@ class Batches:
         return running.result()
 
     def _variables(self, batch: JsonObject, folder: Path) -> dict[str, str]:
-        """What `spark-submit` would make of the batch, for a process that makes its session itself."""
+        """Return the variables that `spark-submit` would set, for a process that makes its own session."""
         given, properties = batch["pysparkBatch"], _properties(batch)
         variables = {
             name.removeprefix(prefix): value

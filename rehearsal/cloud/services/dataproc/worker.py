@@ -1,4 +1,4 @@
-"""What the Spark service does before it starts a batch: bring its files, as the batch's account.
+"""The Spark service's work before a batch starts: fetch its files, as the batch's account.
 
 python -m rehearsal.cloud.services.dataproc.worker JSON FOLDER
 

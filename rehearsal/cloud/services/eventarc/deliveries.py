@@ -39,7 +39,7 @@ class Deliveries:
         self._ids = itertools.count(10**16)
 
     def finalized(self, data: JsonObject) -> None:
-        """An object has a new generation: `data` is a StorageObjectData."""
+        """Return an object has a new generation: `data` is a StorageObjectData."""
         event = {
             "specversion": "1.0",
             "id": str(next(self._ids)),

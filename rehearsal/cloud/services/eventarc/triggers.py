@@ -18,7 +18,7 @@ _AGENT_NEEDS, _STORAGE_NEEDS = "pubsub.subscriptions.create", "pubsub.topics.pub
 
 
 def _routes(change: Change) -> None:
-    """One type of events, from one topic of its own or the user's, to something that is there."""
+    """Check a trigger: one type of events, its own or the user's topic, an existing destination."""
     filters = {one.get("attribute"): one.get("value", "") for one in change.body.get("eventFilters", ())}
     if len(filters) < len(change.body.get("eventFilters", ())) or "type" not in filters:
         raise bad_request("The request was invalid: exactly one event filter must have the attribute 'type'.")

@@ -1,4 +1,4 @@
-"""What building a function installs, looked for instead: PATH of a requirements.txt; prints what isn't there.
+"""Check of a function's requirements: takes the path of a requirements.txt, prints those that aren't met.
 
 Run by the Python that functions run with, which has the packages of the rehearsal and no way to an index.
 """
@@ -11,7 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 
 def missing(line: str) -> str:
-    """Why a requirement isn't met; empty if it is."""
+    """Return the reason why a requirement isn't met; empty if it is."""
     try:
         needed = Requirement(line)
         if needed.marker is not None and not needed.marker.evaluate():
@@ -25,7 +25,7 @@ def missing(line: str) -> str:
 
 
 def main() -> int:
-    """The exit status: 1 where something is missing."""
+    """Return the exit status: 1 where something is missing."""
     path = Path(sys.argv[1])
     lines = path.read_text().replace("\\\n", " ").splitlines() if path.exists() else []
     plain = [line.partition("#")[0].partition("--hash")[0].strip() for line in lines]

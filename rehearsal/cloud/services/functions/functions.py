@@ -47,7 +47,7 @@ def _deploys(change: Change) -> None:
 
 
 def _service(change: Change) -> None:
-    """The Run service behind a function, which has its policy."""
+    """Return the Run service behind a function, which has its policy."""
     body, now = change.body, change.world.clock.rfc3339()
     name = body["serviceConfig"]["service"]
     account = body["serviceConfig"]["serviceAccountEmail"]
@@ -74,7 +74,7 @@ def _gone(change: Change) -> None:
 
 
 def _failed(change: Change, error: ApiError) -> None:
-    """A function that couldn't be built stays, and says why."""
+    """Return a function that couldn't be built stays, and says why."""
     if change.runtime.functions is None:
         change.resources.drop(change.name)
         return

@@ -38,18 +38,18 @@ class Invocations:
         self._world, self._iam, self._functions = world, iam, functions
 
     def owns(self, host: str) -> bool:
-        """Whether the host is one of a service."""
+        """Return True for the host of a service."""
         return _HOST.fullmatch(host) is not None
 
     def principal(self, host: str, path: str, bearer: str) -> str:
-        """Whose identity token it is, for the service's address or a path of it; "" for no good one."""
+        """Return the account of an identity token for the service's address or its path; "" if invalid."""
         plain = path.partition("?")[0]
         audiences = {f"https://{host}{plain[:end]}" for end in range(len(plain) + 1)} if bearer else ()
         found = (self._iam.find_token(bearer, audience) for audience in audiences)
         return next((token.principal for token in found if token), "")
 
     async def serve(self, request: web.Request, host: str, principal: str) -> web.StreamResponse:
-        """The service's answer; ApiError 404 for no service, 401 and 403 for who may not invoke it."""
+        """Return the service's answer; ApiError 404 for no service, 401 and 403 for who may not invoke it."""
         path = request.raw_path
         name = next((each for each in self._world.directory if self._is(each, host, path)), None)
         if name is None:
@@ -71,7 +71,7 @@ class Invocations:
         return await self._functions.call(function, request, plain)
 
     def _is(self, name: str, host: str, path: str) -> bool:
-        """Whether a service has this address: its own, or its function's."""
+        """Return True if a service has this address: its own, or its function's."""
         body = self._world.directory[name]
         if "/services/" not in name or "uri" not in body:
             return False

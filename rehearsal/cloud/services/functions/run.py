@@ -16,7 +16,7 @@ _ID = "[a-z](?:[-a-z0-9]{0,47}[a-z0-9])?"
 
 
 def _revision(change: Change, template: dict[str, object]) -> None:
-    """What both kinds share: containers with images, an account, a generation."""
+    """Complete the fields of both kinds: containers with images, an account, a generation."""
     containers = template.get("containers") or []
     if not isinstance(containers, list) or not containers or not all(one.get("image") for one in containers):
         raise bad_request("Revision template should contain at least one container with an image.")

@@ -163,7 +163,7 @@ class Functions:
                 await process.wait()
 
     async def call(self, name: str, request: web.Request, path: str) -> web.Response:
-        """The function's answer; 503 where it isn't there any more, 504 where it takes too long."""
+        """Return the function's answer; 503 where it isn't there any more, 504 where it takes too long."""
         running = self._running.get(name)
         if running is None:
             return web.Response(status=503, text="The service is not available.")
@@ -193,7 +193,7 @@ class Functions:
             await self._session.close()
 
     def _log(self, name: str, lines: Sequence[str]) -> None:
-        """What the function prints, which needs no permission of its account."""
+        """Log the function's output, which needs no permission of its account."""
         _, project, _, location, _, short = name.split("/")
         labels = {"project_id": project, "location": location, "service_name": short}
         labels |= {"configuration_name": short, "revision_name": f"{short}-00001"}
@@ -209,7 +209,7 @@ class Functions:
 
 
 async def _answers(process: asyncio.subprocess.Process, address: str) -> bool:
-    """Whether somebody listens on the port, before the process ends or its time is over."""
+    """Return True once the port is open; False if the process ends or its time is over before."""
     ends = asyncio.get_running_loop().time() + _START_TIMEOUT_S
     while process.returncode is None and asyncio.get_running_loop().time() < ends:
         try:

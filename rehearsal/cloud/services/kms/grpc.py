@@ -79,7 +79,7 @@ MESSAGES = _described()
 
 
 def handler(methods: Mapping[str, Method], iam: Iam, require_api: Callable[[str], None]) -> Any:
-    """The service `KeyManagementService` for a gRPC server, by the methods of the JSON API.
+    """Return the service `KeyManagementService` for a gRPC server, by the methods of the JSON API.
 
     `require_api` raises ApiError for an API that isn't enabled.
     """

@@ -29,7 +29,7 @@ _WORDS = ("{kind} {name} not found.", "{kind} {name} already exists.")
 
 
 def _first_version(change: Change) -> None:
-    """A key is made with a version, which is its primary one for good: rotation is not emulated."""
+    """Return a key is made with a version, which is its primary one for good: rotation is not emulated."""
     if not change.call.query.get("skipInitialVersionCreation"):
         resources = change.resources
         shape, name = resources.shape(_VERSION), f"{change.name}/cryptoKeyVersions/1"
@@ -70,7 +70,7 @@ def _destroy(change: Change) -> JsonObject:
 
 
 def _bytes(change: Change, name: str) -> tuple[bytes, bool]:
-    """A field of the request, and whether its checksum came along; ApiError 400 for one that is wrong."""
+    """Return a field of the request, and True if it has a checksum; ApiError 400 for a wrong one."""
     value, checksum = change.sent.get(name, ""), change.sent.get(f"{name}Crc32c")
     content = base64.b64decode(value)
     if checksum is not None and int(checksum) != google_crc32c.value(content):

@@ -103,7 +103,7 @@ class LoggingService:
         return {}
 
     def _completed(self, call: Call, sent: JsonObject, given: JsonObject) -> JsonObject:
-        """An entry with what the request says for all; ApiError where it can't be one."""
+        """Return an entry with what the request says for all; ApiError where it can't be one."""
         entry = {key: sent[key] for key in ("logName", "resource") if sent.get(key)} | given
         entry["labels"] = {**sent.get("labels", {}), **given.get("labels", {})}
         self._require(call, entry.get("logName", ""))

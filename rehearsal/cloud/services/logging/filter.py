@@ -44,7 +44,7 @@ def epoch(timestamp: str) -> float:
 
 
 def parse(text: str) -> Matches:
-    """What decides whether an entry matches; ApiError 400 for a broken filter."""
+    """Compile a filter of entries; ApiError 400 for a malformed one."""
     if len(text) > _MAX_CHARACTERS:
         raise bad_request(f"The filter is longer than {_MAX_CHARACTERS} characters.")
     tokens = _tokens(text)
@@ -110,7 +110,7 @@ def _condition(text: str, field: str, comparison: str, value: str) -> Matches:
 
 
 def values(entry: JsonObject, field: str) -> list[str]:
-    """What an entry has at a field, as text: nothing, one value, or those of a list on the way."""
+    """Return the values of an entry's field as text: none, one, or those of a list on the way."""
     found: list[object] = [entry]
     for part in field.split("."):
         found = [one[part] for one in found if isinstance(one, dict) and one.get(part) is not None]

@@ -22,7 +22,7 @@ _LABELS = {
 
 
 def _recorded(change: Change) -> None:
-    """Who changed it and when."""
+    """Record the caller and the time of a change."""
     record = {"mutateTime": change.world.clock.rfc3339()}
     if "mutationRecords" in change.shape.fields:
         change.body["mutationRecords"] = [*change.old.get("mutationRecords", ()), record]

@@ -1,4 +1,4 @@
-"""When a schedule of Cloud Scheduler is due.
+"""Schedules of Cloud Scheduler.
 
 The unix-cron format: https://cloud.google.com/scheduler/docs/configuring/cron-job-schedules.
 """
@@ -33,7 +33,7 @@ class Cron:
     either: bool
 
     def after(self, epoch_s: float, zone: str) -> float | None:
-        """The first time after this one, in seconds since the epoch; None for a schedule that never is.
+        """Return the first time after this one, in seconds since the epoch; None if there is none.
 
         A time that a clock change skips is passed over; one that it repeats is due the first time.
         """

@@ -57,7 +57,7 @@ def _stop(change: Change) -> None:
 
 
 async def _follow(change: Change) -> None:
-    """One attempt after the other, as long as the job is enabled."""
+    """Make one attempt after the other, as long as the job is enabled."""
     clock = change.world.clock
     while (job := change.world.directory.get(change.name)) and job["state"] == "ENABLED":
         due = cron.parse(job["schedule"])
@@ -71,7 +71,7 @@ async def _follow(change: Change) -> None:
 
 
 async def _attempts(change: Change) -> None:
-    """An attempt, and those that its retry configuration has for one that fails."""
+    """Return an attempt, and those that its retry configuration has for one that fails."""
     job, clock = change.world.directory[change.name], change.world.clock
     retry = job["retryConfig"]
     pause_s = float(retry["minBackoffDuration"].removesuffix("s"))
@@ -86,7 +86,7 @@ async def _attempts(change: Change) -> None:
 
 
 async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
-    """The canonical name of what went wrong, or "", and what the target answered."""
+    """Return the canonical name of what went wrong, or "", and what the target answered."""
     if target := job.get("pubsubTarget"):
         message = {key: target[key] for key in ("data", "attributes") if key in target}
         if target["topicName"] not in change.world.directory:
@@ -120,7 +120,7 @@ async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
 
 
 def _log(change: Change, job: JsonObject, code: str, says: str) -> None:
-    """What Cloud Scheduler logs of an attempt (https://cloud.google.com/scheduler/docs/logging)."""
+    """Log an attempt (https://cloud.google.com/scheduler/docs/logging)."""
     project, location = change.world.project, change.name.split("/")[-3]
     payload = {
         "@type": "type.googleapis.com/google.cloud.scheduler.logging.AttemptFinished",

@@ -56,7 +56,7 @@ class BlobWriter:
             self._storing = asyncio.ensure_future(asyncio.to_thread(self._append, full))
 
     async def finish(self) -> Blob:
-        """The blob, with one reference."""
+        """Return the blob, with one reference."""
         await self._settle()
         self._append(bytes(self._piece))
         self._file.close()
@@ -92,7 +92,7 @@ class BlobStore:
         self._references: dict[str, int] = {}
 
     def path(self, blob_id: str) -> Path:
-        """Where the content lies."""
+        """The path of the content."""
         return self._root / blob_id
 
     def writer(self) -> BlobWriter:
@@ -150,5 +150,5 @@ class BlobStore:
 
     @property
     def count(self) -> int:
-        """How many blobs somebody still refers to."""
+        """The number of blobs with references."""
         return len(self._references)

@@ -1,4 +1,4 @@
-"""What Cloud Storage accepts as a bucket and what it fills in.
+"""Rules and defaults of Cloud Storage's buckets.
 
 Sources: the discovery document (storage v1, `Bucket`), https://cloud.google.com/storage/docs/buckets#naming,
 https://cloud.google.com/storage/docs/locations, https://cloud.google.com/storage/docs/hns-overview.
@@ -85,7 +85,7 @@ def check_name(name: str) -> None:
 
 
 def new_bucket(body: JsonObject, project_number: str, generation: int, now: str) -> JsonObject:
-    """The resource that a valid insert creates; ApiError 400 where it is not valid."""
+    """Return the resource that a valid insert creates; ApiError 400 where it is not valid."""
     bucket: JsonObject = {
         "kind": "storage#bucket",
         "id": body["name"],
@@ -100,7 +100,7 @@ def new_bucket(body: JsonObject, project_number: str, generation: int, now: str)
 
 
 def changed_bucket(bucket: JsonObject, body: JsonObject, now: str, *, replace: bool) -> JsonObject:
-    """The resource after PATCH, or PUT where `replace`; ApiError 400 where the result is not valid."""
+    """Return the resource after PATCH, or PUT where `replace`; ApiError 400 where the result is not valid."""
     for key in _FIXED:
         desired, actual = body.get(key), bucket.get(key)
         if key == "hierarchicalNamespace":

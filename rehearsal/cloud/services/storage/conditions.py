@@ -26,7 +26,7 @@ def _not_modified() -> ApiError:
 
 
 def integer(query: Mapping[str, Any], name: str) -> int | None:
-    """An int64 query parameter, which the wire carries as a decimal string."""
+    """Return an int64 query parameter, which the wire carries as a decimal string."""
     value = query.get(name)
     if value is None or value == "":
         return None
@@ -37,13 +37,13 @@ def integer(query: Mapping[str, Any], name: str) -> int | None:
 
 
 def generation_of(query: Mapping[str, Any], name: str = "generation") -> int | None:
-    """The generation that a request names. 0, which gcsfuse sends, is protobuf's way to say none."""
+    """Return the generation that a request names. 0, which gcsfuse sends, is protobuf's way to say none."""
     return integer(query, name) or None
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the caller requires of an object's live generation. Generation 0 means that there is none."""
+    """Preconditions on an object's live generation. Generation 0 means that there is none."""
 
     generation_match: int | None = None
     generation_not_match: int | None = None
@@ -73,7 +73,7 @@ class Conditions:
         self._check(*numbers, etag, reading)
 
     def check_resource(self, body: JsonObject, *, reading: bool = False) -> None:
-        """The same of a bucket or a folder."""
+        """Return the same of a bucket or a folder."""
         self._check(0, int(body["metageneration"]), body.get("etag"), reading)
 
     def _check(self, generation: int, metageneration: int, etag: str | None, reading: bool) -> None:
@@ -92,6 +92,6 @@ class Conditions:
 
 
 def _names(header: str, etag: str | None) -> bool:
-    """Whether an If-Match or If-None-Match header is about this etag; weak and strong ones are the same."""
+    """Return True if an If-Match or If-None-Match header has this etag; weak and strong ones are equal."""
     listed = {part.strip().removeprefix("W/").strip('"') for part in header.split(",")}
     return etag is not None and ("*" in listed or etag in listed)

@@ -90,7 +90,7 @@ class StorageControl:
 
 
 def _call(method_id: str, request: Message, principal: str) -> Call:
-    """The request in terms of the JSON API."""
+    """Return the request in terms of the JSON API."""
     sent = json_format.MessageToDict(request)
     match = _NAME.fullmatch(sent.pop("name", "") or sent.pop("parent", ""))
     if match is None:
@@ -107,7 +107,7 @@ def _call(method_id: str, request: Message, principal: str) -> Call:
 
 
 def _message(answer: Answer) -> Message:
-    """The answer of the JSON API as the message that gRPC clients get."""
+    """Return the answer of the JSON API as the message that gRPC clients get."""
     if not isinstance(answer, dict):
         return empty_pb2.Empty()
     kind = answer.get("kind", "").removeprefix("storage#")

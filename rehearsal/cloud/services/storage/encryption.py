@@ -1,4 +1,4 @@
-"""What encrypts an object: a key in Cloud KMS, or a key of the customer's own that comes with each request.
+"""Encryption of objects: a key in Cloud KMS, or a customer's key that comes with each request.
 
 Nothing is encrypted here; who may read, and what a bad key is answered, is as at Google:
 https://cloud.google.com/storage/docs/encryption/customer-managed-keys,
@@ -28,7 +28,7 @@ _KEY = re.compile(r"projects/[^/]+/locations/(?P<location>[^/]+)/keyRings/[^/]+/
 
 
 def for_new(store: Store, call: Call, bucket: str, named: str | None) -> JsonObject:
-    """The fields of an object that is about to be written; ApiError where its key can't be used.
+    """Return the fields of an object that is about to be written; ApiError where its key can't be used.
 
     `named` is the KMS key that the request names; without one, the bucket's default key is used.
     """
@@ -42,7 +42,7 @@ def for_new(store: Store, call: Call, bucket: str, named: str | None) -> JsonObj
 
 
 def kms_version(store: Store, key: str, location: str) -> str:
-    """The version of a KMS key that encrypts in a bucket at this location; ApiError if none may."""
+    """Return the version of a KMS key that encrypts in a bucket at this location; ApiError if none may."""
     match = _KEY.fullmatch(key)
     if match is None:
         raise _refused("cloudKmsBadKey", f"Malformed Cloud KMS crypto key: {key}")
@@ -79,7 +79,7 @@ def require_readable(store: Store, headers: Mapping[str, str], version: Version,
 
 
 def customer_key(headers: Mapping[str, str], sent: str = "X-Goog-Encryption") -> str | None:
-    """The SHA-256 of the key that the headers bring, as base64, or None; ApiError 400 if they are wrong."""
+    """Return the SHA-256 of the key in the headers, as base64, or None; ApiError 400 for wrong headers."""
     algorithm, key, sha256 = (headers.get(f"{sent}-{part}") for part in ("Algorithm", "Key", "Key-Sha256"))
     if algorithm is None and key is None and sha256 is None:
         return None

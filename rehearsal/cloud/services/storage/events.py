@@ -1,4 +1,4 @@
-"""What Cloud Storage tells of an object that has a new generation."""
+"""Event data of an object's new generation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from rehearsal.cloud.services.storage.versions import Version
 
 
 def event_data(version: Version) -> JsonObject:
-    """A StorageObjectData (https://github.com/googleapis/google-cloudevents/tree/main/proto/google/events/cloud/storage)."""
+    """Return a StorageObjectData.
+
+    https://github.com/googleapis/google-cloudevents/tree/main/proto/google/events/cloud/storage
+    """
     path = f"{version.bucket}/o/{quote(version.name, safe='')}"
     host = "https://www.googleapis.com"
     found: JsonObject = {

@@ -21,7 +21,7 @@ _TYPES = "type.googleapis.com/google.storage.control.v2"
 
 
 class Folders:
-    """What can be done with folders; all of it in one step, so that nobody sees a half of it."""
+    """Methods of folders; each is atomic."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

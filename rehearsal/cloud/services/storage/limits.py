@@ -1,4 +1,4 @@
-"""How often one object name may be written.
+"""Rate limit of mutations of one object name.
 
 https://cloud.google.com/storage/quotas: one write a second to the same object name, above which requests
 "might" be throttled, with 429 (https://cloud.google.com/storage/docs/gcs429). When Google begins to is not

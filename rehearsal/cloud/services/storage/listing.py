@@ -17,7 +17,7 @@ MAX_RESULTS = 1000
 
 @dataclass(frozen=True)
 class Page:
-    """One page: versions and prefixes, and where the next one begins."""
+    """A page: versions and prefixes, and the start of the next one."""
 
     versions: list[Version]
     prefixes: list[str]
@@ -39,7 +39,7 @@ class _Options:
 
 
 def list_page(objects: Objects, query: Mapping[str, Any]) -> Page:
-    """The page that the query asks for; items and prefixes together fill it, as at Google."""
+    """Return the page that the query asks for; items and prefixes together fill it, as at Google."""
     options = _options(query)
     after_name, after_generation = _decode(query.get("pageToken"))
     items: list[Version] = []
@@ -84,7 +84,7 @@ def list_page(objects: Objects, query: Mapping[str, Any]) -> Page:
 def _jump(
     scan: Generator[tuple[str, list[Version]], str | None, None], folder: str
 ) -> tuple[str, list[Version]] | None:
-    """The first entry behind all names that begin with the folder."""
+    """Return the first entry behind all names that begin with the folder."""
     try:
         return scan.send(folder[:-1] + chr(ord(folder[-1]) + 1))
     except StopIteration:
@@ -92,7 +92,7 @@ def _jump(
 
 
 def _folder(name: str, options: _Options) -> str | None:
-    """The prefix that stands for this name, or None if the name is listed itself."""
+    """Return the prefix that stands for this name, or None if the name is listed itself."""
     if not options.delimiter:
         return None
     at = name.find(options.delimiter, len(options.prefix))
@@ -127,7 +127,7 @@ def _options(query: Mapping[str, Any]) -> _Options:
 
 
 def truth(query: Mapping[str, Any], name: str) -> bool:
-    """A boolean query parameter, parsed or as text."""
+    """Return a boolean query parameter, parsed or as text."""
     return query.get(name) in (True, "true", "True")
 
 
@@ -136,7 +136,7 @@ def _encode(name: str, generation: int) -> str:
 
 
 def _decode(token: str | None) -> tuple[str, int]:
-    """The last entry of the page before: (name or prefix, generation)."""
+    """Return the last entry of the page before: (name or prefix, generation)."""
     if not token:
         return "", 0
     try:

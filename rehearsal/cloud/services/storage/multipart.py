@@ -33,7 +33,7 @@ class RelatedParts:
         self.content_type: str | None = None
 
     async def metadata(self) -> JsonObject:
-        """The JSON of the first part; afterwards `content_type` is that of the second."""
+        """Return the JSON of the first part; afterwards `content_type` is that of the second."""
         await self._fill_until(self._delimiter)
         first_line = await self._take_until(b"\n")
         self._newline = b"\r\n" if first_line.endswith(b"\r") else b"\n"
@@ -50,7 +50,7 @@ class RelatedParts:
         return body
 
     async def content(self) -> AsyncIterator[bytes]:
-        """The second part's bytes, as they arrive."""
+        """Return the second part's bytes, as they arrive."""
         end = self._newline + self._delimiter
         while True:
             at = self._buffer.find(end)

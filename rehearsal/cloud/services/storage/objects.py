@@ -25,7 +25,7 @@ MAX_COMPONENTS = 32
 
 
 class Objects:
-    """What can be asked of objects that are already there."""
+    """Methods of existing objects."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -77,7 +77,7 @@ def refuse_acls(call: Call) -> None:
 
 
 def settable(body: JsonObject) -> JsonObject:
-    """The settable fields of a client's object body; NotEmulatedError for the others."""
+    """Return the settable fields of a client's object body; NotEmulatedError for the others."""
     for key, value in body.items():
         if key not in SETTABLE and key not in _OUTPUT and value:
             raise NotEmulatedError(f"Object field '{key}'")
@@ -106,7 +106,7 @@ def check_name(name: str, sent: str) -> None:
 
 
 def storage_class(body: JsonObject) -> str | None:
-    """The class the body names; ApiError 400 if there is no such class."""
+    """Return the class the body names; ApiError 400 if there is no such class."""
     name = body.get("storageClass") or None
     if name is not None and name not in STORAGE_CLASSES:
         raise bad_request(f"Invalid argument: storage class '{name}' does not exist.")
@@ -114,7 +114,7 @@ def storage_class(body: JsonObject) -> str | None:
 
 
 def merged(fields: JsonObject, patch: JsonObject) -> JsonObject:
-    """The fields after a PATCH: null removes a field, `metadata` is merged key by key."""
+    """Return the fields after a PATCH: null removes a field, `metadata` is merged key by key."""
     result = dict(fields)
     for key, value in patch.items():
         if key == "metadata" and value is not None:
@@ -133,7 +133,7 @@ def check_custom_time(before: JsonObject, after: JsonObject) -> None:
 
 
 def object_body(version: Version, call: Call, *, written: bool = False) -> JsonObject:
-    """The object resource. Hashes under a customer's key are for who brings it, or has just `written` it."""
+    """Return the object resource; `written`: with hashes under a customer's key, as for a caller with it."""
     base = base_url(call)
     needed = version.fields.get("customerEncryption", {}).get("keySha256")
     hashes = written or not needed or call.raw.headers.get("X-Goog-Encryption-Key-Sha256") == needed

@@ -63,7 +63,7 @@ class StorageService:
         return self.control.path
 
     def methods(self) -> Mapping[str, Method]:
-        """Method id → method."""
+        """Return methods by id."""
         buckets, folders, objects = self._buckets, self._folders, self._objects
         bucket, object_, source, project = self._bucket, self._object, self._source, self._project
         table: dict[str, tuple[Handler, str, Callable[[Call], str]]] = {

@@ -14,12 +14,12 @@ from rehearsal.cloud.services.storage.versions import Objects, Version
 
 
 def bucket_resource(bucket: str) -> str:
-    """The bucket's name in IAM and in the directory."""
+    """Return the bucket's name in IAM and in the directory."""
     return f"projects/_/buckets/{bucket}"
 
 
 def object_resource(bucket: str, name: str) -> str:
-    """The object's name in IAM, which conditions compare."""
+    """Return the object's name in IAM, which conditions compare."""
     return f"{bucket_resource(bucket)}/objects/{name}"
 
 
@@ -29,7 +29,7 @@ def no_such_object(bucket: str, name: str) -> ApiError:
 
 
 class Store:
-    """Finds buckets and objects for handlers, and asks IAM what the front door could not know to ask."""
+    """Look-up of buckets and objects, and access checks that the front door can't make."""
 
     def __init__(
         self, world: World, iam: Iam, blobs: BlobStore, finalized: Callable[[JsonObject], None]
@@ -62,19 +62,19 @@ class Store:
         self.iam.drop(bucket_resource(name))
 
     def bucket(self, name: str) -> JsonObject:
-        """The bucket's API body; ApiError 404."""
+        """Return the bucket's API body; ApiError 404."""
         body = self.world.directory.get(bucket_resource(name))
         if body is None:
             raise ApiError(404, "NOT_FOUND", "The specified bucket does not exist.")
         return body
 
     def objects(self, bucket: str) -> Objects:
-        """The bucket's objects; ApiError 404 if there is no such bucket."""
+        """Return the bucket's objects; ApiError 404 if there is no such bucket."""
         self.bucket(bucket)
         return self._objects[bucket]
 
     def version(self, bucket: str, name: str, generation: int | None = None) -> Version:
-        """The live generation or the one asked for; ApiError 404."""
+        """Return the live generation or the one asked for; ApiError 404."""
         version = self.objects(bucket).get(name, generation)
         if version is None:
             raise no_such_object(bucket, name)

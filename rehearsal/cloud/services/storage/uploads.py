@@ -41,7 +41,7 @@ _CONTENT_RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+|\*)|\*)/(?P<t
 
 @dataclass(frozen=True)
 class _Intent:
-    """What a client declared about the object that it is about to send."""
+    """A client's declaration of the object that it is going to send."""
 
     bucket: str
     name: str
@@ -54,7 +54,7 @@ class _Intent:
 
 @dataclass
 class _Session:
-    """One resumable upload, whose content flows into a blob."""
+    """A resumable upload, whose content flows into a blob."""
 
     intent: _Intent
     writer: BlobWriter

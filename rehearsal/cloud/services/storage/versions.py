@@ -1,4 +1,4 @@
-"""What a bucket holds: every object's generations, and the rules by which they come and go.
+"""The content of a bucket: generations of objects, and the rules of their life.
 
 A name has at most one live generation; in a versioned bucket the older ones stay as noncurrent; what is
 removed for good rests as soft-deleted while the bucket's policy says so. All of it is plain memory, so
@@ -21,7 +21,7 @@ from rehearsal.cloud.services.storage.limits import MutationLimit
 
 @dataclass(frozen=True)
 class Version:
-    """One generation of an object. `fields` are those that a client may set (contentType, metadata, …)."""
+    """A generation of an object. `fields` are those that a client may set (contentType, metadata, …)."""
 
     bucket: str
     name: str
@@ -107,17 +107,17 @@ class Objects:
     _soft: _Names = field(default_factory=_Names)
 
     def live(self, name: str) -> Version | None:
-        """The live generation."""
+        """Return the live generation."""
         return self._live.find(name)
 
     def get(self, name: str, generation: int | None = None) -> Version | None:
-        """The live generation, or the one asked for, live or noncurrent."""
+        """Return the live generation, or the one asked for, live or noncurrent."""
         if generation is None:
             return self._live.find(name)
         return self._live.find(name, generation) or self._noncurrent.find(name, generation)
 
     def soft_deleted(self, name: str, generation: int) -> Version | None:
-        """A generation that was removed and can still be restored."""
+        """Return a generation that was removed and can still be restored."""
         self._expire()
         return self._soft.find(name, generation)
 
@@ -128,7 +128,7 @@ class Objects:
 
     @property
     def hierarchical(self) -> bool:
-        """Whether the bucket has folders."""
+        """True if the bucket has folders."""
         return bool(self.config().get("hierarchicalNamespace", {}).get("enabled"))
 
     def add_folders(self, name: str) -> None:
@@ -301,7 +301,7 @@ class Objects:
             self._bury(version)
 
     def _bury(self, version: Version) -> None:
-        """Removed for good: soft-deleted for the policy's duration, or gone at once."""
+        """Remove a version: soft-delete it for the policy's duration, or drop it at once."""
         keep_s = int(self.config().get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
         if keep_s == 0:
             self.blobs.release(version.blob)
@@ -319,6 +319,6 @@ class Objects:
 
 
 def later(rfc3339: str, seconds: int) -> str:
-    """An RFC 3339 UTC time so many seconds later, in the same notation (microseconds, `Z`)."""
+    """Return an RFC 3339 UTC time so many seconds later, in the same notation (microseconds, `Z`)."""
     moment = datetime.fromisoformat(rfc3339).astimezone(UTC) + timedelta(seconds=seconds)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

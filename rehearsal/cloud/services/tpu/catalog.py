@@ -1,4 +1,4 @@
-"""What the emulated Cloud TPU offers: v6e alone, in the zones where Google has it."""
+"""The emulated Cloud TPU's offer: v6e alone, in the zones where Google has it."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ DISK_TYPES = frozenset({"hyperdisk-balanced", "hyperdisk-ml"})
 
 
 def find(accelerator_type: str) -> Slice | None:
-    """The slice of this type."""
+    """Return the slice of this type."""
     return next((each for each in SLICES if each.accelerator_type == accelerator_type), None)
 
 
 def find_topology(topology: str) -> Slice | None:
-    """The slice of this topology."""
+    """Return the slice of this topology."""
     return next((each for each in SLICES if each.topology == topology), None)

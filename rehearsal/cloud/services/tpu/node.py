@@ -25,7 +25,7 @@ LATE_KEYS = ("agent-worker-number", "worker-network-endpoints")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node's machines are attached: full names, and what they need to know of the subnet."""
+    """The network of a node's machines: full names, and facts of the subnet."""
 
     network: str
     subnetwork: str
@@ -75,7 +75,7 @@ class Node:
 
     @cached_property
     def instances(self) -> list[tuple[str, int]]:
-        """What Compute Engine calls the machines, in worker order: name and id, new with each node."""
+        """Names and ids of the machines in Compute Engine, in worker order; new with each node."""
         return [
             (f"t1v-n-{self.token}-w-{worker}", 10**18 + secrets.randbelow(8 * 10**18))
             for worker in range(self.slice.hosts)
@@ -83,23 +83,23 @@ class Node:
 
     @cached_property
     def guest_attributes(self) -> list[GuestAttributes]:
-        """What each machine says of itself, in worker order."""
+        """Guest attributes of the machines, in worker order."""
         return [GuestAttributes(name) for name in self.host_names]
 
     @property
     def tells_guest_attributes(self) -> bool:
-        """Whether its metadata switches them on."""
+        """True if its metadata enable them."""
         return str(self.body.get("metadata", {}).get(ENABLE, "")).upper() == "TRUE"
 
     @property
     def revocable(self) -> bool:
-        """Whether Google may take it away."""
+        """True if Google may take it away."""
         scheduling = self.body["schedulingConfig"]
         model = scheduling.get("provisioningModel")
         return bool(scheduling.get("spot") or scheduling.get("preemptible") or model == "SPOT")
 
     def specs(self, world: World) -> list[HostSpec]:
-        """The machines to boot, with the disks that are attached now."""
+        """Return the machines to boot, with the disks that are attached now."""
         disks = tuple(
             AttachedDisk(world.images[disk["sourceDisk"]], f"persistent-disk-{number}", read_only=True)
             for number, disk in enumerate(self.body.get("dataDisks", ()), start=1)
@@ -111,7 +111,7 @@ class Node:
         ]
 
     def render(self, hosts: Hosts) -> JsonObject:
-        """The resource as it is read, with the health that its machines are in."""
+        """Return the resource as it is read, with the health that its machines are in."""
         body = dict(self.body)
         if self.state == "REPAIRING":
             body["health"] = "UNHEALTHY_MAINTENANCE"
@@ -123,7 +123,7 @@ class Node:
         return body
 
     def guest(self, world: World, worker: int) -> Guest:
-        """What the metadata server knows of one worker."""
+        """Return a worker as its metadata server knows it."""
         address = self.addresses[worker]
         own = {
             "accelerator-type": self.slice.accelerator_type,
@@ -160,7 +160,7 @@ class Node:
         )
 
     def _tpu_env(self, world: World, worker: int) -> str:
-        """The lines that jax and libtpu read, in their form: `KEY: 'value'`."""
+        """Return the lines that jax and libtpu read, in their form: `KEY: 'value'`."""
         values = {
             "ACCELERATOR_TYPE": self.slice.accelerator_type,
             "CONSUMER_PROJECT_ID": world.project,

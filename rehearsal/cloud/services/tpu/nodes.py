@@ -75,7 +75,7 @@ class Nodes:
         return node
 
     def render(self, node: Node) -> JsonObject:
-        """The resource as it is read now."""
+        """Return the resource as it is read now."""
         return node.render(self._hosts)
 
     def add(self, node: Node) -> None:
@@ -101,7 +101,7 @@ class Nodes:
         await self._changed.wait()
 
     def guest(self, address: str) -> Guest | None:
-        """The worker with this address."""
+        """Return the worker with this address."""
         for node in self._nodes.values():
             if address in node.addresses:
                 return node.guest(self._world, node.addresses.index(address))
@@ -133,7 +133,7 @@ class Nodes:
         return self.render(node)
 
     async def _tell(self, node: Node, untold: tuple[int, str], after_s: float) -> None:
-        """A machine's agent writes a key."""
+        """Return a machine's agent writes a key."""
         await self._world.clock.sleep(after_s)
         node.untold.discard(untold)
         self.announce()
@@ -153,7 +153,7 @@ class Nodes:
         self._remove(node)
 
     async def stop(self, node: Node) -> JsonObject:
-        """STOPPED, boot disks kept."""
+        """Stop a node and keep its boot disks."""
         await self._world.clock.sleep(self._durations.change)
         async with node.power:
             await self._switch_off(node)

@@ -112,7 +112,7 @@ def _show(change: Change) -> None:
 
 
 def _delete(tpu: TpuService, operations: Operations, change: Change) -> None:
-    """What has nodes is deleted by `force` only, and they with it."""
+    """Delete a request; one with nodes needs `force`, and its nodes are deleted with it."""
     nodes = [name for name in _nodes(change, change.old) if name in change.world.directory]
     if nodes and not change.call.query.get("force"):
         text = f"queued resource {change.name} has nodes: delete {', '.join(nodes)} first, or use force"

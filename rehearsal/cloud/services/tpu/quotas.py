@@ -23,7 +23,7 @@ GRANTED = 8192
 
 @dataclass(frozen=True)
 class Quota:
-    """One limit: its name in refusals, the metric that it is of, and what it holds for."""
+    """A limit: its name in refusals, its metric, and its scope."""
 
     name: str
     metric: str
@@ -35,7 +35,7 @@ class Quota:
         return f"1/{{project}}/{{{self.dimension}}}"
 
     def place(self, zone: str) -> str:
-        """The region or zone that a node in `zone` counts for."""
+        """Return the region or zone that a node in `zone` counts for."""
         return zone if self.dimension == "zone" else zone.rpartition("-")[0]
 
 
@@ -106,7 +106,7 @@ class Quotas:
         return found
 
     def _buckets(self, quota: Quota) -> Iterator[JsonObject]:
-        """One for each place. A limit of 0 is left out, as JSON made of protocol buffers does with zeros."""
+        """Return a limit for each place; 0 is left out, as JSON of protocol buffers omits zeros."""
         for (name, place), chips in self._limits.items():
             if name == quota.name:
                 limit: JsonObject = {"effectiveLimit": str(chips)} if chips else {}

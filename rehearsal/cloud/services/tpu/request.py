@@ -47,14 +47,14 @@ class Requests:
         self._iam = iam
 
     def zone(self, name: str) -> str:
-        """The zone of `projects/P/locations/Z[/…]`; ApiError 404 if it doesn't exist."""
+        """Return the zone of `projects/P/locations/Z[/…]`; ApiError 404 if it doesn't exist."""
         zone = name.split("/")[3]
         if f"projects/{self._world.project}/zones/{zone}" not in self._world.directory:
             raise not_found(f"projects/{self._world.project}/locations/{zone}")
         return zone
 
     def create(self, call: Call, taken: list[Node], number: int) -> Node:
-        """The node that the call asks for, CREATING. `taken` are those there are; `number` becomes its id."""
+        """Return the requested node, CREATING. `taken` are the existing ones; `number` becomes its id."""
         sent = call.body or {}
         zone = self.zone(call.path["parent"])
         node_id = str(call.query.get("nodeId") or "")
@@ -98,7 +98,7 @@ class Requests:
         return Node(name, body, piece, place, addresses)
 
     def mutable(self, sent: JsonObject, zone: str, hosts: int) -> JsonObject:
-        """The fields that nodes.patch may change, checked and in canonical form; absent where empty."""
+        """Return the fields that nodes.patch may change, checked, in canonical form, without empty ones."""
         if len(sent.get("description") or "") > _DESCRIPTION_CHARACTERS:
             raise refusal(f"description has more than {_DESCRIPTION_CHARACTERS} characters")
         for key, value in (sent.get("labels") or {}).items():
@@ -154,7 +154,7 @@ class Requests:
         return f"{collection}/{name}"
 
     def _disk(self, sent: JsonObject, zone: str, hosts: int) -> JsonObject:
-        """One data disk, which must exist in the zone and allow what is asked."""
+        """Check a data disk, which must exist in the zone and allow the requested mode."""
         name = self._full_name(
             sent.get("sourceDisk") or "", f"projects/{self._world.project}/zones/{zone}/disks"
         )
@@ -179,7 +179,7 @@ class Requests:
         return {**sent, "sourceDisk": name}
 
     def _service_account(self, principal: str, sent: JsonObject) -> JsonObject:
-        """The account, which must exist and which the caller must be allowed to act as."""
+        """Return the account, which must exist and which the caller must be allowed to act as."""
         default = f"{self._world.number}-compute@developer.gserviceaccount.com"
         email = sent.get("email") or default
         name = f"projects/{self._world.project}/serviceAccounts/{email}"
@@ -236,7 +236,7 @@ def _check_metadata(metadata: dict[str, str]) -> None:
 
 
 def _free_addresses(place: Place, taken: list[Node], count: int) -> list[str]:
-    """The lowest free addresses. Google keeps four: network, gateway, the last but one, broadcast."""
+    """Return the lowest free addresses. Google keeps four: network, gateway, the last but one, broadcast."""
     there = (node for node in taken if node.place.subnetwork == place.subnetwork)
     used = {address for node in there for address in node.addresses}
     usable = range(2, place.cidr.num_addresses - 2)
@@ -249,7 +249,7 @@ def _free_addresses(place: Place, taken: list[Node], count: int) -> list[str]:
 
 
 def _endpoints(sent: JsonObject, addresses: list[str], taken: list[Node]) -> list[JsonObject]:
-    """One for each worker, with an external address where asked."""
+    """Return an endpoint for each worker, with an external address if requested."""
     endpoints: list[JsonObject] = [
         {"ipAddress": address, "port": ENDPOINT_PORT, "accessConfig": {}} for address in addresses
     ]

@@ -98,7 +98,7 @@ class TpuService:
         }
 
     def _resource(self, call: Call) -> str:
-        """The full name that the call is about, with the project's id for its number."""
+        """Return the full name that the call is about, with the project's id for its number."""
         name = call.path.get("name") or call.path["parent"]
         number = f"projects/{self._world.number}"
         if name == number or name.startswith(f"{number}/"):
@@ -120,7 +120,7 @@ class TpuService:
         )
 
     def check(self, call: Call) -> Node:
-        """The node that nodes.create would make; ApiError if it refuses."""
+        """Return the node that nodes.create would make; ApiError if it refuses."""
         nodes = self._nodes
         node = self._requests.create(call, nodes.all(), next(self._ids))
         for other in nodes.all():
@@ -237,8 +237,7 @@ class TpuService:
         on_error: Callable[[ApiError], None] | None = None,
         empty: bool = False,
     ) -> JsonObject:
-        """An operation on the node, in the types of google/cloud/tpu/v2/cloud_tpu.proto, which REST clients
-        parse (https://github.com/googleapis/googleapis)."""
+        """Start an operation on the node, in the types of google/cloud/tpu/v2/cloud_tpu.proto."""
         package = f"google.cloud.tpu.{call.version}"
         metadata: JsonObject = {
             "@type": f"type.googleapis.com/{package}.OperationMetadata",
@@ -303,7 +302,7 @@ class TpuService:
         return self._render_location(self._location(call).rsplit("/", 1)[-1])
 
     def _location(self, call: Call) -> str:
-        """The location of the call, which must have v6e; ApiError 404."""
+        """Return the location of the call, which must have v6e; ApiError 404."""
         zone = self._requests.zone(self._resource(call))
         name = f"projects/{self._world.project}/locations/{zone}"
         if zone not in ZONES:
@@ -351,7 +350,7 @@ class TpuService:
         return self._nodes.all()
 
     def deletions(self) -> dict[str, int]:
-        """Deletions that were begun, by the state in which they found the node."""
+        """Return counts of deletions by the node's state at their beginning."""
         return dict(self._nodes.deleted)
 
     def nodes_status(self) -> list[JsonObject]:
@@ -370,7 +369,7 @@ class TpuService:
         ]
 
     def guest(self, address: str) -> Guest | None:
-        """The worker with this address."""
+        """Return the worker with this address."""
         return self._nodes.guest(address)
 
     async def changed(self) -> None:
@@ -406,7 +405,7 @@ def _wrong_state(node: Node, what: str) -> ApiError:
 
 
 def _page(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
-    """A page of a list; the token is the number of the item that comes next."""
+    """Return a page of a list; the token is the number of the item that comes next."""
     if call.query.get("filter") or call.query.get("orderBy"):
         raise NotEmulatedError("A list with filter or orderBy")
     token = str(call.query.get("pageToken") or "0")

@@ -18,7 +18,7 @@ _REVISED = ("sourceContents", "serviceAccount", "userEnvVars")
 
 
 def _parses(change: Change) -> None:
-    """The source is a definition that can run, and the environment one that it may have."""
+    """Return the source is a definition that can run, and the environment one that it may have."""
     try:
         parse(change.body.get("sourceContents", ""))
     except UncoveredError as error:
@@ -36,7 +36,7 @@ def _parses(change: Change) -> None:
 
 
 def _revise(change: Change) -> None:
-    """A new revision for a new source, environment or account."""
+    """Return a new revision for a new source, environment or account."""
     account = f"projects/{change.world.project}/serviceAccounts/"
     change.body["serviceAccount"] = (
         account + (change.body.get("serviceAccount") or default_account(change)).rpartition("/")[2]

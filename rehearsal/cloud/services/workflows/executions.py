@@ -26,7 +26,7 @@ _LOG_TIMEOUT_S = 30.0
 
 
 class _Outside:
-    """What an execution reaches: the emulated cloud, as the workflow's account."""
+    """The surroundings of an execution: the emulated cloud, as the workflow's account."""
 
     def __init__(self, world: World, runtime: Runtime, name: str, workflow: JsonObject) -> None:
         self._world, self._runtime, self._name = world, runtime, name
@@ -80,7 +80,7 @@ class _Outside:
             raise error("SystemError", f"sys.log: {found['message']}", code=reply.status)
 
     def origin(self) -> JsonObject:
-        """The resource and labels of what is logged."""
+        """Return the resource and labels of what is logged."""
         labels = {"location": self.environment["GOOGLE_CLOUD_LOCATION"], "workflow_id": self._workflow}
         return {
             "resource": {

@@ -40,13 +40,13 @@ class Telemetry:
         self._blamed: set[str] = set()
 
     async def watch(self) -> None:
-        """Evaluates every minute of the virtual clock, where there is a policy."""
+        """Evaluate policies every minute of the virtual clock."""
         while True:
             await self._world.clock.sleep(EVERY_S)
             self.evaluate()
 
     def observe(self, entry: JsonObject) -> None:
-        """An entry that was written: each metric that takes it gets a point."""
+        """Return an entry that was written: each metric that takes it gets a point."""
         resource, now = entry["resource"], self._world.clock.now()
         for body in self._bodies("metrics"):
             if made := logmetrics.point(body, entry):
@@ -57,7 +57,7 @@ class Telemetry:
     def measure(
         self, metric: str, resource_labels: dict[str, str], labels: dict[str, str], value: float = 1.0
     ) -> None:
-        """A point of one of Google's own metrics."""
+        """Return a point of one of Google's own metrics."""
         now = self._world.clock.now()
         self.points.add(metric, NATIVE[metric], resource_labels, labels, now, value)
 
@@ -106,7 +106,7 @@ class Telemetry:
             raise NotEmulatedError(f"A condition of kind {kind}")
 
     def alert(self, incident: Incident) -> JsonObject:
-        """An incident as the API's Alert."""
+        """Return an incident as the API's Alert."""
         ended = {"closeTime": rfc3339(incident.closed_s)} if incident.closed_s else {}
         return {
             "name": incident.name,
@@ -126,13 +126,13 @@ class Telemetry:
         return [self.alert(incident) for incident in reversed(self.incidents)]
 
     def query(self, text: str, now_s: float | None = None) -> promql.Vector:
-        """The value of a PromQL expression now, or at a time."""
+        """Return the value of a PromQL expression now, or at a time."""
         node, _ = promql.parse(text)
         at = self._world.clock.now() if now_s is None else now_s
         return promql.vector(node, promql.Moment(self.points, at, self._types()))
 
     def _judged(self, condition: JsonObject, now: float) -> dict[Labels, float]:
-        """The series for which a condition holds; one that can't be evaluated is a mistake, and not false."""
+        """Return the series for which a condition holds; an unsupported one is an error of the emulation."""
         try:
             self._check(condition)
             return self._found(condition, now)
@@ -181,7 +181,7 @@ class Telemetry:
             self.sent.append(Notification(name, channel["type"], to, body, failed))
 
     def _count_executions(self) -> None:
-        """Executions of workflows that have ended since the last look."""
+        """Count executions of workflows that have ended since the last evaluation."""
         for name, body in list(self._world.directory.items()):
             parts = name.split("/")
             if len(parts) != 8 or parts[6] != "executions" or name in self._finished:

@@ -16,7 +16,7 @@ _EXTRACTOR = re.compile(r'(?:EXTRACT\(([\w.-]+)\)|REGEXP_EXTRACT\(([\w.-]+), "((
 
 @lru_cache(maxsize=1000)
 def matcher(text: str) -> logfilter.Matches:
-    """What a filter takes, parsed once."""
+    """Return the compiled filter, parsed once."""
     return logfilter.parse(text)
 
 
@@ -32,7 +32,7 @@ def check(body: JsonObject) -> None:
 
 
 def point(body: JsonObject, entry: JsonObject) -> tuple[dict[str, str], float] | None:
-    """The labels and the number that a metric makes of an entry; None for one that it doesn't take.
+    """Return the labels and the number that a metric makes of an entry; None for one that it doesn't take.
 
     A counter's number is 1. An entry without the value of a distribution isn't counted, as Google has it.
     """
@@ -49,7 +49,7 @@ def point(body: JsonObject, entry: JsonObject) -> tuple[dict[str, str], float] |
 
 
 def extract(extractor: str, entry: JsonObject) -> str | None:
-    """A field of an entry, or what an expression finds in it."""
+    """Return a field of an entry, or what an expression finds in it."""
     field, pattern = _parts(extractor)
     found = next(iter(logfilter.values(entry, field)), None)
     if found is None or pattern is None:

@@ -16,7 +16,7 @@ from rehearsal.cloud.services.pubsub import publish
 
 
 def message(incident: Incident, world: World) -> JsonObject:
-    """The JSON that is published or posted."""
+    """Return the JSON that is published or posted."""
     policy = incident.policy
     about = policy.get("documentation", {})
     return {

@@ -46,7 +46,7 @@ _SETS = ("or", "and", "unless")
 
 @dataclass(frozen=True)
 class Moment:
-    """When, and over what, an expression is evaluated; `types` maps a metric's PromQL name to its type."""
+    """The time and the points of an evaluation; `types` maps a metric's PromQL name to its type."""
 
     points: Points
     now_s: float
@@ -57,13 +57,13 @@ Node = Callable[[Moment], Value]
 
 
 def promql_name(metric: str) -> str:
-    """A metric's type as PromQL names it."""
+    """Return a metric's type as PromQL names it."""
     domain, _, rest = metric.partition("/")
     return ":".join(re.sub(r"[^a-zA-Z0-9_]", "_", part) for part in (domain, rest))
 
 
 def parse(text: str) -> tuple[Node, frozenset[str]]:
-    """An expression, and the names of the metrics in it, as they stand there.
+    """Return an expression, and the names of the metrics in it, as they stand there.
 
     Raises ApiError: 400 where it is no PromQL, 501 for what isn't emulated.
     """
@@ -75,7 +75,7 @@ def parse(text: str) -> tuple[Node, frozenset[str]]:
 
 
 def resolved(name: str, types: Mapping[str, str]) -> tuple[str, str]:
-    """The type of a metric, and `_sum` or `_count` where a name is that of a distribution's part."""
+    """Return the type of a metric, and `_sum` or `_count` where a name is that of a distribution's part."""
     if name in types:
         return types[name], ""
     base, _, part = name.rpartition("_")
@@ -83,7 +83,7 @@ def resolved(name: str, types: Mapping[str, str]) -> tuple[str, str]:
 
 
 def vector(node: Node, moment: Moment) -> Vector:
-    """The value of an expression, a scalar as a vector without labels."""
+    """Return the value of an expression, a scalar as a vector without labels."""
     value = node(moment)
     return value if isinstance(value, dict) else {(): value}
 
@@ -177,7 +177,7 @@ class _Parser:
         return tuple(found)
 
     def ranged(self) -> Node:
-        """A selector with a window: what came within, of each series."""
+        """Return a selector with a window: what came within, of each series."""
         name, matchers = self.take(), []
         self.take("{")
         while self.tokens and self.tokens[0] != "}":

@@ -34,7 +34,7 @@ class Series:
         return self.values[bisect_right(self.times_s, begin_s) : bisect_right(self.times_s, end_s)]
 
     def label(self, name: str) -> str:
-        """A label of the metric, or else of the resource; empty without one."""
+        """Return a label of the metric, or else of the resource; empty without one."""
         return self.metric_labels.get(name) or self.resource_labels.get(name, "")
 
 
@@ -53,7 +53,7 @@ class Points:
         at_s: float,
         value: float,
     ) -> None:
-        """A point, not older than the newest of its series."""
+        """Return a point, not older than the newest of its series."""
         key = metric, resource, frozenset(resource_labels.items()), frozenset(metric_labels.items())
         series = self._series.get(key)
         if series is None:
@@ -65,7 +65,7 @@ class Points:
         del series.times_s[:old], series.values[:old]
 
     def of(self, metric: str, resource: str) -> Iterator[Series]:
-        """The series of a metric on resources of a type."""
+        """Return the series of a metric on resources of a type."""
         for series in self._series.values():
             if (series.metric, series.resource) == (metric, resource):
                 yield series

@@ -51,7 +51,7 @@ def check(condition: JsonObject) -> None:
 
 
 def evaluate(condition: JsonObject, points: Points, now_s: float) -> Found:
-    """The series for which a threshold is crossed, by their labels."""
+    """Return the series for which a threshold is crossed, by their labels."""
     given = _filter(condition["filter"])
     period_s, align, reduce, by = _aggregation(condition)
     groups: dict[tuple[tuple[str, str], ...], list[float]] = defaultdict(list)
