@@ -209,7 +209,7 @@ def test_tensorstores_reads_pass_the_caches_and_the_door() -> None:
     assert check("GET", "storage", target) == "storage.objects.get"
 
 
-RECORDINGS = Path(__file__).parents[2] / "providers" / "recordings"
+RECORDINGS = Path(__file__).parents[1] / "providers" / "recordings"
 # An empty text for an enum, and operations polled where the invented answers said, which isn't Google's path.
 NOT_BY_THE_DOCUMENT = {"compute.Instance", "iam.WorkloadIdentityPool", "iam.WorkloadIdentityPoolProvider"}
 

@@ -283,7 +283,7 @@ async def test_machine_that_does_not_boot_fails_the_creation(lab: Lab) -> None:
     await until(lambda: not lab.hosts.on)
 
 
-RECORDINGS = Path(__file__).resolve().parents[2] / "providers" / "recordings"
+RECORDINGS = Path(__file__).resolve().parents[1] / "providers" / "recordings"
 
 
 @pytest.mark.parametrize("name", ["V2Vm", "V2Vm.fullPathNetwork", "V2Vm.minimal"])

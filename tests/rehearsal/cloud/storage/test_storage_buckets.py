@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import pytest
 from storage_front import PROJECT, Front, object_path
 
-RECORDINGS = Path(__file__).parents[3] / "providers" / "recordings"
+RECORDINGS = Path(__file__).parents[2] / "providers" / "recordings"
 
 
 def insert(front: Front, name: str, **body: Any) -> Any:
