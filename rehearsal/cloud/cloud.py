@@ -102,7 +102,7 @@ class Cloud:
         entered = services(world, operations, iam, self.runtime, config.zones, more)
         usage = ServiceUsage(world, operations, config.enabled_apis, self.quotas, iam)
         kms = next(service for service in entered if service.api == "cloudkms")
-        self.storage.control.others.append(kms_grpc.handler(kms.methods(), iam, usage.require))
+        self.storage.control.handlers.append(kms_grpc.handler(kms.methods(), iam, usage.require))
         logins = {person["refresh_token"]: who for who, person in config.people.items()}
         oauth = OAuth(iam, {config.refresh_token: config.owner, **logins})
         projects, credentials = ProjectService(world, iam), CredentialsService(world, iam)

@@ -72,7 +72,7 @@ class ControlServer:
             ("/login", self._login),
             ("/snapshots", self._snapshot),
             ("/dashboards", self._page),
-            ("/clusters", self._controls.clusters.found),
+            ("/clusters", self._controls.clusters.clusters),
             ("/clusters/report", self._controls.clusters.report),
             ("/clusters/account", self._controls.clusters.account),
             ("/clusters/access", self._controls.clusters.access),

@@ -12,7 +12,7 @@ from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.service import Service
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
-from rehearsal.cloud.services.compute.places import found
+from rehearsal.cloud.services.compute.places import add_places
 
 
 def entries() -> list[Entry]:
@@ -31,5 +31,5 @@ def services(
     more: Iterable[Entry] = (),
 ) -> list[Service]:
     """Create all of them and more over one world, which gets these zones. EntryError for a wrong one."""
-    found(world, zones)
+    add_places(world, zones)
     return list(Engine(world, operations, iam, runtime, [*entries(), *more]).services)

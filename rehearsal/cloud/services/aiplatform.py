@@ -42,7 +42,8 @@ def _one_of_its_name(change: Change) -> None:
     """Display names are unique among the runs of an experiment, and the time series of a run."""
     siblings = change.resources.below(change.name.rpartition("/")[0])
     if any(
-        name != change.name and one["displayName"] == change.body["displayName"] for name, one in siblings
+        name != change.name and sibling["displayName"] == change.body["displayName"]
+        for name, sibling in siblings
     ):
         raise bad_request(f"displayName {change.body['displayName']} is another's below the same parent.")
 
@@ -50,20 +51,20 @@ def _one_of_its_name(change: Change) -> None:
 def _write(change: Change) -> JsonObject:
     """Points of several time series of a run; a step that is there is overwritten. All or none."""
     sent = change.sent.get("timeSeriesData") or []
-    if not sent or sum(len(one.get("values", ())) for one in sent) > _MOST_POINTS:
+    if not sent or sum(len(series.get("values", ())) for series in sent) > _MOST_POINTS:
         raise bad_request(f"timeSeriesData must have 1 to {_MOST_POINTS} data points.")
     points: dict[str, dict[int, JsonObject]] = {}
-    for one in sent:
-        name = f"{change.name}/timeSeries/{one.get('tensorboardTimeSeriesId')}"
+    for written in sent:
+        name = f"{change.name}/timeSeries/{written.get('tensorboardTimeSeriesId')}"
         series = change.world.find(name)
         if series is None:
             raise not_found(change.resources.shape(f"{_RUNS}.timeSeries"), name)
-        scalars = all("scalar" in value for value in one["values"])
-        if not scalars or one.get("valueType") != series["valueType"]:
+        scalars = all("scalar" in value for value in written["values"])
+        if not scalars or written.get("valueType") != series["valueType"]:
             raise bad_request(f"{name} has values of type {series['valueType']}.")
-        points.setdefault(name, {}).update({int(value.get("step", 0)): value for value in one["values"]})
-    for name, found in points.items():
-        change.world.private.setdefault(name, {}).setdefault("points", {}).update(found)
+        points.setdefault(name, {}).update({int(value.get("step", 0)): value for value in written["values"]})
+    for name, by_step in points.items():
+        change.world.private.setdefault(name, {}).setdefault("points", {}).update(by_step)
     return {}
 
 

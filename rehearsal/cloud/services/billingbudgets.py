@@ -23,8 +23,8 @@ def _budget(change: Change) -> None:
     rule = change.body.get("notificationsRule", {})
     if rule.get("pubsubTopic") and rule.get("schemaVersion") != "1.0":
         raise bad_request('Request contains an invalid argument: schema_version must be "1.0".')
-    here = {f"projects/{change.world.project}", f"projects/{change.world.number}"}
-    if strange := set(change.body.setdefault("budgetFilter", {}).get("projects", ())) - here:
+    own = {f"projects/{change.world.project}", f"projects/{change.world.number}"}
+    if strange := set(change.body.setdefault("budgetFilter", {}).get("projects", ())) - own:
         raise bad_request(
             f"Request contains an invalid argument: {', '.join(sorted(strange))} isn't of this account."
         )

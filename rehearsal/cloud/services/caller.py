@@ -47,7 +47,7 @@ class Caller:
         if request.auth:
             headers["Authorization"] = f"Bearer {self._token(request, account)}"
         host, port = (url.host, 443) if cluster else self._address()
-        there = URL.build(
+        target = URL.build(
             scheme="https" if self._tls else "http", host=host, port=port, path=url.raw_path,
             query_string=url.raw_query_string, encoded=True,
         )  # fmt: skip
@@ -56,7 +56,7 @@ class Caller:
         try:
             async with asyncio.timeout(request.timeout_s):
                 async with self._session.request(
-                    request.method, there, headers=headers, data=request.body, allow_redirects=False,
+                    request.method, target, headers=headers, data=request.body, allow_redirects=False,
                     ssl=self._tls or False, server_hostname=url.host if self._tls else None,
                 ) as answer:  # fmt: skip
                     return Reply(answer.status, dict(answer.headers), await answer.read())

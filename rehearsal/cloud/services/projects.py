@@ -40,9 +40,9 @@ class ProjectService:
         }
 
     def _resource(self, call: Call) -> str:
-        asked = call.path.get("projectId") or call.path.get("name") or call.path["resource"]
-        asked = asked.removeprefix("projects/")
-        return f"projects/{self._world.project if asked == self._world.number else asked}"
+        project = call.path.get("projectId") or call.path.get("name") or call.path["resource"]
+        project = project.removeprefix("projects/")
+        return f"projects/{self._world.project if project == self._world.number else project}"
 
     def _require(self, resource: str) -> None:
         if resource != f"projects/{self._world.project}":

@@ -28,7 +28,7 @@ def publish(world: World, topic: str, sent: list[JsonObject]) -> list[str]:
 def _publish(change: Change) -> JsonObject:
     """topics.publish."""
     sent = change.sent.get("messages") or []
-    if not sent or any(not (one.get("data") or one.get("attributes")) for one in sent):
+    if not sent or any(not (message.get("data") or message.get("attributes")) for message in sent):
         raise bad_request("A message must have either non-empty data or at least one attribute.")
     return {"messageIds": publish(change.world, change.name, sent)}
 
@@ -41,8 +41,8 @@ def _pull(change: Change) -> JsonObject:
     if change.old.get("pushConfig"):
         raise NotEmulatedError("pulling from a push subscription")
     backlog = change.private.get("backlog", {})
-    found = [{"ackId": key, "message": message} for key, message in list(backlog.items())[:most]]
-    return {"receivedMessages": found} if found else {}
+    received = [{"ackId": key, "message": message} for key, message in list(backlog.items())[:most]]
+    return {"receivedMessages": received} if received else {}
 
 
 def _acknowledge(change: Change) -> JsonObject:

@@ -26,7 +26,7 @@ NEW_PROJECT = (
     "storage-component.googleapis.com",
 )
 # Never refused: these calls are charged to the project of the caller's OAuth client, not to the one they
-# are about, so that a fresh project can be asked about and have its first API enabled.
+# are about, so that a fresh project can be looked up and have its first API enabled.
 _ALWAYS = frozenset({"cloudresourcemanager", "iamcredentials", "oauth2", "serviceusage"})
 _TITLES = {
     "cloudkms": "Cloud Key Management Service (KMS) API",
@@ -118,15 +118,15 @@ class ServiceUsage:
     async def _list(self, call: Call) -> JsonObject:
         self._check_parent(call.path["parent"])
         desired = {"state:ENABLED": True, "state:DISABLED": False, "": None}
-        asked = call.query.get("filter", "")
-        if asked not in desired:
+        filter_ = call.query.get("filter", "")
+        if filter_ not in desired:
             raise bad_request(
-                f"Invalid filter '{asked}': 'state:ENABLED' and 'state:DISABLED' are supported."
+                f"Invalid filter '{filter_}': 'state:ENABLED' and 'state:DISABLED' are supported."
             )
         names = [
             name
             for name in sorted(self._known)
-            if desired[asked] is None or (name in self._enabled) == desired[asked]
+            if desired[filter_] is None or (name in self._enabled) == desired[filter_]
         ]
         return _page(call, "services", [self._service(name) for name in names])
 

@@ -76,7 +76,9 @@ class Builder:
             self._pull(step["name"], build["serviceAccount"].rpartition("/")[2])
             line = [*([step["entrypoint"]] if step.get("entrypoint") else []), *step.get("args", ())]
             options = build.get("options", {})
-            variables = dict(one.split("=", 1) for one in (*options.get("env", ()), *step.get("env", ())))
+            variables = dict(
+                variable.split("=", 1) for variable in (*options.get("env", ()), *step.get("env", ()))
+            )
             folder = sandbox.place / "workspace" / step.get("dir", "")
             label = f'Step #{index} - "{step["id"]}"'
             running = sandbox.run(line, variables, folder, self._lines(build, label))
@@ -95,8 +97,8 @@ class Builder:
 
     def _pull(self, image: str, account: str) -> None:
         """Refuses an image that isn't in a repository here which the account may read."""
-        found = _IMAGE.fullmatch(image)
-        name = f"projects/{found[2]}/locations/{found[1]}/repositories/{found[3]}" if found else ""
+        match = _IMAGE.fullmatch(image)
+        name = f"projects/{match[2]}/locations/{match[1]}/repositories/{match[3]}" if match else ""
         if name not in self._world.directory or not self._iam.allowed(account, _READ, name):
             why = f'failed to pull {image}: denied: Permission "{_READ}" denied (or it may not exist)'
             raise _BuildError("FAILURE", "FETCH_SOURCE_FAILED", why)
@@ -126,8 +128,8 @@ class Builder:
         return running.result()
 
     def _lines(self, build: JsonObject, label: str) -> Lines:
-        async def lines(some: Sequence[str]) -> None:
-            await self._log(build, [f"{label}: {one}" for one in some])
+        async def lines(output: Sequence[str]) -> None:
+            await self._log(build, [f"{label}: {line}" for line in output])
 
         return lines
 

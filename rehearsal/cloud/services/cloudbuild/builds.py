@@ -60,8 +60,8 @@ def _substitute(change: Change) -> None:
     }
     used: set[str] = set()
 
-    def value(found: re.Match[str]) -> str:
-        key = found[1] or found[2]
+    def value(match: re.Match[str]) -> str:
+        key = match[1] or match[2]
         used.add(key)
         if key not in own and key not in built_in:
             if body.get("options", {}).get("substitutionOption") == "ALLOW_LOOSE":
@@ -76,8 +76,8 @@ def _substitute(change: Change) -> None:
         if isinstance(part, str):
             return "$".join(_KEY.sub(value, text) for text in part.split("$$"))
         if isinstance(part, list):
-            return [replaced(one) for one in part]
-        return {key: replaced(one) for key, one in part.items()} if isinstance(part, dict) else part
+            return [replaced(item) for item in part]
+        return {key: replaced(item) for key, item in part.items()} if isinstance(part, dict) else part
 
     for field in ("steps", "artifacts", "options"):
         if field in body:

@@ -46,11 +46,11 @@ def _push(session: AuthorizedSession, objects: dict[str, object], workspace: Pat
     bucket, _, prefix = str(objects["location"]).removeprefix("gs://").partition("/")
     paths = objects["paths"]
     assert isinstance(paths, list)
-    found = [path for one in paths for path in sorted(workspace.glob(one))]
-    if not found:
+    matches = [path for pattern in paths for path in sorted(workspace.glob(pattern))]
+    if not matches:
         print(f"no artifacts: nothing is {', '.join(paths)}")
         return 1
-    for path in found:
+    for path in matches:
         name = quote(f"{prefix}{path.name}", safe="")
         url = f"{_STORAGE}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
         answer = session.post(url, data=path.read_bytes())

@@ -25,13 +25,13 @@ async def enforce(world: World, nodes: Callable[[], Sequence[Node]], firewall: F
 def networks(world: World, nodes: Sequence[Node]) -> list[Vpc]:
     """Each network that a node is in, with its machines and its firewall rules."""
     firewalls = [body for name, body in sorted(world.directory.items()) if "/global/firewalls/" in name]
-    found = []
+    vpcs = []
     for network in sorted({node.place.network for node in nodes}):
         members = [node for node in nodes if node.place.network == network]
         own = [body for body in firewalls if body["network"].endswith(f"/{network}")]
         rules = (_rule(body, members) for body in own if not body.get("disabled"))
-        found.append(Vpc(tuple(_addresses(members)), tuple(rules)))
-    return found
+        vpcs.append(Vpc(tuple(_addresses(members)), tuple(rules)))
+    return vpcs
 
 
 def _rule(body: JsonObject, members: Sequence[Node]) -> Rule:
@@ -39,17 +39,17 @@ def _rule(body: JsonObject, members: Sequence[Node]) -> Rule:
     egress = body["direction"] == "EGRESS"
     target, peer = ("source", "destination") if egress else ("destination", "source")
     targets = _wearing(body, "target", members) if _wants(body, "target") else _addresses(members)
-    within = [ipaddress.ip_network(one) for one in body.get(f"{target}Ranges", ANYWHERE)]
-    peers = [one for one in body.get(f"{peer}Ranges", ()) if ":" not in one]  # machines have IPv4 alone
+    within = [ipaddress.ip_network(cidr) for cidr in body.get(f"{target}Ranges", ANYWHERE)]
+    peers = [cidr for cidr in body.get(f"{peer}Ranges", ()) if ":" not in cidr]  # machines have IPv4 alone
     if not egress and _wants(body, "source"):
         peers += _wearing(body, "source", members)
     elif f"{peer}Ranges" not in body:
         peers += ANYWHERE
-    targets = [one for one in targets if any(ipaddress.ip_address(one) in each for each in within)]
+    targets = [target for target in targets if any(ipaddress.ip_address(target) in net for net in within)]
     sources, destinations = (targets, peers) if egress else (peers, targets)
     allow, priority = bool(body.get("allowed")), int(body["priority"])
     entries = body["allowed" if allow else "denied"]
-    traffic = [(one["IPProtocol"], tuple(one.get("ports", ()))) for one in entries]
+    traffic = [(entry["IPProtocol"], tuple(entry.get("ports", ()))) for entry in entries]
     return Rule(egress, allow, priority, tuple(sources), tuple(destinations), tuple(traffic))
 
 

@@ -31,8 +31,8 @@ _NETWORKS = (
 def _held(body: JsonObject) -> set[str]:
     """Return the addresses of a machine, or of a TPU node's."""
     cards = body.get("networkInterfaces", ())
-    external = {one.get("natIP", "") for card in cards for one in card.get("accessConfigs", ())}
-    nodes = {each.get("ipAddress", "") for each in body.get("networkEndpoints", ())}
+    external = {access.get("natIP", "") for card in cards for access in card.get("accessConfigs", ())}
+    nodes = {endpoint.get("ipAddress", "") for endpoint in body.get("networkEndpoints", ())}
     return {card.get("networkIP", "") for card in cards} | external | nodes
 
 
@@ -72,10 +72,10 @@ def _check_address(change: Change) -> None:
         pool = _range(change, body["subnetwork"])
     else:
         raise NotEmulatedError("An internal address without a subnetwork")
-    asked = body.get("address")
-    if asked and (ipaddress.IPv4Address(asked) not in pool or asked in _taken(change)):
-        raise invalid("resource.address", asked, "Specified IP address is in-use or outside of the range.")
-    body["address"] = asked or _free(change, pool)
+    address = body.get("address")
+    if address and (ipaddress.IPv4Address(address) not in pool or address in _taken(change)):
+        raise invalid("resource.address", address, "Specified IP address is in-use or outside of the range.")
+    body["address"] = address or _free(change, pool)
 
 
 def _users(change: Change) -> list[str]:
@@ -96,8 +96,8 @@ def _keep_used(change: Change) -> None:
 def _reserved(change: Change, address: str) -> bool:
     """Refuse an address that the project lacks or that is in use."""
     bodies = change.world.directory.values()
-    there = any(body.get("address") == address for body in bodies)
-    return there and not any(address in _held(body) for body in bodies)
+    reserved = any(body.get("address") == address for body in bodies)
+    return reserved and not any(address in _held(body) for body in bodies)
 
 
 def _check_template(change: Change) -> None:
@@ -127,11 +127,11 @@ def _check_instance(change: Change) -> None:
             raise invalid("resource.networkInterfaces", "", "A custom mode network needs a subnetwork.")
         subnet = change.world.directory[change.resources.references.full(card["subnetwork"])]
         card["network"], card["name"] = subnet["network"], f"nic{number}"
-        pool, asked = _range(change, card["subnetwork"]), card.get("networkIP")
-        if asked and ipaddress.IPv4Address(asked) not in pool:
+        pool, address = _range(change, card["subnetwork"]), card.get("networkIP")
+        if address and ipaddress.IPv4Address(address) not in pool:
             why = "IP address is outside the subnetwork's range."
-            raise invalid(f"resource.networkInterfaces[{number}].networkIP", asked, why)
-        card["networkIP"] = asked or _free(change, pool, taken)
+            raise invalid(f"resource.networkInterfaces[{number}].networkIP", address, why)
+        card["networkIP"] = address or _free(change, pool, taken)
         taken.add(card["networkIP"])
         card["fingerprint"] = fingerprint(card)
         for access in card.get("accessConfigs", ()):
@@ -232,7 +232,9 @@ COLLECTIONS = (
     ),
     Collection(
         "compute.instanceTemplates",
-        references=tuple(Reference(f"properties.{one.field}", one.to, on_delete=KEEP) for one in _NETWORKS),
+        references=tuple(
+            Reference(f"properties.{network.field}", network.to, on_delete=KEEP) for network in _NETWORKS
+        ),
         check=_check_template,
         seconds=3.0,
     ),

@@ -51,14 +51,14 @@ def _check_subnet(change: Change) -> None:
     body["gatewayAddress"] = str(primary.network_address + 1)
     body["enableFlowLogs"] = bool(body.get("logConfig", {}).get("enable"))
     # Google refuses in the operation; looking now makes the first of two the one that stays.
-    for other, existing in change.world.directory.items():
-        if other == change.name or "/subnetworks/" not in other or existing["network"] != body["network"]:
+    for name, existing in change.world.directory.items():
+        if name == change.name or "/subnetworks/" not in name or existing["network"] != body["network"]:
             continue
-        for mine in _ranges(body):
-            if any(mine.overlaps(theirs) for theirs in _ranges(existing)):
-                _, _, _, region, _, short = other.split("/")
+        for cidr in _ranges(body):
+            if any(cidr.overlaps(taken) for taken in _ranges(existing)):
+                _, _, _, region, _, short = name.split("/")
                 place = f"existing subnetwork '{short}' in region '{region}'"
-                text = f"Invalid IPCidrRange: {mine} conflicts with {place}."
+                text = f"Invalid IPCidrRange: {cidr} conflicts with {place}."
                 change.finish.append(lambda text=text: _refuse(text))  # type: ignore[misc]
 
 

@@ -39,7 +39,7 @@ DISK_TYPES = {
 }
 
 
-def found(world: World, zones: Iterable[str]) -> None:
+def add_places(world: World, zones: Iterable[str]) -> None:
     """Enter the project, the zones, their regions and disk types into the directory."""
     project = f"projects/{world.project}"
     by_region: dict[str, list[str]] = {}

@@ -76,29 +76,29 @@ def _ask_for_a_control_plane(change: Change) -> None:
 
 
 async def _until_it_answers(world: World, name: str) -> None:
-    while (found := (world.control_planes or {}).get(name, {"state": ""}))["state"] != "ready":
-        if found["state"] == "failed":
-            raise ApiError(500, "INTERNAL", f"The control plane did not come up: {found['message']}")
+    while (report := (world.control_planes or {}).get(name, {"state": ""}))["state"] != "ready":
+        if report["state"] == "failed":
+            raise ApiError(500, "INTERNAL", f"The control plane did not come up: {report['message']}")
         await asyncio.sleep(_POLL_S)
 
 
-def _version(asked: str, channel: dict[str, str]) -> str:
+def _version(wanted: str, channel: dict[str, str]) -> str:
     """Return the version that a request gets: for none, or for the first numbers of one."""
     default = _DEFAULTS.get(channel.get("channel", ""), _NO_CHANNEL)
-    if asked in ("", "-", "latest") or f"{default}.".startswith(f"{asked}."):
+    if wanted in ("", "-", "latest") or f"{default}.".startswith(f"{wanted}."):
         return default
-    numbers = _VERSION.fullmatch(asked)
+    numbers = _VERSION.fullmatch(wanted)
     if numbers is None or not 0 <= int(default.split(".")[1]) - int(numbers[1]) <= 1:
-        raise bad_request(f'Master version "{asked}" is unsupported.')
-    return asked if numbers[2] else f"1.{numbers[1]}.9-gke.1000000"  # the patch is made up
+        raise bad_request(f'Master version "{wanted}" is unsupported.')
+    return wanted if numbers[2] else f"1.{numbers[1]}.9-gke.1000000"  # the patch is made up
 
 
 def _check_ranges(change: Change) -> None:
     """Return the secondary ranges that are named must be the subnet's."""
     policy = change.body.get("ipAllocationPolicy") or {}
     subnet = _full(change, "subnetwork")
-    there = change.world.directory.get(subnet, {}).get("secondaryIpRanges", ())
-    ranges = {one["rangeName"]: one["ipCidrRange"] for one in there}
+    existing = change.world.directory.get(subnet, {}).get("secondaryIpRanges", ())
+    ranges = {entry["rangeName"]: entry["ipCidrRange"] for entry in existing}
     for what, field, shown in (
         ("Pod", "clusterSecondaryRangeName", "clusterIpv4CidrBlock"),
         ("Services", "servicesSecondaryRangeName", "servicesIpv4CidrBlock"),

@@ -25,7 +25,7 @@ class Clusters:
         self._lost: dict[str, JsonObject] = {}
         iam.permissions.update(access.permissions())
 
-    async def found(self, body: JsonObject) -> JsonObject:
+    async def clusters(self, body: JsonObject) -> JsonObject:
         """Clusters, each with its pools and how many nodes they have in each zone."""
         clusters = []
         for name, cluster in self._below("clusters", 6):
@@ -59,11 +59,11 @@ class Clusters:
         if not self._iam.allowed(account, access.CONNECT, name):
             reason = denied(account, access.CONNECT, name).message
             return {"allowed": False, "denied": True, "reason": reason}
-        asked = access.permission(*(body[key] for key in ("group", "resource", "subresource", "verb")))
-        if asked is None:
+        permission = access.permission(*(body[key] for key in ("group", "resource", "subresource", "verb")))
+        if permission is None:
             return {"allowed": False, "denied": False, "reason": ""}
-        allowed = self._iam.allowed(account, asked, name)
-        reason = "" if allowed else f'requires one of ["{asked}"] permission(s).'
+        allowed = self._iam.allowed(account, permission, name)
+        reason = "" if allowed else f'requires one of ["{permission}"] permission(s).'
         return {"allowed": allowed, "denied": False, "reason": reason}
 
     async def scale(self, body: JsonObject) -> JsonObject:
@@ -81,11 +81,11 @@ class Clusters:
 
     async def lose(self, body: JsonObject) -> JsonObject:
         """Take all nodes of a pool away, with notice or without, for so many virtual seconds."""
-        found = [full for full, _ in self._below("nodePools", 8) if full.rpartition("/")[2] == body["pool"]]
-        if not found:
+        pools = [full for full, _ in self._below("nodePools", 8) if full.rpartition("/")[2] == body["pool"]]
+        if not pools:
             raise ApiError(404, "NOT_FOUND", f"The node pool '{body['pool']}' was not found")
         until = self._world.clock.now() + float(body["for_s"])
-        for full in found:
+        for full in pools:
             self._lost[full] = {"notice": bool(body["notice"]), "until": until}
         return {}
 
@@ -98,9 +98,9 @@ class Clusters:
         return "notice" if lost["notice"] else "power-loss"
 
     def _below(self, collection: str, parts: int) -> list[tuple[str, JsonObject]]:
-        found = []
+        children = []
         for name, body in self._world.directory.items():
             words = name.split("/")
             if len(words) == parts and words[-2] == collection and words[4:5] == ["clusters"]:
-                found.append((name, body))
-        return found
+                children.append((name, body))
+        return children

@@ -78,10 +78,10 @@ def _check_tpus(body: JsonObject) -> None:
     chips, scaling = int(machine[1]), body.get("autoscaling") or {}
     if topology is None:
         return
-    found = catalog.find_topology(topology)
-    if found is None or chips != 4 or found.chips <= chips:
+    slice_ = catalog.find_topology(topology)
+    if slice_ is None or chips != 4 or slice_.chips <= chips:
         raise bad_request(f"TPU topology {topology} is not supported by {config['machineType']}.")
-    nodes = found.chips // chips
+    nodes = slice_.chips // chips
     if scaling.get("enabled"):
         if scaling.get("maxNodeCount", scaling.get("totalMaxNodeCount")) != nodes:
             raise bad_request(f"The maximum number of nodes of a {topology} slice must be {nodes}.")
@@ -100,8 +100,8 @@ def _check_room(change: Change, cluster: JsonObject) -> None:
     if not cidr:
         return
     name = change.name.partition("/nodePools/")[0]
-    others = [body for _, body in change.resources.below(f"{name}/nodePools")]
-    taken = sum(_addresses(pool) for pool in (*others, change.body))
+    pools = [body for _, body in change.resources.below(f"{name}/nodePools")]
+    taken = sum(_addresses(pool) for pool in (*pools, change.body))
     if taken > ipaddress.IPv4Network(cidr).num_addresses:
         text = f"IP space of {cidr} is exhausted: its nodes need {taken} addresses for pods."
         raise ApiError(403, "PERMISSION_DENIED", text, reason="ipSpaceExhausted")
@@ -139,8 +139,8 @@ def _make_groups(world: World, name: str, body: JsonObject) -> None:
 
 def sizes(world: World, name: str, body: JsonObject) -> dict[str, int]:
     """Return the number of nodes of a pool in each of its zones."""
-    found = zip(body["locations"], _groups(world, name, body), strict=True)
-    return {zone: world.directory.get(group, {}).get("targetSize", 0) for zone, group in found}
+    groups = zip(body["locations"], _groups(world, name, body), strict=True)
+    return {zone: world.directory.get(group, {}).get("targetSize", 0) for zone, group in groups}
 
 
 def resize(world: World, name: str, zone: str, count: int) -> None:

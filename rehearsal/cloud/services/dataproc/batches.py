@@ -40,29 +40,29 @@ def _complete(change: Change) -> None:
     run.setdefault("ttl", f"{_DEFAULT_TTL_S}s")
     runtime = body["runtimeConfig"]
     today = change.world.clock.rfc3339()[:10]
-    found = spark_rules.problems(runtime["version"], runtime.get("properties", {}), today)
-    found += _of_files(body.get("pysparkBatch", {}))
+    problems = spark_rules.problems(runtime["version"], runtime.get("properties", {}), today)
+    problems += _of_files(body.get("pysparkBatch", {}))
     low, high = _TTL_S
     if not low <= float(run["ttl"].removesuffix("s")) <= high:
-        found.append(f"ttl must be from {low}s to {high}s, not {run['ttl']}")
+        problems.append(f"ttl must be from {low}s to {high}s, not {run['ttl']}")
     if run.get("stagingBucket", "").startswith("gs://"):
-        found.append("stagingBucket must be a bucket's name, without gs://")
-    if found:
-        raise bad_request(f"Batch is invalid: {'; '.join(found)}.")
+        problems.append("stagingBucket must be a bucket's name, without gs://")
+    if problems:
+        raise bad_request(f"Batch is invalid: {'; '.join(problems)}.")
     body |= {"uuid": str(uuid.uuid4()), "creator": change.call.principal, "state": "PENDING"}
     body["stateTime"] = change.world.clock.rfc3339()
     change.waits.append(lambda: _run(change))
 
 
 def _of_files(given: JsonObject) -> list[str]:
-    found = []
+    problems = []
     if given and not given.get("mainPythonFileUri", "").endswith(".py"):
-        found.append("mainPythonFileUri must be a .py file")
+        problems.append("mainPythonFileUri must be a .py file")
     for field, endings in _ENDINGS.items():
         for uri in given.get(field, ()):
             if not uri.partition("#")[0].endswith(endings):
-                found.append(f"{field}: {uri} must end in {', '.join(endings)}")
-    return found
+                problems.append(f"{field}: {uri} must end in {', '.join(endings)}")
+    return problems
 
 
 def _reaches_google(change: Change) -> None:

@@ -46,53 +46,55 @@ class Node:
 
 def size_mib(text: str) -> float | None:
     """MiB of `9600m` or `250g`; None for what is no size."""
-    found = _SIZE.fullmatch(text.strip())
-    return float(found[1]) * _UNITS_MIB[found[2].lower()] if found else None
+    size = _SIZE.fullmatch(text.strip())
+    return float(size[1]) * _UNITS_MIB[size[2].lower()] if size else None
 
 
 def problems(version: str, properties: Mapping[str, str], today: str) -> list[str]:
     """Return the problems of a batch, on a day (`2026-11-20`)."""
     short = ".".join(version.split(".")[:2])
-    found = []
+    problems = []
     if short not in SUPPORTED_UNTIL:
-        found.append(f"runtime version '{version}' is not supported; there are {', '.join(SUPPORTED_UNTIL)}")
+        problems.append(
+            f"runtime version '{version}' is not supported; there are {', '.join(SUPPORTED_UNTIL)}"
+        )
     elif today > SUPPORTED_UNTIL[short]:
-        found.append(f"runtime version '{version}' is not supported since {SUPPORTED_UNTIL[short]}")
+        problems.append(f"runtime version '{version}' is not supported since {SUPPORTED_UNTIL[short]}")
     for name in properties:
         if name.startswith(_REFUSED) or not name.startswith(("spark.", "dataproc.")):
-            found.append(f"property '{name}' can't be set for a batch")
+            problems.append(f"property '{name}' can't be set for a batch")
     for role in ("driver", "executor"):
-        found += _of_node(role, properties)
-    for name in ("spark.executor.instances", *(f"spark.dynamicAllocation.{one}" for one in _BOUNDS)):
+        problems += _of_node(role, properties)
+    for name in ("spark.executor.instances", *(f"spark.dynamicAllocation.{bound}" for bound in _BOUNDS)):
         low, high = _EXECUTORS
         if name in properties and not (properties[name].isdigit() and low <= int(properties[name]) <= high):
-            found.append(f"property '{name}' must be from {low} to {high}, not '{properties[name]}'")
-    return found
+            problems.append(f"property '{name}' must be from {low} to {high}, not '{properties[name]}'")
+    return problems
 
 
 _BOUNDS = ("initialExecutors", "minExecutors", "maxExecutors")
 
 
 def _of_node(role: str, properties: Mapping[str, str]) -> list[str]:
-    found = []
+    problems = []
     cores = properties.get(f"spark.{role}.cores", "4")
     if cores not in map(str, _CORES):
-        found.append(f"property 'spark.{role}.cores' must be one of {_CORES}, not '{cores}'")
+        problems.append(f"property 'spark.{role}.cores' must be one of {_CORES}, not '{cores}'")
     for name in (f"spark.{role}.memory", f"spark.{role}.memoryOverhead", f"spark.dataproc.{role}.disk.size"):
         if name in properties and size_mib(properties[name]) is None:
-            found.append(f"property '{name}' must be a size such as 9600m, not '{properties[name]}'")
-    if found:
-        return found
+            problems.append(f"property '{name}' must be a size such as 9600m, not '{properties[name]}'")
+    if problems:
+        return problems
     node = node_of(role, properties)
     low, high = _MEMORY_MIB_PER_CORE
     if not low <= node.memory_mib / node.cores <= high:
-        found.append(
+        problems.append(
             f"memory and overhead of the {role} are {node.memory_mib / node.cores:.0f}m per core; "
             f"they must be from {low}m to {high}m"
         )
     if node.disk_gib < _LEAST_DISK_GIB:
-        found.append(f"property 'spark.dataproc.{role}.disk.size' must be at least {_LEAST_DISK_GIB}g")
-    return found
+        problems.append(f"property 'spark.dataproc.{role}.disk.size' must be at least {_LEAST_DISK_GIB}g")
+    return problems
 
 
 def node_of(role: str, properties: Mapping[str, str]) -> Node:

@@ -52,16 +52,18 @@ class Batches:
         if "pysparkBatch" not in batch:
             raise _failed("only PySpark batches can be run here")
         account = batch["environmentConfig"]["executionConfig"]["serviceAccount"].rpartition("/")[2]
-        if missing := [one for one in NEEDED if not self._iam.holds(account, one, self._iam.project)]:
+        if missing := [
+            permission for permission in NEEDED if not self._iam.holds(account, permission, self._iam.project)
+        ]:
             raise _failed(f"Service account {account} lacks {', '.join(missing)}; {ROLE} has them.")
         async with self._sandboxes.open(f"batch-{batch['uuid']}", account) as sandbox:
             folder = sandbox.place / "work"
             folder.mkdir()
             last: deque[str] = deque(maxlen=_LAST_LINES)
 
-            async def lines(some: Sequence[str]) -> None:
-                last.extend(some)
-                await self._log(batch, account, some)
+            async def lines(output: Sequence[str]) -> None:
+                last.extend(output)
+                await self._log(batch, account, output)
 
             await self._fetch(batch, sandbox, folder)
             move(self._world, batch, "RUNNING")
@@ -82,8 +84,8 @@ class Batches:
         what = json.dumps({"files": files, "archives": given.get("archiveUris", [])})
         printed: list[str] = []
 
-        async def collect(some: Sequence[str]) -> None:
-            printed.extend(some)
+        async def collect(output: Sequence[str]) -> None:
+            printed.extend(output)
 
         if (
             await sandbox.module("rehearsal.cloud.services.dataproc.worker", [what, str(folder)], collect)

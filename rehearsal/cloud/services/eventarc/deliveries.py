@@ -52,7 +52,9 @@ class Deliveries:
             "data": data,
         }
         for name in sorted(self._world.triggers):
-            filters = {one["attribute"]: one["value"] for one in self._world.directory[name]["eventFilters"]}
+            filters = {
+                entry["attribute"]: entry["value"] for entry in self._world.directory[name]["eventFilters"]
+            }
             if filters == {"type": FINALIZED, "bucket": data["bucket"]}:
                 self._world.spawn(self._deliver(name, event))
 

@@ -19,7 +19,9 @@ _AGENT_NEEDS, _STORAGE_NEEDS = "pubsub.subscriptions.create", "pubsub.topics.pub
 
 def _routes(change: Change) -> None:
     """Check a trigger: one type of events, its own or the user's topic, an existing destination."""
-    filters = {one.get("attribute"): one.get("value", "") for one in change.body.get("eventFilters", ())}
+    filters = {
+        entry.get("attribute"): entry.get("value", "") for entry in change.body.get("eventFilters", ())
+    }
     if len(filters) < len(change.body.get("eventFilters", ())) or "type" not in filters:
         raise bad_request("The request was invalid: exactly one event filter must have the attribute 'type'.")
     to, kind = change.body["destination"], filters["type"]
@@ -42,10 +44,10 @@ def _of_a_bucket(change: Change, kind: str, bucket: str) -> None:
         raise NotEmulatedError(f"A trigger of {kind}")
     if not bucket:
         raise bad_request("The request was invalid: an event filter must have the attribute 'bucket'.")
-    found = change.world.find(f"projects/_/buckets/{bucket}")
-    if found is None:
+    existing = change.world.find(f"projects/_/buckets/{bucket}")
+    if existing is None:
         raise bad_request(f'The request was invalid: Bucket "{bucket}" not found.')
-    place, location = change.name.split("/")[3], found["location"].lower()
+    place, location = change.name.split("/")[3], existing["location"].lower()
     if location != place:
         why = f"Bucket location {location} and trigger location {place} must match."
         raise bad_request(f"The request was invalid: {why}")

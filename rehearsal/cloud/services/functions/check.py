@@ -16,12 +16,14 @@ def missing(line: str) -> str:
         needed = Requirement(line)
         if needed.marker is not None and not needed.marker.evaluate():
             return ""
-        found = importlib.metadata.version(needed.name)
+        installed = importlib.metadata.version(needed.name)
     except InvalidRequirement as error:
         return f"{line}: {error}"
     except importlib.metadata.PackageNotFoundError:
         return f"{line}: not installed"
-    return "" if needed.specifier.contains(found, prereleases=True) else f"{line}: {found} is installed"
+    return (
+        "" if needed.specifier.contains(installed, prereleases=True) else f"{line}: {installed} is installed"
+    )
 
 
 def main() -> int:
@@ -29,9 +31,9 @@ def main() -> int:
     path = Path(sys.argv[1])
     lines = path.read_text().replace("\\\n", " ").splitlines() if path.exists() else []
     plain = [line.partition("#")[0].partition("--hash")[0].strip() for line in lines]
-    found = [why for line in plain if line and not line.startswith("-") and (why := missing(line))]
-    print("\n".join(found))
-    return 1 if found else 0
+    problems = [why for line in plain if line and not line.startswith("-") and (why := missing(line))]
+    print("\n".join(problems))
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -45,13 +45,13 @@ class Invocations:
         """Return the account of an identity token for the service's address or its path; "" if invalid."""
         plain = path.partition("?")[0]
         audiences = {f"https://{host}{plain[:end]}" for end in range(len(plain) + 1)} if bearer else ()
-        found = (self._iam.find_token(bearer, audience) for audience in audiences)
-        return next((token.principal for token in found if token), "")
+        tokens = (self._iam.find_token(bearer, audience) for audience in audiences)
+        return next((token.principal for token in tokens if token), "")
 
     async def serve(self, request: web.Request, host: str, principal: str) -> web.StreamResponse:
         """Return the service's answer; ApiError 404 for no service, 401 and 403 for who may not invoke it."""
         path = request.raw_path
-        name = next((each for each in self._world.directory if self._is(each, host, path)), None)
+        name = next((name for name in self._world.directory if self._is(name, host, path)), None)
         if name is None:
             raise ApiError(
                 404, "NOT_FOUND", f"The requested URL was not found: there is no service at {host}."

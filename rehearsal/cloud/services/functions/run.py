@@ -18,7 +18,11 @@ _ID = "[a-z](?:[-a-z0-9]{0,47}[a-z0-9])?"
 def _revision(change: Change, template: dict[str, object]) -> None:
     """Complete the fields of both kinds: containers with images, an account, a generation."""
     containers = template.get("containers") or []
-    if not isinstance(containers, list) or not containers or not all(one.get("image") for one in containers):
+    if (
+        not isinstance(containers, list)
+        or not containers
+        or not all(container.get("image") for container in containers)
+    ):
         raise bad_request("Revision template should contain at least one container with an image.")
     if not template.get("serviceAccount"):
         template["serviceAccount"] = default_account(change)

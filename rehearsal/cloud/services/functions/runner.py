@@ -98,8 +98,8 @@ class Functions:
         what = {"files": [], "archives": [f"gs://{source['bucket']}/{source['object']}#source"]}
         printed: list[str] = []
 
-        async def collect(some: Sequence[str]) -> None:
-            printed.extend(some)
+        async def collect(output: Sequence[str]) -> None:
+            printed.extend(output)
 
         arguments = [json.dumps(what), str(sandbox.place)]
         if await sandbox.module("rehearsal.cloud.services.dataproc.worker", arguments, collect) != 0:
@@ -123,9 +123,9 @@ class Functions:
         signature = "cloudevent" if "eventTrigger" in function else "http"
         last: list[str] = []
 
-        async def lines(some: Sequence[str]) -> None:
-            last[:] = [*last, *some][-_LAST_LINES:]
-            self._log(name, some)
+        async def lines(output: Sequence[str]) -> None:
+            last[:] = [*last, *output][-_LAST_LINES:]
+            self._log(name, output)
 
         async with contextlib.AsyncExitStack() as ending:
             ending.callback(ready.cancel)  # which does nothing once somebody has the result
@@ -231,7 +231,7 @@ def _failed(why: str) -> ApiError:
 
 
 def _read_all(folder: Path) -> dict[str, bytes]:
-    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _write_all(folder: Path, files: dict[str, bytes]) -> None:

@@ -71,8 +71,8 @@ def _described() -> Mapping[str, type[Message]]:
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(file.SerializeToString())
-    found = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _MESSAGES}
-    return {name: message_factory.GetMessageClass(one) for name, one in found.items()}
+    descriptors = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _MESSAGES}
+    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in descriptors.items()}
 
 
 MESSAGES = _described()

@@ -136,11 +136,11 @@ class LoggingService:
         return entry | {"receiveTimestamp": now}
 
     def _require(self, call: Call, log: str) -> None:
-        found = _LOG.fullmatch(log)
-        if found is None or not unquote(found[2]):
+        name = _LOG.fullmatch(log)
+        if name is None or not unquote(name[2]):
             raise bad_request(f"Name {log!r} is missing the logs component. Expected: projects/P/logs/L")
-        if found[1] not in (self._world.project, self._world.number):
-            raise ApiError(403, "PERMISSION_DENIED", f"Permission denied on resource projects/{found[1]}.")
+        if name[1] not in (self._world.project, self._world.number):
+            raise ApiError(403, "PERMISSION_DENIED", f"Permission denied on resource projects/{name[1]}.")
         self._iam.require(call.principal, "logging.logEntries.create", f"projects/{self._world.project}")
 
     def write(self, entry: JsonObject) -> None:
@@ -187,10 +187,10 @@ class LoggingService:
             raise bad_request("page_size must not be negative")
         matches = logfilter.parse(sent.get("filter", ""))
         keys = reversed(self._order) if order == "timestamp desc" else iter(self._order)
-        found = [entry for key in keys if matches(entry := self._entries[key])]
+        matching = [entry for key in keys if matches(entry := self._entries[key])]
         start = int(sent.get("pageToken") or 0)
-        page = found[start : start + min(size, 1000)]
+        page = matching[start : start + min(size, 1000)]
         answer: JsonObject = {"entries": page} if page else {}
-        if start + len(page) < len(found):
+        if start + len(page) < len(matching):
             answer["nextPageToken"] = str(start + len(page))
         return answer

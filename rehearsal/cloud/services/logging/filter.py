@@ -33,11 +33,11 @@ _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operato
 
 def epoch(timestamp: str) -> float:
     """Seconds since the epoch of an RFC 3339 time; ApiError 400 for what is none."""
-    found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", timestamp)
+    parts = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", timestamp)
     try:
-        if found:
-            whole = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00")).timestamp()
-            return whole + float(found[2] or 0)
+        if parts:
+            whole = datetime.fromisoformat(parts[1] + parts[3].replace("Z", "+00:00")).timestamp()
+            return whole + float(parts[2] or 0)
     except ValueError:
         pass
     raise bad_request(f"Invalid timestamp: {timestamp}")
@@ -64,11 +64,11 @@ def _tokens(text: str) -> list[str]:
     tokens: list[str] = []
     at = 0
     while text[at:].strip():
-        found = _TOKEN.match(text, at)
-        if found is None:
+        token = _TOKEN.match(text, at)
+        if token is None:
             raise bad_request(f"Unparseable filter: syntax error at {text[at : at + 20]!r}")
-        tokens.append(found[1] or found[2] or found[3])
-        at = found.end()
+        tokens.append(token[1] or token[2] or token[3])
+        at = token.end()
     return tokens
 
 
@@ -92,13 +92,13 @@ def _condition(text: str, field: str, comparison: str, value: str) -> Matches:
         return lambda entry: value not in values(entry, field)
     if comparison == ":":
         has = value.lower() if value != "*" else ""
-        return lambda entry: any(has in one.lower() for one in values(entry, field))
+        return lambda entry: any(has in text.lower() for text in values(entry, field))
     if comparison == "=~":
         try:
             pattern = re.compile(value)
         except re.error as error:
             raise bad_request(f"Invalid regular expression {value!r}: {error}") from None
-        return lambda entry: any(pattern.search(one) for one in values(entry, field))
+        return lambda entry: any(pattern.search(text) for text in values(entry, field))
     if comparison in _COMPARE and field.startswith("jsonPayload."):
         compare, bound = _COMPARE[comparison], _number(value)
         if bound is None:
@@ -111,11 +111,11 @@ def _condition(text: str, field: str, comparison: str, value: str) -> Matches:
 
 def values(entry: JsonObject, field: str) -> list[str]:
     """Return the values of an entry's field as text: none, one, or those of a list on the way."""
-    found: list[object] = [entry]
+    items: list[object] = [entry]
     for part in field.split("."):
-        found = [one[part] for one in found if isinstance(one, dict) and one.get(part) is not None]
-        found = [each for one in found for each in (one if isinstance(one, list) else [one])]
-    return [str(one) for one in found]
+        items = [item[part] for item in items if isinstance(item, dict) and item.get(part) is not None]
+        items = [leaf for item in items for leaf in (item if isinstance(item, list) else [item])]
+    return [str(item) for item in items]
 
 
 def _number(text: str) -> float | None:

@@ -70,7 +70,7 @@ def _unused(change: Change) -> None:
         raise ApiError(400, "FAILED_PRECONDITION", text, reason="failedPrecondition")
     for user in users:
         body = change.world.directory[user]
-        body["notificationChannels"] = [one for one in body["notificationChannels"] if one != change.name]
+        body["notificationChannels"] = [name for name in body["notificationChannels"] if name != change.name]
 
 
 def _alerts(change: Change) -> JsonObject:

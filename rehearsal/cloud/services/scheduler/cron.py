@@ -37,18 +37,18 @@ class Cron:
 
         A time that a clock change skips is passed over; one that it repeats is due the first time.
         """
-        here = ZoneInfo(zone)
-        first = datetime.fromtimestamp(epoch_s, here)
+        timezone = ZoneInfo(zone)
+        first = datetime.fromtimestamp(epoch_s, timezone)
         for number in range(_LONGEST_DAYS):
             day = first.date() + timedelta(days=number)
             if not self._on(day):
                 continue
             for hour in sorted(self.hours):
                 for minute in sorted(self.minutes):
-                    at = datetime.combine(day, time(hour, minute), here)
+                    at = datetime.combine(day, time(hour, minute), timezone)
                     moment = at.timestamp()
-                    there = datetime.fromtimestamp(moment, here)
-                    if moment > epoch_s and (there.hour, there.minute) == (hour, minute):
+                    local = datetime.fromtimestamp(moment, timezone)
+                    if moment > epoch_s and (local.hour, local.minute) == (hour, minute):
                         return moment
         return None
 
@@ -62,21 +62,21 @@ class Cron:
 def parse(text: str) -> Cron | None:
     """None for what isn't in the format."""
     fields = [
-        re.sub("[a-z]{3}", lambda found: _NAMES.get(found[0], "?"), each) for each in text.lower().split()
+        re.sub("[a-z]{3}", lambda name: _NAMES.get(name[0], "?"), field) for field in text.lower().split()
     ]
     if len(fields) != len(_RANGES):
         return None
     numbers: list[frozenset[int]] = []
-    for each, (low, high) in zip(fields, _RANGES, strict=True):
-        found: set[int] = set()
-        for part in each.split(","):
+    for field, (low, high) in zip(fields, _RANGES, strict=True):
+        values: set[int] = set()
+        for part in field.split(","):
             match = _PART.fullmatch(part)
             if match is None or not all(low <= int(n) <= high for n in match.groups()[:2] if n):
                 return None
             first = int(match[1]) if match[1] else low
             last = int(match[2]) if match[2] else (first if match[1] and not match[3] else high)
-            found.update(range(first, last + 1, int(match[3] or 1)))
-        numbers.append(frozenset(found))
+            values.update(range(first, last + 1, int(match[3] or 1)))
+        numbers.append(frozenset(values))
     minutes, hours, days, months, weekdays = numbers
     either = not (fields[2].startswith("*") or fields[4].startswith("*"))
-    return Cron(minutes, hours, days, months, frozenset(one % 7 for one in weekdays), either)
+    return Cron(minutes, hours, days, months, frozenset(day % 7 for day in weekdays), either)

@@ -76,9 +76,9 @@ async def _attempts(change: Change) -> None:
     retry = job["retryConfig"]
     pause_s = float(retry["minBackoffDuration"].removesuffix("s"))
     for left in reversed(range(int(retry.get("retryCount", 0)) + 1)):
-        code, says = await _attempt(change, job)
+        code, detail = await _attempt(change, job)
         job |= {"lastAttemptTime": clock.rfc3339(), "status": {"code": RPC_CODES[code]} if code else {}}
-        _log(change, job, code, says)
+        _log(change, job, code, detail)
         if not code or not left:
             return
         await clock.sleep(pause_s)
@@ -94,7 +94,7 @@ async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
         publish(change.world, target["topicName"], [message])
         return "", ""
     http = job["httpTarget"]
-    kind = next((one for one in ("oauthToken", "oidcToken") if one in http), "")
+    kind = next((kind for kind in ("oauthToken", "oidcToken") if kind in http), "")
     account = http[kind]["serviceAccountEmail"] if kind else ""
     headers = {
         "User-Agent": "Google-Cloud-Scheduler",
@@ -119,7 +119,7 @@ async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
     return "" if ok else _CODES.get(reply.status, "UNKNOWN"), reply.body.decode(errors="replace")[:500]
 
 
-def _log(change: Change, job: JsonObject, code: str, says: str) -> None:
+def _log(change: Change, job: JsonObject, code: str, detail: str) -> None:
     """Log an attempt (https://cloud.google.com/scheduler/docs/logging)."""
     project, location = change.world.project, change.name.split("/")[-3]
     payload = {
@@ -127,7 +127,7 @@ def _log(change: Change, job: JsonObject, code: str, says: str) -> None:
         "jobName": job["name"],
         "status": code or "OK",
         "targetType": "PUB_SUB" if "pubsubTarget" in job else "HTTP",
-        **({"debugInfo": says} if code else {}),
+        **({"debugInfo": detail} if code else {}),
     }
     labels = {"project_id": project, "location": location, "job_id": change.id}
     change.runtime.write_log(

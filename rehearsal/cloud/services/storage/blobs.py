@@ -61,7 +61,7 @@ class BlobWriter:
         self._append(bytes(self._piece))
         self._file.close()
         hashes = self._crc32c.to_bytes(4, "big"), self._md5.digest()
-        blob = Blob(self._id, self.size, *(base64.b64encode(each).decode() for each in hashes))
+        blob = Blob(self._id, self.size, *(base64.b64encode(digest).decode() for digest in hashes))
         self._store.add(blob)
         return blob
 

@@ -55,16 +55,16 @@ class Buckets:
         _refuse_soft_deleted(call)
         prefix, after = call.query.get("prefix") or "", call.query.get("pageToken") or ""
         limit = min(int(call.query.get("maxResults") or 1000), 1000)
-        found = [
+        bodies = [
             bucket
             for bucket in self._store.buckets()
             if bucket["name"].startswith(prefix) and bucket["name"] > after
         ]
         answer: JsonObject = {"kind": "storage#buckets"}
-        if found:
-            answer["items"] = found[:limit]
-        if len(found) > limit:
-            answer["nextPageToken"] = found[limit - 1]["name"]
+        if bodies:
+            answer["items"] = bodies[:limit]
+        if len(bodies) > limit:
+            answer["nextPageToken"] = bodies[limit - 1]["name"]
         return answer
 
     async def patch(self, call: Call) -> JsonObject:
@@ -150,8 +150,8 @@ class Buckets:
         """storage.buckets.testIamPermissions."""
         name = call.path["bucket"]
         self._store.bucket(name)
-        asked: Any = call.query.get("permissions") or []
-        permissions = [asked] if isinstance(asked, str) else list(asked)
+        given: Any = call.query.get("permissions") or []
+        permissions = [given] if isinstance(given, str) else list(given)
         held = self._store.iam.test(call.principal, permissions, bucket_resource(name))
         return {"kind": "storage#testIamPermissionsResponse"} | ({"permissions": held} if held else {})
 

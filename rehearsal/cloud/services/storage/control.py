@@ -57,7 +57,7 @@ class StorageControl:
         self._iam = iam
         self._door = GrpcDoor("storage.googleapis.com", iam, doorway)
         self.path = path
-        self.others: list[Any] = []  # generic handlers of other APIs' services, added before the start
+        self.handlers: list[Any] = []  # generic handlers of other APIs' services, added before the start
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
@@ -73,7 +73,7 @@ class StorageControl:
                 for name, (method_id, request) in methods.items()
             }
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        self._server.add_generic_rpc_handlers(tuple(self.others))
+        self._server.add_generic_rpc_handlers(tuple(self.handlers))
         self._server.add_insecure_port(f"unix:{self.path}")
         await self._server.start()
 

@@ -15,7 +15,7 @@ def event_data(version: Version) -> JsonObject:
     """
     path = f"{version.bucket}/o/{quote(version.name, safe='')}"
     host = "https://www.googleapis.com"
-    found: JsonObject = {
+    data: JsonObject = {
         "kind": "storage#object",
         "id": f"{version.bucket}/{version.name}/{version.generation}",
         "selfLink": f"{host}/storage/v1/b/{path}",
@@ -35,4 +35,4 @@ def event_data(version: Version) -> JsonObject:
         "updated": version.updated,
         "timeStorageClassUpdated": version.storage_class_updated,
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in data.items() if value}

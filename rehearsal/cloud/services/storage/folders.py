@@ -47,7 +47,7 @@ class Folders:
         prefix, end, token = (query.get(key) or "" for key in ("prefix", "endOffset", "pageToken"))
         if query.get("delimiter") not in (None, "", "/"):
             raise bad_request("The delimiter of a list of folders must be '/'.")
-        found = [
+        names = [
             name
             for name in sorted(tree.folders)
             if name.startswith(prefix) and name > token and name >= (query.get("startOffset") or "")
@@ -55,10 +55,10 @@ class Folders:
         ]
         limit = min(int(query.get("pageSize") or MAX_RESULTS), MAX_RESULTS)
         answer: JsonObject = {"kind": "storage#folders"}
-        if found:
-            answer["items"] = [self._body(tree, name) for name in found[:limit]]
-        if len(found) > limit:
-            answer["nextPageToken"] = found[limit - 1]
+        if names:
+            answer["items"] = [self._body(tree, name) for name in names[:limit]]
+        if len(names) > limit:
+            answer["nextPageToken"] = names[limit - 1]
         return answer
 
     async def delete(self, call: Call) -> web.Response:

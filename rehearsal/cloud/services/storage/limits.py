@@ -46,4 +46,4 @@ class MutationLimit:
             )
         spent[resource] = paid + 1
         if len(spent) > _REMEMBERED:
-            self._paid[bool(virtual)] = {one: until for one, until in spent.items() if until > now}
+            self._paid[bool(virtual)] = {name: until for name, until in spent.items() if until > now}

@@ -55,7 +55,7 @@ def list_page(objects: Objects, query: Mapping[str, Any]) -> Page:
     )
     entry = next(scan, None)
     while entry is not None:
-        name, found = entry
+        name, versions = entry
         if options.end and name >= options.end:
             break
         folder = _folder(name, options)
@@ -66,11 +66,11 @@ def list_page(objects: Objects, query: Mapping[str, Any]) -> Page:
                 prefixes.append(folder)
                 last = (folder, 0)
             if name == folder and options.trailing:
-                items += found
+                items += versions
             entry = _jump(scan, folder)
             continue
         if options.glob is None or options.glob.fullmatch(name):
-            for version in found:
+            for version in versions:
                 if name == after_name and (version.generation <= after_generation or not several):
                     continue
                 if len(items) + len(prefixes) >= options.limit:

@@ -93,11 +93,11 @@ class StorageService:
             "objects.rewrite": (objects.rewrite, "objects.get", source),
             "objects.update": (objects.update, "objects.update", object_),
         }
-        found = {
+        plain = {
             f"storage.{method}": Method(handler, f"storage.{permission}", resource)
             for method, (handler, permission, resource) in table.items()
         }
-        return found | {
+        return plain | {
             "storage.buckets.operations.get": Method(folders.operation),
             "storage.buckets.testIamPermissions": Method(buckets.test_permissions),
             "storage.objects.compose": Method(objects.compose),

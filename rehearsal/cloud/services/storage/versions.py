@@ -69,7 +69,7 @@ class _Names:
         self.by_name.setdefault(version.name, []).append(version)
 
     def remove(self, version: Version) -> None:
-        left = [other for other in self.by_name[version.name] if other.generation != version.generation]
+        left = [kept for kept in self.by_name[version.name] if kept.generation != version.generation]
         if left:
             self.by_name[version.name] = left
         else:
@@ -189,7 +189,7 @@ class Objects:
         )
         names = self._live if self._live.find(version.name, version.generation) else self._noncurrent
         generations = names.by_name[version.name]
-        generations[[other.generation for other in generations].index(version.generation)] = changed
+        generations[[item.generation for item in generations].index(version.generation)] = changed
         return changed
 
     def delete(self, version: Version, *, for_good: bool) -> None:
@@ -254,8 +254,8 @@ class Objects:
             if not candidates or not min(candidates).startswith(prefix):
                 return
             name = min(candidates)
-            found = [version for source in sources for version in source.by_name.get(name, ())]
-            jump = yield name, found
+            versions = [version for source in sources for version in source.by_name.get(name, ())]
+            jump = yield name, versions
             at = jump or name + "\0"
 
     def require_unprotected(self, version: Version) -> None:

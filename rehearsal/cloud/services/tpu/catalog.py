@@ -71,9 +71,9 @@ DISK_TYPES = frozenset({"hyperdisk-balanced", "hyperdisk-ml"})
 
 def find(accelerator_type: str) -> Slice | None:
     """Return the slice of this type."""
-    return next((each for each in SLICES if each.accelerator_type == accelerator_type), None)
+    return next((slice_ for slice_ in SLICES if slice_.accelerator_type == accelerator_type), None)
 
 
 def find_topology(topology: str) -> Slice | None:
     """Return the slice of this topology."""
-    return next((each for each in SLICES if each.topology == topology), None)
+    return next((slice_ for slice_ in SLICES if slice_.topology == topology), None)

@@ -130,7 +130,7 @@ class Node:
             "agent-worker-number": str(worker),
             "instance-id": self.id,
             "tpu-env": self._tpu_env(world, worker),
-            "worker-network-endpoints": ",".join(f"unknown:unknown:{each}" for each in self.addresses),
+            "worker-network-endpoints": ",".join(f"unknown:unknown:{address}" for address in self.addresses),
         }
         account = self.body["serviceAccount"]
         name, instance_id = self.instances[worker]

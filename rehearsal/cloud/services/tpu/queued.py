@@ -54,14 +54,14 @@ def entry(tpu: TpuService, operations: Operations) -> Entry:
 
 def _nodes(change: Change, body: JsonObject) -> dict[str, JsonObject]:
     """Full names of the nodes that are asked for, and their bodies."""
-    found: dict[str, JsonObject] = {}
+    bodies: dict[str, JsonObject] = {}
     for spec in body["tpu"]["nodeSpec"]:
         slices = spec.get("multisliceParams", {})
         prefix = slices.get("nodeIdPrefix") or change.id
         ids = [f"{prefix}-{n}" for n in range(slices.get("nodeCount", 0))] or [spec.get("nodeId", "")]
         tier = {"schedulingConfig": {"spot": True}} if "spot" in body else {}
-        found |= {f"{spec['parent']}/nodes/{id_}": tier | spec["node"] for id_ in ids}
-    return found
+        bodies |= {f"{spec['parent']}/nodes/{id_}": tier | spec["node"] for id_ in ids}
+    return bodies
 
 
 def _call(change: Change, verb: str, name: str, body: JsonObject | None = None) -> Call:
@@ -74,10 +74,10 @@ def _check(tpu: TpuService, change: Change) -> None:
     """Refuses what nodes.create would."""
     if change.old:
         return
-    here = change.name.partition("/queuedResources/")[0]
+    parent = change.name.partition("/queuedResources/")[0]
     for name, body in _nodes(change, change.body).items():
-        if not name.startswith(f"{here}/"):
-            raise refusal(f"the parent of node {name} must be {here}")
+        if not name.startswith(f"{parent}/"):
+            raise refusal(f"the parent of node {name} must be {parent}")
         tpu.check(_call(change, "create", name, body))
 
 

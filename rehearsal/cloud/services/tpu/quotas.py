@@ -89,7 +89,7 @@ class Quotas:
 
     def metrics(self, consumer: str, service: str = SERVICE) -> list[JsonObject]:
         """Every ConsumerQuotaMetric of one of OF_SERVICES; `consumer` is `projects/NUMBER`."""
-        found = []
+        metrics = []
         for quotas in OF_SERVICES[service]:
             metric = quotas[0].metric
             name = f"{consumer}/services/{service}/consumerQuotaMetrics/{quote(metric, safe='')}"
@@ -102,8 +102,8 @@ class Quotas:
                 }
                 for quota in quotas
             ]
-            found.append({"name": name, "metric": metric, "unit": "1", "consumerQuotaLimits": limits})
-        return found
+            metrics.append({"name": name, "metric": metric, "unit": "1", "consumerQuotaLimits": limits})
+        return metrics
 
     def _buckets(self, quota: Quota) -> Iterator[JsonObject]:
         """Return a limit for each place; 0 is left out, as JSON of protocol buffers omits zeros."""

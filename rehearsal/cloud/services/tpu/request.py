@@ -69,8 +69,8 @@ class Requests:
         piece = _slice(sent, zone)
         _check_runtime(sent.get("runtimeVersion", ""))
         place = self._place(sent.get("networkConfig") or {}, zone)
-        for other in (node.place for node in taken):
-            if other.network != place.network and other.cidr.overlaps(place.cidr):
+        for taken_place in (node.place for node in taken):
+            if taken_place.network != place.network and taken_place.cidr.overlaps(place.cidr):
                 raise NotEmulatedError("A node in a network whose ranges overlap those of another's node")
         addresses = _free_addresses(place, taken, piece.hosts)
         name = f"projects/{self._world.project}/locations/{zone}/nodes/{node_id}"
@@ -237,8 +237,8 @@ def _check_metadata(metadata: dict[str, str]) -> None:
 
 def _free_addresses(place: Place, taken: list[Node], count: int) -> list[str]:
     """Return the lowest free addresses. Google keeps four: network, gateway, the last but one, broadcast."""
-    there = (node for node in taken if node.place.subnetwork == place.subnetwork)
-    used = {address for node in there for address in node.addresses}
+    neighbours = (node for node in taken if node.place.subnetwork == place.subnetwork)
+    used = {address for node in neighbours for address in node.addresses}
     usable = range(2, place.cidr.num_addresses - 2)
     candidates: Iterator[str] = (str(place.cidr[index]) for index in usable)
     free = list(itertools.islice((address for address in candidates if address not in used), count))
@@ -255,7 +255,9 @@ def _endpoints(sent: JsonObject, addresses: list[str], taken: list[Node]) -> lis
     ]
     if (sent.get("networkConfig") or {}).get("enableExternalIps"):
         used = {
-            each["accessConfig"].get("externalIp") for node in taken for each in node.body["networkEndpoints"]
+            endpoint["accessConfig"].get("externalIp")
+            for node in taken
+            for endpoint in node.body["networkEndpoints"]
         }
         free = (str(address) for address in _EXTERNAL.hosts() if str(address) not in used)
         for endpoint in endpoints:

@@ -123,11 +123,11 @@ class TpuService:
         """Return the node that nodes.create would make; ApiError if it refuses."""
         nodes = self._nodes
         node = self._requests.create(call, nodes.all(), next(self._ids))
-        for other in nodes.all():
-            if other.name == node.name:
+        for existing in nodes.all():
+            if existing.name == node.name:
                 raise already_exists(node.name)
-            if other.id == node.id:
-                raise NotEmulatedError(f"A second node with the machine names of {other.name}")
+            if existing.id == node.id:
+                raise NotEmulatedError(f"A second node with the machine names of {existing.name}")
         self._quotas.require(node, nodes.all())
         return node
 
@@ -144,11 +144,11 @@ class TpuService:
         node, sent = self._find(call), call.body or {}
         if not node.tells_guest_attributes:
             raise ApiError(400, "FAILED_PRECONDITION", DISABLED)
-        hosts, desired = node.slice.hosts, [one for one in sent.get("workerIds") or () if one]
-        for one in desired:
-            if not one.isascii() or not one.isdecimal() or int(one) >= hosts:
-                raise refusal(f'invalid worker ID "{one}": the node has workers 0 to {hosts - 1}')
-        workers = [int(one) for one in desired] or range(hosts)
+        hosts, desired = node.slice.hosts, [worker for worker in sent.get("workerIds") or () if worker]
+        for worker in desired:
+            if not worker.isascii() or not worker.isdecimal() or int(worker) >= hosts:
+                raise refusal(f'invalid worker ID "{worker}": the node has workers 0 to {hosts - 1}')
+        workers = [int(worker) for worker in desired] or range(hosts)
         path = sent.get("queryPath") or ""
         return {"guestAttributes": [node.guest_attributes[worker].entry(path) for worker in workers]}
 
@@ -262,7 +262,7 @@ class TpuService:
     async def list_accelerator_types(self, call: Call) -> JsonObject:
         """acceleratorTypes.list."""
         location = self._location(call)
-        types = [self._accelerator_type(location, each.accelerator_type) for each in SLICES]
+        types = [self._accelerator_type(location, slice_.accelerator_type) for slice_ in SLICES]
         return _page(call, "acceleratorTypes", types)
 
     async def get_accelerator_type(self, call: Call) -> JsonObject:
@@ -334,10 +334,10 @@ class TpuService:
         await self._nodes.maintain(self._by_id(node), ends)
 
     def _by_id(self, node: str) -> Node:
-        found = next((each for each in self._nodes.all() if each.id == node), None)
-        if found is None:
+        match = next((existing for existing in self._nodes.all() if existing.id == node), None)
+        if match is None:
             raise not_found(node)
-        return found
+        return match
 
     async def cut_power(self, host: str) -> None:
         """Cut one host's power; ApiError 404 if no host has this name."""

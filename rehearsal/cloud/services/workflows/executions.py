@@ -76,8 +76,8 @@ class _Outside:
         sent = json.dumps(body).encode()
         reply = await self.send(Request("POST", url, kind, sent, OAUTH2, "", _LOG_TIMEOUT_S))
         if reply.status >= 400:
-            found = json.loads(reply.body)["error"]
-            raise error("SystemError", f"sys.log: {found['message']}", code=reply.status)
+            failure = json.loads(reply.body)["error"]
+            raise error("SystemError", f"sys.log: {failure['message']}", code=reply.status)
 
     def origin(self) -> JsonObject:
         """Return the resource and labels of what is logged."""

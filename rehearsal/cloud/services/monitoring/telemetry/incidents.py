@@ -98,7 +98,7 @@ class Telemetry:
             interval_s = float(str(inner.get("evaluationInterval", "30s")).removesuffix("s"))
             if interval_s < 30 or interval_s % 30:
                 raise bad_request("The evaluation interval must be a multiple of 30 seconds.")
-            unknown = sorted(one for one in names if not promql.resolved(one, self._types())[0])
+            unknown = sorted(name for name in names if not promql.resolved(name, self._types())[0])
             if unknown and not inner.get("disableMetricValidation"):
                 raise bad_request(f"The metric {unknown[0]} doesn't exist, or has no data yet.")
         else:
@@ -135,14 +135,14 @@ class Telemetry:
         """Return the series for which a condition holds; an unsupported one is an error of the emulation."""
         try:
             self._check(condition)
-            return self._found(condition, now)
+            return self._holding(condition, now)
         except NotEmulatedError as error:
             if condition["name"] not in self._blamed:
                 self._blamed.add(condition["name"])
                 self._world.blame(f"the condition {condition['displayName']!r}", error.message)
             return {}
 
-    def _found(self, condition: JsonObject, now: float) -> dict[Labels, float]:
+    def _holding(self, condition: JsonObject, now: float) -> dict[Labels, float]:
         if _THRESHOLD in condition:
             return thresholds.evaluate(condition[_THRESHOLD], self.points, now)
         return self.query(condition[_PROMQL]["query"], now)
@@ -157,8 +157,9 @@ class Telemetry:
 
     def _open(self, key: tuple[str, str, Labels]) -> bool:
         return any(
-            not one.closed_s and (one.policy["name"], one.condition["name"], one.labels) == key
-            for one in self.incidents
+            not incident.closed_s
+            and (incident.policy["name"], incident.condition["name"], incident.labels) == key
+            for incident in self.incidents
         )
 
     def _begin(

@@ -51,15 +51,15 @@ def point(body: JsonObject, entry: JsonObject) -> tuple[dict[str, str], float] |
 def extract(extractor: str, entry: JsonObject) -> str | None:
     """Return a field of an entry, or what an expression finds in it."""
     field, pattern = _parts(extractor)
-    found = next(iter(logfilter.values(entry, field)), None)
-    if found is None or pattern is None:
-        return found
-    match = re.search(pattern, found)
+    text = next(iter(logfilter.values(entry, field)), None)
+    if text is None or pattern is None:
+        return text
+    match = re.search(pattern, text)
     return match[1] if match else None
 
 
 def _parts(extractor: str) -> tuple[str, str | None]:
-    found = _EXTRACTOR.fullmatch(extractor)
-    if not found:
+    parts = _EXTRACTOR.fullmatch(extractor)
+    if not parts:
         raise NotEmulatedError(f"The extractor {extractor!r}")
-    return found[1] or found[2], found[3]
+    return parts[1] or parts[2], parts[3]

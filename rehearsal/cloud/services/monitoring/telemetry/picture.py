@@ -42,12 +42,12 @@ def page(world: World, telemetry: Telemetry, entries: Iterable[JsonObject], wind
 def boards(
     world: World, telemetry: Telemetry, entries: Iterable[JsonObject], window_s: float
 ) -> dict[str, str]:
-    """Each dashboard as one SVG, by its display name."""
+    """Each dashboard as an SVG, by its display name."""
     drawn = _Drawn(world, telemetry, list(entries), window_s)
-    found = [
+    bodies = [
         body for name, body in world.directory.items() if "/dashboards/" in name and "mosaicLayout" in body
     ]
-    return {str(body["displayName"]): drawn.board(body) for body in sorted(found, key=_name)}
+    return {str(body["displayName"]): drawn.board(body) for body in sorted(bodies, key=_name)}
 
 
 def _name(body: JsonObject) -> str:
@@ -88,10 +88,10 @@ class _Drawn:
             return f'{title}<svg x="10" y="30" width="{width - 20:g}" height="{height - 36:g}">{inside}</svg>'
         if "scorecard" in widget:
             query = widget["scorecard"]["timeSeriesQuery"]
-            found = self._telemetry.query(query["prometheusQuery"])
+            vector = self._telemetry.query(query["prometheusQuery"])
             unit = query.get("unitOverride", "1")
-            shown = f"{sum(found.values()):,.4g}" if found else "no data"
-            if found and unit != "1" and not unit.startswith("{"):  # an annotation is no unit
+            shown = f"{sum(vector.values()):,.4g}" if vector else "no data"
+            if vector and unit != "1" and not unit.startswith("{"):  # an annotation is no unit
                 shown += f" {unit}"
             return f'{title}<text class="big" x="10" y="60">{escape(shown)}</text>'
         if "incidentList" in widget:
@@ -102,12 +102,12 @@ class _Drawn:
 
     def _chart(self, chart: JsonObject, width: float, height: float) -> str:
         lines: dict[str, list[float]] = {}
-        for number, each in enumerate(chart["dataSets"]):
-            template = each.get("legendTemplate", "")
+        for number, series in enumerate(chart["dataSets"]):
+            template = series.get("legendTemplate", "")
             for step in range(_STEPS):
                 at = self._now_s - self._window_s * (1 - (step + 1) / _STEPS)
-                found = self._telemetry.query(each["timeSeriesQuery"]["prometheusQuery"], at)
-                for key, value in found.items():
+                vector = self._telemetry.query(series["timeSeriesQuery"]["prometheusQuery"], at)
+                for key, value in vector.items():
                     name = _legend(template, key) or str(number)
                     lines.setdefault(name, [math.nan] * _STEPS)[step] = value
         if not lines:
@@ -115,17 +115,17 @@ class _Drawn:
         return _svg(lines, width, height)
 
     def _incidents(self) -> list[tuple[str, str]]:
-        found = [one for one in self._telemetry.incidents if not one.closed_s]
+        open_incidents = [item for item in self._telemetry.incidents if not item.closed_s]
         rows = [
-            ("open", " ".join((one.policy["displayName"], *(value for _, value in one.labels))))
-            for one in found
+            ("open", " ".join((item.policy["displayName"], *(value for _, value in item.labels))))
+            for item in open_incidents
         ]
-        return [*rows, ("none", f"{len(self._telemetry.incidents) - len(found)} closed")]
+        return [*rows, ("none", f"{len(self._telemetry.incidents) - len(open_incidents)} closed")]
 
     def _logs(self, text: str, most: int) -> list[tuple[str, str]]:
         matches = logmetrics.matcher(text)
-        found = [one for one in self._entries if matches(one)][-most:]
-        return [("line", _text(one)) for one in reversed(found)] or [("none", "no entries")]
+        entries = [item for item in self._entries if matches(item)][-most:]
+        return [("line", _text(item)) for item in reversed(entries)] or [("none", "no entries")]
 
 
 def _rows(lines: Iterable[tuple[str, str]]) -> str:

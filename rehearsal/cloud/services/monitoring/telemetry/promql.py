@@ -94,15 +94,15 @@ class _Parser:
         self.tokens: list[str] = []
         at = 0
         while text[at:].strip():
-            found = _TOKEN.match(text, at)
-            if found is None:
+            token = _TOKEN.match(text, at)
+            if token is None:
                 raise bad_request(f"Invalid PromQL: syntax error at {text[at : at + 20]!r}")
-            self.tokens.append(found[0].strip())
-            at = found.end()
+            self.tokens.append(token[0].strip())
+            at = token.end()
 
     def wrong(self) -> Exception:
-        there = self.tokens[0] if self.tokens else "the end"
-        return bad_request(f"Invalid PromQL: unexpected {there!r} in {self.text!r}")
+        token = self.tokens[0] if self.tokens else "the end"
+        return bad_request(f"Invalid PromQL: unexpected {token!r} in {self.text!r}")
 
     def take(self, *expected: str) -> str:
         if not self.tokens or (expected and self.tokens[0] not in expected):
@@ -161,20 +161,20 @@ class _Parser:
             groups: dict[Key, list[float]] = defaultdict(list)
             for key, value in vector(inner, moment).items():
                 labels = dict(key)
-                groups[tuple((one, labels[one]) for one in sorted(by) if labels.get(one))].append(value)
+                groups[tuple((name, labels[name]) for name in sorted(by) if labels.get(name))].append(value)
             return {key: float(reduce(values)) for key, values in groups.items()}
 
         return node
 
     def names(self) -> tuple[str, ...]:
         self.take("(")
-        found = []
+        names = []
         while self.tokens and self.tokens[0] != ")":
-            found.append(self.take())
+            names.append(self.take())
             if self.tokens and self.tokens[0] == ",":
                 self.take()
         self.take(")")
-        return tuple(found)
+        return tuple(names)
 
     def ranged(self) -> Node:
         """Return a selector with a window: what came within, of each series."""
@@ -198,16 +198,16 @@ class _Parser:
         seconds = int(window[1]) * _UNIT_S[window[2]]
 
         def node(moment: Moment) -> Value:
-            found: Vector = {}
+            vector_now: Vector = {}
             metric, part = resolved(name, moment.types)
             for series in moment.points.of(metric, resource):
                 labels = _labels(series)
                 values = series.within(moment.now_s - seconds, moment.now_s)
-                if values and all(_matches(labels, *one) for one in matchers):
-                    found[tuple(sorted(labels.items()))] = float(
+                if values and all(_matches(labels, *matcher) for matcher in matchers):
+                    vector_now[tuple(sorted(labels.items()))] = float(
                         len(values) if part == "_count" else sum(values)
                     )
-            return found
+            return vector_now
 
         return node
 
@@ -220,44 +220,44 @@ def _labels(series: Series) -> dict[str, str]:
 
 
 def _matches(labels: Mapping[str, str], label: str, sign: str, value: str) -> bool:
-    found = labels.get(label, "")
-    same = re.fullmatch(value, found) is not None if "~" in sign else found == value
+    text = labels.get(label, "")
+    same = re.fullmatch(value, text) is not None if "~" in sign else text == value
     return same != sign.startswith("!")
 
 
 def _joined(sign: str, left: Node, right: Node) -> Node:
     def node(moment: Moment) -> Value:
-        one, other = left(moment), right(moment)
+        first, second = left(moment), right(moment)
         if sign in _SETS:
-            return _of_sets(sign, _some(one), _some(other))
-        if isinstance(one, float) and isinstance(other, float):
+            return _of_sets(sign, _vector(first), _vector(second))
+        if isinstance(first, float) and isinstance(second, float):
             if sign in _COMPARE:
                 raise bad_request("Invalid PromQL: comparisons between scalars must use bool.")
-            return _computed(sign, one, other)
+            return _computed(sign, first, second)
         pairs: dict[Key, tuple[float, float]]
-        if isinstance(other, float):
-            pairs = {key: (value, other) for key, value in _some(one).items()}
-        elif isinstance(one, float):
-            pairs = {key: (one, value) for key, value in other.items()}
+        if isinstance(second, float):
+            pairs = {key: (value, second) for key, value in _vector(first).items()}
+        elif isinstance(first, float):
+            pairs = {key: (first, value) for key, value in second.items()}
         else:
-            pairs = {key: (value, other[key]) for key, value in one.items() if key in other}
+            pairs = {key: (value, second[key]) for key, value in first.items() if key in second}
         if sign not in _COMPARE:
             return {key: _computed(sign, a, b) for key, (a, b) in pairs.items()}
-        shown = 1 if isinstance(one, float) else 0  # the vector's own value stays
+        shown = 1 if isinstance(first, float) else 0  # the vector's own value stays
         compare = _COMPARE[sign]
         return {key: pair[shown] for key, pair in pairs.items() if compare(*pair)}
 
     return node
 
 
-def _some(value: Value) -> Vector:
+def _vector(value: Value) -> Vector:
     return value if isinstance(value, dict) else {(): value}
 
 
-def _of_sets(sign: str, one: Vector, other: Vector) -> Vector:
+def _of_sets(sign: str, first: Vector, second: Vector) -> Vector:
     if sign == "or":
-        return {**other, **one}
-    return {key: value for key, value in one.items() if (key in other) == (sign == "and")}
+        return {**second, **first}
+    return {key: value for key, value in first.items() if (key in second) == (sign == "and")}
 
 
 def _computed(sign: str, a: float, b: float) -> float:

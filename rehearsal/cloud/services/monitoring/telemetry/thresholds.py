@@ -41,7 +41,7 @@ def check(condition: JsonObject) -> None:
         raise NotEmulatedError(f"Of a threshold {', '.join(sorted(unknown))}")
     given = _filter(condition["filter"])
     if lacking := {"metric.type", "resource.type"} - given.keys():
-        names = " and ".join(f'"{one}"' for one in sorted(lacking))
+        names = " and ".join(f'"{name}"' for name in sorted(lacking))
         raise bad_request(
             f"The supplied filter does not specify a restriction on {names}: {condition['filter']}"
         )
@@ -79,14 +79,14 @@ def _aggregation(
     several = condition.get("aggregations") or []
     if len(several) != 1:
         raise NotEmulatedError(f"A threshold with {len(several)} aggregations")
-    (one,) = several
-    aligner, reducer = one.get("perSeriesAligner"), one.get("crossSeriesReducer")
+    (aggregation,) = several
+    aligner, reducer = aggregation.get("perSeriesAligner"), aggregation.get("crossSeriesReducer")
     if aligner not in _ALIGN or reducer not in _REDUCE:
         raise NotEmulatedError(f"An aggregation by {aligner} and {reducer}")
-    period_s = float(str(one.get("alignmentPeriod", "")).removesuffix("s") or 0)
+    period_s = float(str(aggregation.get("alignmentPeriod", "")).removesuffix("s") or 0)
     if period_s < 60:  # https://cloud.google.com/monitoring/api/v3/aggregation
         raise bad_request("The alignment period must be at least 60 seconds.")
-    return period_s, _ALIGN[aligner], _REDUCE[reducer], tuple(one.get("groupByFields") or ())
+    return period_s, _ALIGN[aligner], _REDUCE[reducer], tuple(aggregation.get("groupByFields") or ())
 
 
 def _label(series: Series, path: str) -> str:
