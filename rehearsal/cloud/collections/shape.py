@@ -175,7 +175,7 @@ class Shape:
         for key, field in self.properties(schema or self.schema).items():
             if key in sent and (output or not output_only(field)):
                 value = self._kept(sent[key], field, output)
-                # A message is there also when it is empty: the fields of a oneof are told apart so.
+                # A message is there also when it is empty: that selects a field of a oneof.
                 if value not in (None, []) and (value != {} or ("$ref" in field and not self.dialect)):
                     stored[key] = value
         return stored

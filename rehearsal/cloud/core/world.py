@@ -39,7 +39,7 @@ class Lags:
 
     Google says minutes, of grants (https://cloud.google.com/iam/docs/access-change-propagation), of accounts
     (https://cloud.google.com/iam/docs/service-accounts-create), and of APIs in its refusal. These are this
-    project's choice: whoever doesn't wait is refused, and a rehearsal stays short.
+    project's choice: short, but long enough to refuse a client that doesn't wait.
     """
 
     grant_s: float = 2.5  # until a changed policy or custom role holds

@@ -1,4 +1,4 @@
-"""The gRPC door: every call is logged, disturbed and refused as at the others, whatever serves it.
+"""The gRPC door: every call is logged, disturbed and refused as at the others.
 
 Handlers raise ApiError; the caller's account is in `CALLER` while one runs.
 """

@@ -47,7 +47,7 @@ _AGENTS = {
     "storage": "gs-project-accounts",
     "workflows": "gcp-sa-workflows",
 }
-_ON_DEMAND = ("eventarc",)  # that whoever doesn't ask for it misses: the others come with the API
+_ON_DEMAND = ("eventarc",)  # created on request only: the others come with the API
 _PERMISSION = re.compile(r"[a-z]\w*\.\w+\.\w+")
 _POD = re.compile(r"([^\[/]+\.svc\.id\.goog)\[([^/]+)/([^]]+)\]")
 _MEMBER_KINDS = (
@@ -367,8 +367,7 @@ class Iam:
     def test(self, principal: str, permissions: Iterable[str], resource: str) -> list[str]:
         """Return the permissions that the principal has, for testIamPermissions.
 
-        ApiError 400 for what can't be a permission; of others that nothing here asks for, nobody can say
-        whether Google has them.
+        ApiError 400 for a text that can't be a permission; NotEmulatedError for one that no method needs.
         """
         permissions = list(permissions)
         for permission in permissions:

@@ -12,7 +12,7 @@ _DEFAULT_MASK = "bindings,etag"
 
 
 def requested_version(call: Call) -> int:
-    """Return the requested version of a policy, wherever the API has it; 0 if none."""
+    """Return the requested version of a policy, in the query or the body; 0 if none."""
     options = (call.body or {}).get("options") or {}
     versions = (
         call.query.get(key) for key in ("options.requestedPolicyVersion", "optionsRequestedPolicyVersion")

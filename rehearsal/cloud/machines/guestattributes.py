@@ -1,8 +1,8 @@
 """Guest attributes of a machine, which only its own metadata server writes.
 
 https://cloud.google.com/compute/docs/metadata/manage-guest-attributes (as of 2026-04-10): any process of the
-machine may write them, nobody outside can; ten queries a minute and machine, three in a second, beyond which
-Google may remove what is being written. Here it is removed each time, and the writer is told nothing.
+machine may write them, no client outside; ten queries a minute and machine, three in a second, beyond which
+Google may remove what is being written. Here it is removed each time, and the writer gets no error.
 That page names no sizes: those of other metadata hold here (…/setting-custom-metadata#limitations).
 """
 

@@ -1,7 +1,7 @@
 """The metadata server of each machine, distinguished by the client's address.
 
 Behaves as https://cloud.google.com/compute/docs/metadata/querying-metadata describes, and holds the keys of a
-TPU VM. Identity tokens (`identity?audience=`) are missing: nobody here could verify Google's signature.
+TPU VM. Identity tokens (`identity?audience=`) are missing: no client here could verify Google's signature.
 Access scopes are shown, not enforced.
 """
 
@@ -236,7 +236,7 @@ class MetadataServer:
         }
         instance: Tree = {
             "attributes": dict(guest.attributes),
-            "guest-attributes": {},  # told to who asks for them alone
+            "guest-attributes": {},  # shown only by their own path
             "hostname": f"{guest.name}.{guest.zone}.c.{self._world.project}.internal",
             "id": guest.instance_id,
             "machine-type": f"{project}/machineTypes/{guest.machine_type}",

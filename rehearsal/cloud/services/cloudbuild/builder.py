@@ -1,9 +1,9 @@
-"""Runs the steps of builds: processes in a network of the build's own, where the metadata server knows it.
+"""Steps of builds, run as processes in a network of the build's own, with its account.
 
-Real: the steps, one after the other in one workspace, as the build's account, with nothing of whoever
-started it. Imitated: images. The environment of the world stands for one that is in a repository of the
-project, which the account must be allowed to read. The workspace isn't called /workspace, but is the working
-directory, as it is there. Timeouts are real seconds.
+Real: the steps, one after the other in one workspace, inheriting nothing of the world's process. Imitated:
+images. The environment of the world stands for an image in a repository of the project, which the account must
+be allowed to read. The workspace isn't called /workspace, but is the working directory, as it is there.
+Timeouts are real seconds.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _CUSTOM = "thirdPartyObjects"
 _NEWER = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 _VERBS = {"watch": "list", "patch": "update", "deletecollection": "delete"}
 _PLAIN = ("get", "list", "create", "update", "delete")
-_SPECIAL = {  # (kind, what of it) → verb, whatever is done there
+_SPECIAL = {  # (kind, subresource) → verb, for any method
     ("pods", "log"): "getLogs",
     ("pods", "exec"): "exec",
     ("pods", "attach"): "attach",

@@ -81,7 +81,7 @@ class Deliveries:
             pause_s = min(pause_s * 2, _LONGEST_S)
 
     async def _attempt(self, trigger: JsonObject, event: JsonObject) -> None:
-        """ApiError unless the destination takes it, and whoever it goes through may hand it on.
+        """Send an event; ApiError unless the destination accepts it and the agents on the way may forward it.
 
         Cloud Storage publishes it, and Eventarc hands it over with a token of the trigger's account:
         https://cloud.google.com/eventarc/docs/all-roles-permissions.

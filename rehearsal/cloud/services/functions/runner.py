@@ -2,7 +2,7 @@
 
 Real: the source that the build account may read, its entry point, environment and account; the framework, of
 the Python that the cloud's configuration names. Imitated: the image. What the source requires must be in that
-Python in a version that fits, or the build fails; there is one process, from deployment on, whatever comes.
+Python in a version that fits, or the build fails; there is one process, from deployment on, at any load.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Functions:
             self._log(name, output)
 
         async with contextlib.AsyncExitStack() as ending:
-            ending.callback(ready.cancel)  # which does nothing once somebody has the result
+            ending.callback(ready.cancel)  # does nothing once the result is set
             sandbox = await ending.enter_async_context(
                 self._sandboxes.open(folder, config["serviceAccountEmail"])
             )

@@ -1,7 +1,7 @@
 """The gRPC side of Cloud Storage: bucket layouts and folders, by the handlers of the JSON API.
 
 gcsfuse and gcsfs ask `google.storage.control.v2.StorageControl` for a bucket's layout before anything
-else, and gcsfuse works on folders by it; gcsfs repeats a question that nobody answers for a minute, at every
+else, and gcsfuse works on folders by it; gcsfs repeats a request without an answer for a minute, at every
 operation. All ask on the port of the JSON API, so one TLS listener has to serve both kinds of client:
 `HttpOrGrpcSite`.
 """

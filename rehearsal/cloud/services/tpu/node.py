@@ -45,7 +45,7 @@ class Node:
     addresses: list[str]
     preempted: bool = False
     changing: bool = False  # a nodes.patch is under way
-    untold: set[tuple[int, str]] = field(
+    unwritten: set[tuple[int, str]] = field(
         default_factory=set
     )  # workers and keys that their agent is to write yet
     # One change of the machines' power at a time.
@@ -148,7 +148,7 @@ class Node:
             network=self.place.network.rsplit("/", 1)[-1],
             attributes={
                 **self.body.get("metadata", {}),
-                **{key: value for key, value in own.items() if (worker, key) not in self.untold},
+                **{key: value for key, value in own.items() if (worker, key) not in self.unwritten},
             },
             tags=tuple(self.body.get("tags", ())),
             preempted=self.preempted,

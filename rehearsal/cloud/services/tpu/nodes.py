@@ -18,7 +18,7 @@ from rehearsal.hosts.machine import Hosts
 
 # https://cloud.google.com/compute/docs/instances/spot#preemption-process: up to 30 s after the notice.
 NOTICE_S = 30.0
-# How often a machine that was told to switch off is looked at.
+# Pause between looks at a machine that is switching off.
 _LOOK_S = 0.1
 # https://cloud.google.com/tpu/docs/view-maintenance-notifications: seven days of notice if scheduled.
 _NOTIFIED_S, _WINDOW_S = 7 * 86_400.0, 4 * 3600.0
@@ -36,8 +36,8 @@ class Durations:
         repair: from a machine's end for maintenance to the next boot, or to its end for good.
         late: at most so long after its machines' inits run a node is READY. Others wait up to an hour
             (https://github.com/marin-community/marin/pull/6122); here it is less than a boot takes.
-        told: at most so long after them a machine's agent has written each of `LATE_KEYS`, drawn for each
-            by itself: so long that start-up scripts have to wait for some.
+        attributes: the longest time after the inits until a machine's agent writes a key of `LATE_KEYS`, drawn
+            for each: start-up scripts have to wait for some.
     """
 
     create: float = 60.0
@@ -46,7 +46,7 @@ class Durations:
     repair: float = 120.0
     spread: tuple[float, float] = (1.0, 1.0)
     late: float = 40.0
-    told: float = 120.0
+    attributes: float = 120.0
 
 
 class Nodes:
@@ -114,7 +114,7 @@ class Nodes:
         await self._world.clock.sleep(self._durations.create * self._rng.uniform(*self._durations.spread))
         async with node.power:
             still(node, state)
-            node.untold = {(worker, key) for worker in range(node.slice.hosts) for key in LATE_KEYS}
+            node.unwritten = {(worker, key) for worker in range(node.slice.hosts) for key in LATE_KEYS}
             boots = [self._hosts.boot(spec) for spec in node.specs(self._world)]
             for outcome in await asyncio.gather(*boots, return_exceptions=True):
                 if isinstance(outcome, HostError):
@@ -122,8 +122,12 @@ class Nodes:
                 if isinstance(outcome, BaseException):
                     raise outcome
             still(node, state)  # deleted while it booted: the deletion, which waits for us, has it now
-        for untold in sorted(node.untold):
-            self._world.spawn(self._tell(node, untold, self._late_dice.uniform(0.0, self._durations.told)))
+        for unwritten in sorted(node.unwritten):
+            self._world.spawn(
+                self._write_attribute(
+                    node, unwritten, self._late_dice.uniform(0.0, self._durations.attributes)
+                )
+            )
         await self._world.clock.sleep(self._late_dice.uniform(0.0, self._durations.late))
         still(node, state)
         for (name, _), own in zip(node.instances, node.guest_attributes, strict=True):
@@ -132,10 +136,10 @@ class Nodes:
         node.body["state"] = "READY"
         return self.render(node)
 
-    async def _tell(self, node: Node, untold: tuple[int, str], after_s: float) -> None:
+    async def _write_attribute(self, node: Node, unwritten: tuple[int, str], after_s: float) -> None:
         """Return a machine's agent writes a key."""
         await self._world.clock.sleep(after_s)
-        node.untold.discard(untold)
+        node.unwritten.discard(unwritten)
         self.announce()
 
     def abandon(self, node: Node) -> None:

@@ -2,7 +2,7 @@
 
 Kinds and names: https://cloud.google.com/tpu/docs/quota. The region's and the zone's are both enforced, and a
 reservation counts against on demand (https://cloud.google.com/tpu/docs/consumption-options). Google keeps
-them at 0 until somebody asks for more; here somebody has.
+them at 0 until a request for more; here it was made.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Quotas:
         self._limits[name, place] = chips
 
     def require(self, wanted: Node, nodes: Iterable[Node]) -> None:
-        """ApiError 429 unless `wanted` fits beside `nodes`; whatever exists counts, in any state."""
+        """Raise ApiError 429 unless `wanted` fits beside `nodes`, of which all count, in any state."""
         alike = [node for node in nodes if node.revocable == wanted.revocable]
         exceeded = []
         for quota in REVOCABLE if wanted.revocable else ON_DEMAND:

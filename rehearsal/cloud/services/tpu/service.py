@@ -373,7 +373,7 @@ class TpuService:
         return self._nodes.guest(address)
 
     async def changed(self) -> None:
-        """Return when something that a guest is told has changed."""
+        """Return when the metadata of a guest have changed."""
         await self._nodes.changed()
 
 
