@@ -46,7 +46,7 @@ from infra.slices.names import bundle_blob, bundle_manifest
 from infra.slices.nodes import Node, nodes
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
-from rehearsal.cloud.door.breakage import break_stream
+from rehearsal.cloud.door.doorway import break_stream
 from rehearsal.hosts.spec import HostSpec
 from tests.fleet.asking import Asking
 from tests.fleet.conftest import ZONES

@@ -122,11 +122,11 @@ class CollectionService:
         """Return the resource that IAM decides about: its own name, its parent, or the listed collection."""
         shape = shapes[call.version]
         method = shape.methods[verb]
-        path = self._resources.path(shape, method, call)
-        if verb in ("list", "aggregatedList"):
-            return "/".join(path[:2] if shape.dialect == COMPUTE else path[:-1])
         if verb == "insert":
             return self._resources.new_name(shape, method, call)
+        if verb not in ("list", "aggregatedList", "create"):
+            return self._resources.name(shape, method, call)
+        path = self._resources.path(shape, method, call)
         if verb == "create":
             return "/".join(path[: len(shape.item) - 2])
-        return self._resources.name(shape, method, call)
+        return "/".join(path[:2] if shape.dialect == COMPUTE else path[:-1])

@@ -90,8 +90,8 @@ class Site(Protocol):
 class Translator(Protocol):
     """A second protocol of an API, served in terms of its JSON API."""
 
-    def translate(self, request: web.Request, host: str, path: str, query: str) -> tuple[str, str]:
-        """Return the path and the query of the JSON API; those given for any other request."""
+    def translate(self, request: web.Request, host: str, path: str, query: str) -> tuple[str, str, str]:
+        """Return the path and the query of the JSON API; those given for any other request.
 
-    def not_emulated(self, request: web.Request, host: str, path: str) -> str:
-        """Name the feature that a request needs and the emulation lacks; "" if there is none."""
+        The third value names the feature that the request needs and the emulation lacks, "" if there is none.
+        """

@@ -70,6 +70,10 @@ class Route:
     required_body: tuple[str, ...]
     answer_check: Check | None
 
+    def parameters(self, raw_path: str, query: str) -> tuple[dict[str, str], dict[str, Any]]:
+        """Return path and query parameters; ApiError 400 for invalid ones."""
+        return self.path_parameters(raw_path), self.query_parameters(query)
+
     def path_parameters(self, raw_path: str) -> dict[str, str]:
         """Return decoded path parameters; ApiError 400 if a value doesn't match its pattern."""
         match = self.path_pattern.fullmatch(raw_path)

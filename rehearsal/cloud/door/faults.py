@@ -145,7 +145,7 @@ class Faults:
 
     def inject(self, method_id: str, host: str, path: str, principal: str, query: str = "") -> Fault | None:
         """Return the fault for this request, if any."""
-        now = self._clock.now()
+        now = self._clock.now() if self._rules else 0.0
         for rule in self._rules.values():
             if rule.hits(method_id, host, path, query, principal, now):
                 return rule.fault

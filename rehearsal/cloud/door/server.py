@@ -20,9 +20,8 @@ from rehearsal.cloud.core.operations import on_failure
 from rehearsal.cloud.core.service import Answer, Call, Method, Service, Site, Translator
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door import batch, discovery, enums
-from rehearsal.cloud.door.breakage import break_stream
 from rehearsal.cloud.door.discovery import Match
-from rehearsal.cloud.door.doorway import Doorway, Passage
+from rehearsal.cloud.door.doorway import Doorway, Passage, break_stream
 from rehearsal.cloud.door.faults import Fault
 from rehearsal.cloud.door.partial import trim
 from rehearsal.cloud.door.schema import Violation, refusal
@@ -133,11 +132,12 @@ class FrontDoor:
         if request.method == "POST" and path.startswith("/batch"):
             passage.method_id = "batch"
             return passage, partial(self._batch, request, passage)
+        missing = ""
         for translator in self._translators:
-            passage.path, passage.query = translator.translate(request, host, path, query)
+            passage.path, passage.query, missing = translator.translate(request, host, path, query)
         match = discovery.match(host, "GET" if request.method == "HEAD" else request.method, passage.path)
         passage.method_id = match.route.method_id if match else ""
-        return passage, partial(self._serve, request, passage, match)
+        return passage, partial(self._serve, request, passage, match, missing)
 
     async def _serve_endpoint(
         self, request: web.Request, passage: Passage, endpoint: Endpoint
@@ -146,11 +146,12 @@ class FrontDoor:
         answer = await endpoint(request)
         return answer if isinstance(answer, web.StreamResponse) else _json_response(answer)
 
-    async def _serve(self, request: web.Request, passage: Passage, match: Match | None) -> web.StreamResponse:
-        """Serve a method of a discovery document."""
-        for translator in self._translators:
-            if feature := translator.not_emulated(request, passage.host, passage.path):
-                raise NotEmulatedError(feature)
+    async def _serve(
+        self, request: web.Request, passage: Passage, match: Match | None, missing: str
+    ) -> web.StreamResponse:
+        """Serve a method of a discovery document; `missing` is a feature that the emulation lacks."""
+        if missing:
+            raise NotEmulatedError(missing)
         if not passage.principal and not _is_session(request, match):
             passage.reason = passage.reason or "unauthenticated"
             raise ApiError(401, "UNAUTHENTICATED", _BAD_TOKEN if _bearer(request) else _NO_TOKEN)
@@ -198,8 +199,7 @@ class FrontDoor:
         """Validate a request; ApiError 400 in the words of Google's front ends."""
         route = match.route
         try:
-            path = route.path_parameters(match.raw_path)
-            query = route.query_parameters(passage.query)
+            path, query = route.parameters(match.raw_path, passage.query)
             body = None
             if not match.media:
                 body = _parse_json(await request.read(), expected=route.body_check is not None)

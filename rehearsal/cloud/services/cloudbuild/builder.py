@@ -1,8 +1,8 @@
 """Steps of builds, run as processes in a network of the build's own, with its account.
 
 Real: the steps, one after the other in one workspace, inheriting nothing of the world's process. Imitated:
-images. The environment of the world stands for an image in a repository of the project, which the account must
-be allowed to read. The workspace isn't called /workspace, but is the working directory, as it is there.
+images. The environment of the world stands for an image of a repository of the project, which the account has
+to be able to read. The workspace isn't called /workspace, but is the working directory, as it is there.
 Timeouts are real seconds.
 """
 

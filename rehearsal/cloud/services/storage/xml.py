@@ -17,13 +17,21 @@ _SIGNATURES = ("X-Goog-Signature", "X-Amz-Signature", "Signature")
 class XmlApi:
     """Translates downloads of the XML API; a `Translator` of the front door."""
 
-    def translate(self, request: web.Request, host: str, path: str, query: str) -> tuple[str, str]:
-        """Return the JSON API's path and query of a download (`/BUCKET/OBJECT`); others as they are."""
-        if host != _HOST or request.method not in ("GET", "HEAD") or path.startswith(_JSON_PATHS):
-            return path, query
+    def translate(self, request: web.Request, host: str, path: str, query: str) -> tuple[str, str, str]:
+        """Return the JSON API's path and query of a download (`/BUCKET/OBJECT`); others as they are.
+
+        The third value is a feature of Cloud Storage that the emulation lacks, or "".
+        """
+        if host.endswith(f".{_HOST}"):
+            return path, query, f"A bucket's own host name ({host})"
+        if host != _HOST:
+            return path, query, ""
+        missing = "A signed URL" if any(name in request.query for name in _SIGNATURES) else ""
+        if path.startswith(_JSON_PATHS):
+            return path, query, missing
         bucket, _, name = path.removeprefix("/").partition("/")
-        if not bucket or not name:
-            return path, query
+        if request.method not in ("GET", "HEAD") or not bucket or not name:
+            return path, query, missing or f"Cloud Storage's XML API: {request.method} {path}"
         parameters = {key: values[-1] for key, values in parse_qs(query).items()}
         parameters["alt"] = "media"
         for header, parameter in (
@@ -32,14 +40,5 @@ class XmlApi:
         ):
             if header in request.headers:
                 parameters[parameter] = request.headers[header]
-        return f"/download/storage/v1/b/{bucket}/o/{quote(unquote(name), safe='')}", urlencode(parameters)
-
-    def not_emulated(self, request: web.Request, host: str, path: str) -> str:
-        """Name the feature of Cloud Storage that a request needs and the emulation lacks; "" if none."""
-        if host.endswith(f".{_HOST}"):
-            return f"A bucket's own host name ({host})"
-        if host != _HOST:
-            return ""
-        if any(name in request.query for name in _SIGNATURES):
-            return "A signed URL"
-        return "" if path.startswith(_JSON_PATHS) else f"Cloud Storage's XML API: {request.method} {path}"
+        path = f"/download/storage/v1/b/{bucket}/o/{quote(unquote(name), safe='')}"
+        return path, urlencode(parameters), missing

@@ -36,7 +36,7 @@ class Durations:
         repair: from a machine's end for maintenance to the next boot, or to its end for good.
         late: at most so long after its machines' inits run a node is READY. Others wait up to an hour
             (https://github.com/marin-community/marin/pull/6122); here it is less than a boot takes.
-        attributes: the longest time after the inits until a machine's agent writes a key of `LATE_KEYS`, drawn
+        attributes: the longest time after the inits until a machine's agent writes a key of LATE_KEYS, drawn
             for each: start-up scripts have to wait for some.
     """
 
