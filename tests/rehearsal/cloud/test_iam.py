@@ -208,7 +208,7 @@ def test_conditions_are_shown_to_who_asks_for_version_3_alone(iam: Iam, version:
 
 
 def test_what_is_no_permission_is_refused_and_not_just_lacked(iam: Iam) -> None:
-    iam.asked.add("tpu.nodes.create")
+    iam.permissions.add("tpu.nodes.create")
     assert iam.test(ALICE, ["tpu.nodes.create"], f"projects/{PROJECT}") == []
     for wrong in ("bogus", "tpu.*", "tpu.nodes.", "Tpu.nodes.get"):
         with pytest.raises(ApiError, match="is not valid for this resource") as caught:

@@ -289,7 +289,7 @@ async def test_who_lacks_what_a_request_needs_besides_is_refused(
     role = f"{P}/roles/all_but_one"
     async with open_lab(tmp_path) as lab:
         lab.iam.create(P, [{"role": role, "members": [f"user:{STRANGER}"]}])
-        every = lab.iam.asked | named() | {one for one, *_ in SECOND}
+        every = lab.iam.permissions | named() | {one for one, *_ in SECOND}
         lab.iam.define_role(role, every - {second})
         status, answer = await lab.request("POST", url, body, STRANGER)
         assert (status, second in answer["error"]["message"]) == (403, True), answer
