@@ -85,7 +85,7 @@ class Cloud:
         self.operations = operations = Operations(world)
         self.faults = Faults(world.clock, config.seed)
         self.requests = RequestLog(config.directory / "requests.jsonl")
-        self._doorway = doorway = Doorway(world, self.faults, self.requests)
+        self.doorway = doorway = Doorway(world, self.faults, self.requests)
         # What services use of each other.
         self.telemetry = Telemetry(world, iam)
         self.logging = LoggingService(world, iam, self.telemetry)
@@ -94,7 +94,7 @@ class Cloud:
         self.quotas = Quotas()
         self.nodes = TpuService(world, operations, iam, hosts, audit, durations, self.quotas, config.seed)
         self._guests = PodGuests(world, self.nodes)
-        self.runtime = self._runtime()
+        self.runtime = self.make_runtime()
         deliveries = Deliveries(world, iam, doorway, self.caller)
         # The APIs.
         self.storage = StorageService(world, iam, config.directory / "storage", doorway, deliveries.finalized)
@@ -120,7 +120,7 @@ class Cloud:
         self._clusters = Clusters(self.world, self.iam, self.faults)
         self._runners: list[web.AppRunner] = []
 
-    def _runtime(self) -> Runtime:
+    def make_runtime(self) -> Runtime:
         """Create what hooks use; without `builder` in the configuration, users' programs don't run."""
         config, world, iam, write_log = self._config, self.world, self.iam, self.logging.write
         if not config.builder:
@@ -143,10 +143,10 @@ class Cloud:
         self.world.spawn(self.telemetry.watch())
         if self._firewall is not None:
             self.world.spawn(enforce(self.world, self.nodes.all, self._firewall))
-        await self._front_site(await self._runner(self.front_door.app())).start()
+        await self._front_site(await self.runner(self.front_door.app())).start()
         if self._config.metadata:
-            server = MetadataServer(self.world, self._guests, self.iam, self._doorway)
-            metadata = await self._runner(server.app())
+            server = MetadataServer(self.world, self._guests, self.iam, self.doorway)
+            metadata = await self.runner(server.app())
             host, port = address(self._config.metadata)
             await web.TCPSite(metadata, host, port).start()
         control = ControlServer(
@@ -164,7 +164,7 @@ class Cloud:
                 self._firewall,
             )
         )
-        runner = await self._runner(control.app())
+        runner = await self.runner(control.app())
         await web.SockSite(runner, listening(self._config.control)).start()
 
     def _front_site(self, runner: web.AppRunner) -> web.BaseSite:
@@ -209,7 +209,8 @@ class Cloud:
         self.requests.close()
         self._config.control.unlink(missing_ok=True)
 
-    async def _runner(self, app: web.Application) -> web.AppRunner:
+    async def runner(self, app: web.Application) -> web.AppRunner:
+        """Return a runner of an application that is cleaned up when the cloud closes."""
         # A host that is switched off leaves its connections behind half open: a keep-alive must end.
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_DRAIN_S, keepalive_timeout=75)
         await runner.setup()

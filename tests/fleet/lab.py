@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -25,8 +23,6 @@ from urllib.parse import quote
 
 import requests
 from aiohttp import web
-from multidict import CIMultiDict
-from yarl import URL
 
 from fleet import store
 from fleet.controller import Controller, Observation
@@ -44,14 +40,12 @@ from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from infra.slices.names import bundle_blob, bundle_manifest
 from infra.slices.nodes import Node, nodes
-from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import NO_LAGS, CloudConfig
-from rehearsal.cloud.door.doorway import break_stream
+from rehearsal.cloud.config import CloudConfig
 from rehearsal.hosts.spec import HostSpec
+from tests.emulated import Emulated, PretendedHosts, url
 from tests.fleet.asking import Asking
 from tests.fleet.conftest import ZONES
 from tests.limits import HANG_S
-from tests.rehearsal.cloud.tpu_lab import PretendedHosts
 
 PROJECT, OWNER, BUCKET = "wire-test", "owner@example.com", "wire-test-checkpoints"
 CONTROLLERS = f"{BUCKET}-fleet"
@@ -105,24 +99,17 @@ class Machines(PretendedHosts):
         await super().power_off(name)
 
 
-class Lab:
-    """The cloud in a thread."""
+class Lab(Emulated):
+    """The cloud, for clients that can't be given Google's names: /HOST/PATH of `url` is PATH of HOST."""
 
     def __init__(self, folder: Path, rate: float = 200.0, apis: tuple[str, ...] = ()) -> None:
         """`rate`: of Google's clock; `apis`: further ones that are on."""
         self.folder = folder
         self.ahead_s = 0.0  # of Google's clock, for those who keep the fleet
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self.hosts = Machines()
-        config = CloudConfig(
-            PROJECT, folder / "cloud", folder / "control", OWNER, "1//refresh", front_door="127.0.0.1:0",
-            metadata="", clock_rate=rate, **NO_LAGS,
-            enabled_apis=("compute.googleapis.com", "tpu.googleapis.com", "storage.googleapis.com", *apis),
-        )  # fmt: skip
-        self.call(self._open(config))
-        self.token = self.cloud.iam.mint(OWNER, lifetime_s=1e9).value
+        self.hosts: Machines
+        on = ("compute.googleapis.com", "tpu.googleapis.com", "storage.googleapis.com", *apis)
+        super().__init__(folder, PROJECT, Machines(), clock_rate=rate, enabled_apis=on)
+        self.token = self.token_of(lifetime_s=1e9)
         self.environment = {
             "GOOGLE_OAUTH_ACCESS_TOKEN": self.token,
             "LAB_TPU": f"{self.url}/tpu.googleapis.com",
@@ -130,48 +117,18 @@ class Lab:
         }
         self._furnish()
 
-    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in the cloud's loop."""
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result(HANG_S)
-
     async def _open(self, config: CloudConfig) -> None:
-        self.cloud = Cloud(config, self.hosts)
+        await super()._open(config)
         # Looks follow each other here without the seconds between them.
         self.cloud.storage.limit.now = count(step=60).__next__
-        await self.cloud.start()
-        app = web.Application(client_max_size=2**26)
-        app.router.add_route("*", "/{host}/{path:.*}", self._handle)
-        app.on_response_prepare.append(break_stream)
-        self._runner = web.AppRunner(app, shutdown_timeout=1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self.url = url(await self.served(self._handle))
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        """The front door, for clients that can't be given Google's names: /HOST/PATH is PATH of HOST.
-
-        Uploads by Pulumi's provider stand under the origin, whatever its base is.
-        """
+        """Uploads by Pulumi's provider stand under the origin, whatever its base is."""
         _, host, path = request.raw_path.split("/", 2)
         if host == "upload":
             host, path = "storage.googleapis.com", f"upload/{path}"
-        headers = CIMultiDict(request.headers)
-        headers["Host"] = host
-        return await self.cloud.front_door.handle(
-            request.clone(headers=headers, host=host, rel_url=URL(f"/{path}", encoded=True))
-        )
-
-    def close(self) -> None:
-        """Ends the cloud."""
-
-        async def stop() -> None:
-            await self._runner.cleanup()
-            await self.cloud.close()
-
-        self.call(stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(HANG_S)
+        return await self.forward(request, host, f"/{path}")
 
     # The cloud
 

@@ -1,9 +1,7 @@
 """The doctor before the emulated cloud: what is asked is validated there, and every ill is found at once."""
 
-import asyncio
 import json
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,13 +39,12 @@ from infra.settings.schema import Settings
 from infra.slices.names import bundle_blob, bundle_manifest
 from infra.slices.nodes import nodes
 from rehearsal.cloud.__main__ import NoHosts
-from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.services.tpu.quotas import ON_DEMAND, REVOCABLE
+from tests.emulated import OWNER, REFRESH_TOKEN, Emulated
 from tests.fleet import conftest as mine
 from tests.infra.recording import OFF
 
-PROJECT, BUCKET, OWNER, TOKEN = "my-project", "my-project-checkpoints", "owner@example.com", "1//refresh"
+PROJECT, BUCKET, TOKEN = "my-project", "my-project-checkpoints", REFRESH_TOKEN
 BUNDLE = "ab" * 32
 LAYERS = tuple(layer.name for layer in layers())
 STORAGE = "https://storage.googleapis.com"
@@ -82,19 +79,12 @@ class Loopback(HTTPAdapter):
         return super().send(request, *arguments, **more)
 
 
-class Clinic:
+class Clinic(Emulated):
     """An emulated cloud in which all is well, and a patient who looks at it."""
 
     def __init__(self, folder: Path):
         apis = (*required_services(settings()), "serviceusage.googleapis.com")
-        config = CloudConfig(
-            PROJECT, folder / "cloud", folder / "control.sock", OWNER, TOKEN, front_door="127.0.0.1:0",
-            metadata="", clock_rate=1000.0, enabled_apis=apis, **NO_LAGS,
-        )  # fmt: skip
-        self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
-        self.cloud = Cloud(config, NoHosts())
-        self.call(self.cloud.start())
+        super().__init__(folder, PROJECT, NoHosts(), enabled_apis=apis)
         owner = self.session(TOKEN)
         for name in (BUCKET, f"{BUCKET}-fleet"):
             made = owner.post(f"{STORAGE}/storage/v1/b?project={PROJECT}", json={"name": name})
@@ -105,9 +95,6 @@ class Clinic:
         account = {"accountId": "tpu-training"}
         made = owner.post(f"https://iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", json=account)
         assert made.ok, made.text
-
-    def call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
     def session(self, refresh_token: str) -> requests.Session:
         carrier = requests.Session()
@@ -175,8 +162,7 @@ def _clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]
     monkeypatch.setattr(asking, "_PAUSE_S", 0.001)
     clinic = Clinic(tmp_path)
     yield clinic
-    clinic.call(clinic.cloud.close())
-    clinic.loop.call_soon_threadsafe(clinic.loop.stop)
+    clinic.close()
 
 
 def of(findings: list[Finding], what: str) -> list[Finding]:

@@ -6,34 +6,29 @@ door. What isn't: machines do nothing, and Google's clock runs 200 times as fast
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Coroutine, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import requests
 import yaml
 from aiohttp import web
-from multidict import CIMultiDict
 
 from infra.core.layer import directory
 from infra.layers.tpu import startup
 from infra.settings.sources import ROOT
 from infra.slices.names import bundle_blob, bundle_manifest
-from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT
 from rehearsal.providers.gcp.install import install
+from tests.emulated import Emulated, url
 from tests.limits import HANG_S
-from tests.rehearsal.cloud.tpu_lab import PretendedHosts
 
 PROJECT, OWNER, BUCKET, BUNDLE = "wire-test", "owner@example.com", "wire-test-checkpoints", "ab" * 32
 RETAINED = {BUCKET, f"{BUCKET}-steps"}
@@ -81,7 +76,7 @@ config:
 """
 
 
-class Lab:
+class Lab(Emulated):
     """The cloud in a thread, the project and its state in a folder."""
 
     def __init__(
@@ -99,33 +94,16 @@ class Lab:
         """
         self.tree = tree
         self.folder, self.root = folder, folder / "project"
-        self.hosts = PretendedHosts()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
         self._kill_at, self._victim, self.asked, self.killed_at = 0, 0, 0, ""
-        config = CloudConfig(
-            PROJECT, folder / "cloud", folder / "control", OWNER, "1//refresh", front_door="127.0.0.1:0",
-            metadata="", clock_rate=rate, enabled_apis=apis, people=dict(people or {}), **lags,
+        super().__init__(
+            folder, PROJECT, clock_rate=rate, enabled_apis=apis, people=dict(people or {}), **lags,
             spark_python=spark_python, builder={"PATH": os.environ["PATH"]} if spark_python else {},
         )  # fmt: skip
-        self._call(self._open(config))
         image = folder / "corpus.img"
         image.write_bytes(b"data")
         add_snapshot(self.cloud.world, "corpus", image, 50)
-        self.environment = self._environment(self.cloud.iam.mint(OWNER, lifetime_s=1e9).value)
+        self.environment = self._environment(self.token_of(lifetime_s=1e9))
         self._write_project()
-
-    def close(self) -> None:
-        """End the cloud."""
-
-        async def stop() -> None:
-            await asyncio.gather(*(runner.cleanup() for runner in self._runners))
-            await self.cloud.close()
-
-        self._call(stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(HANG_S)
 
     # Commands
 
@@ -228,40 +206,25 @@ class Lab:
                         found.add(f"{scope}/{binding['role']}/{member}")
         return found
 
-    def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result(HANG_S)
-
     async def _open(self, config: CloudConfig) -> None:
-        self.cloud = Cloud(config, self.hosts)
-        await self.cloud.start()
-        self._runners: list[web.AppRunner] = []
-        self.urls: dict[str, str] = {}
-        for host in (path.partition("/")[0] for path in PRODUCTS.values()):
-            self.urls[host] = await self._door(host)
+        await super()._open(config)
+        hosts = (path.partition("/")[0] for path in PRODUCTS.values())
+        self.urls = {host: await self._door(host) for host in hosts}
 
     async def _door(self, host: str) -> str:
         """A port that is Google's of that name, for clients that can't be given Google's names."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            headers = CIMultiDict(request.headers)
-            headers["Host"] = host
             if self._kill_at == -1 and not self.killed_at:
                 self._kill(f"before {request.method} {host}{request.path}")
                 return web.Response(status=499)
-            answer = await self.cloud.front_door.handle(request.clone(headers=headers, host=host))
+            answer = await self.forward(request, host)
             self.asked += 1
             if self._kill_at and self.asked == self._kill_at:
                 self._kill(f"after {request.method} {host}{request.path}")
             return answer
 
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", handle)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-        await runner.setup()
-        self._runners.append(runner)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return url(await self.served(handle))
 
     def _kill(self, request: str) -> None:
         self.killed_at = request

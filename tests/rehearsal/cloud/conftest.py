@@ -9,7 +9,7 @@ from cloud_front import CloudFront
 
 
 @pytest.fixture(scope="module")
-def cloud() -> Iterator[CloudFront]:
-    front = CloudFront()
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudFront]:
+    front = CloudFront(tmp_path_factory.mktemp("cloud"))
     yield front
     front.close()

@@ -35,7 +35,7 @@ def builder(cloud: CloudFront) -> list[JsonObject]:
         ran.append(build)
         build["status"] = build["steps"][0]["args"][1]
 
-    cloud.builder = run
+    cloud.cloud.builder = run
     return ran
 
 
@@ -83,7 +83,7 @@ def test_only_who_may_act_as_the_account_starts_a_build(cloud: CloudFront, accou
     policy = cloud.iam.policy(P)
     binding = {"role": "roles/cloudbuild.builds.editor", "members": ["user:ann@example.com"]}
     cloud.iam.set_policy(P, {**policy, "bindings": [*policy["bindings"], binding]})
-    token = cloud.token("ann@example.com")
+    token = cloud.token_of("ann@example.com")
     reply = cloud.request("POST", BUILDS, build(account), token=token)
     assert (reply.status, "iam.serviceAccounts.actAs" in reply.error) == (403, True)
 
@@ -127,7 +127,7 @@ def test_an_account_grants_only_the_roles_that_its_condition_lists(cloud: CloudF
     }
     policy = cloud.iam.policy(P)
     cloud.iam.set_policy(P, {**policy, "version": 3, "bindings": [*policy["bindings"], binding]})
-    token = cloud.token("bea@example.com")
+    token = cloud.token_of("bea@example.com")
 
     def grant(role: str) -> int:
         policy = cloud.iam.policy(P)

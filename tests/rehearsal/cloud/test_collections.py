@@ -218,11 +218,11 @@ def test_a_request_sent_again_with_its_id_does_nothing_more(cloud: CloudFront) -
 
 def test_a_policy_on_a_resource_lets_a_stranger_in(cloud: CloudFront) -> None:
     url, eve = f"{PUBSUB}/topics/{topic(cloud)}", "eve@example.com"
-    denied = cloud.request("GET", url, token=cloud.token(eve))
+    denied = cloud.request("GET", url, token=cloud.token_of(eve))
     assert (denied.status, "'pubsub.topics.get'" in denied.error) == (403, True)
     policy = {"bindings": [{"role": "roles/pubsub.viewer", "members": [f"user:{eve}"]}]}
     assert cloud.request("POST", f"{url}:setIamPolicy", {"policy": policy}).status == 200
-    assert cloud.request("GET", url, token=cloud.token(eve)).status == 200
+    assert cloud.request("GET", url, token=cloud.token_of(eve)).status == 200
 
 
 def test_access_comes_down_from_organization_and_billing_account(cloud: CloudFront) -> None:

@@ -35,7 +35,7 @@ def _role(cloud: CloudFront) -> str:
 
 
 def lists(cloud: CloudFront) -> bool:
-    return cloud.request("GET", NETWORKS, token=cloud.token(ALICE)).status == 200
+    return cloud.request("GET", NETWORKS, token=cloud.token_of(ALICE)).status == 200
 
 
 def test_a_role_grants_what_it_holds_by_now(cloud: CloudFront, role: str) -> None:
@@ -113,7 +113,7 @@ def test_a_stale_etag_and_another_of_the_same_id(cloud: CloudFront, role: str) -
     assert cloud.request("PATCH", url, {"title": "two", "etag": stale}).status == 409
     same = {"roleId": role.rpartition("/")[2], "role": {"title": "t"}}
     assert cloud.request("POST", ROLES, same).status == 409
-    assert cloud.request("POST", ROLES, same, token=cloud.token(ALICE)).status == 403
+    assert cloud.request("POST", ROLES, same, token=cloud.token_of(ALICE)).status == 403
 
 
 def test_impersonation_is_granted_to_nobody_by_owning_the_project(cloud: CloudFront) -> None:

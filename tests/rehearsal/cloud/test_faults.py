@@ -16,6 +16,13 @@ ZONES = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/zones"
 BROKEN = (ConnectionError, http.client.HTTPException)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def objects(cloud: CloudFront) -> None:
+    cloud.bucket("faults")
+    for name in ("x", "kept", "gone"):
+        cloud.upload("faults", name)
+
+
 def observed(cloud: CloudFront, rule_id: str) -> int:
     return next(int(rule["observed"]) for rule in cloud.faults.report() if rule["id"] == rule_id)
 
@@ -36,16 +43,16 @@ def test_a_status_is_answered_so_often_and_no_oftener(cloud: CloudFront, status:
 def test_a_reset_answers_nothing_and_does_nothing(cloud: CloudFront) -> None:
     rule = add(cloud, {"reset": True}, "storage.objects.delete")
     with pytest.raises(BROKEN):
-        cloud.request("DELETE", "storage.googleapis.com/storage/v1/b/b/o/kept")
-    assert "kept" not in cloud.media.deleted
+        cloud.request("DELETE", "storage.googleapis.com/storage/v1/b/faults/o/kept")
+    assert cloud.request("GET", "storage.googleapis.com/storage/v1/b/faults/o/kept").status == 200
     assert observed(cloud, rule) == 1
 
 
 def test_a_lost_answer_was_performed(cloud: CloudFront) -> None:
     rule = add(cloud, {"lost_answer": True}, "storage.objects.delete")
     with pytest.raises(BROKEN):
-        cloud.request("DELETE", "storage.googleapis.com/storage/v1/b/b/o/gone")
-    assert "gone" in cloud.media.deleted
+        cloud.request("DELETE", "storage.googleapis.com/storage/v1/b/faults/o/gone")
+    assert cloud.request("GET", "storage.googleapis.com/storage/v1/b/faults/o/gone").status == 404
     assert observed(cloud, rule) == 1
 
 
@@ -53,8 +60,8 @@ def test_a_lost_answer_was_performed(cloud: CloudFront) -> None:
 def test_a_stream_is_cut(cloud: CloudFront, what: dict[str, Any]) -> None:
     rule = add(cloud, what, "storage.objects.get")
     with pytest.raises(BROKEN):
-        cloud.request("GET", "storage.googleapis.com/b/x")
-    assert len(cloud.request("GET", "storage.googleapis.com/b/x").body) == 1000
+        cloud.request("GET", "storage.googleapis.com/faults/x")
+    assert len(cloud.request("GET", "storage.googleapis.com/faults/x").body) == 1000
     assert observed(cloud, rule) == 1
 
 

@@ -20,7 +20,7 @@ NETWORKS = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/global/network
 
 @pytest.fixture
 def logged(tmp_path: Path) -> Iterator[CloudFront]:
-    front = CloudFront(log=tmp_path / "requests.jsonl")
+    front = CloudFront(tmp_path)
     yield front
     front.close()
 
@@ -65,7 +65,7 @@ def test_unknown_methods_are_refused_and_counted(logged: CloudFront) -> None:
 
 
 def test_a_missing_permission_is_refused_in_computes_words(cloud: CloudFront) -> None:
-    token = cloud.token(ALICE)
+    token = cloud.token_of(ALICE)
     reply = cloud.request("POST", NETWORKS, {"name": "n", "autoCreateSubnetworks": False}, token=token)
     assert reply.status == 403
     assert reply.error == (
@@ -75,8 +75,8 @@ def test_a_missing_permission_is_refused_in_computes_words(cloud: CloudFront) ->
     assert counts == {"validated": 1, "refused": 0}, "well formed, only not allowed"
 
 
-def test_an_api_that_is_off_is_refused_until_it_is_enabled() -> None:
-    front = CloudFront(enabled=())
+def test_an_api_that_is_off_is_refused_until_it_is_enabled(tmp_path: Path) -> None:
+    front = CloudFront(tmp_path, enabled_apis=())
     try:
         reply = front.request("GET", NETWORKS)
         assert reply.status == 403
@@ -105,20 +105,27 @@ def test_fields_trim_an_answer(cloud: CloudFront) -> None:
 
 
 def test_a_download_by_the_xml_api_is_a_download(cloud: CloudFront) -> None:
-    reply = cloud.request("GET", "storage.googleapis.com/b/folder/x?generation=7")
+    cloud.bucket("downloads")
+    generation = cloud.upload("downloads", "folder%2Fx")["generation"]
+    reply = cloud.request("GET", f"storage.googleapis.com/downloads/folder/x?generation={generation}")
     assert (reply.status, len(reply.body)) == (200, 1000)
     cloud.let_pass(100)  # a stream is logged once it has been sent
     newest = cloud.requests.since(0)["requests"][-1]
     assert newest["method_id"] == "storage.objects.get"
-    assert newest["path"] == "/download/storage/v1/b/b/o/folder%2Fx?generation=7&alt=media"
+    path = "/download/storage/v1/b/downloads/o/folder%2Fx"
+    assert newest["path"] == f"{path}?generation={generation}&alt=media"
 
 
 def test_the_parts_of_a_batch_are_judged_one_by_one(cloud: CloudFront) -> None:
+    for bucket in ("batch", "other"):
+        cloud.bucket(bucket)
+        cloud.upload(bucket, "a%2Fb")
+    cloud.iam.set_policy("projects/_/buckets/other", {"bindings": []})
     parts = [
-        "DELETE /storage/v1/b/b/o/a%2Fb HTTP/1.1\r\nAccept: */*",
-        "DELETE /storage/v1/b/other/o/c HTTP/1.1",
-        "DELETE /storage/v1/b/b/nonsense HTTP/1.1",
-        "GET https://storage.googleapis.com/storage/v1/b/b/o/x?colour=red HTTP/1.1",
+        "DELETE /storage/v1/b/batch/o/a%2Fb HTTP/1.1\r\nAccept: */*",
+        "DELETE /storage/v1/b/other/o/a%2Fb HTTP/1.1",
+        "DELETE /storage/v1/b/batch/nonsense HTTP/1.1",
+        "GET https://storage.googleapis.com/storage/v1/b/batch/o/x?colour=red HTTP/1.1",
     ]
     chunks = [
         f"--limit\r\nContent-Type: application/http\r\nContent-ID: <id+{n}>\r\n\r\n{part}\r\n\r\n\r\n"
@@ -133,7 +140,7 @@ def test_the_parts_of_a_batch_are_judged_one_by_one(cloud: CloudFront) -> None:
     assert [line.split()[1] for line in lines if line.startswith("HTTP/1.1")] == ["204", "403", "404", "400"]
     answered = [line for line in lines if line.startswith("Content-ID")]
     assert answered == [f"Content-ID: <response-id+{n}>" for n in range(4)]
-    assert cloud.media.deleted == ["a/b"]
+    assert cloud.request("GET", "storage.googleapis.com/storage/v1/b/batch/o/a%2Fb").status == 404
 
 
 def test_a_batch_that_is_none_is_refused(cloud: CloudFront) -> None:
@@ -164,7 +171,8 @@ def test_an_answer_that_google_could_not_give_is_sent_and_fails_the_rehearsal(
         return body
 
     key = ("v1", "compute.networks.get")
-    logged.door._methods[key] = dataclasses.replace(logged.door._methods[key], handler=wrong)
+    methods = logged.cloud.front_door._methods
+    methods[key] = dataclasses.replace(methods[key], handler=wrong)
     reply = logged.request("GET", f"{NETWORKS}/bad?fields=name")
     assert (reply.status, reply.json) == (200, {})
     (mistake,) = logged.world.mistakes
@@ -176,7 +184,7 @@ def test_an_answer_that_google_could_not_give_is_sent_and_fails_the_rehearsal(
 def test_every_request_is_in_the_file(logged: CloudFront, tmp_path: Path) -> None:
     logged.request("GET", NETWORKS)
     logged.request("GET", f"{NETWORKS}?x=1", token="")
-    lines = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "cloud" / "requests.jsonl").read_text().splitlines()]
     assert lines == logged.requests.since(0)["requests"]
     assert lines[0]["principal"] == "owner@example.com"
     assert [(line["n"], line["status"], line["reason"]) for line in lines] == [
@@ -196,5 +204,5 @@ def test_a_compressed_body_is_read(cloud: CloudFront) -> None:
 
 
 def test_only_methods_that_google_has_are_implemented(cloud: CloudFront) -> None:
-    covered = {name for names in cloud.door.covered().values() for name in names}
-    assert covered == {name for _, name in cloud.door._methods}
+    covered = {name for names in cloud.cloud.front_door.covered().values() for name in names}
+    assert covered == {name for _, name in cloud.cloud.front_door._methods}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cloud_front import NUMBER, OWNER, PROJECT, CloudFront
-
-from rehearsal.cloud.core.world import Lags
 
 ALICE = "alice@example.com"
 PROJECTS = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
@@ -17,8 +16,11 @@ ZONES = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/zones"
 
 
 @pytest.fixture
-def still() -> Iterator[CloudFront]:
-    front = CloudFront(enabled=("iam.googleapis.com",), lags=Lags(grant_s=3, account_s=2, api_s=4))
+def still(tmp_path: Path) -> Iterator[CloudFront]:
+    front = CloudFront(
+        tmp_path, enabled_apis=("iam.googleapis.com",), lags=True,
+        grant_lag_s=3.0, account_lag_s=2.0, api_lag_s=4.0,
+    )  # fmt: skip
     yield front
     front.close()
 
@@ -28,9 +30,9 @@ def test_a_grant_holds_when_it_has_spread(still: CloudFront) -> None:
     policy["bindings"].append({"role": "roles/iam.serviceAccountAdmin", "members": [f"user:{ALICE}"]})
     assert still.request("POST", f"{PROJECTS}:setIamPolicy", {"policy": policy}).status == 200
     assert still.request("POST", f"{PROJECTS}:getIamPolicy", {}).json["bindings"] == policy["bindings"]
-    assert still.request("GET", ACCOUNTS, token=still.token(ALICE)).status == 403
+    assert still.request("GET", ACCOUNTS, token=still.token_of(ALICE)).status == 403
     still.real_s += 3
-    assert still.request("GET", ACCOUNTS, token=still.token(ALICE)).status == 200
+    assert still.request("GET", ACCOUNTS, token=still.token_of(ALICE)).status == 200
 
 
 def test_a_custom_roles_change_holds_when_it_has_spread(still: CloudFront) -> None:
@@ -38,9 +40,9 @@ def test_a_custom_roles_change_holds_when_it_has_spread(still: CloudFront) -> No
     for permissions in (["iam.serviceAccounts.list"], ["iam.serviceAccounts.get"]):
         still.iam.define_role(role, permissions)
         still.iam.create(f"projects/{PROJECT}", [{"role": role, "members": [f"user:{ALICE}"]}])
-        assert still.request("GET", ACCOUNTS, token=still.token(ALICE)).status == 200
+        assert still.request("GET", ACCOUNTS, token=still.token_of(ALICE)).status == 200
     still.real_s += 3
-    assert still.request("GET", ACCOUNTS, token=still.token(ALICE)).status == 403
+    assert still.request("GET", ACCOUNTS, token=still.token_of(ALICE)).status == 403
 
 
 def test_a_new_account_shows_when_it_has_spread(still: CloudFront) -> None:

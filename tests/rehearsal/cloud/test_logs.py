@@ -170,7 +170,7 @@ def test_who_writes_may_not_read_and_who_reads_may_not_write(cloud: CloudFront, 
     listed = {"resourceNames": [f"projects/{PROJECT}"]}
     found = {
         name: [
-            cloud.request("POST", url, body, token=cloud.token(f"{name}-{node}@example.com")).status
+            cloud.request("POST", url, body, token=cloud.token_of(f"{name}-{node}@example.com")).status
             for url, body in ((WRITE, written), (LIST, listed))
         ]
         for name in ("writer", "viewer", "nobody")

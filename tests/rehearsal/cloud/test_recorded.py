@@ -50,7 +50,7 @@ def load(name: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def clean(tmp_path: Path) -> Iterator[CloudFront]:
-    front = CloudFront()
+    front = CloudFront(tmp_path)
     image = tmp_path / "image"
     image.write_bytes(b"data")
     add_snapshot(front.world, "wire-data-snap", image, 50)

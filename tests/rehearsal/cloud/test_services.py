@@ -43,7 +43,7 @@ def test_a_service_account_lives(cloud: CloudFront) -> None:
     changed = cloud.request("PATCH", f"{ACCOUNTS}/{email}", patch).json
     assert (changed["displayName"], changed["description"]) == ("New", "d")
     assert email in [account["email"] for account in cloud.request("GET", ACCOUNTS).json["accounts"]]
-    token = cloud.token(email)
+    token = cloud.token_of(email)
     assert cloud.request("DELETE", f"{ACCOUNTS}/{email}").json == {}
     gone = cloud.request("GET", f"{ACCOUNTS}/{email}")
     assert (gone.status, gone.error) == (404, f"Unknown service account: {email}")
@@ -89,7 +89,7 @@ def test_a_project_policy_changes_and_keeps_its_owner(cloud: CloudFront) -> None
     answer = cloud.request("POST", f"{PROJECTS}:setIamPolicy", sent).json
     assert answer["bindings"] == policy["bindings"]
     asked = {"permissions": ["logging.logEntries.create", "compute.networks.create"]}
-    held = cloud.request("POST", f"{PROJECTS}:testIamPermissions", asked, token=cloud.token(email)).json
+    held = cloud.request("POST", f"{PROJECTS}:testIamPermissions", asked, token=cloud.token_of(email)).json
     assert held == {"permissions": ["logging.logEntries.create"]}
     no_mask = cloud.request("POST", f"{PROJECTS}:setIamPolicy", {"policy": policy, "updateMask": "owner"})
     assert no_mask.status == 400
@@ -206,7 +206,7 @@ def form(cloud: CloudFront, url: str, **fields: str) -> Any:
 
 
 def test_tokens_are_told_apart(cloud: CloudFront) -> None:
-    info = form(cloud, "oauth2.googleapis.com/tokeninfo", access_token=cloud.token()).json
+    info = form(cloud, "oauth2.googleapis.com/tokeninfo", access_token=cloud.token_of()).json
     assert (info["email"], info["email_verified"]) == (OWNER, "true")
     assert 3590 <= int(info["expires_in"]) <= 3600
     bad = cloud.request("GET", "www.googleapis.com/oauth2/v3/tokeninfo?access_token=ya29.no", token="")

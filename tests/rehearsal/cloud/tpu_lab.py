@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from rehearsal.cloud.core.clock import VirtualClock
-from rehearsal.cloud.core.operations import Operations
-from rehearsal.cloud.core.runtime import Runtime
-from rehearsal.cloud.core.service import Call
-from rehearsal.cloud.core.world import World
-from rehearsal.cloud.door.doorway import Doorway
-from rehearsal.cloud.door.faults import Faults
-from rehearsal.cloud.door.requestlog import RequestLog
-from rehearsal.cloud.door.server import FrontDoor
-from rehearsal.cloud.iam.audit import Audit
-from rehearsal.cloud.iam.iam import Iam
-from rehearsal.cloud.services import services
-from rehearsal.cloud.services.caller import Caller
+from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.services.compute.disks import add_snapshot
-from rehearsal.cloud.services.logging.entries import LoggingService
-from rehearsal.cloud.services.monitoring.telemetry import Telemetry
-from rehearsal.cloud.services.serviceusage import ServiceUsage
-from rehearsal.cloud.services.tpu import TpuService
-from rehearsal.cloud.services.tpu.quotas import Quotas
-from rehearsal.hosts.errors import HostError
-from rehearsal.hosts.spec import HostSpec
+from tests.emulated import OWNER, PROJECT, PretendedHosts, config
 
-PROJECT, NUMBER, OWNER = "wire-test", "123456789012", "owner@example.com"
 ZONE, REGION = "us-east5-b", "us-east5"
 P = f"projects/{PROJECT}"
 NETWORK = f"{P}/global/networks/wire-net"
@@ -42,71 +22,16 @@ ACCOUNT = f"wire-sa@{PROJECT}.iam.gserviceaccount.com"
 APIS = ("compute.googleapis.com", "tpu.googleapis.com")
 
 
-class PretendedHosts:
-    """Machines that do what they are told, at once; `deaf` ones ignore the power button."""
-
-    def __init__(self) -> None:
-        self.on: dict[str, HostSpec] = {}
-        self.events: list[tuple[str, str]] = []
-        self.deaf = False
-        self.broken: set[str] = set()
-        self.may_boot = asyncio.Event()
-        self.may_boot.set()
-
-    async def boot(self, spec: HostSpec) -> None:
-        await self.may_boot.wait()
-        if spec.name in self.broken:
-            raise HostError(f"{spec.name} did not boot")
-        self.on[spec.name] = spec
-        self.events.append(("boot", spec.name))
-
-    async def power_off(self, name: str) -> None:
-        self.events.append(("power_off", name))
-        if not self.deaf:
-            self.on.pop(name, None)
-
-    async def cut_power(self, name: str) -> None:
-        if self.on.pop(name, None) is not None:
-            self.events.append(("cut_power", name))
-
-    async def discard(self, name: str) -> None:
-        await self.cut_power(name)
-        self.events.append(("discard", name))
-
-    def running(self, name: str) -> bool:
-        return name in self.on
-
-
 class Lab:
     """One project with a network, a subnet, a data disk and an account; virtual time runs 1,000 times."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self.world = World(PROJECT, NUMBER, VirtualClock(1000.0))
-        self.iam = Iam(self.world, OWNER)
         self.hosts = PretendedHosts()
-        self.operations = Operations(self.world)
-        self.faults = Faults(self.world.clock)
-        self.requests = RequestLog()
-        self.doorway = Doorway(self.world, self.faults, self.requests)
-        self.quotas = Quotas()
-        telemetry = Telemetry(self.world, self.iam)
-        logging = LoggingService(self.world, self.iam, telemetry)
-        audit = Audit(self.world, self.iam, logging.keep, telemetry)
-        self.tpu = TpuService(self.world, self.operations, self.iam, self.hosts, audit, quotas=self.quotas)
-        runtime = Runtime(Caller(self.iam, lambda: ("", 0)), telemetry, logging.write)
         zones = (ZONE, "us-east5-c", "us-central1-b")
-        entered = services(self.world, self.operations, self.iam, runtime, zones)
-        self._compute = next(service for service in entered if service.api == "compute")
-        usage = ServiceUsage(self.world, self.operations, APIS, self.quotas)
-        self.door = FrontDoor(
-            self.world,
-            self.iam,
-            usage,
-            [self._compute, self.tpu, usage],
-            endpoints={},
-            doorway=self.doorway,
-            audit=audit,
-        )
+        self.cloud = cloud = Cloud(config(tmp_path, zones=zones, enabled_apis=APIS), self.hosts)
+        self.world, self.iam, self.operations = cloud.world, cloud.iam, cloud.operations
+        self.faults, self.requests, self.doorway = cloud.faults, cloud.requests, cloud.doorway
+        self.quotas, self.tpu, self.door = cloud.quotas, cloud.nodes, cloud.front_door
         self.client = TestClient(TestServer(self.door.app()))
         self.world.directory[f"{P}/serviceAccounts/{ACCOUNT}"] = {"email": ACCOUNT}
         image = tmp_path / "data.img"
@@ -151,22 +76,19 @@ class Lab:
         await self.compute("disks", {"zone": zone}, body)
 
     async def compute(self, collection: str, place: dict[str, str], body: Any) -> None:
-        """Insert a resource, past the front door: reading compute's description takes longer than a test."""
-        method_id = f"compute.{collection}.insert"
-        path = {"project": PROJECT, **place}
-        call = Call("compute", "v1", method_id, path, {}, body, OWNER, cast(Any, None))
-        operation = await self._compute.methods()[method_id].handler(call)
-        assert isinstance(operation, dict)
+        """Insert a resource."""
+        scope = "".join(f"{kind}s/{name}/" for kind, name in place.items()) or "global/"
+        url = f"compute.googleapis.com/compute/v1/{P}/{scope}{collection}"
+        status, operation = await self.request("POST", url, body)
+        assert status == 200, operation
         name = operation["selfLink"].removeprefix("https://www.googleapis.com/compute/v1/")
         done = await self.operations.wait(name)
         assert "error" not in done, done
 
     async def users(self, disk: str) -> list[str]:
         """Who uses a disk, by its full name."""
-        _, _, _, zone, _, name = disk.split("/")
-        path = {"project": PROJECT, "zone": zone, "disk": name}
-        call = Call("compute", "v1", "compute.disks.get", path, {}, None, OWNER, cast(Any, None))
-        body: Any = await self._compute.methods()["compute.disks.get"].handler(call)
+        status, body = await self.request("GET", f"compute.googleapis.com/compute/v1/{disk}")
+        assert status == 200, body
         return list(body.get("users", ()))
 
     async def api(

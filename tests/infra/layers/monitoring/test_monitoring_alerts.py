@@ -134,7 +134,7 @@ def preemption_storm(lab: Watched) -> None:
     for number in range(4):
         lab.create_node(f"taken-{number}")
     for number in range(4):
-        lab._call(lab.cloud.nodes.preempt(f"taken-{number}", False))
+        lab.call(lab.cloud.nodes.preempt(f"taken-{number}", False))
     lab.minutes(2)
 
 

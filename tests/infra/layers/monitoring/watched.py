@@ -65,15 +65,15 @@ class Watched(Lab):
         async def stop() -> None:
             self.cloud.world.clock.rate = 0.0
 
-        self._call(stop())
+        self.call(stop())
 
     def minutes(self, count: float, each: Callable[[], None] | None = None) -> None:
         """So many minutes pass, with `each` after every one; policies are evaluated in each."""
         for _ in range(round(count)):
-            self._call(self.cloud.world.clock.jump(60.0))
+            self.call(self.cloud.world.clock.jump(60.0))
             if each:
                 each()
-        self._call(self._evaluate())
+        self.call(self._evaluate())
 
     async def _evaluate(self) -> None:
         self.cloud.telemetry.evaluate()

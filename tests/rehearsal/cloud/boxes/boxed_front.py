@@ -5,27 +5,24 @@ Its thread has a network and mounts of its own, which every process that it star
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rehearsal import authority
-from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import NO_LAGS, CloudConfig
+from rehearsal.cloud.config import CloudConfig
 from rehearsal.cloud.core.runtime import Reply, Request
 from rehearsal.world import names
+from tests.emulated import OWNER, Emulated
 from tests.limits import HANG_S
-from tests.rehearsal.cloud.tpu_lab import PretendedHosts
 
-PROJECT, OWNER, REGION = "boxed", "owner@example.com", "us-east5"
+PROJECT, REGION = "boxed", "us-east5"
 P = f"projects/{PROJECT}"
 L = f"{P}/locations/{REGION}"
 APIS = (
@@ -37,34 +34,24 @@ _NEWNS, _NEWNET, _FS = 0x00020000, 0x40000000, 0x00000200
 _JSON = {"Content-Type": "application/json"}
 
 
-class Boxed:
+class Boxed(Emulated):
     """The cloud; `more` is of its configuration."""
 
     def __init__(self, folder: Path, project: str = PROJECT, **more: Any) -> None:
         self.project, self.folder = project, folder
-        self._more = {
-            "clock_rate": 20.0,
-            "enabled_apis": tuple(f"{api}.googleapis.com" for api in APIS),
-            **more,
-        }
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        self.call(self._open())
+        addresses = {"front_door": CloudConfig.front_door, "metadata": CloudConfig.metadata}
+        apis = tuple(f"{api}.googleapis.com" for api in APIS)
+        super().__init__(folder, project, **{**addresses, "clock_rate": 20.0, "enabled_apis": apis, **more})
 
     def _run(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.unshare(_NEWNS | _NEWNET | _FS) != 0:
             raise OSError(ctypes.get_errno(), "unshare")
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        super()._run()
 
-    def call(self, work: Coroutine[Any, Any, Any], timeout_s: float = HANG_S) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
-
-    async def _open(self) -> None:
+    async def _open(self, config: CloudConfig) -> None:
         (self.folder / "hosts").write_text(names.hosts_file())
-        tls = authority.issue(self.folder / "tls", names.CERTIFICATE_NAMES, [names.FRONT_DOOR])
+        tls = self.tls = authority.issue(self.folder / "tls", names.CERTIFICATE_NAMES, [names.FRONT_DOOR])
         for line in (
             ["mount", "--make-rprivate", "/"],
             ["mount", "-t", "tmpfs", "tmpfs", "/run"],
@@ -76,19 +63,13 @@ class Boxed:
             ),
         ):
             subprocess.run(line, check=True, capture_output=True)
-        self.tls = tls
         variables = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(Path(__file__).parents[4]),
             **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(tls.bundle)),
         }
-        config = CloudConfig(
-            self.project, self.folder / "cloud", self.folder / "control", OWNER, "1//refresh",
-            certificate=tls.certificate, key=tls.key, ca_certificate=tls.ca, builder=variables,
-            **{**NO_LAGS, **self._more},
-        )  # fmt: skip
-        self.cloud = Cloud(config, PretendedHosts())
-        await self.cloud.start()
+        certificate = {"certificate": tls.certificate, "key": tls.key, "ca_certificate": tls.ca}
+        await super()._open(replace(config, builder=variables, **certificate))
 
     def send(self, method: str, url: str, body: Any = None, account: str = OWNER) -> Reply:
         """One request to `HOST/PATH`; a body that isn't bytes is sent as JSON."""
@@ -128,14 +109,6 @@ class Boxed:
             self.grant(P, role, f"serviceAccount:{email}")
         return email
 
-    def grant(self, resource: str, role: str, member: str) -> None:
-        async def run() -> None:
-            policy = self.cloud.iam.policy(resource)
-            bindings = [*policy["bindings"], {"role": role, "members": [member]}]
-            self.cloud.iam.set_policy(resource, {**policy, "bindings": bindings})
-
-        self.call(run())
-
     def done(self, host: str, operation: Any, timeout_s: float = HANG_S) -> Any:
         """An operation, once it is done."""
         end = time.monotonic() + timeout_s
@@ -157,10 +130,3 @@ class Boxed:
             "entries", []
         )
         return entries
-
-    def close(self) -> None:
-        self.call(self.cloud.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(HANG_S)
-        self._loop.close()
-        assert self.cloud.world.mistakes == []

@@ -44,7 +44,7 @@ def test_a_queued_resource_makes_its_node_and_takes_it_along(services: Services)
         "tpu": {"node_spec": [{**body_of(method)["tpu"]["node_spec"][0], "node_id": "queued"}]},
         "spot": {},
     }
-    with services.still():
+    with services.stopped_clock():
         sent = {"parent": parent, "queued_resource_id": "asks", "queued_resource": body}
         started, name = client.create_queued_resource(sent), f"{parent}/queuedResources/asks"
         assert client.get_queued_resource(name=name).state.state == State.CREATING
@@ -86,7 +86,7 @@ def test_a_request_for_a_node_whose_name_was_taken_meanwhile_fails(services: Ser
     parent = f"{P}/locations/us-east5-b"
     spec = {**body_of(method)["tpu"]["node_spec"][0], "node_id": "taken"}
     names = [f"{parent}/queuedResources/wants-{n}" for n in range(2)]
-    with services.still():
+    with services.stopped_clock():
         for name in names:
             queued._client.create_queued_resource(
                 parent=parent,
@@ -142,7 +142,7 @@ def test_what_nothing_runs_is_pending_until_it_is_cancelled(services: Services) 
         Discovered.delete(jobs, job)
     jobs.delete(job)
     batches = client_of(services, "dataproc.projects.locations.batches")
-    with services.still():
+    with services.stopped_clock():
         batch = batches.create(L, "pending", body_of("dataproc.projects.locations.batches"))
         with pytest.raises(RefusedError) as caught:
             Gapic.delete(batches, batch)
@@ -172,7 +172,7 @@ def test_whoever_sets_an_account_must_be_allowed_to_act_as_it(
 ) -> None:
     row = next(row for row in ROWS if row.method == method)
     who = f"{role.partition('/')[2]}@example.com"
-    services.grant(role, f"user:{who}")
+    services.grant(services.iam.project, role, f"user:{who}")
     with pytest.raises(RefusedError, match=r"iam\.serviceAccounts\.actAs") as caught:
         row.make(services, who).create(row.parent, "acts", row.body)
     assert caught.value.code == 403
@@ -181,7 +181,7 @@ def test_whoever_sets_an_account_must_be_allowed_to_act_as_it(
 def test_that_holds_for_the_default_account_too(services: Services) -> None:
     method = "workflows.projects.locations.workflows"
     row = next(row for row in ROWS if row.method == method)
-    services.grant("roles/workflows.admin", "user:defaults@example.com")
+    services.grant(services.iam.project, "roles/workflows.admin", "user:defaults@example.com")
     body = {"source_contents": row.body["source_contents"]}
     with pytest.raises(RefusedError, match=r"iam\.serviceAccounts\.actAs"):
         row.make(services, "defaults@example.com").create(row.parent, "defaults", body)

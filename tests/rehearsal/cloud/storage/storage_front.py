@@ -1,15 +1,12 @@
-"""A front door with nothing but Cloud Storage behind it, on a loopback port, for real clients."""
+"""Cloud Storage on a loopback port, for real clients."""
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import itertools
 import json
 import ssl
-import threading
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,78 +21,32 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from multidict import CIMultiDict
 
-from rehearsal.cloud.core.clock import VirtualClock
-from rehearsal.cloud.core.world import World
-from rehearsal.cloud.door.doorway import Doorway
-from rehearsal.cloud.door.faults import Faults
-from rehearsal.cloud.door.requestlog import RequestLog
-from rehearsal.cloud.door.server import FrontDoor
-from rehearsal.cloud.iam.audit import Audit
-from rehearsal.cloud.iam.iam import Iam
-from rehearsal.cloud.services.monitoring.telemetry import Telemetry
-from rehearsal.cloud.services.storage import HttpOrGrpcSite, StorageService
-from rehearsal.cloud.services.storage.xml import XmlApi
+from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.services.storage import HttpOrGrpcSite
+from tests.emulated import EVERY_API, OWNER, PROJECT, Emulated, Reply, url
 from tests.limits import HANG_S
 
-PROJECT, NUMBER = "wire-test", "123456789012"
-OWNER = "owner@example.com"
+__all__ = ["OWNER", "PROJECT", "Front", "Reply"]
 unhurried = itertools.count(step=60).__next__  # a minute passes between two mutations
 
 
-class _AllEnabled:
-    def require(self, api: str) -> None:
-        pass
-
-    def enabled(self, api: str) -> bool:
-        return True
-
-
-class Front:
-    """The real front door, in a thread, to which mutations come a minute apart.
+class Front(Emulated):
+    """Storage, to which mutations come a minute apart.
 
     Requests without a token count as the owner's, unless their Authorization is empty.
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
-        self.call(self._start())
+        super().__init__(root, enabled_apis=EVERY_API, clock_rate=1.0)
 
-    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in the server's loop."""
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self.loop)
-        return future.result(HANG_S)
-
-    async def _start(self) -> None:
-        self.world = World(PROJECT, NUMBER, VirtualClock())
-        self.iam = Iam(self.world, OWNER)
-        self.faults, self.requests = Faults(self.world.clock), RequestLog()
-        doorway = Doorway(self.world, self.faults, self.requests)
-        self.service = StorageService(self.world, self.iam, self.root, doorway)
+    async def _open(self, config: CloudConfig) -> None:
+        await super()._open(config)
+        self.service = self.cloud.storage
         self.limit = self.service.limit
         self.limit.now = unhurried
-        await self.service.start()
         self._owner = self.iam.mint(OWNER, lifetime_s=1e9).value  # proofs run for hours
-        self._door = FrontDoor(
-            self.world,
-            self.iam,
-            _AllEnabled(),
-            [self.service],
-            endpoints={},
-            doorway=doorway,
-            audit=Audit(self.world, self.iam, lambda entry: None, Telemetry(self.world, self.iam)),
-            translators=[XmlApi()],
-        )
-        app = web.Application()
-        app.router.add_route("*", "/{path:(?s:.*)}", self._handle)
-        self.runner = web.AppRunner(app, shutdown_timeout=1)
-        await self.runner.setup()
-        site = web.TCPSite(self.runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = self.runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.runner = await self.served(self._handle)
+        self.url = url(self.runner)
 
     @contextmanager
     def tls(self, ca: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
@@ -116,24 +67,14 @@ class Front:
         if sent and not sent.startswith("Bearer ya29."):
             headers["Authorization"] = f"Bearer {self._owner}"
         # tensorstore adds this parameter to defeat caches; Google's servers ignore it.
-        url = request.rel_url.without_query_params("tensorstore")
-        if url.query_string == request.rel_url.query_string:
-            url = request.rel_url
+        target = request.rel_url.without_query_params("tensorstore")
+        if target.query_string == request.rel_url.query_string:
+            target = request.rel_url
         host = headers.pop("X-Test-Host", "storage.googleapis.com")
-        clone = request.clone(headers=headers, host=host, rel_url=url)
-        return await self._door.handle(clone)
+        clone = request.clone(headers=headers, host=host, rel_url=target)
+        return await self.cloud.front_door.handle(clone)
 
-    def close(self) -> None:
-        async def stop() -> None:
-            await self.runner.cleanup()
-            await self.service.close()
-
-        self.call(stop())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(HANG_S)
-        assert self.world.mistakes == []
-
-    def request(
+    def request(  # type: ignore[override]
         self,
         http_method: str,
         path: str,
@@ -144,27 +85,19 @@ class Front:
         **query: Any,
     ) -> Reply:
         """One request; `path` is relative to /storage/v1 unless it starts with a slash."""
-        url = self.url + (path if path.startswith("/") else f"/storage/v1/{path}")
+        target = self.url + (path if path.startswith("/") else f"/storage/v1/{path}")
         if query:
-            url += "?" + urlencode({key: _text(value) for key, value in query.items()}, doseq=True)
+            target += "?" + urlencode({key: _text(value) for key, value in query.items()}, doseq=True)
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        token = self._owner if principal == OWNER else self.token(principal)
+        token = self._owner if principal == OWNER else self.token_of(principal)
         sent = {"Authorization": f"Bearer {token}", **(headers or {})}
-        request = Request(url, data=data, method=http_method, headers=sent)
+        request = Request(target, data=data, method=http_method, headers=sent)
         try:
             with urlopen(request, timeout=HANG_S) as answer:
                 return Reply(answer.status, answer.headers, answer.read())
         except HTTPError as error:
             with error:
                 return Reply(error.code, error.headers, error.read())
-
-    def token(self, principal: str) -> str:
-        """An access token for this account."""
-
-        async def mint() -> str:
-            return self.iam.mint(principal).value
-
-        return str(self.call(mint()))
 
     def put(self, bucket: str, name: str, content: bytes, **query: Any) -> Reply:
         """Upload an object in one request."""
@@ -175,24 +108,6 @@ class Front:
     def read(self, bucket: str, name: str, *, headers: dict[str, str] | None = None, **query: Any) -> Reply:
         """Download an object."""
         return self.request("GET", object_path(bucket, name), headers=headers, alt="media", **query)
-
-
-class Reply:
-    """What came back."""
-
-    def __init__(self, status: int, headers: Any, body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def reason(self) -> str:
-        """The legacy reason of an error."""
-        return str(self.json["error"]["errors"][0]["reason"])
 
 
 def object_path(bucket: str, name: str) -> str:

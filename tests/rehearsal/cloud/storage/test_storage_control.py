@@ -47,7 +47,7 @@ def run(tls_url: str, bucket: str, token: str, ca: Path) -> subprocess.Completed
 def test_gcsfs_learns_the_layout_and_goes_on_over_http(
     front: Front, tls_url: str, bucket: str, tmp_path: Path
 ) -> None:
-    done = run(tls_url, bucket, front.token(OWNER), tmp_path / "ca.pem")
+    done = run(tls_url, bucket, front.token_of(OWNER), tmp_path / "ca.pem")
     # The owner may not list objects by his basic role: a bucket's legacy roles let him.
     assert done.stdout.splitlines() == ["NON_HIERARCHICAL", f"text ['{bucket}/dir/a']"], done.stderr
 
@@ -56,7 +56,7 @@ def test_a_bucket_that_is_not_there_and_a_stranger(
     front: Front, tls_url: str, bucket: str, tmp_path: Path
 ) -> None:
     for name, principal in (("none-such", OWNER), (bucket, "stranger@example.com")):
-        done = run(tls_url, name, front.token(principal), tmp_path / "ca.pem")
+        done = run(tls_url, name, front.token_of(principal), tmp_path / "ca.pem")
         assert done.stdout.splitlines()[0] == "UNKNOWN", done.stderr
         assert done.returncode == 1
 
@@ -93,7 +93,7 @@ def test_a_fault_strikes_a_grpc_call_and_is_logged(
 ) -> None:
     rule = {"match": {"method": METHOD, "principal": OWNER}, "times": 1, "what": what}
     rule_id, since = front.faults.add(rule), front.requests.since(0)["next"]
-    token = front.token(OWNER)
+    token = front.token_of(OWNER)
     assert [ask(front, bucket, token) for _ in range(2)] == [code, "US"]
     assert front.faults.lift(rule_id) == 1
     log = front.requests.since(since)["requests"]
@@ -104,7 +104,7 @@ def test_a_fault_strikes_a_grpc_call_and_is_logged(
 def test_grpc_calls_are_judged_as_at_the_front_door(front: Front, bucket: str) -> None:
     other = METHOD.replace("GetStorageLayout", "GetAnywhereCache")
     assert ask(front, bucket, "ya29.forged") == "UNAUTHENTICATED"
-    assert ask(front, bucket, front.token("stranger@example.com")) == "PERMISSION_DENIED"
-    assert ask(front, "none-such", front.token(OWNER)) == "NOT_FOUND"
-    assert ask(front, bucket, front.token(OWNER), other) == "UNIMPLEMENTED"
+    assert ask(front, bucket, front.token_of("stranger@example.com")) == "PERMISSION_DENIED"
+    assert ask(front, "none-such", front.token_of(OWNER)) == "NOT_FOUND"
+    assert ask(front, bucket, front.token_of(OWNER), other) == "UNIMPLEMENTED"
     assert front.requests.counts()["methods"][other] == {"validated": 0, "refused": 1}
