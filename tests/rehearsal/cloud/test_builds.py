@@ -126,15 +126,22 @@ def test_an_account_grants_only_the_roles_that_its_condition_lists(cloud: CloudF
         "condition": {"title": "some", "expression": expression},
     }
     policy = cloud.iam.policy(P)
-    cloud.iam.set_policy(P, {**policy, "version": 3, "bindings": [*policy["bindings"], binding]})
+    held = {"role": "roles/editor", "members": ["user:dora@example.com"]}
+    cloud.iam.set_policy(P, {**policy, "version": 3, "bindings": [*policy["bindings"], binding, held]})
     token = cloud.token_of("bea@example.com")
 
-    def grant(role: str) -> int:
-        policy = cloud.iam.policy(P)
-        changed = {"role": role, "members": [f"user:{OWNER}"]}
-        body = {"policy": {**policy, "version": 3, "bindings": [*policy["bindings"], changed]}}
+    def replace(bindings: list[JsonObject]) -> int:
+        body = {"policy": {**cloud.iam.policy(P), "version": 3, "bindings": bindings}}
         url = f"cloudresourcemanager.googleapis.com/v3/{P}:setIamPolicy"
         return cloud.request("POST", url, body, token=token).status
 
+    def grant(role: str) -> int:
+        return replace([*cloud.iam.policy(P)["bindings"], {"role": role, "members": [f"user:{OWNER}"]}])
+
+    def revoke(role: str) -> int:
+        return replace([binding for binding in cloud.iam.policy(P)["bindings"] if binding["role"] != role])
+
     assert grant(listed) == 200
     assert grant("roles/owner") == 403
+    assert revoke(listed) == 200
+    assert revoke("roles/editor") == 403
