@@ -254,8 +254,8 @@ class Objects:
             if not candidates or not min(candidates).startswith(prefix):
                 return
             name = min(candidates)
-            versions = [version for source in sources for version in source.by_name.get(name, ())]
-            jump = yield name, versions
+            generations = [version for source in sources for version in source.by_name.get(name, ())]
+            jump = yield name, generations
             at = jump or name + "\0"
 
     def require_unprotected(self, version: Version) -> None:

@@ -7,8 +7,9 @@ covered is refused when a definition is deployed; nothing of it is passed over w
     result = await Interpreter(program, outside).run({"id": 1})    # Raised: what the workflow didn't catch
 """
 
+from rehearsal.cloud.core.runtime import Reply, Request
 from rehearsal.cloud.services.workflows.engine.interpreter import Interpreter
-from rehearsal.cloud.services.workflows.engine.outside import Outside, Reply, Request
+from rehearsal.cloud.services.workflows.engine.outside import Outside
 from rehearsal.cloud.services.workflows.engine.source import parse
 from rehearsal.cloud.services.workflows.engine.steps import Program
 from rehearsal.cloud.services.workflows.engine.values import Raised, SourceError, UncoveredError
