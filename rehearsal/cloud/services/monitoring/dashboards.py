@@ -18,16 +18,16 @@ _LAYOUTS = ("gridLayout", "mosaicLayout", "rowLayout", "columnLayout")
 
 def _queries(change: Change) -> None:
     """PromQL that can't be evaluated shows nothing."""
-    for text in _queries(change.body):
+    for text in _expressions(change.body):
         promql.parse(text)
 
 
-def _queries(value: Any) -> Iterator[str]:
+def _expressions(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         yield from filter(None, [value.get("prometheusQuery")])
         value = list(value.values())
     for item in value if isinstance(value, list) else ():
-        yield from _queries(item)
+        yield from _expressions(item)
 
 
 ENTRY = Entry(
