@@ -11,9 +11,9 @@ import re
 from aiohttp import web
 
 from rehearsal.cloud.core.errors import ApiError, NotEmulatedError
+from rehearsal.cloud.core.runtime import Functions
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
-from rehearsal.cloud.services.functions.runner import Functions
 
 _INVOKE = "run.routes.invoke"
 _HOST = re.compile(r".*\.(?:run\.app|cloudfunctions\.net)")
