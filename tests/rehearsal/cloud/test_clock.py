@@ -70,7 +70,7 @@ async def test_a_jump_wakes_who_sleeps_in_order_and_each_at_its_own_time() -> No
             await clock.sleep(virtual_s)
             woken.append((name, clock.now()))
 
-    tasks = [asyncio.create_task(nap(*each)) for each in (("a", 30, 15), ("b", 40), ("c", 600))]
+    tasks = [asyncio.create_task(nap(*item)) for item in (("a", 30, 15), ("b", 40), ("c", 600))]
     await asyncio.sleep(0)
     await clock.jump(60)
     assert woken == [("a", 30), ("b", 40), ("a", 45)]

@@ -143,10 +143,10 @@ def test_a_subscription_outlives_its_topic(cloud: CloudFront) -> None:
     sent = {"messages": [{"data": "aGk="}, {"data": "aG8="}]}
     ids = cloud.request("POST", f"{PUBSUB}/topics/{name}:publish", sent).json["messageIds"]
     first = cloud.request("POST", f"{subscription}:pull", {"maxMessages": 1}).json["receivedMessages"]
-    assert [one["message"]["messageId"] for one in first] == ids[:1]
+    assert [item["message"]["messageId"] for item in first] == ids[:1]
     cloud.request("POST", f"{subscription}:acknowledge", {"ackIds": [first[0]["ackId"]]})
     rest = cloud.request("POST", f"{subscription}:pull", {"maxMessages": 9}).json["receivedMessages"]
-    assert [one["message"]["data"] for one in rest] == ["aG8="]
+    assert [item["message"]["data"] for item in rest] == ["aG8="]
     assert cloud.request("DELETE", f"{PUBSUB}/topics/{name}").status == 200
     assert cloud.request("GET", subscription).json["topic"] == "_deleted-topic_"
 
@@ -263,9 +263,9 @@ def test_lists_have_pages_filters_and_an_order(cloud: CloudFront) -> None:
     urls = [f"artifactregistry.googleapis.com/v1/{name}" for name in names]
     assert [url for url in urls if url in made] == made
     found = cloud.request("GET", f"{REPOSITORIES}?filter=labels.n%3D3%20AND%20format%3DDOCKER").json
-    assert [one["description"] for one in found["repositories"]] == ["d3"]
+    assert [item["description"] for item in found["repositories"]] == ["d3"]
     down = cloud.request("GET", f"{REPOSITORIES}?orderBy=description%20desc").json["repositories"]
-    assert [one["description"] for one in down if "description" in one] == ["d3", "d2", "d1"]
+    assert [item["description"] for item in down if "description" in item] == ["d3", "d2", "d1"]
     assert cloud.request("GET", f"{REPOSITORIES}?pageToken=x").status == 400
     strange = cloud.request("GET", f"{REPOSITORIES}?filter=a%20OR%20b")
     assert (strange.status, "filter" in strange.error) == (501, True)
@@ -306,13 +306,17 @@ def test_computes_lists_are_paged_and_aggregated(cloud: CloudFront, subnet: str)
     here = cloud.compute("GET", "zones?filter=region%20eq%20%22.*us-east5%22").json["items"]
     assert [zone["name"] for zone in here] == ["us-east5-a", "us-east5-b"]
     scopes = cloud.compute("GET", "aggregated/disks").json["items"]
-    assert [one["name"] for one in scopes[f"zones/{ZONE}"]["disks"]] == ["paged"]
+    assert [item["name"] for item in scopes[f"zones/{ZONE}"]["disks"]] == ["paged"]
     assert scopes["zones/us-central1-b"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
     assert f"regions/{REGION}" in cloud.compute("GET", "aggregated/subnetworks").json["items"]
     assert cloud.compute("GET", "aggregated/instances").status == 200
     begun = cloud.compute("GET", "aggregated/operations?filter=operationType%20eq%20insert").json["items"]
-    assert {one["targetLink"].rpartition("/")[2] for one in begun[f"zones/{ZONE}"]["operations"]} >= {"paged"}
-    assert {"net"} <= {one["targetLink"].rpartition("/")[2] for one in begun["global"]["operations"]}
+    assert {item["targetLink"].rpartition("/")[2] for item in begun[f"zones/{ZONE}"]["operations"]} >= {
+        "paged"
+    }
+    assert {"net"} <= {
+        operation["targetLink"].rpartition("/")[2] for operation in begun["global"]["operations"]
+    }
     assert begun["zones/us-central1-b"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
 
 
@@ -349,7 +353,7 @@ def test_an_address_is_in_use_while_a_machine_has_it(cloud: CloudFront, subnet: 
     given = [
         cloud.compute("GET", f"regions/{REGION}/addresses/a-{kind}").json for kind in ("external", "internal")
     ]
-    assert [one["status"] for one in given] == ["RESERVED"] * 2
+    assert [item["status"] for item in given] == ["RESERVED"] * 2
     machine = {
         "name": "vm",
         "machineType": f"zones/{ZONE}/machineTypes/e2-small",

@@ -118,7 +118,7 @@ def test_status_tells_of_everything(control: Socket) -> None:
     assert status["nodes"] == control.fleet.nodes_status()
     assert status["deletions"] == control.fleet.deletions()
     assert status["requests"] == {"validated": 0, "refused": 0, "methods": {}}
-    assert [(each["id"], each["observed"]) for each in status["faults"]] == [(rule, 0)]
+    assert [(item["id"], item["observed"]) for item in status["faults"]] == [(rule, 0)]
     assert control.client.faults() == status["faults"]
 
 
@@ -166,7 +166,7 @@ def test_requests_are_read_from_a_number_on(control: Socket) -> None:
         control.requests.add(entry, validated=True, refused=False)
     answer = control.client.requests(1)
     assert answer["next"] == 3
-    assert [(each["n"], each["method_id"]) for each in answer["requests"]] == [(1, "m1"), (2, "m2")]
+    assert [(request["n"], request["method_id"]) for request in answer["requests"]] == [(1, "m1"), (2, "m2")]
 
 
 def test_a_wrong_rule_is_refused_with_its_reason(control: Socket) -> None:

@@ -57,9 +57,9 @@ def test_a_deleted_role_grants_nothing_and_comes_back_for_a_week(cloud: CloudFro
     url, role_id = f"iam.googleapis.com/v1/{role}", role.rpartition("/")[2]
     assert cloud.request("DELETE", url).json["deleted"] is True
     assert not lists(cloud)
-    assert role not in [one["name"] for one in cloud.request("GET", ROLES).json.get("roles", ())]
+    assert role not in [item["name"] for item in cloud.request("GET", ROLES).json.get("roles", ())]
     shown = cloud.request("GET", f"{ROLES}?showDeleted=true&view=FULL").json["roles"]
-    assert [one["includedPermissions"] for one in shown if one["name"] == role] == [READS]
+    assert [item["includedPermissions"] for item in shown if item["name"] == role] == [READS]
     for method, path, body in (
         ("DELETE", url, None),
         ("PATCH", url, {"title": "other"}),

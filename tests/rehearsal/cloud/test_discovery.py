@@ -215,7 +215,7 @@ NOT_BY_THE_DOCUMENT = {"compute.Instance", "iam.WorkloadIdentityPool", "iam.Work
 
 
 def is_served(path: Path) -> bool:
-    """Whether there is a document of each API, and of its version, that a recording's requests go to."""
+    """Check that there is a document of each API, and of its version, that a recording's requests go to."""
     paths = [request["path"].split("/") for request in json.loads(path.read_text())["requests"]]
     apis = [(host.removesuffix(".googleapis.com").rpartition("-")[2], below[:3]) for host, *below in paths]
     return all(any((api, version) in APIS for version in below) for api, below in apis)

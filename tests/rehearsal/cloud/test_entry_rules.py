@@ -1,4 +1,4 @@
-"""What Google refuses of each entered service: fields that are needed, fields that never change, masks.
+"""Refusals of each entered service: fields that are needed, fields that never change, masks.
 
 From each API's reference, not from the entries.
 """
@@ -162,7 +162,7 @@ REFUSED: tuple[tuple[str, str, Any, str], ...] = (
 
 @pytest.fixture(scope="module", name="channel")
 def _channel(cloud: CloudFront) -> str:
-    """One of each, and the address of a notification channel, which Google names."""
+    """A resource of each kind, and the address of a notification channel, which Google names."""
     for method, url, body in MADE:
         reply = cloud.request(method, url, body)
         assert reply.status == 200, reply.body
@@ -240,7 +240,7 @@ DISK = {"boot": True, "initializeParams": {"diskSizeGb": 20}}
 
 
 def user(kind: str, subnet: str) -> tuple[str, Any]:
-    """What holds a subnetwork: where it is made, and its body."""
+    """Resources that hold a subnetwork: their collection and body."""
     at = f"regions/us-east5/subnetworks/{subnet}"
     machine = {"disks": [DISK], "networkInterfaces": [{"subnetwork": at}]}
     run = {"executionConfig": {"subnetworkUri": subnet}}

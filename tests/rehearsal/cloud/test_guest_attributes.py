@@ -71,7 +71,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
 
 
 async def entries(lab: Lab, node: str = "tpu-dev", **body: Any) -> list[list[dict[str, str]]]:
-    """What the API lists, a list a worker, without what Google's agent says."""
+    """The API's attributes, a list a worker, without those of Google's agent."""
     status, answer = await lab.api("POST", f"nodes/{node}:getGuestAttributes", body, version="v2")
     assert status == 200, answer
     return [
@@ -89,7 +89,7 @@ async def test_what_a_host_writes_is_told_of_its_own_node_and_worker(machine: Ma
 
 
 async def test_no_host_writes_for_another(machine: Machine) -> None:
-    """Whatever it claims to be: the address that a request comes from says whose it is."""
+    """A request belongs to the machine with its address, whatever it claims."""
     forged = {"X-Forwarded-For": "10.128.0.6"}
     assert (await machine.ask("PUT", "tpu/job", "x", **forged))[0] == 403
     assert (await machine.ask("PUT", "tpu/job?worker=0&node=other", "x", Host="other"))[0] == 200
@@ -179,7 +179,7 @@ async def test_googles_agent_names_each_machine(machine: Machine) -> None:
         "POST", "nodes/tpu-dev:getGuestAttributes", {"queryPath": "deviceInfo/hostname"}
     )
     assert status == 200
-    names = [one["queryValue"]["items"][0]["value"] for one in answer["guestAttributes"]]
+    names = [worker["queryValue"]["items"][0]["value"] for worker in answer["guestAttributes"]]
     assert [name.rpartition("-")[2] for name in names] == ["0", "1", "2", "3"]
     assert len(set(names)) == 4
 

@@ -199,8 +199,8 @@ def test_conditions_are_shown_to_who_asks_for_version_3_alone(iam: Iam, version:
     condition = {"title": "data", "expression": "resource.name.endsWith('x')"}
     grant(iam, BUCKET, "roles/storage.objectViewer", f"user:{ALICE}", condition=condition)
     older = iam.shown(BUCKET, version)
-    assert (older["version"], [one for one in older["bindings"] if "condition" in one]) == (1, [])
-    (renamed,) = [one["role"] for one in older["bindings"] if f"user:{ALICE}" in one["members"]]
+    assert (older["version"], [binding for binding in older["bindings"] if "condition" in binding]) == (1, [])
+    (renamed,) = [binding["role"] for binding in older["bindings"] if f"user:{ALICE}" in binding["members"]]
     assert renamed.startswith("roles/storage.objectViewer_withcond_")
     assert iam.shown(BUCKET, 3) == iam.policy(BUCKET)
     with pytest.raises(ApiError, match="must be 0, 1 or 3"):
@@ -284,7 +284,7 @@ def test_each_api_refuses_in_its_own_words(iam: Iam, permission: str, resource: 
 
 
 def test_no_predefined_role_holds_what_google_keeps_apart() -> None:
-    """What owning a project doesn't give, and what managing something doesn't."""
+    """Permissions that owning a project doesn't give, nor managing a service."""
     apart = {
         "storage.objects.get": {"roles/owner", "roles/editor", "roles/viewer", "roles/storage.bucketViewer"},
         "iam.serviceAccounts.getAccessToken": {

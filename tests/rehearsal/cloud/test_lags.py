@@ -1,4 +1,4 @@
-"""What Google has accepted holds later: whoever doesn't wait is refused. Here real time stands still."""
+"""Accepted changes hold later: a client that doesn't wait is refused. Here real time stands still."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ async def test_ids_of_machines_differ_and_have_nothing_of_their_nodes(machine: M
         assert re.fullmatch(rf"t1v-n-[0-9a-f]{{8}}-w-{worker}", name)
         assert await machine.text("instance/hostname") == f"{name}.us-east5-b.c.wire-test.internal"
     assert len(ids) == 4
-    assert all(abs(int(one) - int(node["id"])) > 10**6 for one in ids)
+    assert all(abs(int(item) - int(node["id"])) > 10**6 for item in ids)
     await machine.lab.finish(await machine.lab.api("DELETE", "nodes/tpu-dev"))
     await machine.lab.ready()
     assert await machine.text("instance/id") not in ids
@@ -229,7 +229,7 @@ async def test_work_goes_on_when_tokens_end(machine: Machine) -> None:
     assert second != first
     assert await machine.lab.ask("GET", url, first) == 200, "it is good to its end"
     ahead_s = 3601
-    assert [await machine.lab.ask("GET", url, one) for one in (first, second)] == [401, 200]
+    assert [await machine.lab.ask("GET", url, item) for item in (first, second)] == [401, 200]
 
 
 async def test_no_token_for_an_account_that_is_gone_or_foreign(machine: Machine) -> None:
@@ -313,7 +313,7 @@ async def test_a_fault_strikes_a_machines_request_and_is_logged(machine: Machine
     (report,) = machine.lab.faults.report()
     assert (report["matched"], report["observed"]) == (2, 1)
     log = machine.lab.requests.since(0)["requests"]
-    entries = [(one["reason"], one["status"]) for one in log if one["method_id"] == method]
+    entries = [(item["reason"], item["status"]) for item in log if item["method_id"] == method]
     assert entries == [(rule_id, 503), ("", 200)]
 
 

@@ -1,4 +1,4 @@
-"""What the emulation does wrong itself is told apart from what Google would answer."""
+"""Errors of the emulation are told apart from Google's answers."""
 
 from __future__ import annotations
 

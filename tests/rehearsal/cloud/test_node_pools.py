@@ -58,7 +58,7 @@ def _cluster(cloud: CloudFront) -> Iterator[str]:
 
 
 def sizes(cloud: CloudFront) -> list[int]:
-    return sorted(one["targetSize"] for one in cloud.request("GET", GROUPS).json["items"])
+    return sorted(item["targetSize"] for item in cloud.request("GET", GROUPS).json["items"])
 
 
 def test_a_slice_is_counted_in_its_zones_instance_group(cloud: CloudFront, cluster: str) -> None:

@@ -204,7 +204,7 @@ async def test_a_slice_comes_up_from_nothing_and_is_preempted(tmp_path: Path) ->
 
 
 async def bring_up(owner: Owner, config: CloudConfig, folder: Path) -> Any:
-    """What the four stacks do, in their order; the node's resource."""
+    """Do the work of the four stacks, in order; return the node's resource."""
     project, zone = f"projects/{PROJECT}", "us-east5-b"
     services = ["compute.googleapis.com", "tpu.googleapis.com", "iam.googleapis.com"]
     usage = f"serviceusage.googleapis.com/v1/{project}/services:batchEnable"

@@ -23,8 +23,8 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
 
 
 def buckets(answer: Any, metric: str, unit: str) -> list[dict[str, Any]]:
-    (found,) = [each for each in answer["metrics"] if each["metric"] == f"tpu.googleapis.com/{metric}"]
-    (limit,) = [each for each in found["consumerQuotaLimits"] if each["unit"] == unit]
+    (found,) = [item for item in answer["metrics"] if item["metric"] == f"tpu.googleapis.com/{metric}"]
+    (limit,) = [item for item in found["consumerQuotaLimits"] if item["unit"] == unit]
     listed: list[dict[str, Any]] = limit["quotaBuckets"]
     return listed
 
@@ -44,7 +44,7 @@ async def test_limits_are_listed_for_each_place_and_a_zero_is_left_out(lab: Lab)
 async def test_limits_are_listed_by_page_and_for_those_who_may(lab: Lab) -> None:
     _, first = await lab.request("GET", f"{METRICS}?pageSize=1")
     _, rest = await lab.request("GET", f"{METRICS}?pageSize=1&pageToken={first['nextPageToken']}")
-    assert len({each["metric"] for each in first["metrics"] + rest["metrics"]}) == 2
+    assert len({item["metric"] for item in first["metrics"] + rest["metrics"]}) == 2
     assert "nextPageToken" not in rest
     status, body = await lab.request("GET", METRICS, principal="somebody@example.com")
     assert (status, "serviceusage.quotas.get" in body["error"]["message"]) == (403, True)
@@ -52,7 +52,7 @@ async def test_limits_are_listed_by_page_and_for_those_who_may(lab: Lab) -> None
     assert (await lab.request("GET", other))[0] == 501
     compute = METRICS.replace("services/tpu.googleapis.com", "services/compute.googleapis.com")
     _, cpus = await lab.request("GET", compute)
-    assert [each["metric"] for each in cpus["metrics"]] == ["compute.googleapis.com/cpus"]
+    assert [item["metric"] for item in cpus["metrics"]] == ["compute.googleapis.com/cpus"]
 
 
 async def test_a_node_beyond_a_limit_is_refused_in_googles_words(lab: Lab) -> None:

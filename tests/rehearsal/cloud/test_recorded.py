@@ -1,4 +1,4 @@
-"""What the official provider was recorded sending, sent again: the cloud must hold for the real plugin.
+"""Recorded requests of the official provider, sent again: the cloud must hold for the real plugin.
 
 The recordings' answers were invented, so they are no evidence; asserted are statuses, and that everything
 that was asked for reads back, because a provider that reads back something else changes it again.

@@ -64,7 +64,7 @@ def account(cloud: CloudFront) -> None:
 def grant(cloud: CloudFront, role: str | None) -> None:
     member = f"serviceAccount:{EMAIL}"
     policy = cloud.iam.policy(P)
-    others = [one for one in policy["bindings"] if member not in one["members"]]
+    others = [binding for binding in policy["bindings"] if member not in binding["members"]]
     bindings = [*others, *([{"role": role, "members": [member]}] if role else [])]
     cloud.iam.set_policy(P, {**policy, "bindings": bindings})
 
@@ -105,7 +105,9 @@ def test_a_job_is_attempted_when_its_time_comes_as_its_account(cloud: CloudFront
     found = attempted(cloud, "each")
     assert (found["status"], f"{P}/topics/of-each" in cloud.world.directory) == ({}, True)
     assert found["scheduleTime"] > found["lastAttemptTime"]
-    asked = [one for one in cloud.requests.since(0)["requests"] if one["path"].endswith("/of-each")]
+    asked = [
+        request for request in cloud.requests.since(0)["requests"] if request["path"].endswith("/of-each")
+    ]
     assert asked[0]["principal"] == EMAIL
     assert cloud.request("DELETE", f"{JOBS}/each").status == 200
 
@@ -172,4 +174,4 @@ def test_a_job_starts_an_execution(cloud: CloudFront) -> None:
         found = cloud.request("GET", url).json.get("executions", [])
         return found if found and found[0]["state"] != "ACTIVE" else None
 
-    assert [one["result"] for one in until(ended)] == ["7"]
+    assert [item["result"] for item in until(ended)] == ["7"]

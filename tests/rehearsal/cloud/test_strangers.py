@@ -1,4 +1,4 @@
-"""Who holds no role is refused by every method that is served, with the permission's name.
+"""A stranger without a role is refused by every method that is served, with the permission's name.
 
 The requests are the smallest that the discovery documents allow, and the permissions follow from the methods'
 ids as Google names them: neither comes from the tables that are tested.

@@ -232,7 +232,9 @@ def judged(cloud: CloudFront, node: str) -> list[Any]:
         cloud.cloud.telemetry.evaluate()
 
     cloud.call(evaluate())
-    return [one for one in cloud.cloud.telemetry.incidents if one.policy["displayName"] == node]
+    return [
+        incident for incident in cloud.cloud.telemetry.incidents if incident.policy["displayName"] == node
+    ]
 
 
 def test_an_incident_opens_once_and_closes(cloud: CloudFront) -> None:
@@ -259,13 +261,17 @@ def test_pubsub_is_published_to_where_googles_agent_may(cloud: CloudFront) -> No
     write(cloud, node, 2)
     judged(cloud, node)
     agent = f"service-{NUMBER}@gcp-sa-monitoring-notification.iam.gserviceaccount.com"
-    refused = next(one for one in cloud.cloud.telemetry.sent if one.channel == made["name"])
+    refused = next(
+        notification for notification in cloud.cloud.telemetry.sent if notification.channel == made["name"]
+    )
     assert refused.failed.startswith(f"serviceAccount:{agent} may not publish to {topic}")
     binding = {"role": "roles/pubsub.publisher", "members": [f"serviceAccount:{agent}"]}
     posted(cloud, f"pubsub.googleapis.com/v1/{topic}:setIamPolicy", {"policy": {"bindings": [binding]}})
     cloud.let_pass(400)
     judged(cloud, node)
-    closing = [one for one in cloud.cloud.telemetry.sent if one.channel == made["name"]][-1]
+    closing = [
+        notification for notification in cloud.cloud.telemetry.sent if notification.channel == made["name"]
+    ][-1]
     assert (closing.failed, closing.message["incident"]["state"]) == ("", "closed")
 
 

@@ -85,7 +85,7 @@ async def test_operation_tells_what_it_does(lab: Lab) -> None:
     assert operation["metadata"]["target"] == f"tpu.googleapis.com/{P}/locations/{ZONE}/nodes/tpu-dev"
     assert operation["metadata"]["verb"] == "create"
     _, listed = await lab.api("GET", "operations")
-    assert [each["name"] for each in listed["operations"]] == [operation["name"]]
+    assert [item["name"] for item in listed["operations"]] == [operation["name"]]
     _, read = await lab.request("GET", f"tpu.googleapis.com/v2alpha1/{operation['name']}")
     assert read["name"] == operation["name"]
 
@@ -215,7 +215,7 @@ async def test_subnet_needs_private_access_or_external_addresses(lab: Lab) -> No
     status, body = await lab.create(networkConfig=config)
     assert (status, "Private Google Access" in body["error"]["message"]) == (400, True)
     node = await lab.ready(networkConfig={**config, "enableExternalIps": True})
-    external = [each["accessConfig"]["externalIp"] for each in node["networkEndpoints"]]
+    external = [item["accessConfig"]["externalIp"] for item in node["networkEndpoints"]]
     assert external == [f"203.0.113.{k}" for k in (1, 2, 3, 4)]
 
 
@@ -415,13 +415,13 @@ async def test_a_pod_cannot_be_stopped(lab: Lab) -> None:
 @pytest.mark.parametrize("version", ["v2", "v2alpha1"])
 async def test_catalog(lab: Lab, version: str) -> None:
     _, types = await lab.api("GET", "acceleratorTypes", version=version)
-    assert [each["type"] for each in types["acceleratorTypes"]][-1] == "v6e-256"
+    assert [item["type"] for item in types["acceleratorTypes"]][-1] == "v6e-256"
     _, one = await lab.api("GET", "acceleratorTypes/v6e-16", version=version)
     assert one["acceleratorConfigs"] == [{"type": "V6E", "topology": "4x4"}]
     _, versions = await lab.api("GET", "runtimeVersions", version=version)
     assert versions["runtimeVersions"][0]["version"] == "v2-alpha-tpuv6e"
     _, locations = await lab.request("GET", f"tpu.googleapis.com/{version}/{P}/locations")
-    assert [each["locationId"] for each in locations["locations"]] == ["us-central1-b", ZONE]
+    assert [item["locationId"] for item in locations["locations"]] == ["us-central1-b", ZONE]
     assert (await lab.api("GET", "acceleratorTypes/v6e-12", version=version))[0] == 404
 
 
@@ -430,7 +430,7 @@ async def test_nodes_are_listed_by_page_and_over_all_zones(lab: Lab) -> None:
         await lab.ready(node_id, acceleratorType="v6e-1")
     _, first = await lab.api("GET", "nodes?pageSize=2")
     _, rest = await lab.api("GET", f"nodes?pageSize=2&pageToken={first['nextPageToken']}")
-    names = [each["name"].rsplit("/", 1)[-1] for each in first["nodes"] + rest["nodes"]]
+    names = [node["name"].rsplit("/", 1)[-1] for node in first["nodes"] + rest["nodes"]]
     assert names == ["a", "b", "c"]
     assert "nextPageToken" not in rest
     _, everywhere = await lab.request("GET", f"tpu.googleapis.com/v2/{P}/locations/-/nodes")

@@ -1,4 +1,4 @@
-"""What happens to nodes that exist: Google takes them away or repairs them, and changes collide."""
+"""The life of nodes: Google takes them away or repairs them, and changes collide."""
 
 from __future__ import annotations
 

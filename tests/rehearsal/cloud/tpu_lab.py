@@ -23,7 +23,7 @@ APIS = ("compute.googleapis.com", "tpu.googleapis.com")
 
 
 class Lab:
-    """One project with a network, a subnet, a data disk and an account; virtual time runs 1,000 times."""
+    """A project with a network, a subnet, a data disk and an account; virtual time runs 1,000 times."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.hosts = PretendedHosts()
@@ -55,7 +55,7 @@ class Lab:
             return response.status
 
     async def furnish(self) -> None:
-        """What a node needs."""
+        """Create the resources that a node needs."""
         net = {"name": "wire-net", "autoCreateSubnetworks": False, "mtu": 8896}
         await self.compute("networks", {}, net)
         await self.subnet("wire-subnet", privateIpGoogleAccess=True)
@@ -86,7 +86,7 @@ class Lab:
         assert "error" not in done, done
 
     async def users(self, disk: str) -> list[str]:
-        """Who uses a disk, by its full name."""
+        """Return the users of a disk, by its full name."""
         status, body = await self.request("GET", f"compute.googleapis.com/compute/v1/{disk}")
         assert status == 200, body
         return list(body.get("users", ()))
@@ -118,7 +118,7 @@ class Lab:
 
 
 def node_body(**more: Any) -> dict[str, Any]:
-    """What a client sends for a spot v6e-16; None removes a field."""
+    """Return a client's body for a spot v6e-16; None removes a field."""
     body = {
         "acceleratorType": "v6e-16",
         "runtimeVersion": "v2-alpha-tpuv6e",

@@ -72,7 +72,7 @@ class Boxed(Emulated):
         await super()._open(replace(config, builder=variables, **certificate))
 
     def send(self, method: str, url: str, body: Any = None, account: str = OWNER) -> Reply:
-        """One request to `HOST/PATH`; a body that isn't bytes is sent as JSON."""
+        """Send a request to `HOST/PATH`; a body that isn't bytes is sent as JSON."""
         kind = {} if body is None or isinstance(body, bytes) else _JSON
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = Request(method, f"https://{url}", kind, data, "OAuth2", "", 60)

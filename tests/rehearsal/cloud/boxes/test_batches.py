@@ -74,7 +74,7 @@ def test_a_batch_runs_its_main_file_as_its_account(boxed: Boxed, spark: str) -> 
     operation = boxed.done("dataproc.googleapis.com/v1", started)
     found = boxed.ask("GET", f"{BATCHES}/first")
     assert (found["state"], "error" in operation) == ("SUCCEEDED", False), found.get("stateMessage")
-    assert [one["state"] for one in found["stateHistory"]] == ["PENDING", "RUNNING"]
+    assert [item["state"] for item in found["stateHistory"]] == ["PENDING", "RUNNING"]
     made = json.loads(boxed.read("result.json"))
     assert (made["args"], made["helper"], made["mode"]) == (["--shards", "8"], "shipped", "given")
     assert "spark.executor.memory=8g" in made["submit"]
@@ -85,12 +85,14 @@ def test_a_batch_runs_its_main_file_as_its_account(boxed: Boxed, spark: str) -> 
     dcu = 4 * 0.6 + 9600 * 1.4 / 1024 * 0.1 + 2 * (4 * 0.6 + 8 * 1.4 * 0.1)
     assert abs(int(usage["milliDcuSeconds"]) - dcu * 60_000) <= 1
     entries = boxed.logged('resource.labels.batch_id="first" AND logName:"dataproc.googleapis.com%2Foutput"')
-    assert [one["jsonPayload"]["message"] for one in entries] == ["working"]
+    assert [entry["jsonPayload"]["message"] for entry in entries] == ["working"]
     requests = boxed.cloud.requests.since(0)["requests"]
     wrote = [
-        one for one in requests if one["method_id"] == "storage.objects.insert" and "172.31" in one["address"]
+        request
+        for request in requests
+        if request["method_id"] == "storage.objects.insert" and "172.31" in request["address"]
     ]
-    assert {one["principal"] for one in wrote} == {spark}
+    assert {item["principal"] for item in wrote} == {spark}
 
 
 def test_a_batch_whose_main_file_fails_says_how_it_ended(boxed: Boxed, spark: str) -> None:
@@ -137,7 +139,7 @@ def test_what_the_account_lacks_is_named_in_the_message(
     boxed.done("dataproc.googleapis.com/v1", started)
     found = boxed.ask("GET", f"{BATCHES}/{name}")
     assert (found["state"], says in found["stateMessage"]) == ("FAILED", True), found
-    assert [one["state"] for one in found["stateHistory"]] == ["PENDING"]
+    assert [item["state"] for item in found["stateHistory"]] == ["PENDING"]
 
 
 def test_a_request_that_is_sent_again_starts_nothing_and_an_id_in_use_is_a_409(
@@ -149,7 +151,7 @@ def test_a_request_that_is_sent_again_starts_nothing_and_an_id_in_use_is_a_409(
     other = boxed.send("POST", f"{BATCHES}?batchId=twice&requestId=8a1d", batch(spark, "fails.py"))
     assert other.status == 409
     boxed.done("dataproc.googleapis.com/v1", first)
-    listed = [one["name"] for one in boxed.ask("GET", BATCHES)["batches"]]
+    listed = [batch["name"] for batch in boxed.ask("GET", BATCHES)["batches"]]
     assert listed.count(f"{L}/batches/twice") == 1
 
 

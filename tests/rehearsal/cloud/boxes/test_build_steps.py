@@ -54,8 +54,12 @@ def test_a_step_reads_the_source_and_leaves_an_artifact_as_the_account(boxed: Bo
     assert boxed.ask("GET", url)["status"] == "SUCCESS"
     assert boxed.read("out%2Fmade.txt") == b"TEXT"
     entries = boxed.logged(f'resource.type="build" AND resource.labels.build_id="{url.rpartition("/")[2]}"')
-    assert 'Step #0 - "one": done' in [one["textPayload"] for one in entries]
-    asked = [one for one in boxed.cloud.requests.since(0)["requests"] if "out%2Fmade.txt" in one["path"]]
+    assert 'Step #0 - "one": done' in [entry["textPayload"] for entry in entries]
+    asked = [
+        request
+        for request in boxed.cloud.requests.since(0)["requests"]
+        if "out%2Fmade.txt" in request["path"]
+    ]
     assert asked[0]["principal"] == account
 
 

@@ -60,9 +60,9 @@ def executions(boxed: Boxed, name: str, count: int, within_s: float = HANG_S) ->
         listed = boxed.ask("GET", f"{EXECUTIONS}/workflows/handles/executions?view=FULL").get(
             "executions", []
         )
-        ours = [one for one in listed if json.loads(one["argument"])["data"]["name"] == name]
-        if len(ours) >= count and all(one["state"] != "ACTIVE" for one in ours):
-            return [one.get("result", one["state"]) for one in ours]
+        ours = [item for item in listed if json.loads(item["argument"])["data"]["name"] == name]
+        if len(ours) >= count and all(item["state"] != "ACTIVE" for item in ours):
+            return [item.get("result", item["state"]) for item in ours]
         assert time.monotonic() < end, f"{len(ours)} executions for {name}"
         time.sleep(0.05)
 
@@ -155,7 +155,11 @@ def test_without_a_role_nothing_is_delivered_until_it_is_granted(
 
     async def revoke() -> None:
         policy = boxed.cloud.iam.policy(P)
-        left = [one for one in policy["bindings"] if (one["role"], one["members"]) != (role, [member])]
+        left = [
+            binding
+            for binding in policy["bindings"]
+            if (binding["role"], binding["members"]) != (role, [member])
+        ]
         assert len(left) == len(policy["bindings"]) - 1
         boxed.cloud.iam.set_policy(P, {**policy, "bindings": left})
 
@@ -163,7 +167,11 @@ def test_without_a_role_nothing_is_delivered_until_it_is_granted(
     boxed.upload(name, b"x")
     end = time.monotonic() + HANG_S
     while True:
-        tried = [one for one in boxed.cloud.requests.since(0)["requests"] if one["method_id"] == DELIVER]
+        tried = [
+            request
+            for request in boxed.cloud.requests.since(0)["requests"]
+            if request["method_id"] == DELIVER
+        ]
         if tried and tried[-1]["status"] == 403:
             break
         assert time.monotonic() < end

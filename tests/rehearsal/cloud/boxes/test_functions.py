@@ -101,7 +101,7 @@ def deploy(boxed: Boxed, name: str, **of: Any) -> Any:
 def invoke(
     boxed: Boxed, path: str = "/", account: str = "caller", auth: str = "OIDC", audience: str = ""
 ) -> Any:
-    """One request to the function's own address."""
+    """Send a request to the function's own address."""
     uri = boxed.ask("GET", f"{FUNCTIONS}/checks")["serviceConfig"]["uri"]
     sent = json.dumps({"name": "a.txt"}).encode()
     kind = {"Content-Type": "application/json"}
@@ -123,11 +123,13 @@ def test_only_who_has_the_role_on_the_service_invokes_it(boxed: Boxed) -> None:
 
 def test_its_requests_are_its_accounts_and_its_output_is_logged(boxed: Boxed) -> None:
     assert invoke(boxed).status == 200
-    asked = [one for one in boxed.cloud.requests.since(0)["requests"] if "/o/a.txt" in one["path"]]
-    assert {one["principal"] for one in asked} == {email("runner")}
+    asked = [
+        request for request in boxed.cloud.requests.since(0)["requests"] if "/o/a.txt" in request["path"]
+    ]
+    assert {item["principal"] for item in asked} == {email("runner")}
     of_it = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
     end = time.monotonic() + HANG_S
-    while "asked" not in [one["textPayload"] for one in boxed.logged(of_it)]:
+    while "asked" not in [item["textPayload"] for item in boxed.logged(of_it)]:
         assert time.monotonic() < end
         time.sleep(0.1)
 
@@ -155,7 +157,7 @@ def test_an_event_of_a_new_object_is_handed_to_it_in_binary_mode(boxed: Boxed) -
     boxed.upload("new.txt", b"12345")
     of_it = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
     end = time.monotonic() + HANG_S
-    while f"{kind} objects/new.txt 5" not in [one["textPayload"] for one in boxed.logged(of_it)]:
+    while f"{kind} objects/new.txt 5" not in [item["textPayload"] for item in boxed.logged(of_it)]:
         assert time.monotonic() < end
         time.sleep(0.1)
 

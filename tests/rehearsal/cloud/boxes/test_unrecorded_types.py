@@ -86,7 +86,7 @@ def test_a_workflow_is_made_changed_protected_and_deleted(boxed: Boxed, driven: 
     assert after["revisionId"].startswith("000002-")
 
     other = driven.checked(WORKFLOW, {**changed, "name": "other"})
-    assert [one.replaces for one in driven.provider.diff(WORKFLOW, after, other).differences] == [True]
+    assert [item.replaces for item in driven.provider.diff(WORKFLOW, after, other).differences] == [True]
     with pytest.raises(StandInError, match="deletionProtection=false"):
         driven.provider.delete(WORKFLOW, id_, {**after, "deletionProtection": True})
     driven.run(lambda: driven.provider.delete(WORKFLOW, id_, after))

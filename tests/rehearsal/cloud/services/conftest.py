@@ -1,4 +1,4 @@
-"""One cloud for all tests of the services."""
+"""A cloud for all tests of the services."""
 
 from __future__ import annotations
 

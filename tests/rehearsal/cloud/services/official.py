@@ -34,7 +34,7 @@ _SOON = Retry(predicate=lambda error: isinstance(error, google.api_core.future.p
 
 
 class Door(ABC):
-    """Where the cloud is."""
+    """The address of the cloud."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -45,7 +45,7 @@ class Door(ABC):
 
 
 class RefusedError(Exception):
-    """What an official client raised, in one form. `text` has the message and the details."""
+    """An error of an official client, in one form. `text` has the message and the details."""
 
     def __init__(self, code: int, kind: type[Exception], text: str) -> None:
         super().__init__(f"{code} {kind.__name__}: {text}")
@@ -118,7 +118,12 @@ class Gapic:
         request = self._request("List", self._many)
         sent = {"parent" if "parent" in request.meta.fields else "project": parent}
         if "page_size" not in request.meta.fields:
-            return [[one.name for one in getattr(self._call("list", sent, self._many), self._many)]]
+            return [
+                [
+                    notification.name
+                    for notification in getattr(self._call("list", sent, self._many), self._many)
+                ]
+            ]
         pager = self._call("list", {**sent, "page_size": size}, self._many)
         return [[one.name for one in getattr(page, self._many)] for page in pager.pages]
 
@@ -140,7 +145,7 @@ class Gapic:
 
     def policy(self, name: str) -> list[tuple[str, list[str]]]:
         policy = self._run(self._client.get_iam_policy, {"resource": name})
-        return [(one.role, list(one.members)) for one in policy.bindings]
+        return [(binding.role, list(binding.members)) for binding in policy.bindings]
 
     def set_policy(self, name: str, role: str, member: str) -> None:
         policy = {"bindings": [{"role": role, "members": [member]}]}
@@ -248,7 +253,7 @@ class Discovered:
         while request is not None:
             answer = self._run(request)
             key = next((key for key, value in answer.items() if isinstance(value, list)), "")
-            found.append([one["name"] for one in answer.get(key, ())])
+            found.append([item["name"] for item in answer.get(key, ())])
             request = self._resource.list_next(request, answer) if "nextPageToken" in answer else None
         return found
 
@@ -264,7 +269,7 @@ class Discovered:
 
     def policy(self, name: str) -> list[tuple[str, list[str]]]:
         answer = self._call("getIamPolicy", name)
-        return [(one["role"], one["members"]) for one in answer.get("bindings", ())]
+        return [(binding["role"], binding["members"]) for binding in answer.get("bindings", ())]
 
     def set_policy(self, name: str, role: str, member: str) -> None:
         self._call("setIamPolicy", name, {"policy": {"bindings": [{"role": role, "members": [member]}]}})

@@ -1,4 +1,4 @@
-"""What a row of the services that are driven says."""
+"""A row of the table of driven services."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MADE = Callable[[Door, str], Client]
 
 @dataclass(frozen=True)
 class Row:
-    """One collection. `{id}` in bodies is the id of the resource.
+    """A collection. `{id}` in bodies is the id of the resource.
 
     Attributes:
         method, version: what its method ids begin with, and the version of the document.

@@ -62,6 +62,6 @@ class Services(Emulated, Door):
         self.call(self.cloud.nodes.preempt(node, notice=False))
 
     def mistakes(self) -> list[str]:
-        """What the cloud has done wrong since it was last asked, answers of other schemas too."""
+        """Errors of the emulation since the last call, answers of other schemas included."""
         found, self.cloud.world.mistakes[:] = list(self.cloud.world.mistakes), []
         return found

@@ -39,7 +39,7 @@ def filled(body: Any, id_: str) -> Any:
 
 
 def holds(shown: Any, sent: Any) -> bool:
-    """Whether what is shown has what was sent: numbers by their text, names by their ends."""
+    """Return True if the answer has all that was sent: numbers by their text, names by their ends."""
     if isinstance(sent, dict):
         return isinstance(shown, dict) and all(
             holds(shown.get(key), value) for key, value in sent.items() if key not in _INPUT_ONLY
@@ -70,8 +70,8 @@ def test_a_resource_lives_as_at_google(services: Services, row: Row) -> None:
         refusal(400, 404, run=lambda: client.create(row.parent, "lost", lost))
 
     pages = client.pages(row.parent, 1)
-    last = [one.rpartition("/")[2] for one in itertools.chain(*pages)]
-    assert {one.rpartition("/")[2] for one in names} <= set(last)
+    last = [item.rpartition("/")[2] for item in itertools.chain(*pages)]
+    assert {name.rpartition("/")[2] for name in names} <= set(last)
     assert len(last) == len(set(last))
     assert "nextPageToken" in row.absent or all(len(page) <= 1 for page in pages)
 

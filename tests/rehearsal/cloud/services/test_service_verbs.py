@@ -1,4 +1,4 @@
-"""What a service does beyond the plain methods, by its official client; and enums by their numbers."""
+"""Methods beyond the plain ones, by official clients; and enums by their numbers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_node_is_made_changed_stopped_and_deleted_by_its_client(services: Serv
     body = body_of(method)["tpu"]["node_spec"][0]["node"]
     node = run(client.create_node, {"parent": parent, "node_id": "driven", "node": body})
     assert (node.state.name, node.name) == ("READY", f"{parent}/nodes/driven")
-    assert node.name in [one.name for one in client.list_nodes(parent=parent)]
+    assert node.name in [item.name for item in client.list_nodes(parent=parent)]
     change = {"node": {"name": node.name, "labels": {"a": "b"}}, "update_mask": {"paths": ["labels"]}}
     assert run(client.update_node, change).labels == {"a": "b"}
     assert run(client.stop_node, {"name": node.name}).state.name == "STOPPED"
@@ -125,7 +125,7 @@ def test_versions_of_a_secret_are_read_while_they_are_enabled(services: Services
         client.enable_secret_version(name=f"{name}/versions/2")
     state = secretmanager_v1.SecretVersion.State
     listed = client.list_secret_versions(parent=name)
-    assert {one.name[-1]: one.state for one in listed} == {"1": state.ENABLED, "2": state.DESTROYED}
+    assert {item.name[-1]: item.state for item in listed} == {"1": state.ENABLED, "2": state.DESTROYED}
     secrets.delete(name)
 
 

@@ -45,7 +45,7 @@ def _board(services: Services) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _doors(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the uploader sends to Google comes to the emulated cloud."""
+    """Lead the uploader's requests to the emulated cloud."""
 
     class Door(HTTPAdapter):
         def send(self, request: Any, *arguments: Any, **more: Any) -> requests.Response:
@@ -58,20 +58,20 @@ def _doors(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def series(services: Services, run: str) -> dict[str, list[tuple[int, float]]]:
-    """What Vertex has of a run: steps and values by curve."""
+    """A run in Vertex: steps and values by curve."""
     curves = client(services, ".experiments.runs.timeSeries")
     found = {}
     for name in (one for page in curves.pages(run, 100) for one in page):
         data = curves._run(curves._resource.read(tensorboardTimeSeries=name, maxDataPoints=-1))
         values = data["timeSeriesData"].get("values", [])
         found[curves.get(name)["displayName"]] = [
-            (int(one.get("step", 0)), float(one["scalar"]["value"])) for one in values
+            (int(item.get("step", 0)), float(item["scalar"]["value"])) for item in values
         ]
     return found
 
 
 def written(folder: Path, points: dict[str, list[tuple[int, float]]], purge: int = 0) -> None:
-    """One start's event file, by the trainer's writer."""
+    """The event file of one start, by the trainer's writer."""
     with SummaryWriter(str(folder / "tensorboard"), purge_step=purge, filename_suffix=f"-{purge}") as writer:
         for tag, values in points.items():
             for step, value in values:
@@ -323,7 +323,7 @@ def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothi
     first = FIRST
     if ended_by == "SIGINT":
         line += ["--experiment", "vision"]
-        first = [one.replace("tiny tiny", "vision tiny") for one in FIRST]
+        first = [item.replace("tiny tiny", "vision tiny") for item in FIRST]
     begin = f"exec {shlex.join(line)}"
     if ended_by == "parent":
         begin = f"{shlex.join([*line, '--with-parent'])} & echo $!; read -r _; kill -9 $$"

@@ -49,7 +49,7 @@ def test_a_life_calls_every_method_of_its_collections_and_leaves_nothing(
         if life.collection.startswith(f"{api}."):
             guide.take(life)
     methods = services.cloud.front_door.covered()[api]
-    assert [one for one in methods if one not in guide.called] == NEVER.get(api, [])
+    assert [method for method in methods if method not in guide.called] == NEVER.get(api, [])
     left = set(services.cloud.world.directory) - before
     assert not [name for name in left if "tour" in name]
 

@@ -1,4 +1,4 @@
-"""One front door for all of these tests, a bucket of its own for each."""
+"""A front door for all of these tests, a bucket of its own for each."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Front(Emulated):
         principal: str = OWNER,
         **query: Any,
     ) -> Reply:
-        """One request; `path` is relative to /storage/v1 unless it starts with a slash."""
+        """Send a request; `path` is relative to /storage/v1 unless it starts with a slash."""
         target = self.url + (path if path.startswith("/") else f"/storage/v1/{path}")
         if query:
             target += "?" + urlencode({key: _text(value) for key, value in query.items()}, doseq=True)

@@ -230,7 +230,7 @@ def grant(front: Front, bucket: str, role: str, member: str, condition: dict[str
 
 
 class TestRecordings:
-    """What the official provider was recorded to send is accepted, kept, and read back as it was sent."""
+    """Recorded requests of the official provider are accepted, kept, and read back as it was sent."""
 
     @pytest.mark.parametrize("variant", ["Bucket", "Bucket.hns", "Bucket.minimal"])
     def test_buckets(self, front: Front, variant: str) -> None:

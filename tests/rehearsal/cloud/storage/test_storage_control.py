@@ -97,7 +97,7 @@ def test_a_fault_strikes_a_grpc_call_and_is_logged(
     assert [ask(front, bucket, token) for _ in range(2)] == [code, "US"]
     assert front.faults.lift(rule_id) == 1
     log = front.requests.since(since)["requests"]
-    entries = [(one["method_id"], one["principal"], one["reason"], one["status"]) for one in log]
+    entries = [(item["method_id"], item["principal"], item["reason"], item["status"]) for item in log]
     assert entries == [(METHOD, OWNER, rule_id, status), (METHOD, OWNER, "", 200)]
 
 

@@ -1,4 +1,4 @@
-"""One object name takes one mutation a second, after a few at once; clients wait and continue."""
+"""An object name takes one mutation a second, after a few at once; clients wait and continue."""
 
 from __future__ import annotations
 

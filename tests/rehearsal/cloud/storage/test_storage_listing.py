@@ -152,7 +152,7 @@ def test_a_removed_name_is_gone_from_listings(front: Front, new_bucket: Callable
 
 
 def test_a_listing_shows_the_metadata_that_came_with_the_content(front: Front, bucket: str) -> None:
-    """What the boot script and a worker's word rely on: one request to write, one to read them all."""
+    """Requests of the boot script and of a worker's status: one request to write, one to read them all."""
     about = '{"contentType": "application/json", "metadata": {"state": "ready", "stage": "launch"}}'
     lead = "--x\r\nContent-Type: application/json\r\n\r\n"
     body = f'{lead}{about}\r\n{lead}{{"a": 1}}\n\r\n--x--\r\n'.encode()

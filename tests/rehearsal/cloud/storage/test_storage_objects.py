@@ -1,4 +1,4 @@
-"""How objects behave: one body of behaviours, through the real front door."""
+"""Behaviours of objects, through the real front door."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a definition runs that reaches no one: its time passes at once, replies come in order."""
+"""Surroundings of a definition without requests: its time passes at once, replies come in order."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Quiet:
 
 
 def run(source: str, argument: Any = None, outside: Quiet | None = None) -> Any:
-    """What the definition returns."""
+    """Return the definition's result."""
     return asyncio.run(Interpreter(parse(source), outside or Quiet()).run(argument))
 
 
 def value(expression: str, **variables: Any) -> Any:
-    """What an expression is worth, with these variables."""
+    """Return the value of an expression, with these variables."""
     quoted = json.dumps("${" + expression + "}")
     names = "".join(f"    - v_{name}: {{assign: [{{{name}: '${{args.{name}}}'}}]}}\n" for name in variables)
     source = f"main:\n  params: [args]\n  steps:\n{names}    - end_: {{return: {quoted}}}\n"

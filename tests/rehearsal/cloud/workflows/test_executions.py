@@ -49,7 +49,7 @@ def grant(cloud: CloudFront, *roles: str) -> None:
     """The account has these roles on the project, and no others."""
     policy = cloud.iam.policy(P)
     member = f"serviceAccount:{RUNNER}"
-    others = [one for one in policy["bindings"] if member not in one["members"]]
+    others = [binding for binding in policy["bindings"] if member not in binding["members"]]
     bindings = [*others, *({"role": role, "members": [member]} for role in roles)]
     cloud.iam.set_policy(P, {**policy, "bindings": bindings})
 
@@ -83,8 +83,10 @@ def test_an_execution_succeeds_with_what_it_returns(cloud: CloudFront) -> None:
     assert f"{P}/topics/made-by-it" in cloud.world.directory
     assert found["workflowRevisionId"].startswith("000001-")
     assert "error" not in found
-    asked = [one for one in cloud.requests.since(0)["requests"] if one["path"].endswith("made-by-it")]
-    assert [one["principal"] for one in asked] == [RUNNER]
+    asked = [
+        request for request in cloud.requests.since(0)["requests"] if request["path"].endswith("made-by-it")
+    ]
+    assert [item["principal"] for item in asked] == [RUNNER]
 
 
 def test_without_the_permission_the_request_is_a_403_in_the_workflow(cloud: CloudFront) -> None:
@@ -156,9 +158,9 @@ def test_lines_go_to_cloud_logging_as_the_account_which_must_be_allowed_to(cloud
     labels = 'resource.labels.workflow_id="logs"'
     body = {"resourceNames": [P], "filter": labels, "orderBy": "timestamp asc"}
     entries = cloud.request("POST", "logging.googleapis.com/v2/entries:list", body).json["entries"]
-    ours = [one for one in entries if one["logName"].endswith("/Workflows")]
-    assert [(one["severity"], one["jsonPayload"]) for one in ours] == [("NOTICE", {"event": "noted"})]
-    states = [one["jsonPayload"]["state"] for one in entries if "executions_system" in one["logName"]]
+    ours = [entry for entry in entries if entry["logName"].endswith("/Workflows")]
+    assert [(item["severity"], item["jsonPayload"]) for item in ours] == [("NOTICE", {"event": "noted"})]
+    states = [entry["jsonPayload"]["state"] for entry in entries if "executions_system" in entry["logName"]]
     assert states == ["ACTIVE", "FAILED", "ACTIVE", "SUCCEEDED"]
 
 

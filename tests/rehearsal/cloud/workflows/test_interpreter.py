@@ -1,4 +1,4 @@
-"""How workflows run: steps, jumps, loops, errors, retries, subworkflows; and the requests that they send."""
+"""Execution of workflows: steps, jumps, loops, errors, retries, subworkflows; and their requests."""
 
 from __future__ import annotations
 
