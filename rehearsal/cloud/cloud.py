@@ -71,7 +71,7 @@ class Cloud:
         self._config = config
         self._firewall = firewall
         config.directory.mkdir(parents=True, exist_ok=True)
-        # What all services share.
+        # State that all services share.
         self.world = world = World(
             config.project,
             config.number,
@@ -86,7 +86,7 @@ class Cloud:
         self.faults = Faults(world.clock, config.seed)
         self.requests = RequestLog(config.directory / "requests.jsonl")
         self.doorway = doorway = Doorway(world, self.faults, self.requests)
-        # What services use of each other.
+        # Collaborators that services share.
         self.telemetry = Telemetry(world, iam)
         self.logging = LoggingService(world, iam, self.telemetry)
         audit = Audit(world, iam, self.logging.keep, self.telemetry)
@@ -97,12 +97,18 @@ class Cloud:
         self.runtime = self.make_runtime()
         deliveries = Deliveries(world, iam, doorway, self.caller)
         # The APIs.
-        self.storage = StorageService(world, iam, config.directory / "storage", doorway, deliveries.finalized)
         more = [entry(self.nodes, operations)]
         entered = services(world, operations, iam, self.runtime, config.zones, more)
         usage = ServiceUsage(world, operations, config.enabled_apis, self.quotas, iam)
         kms = next(service for service in entered if service.api == "cloudkms")
-        self.storage.control.handlers.append(kms_grpc.handler(kms.methods(), iam, usage.require))
+        self.storage = StorageService(
+            world,
+            iam,
+            config.directory / "storage",
+            doorway,
+            finalized=deliveries.finalized,
+            handlers=[kms_grpc.handler(kms.methods(), iam, usage.require)],
+        )
         logins = {person["refresh_token"]: who for who, person in config.people.items()}
         oauth = OAuth(iam, {config.refresh_token: config.owner, **logins})
         projects, credentials = ProjectService(world, iam), CredentialsService(world, iam)

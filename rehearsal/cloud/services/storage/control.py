@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -52,12 +52,20 @@ _NAME = re.compile(
 class StorageControl:
     """A gRPC server on a Unix socket at `path`; what `_METHODS` lacks is UNIMPLEMENTED."""
 
-    def __init__(self, methods: Mapping[str, Method], iam: Iam, path: Path, doorway: Doorway) -> None:
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        iam: Iam,
+        path: Path,
+        doorway: Doorway,
+        handlers: Sequence[Any] = (),
+    ) -> None:
+        """`handlers`: generic handlers of other APIs' services."""
         self._methods = methods
         self._iam = iam
         self._door = GrpcDoor("storage.googleapis.com", iam, doorway)
         self.path = path
-        self.handlers: list[Any] = []  # generic handlers of other APIs' services, added before the start
+        self._handlers = handlers
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
@@ -73,7 +81,7 @@ class StorageControl:
                 for name, (method_id, request) in methods.items()
             }
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        self._server.add_generic_rpc_handlers(tuple(self.handlers))
+        self._server.add_generic_rpc_handlers(tuple(self._handlers))
         self._server.add_insecure_port(f"unix:{self.path}")
         await self._server.start()
 

@@ -7,8 +7,9 @@ may stand in the request's body, so handlers of writes ask for these themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.service import Call, Handler, Method
@@ -36,9 +37,11 @@ class StorageService:
         iam: Iam,
         root: Path,
         doorway: Doorway,
-        finalized: Callable[[JsonObject], None] = lambda data: None,
+        *,
+        finalized: Callable[[JsonObject], None],
+        handlers: Sequence[Any] = (),
     ) -> None:
-        """`finalized` receives the StorageObjectData of each new object."""
+        """`finalized` receives the StorageObjectData of each new object; `handlers`: other gRPC services'."""
         self._blobs = BlobStore(root / "content")
         self._store = Store(world, iam, self._blobs, finalized)
         self.limit = self._store.limit
@@ -46,7 +49,7 @@ class StorageService:
         self._objects = Objects(self._store)
         self._buckets = Buckets(self._store)
         self._folders = Folders(self._store)
-        self.control = StorageControl(self.methods(), iam, root / "grpc.sock", doorway)
+        self.control = StorageControl(self.methods(), iam, root / "grpc.sock", doorway, handlers)
 
     async def start(self) -> None:
         """Open the gRPC door."""
