@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tpu_lab import NUMBER, REGION, ZONE, Lab, P, open_lab
+from tpu_lab import REGION, ZONE, Lab, P, open_lab
 
 from infra.google.failures import Kind, classify
 from rehearsal.cloud.services.tpu.quotas import GRANTED, Quotas
+from tests.emulated import NUMBER
 
 METRICS = f"serviceusage.googleapis.com/v1beta1/{P}/services/tpu.googleapis.com/consumerQuotaMetrics"
 REVOCABLE = "TPUV6EPreemptiblePerProjectPer{}ForTPUAPI"

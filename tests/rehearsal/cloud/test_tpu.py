@@ -453,7 +453,7 @@ async def test_a_list_that_cannot_be_made_is_refused(lab: Lab, query: str, statu
 
 
 async def test_what_is_not_emulated_says_so(lab: Lab) -> None:
-    status, body = await lab.api("GET", "queuedResources")
+    status, body = await lab.api("GET", "reservations")
     assert (status, "not emulated" in json.dumps(body)) == (501, True)
 
 

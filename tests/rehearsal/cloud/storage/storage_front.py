@@ -23,10 +23,10 @@ from multidict import CIMultiDict
 
 from rehearsal.cloud.config import CloudConfig
 from rehearsal.cloud.services.storage import HttpOrGrpcSite
-from tests.emulated import EVERY_API, OWNER, PROJECT, Emulated, Reply, url
+from tests.emulated import EVERY_API, NUMBER, OWNER, PROJECT, Emulated, Reply, url
 from tests.limits import HANG_S
 
-__all__ = ["OWNER", "PROJECT", "Front", "Reply"]
+__all__ = ["NUMBER", "OWNER", "PROJECT", "Front", "Reply"]
 unhurried = itertools.count(step=60).__next__  # a minute passes between two mutations
 
 
