@@ -23,10 +23,10 @@ from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, ScenarioError
 from rehearsal.scenario import cast
 from rehearsal.scenario import scenario as scenarios
+from rehearsal.scenario.owner_steps import Guide
 from rehearsal.scenario.record import Record
 from rehearsal.scenario.report import write_picture
 from rehearsal.scenario.steps import Publish
-from rehearsal.scenario.tour_steps import Guide
 from rehearsal.world import life, making, person
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, State, cache_dir

@@ -12,9 +12,9 @@ from typing import Any
 
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import pipeline_steps as steps
+from rehearsal.scenario.owner import owner
 from rehearsal.scenario.record import Check
 from rehearsal.scenario.scene import Scene
-from rehearsal.scenario.touring import guide
 
 Incident = dict[str, Any]
 _COMMAND = re.compile(r"^## First command\n\n    (.+)$", re.MULTILINE)
@@ -84,7 +84,7 @@ def _run(scene: Scene, alert: str, line: str, pattern: str) -> None:
 
 def _incidents(scene: Scene) -> list[Incident]:
     arguments = {"parent": f"projects/{scene.bucket.project}"}
-    answer = guide(scene).send("v3", "monitoring.projects.alerts.list", arguments)
+    answer = owner(scene).send("v3", "monitoring.projects.alerts.list", arguments)
     return list(answer.get("alerts", ()))
 
 
@@ -95,10 +95,10 @@ def _alert(incident: Incident) -> str:
 def _pull(scene: Scene, subscription: str) -> list[Incident]:
     """What was published since the last time."""
     name = f"projects/{scene.bucket.project}/subscriptions/{subscription}"
-    owner = guide(scene)
+    client = owner(scene)
     asked = {"subscription": name, "body": {"maxMessages": 1000}}
-    received = owner.send("v1", "pubsub.projects.subscriptions.pull", asked).get("receivedMessages", [])
+    received = client.send("v1", "pubsub.projects.subscriptions.pull", asked).get("receivedMessages", [])
     if received:
         done = {"subscription": name, "body": {"ackIds": [one["ackId"] for one in received]}}
-        owner.send("v1", "pubsub.projects.subscriptions.acknowledge", done)
+        client.send("v1", "pubsub.projects.subscriptions.acknowledge", done)
     return [json.loads(base64.b64decode(one["message"]["data"]))["incident"] for one in received]

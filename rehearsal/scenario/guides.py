@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario.building import follow_nodes
+from rehearsal.scenario.owner_steps import Guide
 from rehearsal.scenario.scene import Scene
-from rehearsal.scenario.tour_steps import Guide
 
 _ANSWERS = r"y\n" * 9
 _BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)

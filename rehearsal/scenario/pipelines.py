@@ -12,9 +12,9 @@ from google.oauth2.credentials import Credentials
 
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import pipeline_steps as steps
+from rehearsal.scenario.owner import owner
 from rehearsal.scenario.record import Check
 from rehearsal.scenario.scene import Scene
-from rehearsal.scenario.touring import guide
 from rehearsal.world import person
 from rehearsal.world.program import read_settings
 
@@ -59,7 +59,7 @@ def taken(scene: Scene, step: steps.Taken) -> None:
     ours = [one for one in _listed(scene) if run and one["name"].rpartition("/")[2] == run.get("batch")]
     if run is None or not ours:
         raise ScenarioFailed(f"{step.folder} has no batch")
-    owner, (last,) = guide(scene), ours
+    client, (last,) = owner(scene), ours
     name = f"{last['name'].rpartition('/')[2].partition(run['run'])[0]}{run['run']}-{int(run['retry']) + 1}"
     body = {
         "sparkSqlBatch": {"queryFileUri": f"gs://{_setting(scene, 'pipeline:rawBucketName')}/query.sql"},
@@ -67,7 +67,7 @@ def taken(scene: Scene, step: steps.Taken) -> None:
         "labels": {"team": "another"},
     }
     asked = {"parent": last["name"].partition("/batches/")[0], "batchId": name, "body": body}
-    owner.send("v1", "dataproc.projects.locations.batches.create", asked)
+    client.send("v1", "dataproc.projects.locations.batches.create", asked)
     scene.note.text = name
 
 
@@ -163,9 +163,9 @@ def _batches(scene: Scene, run: Run) -> list[str]:
 
 def _listed(scene: Scene) -> list[dict[str, Any]]:
     """All batches of the project."""
-    owner = guide(scene)
-    parent = f"projects/{scene.bucket.project}/locations/{owner.values['region']}"
-    answer = owner.send("v1", "dataproc.projects.locations.batches.list", {"parent": parent})
+    client = owner(scene)
+    parent = f"projects/{scene.bucket.project}/locations/{client.values['region']}"
+    answer = client.send("v1", "dataproc.projects.locations.batches.list", {"parent": parent})
     return list(answer.get("batches", ()))
 
 
@@ -177,17 +177,17 @@ def _slices(scene: Scene, run: Run) -> list[str]:
         f'protoPayload.resourceName:"/nodes/{run["run"]}"',
         "pageSize": 1000,
     }
-    answer = guide(scene).send("v2", "logging.entries.list", {"body": asked})
+    answer = owner(scene).send("v2", "logging.entries.list", {"body": asked})
     names = [one["protoPayload"]["resourceName"].rpartition("/")[2] for one in answer.get("entries", ())]
     return [name for name in names if re.fullmatch(rf"{run['run']}(-\d+)?", name)]
 
 
 def _executions(scene: Scene, folder: str) -> list[tuple[str, str]]:
     """When each execution for a folder began, and its outcome; the first one first."""
-    owner = guide(scene)
-    place = f"projects/{scene.bucket.project}/locations/{owner.values['region']}/workflows/tpu-pipeline"
+    client = owner(scene)
+    place = f"projects/{scene.bucket.project}/locations/{client.values['region']}/workflows/tpu-pipeline"
     asked = {"parent": place, "view": "FULL"}
-    answer = owner.send("v1", "workflowexecutions.projects.locations.workflows.executions.list", asked)
+    answer = client.send("v1", "workflowexecutions.projects.locations.workflows.executions.list", asked)
     found = []
     for one in answer.get("executions", ()):
         argument = json.loads(one.get("argument", "null"))

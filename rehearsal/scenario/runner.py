@@ -16,23 +16,21 @@ from rehearsal.scenario import (
     disturbing,
     extracting,
     guides,
-    impostor,
     jobs,
     jobsteps,
     killing,
+    owner,
     pipeline_steps,
     pipelines,
     steps,
-    touring,
     watching,
 )
 from rehearsal.scenario.bucket import CLIENT_ERRORS
-from rehearsal.scenario.impostor_steps import Impostor, Unharmed
+from rehearsal.scenario.owner_steps import Guide, Request
 from rehearsal.scenario.record import Record, RunRecord, StepRecord
 from rehearsal.scenario.scenario import Scenario
 from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.shell import Shell
-from rehearsal.scenario.tour_steps import Guide, Request, Tour
 from rehearsal.world.console import Narrator
 
 # One function a kind of step; each takes the scene and its own kind.
@@ -70,10 +68,7 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Wake: disturbing.wake,
     steps.Extracted: extracting.extracted,
     steps.Alike: extracting.alike,
-    Impostor: impostor.impostor,
-    Unharmed: impostor.unharmed,
-    Tour: touring.tour,
-    Request: touring.request,
+    Request: owner.request,
     jobsteps.Logged: jobs.logged,
     jobsteps.Heartbeat: jobs.heartbeat,
     pipeline_steps.Submit: pipelines.submit,
@@ -156,11 +151,6 @@ class Runner:
         if refused:
             why = "refused as invalid or not emulated"
             raise ScenarioFailed(f"{refused} requests were {why}: {', '.join(self._refusals())}")
-        used, served = self.record.used, self.record.served
-        if len(used) < self.scene.covers * len(served):
-            never = ", ".join(one for one in served if one not in used)
-            part = f"{len(used)} of {len(served)} methods, less than {self.scene.covers:.0%}"
-            raise ScenarioFailed(f"the scenario called {part}; never: {never}")
 
     def _count(self) -> None:
         status = self.scene.control.status()

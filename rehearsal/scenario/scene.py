@@ -48,10 +48,8 @@ class Scene:
     boots: dict[str, Boot] = field(default_factory=dict)  # by run of the boot script: the newest of it
     past: set[str] = field(default_factory=set)  # runs of it that no `ready` may count again
     stalled: dict[str, Stalled] = field(default_factory=dict)  # by node
-    spoken_for: dict[str, str] = field(default_factory=dict)  # node → its id when another spoke for it
     incidents: set[str] = field(default_factory=set)  # that a step has waited for
     shards: dict[str, tuple[str, bytes]] = field(default_factory=dict)  # by folder: the one that is gone
-    covers: float = 0.0  # least part of the methods served that the scenario must have called
     born: dict[str, float] = field(default_factory=dict)  # node → since when it exists
 
     @property

@@ -13,11 +13,10 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from rehearsal.cloud.core.clock import VirtualClock
 from rehearsal.cloud.door.faults import FaultError, Faults
 from rehearsal.cloud.services.tpu.quotas import Quotas
-from rehearsal.scenario.impostor_steps import Impostor, Unharmed
 from rehearsal.scenario.jobsteps import Heartbeat, Logged, Page, Start, Stop
 from rehearsal.scenario.matching import Matching
+from rehearsal.scenario.owner_steps import Guide, Request
 from rehearsal.scenario.pipeline_steps import Ends, Fired, Made, Quiet, Retry, Shard, Submit, Taken
-from rehearsal.scenario.tour_steps import Guide, Request, Tour
 from rehearsal.scenario.typed import Deployed, Typed
 from rehearsal.world.program import Layer
 
@@ -463,8 +462,8 @@ class Quota:
 Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
     | Kill | Kills | Start | Stop | Shards | Preempt | Lose | Fill | Reboot | Stall | Wake | Extracted | Alike
-    | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
-    | Logged | Heartbeat | Page | Tour | Request | Guide | Submit | Retry | Taken | Ends | Shard | Made
+    | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
+    | Logged | Heartbeat | Page | Request | Guide | Submit | Retry | Taken | Ends | Shard | Made
     | Quiet | Fired
 )  # fmt: skip
 
@@ -473,8 +472,8 @@ KINDS: dict[str, type[Step]] = {
     for kind in (
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Fleet, Ready, Reach, Done, Kill, Kills),
         *(Recover, Start, Stop, Shards, Preempt, Lose, Fill, Reboot, Stall, Wake, Extracted, Alike),
-        *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
-        *(Logged, Heartbeat, Page, Tour, Request, Guide),
+        *(Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
+        *(Logged, Heartbeat, Page, Request, Guide),
         *(Submit, Retry, Taken, Ends, Shard, Made, Quiet, Fired),
     )
 }

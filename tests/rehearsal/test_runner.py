@@ -153,18 +153,6 @@ def test_a_fault_that_nobody_met_fails_the_story(tmp_path: Path) -> None:
     assert "never observed: storage stumbles" in record.reason
 
 
-@pytest.mark.parametrize(("covers", "verdict"), [(0.5, "passed"), (0.6, "failed")])
-def test_a_story_that_calls_too_few_methods_names_the_others(
-    tmp_path: Path, covers: float, verdict: str
-) -> None:
-    runner, _, _ = make_runner(tmp_path, steps.Command("true"))
-    runner.scene.covers = covers
-    record = runner.act()
-    assert record.verdict == verdict
-    output = "the scenario called 1 of 2 methods, less than 60%; never: storage.objects.list"
-    assert record.reason == ("" if verdict == "passed" else output)
-
-
 def test_a_fault_that_was_met_is_counted(tmp_path: Path) -> None:
     runner, control, _ = make_runner(tmp_path, FAULT)
     control.faults = lambda: [{**rule, "observed": 2} for rule in control.rules]  # type: ignore[method-assign]

@@ -8,8 +8,8 @@ import pytest
 
 from rehearsal.errors import ScenarioError
 from rehearsal.scenario import steps
+from rehearsal.scenario.owner_steps import Request
 from rehearsal.scenario.scenario import SCENARIOS, find, load
-from rehearsal.scenario.tour_steps import Request
 from rehearsal.world.program import PROJECTS
 
 HEAD = "title: a scenario\n"

@@ -201,8 +201,7 @@ class Resource:
     def get(self, context: Context, known: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Google's JSON of the resource, or None on 404."""
         try:
-            query = self._filled(self.table.read_query, known)
-            rest: Mapping[str, Any] = self.call(context, "GET", self.item(known), known, query=query)
+            rest: Mapping[str, Any] = self.call(context, "GET", self.item(known), known)
         except ApiError as error:
             if error.status == NOT_FOUND:
                 return None
@@ -212,10 +211,10 @@ class Resource:
     def patch(self, context: Context, request: Update, change: Change) -> None:
         """Send one of the table's update requests."""
         content = self.written(context, request, change)
-        query: dict[str, Any] = self._filled(request.query, change.planned)
+        query: dict[str, Any] = {}
         if request.mask:
             changed = {f.mask or str(f.place) for f in self.table.sent(request) if f.name in change.changed}
-            places = sorted(changed | set(request.mask_also.split()))
+            places = sorted(changed)
             query[request.mask] = places if request.mask_repeats else ",".join(places)
         path = self.item(change.planned) + request.suffix
         body = {request.wrap: content} if request.wrap else content
@@ -277,8 +276,7 @@ class Resource:
     ) -> Any:
         """Send a request to the type's service; where the answer is an operation, wait for its end."""
         deadline = context.deadline
-        service = self.table.service.at(str(known.get("region", "")))
-        library = self.table.client_library
+        service, library = self.table.service, self.table.client_library
         answer = context.client.send(
             service, method, path, query=query, body=body, library=library, deadline=deadline
         )

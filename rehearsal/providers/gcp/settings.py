@@ -83,7 +83,7 @@ class Settings:
     def base(self, service: Service, environ: Mapping[str, str] = os.environ) -> str:
         """Root URL of `service`, ending in a slash."""
         url = self.endpoints.get(service.setting) or environ.get(service.variable) or service.base
-        return (url if url.endswith("/") else f"{url}/").replace("{region}", service.region)
+        return url if url.endswith("/") else f"{url}/"
 
     def location(self, name: str) -> str:
         """The default for a resource's `project`, `region` or `zone`; a zone implies its region."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,13 +19,12 @@ class Service:
 
     `GOOGLE_<PRODUCT>_CUSTOM_ENDPOINT` and the provider setting `<product>CustomEndpoint`
     replace `base` whole, as with the official provider. `api`: its discovery document where `base` doesn't
-    say. `region`: what stands for `{region}` in `base`.
+    say.
     """
 
     product: str
     base: str
     api: str = ""
-    region: str = ""
 
     @property
     def variable(self) -> str:
@@ -45,17 +44,13 @@ class Service:
         host, version = parts.netloc.partition(".")[0], parts.path.strip("/").rpartition("/")[2]
         return self.api or f"{host.rpartition('-')[2]}.{version}"
 
-    def at(self, region: str) -> Service:
-        """The API as it is served in a region, where each has a host of its own."""
-        return replace(self, region=region) if "{region}" in self.base else self
-
 
 @dataclass(frozen=True)
 class Update:
     """One request of an update, sent if one of `fields` has changed: names in one text, `*` for all.
 
     `changed_only` leaves out those that haven't changed. `mask`: the query parameter that names the changed
-    ones, and `mask_also` beside them. `extra`: further body entries, `{…}` filled from the resource's
+    ones. `extra`: further body entries, `{…}` filled from the resource's
     properties. `wrap`: the body stands under this name. `whole`: the body holds what can't change too.
     `fingerprint`: read the resource first and send its `fingerprint`, which the API compares.
     """
@@ -65,13 +60,11 @@ class Update:
     suffix: str = ""
     changed_only: bool = False
     mask: str = ""
-    mask_also: str = ""
     mask_repeats: bool = False
     extra: Mapping[str, str] = field(default_factory=dict)
     wrap: str = ""
     whole: bool = False
     fingerprint: bool = False
-    query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,7 +91,6 @@ class Table:
     create_query: Mapping[str, str] = field(default_factory=dict)
     create_has_body: bool = True
     create_wrap: str = ""
-    read_query: Mapping[str, str] = field(default_factory=dict)
     delete_query: Mapping[str, str] = field(default_factory=dict)
     assigned: Mapping[str, str] = field(default_factory=dict)
     quoted: tuple[str, ...] = ()

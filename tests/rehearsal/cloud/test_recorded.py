@@ -30,7 +30,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "compute.Firewall.internal": ("compute.Network",),
     "compute.Disk": (),
     "compute.Disk.pdBalanced": (),
-    "compute.Snapshot": (),
     "serviceaccount.Account": (),
     "serviceaccount.IAMMember": ("serviceaccount.Account",),
     "projects.IAMMember": ("serviceaccount.Account",),

@@ -1,4 +1,4 @@
-"""Compute Engine's plain types: networks, subnetworks, routers, firewalls, addresses, snapshots, policies."""
+"""Compute Engine's plain types: networks, subnetworks, routers, firewalls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from rehearsal.providers.gcp.generate import Exceptions, expanded
-from rehearsal.providers.gcp.lifecycle import Change, Context, Resource
+from rehearsal.providers.gcp.lifecycle import Resource
 from rehearsal.providers.gcp.table import COMPUTE, Update, basename, same_basename, same_link
 
 R = TypeVar("R", bound=Resource)
@@ -64,18 +64,6 @@ LOG_CONFIG = {
     "encode": _log_config,
     "decode": lambda raw: raw if raw and raw.get("enable", True) else None,
 }
-
-
-class Address(Resource):
-    """An address, whose labels are sent a second time once it is made."""
-
-    def after_create(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Send the labels with their fingerprint, then read the address."""
-        rest = self.get(context, planned) or {}
-        if planned["effectiveLabels"]:
-            state = {"labelFingerprint": rest.get("labelFingerprint", "")}
-            self.patch(context, SET_LABELS, Change(planned, planned, state, {"labels"}))
-        return self.read(context, id_, planned)
 
 
 NETWORK = compute(
@@ -159,25 +147,4 @@ FIREWALL = compute(
         "priority": "default=1000 always",
         "direction": {"one_of": ("INGRESS", "EGRESS")},
     },
-)
-
-ADDRESS = compute(
-    Address, "address:Address", "regions/{region}/addresses", (SET_LABELS,), {"addressId": "at=id"}
-)
-
-SNAPSHOT = compute(
-    Resource,
-    "snapshot:Snapshot",
-    "global/snapshots",
-    (SET_LABELS,),
-    {"snapshotId": "at=id", "sourceDisk": LINK, "zone": "at=zone"},
-    collection="projects/{project}/zones/{zone}/disks/{sourceDisk}/createSnapshot",
-)
-
-RESOURCE_POLICY = compute(
-    Resource,
-    "resourcePolicy:ResourcePolicy",
-    "regions/{region}/resourcePolicies",
-    (Update("name description snapshotSchedulePolicy diskConsistencyGroupPolicy"),),
-    {"name": "fixed", "diskConsistencyGroupPolicy": "always"},
 )

@@ -10,8 +10,6 @@ from rehearsal.providers.gcp.table import Service, Update, basename, same_basena
 
 ARTIFACT_REGISTRY = Service("ARTIFACT_REGISTRY", "https://artifactregistry.googleapis.com/v1/")
 PUBSUB = Service("PUBSUB", "https://pubsub.googleapis.com/v1/")
-SECRET_MANAGER = Service("SECRET_MANAGER", "https://secretmanager.googleapis.com/v1/")
-DATAPROC = Service("DATAPROC", "https://dataproc.googleapis.com/v1/")
 FUNCTIONS = Service("CLOUDFUNCTIONS2", "https://cloudfunctions.googleapis.com/v2beta/")
 RUN = Service("CLOUD_RUN_V2", "https://run.googleapis.com/v2/")
 SCHEDULER = Service("CLOUD_SCHEDULER", "https://cloudscheduler.googleapis.com/v1/")
@@ -19,12 +17,8 @@ EVENTARC = Service("EVENTARC", "https://eventarc.googleapis.com/v1/")
 WORKFLOWS = Service("WORKFLOWS", "https://workflows.googleapis.com/v1/")
 LOGGING = Service("LOGGING", "https://logging.googleapis.com/v2/")
 MONITORING = Service("MONITORING", "https://monitoring.googleapis.com/", "monitoring.v3")
-IDENTITY = Service("IAM_BETA", "https://iam.googleapis.com/v1/")
-VERTEX = Service("VERTEX_AI", "https://{region}-aiplatform.googleapis.com/v1beta1/")
-FILESTORE = Service("FILESTORE", "https://file.googleapis.com/v1beta1/")
 
 _MASKED = (Update(mask="updateMask"),)
-_UNREAD: Mapping[str, Any] = {"decode": lambda _: None, "same": lambda _one, _other: True}
 _LOCATIONS = "projects/{project}/locations/{location}"
 
 
@@ -72,32 +66,6 @@ TOPIC = Resource(
     looks=1,
 )
 
-SUBSCRIPTION = Resource(
-    "gcp:pubsub/subscription:Subscription",
-    PUBSUB,
-    "projects/{project}/subscriptions/{name}",
-    (Update(mask="updateMask", mask_also="bigqueryConfig", wrap="subscription"),),
-    {
-        "name": "nameless",
-        "topic filter enableMessageOrdering tags": "fixed",
-        "topic": {
-            "encode": lambda topic, planned: (
-                topic if "/" in topic else f"projects/{planned['project']}/topics/{topic}"
-            )
-        },
-        "deadLetterPolicy expirationPolicy retryPolicy": "always",
-    },
-    collection="projects/{project}/subscriptions/{name}",
-    create_method="PUT",
-    looks=1,
-)
-
-BATCH = Resource(
-    "gcp:dataproc/batch:Batch",
-    DATAPROC,
-    f"{_LOCATIONS}/batches/{{batchId}}",
-    create_query={"batchId": "{batchId}"},
-)
 
 FUNCTION = Resource(
     "gcp:cloudfunctionsv2/function:Function",
@@ -112,26 +80,6 @@ FUNCTION = Resource(
     },
     create_query={"functionId": "{name}"},
 )
-
-
-def _run(token: str, plural: str, id_parameter: str) -> Resource:
-    """Jobs and services of Cloud Run differ in names alone."""
-    return Resource(
-        token,
-        RUN,
-        f"{_LOCATIONS}/{plural}/{{name}}",
-        (Update(),),
-        {
-            "name": "nameless",
-            "deletionProtection": "local default=true",
-            "*Probe.grpc *Probe.httpGet": "always",
-        },
-        create_query={id_parameter: "{name}"},
-    )
-
-
-RUN_JOB = _run("gcp:cloudrunv2/job:Job", "jobs", "jobId")
-RUN_SERVICE = _run("gcp:cloudrunv2/service:Service", "services", "serviceId")
 
 
 class SchedulerJob(Resource):
@@ -206,23 +154,6 @@ METRIC = Resource(
     quoted=("name",),
 )
 
-SINK = Resource(
-    "gcp:logging/projectSink:ProjectSink",
-    LOGGING,
-    "projects/{project}/sinks/{name}",
-    (
-        Update(
-            "destination description disabled exclusions filter",
-            mask="updateMask",
-            mask_also="exclusions",
-            query={"uniqueWriterIdentity": "{uniqueWriterIdentity}"},
-        ),
-    ),
-    {"disabled exclusions": "updated", "uniqueWriterIdentity": "local default=true"},
-    create_query={"uniqueWriterIdentity": "{uniqueWriterIdentity}"},
-    client_library=True,
-    looks_first=True,
-)
 
 ALERT_POLICY = Resource(
     "gcp:monitoring/alertPolicy:AlertPolicy",
@@ -247,84 +178,4 @@ CHANNEL = Resource(
     assigned={"name": "name"},
     delete_query={"force": "{forceDelete}"},
     schema="NotificationChannel",
-)
-
-
-SECRET = Resource(
-    "gcp:secretmanager/secret:Secret",
-    SECRET_MANAGER,
-    "projects/{project}/secrets/{secretId}",
-    _MASKED,
-    {
-        "replication.auto": {"is": "at=automatic always", "decode": lambda raw: raw},
-        "replication.*": "fixed",
-        "deletionProtection": "local",
-    },
-    create_query={"secretId": "{secretId}"},
-)
-
-TENSORBOARD = Resource(
-    "gcp:vertex/aiTensorboard:AiTensorboard",
-    VERTEX,
-    "{name}",
-    _MASKED,
-    {"name": {"decode": None}, "region": "nameless fixed computed", "encryptionSpec": "fixed"},
-    collection="projects/{project}/locations/{region}/tensorboards",
-    assigned={"name": "name"},
-    schema="GoogleCloudAiplatformV1beta1Tensorboard",
-)
-
-METADATA_STORE = Resource(
-    "gcp:vertex/aiMetadataStore:AiMetadataStore",
-    VERTEX,
-    "projects/{project}/locations/{region}/metadataStores/{name}",
-    exceptions={"name": "nameless"},
-    id="{name}",
-    create_query={"metadataStoreId": "{name}"},
-)
-
-
-class IdentityPool(Resource):
-    """A workload identity pool, whose attestation rules are read beside it."""
-
-    def get(self, context: Context, known: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The pool and its rules."""
-        rest = super().get(context, known)
-        if rest is not None:
-            self.call(context, "GET", f"{self.item(known)}:listAttestationRules", known)
-        return rest
-
-
-_POOLS = "projects/{project}/locations/global/workloadIdentityPools/{workloadIdentityPoolId}"
-
-IDENTITY_POOL = IdentityPool(
-    "gcp:iam/workloadIdentityPool:WorkloadIdentityPool",
-    IDENTITY,
-    _POOLS,
-    _MASKED,
-    schema="WorkloadIdentityPool",
-    create_query={"workloadIdentityPoolId": "{workloadIdentityPoolId}"},
-)
-
-IDENTITY_PROVIDER = Resource(
-    "gcp:iam/workloadIdentityPoolProvider:WorkloadIdentityPoolProvider",
-    IDENTITY,
-    f"{_POOLS}/providers/{{workloadIdentityPoolProviderId}}",
-    _MASKED,
-    schema="WorkloadIdentityPoolProvider",
-    create_query={"workloadIdentityPoolProviderId": "{workloadIdentityPoolProviderId}"},
-)
-
-FILESTORE_INSTANCE = Resource(
-    "gcp:filestore/instance:Instance",
-    FILESTORE,
-    f"{_LOCATIONS}/instances/{{name}}",
-    (Update("description fileShares labels directoryServices performanceConfig", mask="updateMask"),),
-    {
-        "name": "nameless",
-        "location": "computed",
-        "networks.reservedIpRange": _UNREAD,
-        "desiredReplicaState": "local default=READY",
-    },
-    create_query={"instanceId": "{name}"},
 )

@@ -26,11 +26,3 @@ V2_VM = Resource(
     },
     create_query={"nodeId": "{name}"},
 )
-
-V2_QUEUED_RESOURCE = Resource(
-    "gcp:tpu/v2QueuedResource:V2QueuedResource",
-    TPU,
-    f"{_ZONES}/queuedResources/{{name}}",
-    exceptions={"zone": "computed", "*.canIpForward *.enableExternalIps": "always"},
-    create_query={"queuedResourceId": "{name}"},
-)

@@ -1,0 +1,91 @@
+"""Single requests to Google's APIs as the project's owner, sent by google-api-python-client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from string import Template
+from typing import Any
+
+import httplib2
+from google.oauth2.credentials import Credentials
+from google_auth_httplib2 import AuthorizedHttp
+from googleapiclient.discovery import build
+from googleapiclient.errors import HttpError
+
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario.owner_steps import Request
+from rehearsal.scenario.reading import nearest
+from rehearsal.scenario.scene import Scene
+from rehearsal.world import person
+from rehearsal.world.program import read_settings
+
+# Real seconds that an API, or an account, may take to answer after it was enabled or created.
+_PATIENCE_S, _POLL_S = 90.0, 0.05
+
+JsonObject = dict[str, Any]
+
+
+class Owner:
+    """Client of the emulated APIs. `served`: ids of emulated methods. `values`: of `$WORD`s in requests."""
+
+    def __init__(
+        self, http: Callable[[], httplib2.Http], served: Iterable[str], values: Mapping[str, str]
+    ) -> None:
+        self._http, self.served, self.values = http, frozenset(served), dict(values)
+
+    def send(self, version: str, method_id: str, arguments: JsonObject) -> JsonObject:
+        """Send a request and return its answer; ScenarioFailed if it is refused.
+
+        Retries while the API or a service account has only just been created.
+        """
+        api, *words, verb = method_id.split(".")
+        resource = build(api, version, http=self._http(), static_discovery=True)
+        for word in words:
+            resource = getattr(resource, word)()
+        until = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                answer = getattr(resource, verb)(**arguments).execute(num_retries=2)
+            except HttpError as refused:
+                late = b"SERVICE_DISABLED" in refused.content or b"Unknown service account" in refused.content
+                if not late or time.monotonic() > until:
+                    raise ScenarioFailed(f"{method_id}: {refused.status_code} {refused.reason}") from refused
+                time.sleep(_POLL_S)
+                continue
+            except TypeError as missing:  # a parameter is missing or unknown
+                raise ScenarioFailed(f"{method_id}: {missing}") from missing
+            return answer if isinstance(answer, dict) else {}
+
+    def fill(self, value: Any) -> Any:
+        """Return a copy in which each `$WORD` has its value; ScenarioFailed for an unknown word."""
+        if isinstance(value, str):
+            try:
+                return Template(value).substitute(self.values)
+            except KeyError as unknown:
+                raise ScenarioFailed(f"unknown ${unknown.args[0]} in {value!r}") from None
+        if isinstance(value, Mapping):
+            return {key: self.fill(item) for key, item in value.items()}
+        return [self.fill(item) for item in value] if isinstance(value, list) else value
+
+
+def owner(scene: Scene) -> Owner:
+    """Return the owner's client, which knows the scenario's project and the zone of its first slice."""
+    settings = read_settings(scene.program, scene.environment)
+    slices, zones = settings["tpu:slices"], settings.get("tpu:zones")
+    assert isinstance(slices, list)
+    zone = str(slices[0]["zones"][0] if slices else zones[0] if isinstance(zones, list) else "")
+    values = {"project": scene.bucket.project, "zone": zone, "region": zone.rpartition("-")[0]}
+    login = Credentials.from_authorized_user_file(person.credentials("owner"))  # type: ignore[no-untyped-call]
+    served = scene.control.access()["served"]
+    return Owner(lambda: AuthorizedHttp(login, http=httplib2.Http()), served, values)
+
+
+def request(scene: Scene, step: Request) -> None:
+    """Send one request, which must succeed."""
+    api, version, rest = step.method.split(".", 2)
+    client, method = owner(scene), f"{api}.{rest}"
+    if method not in client.served:
+        of_the_api = sorted(served for served in client.served if served.startswith(f"{api}."))
+        raise ScenarioFailed(f"{method} isn't emulated{nearest(method, of_the_api)}")
+    client.send(version, method, client.fill(step.arguments))
