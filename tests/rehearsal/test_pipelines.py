@@ -110,7 +110,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     settings = {"pipeline:rawBucketName": RAW}
     monkeypatch.setattr(pipelines, "read_settings", lambda *_: settings)
     for module in (pipelines, alerting):
-        monkeypatch.setattr(module, "guide", lambda _: made)
+        monkeypatch.setattr(module, "owner", lambda _: made)
     return made
 
 
