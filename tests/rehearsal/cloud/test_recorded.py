@@ -17,7 +17,7 @@ from cloud_front import OWNER, PROJECT, CloudFront
 
 from rehearsal.cloud.services.compute.disks import add_snapshot
 
-RECORDINGS = Path(__file__).parents[2] / "providers" / "recordings"
+RECORDINGS = Path(__file__).parents[1] / "providers" / "recordings"
 POLL = re.compile(r"/operations/(operation-|acat)")
 # Recording → those whose resources it stands on.
 NEEDS: dict[str, tuple[str, ...]] = {

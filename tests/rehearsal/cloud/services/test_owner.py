@@ -29,7 +29,7 @@ def _owner(services: Services) -> Owner:
 
 
 def test_an_answer_is_returned(owner: Owner) -> None:
-    name = f"projects/{PROJECT}/topics/t"
+    name = f"projects/{PROJECT}/topics/topic"
     assert owner.send("v1", "pubsub.projects.topics.create", {"name": name, "body": {}})["name"] == name
 
 
