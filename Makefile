@@ -9,7 +9,7 @@ PYTHON ?= python3
 # Tests wait for processes now and then: a worker more than cores; heavy tests take turns by themselves.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 space := $(subst ,, )
-SCENARIOS := $(sort $(patsubst rehearsal/scenarios/%.yaml,%,$(wildcard rehearsal/scenarios/*.yaml)))
+SCENARIOS := $(sort $(subst _,-,$(patsubst rehearsal/scenarios/%.py,%,$(wildcard rehearsal/scenarios/*.py))))
 export PYTHON
 # The virtual environment holds the locked packages and links to the pinned programs.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)

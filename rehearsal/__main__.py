@@ -23,10 +23,8 @@ from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, ScenarioError
 from rehearsal.scenario import cast
 from rehearsal.scenario import scenario as scenarios
-from rehearsal.scenario.owner_steps import Guide
 from rehearsal.scenario.record import Record
 from rehearsal.scenario.report import write_picture
-from rehearsal.scenario.steps import Publish
 from rehearsal.world import life, making, person
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, State, cache_dir
@@ -36,7 +34,7 @@ FAILED, USAGE, NO_WORLD, INTERRUPTED = 1, 2, 3, 130
 _EXAMPLES = """examples:
   tpu rehearsal run                     the default scenario: four stacks, four hosts, two preemptions
   tpu rehearsal run kills --seed 7      another scenario, with an earlier run's seed
-  tpu rehearsal run my.yaml --keep      one of your own; afterwards the world stays up for a look around
+  tpu rehearsal run my.py --keep      one of your own; afterwards the world stays up for a look around
   tpu rehearsal shell                   a shell in the world that is up, or in a fresh one
   tpu rehearsal shell -c 'pulumi preview -s dev'
   tpu rehearsal up; tpu rehearsal status; tpu rehearsal down
@@ -139,14 +137,6 @@ def _as_interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _locks(steps: Sequence[object]) -> tuple[str, ...]:
-    """Of the bundles that a scenario publishes; a guide's command takes the hosts' default."""
-    locks = [
-        "cpu" if isinstance(one, Guide) else one.lock for one in steps if isinstance(one, Publish | Guide)
-    ]
-    return tuple(dict.fromkeys(locks))
-
-
 def _kept(arguments: argparse.Namespace) -> Layout:
     """The one world that `up` makes, unless --dir names another."""
     return Layout((arguments.dir or cache_dir() / "world").resolve())
@@ -190,20 +180,20 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
     scenario = scenarios.load(scenarios.find(arguments.scenario), arguments.seed)
     layout = _kept(arguments) if arguments.keep else _fresh(arguments, narrator, "run")
     plan = making.Plan(
-        environment=scenario.header.environment,
-        cloud=scenario.header.cloud,
+        environment=scenario.environment,
+        cloud=scenario.cloud,
         seed=scenario.seed,
         plugins=arguments.plugins,
-        text=scenario.header.text,
-        settings=scenario.header.settings,
-        control_planes=scenario.header.control_planes,
-        runtimes=scenario.header.runtimes,
-        locks=_locks(scenario.steps),
-        prepare=scenario.header.prepare,
+        text=scenario.text,
+        settings=scenario.settings,
+        control_planes=scenario.control_planes,
+        runtimes=scenario.runtimes,
+        locks=scenario.locks,
+        prepare=scenario.prepare,
     )
     report = arguments.report.resolve()
     report.mkdir(parents=True, exist_ok=True)
-    narrator.line(f"{scenario.header.title}  (seed {scenario.seed})")
+    narrator.line(f"{scenario.title}  (seed {scenario.seed})")
     with _world(layout, plan, narrator, keep=arguments.keep) as state:
         command = [sys.executable, "-m", "rehearsal.scenario", str(scenario.path.resolve())]
         command += ["--seed", str(scenario.seed), "--report", str(report)]
@@ -305,10 +295,10 @@ def _picture(arguments: argparse.Namespace, narrator: Narrator) -> int:
 
 def _list(arguments: argparse.Namespace, narrator: Narrator) -> int:
     if arguments.json:
-        print(json.dumps({path.stem: scenarios.load(path).header.title for path in scenarios.own()}))
+        print(json.dumps({scenarios.name_of(path): scenarios.load(path).title for path in scenarios.own()}))
         return 0
     for path in scenarios.own():
-        narrator.line(f"  {path.stem:<12} {scenarios.load(path).header.title}")
+        narrator.line(f"  {scenarios.name_of(path):<16} {scenarios.load(path).title}")
     narrator.line("next: tpu rehearsal run NAME")
     return 0
 

@@ -25,6 +25,7 @@ from infra.engine.registry import layers  # noqa: E402
 from infra.layers.monitoring.alerts import ALERTS  # noqa: E402
 from infra.layers.monitoring.metrics import METRICS  # noqa: E402
 from infra.policy import RULES  # noqa: E402
+from rehearsal.scenario import docs as scenario_docs  # noqa: E402
 from tools import gke_inputs, pipeline_grants, role_tables, rooms, update_kills  # noqa: E402
 from tools import provider_docs as document  # noqa: E402
 from tools.blocks import filled  # noqa: E402
@@ -36,7 +37,6 @@ OTHERS = (
     "tools.config_tables",
     "benchmarks.page",
     "tools.fleet_docs",
-    "rehearsal.scenario.docs",
 )
 
 
@@ -187,6 +187,12 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     DOCS / "pipeline-grants.md": {"removed": pipeline_grants.removed},
     DOCS / "monitoring.md": {"alerts": alerts, "metrics": metrics},
     DOCS / "gke.md": {"inputs": gke_inputs.table},
+    DOCS / "rehearsal.md": {
+        "rehearsal commands": scenario_docs.commands,
+        "scenarios": scenario_docs.scenarios,
+        "scenario fields": scenario_docs.fields,
+        "scenario steps": scenario_docs.step_table,
+    },
     DOCS / "standin.md": {"types": document.types, "functions": document.functions},
 }
 

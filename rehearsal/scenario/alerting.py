@@ -1,4 +1,4 @@
-"""Acts the steps about alerts (`pipeline_steps.py`): incidents, notifications, the commands of runbooks."""
+"""Steps about alerts: incidents, notifications, first commands of runbooks."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ import re
 import shlex
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario import pipeline_steps as steps
 from rehearsal.scenario.owner import owner
 from rehearsal.scenario.record import Check
 from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.step import step
 
 Incident = dict[str, Any]
 _COMMAND = re.compile(r"^## First command\n\n    (.+)$", re.MULTILINE)
 
 
-def quiet(scene: Scene, step: steps.Quiet) -> None:
-    """All are closed, and known."""
+@step("wait: no incident is open")
+def quiet(scene: Scene, timeout_s: float = 180.0) -> None:
+    """Wait until no incident is open; those that open later are new."""
 
     def closed() -> bool:
         incidents = _incidents(scene)
@@ -31,45 +33,63 @@ def quiet(scene: Scene, step: steps.Quiet) -> None:
             scene.incidents = {one["name"] for one in incidents}
         return not still
 
-    scene.wait_until(str(step), closed, step.timeout_s)
+    scene.wait_until("no open incident", closed, timeout_s)
 
 
-def fired(scene: Scene, step: steps.Fired) -> None:
-    """Opened, published, looked into, closed."""
+def _check_fired(arguments: Mapping[str, Any]) -> None:
+    for pattern in arguments["alerts"].values():
+        re.compile(pattern)
+
+
+@step("alerts: {alerts}, once each", account="ml-engineer", check=_check_fired)
+def fired(
+    scene: Scene,
+    alerts: Mapping[str, str],
+    subscription: str,
+    mend: str = "",
+    clock: float | None = None,
+    timeout_s: float = 180.0,
+) -> None:
+    """Wait until each of these alerts has opened one new incident, and closed it; no other alert may have.
+
+    Each must be published to the topic that `subscription` is of, open and closed. In between, the first
+    command of its runbook is run as the notification has it, and must print a match; then `mend`, a command
+    that ends the fault.
+    """
     messages: list[Incident] = []
 
     def new() -> dict[str, Incident]:
         found = [one for one in _incidents(scene) if one["name"] not in scene.incidents]
         counts = Counter(map(_alert, found))
         scene.note.text = f"fired: {dict(counts)}"
-        if surplus := counts - Counter(step.alerts.keys()):
-            raise ScenarioFailed(f"expected {', '.join(step.alerts)}, once each, and not {dict(surplus)}")
+        if surplus := counts - Counter(alerts.keys()):
+            raise ScenarioFailed(f"expected {', '.join(alerts)}, once each, and not {dict(surplus)}")
         return {_alert(one): one for one in found}
 
     def published(state: str) -> dict[str, Incident] | None:
-        messages.extend(_pull(scene, step.subscription))
+        messages.extend(_pull(scene, subscription))
         ids = {one["name"].rpartition("/")[2]: alert for alert, one in new().items()}
         found = {
             ids[one["incident_id"]]: one
             for one in messages
             if one["incident_id"] in ids and one["state"] == state
         }
-        return found if found.keys() == step.alerts.keys() else None
+        return found if found.keys() == alerts.keys() else None
 
-    opened = scene.wait_until(str(step), lambda: published("open"), step.timeout_s)
-    for alert, pattern in step.alerts.items():
+    opened = scene.wait_until(f"alerts {', '.join(alerts)}", lambda: published("open"), timeout_s)
+    for alert, pattern in alerts.items():
         found = _COMMAND.search(opened[alert]["documentation"]["content"])
         if found is None:
             raise ScenarioFailed(f"the notification of {alert} names no first command")
         _run(scene, alert, found[1], pattern)
-    if step.mend:
-        scene.shell.run(["bash", "-c", step.mend])
+    if mend:
+        scene.shell.run(["bash", "-c", mend])
     rate = scene.control.status()["clock"]["rate"]
-    scene.control.set_clock(step.clock or rate)
-    scene.wait_until(f"{step}, closed", lambda: published("closed"), step.timeout_s)
+    scene.control.set_clock(clock or rate)
+    scene.wait_until(f"alerts {', '.join(alerts)} closed", lambda: published("closed"), timeout_s)
     scene.control.set_clock(rate)
     scene.incidents |= {one["name"] for one in new().values()}
-    scene.note.text = ", ".join(step.alerts)
+    scene.note.text = ", ".join(alerts)
 
 
 def _run(scene: Scene, alert: str, line: str, pattern: str) -> None:

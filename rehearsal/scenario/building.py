@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
 
+from rehearsal.cloud.core.clock import VirtualClock
+from rehearsal.cloud.door.faults import Faults
+from rehearsal.cloud.services.tpu.quotas import Quotas
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario import steps
 from rehearsal.scenario.record import Price
 from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.step import NOTHING, step
 from rehearsal.scenario.watching import ready
-from rehearsal.world.program import PROJECTS, change_settings
+from rehearsal.world.program import PROJECTS, Layer, change_settings
 
 
-def preview(scene: Scene, step: steps.Preview) -> None:
-    """The plan of all, and the prices, which the report keeps."""
+@step("preview all stacks, with prices", account="platform-engineer")
+def preview(scene: Scene) -> None:
+    """Print the plan and the price of all stacks, before anything exists."""
     scene.shell.run([sys.executable, "-m", "infra", "plan", scene.environment])
     scene.record.prices = prices(scene)
     scene.note.text = ", ".join(f"{price.node} ${price.usd_hour:.2f}/h" for price in scene.record.prices)
@@ -41,99 +48,141 @@ def pulumi(layer: str, *words: str) -> list[str]:
     return ["pulumi", *folder, *words, "--non-interactive", "--color", "never"]
 
 
-def up(scene: Scene, step: steps.Up) -> None:
-    """Bring a stack up; a stack that doesn't exist yet is made first."""
+@step("pulumi up: {layer}", account="platform-engineer")
+def up(scene: Scene, layer: Layer, refused: str | None = None) -> None:
+    """Bring a layer's stack up with the Pulumi CLI; with `refused` it must fail and print a match of it."""
     stack = scene.environment
-    scene.shell.run(pulumi(step.layer, "stack", "select", "--create", stack))
-    for name in _nodes(scene) if step.layer == "tpu" else ():
+    scene.shell.run(pulumi(layer, "stack", "select", "--create", stack))
+    for name in _nodes(scene) if layer == "tpu" else ():
         scene.forget_boots(name)
-    command = pulumi(step.layer, "up", "-s", stack, "--yes", "--skip-preview")
-    output = scene.shell.run(command, timeout_s=1800, refused=step.refused)
-    scene.note.text = _summary(output) if step.refused is None else "refused, as it should be"
+    command = pulumi(layer, "up", "-s", stack, "--yes", "--skip-preview")
+    output = scene.shell.run(command, timeout_s=1800, refused=refused)
+    scene.note.text = _summary(output) if refused is None else "refused, as it should be"
     follow_nodes(scene)
 
 
-def unchanged(scene: Scene, step: steps.Unchanged) -> None:
-    """What is up is what the program says; all layers are asked at once."""
+@step("pulumi preview --expect-no-changes: {layers}", account="platform-engineer")
+def unchanged(scene: Scene, *layers: Layer) -> None:
+    """`pulumi preview --expect-no-changes`: what is up is what the program says."""
     words = ("preview", "-s", scene.environment, "--expect-no-changes")
-    with ThreadPoolExecutor(len(step.layers)) as pool:
-        list(pool.map(lambda layer: scene.shell.run(pulumi(layer, *words)), step.layers))
+    with ThreadPoolExecutor(len(layers)) as pool:
+        list(pool.map(lambda layer: scene.shell.run(pulumi(layer, *words)), layers))
 
 
-def destroy(scene: Scene, step: steps.Destroy) -> None:
-    """Destroy a stack, or see that it refuses."""
+@step("pulumi destroy: {layer}", account="platform-engineer")
+def destroy(scene: Scene, layer: Layer, refused: str | None = None) -> None:
+    """Destroy a layer's stack; with `refused` it must fail and print a match of that pattern."""
     # A destroy that must be refused is refused by its preview, before the first resource goes.
-    quick = () if step.refused else ("--skip-preview",)
-    command = pulumi(step.layer, "destroy", "-s", scene.environment, "--yes", *quick)
-    output = scene.shell.run(command, timeout_s=1800, refused=step.refused)
-    scene.note.text = _summary(output) if step.refused is None else "refused, as it should be"
+    quick = () if refused else ("--skip-preview",)
+    command = pulumi(layer, "destroy", "-s", scene.environment, "--yes", *quick)
+    output = scene.shell.run(command, timeout_s=1800, refused=refused)
+    scene.note.text = _summary(output) if refused is None else "refused, as it should be"
     follow_nodes(scene)
 
 
-def publish(scene: Scene, step: steps.Publish) -> None:
-    """Put the bundle into the bucket; the command writes its id into the settings."""
-    command = [sys.executable, "-m", "infra.publish", scene.environment, "--lock", step.lock]
+@step("publish the bundle: {lock}", account="platform-engineer")
+def publish(scene: Scene, lock: str) -> None:
+    """Publish the bundle that hosts install, made from this lock: `cpu`, or `bare` (no packages)."""
+    command = [sys.executable, "-m", "infra.publish", scene.environment, "--lock", lock]
     output = scene.shell.run(command, timeout_s=1200)
     found = re.search(r"(\d+ files, \d+ MB)", output)
     scene.note.text = found.group(1) if found else ""
 
 
-def settings(scene: Scene, step: steps.Settings) -> None:
-    """Change the copy's Pulumi.<env>.yaml."""
-    change_settings(scene.program, scene.environment, step.set)
+@step("change settings: {changes}")
+def settings(scene: Scene, changes: Mapping[str, Any]) -> None:
+    """Change keys of the environment's file from here on; null takes a key away."""
+    change_settings(scene.program, scene.environment, dict(changes))
 
 
-def recover(scene: Scene, step: steps.Recover) -> None:
-    """Bring a preempted node back and wait for its hosts."""
+@step("recover {node}", account="ml-engineer")
+def recover(scene: Scene, node: str, timeout_s: float = 600.0) -> None:
+    """Bring slices back with `tpu recover`, and wait until the hosts are ready."""
     begun = time.time()
-    scene.forget_boots(step.node)
+    scene.forget_boots(node)
     scene.shell.run([sys.executable, "-m", "fleet", "recover", scene.environment, "--yes"], timeout_s=1800)
     follow_nodes(scene)
-    node = scene.node(step.node)
-    if node is None or node["state"] != "READY":
-        raise ScenarioFailed(f"{step.node} is {node['state'] if node else 'not there'} after the recovery")
+    state = (scene.node(node) or {"state": "missing"})["state"]
+    if state != "READY":
+        raise ScenarioFailed(f"{node} is {state} after the recovery")
     commanded = time.time() - begun
-    ready(scene, steps.Ready(step.node, step.timeout_s))
+    ready(node, timeout_s).act(scene)
     scene.note.text = f"replaced in {commanded:.0f} s; {scene.note.text}"
 
 
-def fleet(scene: Scene, step: steps.Fleet) -> None:
-    """Members are made and deleted by `fleet`; it returns when all are there, or gone."""
-    for name in _nodes(scene) if step.verb == "create" else ():
+@step("tpu fleet {verb}", account="ml-engineer")
+def fleet(scene: Scene, verb: Literal["create", "delete"]) -> None:
+    """Create or delete the members of fleets with `tpu fleet`, or update what their hosts are told."""
+    for name in _nodes(scene) if verb == "create" else ():
         scene.forget_boots(name)
-    line = [sys.executable, "-m", "fleet", step.verb, scene.environment, "--yes"]
+    line = [sys.executable, "-m", "fleet", verb, scene.environment, "--yes"]
     scene.shell.run(line, timeout_s=1800)
     follow_nodes(scene)
     scene.note.text = f"{len(_nodes(scene))} nodes"
 
 
-def command(scene: Scene, step: steps.Command) -> None:
-    """Any shell command in the world."""
-    refused = (step.prints or "") if step.fails else None
-    scene.shell.run(["bash", "-c", step.run], timeout_s=step.timeout_s, refused=refused, prints=step.prints)
+@step("$ {run}", account="ml-engineer")
+def command(scene: Scene, run: str, prints: str = "", fails: bool = False, timeout_s: float = 600.0) -> None:
+    """Run a shell command in the world; with `fails` its exit status must not be 0."""
+    refused = (prints or "") if fails else None
+    scene.shell.run(
+        ["bash", "-c", inspect.cleandoc(run)], timeout_s=timeout_s, refused=refused, prints=prints
+    )
 
 
-def ssh(scene: Scene, step: steps.Ssh) -> None:
-    """A shell command on every host of a node."""
-    hosts = scene.hosts(step.node)
-    scene.shell.ssh(hosts, step.run, timeout_s=step.timeout_s, prints=step.prints)
+@step("ssh to every host of {node}: {run}", account="ml-engineer")
+def ssh(scene: Scene, node: str, run: str, prints: str = "", timeout_s: float = 60.0) -> None:
+    """Run a shell command on every worker of a node, as a user would; each must print a match."""
+    hosts = scene.hosts(node)
+    scene.shell.ssh(hosts, inspect.cleandoc(run), timeout_s=timeout_s, prints=prints)
     scene.note.text = f"{len(hosts)} hosts"
 
 
-def fault(scene: Scene, step: steps.Fault) -> None:
-    """Put a rule in force; the end of the scenario looks whether it struck."""
-    identity = scene.control.add_fault(step.rule)
-    scene.record.faults.append({"id": identity, "name": step.name, "observed": 0})
+def _rule(
+    what: Mapping[str, Any], match: Mapping[str, Any], when: Mapping[str, Any], times: int | None
+) -> dict[str, Any]:
+    """Return the rule in the form of the control socket."""
+    rule = {"match": dict(match), "when": dict(when), "what": dict(what)}
+    return rule if times is None else {**rule, "times": times}
 
 
-def clock(scene: Scene, step: steps.Clock) -> None:
-    """Change how fast virtual time passes."""
-    scene.control.set_clock(step.rate)
+def _check_fault(arguments: Mapping[str, Any]) -> None:
+    rule = _rule(**{name: arguments[name] for name in ("what", "match", "when", "times")})
+    Faults(VirtualClock()).add(rule)
 
 
-def quota(scene: Scene, step: steps.Quota) -> None:
-    """Change what the project may have."""
-    scene.control.set_quota(step.name, step.place, step.chips)
+@step("fault from here on: {name}", check=_check_fault)
+def fault(
+    scene: Scene,
+    name: str,
+    what: Mapping[str, Any],
+    match: Mapping[str, Any] = NOTHING,
+    when: Mapping[str, Any] = NOTHING,
+    times: int | None = 1,
+) -> None:
+    """Make requests go wrong from here on; a fault that is never observed fails the rehearsal.
+
+    `match`, `when`, `times` and `what` are the cloud's own (`rehearsal/cloud/door/faults.py`).
+    """
+    identity = scene.control.add_fault(_rule(what, match, when, times))
+    scene.record.faults.append({"id": identity, "name": name, "observed": 0})
+
+
+def _check_clock(arguments: Mapping[str, Any]) -> None:
+    if arguments["rate"] <= 0:
+        raise ValueError(f"rate: {arguments['rate']:g} is not positive")
+
+
+@step("clock at {rate:g} virtual seconds a second", check=_check_clock)
+def clock(scene: Scene, rate: float) -> None:
+    """Let so many virtual seconds pass in a real one from here on."""
+    scene.control.set_clock(rate)
+
+
+@step("quota {name} in {place}: {chips} chips", check=lambda quota: Quotas().set(**quota))
+def quota(scene: Scene, name: str, place: str, chips: int) -> None:
+    """Let the project have so many v6e chips by a quota, in a region or zone, from here on."""
+    scene.control.set_quota(name, place, chips)
 
 
 def follow_nodes(scene: Scene) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from typing import Any, Literal
 
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario import steps
 from rehearsal.scenario.extracting import of_worker, record_fault
 from rehearsal.scenario.record import Check, KillRecord, epoch, script_run
 from rehearsal.scenario.scene import Scene, Stalled
+from rehearsal.scenario.step import step
 from rehearsal.scenario.watching import at_step, training
 
 _SSH_S = 120.0
@@ -29,124 +29,136 @@ _GO_ON = (
 )
 
 
-def fill(scene: Scene, step: steps.Fill) -> None:
-    """The disk is full, as a write there says; shards are committed all the same."""
-    (host, *_), lost_at = scene.hosts(step.node), time.time()
+@step("{node}: fill its boot disk; wait: {more} more shards of worker {worker}")
+def fill(scene: Scene, node: str, run: str, worker: int, more: int = 3, timeout_s: float = 300.0) -> None:
+    """Fill the boot disk of a node's first host: a write must fail there, and its worker must continue."""
+    (host, *_), lost_at = scene.hosts(node), time.time()
     scene.shell.ssh([host], _FILL, timeout_s=_SSH_S, prints="No space left on device")
-    record_fault(scene, step.node, "disk", step.run, lost_at)
-    before = len(of_worker(scene, step.run, step.worker))
+    record_fault(scene, node, "disk", run, lost_at)
+    before = len(of_worker(scene, run, worker))
 
     def went_on() -> bool:
-        found = len(of_worker(scene, step.run, step.worker))
+        found = len(of_worker(scene, run, worker))
         scene.note.text = f"{before} shards, then {found}"
-        return found >= before + step.more
+        return found >= before + more
 
-    scene.wait_until(f"{step.more} more shards of worker {step.worker}", went_on, step.timeout_s)
+    scene.wait_until(f"{more} more shards of worker {worker}", went_on, timeout_s)
     scene.record.checks.append(
-        Check("a full disk stops no extraction that runs", f"{step.node}: {scene.note.text}")
+        Check("a full disk stops no extraction that runs", f"{node}: {scene.note.text}")
     )
 
 
-def lose(scene: Scene, step: steps.Lose) -> None:
-    """The nodes are gone from the cluster, by its own word; a run that trained there trains elsewhere."""
+@step("lose all nodes of {pool}: {how}")
+def lose(
+    scene: Scene,
+    pool: str,
+    how: Literal["notice", "power-loss"],
+    run: str = "",
+    for_s: float = 300.0,
+    timeout_s: float = 180.0,
+) -> None:
+    """Take all nodes of a GKE node pool away for `for_s` virtual seconds, with notice or without.
+
+    With `run` it waits until that run, which trains there, has trained a step beyond where it was, and the
+    report has the seconds that this took.
+    """
     (names,) = [found["nodes"] for found in scene.control.status()["control_planes"].values()] or [{}]
-    if not (before := names.get(step.pool, 0)):
-        raise ScenarioFailed(f"no nodes of {step.pool} are in a cluster; the pools there: {names or 'none'}")
-    at, lost_at = (at_step(scene, step.run, 0, 0) if step.run else None), time.time()
-    scene.control.clusters("lose", pool=step.pool, notice=step.how == "notice", for_s=step.for_s)
+    if not (before := names.get(pool, 0)):
+        raise ScenarioFailed(f"no nodes of {pool} are in a cluster; the pools there: {names or 'none'}")
+    at, lost_at = (at_step(scene, run, 0, 0) if run else None), time.time()
+    scene.control.clusters("lose", pool=pool, notice=how == "notice", for_s=for_s)
 
     def gone() -> bool:
         (found,) = scene.control.status()["control_planes"].values()
-        return not found["nodes"].get(step.pool, 0)
+        return not found["nodes"].get(pool, 0)
 
-    scene.wait_until(f"the loss of {step.pool}", gone, step.timeout_s, poll_s=0.2)
+    scene.wait_until(f"the loss of {pool}", gone, timeout_s, poll_s=0.2)
     scene.note.text = f"{before} nodes"
-    if not step.run:
+    if not run:
         return
     if at is None:
-        raise ScenarioFailed(f"{step.run} hadn't begun when {step.pool} was lost")
-    scene.record.kills.append(KillRecord(lost_at, step.pool, step.how, step.run, at))
+        raise ScenarioFailed(f"{run} hadn't begun when {pool} was lost")
+    scene.record.kills.append(KillRecord(lost_at, pool, how, run, at))
 
     def restored() -> float | None:
-        events = scene.bucket.events(step.run)
+        events = scene.bucket.events(run)
         times = [epoch(event["time"]) for event in events if event["kind"] == "restore"]
         return next((moment for moment in times if moment > lost_at), None)
 
-    moment = scene.wait_until(f"{step.run} restored", restored, step.timeout_s, poll_s=0.2)
+    moment = scene.wait_until(f"{run} restored", restored, timeout_s, poll_s=0.2)
     scene.wait_until(
-        f"{step.run} trains again",
-        lambda: training(scene, step.run, at + 1, moment),
-        step.timeout_s,
+        f"{run} trains again",
+        lambda: training(scene, run, at + 1, moment),
+        timeout_s,
         poll_s=0.2,
     )
     again_s = time.time() - lost_at
     words = f"restored after {moment - lost_at:.1f} s, beyond step {at} after {again_s:.1f} s"
     scene.note.text = f"{before} nodes; {words}"
-    claim = f"{step.run} trains again after {step.pool} was {_HOW[step.how]}"
+    claim = f"{run} trains again after {pool} was {_HOW[how]}"
     scene.record.checks.append(Check(claim, scene.note.text))
 
 
-def reboot(scene: Scene, step: steps.Reboot) -> None:
-    """A new boot of the host has failed and said why; the record keeps it."""
-    scene.forget_boots(step.node)
+@step("{node}: reboot, which must fail", check=lambda reboot: re.compile(reboot["fails"]))
+def reboot(scene: Scene, node: str, fails: str, timeout_s: float = 120.0) -> None:
+    """Reboot a node's first host, and wait until its boot has failed with a log that holds a match."""
+    scene.forget_boots(node)
     # A second later, so that the login ends before the machine does.
     line = "sudo systemd-run --quiet --on-active=1 systemctl reboot"
-    scene.shell.ssh(scene.hosts(step.node)[:1], line, timeout_s=_SSH_S, prints="")
-    scene.lost_at[step.node] = time.time()
+    scene.shell.ssh(scene.hosts(node)[:1], line, timeout_s=_SSH_S, prints="")
+    scene.lost_at[node] = time.time()
 
     def failed() -> dict[str, Any] | None:
-        for status in scene.read_boots(step.node):
+        for status in scene.read_boots(node):
             if script_run(status) not in scene.past and status["state"] == "failed":
                 return dict(status["stages"][-1])
         return None
 
-    stage = scene.wait_until(f"a failed boot of {step.node}", failed, step.timeout_s)
-    if not re.search(step.fails, stage["log_tail"]):
-        raise ScenarioFailed(
-            f"{step.node} failed in {stage['name']}, and not for {step.fails!r}: {stage['log_tail']}"
-        )
+    stage = scene.wait_until(f"a failed boot of {node}", failed, timeout_s)
+    if not re.search(fails, stage["log_tail"]):
+        raise ScenarioFailed(f"{node} failed in {stage['name']}, and not for {fails!r}: {stage['log_tail']}")
     scene.note.text = f"in stage {stage['name']}: {stage['log_tail'].splitlines()[-1]}"
 
 
-def stall(scene: Scene, step: steps.Stall) -> None:
-    """The job's processes stand still, and their stream isn't done."""
-    scene.wait_until(
-        f"a shard of worker {step.worker}", lambda: bool(of_worker(scene, step.run, step.worker)), 300.0
-    )
+@step("{node}: stop its job in the middle of worker {worker}'s stream")
+def stall(scene: Scene, node: str, run: str, worker: int) -> None:
+    """Stop a node's job (SIGSTOP), on its first host, in the middle of its worker's stream."""
+    scene.wait_until(f"a shard of worker {worker}", lambda: bool(of_worker(scene, run, worker)), 300.0)
     lost_at = time.time()
     line = "sudo systemctl kill --signal=STOP tpu-job && sleep 2"  # what is on its way arrives
-    scene.shell.ssh(scene.hosts(step.node)[:1], line, timeout_s=_SSH_S, prints="")
-    found = of_worker(scene, step.run, step.worker)
-    note = scene.bucket.json(f"extractions/{step.run}/checkpoints/checkpoint_worker_{step.worker}.json") or {}
+    scene.shell.ssh(scene.hosts(node)[:1], line, timeout_s=_SSH_S, prints="")
+    found = of_worker(scene, run, worker)
+    note = scene.bucket.json(f"extractions/{run}/checkpoints/checkpoint_worker_{worker}.json") or {}
     if len(found) >= note["shards"] - 1:
         raise ScenarioFailed(
-            f"{step.node} has {len(found)} of {note['shards']} shards: it was too late to stall it"
+            f"{node} has {len(found)} of {note['shards']} shards: it was too late to stall it"
         )
-    record_fault(scene, step.node, "stall", step.run, lost_at)
-    scene.stalled[step.node] = Stalled(step.run, step.worker, found)
+    record_fault(scene, node, "stall", run, lost_at)
+    scene.stalled[node] = Stalled(run, worker, found)
     scene.note.text = f"at {len(found)} of {note['shards']} shards"
 
 
-def wake(scene: Scene, step: steps.Wake) -> None:
-    """Others are beyond the job that stood still; it continues, finds that out, and writes nothing."""
-    if step.node not in scene.stalled:
-        raise ScenarioFailed(f"{step.node} doesn't stand still; put a `stall` step in front")
-    stalled = scene.stalled.pop(step.node)
+@step("{node}: continue its job once other workers are {beyond} shards beyond it")
+def wake(scene: Scene, node: str, beyond: int = 2, timeout_s: float = 300.0) -> None:
+    """Let a stalled job continue once others are so many shards beyond it; it must write nothing, and end."""
+    if node not in scene.stalled:
+        raise ScenarioFailed(f"{node} doesn't stand still; put a `stall` step in front")
+    stalled = scene.stalled.pop(node)
 
-    def beyond() -> bool:
+    def others_ahead() -> bool:
         more = len(of_worker(scene, stalled.run, stalled.worker)) - len(stalled.shards)
         scene.note.text = f"{more} shards beyond it"
-        return more >= step.beyond
+        return more >= beyond
 
-    scene.wait_until(f"{step.beyond} shards beyond worker {stalled.worker}", beyond, step.timeout_s)
+    scene.wait_until(f"{beyond} shards beyond worker {stalled.worker}", others_ahead, timeout_s)
     before, since = of_worker(scene, stalled.run, stalled.worker), scene.control.requests(_NO_REQUEST)["next"]
-    host = scene.hosts(step.node)[0]
+    host = scene.hosts(node)[0]
     taken = f"stream {stalled.worker} of this run (over|is gone)"
     (output,) = scene.shell.ssh([host], _GO_ON, timeout_s=2 * _SSH_S, prints=taken)
     if "ExecMainStatus=2" not in output:
         raise ScenarioFailed(f"the job that was woken on {host} should have ended with 2: {output}")
-    node = scene.node(step.node) or {"hosts": []}
-    (address,) = (one["address"] for one in node["hosts"] if one["name"] == host)
+    hosts = (scene.node(node) or {"hosts": []})["hosts"]
+    (address,) = (described["address"] for described in hosts if described["name"] == host)
     asked = [one for one in scene.control.requests(since)["requests"] if one["address"] == address]
     if not any("leases%2F" in one["path"] for one in asked):
         raise ScenarioFailed(f"{host} asked for no lease after it was woken: nothing shows that it woke up")
@@ -167,4 +179,4 @@ def wake(scene: Scene, step: steps.Wake) -> None:
     ahead = len(before) - len(stalled.shards)
     scene.note.text = f"woken {ahead} shards late; {len(asked)} requests, no write that took effect; status 2"
     claim = "a worker that stood still while another took its stream over wrote nothing when it woke up"
-    scene.record.checks.append(Check(claim, f"{step.node}: {scene.note.text}"))
+    scene.record.checks.append(Check(claim, f"{node}: {scene.note.text}"))

@@ -1,127 +1,62 @@
-"""The parts of docs/rehearsal.md that are made from the code: command line, scenarios, their keys and steps.
-
-python -m rehearsal.scenario.docs --write   (`make docs` calls it; without --write it only compares)
-"""
+"""Generated blocks of docs/rehearsal.md, which tools/docs.py writes."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import os
-import sys
-import typing
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from unittest import mock
 
-from rehearsal.errors import RehearsalError
-from rehearsal.scenario.scenario import Header, load, own
-from rehearsal.scenario.steps import KINDS
+import rehearsal.scenario.steps  # noqa: F401 - registers all steps
+from rehearsal.scenario.scenario import Scenario, load, name_of, own
+from rehearsal.scenario.step import NOTHING, STEPS
 
 _COLUMNS = "100"
+_SET_BY_LOAD = ("path", "title", "steps")
 
 
 def commands() -> str:
-    """The help of the command line, as a block of code."""
+    """Return the help of the command line, as a block of code."""
     from rehearsal.__main__ import build_parser
 
     with mock.patch.dict(os.environ, {"COLUMNS": _COLUMNS}):
-        return f"```text\n{build_parser().format_help().rstrip()}\n```\n"
+        return f"```text\n{build_parser().format_help().rstrip()}\n```"
 
 
 def scenarios() -> str:
-    """A table of the project's own scenarios."""
-    return _table(
-        ("scenario", "what happens"), [(f"`{path.stem}`", load(path).header.title) for path in own()]
-    )
+    """Return a table of the project's own scenarios."""
+    rows = [(f"`{name_of(path)}`", load(path).title) for path in own()]
+    return _table(("scenario", "content"), rows)
 
 
-def keys() -> str:
-    """A table of a scenario's keys besides `steps`."""
-    return _table(("key", "type", "default"), _fields(Header))
-
-
-def steps() -> str:
-    """A table of all steps: what they do and which fields they take."""
+def fields() -> str:
+    """Return a table of a Scenario's fields besides `steps`."""
     rows = []
-    for kind, step in KINDS.items():
-        scalar = getattr(step, "scalar", None)
-        taken = [
-            f"`{name}` {hint}{f' = {default}' if default else ''}{' (or bare)' if name == scalar else ''}"
-            for name, hint, default in _fields(step)
-        ]
-        says = " ".join((inspect.getdoc(step) or "").split("\n\n")[0].split())
-        rows.append((f"`{kind}`", says, "<br>".join(taken) or "–"))
-    return _table(("step", "what it does", "fields"), rows)
+    for field in dataclasses.fields(Scenario):
+        if field.name not in _SET_BY_LOAD:
+            default = field.default if field.default is not dataclasses.MISSING else "empty"
+            rows.append((f"`{field.name}`", f"`{field.type}`", f"`{default}`"))
+    return _table(("field", "type", "default"), rows)
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "rehearsal.md"
-BLOCKS = {
-    "rehearsal commands": commands,
-    "scenarios": scenarios,
-    "scenario keys": keys,
-    "scenario steps": steps,
-}
+def step_table() -> str:
+    """Return a table of all steps: signature and first sentence of the docstring."""
+    rows = []
+    for name, function in STEPS.items():
+        _, *parameters = map(_parameter, inspect.signature(function).parameters.values())
+        summary = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+        rows.append((f"`{name}({', '.join(parameters)})`", summary))
+    return _table(("step", "effect"), sorted(rows))
 
 
-def written(document: str) -> str:
-    """`document` with its generated blocks recreated; RehearsalError names one that is missing."""
-    for name, make in BLOCKS.items():
-        begin, end = (f"<!-- {word} generated: {name} -->\n" for word in ("begin", "end"))
-        head, opened, rest = document.partition(begin)
-        _, closed, tail = rest.partition(end)
-        if not opened or not closed:
-            raise RehearsalError(f"{PAGE.name} lacks the block {name}")
-        document = f"{head}{begin}{make()}{end}{tail}"
-    return document
+def _parameter(parameter: inspect.Parameter) -> str:
+    stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+    default = "{}" if parameter.default is NOTHING else repr(parameter.default)
+    given = "" if parameter.default is parameter.empty else f" = {default}"
+    return f"{stars}{parameter.name}: {parameter.annotation}{given}"
 
 
-def main(arguments: list[str]) -> int:
-    """Write, or compare."""
-    before = PAGE.read_text(encoding="utf-8")
-    after = written(before)
-    if "--write" in arguments:
-        PAGE.write_text(after, encoding="utf-8")
-    elif before != after:
-        print(f"{PAGE.name} is out of date: make docs", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _fields(cls: type) -> Iterator[tuple[str, str, str]]:
-    """(name, type, default) of a dataclass's fields; the default is empty where the field is required."""
-    hints = typing.get_type_hints(cls)
-    for field in sorted(dataclasses.fields(cls), key=lambda one: one.name == "as_"):  # the rarest last
-        if field.default is not dataclasses.MISSING:
-            default = f"`{field.default!r}`".replace("None", "none")
-        elif field.default_factory is not dataclasses.MISSING:
-            made = field.default_factory()
-            default = "see below" if dataclasses.is_dataclass(made) else f"`{made!r}`"
-        else:
-            default = ""
-        yield field.name.rstrip("_"), _shown(hints[field.name]), default
-
-
-def _shown(hint: typing.Any) -> str:
-    """A type as people say it."""
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return " · ".join(map(str, arguments))
-    if typing.get_origin(hint) is tuple:
-        if arguments[-1] is Ellipsis:
-            return f"list of {_shown(arguments[0])}"
-        return f"[{', '.join(_shown(argument) for argument in arguments)}]"
-    if type(None) in arguments:
-        return _shown(next(argument for argument in arguments if argument is not type(None)))
-    names = {str: "text", int: "whole number", float: "number", bool: "true/false"}
-    return names.get(hint, "mapping")
-
-
-def _table(head: tuple[str, ...], rows: typing.Iterable[tuple[str, ...]]) -> str:
-    lines = [" | ".join(head), " | ".join("---" for _ in head)]
-    lines += [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
-    return "".join(f"| {line} |\n" for line in lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in lines)

@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import Literal
 
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario import steps
 from rehearsal.scenario.bucket import ObjectFacts
 from rehearsal.scenario.killing import OFF_TIMEOUT_S
 from rehearsal.scenario.record import Check, KillRecord
 from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.step import step
 from rehearsal.scenario.watching import settle
 
 
-def shards(scene: Scene, step: steps.Shards) -> None:
-    """So many shards of a worker are committed."""
+@step("wait: {count} shards of {run}'s worker {worker}")
+def shards(scene: Scene, run: str, worker: int, count: int, timeout_s: float = 600.0) -> None:
+    """Wait until a worker of an extraction has committed so many shards."""
 
     def committed() -> bool:
-        found = len(of_worker(scene, step.run, step.worker))
+        found = len(of_worker(scene, run, worker))
         scene.note.text = f"{found} shards"
-        return found >= step.count
+        return found >= count
 
-    scene.wait_until(f"{step.count} shards of worker {step.worker}", committed, step.timeout_s)
+    scene.wait_until(f"{count} shards of worker {worker}", committed, timeout_s)
 
 
-def preempt(scene: Scene, step: steps.Preempt) -> None:
-    """Take a node away now."""
+@step("preempt {node}: {how}")
+def preempt(scene: Scene, node: str, how: Literal["notice", "power-loss"], run: str) -> None:
+    """Preempt a node now, with 30 s of notice or without. The fleet controller must notice."""
     lost_at = time.time()
-    scene.control.preempt(step.node, notice=step.how == "notice")
-    if step.how != "notice":
-        settle(scene, step.node, "PREEMPTED", OFF_TIMEOUT_S)
-    scene.lost_at[step.node] = time.time()
-    record_fault(scene, step.node, step.how, step.run, lost_at)
+    scene.control.preempt(node, notice=how == "notice")
+    if how != "notice":
+        settle(scene, node, "PREEMPTED", OFF_TIMEOUT_S)
+    scene.lost_at[node] = time.time()
+    record_fault(scene, node, how, run, lost_at)
 
 
 def record_fault(scene: Scene, node: str, how: str, run: str, lost_at: float) -> None:
@@ -46,41 +49,43 @@ def of_worker(scene: Scene, run: str, worker: int) -> dict[str, ObjectFacts]:
     return scene.bucket.facts(f"extractions/{run}/activations/tpu_{worker}/")
 
 
-def extracted(scene: Scene, step: steps.Extracted) -> None:
-    """Every worker of an extraction says that it is done."""
+@step("wait: {run} extracted by {workers} workers")
+def extracted(scene: Scene, run: str, workers: int, timeout_s: float = 1200.0) -> None:
+    """Wait until all workers of an extraction are done."""
 
     def finished() -> bool:
         found = Counter(
             str((scene.bucket.json(f"{prefix}checkpoint_worker_{worker}.json") or {}).get("status", "absent"))
-            for worker in range(step.workers)
+            for worker in range(workers)
         )
         scene.note.text = ", ".join(f"{count} {status}" for status, count in found.items())
-        return found["completed"] == step.workers
+        return found["completed"] == workers
 
-    prefix = f"extractions/{step.run}/checkpoints/"
-    scene.wait_until(f"{step.run} extracted", finished, step.timeout_s, poll_s=2.0)
-    made = scene.bucket.facts(f"extractions/{step.run}/activations/")
+    prefix = f"extractions/{run}/checkpoints/"
+    scene.wait_until(f"{run} extracted", finished, timeout_s, poll_s=2.0)
+    made = scene.bucket.facts(f"extractions/{run}/activations/")
     size_mb = sum(facts.size_bytes for facts in made.values()) / 1e6
-    scene.note.text = f"{step.workers} workers, {len(made)} shards, {size_mb:.1f} MB"
+    scene.note.text = f"{workers} workers, {len(made)} shards, {size_mb:.1f} MB"
 
 
-def alike(scene: Scene, step: steps.Alike) -> None:
-    """Two extractions left the same shards, byte for byte, each made once."""
-    found: list[dict[str, tuple[int, str]]] = []
-    for run in step.runs:
+@step("{first} and {second} left the same shards")
+def alike(scene: Scene, first: str, second: str) -> None:
+    """Two extractions must have left the same shards, byte for byte."""
+    shards_by_run: list[dict[str, tuple[int, str]]] = []
+    for run in (first, second):
         prefix = f"extractions/{run}/activations/"
         facts: dict[str, ObjectFacts] = scene.bucket.facts(prefix)
-        found.append({name[len(prefix) :]: (one.size_bytes, one.crc32c) for name, one in facts.items()})
-    first, second = found
-    if not first:
-        raise ScenarioFailed(f"{step.runs[0]} left no shard")
-    differing = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+        shards_by_run.append({name[len(prefix) :]: (o.size_bytes, o.crc32c) for name, o in facts.items()})
+    left, right = shards_by_run
+    if not left:
+        raise ScenarioFailed(f"{first} left no shard")
+    differing = sorted(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
     if differing:
         name = differing[0]
         raise ScenarioFailed(
-            f"{len(differing)} of {len(first)} shards differ, the first {name}: "
-            f"{step.runs[0]} {first.get(name)}, {step.runs[1]} {second.get(name)}"
+            f"{len(differing)} of {len(left)} shards differ, the first {name}: "
+            f"{first} {left.get(name)}, {second} {right.get(name)}"
         )
-    size_mb = sum(size for size, _ in first.values()) / 1e6
-    scene.note.text = f"{len(first)} shards, {size_mb:.1f} MB, identical"
-    scene.record.checks.append(Check(f"{step.runs[1]} left what {step.runs[0]} did", scene.note.text))
+    size_mb = sum(size for size, _ in left.values()) / 1e6
+    scene.note.text = f"{len(left)} shards, {size_mb:.1f} MB, identical"
+    scene.record.checks.append(Check(f"{second} left what {first} did", scene.note.text))

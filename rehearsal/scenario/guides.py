@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario.building import follow_nodes
-from rehearsal.scenario.owner_steps import Guide
 from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.step import step
 
 _ANSWERS = r"y\n" * 9
 _BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -22,15 +22,16 @@ def commands(page: Path) -> dict[str, str]:
     return {heading: lines for heading, lines in found.items() if lines}
 
 
-def guide(scene: Scene, step: Guide) -> None:
-    """On a terminal, in one shell for each section, up to the first command that fails."""
-    found = commands(scene.program / step.page)
-    for section in step.sections:
+@step("{page}: {sections}", account="platform-engineer")
+def guide(scene: Scene, page: str, sections: tuple[str, ...], timeout_s: float = 1800.0) -> None:
+    """Run the commands of a guide as it prints them, section by section; each question is answered with y."""
+    found = commands(scene.program / page)
+    for section in sections:
         if section not in found:
-            raise ScenarioFailed(f"{step.page} has no section {section!r} with commands: {', '.join(found)}")
+            raise ScenarioFailed(f"{page} has no section {section!r} with commands: {', '.join(found)}")
         lines = f"set -e\nstty -echo\n{found[section]}"
         # A terminal, since a question needs one. Few answers: `script` keeps in memory what nobody reads.
         typed = shlex.join(["script", "--quiet", "--return", "--command", shlex.join(["bash", "-c", lines])])
-        scene.shell.run(["bash", "-c", f"printf '{_ANSWERS}' | {typed} /dev/null"], timeout_s=step.timeout_s)
+        scene.shell.run(["bash", "-c", f"printf '{_ANSWERS}' | {typed} /dev/null"], timeout_s=timeout_s)
     follow_nodes(scene)
-    scene.note.text = f"{sum(len(found[one].splitlines()) for one in step.sections)} commands"
+    scene.note.text = f"{sum(len(found[one].splitlines()) for one in sections)} commands"

@@ -1,19 +1,20 @@
-"""Acts the steps of `jobsteps.py`: what workers say of a job, where it outlives them."""
+"""Steps about jobs of any author: heartbeats, lines in Cloud Logging, commands beside the scenario."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import urllib.request
-from typing import Any
+from typing import Any, Literal
 
 import google.auth
 from google.auth.transport.requests import AuthorizedSession
 
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario import jobsteps
 from rehearsal.scenario.building import follow_nodes
 from rehearsal.scenario.record import Check
 from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.step import step
 from rehearsal.world.program import read_settings
 
 _LIST = "https://logging.googleapis.com/v2/entries:list"
@@ -21,27 +22,35 @@ _LOG = "tpu-host"
 _SCOPE = "https://www.googleapis.com/auth/logging.read"
 
 
-def logged(scene: Scene, step: jobsteps.Logged) -> None:
-    """Every worker's log has such a line."""
+@step("wait: the logs of {node}'s {workers} workers match {prints}")
+def logged(
+    scene: Scene,
+    node: str,
+    workers: int,
+    prints: str,
+    unit: str = "tpu-job.service",
+    timeout_s: float = 300.0,
+) -> None:
+    """Wait until Cloud Logging has a matching line of each of a node's workers, be the node there or not."""
     project = str(read_settings(scene.program, scene.environment)["gcp:project"])
     found: dict[int, str] = {}
 
     def all_have() -> bool:
-        for worker in range(step.workers):
-            lines = [] if worker in found else _lines(project, step.node, worker, step.unit)
+        for worker in range(workers):
+            lines = [] if worker in found else _lines(project, node, worker, unit)
             for line in lines:
-                if match := re.search(step.prints, line):
+                if match := re.search(prints, line):
                     found[worker] = match[0]
-        scene.note.text = f"{len(found)} of {step.workers}"
-        return len(found) == step.workers
+        scene.note.text = f"{len(found)} of {workers}"
+        return len(found) == workers
 
-    scene.wait_until(f"{step.prints!r} in the logs of {step.node}", all_have, step.timeout_s, poll_s=1.0)
-    node = scene.node(step.node)
+    scene.wait_until(f"{prints!r} in the logs of {node}", all_have, timeout_s, poll_s=1.0)
+    described = scene.node(node)
     output = "; ".join(dict.fromkeys(found[worker] for worker in sorted(found)))
-    if node is None or not any(host["running"] for host in node["hosts"]):
-        gone = "gone" if node is None else str(node["state"])
-        claim = f"what {step.node}'s workers printed is there when its hosts aren't"
-        scene.record.checks.append(Check(claim, f"{step.workers} workers, node {gone}: {output}"))
+    if described is None or not any(host["running"] for host in described["hosts"]):
+        gone = "gone" if described is None else str(described["state"])
+        claim = f"what {node}'s workers printed is there when its hosts aren't"
+        scene.record.checks.append(Check(claim, f"{workers} workers, node {gone}: {output}"))
         output = f"node {gone}: {output}"
     scene.note.text = output
 
@@ -73,48 +82,57 @@ def _lines(project: str, node: str, worker: int, unit: str) -> list[str]:
             asked["pageToken"] = page["nextPageToken"]
 
 
-def heartbeat(scene: Scene, step: jobsteps.Heartbeat) -> None:
-    """Every worker has said so since the step began, each at a time of its own."""
-    prefix = f"heartbeats/{step.node}/worker-"
+@step("wait: {node}'s {workers} workers report {state}")
+def heartbeat(
+    scene: Scene,
+    node: str,
+    workers: int,
+    state: Literal["running", "done", "failed"],
+    why: str = "",
+    timeout_s: float = 300.0,
+) -> None:
+    """Wait until each of a node's workers has said from here on that its job is in this state, and why."""
+    prefix = f"heartbeats/{node}/worker-"
     before = scene.bucket.facts(prefix)
     found: dict[str, str] = {}
 
     def all_said() -> bool:
         for name, metadata in scene.bucket.metadata(prefix).items():
-            why = metadata.get("why", "")
-            if metadata.get("state") == step.state and re.search(step.why, why):
-                found[name] = why
+            reason = metadata.get("why", "")
+            if metadata.get("state") == state and re.search(why, reason):
+                found[name] = reason
         states = sorted(each.get("state", "?") for each in scene.bucket.metadata(prefix).values())
-        scene.note.text = f"{len(found)} of {step.workers} said {step.state}; now {', '.join(states)}"
-        return len(found) == step.workers
+        scene.note.text = f"{len(found)} of {workers} said {state}; now {', '.join(states)}"
+        return len(found) == workers
 
-    scene.wait_until(f"{step.node}: {step.state}", all_said, step.timeout_s)
-    if step.state == "running" and scene.bucket.facts(prefix) == before:
-        raise ScenarioFailed(f"nobody of {step.node} has said anything since the step began")
-    scene.note.text = "; ".join(dict.fromkeys(found.values())) or step.state
-
-
-def start(scene: Scene, step: jobsteps.Start) -> None:
-    """A command beside the scenario; its output is seen as it is printed."""
-    scene.shell.start(step.name, ["bash", "-c", step.run])
+    scene.wait_until(f"{node}: {state}", all_said, timeout_s)
+    if state == "running" and scene.bucket.facts(prefix) == before:
+        raise ScenarioFailed(f"nobody of {node} has said anything since the step began")
+    scene.note.text = "; ".join(dict.fromkeys(found.values())) or state
 
 
-def stop(scene: Scene, step: jobsteps.Stop) -> None:
-    """Its end, as it is asked for."""
-    status = 0 if step.wait else 130
-    output = scene.shell.stop(
-        step.name, status=status, prints=step.prints, timeout_s=step.timeout_s, interrupt=not step.wait
-    )
+@step("$ {run} &", account="ml-engineer")
+def start(scene: Scene, name: str, run: str) -> None:
+    """Begin a command that continues beside the scenario, until `stop`."""
+    scene.shell.start(name, ["bash", "-c", inspect.cleandoc(run)])
+
+
+@step("stop {name}")
+def stop(scene: Scene, name: str, prints: str = "", wait: bool = False, timeout_s: float = 120.0) -> None:
+    """Press Ctrl+C in a command that was begun, or wait for its end; what it printed must hold a match."""
+    status = 0 if wait else 130
+    output = scene.shell.stop(name, status=status, prints=prints, timeout_s=timeout_s, interrupt=not wait)
     scene.note.text = (output.strip().splitlines() or [""])[-1]
     follow_nodes(scene)
 
 
-def page(scene: Scene, step: jobsteps.Page) -> None:
-    """What a browser would get now."""
-    with urllib.request.urlopen(f"http://localhost:{step.port}", timeout=30) as answer:
+@step("save http://localhost:{port} as {name}.html")
+def page(scene: Scene, name: str, port: int, prints: str = "") -> None:
+    """Save a page that something serves on a port here beside the report; its text must hold a match."""
+    with urllib.request.urlopen(f"http://localhost:{port}", timeout=30) as answer:
         content = answer.read()
     text = content.decode(errors="replace")
-    (scene.shell.logs.parent / f"{step.name}.html").write_bytes(content)
-    if not re.search(step.prints, text):
-        raise ScenarioFailed(f"{step.name}.html holds no match of {step.prints!r}")
+    (scene.shell.logs.parent / f"{name}.html").write_bytes(content)
+    if not re.search(prints, text):
+        raise ScenarioFailed(f"{name}.html holds no match of {prints!r}")
     scene.note.text = f"{len(content) / 1024:.0f} KiB"

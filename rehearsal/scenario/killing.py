@@ -3,40 +3,81 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from rehearsal.scenario import steps
 from rehearsal.scenario.building import recover
 from rehearsal.scenario.record import KillRecord
 from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.step import step
 from rehearsal.scenario.watching import at_step, settle, training
 
+Kind = Literal["notice", "power-loss", "crash", "maintenance"]
+_RECOVERS_ITSELF = ("crash", "maintenance")
 # Longer than the 30 s of notice.
 OFF_TIMEOUT_S = 90.0
 
 
-def kill(scene: Scene, step: steps.Kill) -> None:
-    """One kill at a random moment."""
-    target = scene.random.randint(*step.between)
-    pause_s = scene.random.uniform(0, step.jitter_s)
-    _interrupt(scene, step.node, step.how, step.run, target, pause_s, step.timeout_s)
+def _check_kill(arguments: Mapping[str, Any]) -> None:
+    first, last = arguments["between"]
+    if first > last:
+        raise ValueError(f"between: {first} is greater than {last}")
 
 
-def kills(scene: Scene, step: steps.Kills) -> None:
-    """Many, one in each of as many equal parts of the run, and recovery after each."""
-    part = step.steps / (step.times + 1)
-    for number in range(step.times):
+@step("{node}: {how} at a random step of {run}", check=_check_kill)
+def kill(
+    scene: Scene,
+    node: str,
+    how: Kind,
+    run: str,
+    between: tuple[int, int],
+    jitter_s: float = 2.0,
+    timeout_s: float = 900.0,
+) -> None:
+    """Interrupt a node at a random time: at a step of `run` drawn from `between`, plus up to `jitter_s`.
+
+    `notice` and `power-loss` preempt it, with 30 s of notice and without; `crash` sends SIGKILL to the job
+    on one worker, drawn too; `maintenance` is Google's. A preempted node must be recovered by a later step;
+    the other two recover by themselves.
+    """
+    target = scene.random.randint(*between)
+    pause_s = scene.random.uniform(0, jitter_s)
+    _interrupt(scene, node, how, run, target, pause_s, timeout_s)
+
+
+def _check_kills(arguments: Mapping[str, Any]) -> None:
+    if not arguments["how"]:
+        raise ValueError("how: at least one kind is required")
+    if not 1 <= arguments["times"] <= arguments["steps"]:
+        raise ValueError(f"times: {arguments['times']} kills don't fit into {arguments['steps']} steps")
+
+
+@step("{times} random kills of {node} while {run} trains", check=_check_kills)
+def kills(
+    scene: Scene,
+    node: str,
+    run: str,
+    times: int,
+    steps: int,
+    how: tuple[Kind, ...] = ("notice", "power-loss", "crash"),
+    jitter_s: float = 2.0,
+    timeout_s: float = 900.0,
+) -> None:
+    """Interrupt and recover a node `times` times, each kind drawn from `how`, spread over a run's `steps`."""
+    part = steps / (times + 1)
+    for number in range(times):
         target = int(part * (number + scene.random.random()))
-        how = scene.random.choice(step.how)
-        pause_s = scene.random.uniform(0, step.jitter_s)
-        at = _interrupt(scene, step.node, how, step.run, target, pause_s, step.timeout_s)
-        scene.say(f"      kill {number + 1} of {step.times}: {how} at step {at}")
-        if how not in steps.RECOVERS_ITSELF:
-            recover(scene, steps.Recover(step.node, step.timeout_s))
-    scene.note.text = f"{step.times} kills"
+        chosen = scene.random.choice(how)
+        pause_s = scene.random.uniform(0, jitter_s)
+        at = _interrupt(scene, node, chosen, run, target, pause_s, timeout_s)
+        scene.say(f"      kill {number + 1} of {times}: {chosen} at step {at}")
+        if chosen not in _RECOVERS_ITSELF:
+            recover(node, timeout_s).act(scene)
+    scene.note.text = f"{times} kills"
 
 
 def _interrupt(
-    scene: Scene, node: str, how: steps.Kind, run: str, target: int, pause_s: float, timeout_s: float
+    scene: Scene, node: str, how: Kind, run: str, target: int, pause_s: float, timeout_s: float
 ) -> int:
     """Wait for the drawn time, interrupt, wait until the hosts are off; return the step."""
     since = scene.lost_at.get(node, 0.0)

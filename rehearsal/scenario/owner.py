@@ -14,9 +14,9 @@ from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario.owner_steps import Request
-from rehearsal.scenario.reading import nearest
+from rehearsal.scenario.scenario import nearest
 from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.step import NOTHING, step
 from rehearsal.world import person
 from rehearsal.world.program import read_settings
 
@@ -81,11 +81,20 @@ def owner(scene: Scene) -> Owner:
     return Owner(lambda: AuthorizedHttp(login, http=httplib2.Http()), served, values)
 
 
-def request(scene: Scene, step: Request) -> None:
-    """Send one request, which must succeed."""
-    api, version, rest = step.method.split(".", 2)
-    client, method = owner(scene), f"{api}.{rest}"
-    if method not in client.served:
+def _check_request(arguments: Mapping[str, Any]) -> None:
+    if arguments["method"].count(".") < 3:
+        raise ValueError(f"method: {arguments['method']!r} isn't API.VERSION.COLLECTION.VERB")
+
+
+@step("request: {method}", check=_check_request)
+def request(scene: Scene, method: str, arguments: Mapping[str, Any] = NOTHING) -> None:
+    """Send one request, as the project's owner: what must be there before a layer can use it.
+
+    `$project`, `$zone` and `$region` in a text are those of the first slice.
+    """
+    api, version, rest = method.split(".", 2)
+    client, method_id = owner(scene), f"{api}.{rest}"
+    if method_id not in client.served:
         of_the_api = sorted(served for served in client.served if served.startswith(f"{api}."))
-        raise ScenarioFailed(f"{method} isn't emulated{nearest(method, of_the_api)}")
-    client.send(version, method, client.fill(step.arguments))
+        raise ScenarioFailed(f"{method_id} isn't emulated{nearest(method_id, of_the_api)}")
+    client.send(version, method_id, client.fill(arguments))

@@ -1,20 +1,20 @@
-"""Acts the steps about runs of the pipeline (`pipeline_steps.py`)."""
+"""Steps about runs of the pipeline, each named by its folder of the raw bucket."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from google.cloud.storage import Bucket, Client
 from google.oauth2.credentials import Credentials
 
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario import pipeline_steps as steps
 from rehearsal.scenario.owner import owner
 from rehearsal.scenario.record import Check
 from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.step import step
 from rehearsal.world import person
 from rehearsal.world.program import read_settings
 
@@ -25,40 +25,53 @@ _RECORDS, _SUBMIT, _TWICE = "pipeline/", "_SUBMIT", 10
 _PIECE_BYTES, _PIECES = 8 << 20, 32  # 256 MiB an object, as compose takes 32 pieces
 
 
-def submit(scene: Scene, step: steps.Submit) -> None:
-    """An object of text, and `_SUBMIT`, by Google's client."""
+def _check_submit(arguments: Mapping[str, Any]) -> None:
+    if not re.fullmatch(r"(?!/)([^/]+/)+", arguments["folder"]):
+        raise ValueError(f"folder: {arguments['folder']!r} isn't NAME/")
+
+
+@step("submit {folder}", check=_check_submit)
+def submit(
+    scene: Scene, folder: str, documents: int = 100, text: str = "", marker: bool = True, gib: int = 0
+) -> None:
+    """Write so many documents, ten of them twice, into a folder of the raw bucket, and then its `_SUBMIT`.
+
+    `text` is written instead of documents; with `marker: false` there is no new `_SUBMIT`, and so no new run.
+    With `gib` there is so much beside them, in objects that share their bytes and whose events are lost.
+    """
     bucket = Client(scene.bucket.project).bucket(_setting(scene, "pipeline:rawBucketName"))
-    text = step.text or "\n".join(_documents(step.documents))
+    text = text or "\n".join(_documents(documents))
     if text.strip():
-        bucket.blob(f"{step.folder}text.jsonl").upload_from_string(text)
-    if step.gib:
-        _much(scene, bucket, step)
-    if step.marker:
-        bucket.blob(f"{step.folder}{_SUBMIT}").upload_from_string("")
-    much = f", {step.gib} GiB beside them" if step.gib else ""
+        bucket.blob(f"{folder}text.jsonl").upload_from_string(text)
+    if gib:
+        _upload_pieces(scene, bucket, folder, gib)
+    if marker:
+        bucket.blob(f"{folder}{_SUBMIT}").upload_from_string("")
+    much = f", {gib} GiB beside them" if gib else ""
     scene.note.text = f"{len(text.splitlines())} documents{much}"
 
 
-def _much(scene: Scene, bucket: Bucket, step: steps.Submit) -> None:
+def _upload_pieces(scene: Scene, bucket: Bucket, folder: str, gib: int) -> None:
     """Copies of one object, which take no room here; each of their events would only start an execution."""
-    match = {"method": "eventarc.events.deliver", "path": f"objects/{re.escape(step.folder)}part-"}
+    match = {"method": "eventarc.events.deliver", "path": f"objects/{re.escape(folder)}part-"}
     identity = scene.control.add_fault({"match": match, "what": {"lost": True}})
-    name = f"events of the text in {step.folder} are lost"
+    name = f"events of the text in {folder} are lost"
     scene.record.faults.append({"id": identity, "name": name, "observed": 0})
-    piece = bucket.blob(f"{step.folder}part-piece")
+    piece = bucket.blob(f"{folder}part-piece")
     piece.upload_from_string(bytes(_PIECE_BYTES))
-    whole = bucket.blob(f"{step.folder}part-0")
+    whole = bucket.blob(f"{folder}part-0")
     whole.compose([piece] * _PIECES)
-    for number in range(1, step.gib * 2**30 // (_PIECE_BYTES * _PIECES)):
-        bucket.copy_blob(whole, bucket, f"{step.folder}part-{number}")
+    for number in range(1, gib * 2**30 // (_PIECE_BYTES * _PIECES)):
+        bucket.copy_blob(whole, bucket, f"{folder}part-{number}")
 
 
-def taken(scene: Scene, step: steps.Taken) -> None:
-    """As the project's owner. It fails at once: this cloud runs no SQL."""
-    run = _latest(scene, step.folder)
+@step("the id of the next batch of {folder} is taken")
+def taken(scene: Scene, folder: str) -> None:
+    """Create a batch of somebody else's, with the id that the next retry of a folder's run gives its own."""
+    run = _latest(scene, folder)
     ours = [one for one in _listed(scene) if run and one["name"].rpartition("/")[2] == run.get("batch")]
     if run is None or not ours:
-        raise ScenarioFailed(f"{step.folder} has no batch")
+        raise ScenarioFailed(f"{folder} has no batch")
     client, (last,) = owner(scene), ours
     name = f"{last['name'].rpartition('/')[2].partition(run['run'])[0]}{run['run']}-{int(run['retry']) + 1}"
     body = {
@@ -78,80 +91,111 @@ def _documents(count: int) -> Iterator[str]:
         yield json.dumps({"text": f"{text} number {number}."})
 
 
-def retry(scene: Scene, step: steps.Retry) -> None:
-    """As people type it."""
-    run = _latest(scene, step.folder)
+@step("tpu pipeline retry: {folder}", account="ml-engineer")
+def retry(scene: Scene, folder: str) -> None:
+    """`tpu pipeline retry` for the run of a folder; returns once Workflows has the new execution."""
+    run = _latest(scene, folder)
     if run is None:
-        raise ScenarioFailed(f"{step.folder} has no run that could be started again")
+        raise ScenarioFailed(f"{folder} has no run that could be started again")
     scene.shell.run(["tpu", "pipeline", "retry", scene.environment, run["run"]])
 
 
-def ends(scene: Scene, step: steps.Ends) -> None:
-    """Wait by the run's record, which is cheap; then hold against what people see."""
-    before = _latest(scene, step.folder) if step.retry else None
-    if step.retry:
-        retry(scene, steps.Retry(step.folder))
+@step(
+    "wait: {folder} {outcome}, at {at}",
+    account="ml-engineer",
+    check=lambda ends: re.compile(f".{ends['prints']}"),
+)
+def ends(
+    scene: Scene,
+    folder: str,
+    outcome: str,
+    at: str,
+    prints: str = "",
+    again: bool = False,
+    timeout_s: float = 180.0,
+) -> None:
+    """Wait until a folder's run has this outcome at this stage; `tpu pipeline status` must print a match.
+
+    `retry` starts it again before. An outcome `running` is waited for until the page matches.
+    """
+    before = _latest(scene, folder) if again else None
+    if again:
+        retry(folder).act(scene)
 
     def found() -> Run | None:
-        run = _latest(scene, step.folder)
+        run = _latest(scene, folder)
         if run is None or (before and run["retry"] == before["retry"]):
             scene.note.text = "no run yet"
             return None
         scene.note.text = f"{run['run']}: {run['outcome']}, at {run['stage']}: {run.get('why', '')}"
-        if step.outcome == "running":
-            return run if re.search(step.prints, _page(scene, run), _PAGE) else None
+        if outcome == "running":
+            return run if re.search(prints, _page(scene, run), _PAGE) else None
         return run if run["outcome"] != "running" else None
 
-    run = scene.wait_until(f"{step.folder} {step.outcome}", found, step.timeout_s)
-    expected = rf"^outcome +{step.outcome}, at {step.at}$.*?{step.prints}"
+    run = scene.wait_until(f"{folder} {outcome}", found, timeout_s)
+    expected = rf"^outcome +{outcome}, at {at}$.*?{prints}"
     page = _page(scene, run)
     if not re.search(expected, page, _PAGE):
         raise ScenarioFailed(f"printed nothing that matches {expected!r}:\n{page}")
     scene.note.text = f"{run['run']}: {run.get('why') or run['outcome']}"
-    if step.outcome != "running":
-        claim = f"{step.folder} ends as {step.outcome} at {step.at}"
+    if outcome != "running":
+        claim = f"{folder} ends as {outcome} at {at}"
         scene.record.checks.append(Check(claim, str(run.get("why") or "no fault")))
 
 
-def shard(scene: Scene, step: steps.Shard) -> None:
-    """As the project's owner, who alone may delete shards."""
+@step("first shard of {folder}: back is {back}")
+def shard(scene: Scene, folder: str, back: bool = False) -> None:
+    """Delete the first shard that the run of a folder left, or put it back."""
     login = Credentials.from_authorized_user_file(person.credentials("owner"))  # type: ignore[no-untyped-call]
     bucket = Client(scene.bucket.project, credentials=login).bucket(scene.bucket.name)
-    if step.back:
-        name, content = scene.shards.pop(step.folder)
+    if back:
+        name, content = scene.shards.pop(folder)
         bucket.blob(name).upload_from_string(content)
     else:
-        run = _latest(scene, step.folder)
+        run = _latest(scene, folder)
         if run is None or not run.get("folder"):
-            raise ScenarioFailed(f"{step.folder} has no shards")
+            raise ScenarioFailed(f"{folder} has no shards")
         manifest = json.loads(scene.bucket.text(f"{run['folder']}/manifest.json"))
         name = f"{run['folder']}/{manifest['shards'][0]['file']}"
-        scene.shards[step.folder] = name, bucket.blob(name).download_as_bytes()
+        scene.shards[folder] = name, bucket.blob(name).download_as_bytes()
         bucket.blob(name).delete()
     scene.note.text = name
 
 
-def made(scene: Scene, step: steps.Made) -> None:
-    """By the lists of Dataproc, Workflows and the audit log, as the project's owner sees them."""
+@step("of {folder} there are batches {batches} and {slices} slices")
+def made(
+    scene: Scene,
+    folder: str,
+    batches: tuple[str, ...],
+    slices: int = 0,
+    executions: tuple[str, ...] = (),
+    late: bool = False,
+    timeout_s: float = 60.0,
+) -> None:
+    """What Google's APIs list for the run of a folder: these batches by state, so many slices, no more.
+
+    `slices` counts the creations that were accepted, by audit entries; `executions` are outcomes of all that
+    the folder's events and commands started, with `late` one that began when the run had ended.
+    """
 
     def found() -> bool:
-        run = _latest(scene, step.folder)
+        run = _latest(scene, folder)
         if run is None:
             return False
-        batches, slices = _batches(scene, run), _slices(scene, run)
-        executions = _executions(scene, step.folder) if step.executions else []
-        scene.note.text = f"batches {', '.join(batches)}; {len(slices)} slices {', '.join(slices)}"
-        outcomes = sorted(outcome for _, outcome in executions)
-        if step.executions:
+        states, names = _batches(scene, run), _slices(scene, run)
+        runs = _executions(scene, folder) if executions else []
+        scene.note.text = f"batches {', '.join(states)}; {len(names)} slices {', '.join(names)}"
+        outcomes = sorted(outcome for _, outcome in runs)
+        if executions:
             scene.note.text += f"; executions {', '.join(outcomes)}"
-        late = not step.late or (executions and executions[-1][0] > str(run.get("ended")))
-        # More than there may be stays so: the time-out says what was found.
-        return (tuple(batches), len(slices), tuple(outcomes), bool(late)) == (
-            step.batches, step.slices, tuple(sorted(step.executions)), True,
-        )  # fmt: skip
+        began_late = not late or (runs and runs[-1][0] > str(run.get("ended")))
+        # A surplus can't go away: the time-out reports it.
+        expected = (batches, slices, tuple(sorted(executions)), True)
+        return (tuple(states), len(names), tuple(outcomes), bool(began_late)) == expected
 
-    scene.wait_until(str(step), found, step.timeout_s, poll_s=1.0)
-    scene.record.checks.append(Check(str(step), scene.note.text))
+    claim = f"of {folder} there are {len(batches)} batches and {slices} slices"
+    scene.wait_until(claim, found, timeout_s, poll_s=1.0)
+    scene.record.checks.append(Check(claim, scene.note.text))
 
 
 def _batches(scene: Scene, run: Run) -> list[str]:

@@ -6,13 +6,12 @@ Times are seconds since the Unix epoch on this machine's clock, which the hosts 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from rehearsal.errors import RehearsalError
-from rehearsal.scenario.reading import Problems, read
 
 VERSION = 1
 
@@ -154,15 +153,24 @@ class Record:
 
     @classmethod
     def load(cls, path: Path) -> Record:
-        """A record that `save` wrote; RehearsalError names what is wrong with it."""
-        problems = Problems()
+        """Return the record that `save` wrote; RehearsalError if the file is another."""
         try:
-            record = read(cls, json.loads(path.read_text()), "record", problems)
-        except (OSError, ValueError) as broken:
-            raise RehearsalError(f"{path} can't be read: {broken}") from broken
-        if record is None:
-            raise RehearsalError(f"{path} is not a record of a rehearsal: {'; '.join(problems.lines)}")
+            record = _typed(cls, json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError, AttributeError) as broken:
+            raise RehearsalError(f"{path} is not a record of a rehearsal: {broken}") from broken
+        assert isinstance(record, cls)
         return record
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """Return parsed JSON as dataclasses and tuples, where the hint has them."""
+    arguments = get_args(hint)
+    if is_dataclass(hint):
+        hints = get_type_hints(hint)
+        return hint(**{key: _typed(hints.get(key), item) for key, item in value.items()})  # type: ignore[operator]
+    if get_origin(hint) is list:
+        return [_typed(arguments[0], item) for item in value]
+    return tuple(value) if get_origin(hint) is tuple else value
 
 
 def epoch(rfc3339: str) -> float:

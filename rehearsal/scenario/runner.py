@@ -4,84 +4,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, ScenarioFailed
-from rehearsal.scenario import (
-    alerting,
-    building,
-    disturbing,
-    extracting,
-    guides,
-    jobs,
-    jobsteps,
-    killing,
-    owner,
-    pipeline_steps,
-    pipelines,
-    steps,
-    watching,
-)
 from rehearsal.scenario.bucket import CLIENT_ERRORS
-from rehearsal.scenario.owner_steps import Guide, Request
+from rehearsal.scenario.building import follow_nodes
 from rehearsal.scenario.record import Record, RunRecord, StepRecord
 from rehearsal.scenario.scenario import Scenario
 from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.shell import Shell
+from rehearsal.scenario.step import Step
 from rehearsal.world.console import Narrator
-
-# One function a kind of step; each takes the scene and its own kind.
-_ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
-    steps.Preview: building.preview,
-    steps.Up: building.up,
-    steps.Unchanged: building.unchanged,
-    steps.Destroy: building.destroy,
-    steps.Publish: building.publish,
-    steps.Settings: building.settings,
-    steps.Fleet: building.fleet,
-    steps.Recover: building.recover,
-    steps.Command: building.command,
-    steps.Ssh: building.ssh,
-    steps.Fault: building.fault,
-    steps.Clock: building.clock,
-    steps.Quota: building.quota,
-    steps.Ready: watching.ready,
-    steps.Reach: watching.reach,
-    steps.Done: watching.done,
-    steps.Same: watching.same,
-    steps.Resumed: watching.resumed,
-    steps.Remember: watching.remember,
-    steps.Survived: watching.survived,
-    jobsteps.Start: jobs.start,
-    jobsteps.Stop: jobs.stop,
-    jobsteps.Page: jobs.page,
-    steps.Shards: extracting.shards,
-    steps.Preempt: extracting.preempt,
-    Guide: guides.guide,
-    steps.Lose: disturbing.lose,
-    steps.Fill: disturbing.fill,
-    steps.Reboot: disturbing.reboot,
-    steps.Stall: disturbing.stall,
-    steps.Wake: disturbing.wake,
-    steps.Extracted: extracting.extracted,
-    steps.Alike: extracting.alike,
-    Request: owner.request,
-    jobsteps.Logged: jobs.logged,
-    jobsteps.Heartbeat: jobs.heartbeat,
-    pipeline_steps.Submit: pipelines.submit,
-    pipeline_steps.Retry: pipelines.retry,
-    pipeline_steps.Taken: pipelines.taken,
-    pipeline_steps.Ends: pipelines.ends,
-    pipeline_steps.Shard: pipelines.shard,
-    pipeline_steps.Made: pipelines.made,
-    pipeline_steps.Quiet: alerting.quiet,
-    pipeline_steps.Fired: alerting.fired,
-    steps.Kill: killing.kill,
-    steps.Kills: killing.kills,
-}
 
 
 class Runner:
@@ -90,25 +24,26 @@ class Runner:
     def __init__(
         self, scenario: Scenario, program: Path, control: Path, report: Path, narrator: Narrator
     ) -> None:
-        header = scenario.header
-        self.record = Record(scenario.name, header.title, header.environment, scenario.seed, time.time())
+        seed = scenario.seed or 0
+        self.record = Record(scenario.name, scenario.title, scenario.environment, seed, time.time())
+        self._steps = scenario.steps
         self._narrator = narrator
         self._report = report
         self.scene = Scene(
-            scenario,
+            scenario.environment,
             program,
             self.record,
             Control(control),
             Shell(program, report / "logs"),
-            random.Random(scenario.seed),
+            random.Random(seed),
             narrator.line,
         )
 
     def act(self) -> Record:
         """Every step in order, up to the first that fails; then what there is to know about it all."""
         try:
-            for step in self.scene.scenario.steps:
-                self._one(step)
+            for step in self._steps:
+                self._run(step)
             self._settle()
             self.record.verdict = "passed"
         except RehearsalError as failure:
@@ -124,18 +59,17 @@ class Runner:
             self.record.save(self._report / "record.json")
         return self.record
 
-    def _one(self, step: steps.Step) -> None:
+    def _run(self, step: Step) -> None:
         begun = time.time()
         outcome = "failed"
-        self.scene.shell.account = getattr(step, "as_", "")
+        self.scene.shell.account = step.account or ""
         try:
-            with self._narrator.step(str(step)) as note:
+            with self._narrator.step(step.title) as note:
                 self.scene.note = note
-                _ACTS[type(step)](self.scene, step)
+                step.act(self.scene)
             outcome = "ok"
         finally:
-            kind = type(step).__name__.lower()
-            ended = StepRecord(str(step), kind, begun, time.time(), outcome, self.scene.note.text)
+            ended = StepRecord(step.title, step.kind, begun, time.time(), outcome, self.scene.note.text)
             self.record.steps.append(ended)
             self.record.save(self._report / "record.json")
 
@@ -170,7 +104,7 @@ class Runner:
         scene = self.scene
         for part in (
             self._count,
-            lambda: building.follow_nodes(scene),
+            lambda: follow_nodes(scene),
             self._gather_boots,
             self._gather_runs,
         ):

@@ -1,135 +1,123 @@
-"""Scenario files: what a rehearsal does, in order. The schema is the dataclasses here and in steps.py."""
+"""Scenarios: Python modules with a `SCENARIO`; the first line of the docstring is the title."""
 
 from __future__ import annotations
 
+import difflib
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import runpy
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
-
-import yaml
 
 from rehearsal.cloud.core.world import Lags
 from rehearsal.cloud.iam.iam import TOKEN_LIFETIME_S
 from rehearsal.errors import ScenarioError
-from rehearsal.scenario.reading import Problems, convert, nearest, read
-from rehearsal.scenario.steps import KINDS, Step
+from rehearsal.scenario.step import Step
 from rehearsal.world.snapshot import Text
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "scenarios"
+_CLOUD = ("grant_lag_s", "account_lag_s", "api_lag_s", "token_lifetime_s")
 
 
-@dataclass(frozen=True)
-class Header:
-    """Every key of a scenario but its steps."""
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A scenario and the world that it needs; `path` and `title` are set by `load`.
 
-    title: str
+    `settings` are laid over the environment's `config` block. `prepare`: commands that run before, where
+    package registries are reached. `control_planes`: real ones behind GKE clusters, if
+    `tools/setup.sh kubernetes` ran. `text`: source of the data disk's tokens.
+    """
+
+    steps: tuple[Step, ...]
     environment: str = "dev"
     clock: float = 20.0  # virtual seconds per real second, for operations
-    grant_lag_s: float = Lags.grant_s  # real seconds until a grant or its end is felt
-    account_lag_s: float = Lags.account_s  # real seconds until a new service account shows
-    api_lag_s: float = Lags.api_s  # real seconds until an API answers that has been enabled
-    token_lifetime_s: float = TOKEN_LIFETIME_S  # real seconds that an access token is good for
-    seed: int | None = None  # random moments are drawn from it; left out: another one each time
-    prepare: tuple[str, ...] = ()  # commands run before, where package registries are reached
-    control_planes: bool = False  # real ones behind GKE clusters, where `tools/setup.sh kubernetes` ran
-    runtimes: tuple[Literal["spark", "functions"], ...] = ()  # what batches and functions run with
-    settings: dict[str, Any] = field(default_factory=dict)  # laid over the environment's `config` block
-    text: Text = field(default_factory=Text)  # what the data disk's tokens are made of
+    grant_lag_s: float = Lags.grant_s  # real seconds until a grant or its end takes effect
+    account_lag_s: float = Lags.account_s  # real seconds until a new service account is visible
+    api_lag_s: float = Lags.api_s  # real seconds until an enabled API answers
+    token_lifetime_s: float = TOKEN_LIFETIME_S  # real seconds until an access token expires
+    seed: int | None = None  # of the random moments; None: drawn at each start
+    prepare: tuple[str, ...] = ()
+    control_planes: bool = False
+    runtimes: tuple[Literal["spark", "functions"], ...] = ()  # for batches and functions
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    text: Text = field(default_factory=Text)
+    path: Path = Path()
+    title: str = ""
 
-    def check(self) -> Iterator[str]:
-        """Time must pass, and never back."""
-        if self.clock <= 0:
-            yield f"clock: {self.clock:g} is not positive"
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise ValueError("steps: at least one is required")
+        for name in ("clock", "token_lifetime_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: {getattr(self, name):g} is not positive")
         for name in ("grant_lag_s", "account_lag_s", "api_lag_s"):
-            if (lag_s := getattr(self, name)) < 0:
-                yield f"{name}: {lag_s:g} is negative"
-        if self.token_lifetime_s <= 0:
-            yield f"token_lifetime_s: {self.token_lifetime_s:g} is not positive"
-
-    @property
-    def cloud(self) -> dict[str, float]:
-        """What goes into the cloud's configuration as it is."""
-        keys = ("grant_lag_s", "account_lag_s", "api_lag_s", "token_lifetime_s")
-        return {"clock_rate": self.clock, **{key: getattr(self, key) for key in keys}}
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A file that was read and found good; `seed` is drawn already."""
-
-    path: Path
-    header: Header
-    seed: int
-    steps: tuple[Step, ...]
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: {getattr(self, name):g} is negative")
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
-        return self.path.stem
+        """Name of the file, without its ending, `-` for `_`."""
+        return name_of(self.path)
+
+    @property
+    def cloud(self) -> dict[str, float]:
+        """Entries of the cloud's configuration."""
+        return {"clock_rate": self.clock, **{key: getattr(self, key) for key in _CLOUD}}
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """Locks of the bundles that the steps publish; a guide publishes the hosts' default."""
+        kinds = {"publish": lambda step: step.arguments["lock"], "guide": lambda step: "cpu"}
+        return tuple(dict.fromkeys(kinds[step.kind](step) for step in self.steps if step.kind in kinds))
 
 
 def own() -> list[Path]:
-    """The files of the scenarios that come with the project."""
-    return sorted(SCENARIOS.glob("*.yaml"))
+    """Return the files of the project's own scenarios."""
+    return sorted(SCENARIOS.glob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """Return the scenario's name on the command line."""
+    return path.stem.replace("_", "-")
 
 
 def find(name: str) -> Path:
-    """A file's path, or the project's own scenario of that name; ScenarioError lists those there are."""
+    """Return the file `name`, or the project's own scenario `name`; ScenarioError if there is none."""
     path = Path(name)
-    if path.suffix in (".yaml", ".yml") or "/" in name:
+    if path.suffix == ".py" or "/" in name:
         if not path.is_file():
-            raise ScenarioError(f"there is no file {path}", "tpu rehearsal list")
+            raise ScenarioError(f"no file {path}", "tpu rehearsal list")
         return path
-    ours = SCENARIOS / f"{name}.yaml"
-    if not ours.is_file():
-        known = [each.stem for each in own()]
-        raise ScenarioError(f"there is no scenario {name!r}{nearest(name, known)}", "tpu rehearsal list")
-    return ours
+    scenarios = {name_of(path): path for path in own()}
+    if name not in scenarios:
+        raise ScenarioError(f"no scenario {name!r}{nearest(name, scenarios)}", "tpu rehearsal list")
+    return scenarios[name]
 
 
 def load(path: Path, seed: int | None = None) -> Scenario:
-    """Read a scenario; ScenarioError with every problem at once. `seed` wins over the file's."""
+    """Run a scenario's module and return its SCENARIO; `seed` replaces the module's.
+
+    Raises ScenarioError with file and line if the module fails.
+    """
     try:
-        document = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as broken:  # ValueError: not UTF-8, or no such date
-        raise ScenarioError(f"{path} can't be read: {broken}") from broken
-    problems = Problems()
-    if not isinstance(document, dict):
-        raise ScenarioError(f"{path}: expected a mapping with `title` and `steps`")
-    listed = document.pop("steps", None)
-    header = read(Header, document, "scenario", problems)
-    steps = read_steps(listed, problems)
-    if problems.lines or header is None:
-        lines = "\n".join(f"  {line}" for line in problems.lines)
-        raise ScenarioError(
-            f"{path} breaks {len(problems.lines)} rule(s):\n{lines}", "docs/rehearsal.md has the schema"
-        )
-    drawn = seed if seed is not None else header.seed
-    return Scenario(path, header, random.SystemRandom().randrange(10**6) if drawn is None else drawn, steps)
+        module = runpy.run_path(str(path))
+    except Exception as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else 1
+        raise ScenarioError(f"{path}:{line}: {error}", "docs/rehearsal.md lists the steps") from error
+    scenario, title = module.get("SCENARIO"), (module.get("__doc__") or "").strip().partition("\n")[0]
+    if not isinstance(scenario, Scenario) or not title:
+        raise ScenarioError(f"{path}: needs a docstring and SCENARIO = Scenario(…)", "docs/rehearsal.md")
+    seeds = (seed, scenario.seed, random.SystemRandom().randrange(10**6))
+    drawn = next(number for number in seeds if number is not None)
+    return replace(scenario, path=path, title=title.rstrip("."), seed=drawn)
 
 
-def read_steps(listed: object, problems: Problems) -> tuple[Step, ...]:
-    """`- kind: fields` for each line."""
-    if not isinstance(listed, list) or not listed:
-        problems.add("scenario.steps", "expected a list of at least one step")
-        return ()
-    steps: list[Step] = []
-    for number, entry in enumerate(listed):
-        path = f"steps[{number}]"
-        if isinstance(entry, str):  # a step without fields: `- survived`
-            entry = {entry: None}
-        if not isinstance(entry, dict) or len(entry) != 1:
-            problems.add(path, "expected one `kind: fields`")
-            continue
-        kind, value = next(iter(entry.items()))
-        if kind not in KINDS:
-            problems.add(path, f"unknown step {kind!r}{nearest(str(kind), KINDS)}")
-            continue
-        if kind == "settings":
-            value = {"set": convert(dict, value, f"{path}.settings", problems)}
-        step = read(KINDS[kind], value, f"{path}.{kind}", problems)
-        if step is not None:
-            steps.append(step)
-    return tuple(steps)
+def nearest(name: str, known: Mapping[str, Any] | list[str]) -> str:
+    """Return `; did you mean X?`, or the choices, or "" without choices."""
+    matches = difflib.get_close_matches(name, list(known), 1, 0.6)
+    if matches:
+        return f"; did you mean {matches[0]}?"
+    return f"; known: {', '.join(known)}" if known else ""

@@ -14,7 +14,6 @@ from rehearsal.cloud.control import Control
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario.bucket import Bucket, ObjectFacts
 from rehearsal.scenario.record import Boot, Record, boot_from, script_run
-from rehearsal.scenario.scenario import Scenario
 from rehearsal.scenario.shell import Shell
 from rehearsal.world.console import Note
 from rehearsal.world.program import read_settings
@@ -35,7 +34,7 @@ class Stalled:
 class Scene:
     """One scenario in one world. `program` is the copy of the tree in which the commands run."""
 
-    scenario: Scenario
+    environment: str
     program: Path
     record: Record
     control: Control
@@ -51,11 +50,6 @@ class Scene:
     incidents: set[str] = field(default_factory=set)  # that a step has waited for
     shards: dict[str, tuple[str, bytes]] = field(default_factory=dict)  # by folder: the one that is gone
     born: dict[str, float] = field(default_factory=dict)  # node → since when it exists
-
-    @property
-    def environment(self) -> str:
-        """Name of the environment whose stacks these are."""
-        return self.scenario.header.environment
 
     @cached_property
     def bucket(self) -> Bucket:

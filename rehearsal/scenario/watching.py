@@ -7,20 +7,21 @@ from collections import Counter
 from typing import Any
 
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario import steps
 from rehearsal.scenario.record import Check, epoch, script_run
 from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.step import step
 
 # So many failures of a job in one wait are no accident.
 _GIVE_UP_FAILURES = 3
 
 
-def ready(scene: Scene, step: steps.Ready) -> None:
-    """Every host of a node has told of a boot that is new, and that it is ready."""
-    workers = len(scene.hosts(step.node))
+@step("wait: all hosts of {node} ready")
+def ready(scene: Scene, node: str, timeout_s: float = 600.0) -> None:
+    """Wait until every host of a node has reported a boot as ready that wasn't there before."""
+    workers = len(scene.hosts(node))
 
     def all_ready() -> list[dict[str, Any]] | None:
-        fresh = [status for status in scene.read_boots(step.node) if script_run(status) not in scene.past]
+        fresh = [status for status in scene.read_boots(node) if script_run(status) not in scene.past]
         for status in fresh:
             if status["state"] in ("failed", "rerun-failed"):
                 raise ScenarioFailed(_failure(status))
@@ -32,7 +33,7 @@ def ready(scene: Scene, step: steps.Ready) -> None:
 
     # Each look reads an object a host: not so often that sixty-four hosts feel it.
     poll_s = 0.4 + workers / 30
-    done = scene.wait_until(f"hosts of {step.node} ready", all_ready, step.timeout_s, poll_s)
+    done = scene.wait_until(f"hosts of {node} ready", all_ready, timeout_s, poll_s)
     taken = [scene.boots[script_run(status)].ready_s or 0.0 for status in done]
     scene.past.update(script_run(status) for status in done)
     scene.note.text = f"{workers} hosts, boot script {min(taken):.1f}–{max(taken):.1f} s"
@@ -67,29 +68,31 @@ def training(scene: Scene, run: str, step: int, since: float) -> int | None:
     return found if status is not None and status["state"] == "running" else None
 
 
-def reach(scene: Scene, step: steps.Reach) -> None:
-    """A run has got to a step."""
+@step("wait: {run} at step {number}")
+def reach(scene: Scene, run: str, number: int, timeout_s: float = 600.0) -> None:
+    """Wait until a run's job has reached a step."""
     begun = time.time()
 
     def reached() -> int | None:
-        _require_progress(scene, step.run, begun)
-        return at_step(scene, step.run, step.step, 0)
+        _require_progress(scene, run, begun)
+        return at_step(scene, run, number, 0)
 
-    scene.wait_until(f"{step.run} at step {step.step}", reached, step.timeout_s)
+    scene.wait_until(f"{run} at step {number}", reached, timeout_s)
 
 
-def done(scene: Scene, step: steps.Done) -> None:
-    """A run is done."""
+@step("wait: {run} done")
+def done(scene: Scene, run: str, timeout_s: float = 1200.0) -> None:
+    """Wait until a run is done: its last checkpoint committed, its final.json written."""
     begun = time.time()
 
     def finished() -> bool:
-        _require_progress(scene, step.run, begun)
-        at_step(scene, step.run, 0, 0)
-        return scene.bucket.final(step.run) is not None
+        _require_progress(scene, run, begun)
+        at_step(scene, run, 0, 0)
+        return scene.bucket.final(run) is not None
 
-    scene.wait_until(f"{step.run} done", finished, step.timeout_s)
-    final = scene.bucket.final(step.run) or {}
-    restores = [event for event in scene.bucket.events(step.run) if event["kind"] == "restore"]
+    scene.wait_until(f"{run} done", finished, timeout_s)
+    final = scene.bucket.final(run) or {}
+    restores = [event for event in scene.bucket.events(run) if event["kind"] == "restore"]
     scene.note.text = f"step {final['step']}, {len(restores)} restores"
 
 
@@ -105,16 +108,16 @@ def _require_progress(scene: Scene, run: str, since: float) -> None:
         )
 
 
-def same(scene: Scene, step: steps.Same) -> None:
-    """Two runs ended with the same parameters, and every loss on the way was the same, to the last bit."""
-    first, second = step.runs
-    finals = [scene.bucket.final(run) for run in step.runs]
-    for run, final in zip(step.runs, finals, strict=True):
+@step("{first} and {second} are the same to the last bit")
+def same(scene: Scene, first: str, second: str) -> None:
+    """Two runs must have ended alike: final.json and every step's loss, bit for bit."""
+    finals = [scene.bucket.final(run) for run in (first, second)]
+    for run, final in zip((first, second), finals, strict=True):
         if final is None:
             raise ScenarioFailed(f"{run} has no final.json: it isn't done")
     if finals[0] != finals[1]:
         raise ScenarioFailed(f"{first} ended as {finals[0]}\n{second} ended as {finals[1]}")
-    losses = [scene.bucket.losses(run) for run in step.runs]
+    losses = [scene.bucket.losses(run) for run in (first, second)]
     exact = [{entry[0]: entry[2] for entry in each} for each in losses]
     differing = sorted(n for n in exact[0].keys() | exact[1].keys() if exact[0].get(n) != exact[1].get(n))
     if differing:
@@ -136,20 +139,20 @@ def same(scene: Scene, step: steps.Same) -> None:
     scene.note.text = f"{len(exact[0])} losses and all parameters identical"
 
 
-def resumed(scene: Scene, step: steps.Resumed) -> None:
-    """A run resumed from a checkpoint, and not from nothing."""
-    restores = [event["step"] for event in scene.bucket.events(step.run) if event["kind"] == "restore"]
-    if not restores or max(restores) < step.from_step:
-        raise ScenarioFailed(
-            f"{step.run} resumed from steps {restores or 'none'}; expected {step.from_step} or later"
-        )
+@step("{run} resumed from step {from_step} or later")
+def resumed(scene: Scene, run: str, from_step: int) -> None:
+    """A run must have gone on from a checkpoint of at least this step."""
+    restores = [event["step"] for event in scene.bucket.events(run) if event["kind"] == "restore"]
+    if not restores or max(restores) < from_step:
+        raise ScenarioFailed(f"{run} resumed from steps {restores or 'none'}; expected {from_step} or later")
     scene.note.text = f"restores at steps {', '.join(map(str, restores))}"
 
 
-def remember(scene: Scene, step: steps.Remember) -> None:
-    """Note what is in the bucket now, in place of what was noted before."""
+@step("note the objects in the bucket: {prefixes}")
+def remember(scene: Scene, *prefixes: str) -> None:
+    """Note every object below these prefixes: name, generation, size."""
     scene.noted.clear()
-    for prefix in step.prefixes:
+    for prefix in prefixes:
         found = scene.bucket.facts(prefix)
         if not found:
             raise ScenarioFailed(f"there is nothing below gs://{scene.bucket.name}/{prefix}")
@@ -157,8 +160,9 @@ def remember(scene: Scene, step: steps.Remember) -> None:
     scene.note.text = f"{len(scene.noted)} objects"
 
 
-def survived(scene: Scene, step: steps.Survived) -> None:
-    """All that was noted is there still, byte for byte."""
+@step("the bucket still holds every noted object")
+def survived(scene: Scene) -> None:
+    """Every object that was noted must still be there, unchanged."""
     if not scene.noted:
         raise ScenarioFailed("nothing was noted before; put a `remember` step in front")
     now = scene.bucket.facts("")

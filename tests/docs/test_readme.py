@@ -40,7 +40,7 @@ def test_every_command_of_the_readme_is_run_by_something() -> None:
     known = RUN_HERE | RUN_BY_CI | RUN_BY_EVERY_TARGET | RUN_BY_A_GUIDE
     assert found <= known | set(RUN_BY_A_SCENARIO) | set(TOO_LONG)
     for name, pattern in RUN_BY_A_SCENARIO.values():
-        assert re.search(pattern, (ROOT / "rehearsal/scenarios" / f"{name}.yaml").read_text("utf-8"))
+        assert re.search(pattern, (ROOT / "rehearsal/scenarios" / f"{name}.py").read_text("utf-8"))
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert all(command in ci for command in RUN_BY_CI)
 

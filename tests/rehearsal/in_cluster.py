@@ -15,7 +15,7 @@ import google.auth.transport.requests
 from google.oauth2.credentials import Credentials
 
 from rehearsal.cloud.control import Control
-from rehearsal.scenario import disturbing, steps
+from rehearsal.scenario import disturbing
 from rehearsal.scenario.scene import Scene
 
 PROJECT = os.environ.get("GOOGLE_CLOUD_PROJECT", "")
@@ -245,7 +245,7 @@ def a_slice_that_scales(owner: Person) -> dict[str, Any]:
              "observed": [rule["observed"] for rule in control.faults() if rule["id"] == empty]}  # fmt: skip
     nothing: Any = None
     scene = Scene(nothing, Path(), nothing, control, nothing, nothing, print)
-    disturbing.lose(scene, steps.Lose("flex", "power-loss", for_s=100))
+    disturbing.lose("flex", "power-loss", for_s=100).act(scene)
     found["lost"] = scene.note.text
     until(lambda: len(nodes(owner)) == len(before) + 4, "the slice again")
     owner.kubectl("delete", "pod", "chips", "--force")

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario import disturbing, steps
+from rehearsal.scenario import disturbing
 from rehearsal.scenario.bucket import ObjectFacts
 from rehearsal.scenario.record import Record
 from rehearsal.scenario.scene import Scene
@@ -77,11 +77,11 @@ def scene(world: World) -> Scene:
 
 
 def stalled(scene: Scene) -> None:
-    disturbing.stall(scene, steps.Stall(NODE, "one", 4))
+    disturbing.stall(NODE, "one", 4).act(scene)
 
 
 def woken(scene: Scene) -> None:
-    disturbing.wake(scene, steps.Wake(NODE, 2, timeout_s=5))
+    disturbing.wake(NODE, 2, timeout_s=5).act(scene)
 
 
 def test_a_late_worker_whose_writes_took_no_effect_is_proof(scene: Scene, world: World) -> None:
@@ -129,7 +129,7 @@ def test_it_is_not_woken_before_another_is_beyond_it(scene: Scene, world: World)
     world.commits = 0
     world.shards = dict(scene.stalled[NODE].shards)
     with pytest.raises(ScenarioFailed, match="2 shards beyond worker 4: not within"):
-        disturbing.wake(scene, steps.Wake(NODE, 2, timeout_s=0.1))
+        disturbing.wake(NODE, 2, timeout_s=0.1).act(scene)
     assert not any("CONT" in line for line in world.on_host)
 
 
@@ -142,11 +142,11 @@ def test_only_what_stands_still_in_the_middle_can_be_woken(scene: Scene, world: 
 
 
 def test_a_full_disk_must_stop_no_work(scene: Scene, world: World) -> None:
-    disturbing.fill(scene, steps.Fill(NODE, "one", 4))
+    disturbing.fill(NODE, "one", 4).act(scene)
     assert [check.claim for check in scene.record.checks] == ["a full disk stops no extraction that runs"]
     world.commits = 0
     with pytest.raises(ScenarioFailed, match="3 more shards of worker 4: not within"):
-        disturbing.fill(scene, steps.Fill(NODE, "one", 4, timeout_s=0.1))
+        disturbing.fill(NODE, "one", 4, timeout_s=0.1).act(scene)
 
 
 def test_a_boot_must_fail_for_the_reason_that_was_meant(scene: Scene, world: World) -> None:
@@ -159,7 +159,7 @@ def test_a_boot_must_fail_for_the_reason_that_was_meant(scene: Scene, world: Wor
         world.boot = {}
         after = {**failed, "stages": [{**stage, "log_tail": tail}]}
         scene.forget_boots = lambda node: world.boot.update(after)  # type: ignore[method-assign]
-        disturbing.reboot(scene, steps.Reboot(NODE, "disk is full", timeout_s=0.1))
+        disturbing.reboot(NODE, "disk is full", timeout_s=0.1).act(scene)
 
     reboot("HTTP 200\ntpu-boot: error: the boot disk is full")
     assert scene.note.text == "in stage bundle: tpu-boot: error: the boot disk is full"

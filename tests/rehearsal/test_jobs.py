@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario import jobs, jobsteps
+from rehearsal.scenario import jobs
 from rehearsal.scenario.bucket import ObjectFacts
 from rehearsal.scenario.record import Record
 from rehearsal.scenario.scene import Scene
@@ -63,10 +62,10 @@ def scene(world: World) -> Scene:
 
 def test_every_workers_log_must_have_the_line(world: World, scene: Scene) -> None:
     with pytest.raises(ScenarioFailed):
-        jobs.logged(scene, jobsteps.Logged("tpu-dev", 2, r"step \d{2}"))
+        jobs.logged("tpu-dev", 2, r"step \d{2}").act(scene)
     assert scene.note.text == "1 of 2"
     world.logs[1].append("step 15")
-    jobs.logged(scene, jobsteps.Logged("tpu-dev", 2, r"step \d{2}"))
+    jobs.logged("tpu-dev", 2, r"step \d{2}").act(scene)
     assert scene.note.text == "step 10; step 15"
     assert scene.record.checks == []
 
@@ -76,7 +75,7 @@ def test_that_a_log_outlives_its_hosts_is_proved_only_when_they_are_gone(
     world: World, scene: Scene, node: dict[str, Any] | None
 ) -> None:
     world.node = node
-    jobs.logged(scene, jobsteps.Logged("tpu-dev", 2, r"step \d+"))
+    jobs.logged("tpu-dev", 2, r"step \d+").act(scene)
     (check,) = scene.record.checks
     assert check.claim == "what tpu-dev's workers printed is there when its hosts aren't"
     assert (
@@ -89,14 +88,15 @@ def test_each_worker_may_say_it_at_a_time_of_its_own(world: World, scene: Scene)
     failed = {"state": "failed", "why": "killed by signal 9: step 3"}
     running = {"state": "running"}
     world.words = [[failed, running], [running, failed]]
-    jobs.heartbeat(scene, jobsteps.Heartbeat("tpu-dev", 2, "failed", r"signal 9: step \d"))
+    jobs.heartbeat("tpu-dev", 2, "failed", r"signal 9: step \d").act(scene)
     assert scene.note.text == "killed by signal 9: step 3"
     world.looks = 0
     with pytest.raises(ScenarioFailed):
-        jobs.heartbeat(scene, jobsteps.Heartbeat("tpu-dev", 2, "failed", "signal 15"))
+        jobs.heartbeat("tpu-dev", 2, "failed", "signal 15").act(scene)
 
 
 def test_patterns_are_checked_before_the_story_begins() -> None:
-    for step in (jobsteps.Logged("n", 1, "("), jobsteps.Heartbeat("n", 1, "done", "(")):
-        (output,) = step.check()
-        assert re.match(r"(prints|why): not a regular expression: ", output)
+    with pytest.raises(ValueError, match="prints: not a regular expression: "):
+        jobs.logged("n", 1, "(")
+    with pytest.raises(ValueError, match="why: not a regular expression: "):
+        jobs.heartbeat("n", 1, "done", "(")

@@ -8,8 +8,8 @@ import pytest
 
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import owner
-from rehearsal.scenario.owner_steps import Request
 from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.step import Step
 
 TOPICS = ("pubsub.projects.topics.create", "pubsub.projects.topics.delete")
 
@@ -24,8 +24,10 @@ def _sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Any]]:
 
 
 def test_words_of_the_scenario_are_filled_in(sent: list[Any]) -> None:
-    step = Request("pubsub.v1.projects.topics.create", {"name": "projects/$project/topics/t", "body": {}})
-    owner.request(cast("Scene", None), step)
+    step = owner.request(
+        "pubsub.v1.projects.topics.create", {"name": "projects/$project/topics/t", "body": {}}
+    )
+    step.act(cast("Scene", None))
     assert sent == [("v1", TOPICS[0], {"name": "projects/p/topics/t", "body": {}})]
 
 
@@ -33,17 +35,17 @@ def test_words_of_the_scenario_are_filled_in(sent: list[Any]) -> None:
     ("step", "message"),
     [
         (
-            Request("pubsub.v1.projects.topics.creat"),
+            owner.request("pubsub.v1.projects.topics.creat"),
             r"isn't emulated; did you mean pubsub.projects.topics.create\?",
         ),
-        (Request("webrisk.v1.uris.search"), "webrisk.uris.search isn't emulated$"),
+        (owner.request("webrisk.v1.uris.search"), "webrisk.uris.search isn't emulated$"),
         (
-            Request("pubsub.v1.projects.topics.create", {"name": "projects/$projekt"}),
+            owner.request("pubsub.v1.projects.topics.create", {"name": "projects/$projekt"}),
             r"unknown \$projekt in 'projects/\$projekt'",
         ),
     ],
 )
-def test_a_wrong_request_is_refused(sent: list[Any], step: Request, message: str) -> None:
+def test_a_wrong_request_is_refused(sent: list[Any], step: Step, message: str) -> None:
     with pytest.raises(ScenarioFailed, match=message):
-        owner.request(cast("Scene", None), step)
+        step.act(cast("Scene", None))
     assert not sent

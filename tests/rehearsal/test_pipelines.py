@@ -12,7 +12,6 @@ import pytest
 
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import alerting, pipelines
-from rehearsal.scenario import pipeline_steps as steps
 from rehearsal.scenario.record import Record
 from rehearsal.scenario.scene import Scene
 
@@ -138,49 +137,49 @@ def scene(world: World) -> Scene:
 
 
 def test_an_outcome_is_what_the_page_shows(scene: Scene) -> None:
-    pipelines.ends(scene, steps.Ends("a/", "invalid", "check", "is missing"))
+    pipelines.ends("a/", "invalid", "check", "is missing").act(scene)
     assert scene.record.checks[-1].claim == "a/ ends as invalid at check"
     with pytest.raises(ScenarioFailed, match="printed nothing that matches"):
-        pipelines.ends(scene, steps.Ends("a/", "invalid", "check", "has changed"))
+        pipelines.ends("a/", "invalid", "check", "has changed").act(scene)
     with pytest.raises(ScenarioFailed, match="printed nothing that matches"):
-        pipelines.ends(scene, steps.Ends("a/", "unavailable", "check"))
+        pipelines.ends("a/", "unavailable", "check").act(scene)
 
 
 def test_a_retry_is_typed_and_its_own_end_is_waited_for(scene: Scene, world: World) -> None:
-    pipelines.ends(scene, steps.Ends("a/", "invalid", "check", retry=True))
+    pipelines.ends("a/", "invalid", "check", again=True).act(scene)
     assert world.typed[0] == f"tpu pipeline retry dev {RUN}"
     world.run = lambda *_, **__: world.page  # type: ignore[method-assign]  # nothing is started
     with pytest.raises(ScenarioFailed, match="no run yet"):
-        pipelines.ends(scene, steps.Ends("a/", "invalid", "check", retry=True))
+        pipelines.ends("a/", "invalid", "check", again=True).act(scene)
 
 
 def test_a_folder_without_a_run_has_no_outcome(scene: Scene) -> None:
     with pytest.raises(ScenarioFailed, match="no run yet"):
-        pipelines.ends(scene, steps.Ends("b/", "invalid", "check"))
+        pipelines.ends("b/", "invalid", "check").act(scene)
     with pytest.raises(ScenarioFailed, match="has no run"):
-        pipelines.retry(scene, steps.Retry("b/"))
+        pipelines.retry("b/").act(scene)
 
 
 def test_what_was_made_is_counted(scene: Scene, world: World) -> None:
-    pipelines.made(scene, steps.Made("a/", ("SUCCEEDED",), slices=1, executions=("trained",)))
+    pipelines.made("a/", ("SUCCEEDED",), slices=1, executions=("trained",)).act(scene)
     world.slices.append(f"{RUN}8")  # another run's
-    pipelines.made(scene, steps.Made("a/", ("SUCCEEDED",), slices=1))
+    pipelines.made("a/", ("SUCCEEDED",), slices=1).act(scene)
     world.slices.append(f"{RUN}-1")
     with pytest.raises(ScenarioFailed, match="2 slices r17, r17-1"):
-        pipelines.made(scene, steps.Made("a/", ("SUCCEEDED",), slices=1))
+        pipelines.made("a/", ("SUCCEEDED",), slices=1).act(scene)
     world.batches.append({**world.batches[0], "name": f"p/batches/tpu-pipeline-{RUN}-1", "createTime": "0"})
     with pytest.raises(ScenarioFailed, match="batches SUCCEEDED, SUCCEEDED"):
-        pipelines.made(scene, steps.Made("a/", ("SUCCEEDED",), slices=2))
+        pipelines.made("a/", ("SUCCEEDED",), slices=2).act(scene)
 
 
 def test_the_id_of_the_next_batch_is_taken_by_one_of_other_labels(scene: Scene, world: World) -> None:
     with pytest.raises(ScenarioFailed, match="a/ has no batch"):
-        pipelines.taken(scene, steps.Taken("a/"))
+        pipelines.taken("a/").act(scene)
     world.record |= {"batch": f"tpu-pipeline-{RUN}-2", "retry": 4}
     network = {"executionConfig": {"subnetworkUri": "s"}}
     last = f"p/l/batches/tpu-pipeline-{RUN}-2"
     world.batches.append({"name": last, "state": "FAILED", "createTime": "2", "environmentConfig": network})  # type: ignore[dict-item]
-    pipelines.taken(scene, steps.Taken("a/"))
+    pipelines.taken("a/").act(scene)
     (asked,) = world.created
     assert (asked["parent"], asked["batchId"]) == ("p/l", f"tpu-pipeline-{RUN}-5")
     assert asked["body"]["environmentConfig"] == network
@@ -189,25 +188,25 @@ def test_the_id_of_the_next_batch_is_taken_by_one_of_other_labels(scene: Scene, 
 
 def test_a_late_event_comes_when_its_run_has_ended(scene: Scene, world: World) -> None:
     world.executions.append(("10:09", "duplicate"))
-    step = steps.Made("a/", ("SUCCEEDED",), 1, ("trained", "duplicate"), late=True)
+    step = pipelines.made("a/", ("SUCCEEDED",), 1, ("trained", "duplicate"), late=True)
     with pytest.raises(ScenarioFailed):
-        pipelines.made(scene, step)
+        step.act(scene)
     world.executions[-1] = ("10:11", "duplicate")
-    pipelines.made(scene, step)
+    step.act(scene)
 
 
 def test_an_alert_opens_once_is_looked_into_and_closes(scene: Scene, world: World) -> None:
     world.opens("batch-failed", "1")
-    alerting.fired(scene, steps.Fired({"batch-failed": "two"}, "oncall", clock=600.0))
+    alerting.fired({"batch-failed": "two"}, "oncall", clock=600.0).act(scene)
     assert world.typed == ["bash -c echo two batches\necho exit status $?"]
     assert world.rates == [600.0, 60.0], "fast until it closes"
     with pytest.raises(ScenarioFailed, match=r"fired: \{\}"):
-        alerting.fired(scene, steps.Fired({"batch-failed": "two"}, "oncall"))
+        alerting.fired({"batch-failed": "two"}, "oncall").act(scene)
 
 
 def test_a_fault_is_mended_once_its_alert_was_looked_into(scene: Scene, world: World) -> None:
     world.opens("batch-failed", "1")
-    alerting.fired(scene, steps.Fired({"batch-failed": "two"}, "oncall", mend="echo mended"))
+    alerting.fired({"batch-failed": "two"}, "oncall", mend="echo mended").act(scene)
     assert world.typed == ["bash -c echo two batches\necho exit status $?", "bash -c echo mended"]
 
 
@@ -215,24 +214,24 @@ def test_an_alert_that_nobody_expects_fails_the_step(scene: Scene, world: World)
     world.opens("batch-failed", "1")
     world.opens("workflow-failed", "2")
     with pytest.raises(ScenarioFailed, match=r"and not \{'workflow-failed': 1\}"):
-        alerting.fired(scene, steps.Fired({"batch-failed": ""}, "oncall"))
+        alerting.fired({"batch-failed": ""}, "oncall").act(scene)
     world.opens("batch-failed", "3")
     with pytest.raises(ScenarioFailed, match=r"and not \{'batch-failed': 1\}"):
-        alerting.fired(scene, steps.Fired({"batch-failed": "", "workflow-failed": ""}, "oncall"))
+        alerting.fired({"batch-failed": "", "workflow-failed": ""}, "oncall").act(scene)
 
 
 def test_an_alert_that_is_not_published_fails_the_step(scene: Scene, world: World) -> None:
     world.opens("batch-failed", "1")
     world.published.clear()
-    with pytest.raises(ScenarioFailed, match="batch-failed, once each"):
-        alerting.fired(scene, steps.Fired({"batch-failed": ""}, "oncall"))
+    with pytest.raises(ScenarioFailed, match="alerts batch-failed"):
+        alerting.fired({"batch-failed": ""}, "oncall").act(scene)
 
 
 def test_what_fired_before_quiet_is_not_counted(scene: Scene, world: World) -> None:
     world.opens("workflow-failed", "1")
     with pytest.raises(ScenarioFailed, match="open: workflow-failed"):
-        alerting.quiet(scene, steps.Quiet())
+        alerting.quiet().act(scene)
     world.set_clock(1.0)
-    alerting.quiet(scene, steps.Quiet())
+    alerting.quiet().act(scene)
     world.opens("batch-failed", "2")
-    alerting.fired(scene, steps.Fired({"batch-failed": ""}, "oncall"))
+    alerting.fired({"batch-failed": ""}, "oncall").act(scene)

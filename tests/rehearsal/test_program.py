@@ -245,4 +245,4 @@ def test_what_pulumi_printed_is_summed_up() -> None:
     output = "Resources:\n    + 4 created\n    ~ 1 updated\n    2 unchanged\n\nDuration: 3s\n"
     assert _summary(output) == "4 created, 1 updated, 2 unchanged"
     assert _summary("Resources:\n    19 unchanged\n") == "19 unchanged"
-    assert str(steps.Up("tpu", "no capacity")) == "pulumi up: tpu, which must fail"
+    assert str(steps.up("tpu", "no capacity")) == "pulumi up: tpu   (must fail)"

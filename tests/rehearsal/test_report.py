@@ -15,7 +15,7 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from rehearsal.scenario import steps
+from rehearsal.scenario.killing import Kind
 from rehearsal.scenario.record import Boot, KillRecord, Price, Record, Stage
 from rehearsal.scenario.report import plots, write_report
 from rehearsal.scenario.report.facts import costs, headlines, minutes
@@ -99,7 +99,7 @@ def test_every_kill_is_in_the_loss_picture(record: Record) -> None:
     assert markers(record) > markers(fewer) > markers(replace(record, kills=[]))
 
 
-@pytest.mark.parametrize("how", get_args(steps.Kind))
+@pytest.mark.parametrize("how", get_args(Kind))
 def test_every_way_to_kill_has_its_name_in_the_picture(
     record: Record, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

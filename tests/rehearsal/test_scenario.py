@@ -1,4 +1,4 @@
-"""Scenario files: the project's own are good, and every broken rule is named with its key path."""
+"""Scenarios: the project's own are valid, and a broken rule is named with its file and line."""
 
 from __future__ import annotations
 
@@ -8,164 +8,128 @@ import pytest
 
 from rehearsal.errors import ScenarioError
 from rehearsal.scenario import steps
-from rehearsal.scenario.owner_steps import Request
-from rehearsal.scenario.scenario import SCENARIOS, find, load
+from rehearsal.scenario.scenario import SCENARIOS, find, load, name_of, own
+from rehearsal.scenario.step import STEPS, Step
 from rehearsal.world.program import PROJECTS
 
-HEAD = "title: a scenario\n"
+HEAD = '''"""A scenario."""
+
+from rehearsal.scenario import steps as step
+from rehearsal.scenario.scenario import Scenario
+
+'''
+LINES = HEAD.count("\n")
 
 
 def written(folder: Path, text: str) -> Path:
-    path = folder / "scenario.yaml"
-    path.write_text(text)
+    path = folder / "my_scenario.py"
+    path.write_text(f"{HEAD}{text}\n")
     return path
 
 
-@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", own(), ids=name_of)
 def test_own_scenarios_are_good(path: Path) -> None:
     scenario = load(path)
-    assert scenario.header.title
-    assert scenario.steps
+    assert scenario.title
+    layers = {step.arguments["layer"] for step in scenario.steps if "layer" in step.arguments}
+    assert layers <= set(PROJECTS)
+    assert {step.kind for step in scenario.steps} <= set(steps.__all__)
+
+
+def test_every_step_can_be_used() -> None:
+    assert set(steps.__all__) == set(STEPS)
 
 
 def test_the_default_story_tells_what_it_promises() -> None:
-    scenario = load(find("default"))
-    kills = [step for step in scenario.steps if isinstance(step, steps.Kill)]
-    assert [kill.how for kill in kills] == ["notice", "power-loss"]
-    assert {step.layer for step in scenario.steps if isinstance(step, steps.Up)} == {
+    story = load(find("default")).steps
+    assert [step.arguments["how"] for step in story if step.kind == "kill"] == ["notice", "power-loss"]
+    assert {step.arguments["layer"] for step in story if step.kind == "up"} == {
         "storage",
         "network",
         "data",
         "tpu",
     }
-    assert any(isinstance(step, steps.Same) for step in scenario.steps)
-    assert any(isinstance(step, steps.Destroy) and step.refused for step in scenario.steps)
+    assert any(step.kind == "same" for step in story)
+    assert any(step.kind == "destroy" and step.arguments["refused"] for step in story)
 
 
 def test_kills_strikes_twenty_times() -> None:
-    kills = [step for step in load(find("kills")).steps if isinstance(step, steps.Kills)]
-    assert [kill.times for kill in kills] == [20]
+    kills = [step for step in load(find("kills")).steps if step.kind == "kills"]
+    assert [kill.arguments["times"] for kill in kills] == [20]
 
 
-def test_every_form_of_a_step(tmp_path: Path) -> None:
-    text = """
-steps:
-- up: storage
-- up: {layer: tpu, refused: no capacity}
-- survived
-- settings: {tpu:slices: [], set: 3}
-- same: [one, other]
-- kill: {node: n, how: power-loss, run: r, between: [1, 2]}
-- clock: 3
-- request: {method: pubsub.v1.projects.topics.list, arguments: {project: p}}
-"""
-    assert load(written(tmp_path, HEAD + text)).steps == (
-        steps.Up("storage"),
-        steps.Up("tpu", "no capacity"),
-        steps.Survived(),
-        steps.Settings({"tpu:slices": [], "set": 3}),
-        steps.Same(("one", "other")),
-        steps.Kill("n", "power-loss", "r", (1, 2)),
-        steps.Clock(3.0),
-        Request("pubsub.v1.projects.topics.list", {"project": "p"}),
-    )
+def test_locks_of_all_bundles_are_known_before(tmp_path: Path) -> None:
+    listed = 'step.publish("bare"), step.guide("docs/x.md", ("A",)), step.publish("bare")'
+    text = f"SCENARIO = Scenario(steps=({listed}))"
+    assert load(written(tmp_path, text)).locks == ("bare", "cpu")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("step", "title", "account"),
     [
-        ("steps: [survived]\n", "scenario.title: missing"),
-        (HEAD, "scenario.steps: expected a list of at least one step"),
-        (HEAD + "steps: []\n", "scenario.steps: expected a list of at least one step"),
-        (HEAD + "clok: 3\nsteps: [survived]\n", "scenario.clok: unknown key; did you mean clock?"),
-        (HEAD + "clock: 0\nsteps: [survived]\n", "scenario: clock: 0 is not positive"),
-        (
-            HEAD + "grant_lag_s: -1\nsteps: [survived]\n",
-            "scenario: grant_lag_s: -1 is negative",
-        ),
-        (HEAD + "clock: fast\nsteps: [survived]\n", "scenario.clock: expected a number, got 'fast'"),
-        (HEAD + "seed: 1.5\nsteps: [survived]\n", "scenario.seed: expected a whole number, got 1.5"),
-        (HEAD + "settings: []\nsteps: [survived]\n", "scenario.settings: expected a mapping, got []"),
-        (
-            HEAD + "text: {limit: 3}\nsteps: [survived]\n",
-            "scenario.text.limit: unknown key; did you mean limit_bytes?",
-        ),
-        (
-            HEAD + "text: {sources: /usr}\nsteps: [survived]\n",
-            "scenario.text.sources: expected a list, got '/usr'",
-        ),
-        (HEAD + "steps: [surviv]\n", "steps[0]: unknown step 'surviv'; did you mean survived?"),
-        (HEAD + "steps: [3]\n", "steps[0]: expected one `kind: fields`"),
-        (HEAD + "steps: [{up: tpu, ready: tpu-dev}]\n", "steps[0]: expected one `kind: fields`"),
-        (
-            HEAD + "steps: [up: tpus]\n",
-            f"steps[0].up.layer: 'tpus' is none of {', '.join(PROJECTS)}",
-        ),
-        (HEAD + "steps: [up: {layer: tpu, refuse: x}]\n", "steps[0].up.refuse: unknown key; did you mean"),
-        (
-            HEAD + "steps: [up: {layer: tpu, refused: '('}]\n",
-            "steps[0].up: refused: not a regular expression",
-        ),
-        (HEAD + "steps: [done: ]\n", "steps[0].done.run: expected text, got nothing"),
-        (HEAD + "steps: [reach: {run: a}]\n", "steps[0].reach.step: missing"),
-        (HEAD + "steps: [same: [a]]\n", "steps[0].same.runs: expected 2 values, got 1"),
-        (HEAD + "steps: [same: [a, 2]]\n", "steps[0].same.runs[1]: expected text, got 2"),
-        (HEAD + "steps: [settings: 4]\n", "steps[0].settings: expected a mapping, got 4"),
-        (
-            HEAD + "steps: [request: {method: topics.list}]\n",
-            "steps[0].request: method: 'topics.list' isn't API.VERSION",
-        ),
-        (HEAD + "steps: [clock: -1]\n", "steps[0].clock: rate: -1 is not positive"),
-        (
-            HEAD + "steps: [kill: {node: n, how: gently, run: r, between: [1, 2]}]\n",
-            "steps[0].kill.how: 'gently' is none of notice, power-loss, crash",
-        ),
-        (
-            HEAD + "steps: [kill: {node: n, how: power-loss, run: r, between: [9, 2]}]\n",
-            "steps[0].kill: between: 9 is greater than 2",
-        ),
-        (
-            HEAD + "steps: [kills: {node: n, run: r, times: 9, steps: 4}]\n",
-            "steps[0].kills: times: 9 kills don't fit into 4 steps",
-        ),
-        (
-            HEAD + "steps: [fault: {name: f, what: {status: 503}, match: {metod: x}}]\n",
-            "steps[0].fault: match: unknown ['metod']",
-        ),
-        (HEAD + "steps: [fault: {name: f, what: {status: 200}}]\n", "steps[0].fault: what.status: 200"),
+        (steps.up("storage"), "pulumi up: storage", "platform-engineer"),
+        (steps.up("tpu", "no capacity").by("ci"), "pulumi up: tpu   (must fail)", "ci"),
+        (steps.command("\n  one\n  two\n", fails=True), "$ one …   (must fail)", "ml-engineer"),
+        (steps.destroy("data"), "pulumi destroy: data", "platform-engineer"),
+        (steps.remember("a/", "b/"), "note the objects in the bucket: a/, b/", None),
+        (steps.settings({"a": 1, "b": 2}), "change settings: a, b", None),
+        (steps.clock(3), "clock at 3 virtual seconds a second", None),
+    ],
+)  # fmt: skip
+def test_a_step_has_a_title_and_an_account(step: Step, title: str, account: str | None) -> None:
+    assert (step.title, step.account) == (title, account)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SCENARIO = Scenario(steps=())", "steps: at least one is required"),
+        ("SCENARIO = Scenario(clock=0, steps=(step.survived(),))", "clock: 0 is not positive"),
+        ("SCENARIO = Scenario(grant_lag_s=-1, steps=(step.survived(),))", "grant_lag_s: -1 is negative"),
+        ("SCENARIO = Scenario(clok=0, steps=(step.survived(),))", "unexpected keyword argument 'clok'"),
+        ("step.surviv()", "has no attribute 'surviv'"),
+        ("step.up()", "missing a required argument: 'layer'"),
+        ("step.up('tpu', refuse='x')", "unexpected keyword argument 'refuse'"),
+        ("step.up('tpu', refused='(')", "missing ), unterminated subpattern"),
+        ("step.reboot('n', '(')", "missing ), unterminated subpattern"),
+        ("step.request('topics.list')", "method: 'topics.list' isn't API.VERSION"),
+        ("step.clock(-1)", "rate: -1 is not positive"),
+        ("step.kill('n', 'crash', 'r', (9, 2))", "between: 9 is greater than 2"),
+        ("step.kills('n', 'r', 9, 4)", "times: 9 kills don't fit into 4 steps"),
+        ("step.submit('/a')", "folder: '/a' isn't NAME/"),
+        ("step.fired({'a': '('}, 's')", "missing ), unterminated subpattern"),
+        ("step.fault('f', {'status': 503}, {'metod': 'x'})", "match: unknown ['metod']"),
+        ("step.fault('f', {'status': 200})", "what.status: 200"),
+        ("step.quota('none', 'us-east5', 1)", "none"),
+        ("title: [", "'[' was never closed"),
     ],
 )
-def test_a_broken_rule_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_a_broken_rule_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         load(written(tmp_path, text))
-    assert said in str(refused.value)
+    assert message in str(refused.value)
+    assert f"my_scenario.py:{LINES + 1}: " in str(refused.value)
 
 
-def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
-    text = HEAD + "clok: 3\nsteps: [up: tpus, {reach: {run: a}}]\n"
-    with pytest.raises(ScenarioError) as refused:
-        load(written(tmp_path, text))
-    assert "breaks 3 rule(s)" in str(refused.value)
-
-
-def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="can't be read"):
-        load(written(tmp_path, "title: [\n"))
+def test_a_module_without_a_scenario_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"needs a docstring and SCENARIO"):
+        load(written(tmp_path, ""))
 
 
 def test_the_command_lines_seed_wins(tmp_path: Path) -> None:
-    path = written(tmp_path, HEAD + "seed: 3\nsteps: [survived]\n")
+    path = written(tmp_path, "SCENARIO = Scenario(seed=3, steps=(step.survived(),))")
     assert (load(path).seed, load(path, 9).seed) == (3, 9)
 
 
 def test_without_a_seed_each_time_another(tmp_path: Path) -> None:
-    path = written(tmp_path, HEAD + "steps: [survived]\n")
+    path = written(tmp_path, "SCENARIO = Scenario(steps=(step.survived(),))")
     assert len({load(path).seed for _ in range(8)}) > 1
 
 
 def test_names_and_files(tmp_path: Path) -> None:
-    assert find("kills") == SCENARIOS / "kills.yaml"
+    assert find("kills") == SCENARIOS / "kills.py"
+    assert find("pipeline-faults") == SCENARIOS / "pipeline_faults.py"
     with pytest.raises(ScenarioError, match="did you mean kills"):
         find("kils")
-    with pytest.raises(ScenarioError, match="there is no file"):
-        find(str(tmp_path / "none.yaml"))
+    with pytest.raises(ScenarioError, match="no file"):
+        find(str(tmp_path / "none.py"))

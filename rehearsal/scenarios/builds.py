@@ -1,0 +1,113 @@
+"""Cloud Build previews, applies what it previewed, and takes it down again.
+
+The layers by Cloud Build: the state in a bucket, its secrets by a key, one account that previews and one
+that applies, plans that are saved and applied, and a destroy that is refused while something protected or
+a job is there.
+"""
+
+from rehearsal.scenario import steps as step
+from rehearsal.scenario.scenario import Scenario
+
+SCENARIO = Scenario(
+    clock=60,
+    control_planes=True,
+    settings={
+        "tpu:slices": [],
+        "tpu:zones": ["us-east5-b"],
+        "storage:stateBucketName": "my-project-checkpoints-state",
+        "storage:stateKeyRing": "tpu-state",
+        "storage:stateUsers": ["user:platform-engineer@example.com"],
+        "gke:deletionProtection": True,
+        "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-4", "zone": "us-east5-b", "spot": True}],
+        "gke:namespaces": ["vision"],
+        "queue:kueueImage": (
+            "registry.k8s.io/kueue/kueue:v0.18.4@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+        ),
+        "queue:image": (
+            "us-docker.pkg.dev/my-project/images/debian@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+        ),
+        "queue:install": "bundle",
+        "queue:teams": [{"name": "vision", "members": ["user:ml-engineer@example.com"]}],
+        "builds:layers": ["network", "data", "gke", "queue"],
+        "builds:previewUsers": ["user:ml-engineer@example.com"],
+        "builds:applyUsers": ["user:platform-engineer@example.com"],
+        "builds:image": (
+            "us-east5-docker.pkg.dev/my-project/tpu-builds/builder@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+        ),
+    },
+    steps=(
+        step.up("storage"),
+        step.publish("cpu"),
+        step.up("builds"),
+        step.command("""
+        set -e
+        for layer in storage builds; do pulumi -C infra/$layer stack export -s dev --file $HOME/$layer.json; done
+        export PULUMI_BACKEND_URL=gs://my-project-checkpoints-state
+        key=gcpkms://projects/my-project/locations/us-east5/keyRings/tpu-state/cryptoKeys/pulumi-secrets
+        for layer in storage builds; do
+          pulumi -C infra/$layer stack init dev --secrets-provider $key
+          pulumi -C infra/$layer stack import -s dev --file $HOME/$layer.json
+          pulumi -C infra/$layer stack change-secrets-provider -s dev $key
+        done
+        unset PULUMI_CONFIG_PASSPHRASE
+        for layer in storage builds; do pulumi -C infra/$layer preview -s dev --expect-no-changes; done
+        """).by("platform-engineer"),
+        # Who may preview may not start a build as the account that applies, nor does the previewing
+        # account's `up` get far.
+        step.command("tpu builds submit dev provision --yes", prints="iam.serviceAccounts.actAs", fails=True),
+        step.command("tpu builds submit dev preview | tee $HOME/preview", prints="preview: SUCCESS"),
+        step.command(
+            "tpu builds render dev && sed -i s/tpu-apply@/tpu-preview@/ cloudbuild/dev/provision.yaml"
+        ),
+        step.command(
+            "tpu builds submit dev cloudbuild/dev/provision.yaml --yes",
+            prints="(?s)plan: SUCCESS.*apply-data: FAILURE.*denied",
+            fails=True,
+        ),
+        step.command(
+            "tpu builds submit dev provision --plan $(sed -n 's/^build //p' $HOME/preview)",
+            prints=(
+                "(?s)plan: SUCCESS.*apply-data: SUCCESS.*apply-network: SUCCESS.*apply-gke: "
+                "SUCCESS.*apply-queue: SUCCESS"
+            ),
+        ).by("platform-engineer"),
+        # The previewing account reads the cluster too; nothing is left to do.
+        step.command("tpu builds submit dev preview | tee $HOME/preview", prints="preview: SUCCESS"),
+        step.command(
+            'tpu job submit dev vision --pool train --name held --detach -- bash -c "sleep 3600"',
+            prints="submitted",
+        ),
+        step.command(
+            "tpu builds submit dev destroy --yes",
+            prints="(?s)check: FAILURE.*vision/held.*deletion protection of tpu",
+            fails=True,
+        ).by("platform-engineer"),
+        step.settings({"gke:deletionProtection": False}),
+        # That isn't in the plan, which was made before.
+        step.command(
+            "tpu builds submit dev provision --plan $(sed -n 's/^build //p' $HOME/preview)",
+            prints="(?s)apply-network: SUCCESS.*apply-gke: FAILURE.*fix: .*tpu plan dev gke --save",
+            fails=True,
+        ).by("platform-engineer"),
+        step.command("tpu builds submit dev provision --yes", prints="apply-queue: SUCCESS").by(
+            "platform-engineer"
+        ),
+        step.command(
+            "tpu builds submit dev destroy --yes", prints="(?s)check: FAILURE.*vision/held", fails=True
+        ).by("platform-engineer"),
+        step.command("tpu job cancel dev vision held --yes", prints="held"),
+        step.command(
+            "tpu builds submit dev destroy --yes",
+            prints=(
+                "(?s)destroy-queue: SUCCESS.*destroy-gke: SUCCESS.*destroy-network: "
+                "SUCCESS.*destroy-data: SUCCESS"
+            ),
+        ).by("platform-engineer"),
+        step.command("""
+        set -e
+        unset PULUMI_CONFIG_PASSPHRASE
+        export PULUMI_BACKEND_URL=gs://my-project-checkpoints-state
+        for layer in storage builds; do pulumi -C infra/$layer preview -s dev --expect-no-changes; done
+        """).by("platform-engineer"),
+    ),
+)

@@ -1,0 +1,50 @@
+"""Twenty random kills, and the same loss to the last bit.
+
+Twenty kills of three kinds at random moments of one run. `--seed` repeats an earlier choice of moments.
+"""
+
+from rehearsal.scenario import steps as step
+from rehearsal.scenario.scenario import Scenario
+
+SCENARIO = Scenario(
+    clock=60,
+    settings={
+        "tpu:slices": [
+            {
+                "name": "tpu-dev",
+                "acceleratorType": "v6e-16",
+                "zones": ["us-east5-b"],
+                "spot": True,
+                "run": "train tiny.toml --name reference --set train.steps=600",
+            }
+        ]
+    },
+    steps=(
+        step.up("storage"),
+        step.publish("cpu"),
+        step.up("network"),
+        step.up("data"),
+        step.up("tpu"),
+        step.ready("tpu-dev"),
+        step.done("reference"),
+        step.destroy("tpu"),
+        step.settings(
+            {
+                "tpu:slices": [
+                    {
+                        "name": "tpu-dev",
+                        "acceleratorType": "v6e-16",
+                        "zones": ["us-east5-b"],
+                        "spot": True,
+                        "run": "train tiny.toml --name killed --set train.steps=600",
+                    }
+                ]
+            }
+        ),
+        step.up("tpu"),
+        step.ready("tpu-dev"),
+        step.kills("tpu-dev", run="killed", times=20, steps=600),
+        step.done("killed"),
+        step.same("reference", "killed"),
+    ),
+)

@@ -1,0 +1,304 @@
+"""A fault at each step of the pipeline ends in its outcome and its alert, and a retry continues from there.
+
+A fault at each step of the pipeline: each ends in the outcome that docs/pipeline.md names for it, and a
+retry continues from what is there. At the end there is one batch that succeeded for each submission, and
+one slice for each time that training was begun. The layer `monitoring` is up: what its alerts see is
+published and looked into.
+"""
+
+from rehearsal.scenario import steps as step
+from rehearsal.scenario.scenario import Scenario
+
+SCENARIO = Scenario(
+    clock=60,
+    runtimes=("spark", "functions"),
+    prepare=("tpu pipeline publish dev --dry-run",),
+    settings={
+        "data:snapshot": None,
+        "data:sizeGib": None,
+        "tpu:slices": [],
+        "tpu:zones": ["us-east5-b"],
+        "monitoring:channels": [{"name": "bus", "topic": "tpu-alerts"}],
+        "pipeline:rawBucketName": "my-project-raw",
+        "pipeline:config": "text.toml",
+        "pipeline:accountUsers": ["user:platform-engineer@example.com"],
+        "pipeline:runners": ["user:ml-engineer@example.com"],
+        "pipeline:viewers": ["user:platform-engineer@example.com"],
+        "pipeline:trainSlice": "v6e-1",
+        "pipeline:trainZone": "us-east5-b",
+        "pipeline:changes": ["output.shards=4", "output.sequence_length=128"],
+        "pipeline:pollS": 60,
+        "pipeline:schedule": "*/10 * * * *",
+    },
+    steps=(
+        step.up("storage"),
+        step.publish("bare"),
+        step.up("network"),
+        step.up("tpu"),
+        step.up("pipeline"),
+        step.command("tpu pipeline publish dev", prints="pipeline:code is set"),
+        step.up("pipeline"),
+        step.up("monitoring"),
+        step.request(
+            "pubsub.v1.projects.subscriptions.create",
+            arguments={
+                "name": "projects/$project/subscriptions/oncall",
+                "body": {"topic": "projects/$project/topics/tpu-alerts"},
+            },
+        ),
+        # The event is lost: the schedule starts the run, of a folder in which nothing lies.
+        step.fault(
+            "an event is lost",
+            what={"lost": True},
+            match={"method": "eventarc.events.deliver", "path": "objects/a/_SUBMIT$"},
+        ),
+        step.submit("a/", documents=0),
+        step.ends("a/", outcome="empty", at="preprocess", prints="nothing is in gs://my-project-raw/a/"),
+        step.submit("a/", marker=False),
+        # What was submitted can't be read.
+        step.fault(
+            "the raw bucket may not be listed",
+            what={
+                "status": 403,
+                "message": (
+                    "tpu-pipeline-run@my-project.iam.gserviceaccount.com does not have "
+                    "storage.objects.list access to the Google Cloud Storage bucket. Permission "
+                    "'storage.objects.list' denied on resource my-project-raw"
+                ),
+            },
+            match={
+                "method": "storage.objects.list",
+                "query": "prefix=a(%2F|/)&",
+                "principal": "tpu-pipeline-run@*",
+            },
+        ),
+        step.ends(
+            "a/",
+            outcome="permission",
+            at="preprocess",
+            prints="it needs roles/storage.objectViewer on the bucket my-project-raw for tpu-pipeline-run",
+            again=True,
+        ),
+        step.fault(
+            "the raw bucket is not there",
+            what={"status": 404, "message": "The specified bucket does not exist."},
+            match={
+                "method": "storage.objects.list",
+                "query": "prefix=a(%2F|/)&",
+                "principal": "tpu-pipeline-run@*",
+            },
+        ),
+        step.ends("a/", outcome="refused", at="preprocess", prints="bucket does not exist", again=True),
+        # No batch is created.
+        step.fault(
+            "no batch may be created",
+            what={"status": 403, "message": "Permission 'dataproc.batches.create' denied on resource"},
+            match={"method": "dataproc.*.batches.create"},
+        ),
+        step.ends(
+            "a/",
+            outcome="permission",
+            at="preprocess",
+            prints="it needs the role tpu_pipeline_run_batches on the project",
+            again=True,
+        ),
+        step.fault(
+            "no quota for a batch",
+            what={"status": 403, "message": "Insufficient 'CPUS' quota. Requested 12.0, available 8.0."},
+            match={"method": "dataproc.*.batches.create"},
+        ),
+        step.ends("a/", outcome="quota", at="preprocess", prints="next +tpu pipeline retry", again=True),
+        step.fault(
+            "too many batches", what={"status": 429}, match={"method": "dataproc.*.batches.create"}, times=6
+        ),
+        step.ends("a/", outcome="throttled", at="preprocess", prints="next +tpu pipeline retry", again=True),
+        step.fault(
+            "Dataproc is down", what={"status": 503}, match={"method": "dataproc.*.batches.create"}, times=6
+        ),
+        step.ends(
+            "a/", outcome="unavailable", at="preprocess", prints="next +tpu pipeline retry", again=True
+        ),
+        step.fault(
+            "a batch by another's name", what={"status": 409}, match={"method": "dataproc.*.batches.create"}
+        ),
+        step.ends("a/", outcome="refused", at="preprocess", prints="batch", again=True),
+        step.made("a/", batches=()),
+        # The answer to its creation is lost: the second request is refused with 409, and finds the batch.
+        step.fault(
+            "an answer of Dataproc is lost",
+            what={"lost_answer": True},
+            match={"method": "dataproc.*.batches.create"},
+        ),
+        step.ends("a/", outcome="running", at="preprocess", prints="^batch ", again=True),
+        # A batch fails by its input, and its alerts say so.
+        step.quiet(),
+        step.submit("b/", text="no JSON"),
+        step.ends("b/", outcome="failed", at="preprocess", prints="next +tpu pipeline logs"),
+        step.fired(
+            {"batch-failed": r"tpu-pipeline-r\d+ .*FAILED", "workflow-failed": "tpu-pipeline"},
+            subscription="oncall",
+        ).by("platform-engineer"),
+        step.ends("a/", outcome="shards", at="train"),
+        step.made("a/", batches=("SUCCEEDED",)),
+        # The function doesn't answer, and then a shard is gone: the batch stays the only one of the mended
+        # text.
+        step.submit("b/", marker=False),
+        step.fault(
+            "the function may not be called",
+            what={"status": 403, "message": "Permission 'run.routes.invoke' denied on the service"},
+            match={"method": "run.services.invoke"},
+        ),
+        step.retry("b/"),
+        step.ends("b/", outcome="running", at="preprocess", prints="^batch +.*-1, "),
+        step.submit("c/"),
+        step.ends("c/", outcome="running", at="preprocess", prints="^batch "),
+        step.command(
+            r"""
+        # somebody cancels the batch of c/
+        run=$(tpu pipeline status dev | awk '/my-project-raw\/c\// {print $1}')
+        tpu pipeline cancel dev "$run" --yes
+        """,
+            prints="cancelled: its batch",
+        ),
+        step.ends(
+            "b/", outcome="permission", at="check", prints="it needs roles/run.invoker on the function"
+        ),
+        step.fault(
+            "the function is down", what={"status": 503}, match={"method": "run.services.invoke"}, times=6
+        ),
+        step.ends("b/", outcome="unavailable", at="check", prints="next +tpu pipeline retry", again=True),
+        step.fault(
+            "the function is unreachable",
+            what={"reset": True},
+            match={"method": "run.services.invoke"},
+            times=6,
+        ),
+        step.ends("b/", outcome="unavailable", at="check", prints="next +tpu pipeline retry", again=True),
+        step.ends("c/", outcome="cancelled", at="preprocess", prints="next +tpu pipeline retry"),
+        step.shard("b/"),
+        step.ends("b/", outcome="invalid", at="check", prints="is missing", again=True),
+        step.shard("b/", back=True),
+        # From here on a slice trains, by a program that fails for good; a batch has ten minutes, training
+        # an hour. A run costs $2 at most, by few executors with disks that are as large as they may be.
+        step.settings(
+            {
+                "pipeline:train": "fleet",
+                "pipeline:trainRun": 'bash -c "exit 2"',
+                "pipeline:trainHours": 1,
+                "pipeline:ttlMinutes": 10,
+                "pipeline:maxExecutors": 2,
+                "pipeline:diskGib": 16384,
+                "pipeline:maxRunCostUsd": 2,
+            }
+        ),
+        step.up("pipeline"),
+        step.quiet(),
+        step.clock(300),
+        step.ends("c/", outcome="ttl", at="preprocess", prints="next +tpu pipeline retry", again=True),
+        step.fired(
+            {"batch-failed": "CANCELLED", "workflow-failed": "tpu-pipeline"}, subscription="oncall"
+        ).by("platform-engineer"),
+        step.clock(60),
+        step.quota("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-b", chips=0),
+        step.ends("b/", outcome="quota", at="train", prints="next +tpu pipeline retry", again=True),
+        step.fired(
+            {
+                "quota-exceeded": "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI.*allowed are 0",
+                "creation-refused": r"exit status 0|r\d{10,}",
+                "workflow-failed": "tpu-pipeline",
+            },
+            subscription="oncall",
+            clock=600,
+        ).by("platform-engineer"),
+        step.quota("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-b", chips=64),
+        step.submit("d/", documents=0, gib=80),
+        step.ends(
+            "d/",
+            outcome="too_dear",
+            at="preprocess",
+            prints=r"predicted: \$2\.[0-9]+, pipeline:maxRunCostUsd allows \$2.*next +tpu pipeline retry",
+        ),
+        step.made("d/", batches=()),
+        step.fault("too many slices", what={"status": 429}, match={"method": "tpu.*.nodes.create"}, times=6),
+        step.ends("b/", outcome="throttled", at="train", prints="next +tpu pipeline retry", again=True),
+        step.fault(
+            "no slice may be created",
+            what={"status": 403, "message": "Permission 'tpu.nodes.create' denied on resource"},
+            match={"method": "tpu.*.nodes.create"},
+        ),
+        step.ends(
+            "b/", outcome="permission", at="train", prints="it needs the role tpu_pipeline_run_", again=True
+        ),
+        # A slice whose boot fails trains nothing, and its hour passes. The first blob that a host reads is
+        # the boot script.
+        step.quiet(),
+        step.fault(
+            "the bucket lacks a file of the bundle",
+            what={"status": 404},
+            match={
+                "method": "storage.objects.get",
+                "path": "bundles(%2F|/)blobs",
+                "principal": "tpu-training@*",
+            },
+            when={"after": 1},
+        ),
+        step.retry("b/"),
+        step.fired({"boot-failed": "boot failed in stage bundle"}, subscription="oncall", clock=300).by(
+            "platform-engineer"
+        ),
+        step.clock(1200),
+        step.ends(
+            "b/",
+            outcome="train_hours",
+            at="train",
+            prints=r"longer than 1 h, and was ended.*next +tpu pipeline retry.*slice r\d+ ",
+        ),
+        step.clock(60),
+        step.ends("b/", outcome="training_failed", at="train", prints=r"slice r\d+-1 ", again=True),
+        # The program is mended: another slice takes the place of the one that failed. The id of the next
+        # batch of c/ is taken.
+        step.settings(
+            {
+                "pipeline:trainRun": 'bash -c "ls @DATA@/manifest.json"',
+                "pipeline:ttlMinutes": None,
+                "pipeline:maxRunCostUsd": None,
+            }
+        ),
+        step.up("pipeline"),
+        step.taken("c/"),
+        step.ends(
+            "c/",
+            outcome="conflict",
+            at="preprocess",
+            prints="is there already, and isn.t the pipeline.s",
+            again=True,
+        ),
+        step.retry("c/"),
+        step.ends("b/", outcome="trained", at="train", prints=r"slice r\d+-2 ", again=True),
+        step.ends("c/", outcome="trained", at="train", prints=r"slice r\d+ "),
+        step.made("b/", batches=("FAILED", "SUCCEEDED"), slices=3),
+        step.made("c/", batches=("CANCELLED", "CANCELLED", "FAILED", "SUCCEEDED"), slices=1),
+        step.command(
+            r"""
+        # the first command of every runbook, those of alerts that no fault here fires among them
+        set -o pipefail
+        for page in docs/runbooks/*.md; do
+          line=$(grep -A2 '^## First command' "$page" | tail -n 1 | sed 's/^ *//; s/ENV/dev/; s/PROJECT/my-project/; s/REGION/us-east5/')
+          echo "\$ $line"
+          # doctor's status is 1 where anything is missing that a slice needs
+          bash -c "$line" || [[ $line == "tpu doctor dev" ]] || exit 1
+          count=$((${count:-0} + 1))
+        done
+        echo "$count of $(ls docs/runbooks/*.md | wc -l) first commands ran"
+        """,
+            prints=r"(\d\d) of \1 first commands ran",
+        ).by("platform-engineer"),
+        step.command(
+            """
+        # none of the slices stays
+        until tpu fleet list dev | grep "Google lists no node of ours"; do sleep 1; done
+        """,
+            timeout_s=60,
+        ),
+    ),
+)

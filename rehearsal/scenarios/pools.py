@@ -1,0 +1,60 @@
+"""A cluster and its node pools, from nothing to nothing.
+
+The GKE layer under the roles that its people ask for, with Google's lags: APIs that are switched on late,
+grants that reach the cluster late, a zone without chips, slices that are given back, and a cluster that
+is deleted. No control plane runs behind the cluster here: scenario gke has one.
+"""
+
+from rehearsal.scenario import steps as step
+from rehearsal.scenario.scenario import Scenario
+
+SCENARIO = Scenario(
+    clock=20,
+    settings={
+        "data:snapshot": None,
+        "data:sizeGib": None,
+        "tpu:slices": [],
+        "gke:nodeAccountUsers": ["user:platform-engineer@example.com"],
+        "gke:artifactBucket": "my-project-artifacts",
+        "gke:forceDestroy": True,
+        "gke:tpuPools": [
+            {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True, "count": 2},
+            {"name": "big", "topology": "16x16", "zone": "us-east5-b", "flexStart": True},
+        ],
+    },
+    steps=(
+        step.preview(),
+        step.up("storage"),
+        step.up("network"),
+        step.fault(
+            "there is no v6e left in the zone",
+            what={
+                "operation_error": {
+                    "code": "RESOURCE_EXHAUSTED",
+                    "message": "Google Compute Engine does not have enough resources",
+                }
+            },
+            match={"method": "container.projects.locations.clusters.nodePools.create"},
+        ),
+        step.up("gke", refused="does not have enough resources"),
+        step.up("gke"),
+        step.unchanged("storage", "network", "gke"),
+        step.settings(
+            {
+                "gke:tpuPools": [
+                    {
+                        "name": "train",
+                        "acceleratorType": "v6e-16",
+                        "zone": "us-east5-b",
+                        "spot": True,
+                        "count": 0,
+                    }
+                ]
+            }
+        ),
+        step.up("gke"),
+        step.unchanged("gke"),
+        step.destroy("gke"),
+        step.destroy("network"),
+    ),
+)

@@ -1,0 +1,70 @@
+"""One command trains a script of one's own on a slice, through a preemption, and takes the slice down.
+
+`tpu run`: one command takes a script of somebody's own to a slice, brings it back after a preemption, and
+takes the slice down when the script has ended. The script knows nothing of this project.
+"""
+
+from rehearsal.scenario import steps as step
+from rehearsal.scenario.scenario import Scenario
+
+SCENARIO = Scenario(
+    clock=20,
+    settings={"tpu:code": "rehearsal/scenarios/code", "tpu:slices": [], "tpu:zones": ["us-east5-b"]},
+    steps=(
+        step.up("storage"),
+        step.publish("cpu"),
+        step.up("network"),
+        step.up("data"),
+        step.up("tpu"),
+        step.command(
+            "tpu run dev rehearsal/scenarios/code --slice v6e-17 --yes",
+            prints="(?s)--slice v6e-17: is one of v6e-1, .*perhaps v6e-1",
+            fails=True,
+        ),
+        step.start(
+            "run", "tpu run dev rehearsal/scenarios/code --name own --slice v6e-16 --stop-when-done --yes"
+        ),
+        step.logged("tpu-us-east5-b-0", 4, prints="einops 0.8.2; from the beginning"),
+        step.ready("tpu-us-east5-b-0"),
+        step.command("tpu status dev", prints="tpu-us-east5-b-0 .*READY"),
+        step.start("watch", "tpu status dev --watch --monitor-interval 2 --port 8899"),
+        step.logged("tpu-us-east5-b-0", 4, prints=r"step \d{2,} of 600"),
+        step.preempt("tpu-us-east5-b-0", "power-loss", run="own"),
+        step.logged("tpu-us-east5-b-0", 4, prints=r"einops 0.8.2; resumed at step [1-9]\d+"),
+        step.logged("tpu-us-east5-b-0", 4, prints=r"step [2-5]\d\d of 600"),
+        # What people see meanwhile; the price runs on the cloud's clock.
+        step.page("fleet", 8899, prints=r"(?s)\$[1-9][0-9.]*<.*working"),
+        step.stop("watch", prints="recovering"),
+        step.stop(
+            "run",
+            prints=(
+                r"(?s)replace \(Google says PREEMPTED\).*resumed at step.*step 600 of 600.*own: done "
+                "after.*its slice is deleted"
+            ),
+            wait=True,
+            timeout_s=300,
+        ),
+        step.command("tpu fleet list dev", prints="Google lists no node of ours"),
+        # The same program again, as one changes it: its hosts are up, take the new bundle, and the job is
+        # restarted.
+        step.command(
+            (
+                "tpu run dev rehearsal/scenarios/code/train.py --requirements "
+                "rehearsal/scenarios/code/requirements.txt --name edited --slice v6e-1 --detach --yes"
+            ),
+            prints="detached; the slice is up",
+        ),
+        step.logged("tpu-us-east5-b-0", 1, prints=r"step \d{2,} of 600"),
+        step.command(
+            """
+        set -e
+        mkdir -p /tmp/edited
+        sed 's/STEPS = 600/STEPS = 75/' rehearsal/scenarios/code/train.py > /tmp/edited/train.py
+        cp rehearsal/scenarios/code/requirements.txt /tmp/edited
+        tpu run dev /tmp/edited --name edited --slice v6e-1 --stop-when-done --yes
+        """,
+            prints="(?s)install the new bundle.*its slice is deleted",
+        ),
+        step.destroy("tpu"),
+    ),
+)
