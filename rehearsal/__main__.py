@@ -47,7 +47,7 @@ docs/rehearsal.md says what is real in there, what is emulated, and how to write
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line; docs/rehearsal.md shows its help."""
+    """Return the command line's parser; docs/rehearsal.md shows its help."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="tpu rehearsal",
@@ -138,13 +138,13 @@ def _as_interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def _kept(arguments: argparse.Namespace) -> Layout:
-    """The one world that `up` makes, unless --dir names another."""
+    """Return the layout of `up`'s world, unless --dir names another."""
     return Layout((arguments.dir or cache_dir() / "world").resolve())
 
 
 @contextmanager
 def _world(layout: Layout, plan: making.Plan, narrator: Narrator, *, keep: bool) -> Iterator[State]:
-    """A fresh world; it ends with the block unless it is to be kept and came up."""
+    """Make a world that ends with the block, unless it is to be kept and came up."""
     life.require_machine()
     life.require_free(layout)
     stored = False

@@ -40,7 +40,7 @@ class Authority:
     """An authority whose key is never written down, and the certificates that it signs."""
 
     def __init__(self, folder: Path, name: str = "Rehearsal CA"):
-        """Makes it; `ca` is its certificate."""
+        """Create the authority; `ca` is its certificate."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._now = folder, datetime.datetime.now(datetime.UTC)
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -57,7 +57,7 @@ class Authority:
         self.ca.write_bytes(self._certificate.public_bytes(_PEM))
 
     def server(self, file: str, names: Sequence[str], addresses: Sequence[str]) -> Pair:
-        """A server's certificate for `names` (wildcards allowed) and IP `addresses`."""
+        """Return a server's certificate for `names` (wildcards allowed) and IP `addresses`."""
         alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
         alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         return self._sign(
@@ -65,7 +65,7 @@ class Authority:
         )
 
     def client(self, file: str, user: str, groups: Sequence[str] = ()) -> Pair:
-        """A client's certificate, which says who it is and of which groups."""
+        """Return a client's certificate with its name and groups."""
         return self._sign(file, _named(user, groups), ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def _sign(
@@ -105,7 +105,7 @@ def issue(folder: Path, names: list[str], addresses: list[str]) -> TlsFiles:
 
 
 def _named(name: str, groups: Sequence[str] = ()) -> x509.Name:
-    """A subject; Kubernetes reads organizations as groups."""
+    """Return a subject; Kubernetes reads organizations as groups."""
     organizations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
     return x509.Name([*organizations, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 

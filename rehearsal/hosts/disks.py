@@ -30,7 +30,9 @@ _MIB = 1 << 20
 
 @dataclass
 class _Loop:
-    """One attached image. The descriptor keeps the device: closed everywhere, the kernel detaches it."""
+    """An attached image. The descriptor keeps the device: once it is closed everywhere, the kernel detaches
+    it.
+    """
 
     device: Path
     descriptor: int
@@ -50,7 +52,7 @@ class LoopDevices:
         self._changing = threading.Lock()
 
     def attach(self, image: Path, *, read_only: bool) -> Path:
-        """The block device of the image; call `release` once for each call.
+        """Return the block device of the image; call `release` once for each call.
 
         HostError where a writer would share the image with anybody.
         """

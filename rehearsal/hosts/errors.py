@@ -1,4 +1,4 @@
-"""What can go wrong with machines."""
+"""Errors of machines."""
 
 from __future__ import annotations
 

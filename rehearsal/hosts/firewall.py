@@ -64,7 +64,7 @@ table inet vpc {{
 
 @dataclass(frozen=True)
 class Rule:
-    """One firewall rule, its tags resolved.
+    """A firewall rule with resolved tags.
 
     `sources` and `destinations` are addresses and ranges; `traffic` is pairs of a protocol's name or number,
     or `all`, and its ports (`22`, `8470-8475`), of which none means all.
@@ -107,7 +107,9 @@ class Firewall:
         self._applied = ""
 
     def dropped(self) -> list[dict[str, str | int]]:
-        """What was dropped: `source`, `destination`, `protocol`, `port` (0 where it has none), `packets`."""
+        """Return the dropped packets: `source`, `destination`, `protocol`, `port` (0 if it has none),
+        `packets`.
+        """
         listed = json.loads(run(["nft", "-j", "list", "set", "inet", "vpc", "dropped"]))
         (found,) = (one["set"] for one in listed["nftables"] if "set" in one)
         names = ("source", "destination", "protocol", "port")
@@ -138,7 +140,7 @@ class Firewall:
 
 
 def _chain(name: str, rules: Iterable[Rule], allowed: str, implied: str) -> Iterator[str]:
-    """A chain that ends in the implied rule."""
+    """Return a chain that ends in the implied rule."""
     yield f"chain {name} {{"
     for rule in sorted(rules, key=lambda rule: (rule.priority, rule.allow)):
         if not rule.sources or not rule.destinations:
@@ -160,6 +162,6 @@ def _matches(protocol: str, ports: tuple[str, ...]) -> Iterator[str]:
 
 
 def _addresses(ranges: Iterable[str]) -> str:
-    """An nft set, in which no range may lie in another."""
+    """Return an nft set without overlapping ranges."""
     collapsed = ipaddress.collapse_addresses(ipaddress.IPv4Network(one) for one in ranges)
     return f"{{ {', '.join(map(str, collapsed))} }}"

@@ -12,7 +12,7 @@ from rehearsal.hosts.errors import HostError
 
 
 def own_groups() -> list[Path]:
-    """The folders of this process's groups, in systemd's own hierarchy and in the unified one."""
+    """Return the folders of this process's groups, in systemd's own hierarchy and in the unified one."""
     memberships = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -33,7 +33,7 @@ def own_groups() -> list[Path]:
 
 
 class ControlGroup:
-    """One machine's group in every hierarchy."""
+    """Group of a machine in every hierarchy."""
 
     def __init__(self, name: str) -> None:
         self._folders = [parent / name for parent in own_groups()]
@@ -47,7 +47,7 @@ class ControlGroup:
                 raise HostError(f"control group {folder}: {error.strerror}", "machines need root") from None
 
     def enter(self) -> list[str]:
-        """The start of a command line whose remaining words run inside of the group."""
+        """Return the start of a command line that runs its remaining words in the group."""
         script = "".join(f'echo 0 > "{folder}/cgroup.procs" && ' for folder in self._folders)
         return ["/bin/sh", "-c", f'{script}exec "$@"', "sh"]
 

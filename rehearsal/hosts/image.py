@@ -50,7 +50,7 @@ _ROOTFS = Path(__file__).with_name("rootfs")
 
 
 def ensure_image(cache: Path, say: Callable[[str], None] = lambda line: None) -> Path:
-    """The image's root folder in `cache`; built first where this version of it is not there (about a minute).
+    """Return the image's root folder in `cache`; built first if this version is missing (about a minute).
 
     `say` is told before work that takes long. Needs root and debootstrap.
     """
@@ -72,7 +72,7 @@ def ensure_image(cache: Path, say: Callable[[str], None] = lambda line: None) ->
 
 
 def claim(image: Path) -> int:
-    """An open descriptor that keeps the image from being pruned for as long as it, or this process, lives."""
+    """Return an open descriptor that keeps the image from being pruned while it, or this process, lives."""
     descriptor = os.open(image, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
@@ -113,7 +113,7 @@ def _our_files() -> list[Path]:
 
 
 def _mode(path: Path) -> int:
-    """The mode in the image: a checkout's own depends on the umask it was made under."""
+    """Return the file's mode in the image; a checkout's own depends on its umask."""
     if path.parent.name == "sudoers.d":  # sudo refuses files that can be written
         return 0o440
     return 0o755 if path.stat().st_mode & 0o100 else 0o644
@@ -161,7 +161,7 @@ def _furnish(root: Path, log: Path) -> None:
 
 
 def find_mirror(apt: Path = Path("/etc/apt")) -> str:
-    """The Debian mirror that this machine's own apt uses for our suite; HostError where it has none."""
+    """Return the Debian mirror of this machine's apt for the image's suite; HostError if there is none."""
     files = [apt / "sources.list", *sorted(apt.glob("sources.list.d/*"))]
     for path in filter(Path.is_file, files):
         text = path.read_text()

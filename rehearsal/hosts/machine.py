@@ -42,7 +42,7 @@ class Hosts(Protocol):
         """Switch on; returns when the machine's init runs. A known machine keeps its boot disk."""
 
     async def power_off(self, name: str) -> None:
-        """The ACPI button: orderly; returns at once. Nothing where the machine is off."""
+        """Press the ACPI power button and return at once; no effect on a machine that is off."""
 
     async def cut_power(self, name: str) -> None:
         """Power loss: SIGKILL; returns when the machine is dead. Nothing where it is off."""
@@ -51,7 +51,7 @@ class Hosts(Protocol):
         """Pull and erase the boot disk: the next machine of this name starts from the image."""
 
     def running(self, name: str) -> bool:
-        """Whether it is on; a machine that reboots is."""
+        """Return True while the machine is on, reboots included."""
 
 
 @dataclass
@@ -133,7 +133,7 @@ class NspawnHosts:
                 raise HostError(why, f"read {self.console(spec.name)}") from None
 
     async def power_off(self, name: str) -> None:
-        """See Hosts."""
+        """Press the ACPI power button and return at once; no effect on a machine that is off."""
         self._signal(name, _POWER_BUTTON)
 
     async def cut_power(self, name: str) -> None:
@@ -154,7 +154,7 @@ class NspawnHosts:
             machine.group.close()
 
     def running(self, name: str) -> bool:
-        """See Hosts."""
+        """Return True while the machine is on, reboots included."""
         return name in self._machines and self._machines[name].on
 
     async def wait_booted(self, name: str) -> None:
@@ -168,7 +168,7 @@ class NspawnHosts:
             await asyncio.wait([machine.supervisor])
 
     def console(self, name: str) -> Path:
-        """The file that everything on the machine's serial console and in its journal goes to."""
+        """File with the output of the machine's serial console and journal."""
         return self._directory / f"{name}.console"
 
     def _make(self, spec: HostSpec) -> _Machine:
@@ -189,7 +189,7 @@ class NspawnHosts:
                 signal.pidfd_send_signal(machine.pidfd, number)
 
     async def _supervise(self, machine: _Machine, started: asyncio.Future[None]) -> None:
-        """One life from switching on to off, through any number of reboots."""
+        """Run the machine from power-on to power-off, through any number of reboots."""
         spec = machine.spec
         attached: list[Path] = []
         try:
@@ -214,7 +214,7 @@ class NspawnHosts:
     async def _run_once(
         self, machine: _Machine, devices: dict[str, Path], started: asyncio.Future[None]
     ) -> int:
-        """One boot until its end; systemd-nspawn's exit status."""
+        """Run one boot to its end; return systemd-nspawn's exit status."""
         await asyncio.to_thread(machine.disk.furnish, machine.spec, self._access)
         machine.booted.clear()
         name = machine.spec.name

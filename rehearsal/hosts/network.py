@@ -71,5 +71,7 @@ class Network:
 
 
 def mac_address(address: str) -> str:
-    """The MAC address that Compute Engine derives from an internal IPv4 address: 42:01 and its bytes."""
+    """Return the MAC address that Compute Engine derives from an internal IPv4 address: 42:01 and its
+    bytes.
+    """
     return "42:01:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(address).packed)

@@ -17,7 +17,9 @@ class AttachedDisk:
 
 @dataclass(frozen=True)
 class HostSpec:
-    """One machine. `address_cidr` is its address with the subnet's prefix length; `mtu` is in bytes."""
+    """Specification of a machine. `address_cidr`: its address with the subnet's prefix length; `mtu` in
+    bytes.
+    """
 
     name: str
     node: str

@@ -34,7 +34,8 @@ _ENDING = "STOPPING"
 
 @dataclass(frozen=True)
 class Config:
-    """Where things are. `certificate` and `key`: of Google's names; `debian`: the root of bare containers.
+    """Paths of the process. `certificate` and `key`: of Google's names; `debian`: the root of bare
+    containers.
 
     `images`: where docker.py puts what was built.
     """

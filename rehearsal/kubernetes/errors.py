@@ -1,4 +1,4 @@
-"""What goes wrong here."""
+"""Errors of the emulated clusters."""
 
 from rehearsal.errors import RehearsalError
 

@@ -1,4 +1,4 @@
-"""What `rehearsal run` starts inside a world: python -m rehearsal.scenario SCENARIO --seed N --report DIR."""
+"""Entry point of a scenario inside a world: python -m rehearsal.scenario SCENARIO --seed N --report DIR."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from rehearsal.world.layout import Layout
 
 
 def _interrupt_once(signum: int, frame: FrameType | None) -> None:
-    """The report is written afterwards, and takes a moment: no second one may break into that."""
+    """Raise KeyboardInterrupt and ignore further signals, so that none interrupts the writing of the
+    report.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         # Not SIG_IGN: of a signal that is already under way Python would complain with a traceback.
         signal.signal(number, lambda signum, frame: None)

@@ -93,7 +93,7 @@ def fired(
 
 
 def _run(scene: Scene, alert: str, line: str, pattern: str) -> None:
-    """Whatever its exit status: `tpu doctor` fails where there is something to mend."""
+    """Run a runbook's first command with any exit status: `tpu doctor` fails where it reports a defect."""
     program = shlex.split(line)[0]
     if shutil.which(program) is None:
         scene.record.checks.append(Check(f"{alert} fires", f"not run, since there is no {program}: {line}"))
@@ -113,7 +113,7 @@ def _alert(incident: Incident) -> str:
 
 
 def _pull(scene: Scene, subscription: str) -> list[Incident]:
-    """What was published since the last time."""
+    """Return the incidents published since the last call."""
     name = f"projects/{scene.bucket.project}/subscriptions/{subscription}"
     client = owner(scene)
     asked = {"subscription": name, "body": {"maxMessages": 1000}}

@@ -1,4 +1,4 @@
-"""What the hosts wrote into the checkpoint bucket, read with Google's own client as any person would."""
+"""Contents of the checkpoint bucket, read with Google's own client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLIENT_ERRORS = (GoogleAPIError, GoogleAuthError, RequestException)
 
 @dataclass(frozen=True)
 class ObjectFacts:
-    """What must not change about an object."""
+    """Properties of an object that change with its content."""
 
     generation: int
     size_bytes: int
@@ -34,14 +34,14 @@ class Bucket:
         self._bucket = Client(project).bucket(name)
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """The object, parsed; None if it isn't there."""
+        """Return the parsed object; None if it is missing."""
         try:
             return dict(json.loads(self._bucket.blob(name).download_as_bytes()))
         except NotFound:
             return None
 
     def text(self, name: str) -> str:
-        """The object's text; ScenarioFailed if it isn't there."""
+        """Return the object's text; ScenarioFailed if it is missing."""
         try:
             return str(self._bucket.blob(name).download_as_bytes(), "utf-8")
         except NotFound as missing:
@@ -63,7 +63,7 @@ class Bucket:
         return {blob.name: dict(blob.metadata or {}) for blob in self._bucket.list_blobs(prefix=prefix)}
 
     def boots(self, node: str) -> list[dict[str, Any]]:
-        """The newest boot status of each worker that wrote one, by worker; hosts without a number first."""
+        """Return the newest boot status of each worker, by worker; hosts without a number first."""
         found = [self.json(name) for name in self.names(f"boot/{node}/worker-")]
 
         def number(status: dict[str, Any]) -> int:
@@ -72,15 +72,15 @@ class Bucket:
         return sorted((status for status in found if status), key=number)
 
     def status(self, run: str) -> dict[str, Any] | None:
-        """A run's status.json."""
+        """Return a run's status.json."""
         return self.json(f"runs/{run}/status.json")
 
     def final(self, run: str) -> dict[str, Any] | None:
-        """A run's final.json, which is there once it is done."""
+        """Return a run's final.json, which exists once the run is done."""
         return self.json(f"runs/{run}/final.json")
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        """A run's events in the order of their times."""
+        """Return a run's events in the order of their times."""
         found = [self.json(name) for name in self.names(f"runs/{run}/events/")]
         return sorted((event for event in found if event), key=lambda event: str(event["time"]))
 

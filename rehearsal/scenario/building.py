@@ -31,7 +31,7 @@ def preview(scene: Scene) -> None:
 
 
 def prices(scene: Scene) -> list[Price]:
-    """What the program's own catalog says that each node costs."""
+    """Return the hourly price of each node by the program's catalog."""
     output = scene.shell.run([sys.executable, "-m", "infra", "prices", scene.environment, "--json"])
     known = json.loads(output.splitlines()[-1])
     return [
@@ -43,7 +43,7 @@ def prices(scene: Scene) -> list[Price]:
 
 
 def pulumi(layer: str, *words: str) -> list[str]:
-    """The Pulumi CLI on a layer's project, as the README has people type it."""
+    """Return the command line of the Pulumi CLI for a layer's project, as in the README."""
     folder = [] if PROJECTS[layer] == "." else ["-C", PROJECTS[layer]]
     return ["pulumi", *folder, *words, "--non-interactive", "--color", "never"]
 

@@ -1,4 +1,4 @@
-"""What a command printed, with its times: written as an asciicast, drawn as an animated SVG.
+"""Recordings of a command's output with its times: written as an asciicast, drawn as an animated SVG.
 
 https://docs.asciinema.org/manual/asciicast/v2/
 """

@@ -45,7 +45,7 @@ def record_fault(scene: Scene, node: str, how: str, run: str, lost_at: float) ->
 
 
 def of_worker(scene: Scene, run: str, worker: int) -> dict[str, ObjectFacts]:
-    """The shards of one worker that are committed."""
+    """Return the committed shards of one worker."""
     return scene.bucket.facts(f"extractions/{run}/activations/tpu_{worker}/")
 
 

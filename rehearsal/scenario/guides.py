@@ -16,7 +16,7 @@ _BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def commands(page: Path) -> dict[str, str]:
-    """The commands of each section of a page, by its heading; sections without commands are left out."""
+    """Return the commands of a page by section heading; sections without commands are left out."""
     sections = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = {one.partition("\n")[0]: "".join(_BLOCK.findall(one)) for one in sections}
     return {heading: lines for heading, lines in found.items() if lines}

@@ -52,7 +52,9 @@ def submit(
 
 
 def _upload_pieces(scene: Scene, bucket: Bucket, folder: str, gib: int) -> None:
-    """Copies of one object, which take no room here; each of their events would only start an execution."""
+    """Upload copies of one object; the events of the copies are lost, since each would only start an
+    execution.
+    """
     match = {"method": "eventarc.events.deliver", "path": f"objects/{re.escape(folder)}part-"}
     identity = scene.control.add_fault({"match": match, "what": {"lost": True}})
     name = f"events of the text in {folder} are lost"
@@ -172,7 +174,8 @@ def made(
     late: bool = False,
     timeout_s: float = 60.0,
 ) -> None:
-    """What Google's APIs list for the run of a folder: these batches by state, so many slices, no more.
+    """Wait until Google's APIs list exactly these batches, by state, and so many slices for the run of a
+    folder.
 
     `slices` counts the creations that were accepted, by audit entries; `executions` are outcomes of all that
     the folder's events and commands started, with `late` one that began when the run had ended.
@@ -199,7 +202,7 @@ def made(
 
 
 def _batches(scene: Scene, run: Run) -> list[str]:
-    """The states of a run's batches, the oldest first."""
+    """Return the states of a run's batches, the oldest first."""
     ours = re.compile(rf".*-{run['run']}(-\d+)?")
     batches = [one for one in _listed(scene) if ours.fullmatch(one["name"])]
     return [one["state"] for one in sorted(batches, key=lambda one: str(one["createTime"]))]
@@ -214,7 +217,7 @@ def _listed(scene: Scene) -> list[dict[str, Any]]:
 
 
 def _slices(scene: Scene, run: Run) -> list[str]:
-    """The slices of a run whose creation was accepted."""
+    """Return the slices of a run with an accepted creation."""
     asked = {
         "resourceNames": [f"projects/{scene.bucket.project}"],
         "filter": 'protoPayload.methodName:"Tpu.CreateNode" AND severity="NOTICE" AND '
@@ -227,7 +230,7 @@ def _slices(scene: Scene, run: Run) -> list[str]:
 
 
 def _executions(scene: Scene, folder: str) -> list[tuple[str, str]]:
-    """When each execution for a folder began, and its outcome; the first one first."""
+    """Return start and outcome of each execution for a folder, the oldest first."""
     client = owner(scene)
     place = f"projects/{scene.bucket.project}/locations/{client.values['region']}/workflows/tpu-pipeline"
     asked = {"parent": place, "view": "FULL"}
@@ -242,7 +245,7 @@ def _executions(scene: Scene, folder: str) -> list[tuple[str, str]]:
 
 
 def _latest(scene: Scene, folder: str) -> Run | None:
-    """The record of the newest run of a folder."""
+    """Return the record of the newest run of a folder."""
     raw = f"gs://{_setting(scene, 'pipeline:rawBucketName')}/{folder}"
     names = [name for name in scene.bucket.names(f"{_RECORDS}r") if name.endswith("/run.json")]
     runs = [run for run in map(scene.bucket.json, names) if run and run["raw"] == raw]
@@ -250,7 +253,7 @@ def _latest(scene: Scene, folder: str) -> Run | None:
 
 
 def _page(scene: Scene, run: Run) -> str:
-    """What `tpu pipeline status` prints of it."""
+    """Return the output of `tpu pipeline status` for a run."""
     return scene.shell.run(["tpu", "pipeline", "status", scene.environment, run["run"]])
 
 

@@ -1,4 +1,4 @@
-"""What a rehearsal leaves behind: facts with times, written as JSON, from which every report is made.
+"""Record of a rehearsal: facts with times, written as JSON; source of every report.
 
 Times are seconds since the Unix epoch on this machine's clock, which the hosts share.
 """
@@ -18,7 +18,7 @@ VERSION = 1
 
 @dataclass
 class StepRecord:
-    """One step of the scenario. `outcome` is `ok` or `failed`; `detail` what it found out."""
+    """A step of the scenario. `outcome` is `ok` or `failed`; `detail` its result."""
 
     text: str
     kind: str
@@ -30,7 +30,7 @@ class StepRecord:
 
 @dataclass
 class Stage:
-    """One stage of a boot. `end` is None where the host died in it."""
+    """A stage of a boot. `end` is None if the host died in it."""
 
     name: str
     state: str
@@ -41,7 +41,7 @@ class Stage:
 
 @dataclass
 class Boot:
-    """One run of the boot script on one worker, as it told of it itself; a boot may see several."""
+    """A run of the boot script on a worker, as reported by the worker; a boot may have several."""
 
     node: str
     worker: int
@@ -59,7 +59,7 @@ class Boot:
 
 @dataclass
 class KillRecord:
-    """One kill: when, how, and how far the run was: the step it was last seen at, or its committed shards.
+    """A kill: time, kind, and progress of the run: last known step, or committed shards.
 
     `disk` and `stall` leave the machine running: its boot disk was filled, its job was stopped.
     """
@@ -75,7 +75,7 @@ class KillRecord:
 
 @dataclass
 class RunRecord:
-    """One training run: (step, loss, exact loss) in order, its events, its final.json."""
+    """A training run: (step, loss, exact loss) in order, its events, its final.json."""
 
     name: str
     losses: list[tuple[int, float, str]]
@@ -85,7 +85,7 @@ class RunRecord:
 
 @dataclass
 class Price:
-    """What the program's own catalog asks for a node, per hour."""
+    """Price of a node per hour, by the program's catalog."""
 
     node: str
     usd_hour: float
@@ -104,7 +104,9 @@ class Check:
 
 @dataclass
 class Record:
-    """Everything. `verdict` is `passed`, `failed` or `interrupted`; `reason` says why not passed."""
+    """Record of a scenario. `verdict` is `passed`, `failed` or `interrupted`; `reason` explains the last
+    two.
+    """
 
     scenario: str
     title: str
@@ -131,7 +133,7 @@ class Record:
 
     @property
     def used(self) -> list[str]:
-        """Those of the served methods that were called."""
+        """Served methods that were called."""
         methods = self.requests.get("methods", {})
         return [one for one in self.served if methods.get(one, {}).get("validated")]
 
@@ -179,13 +181,13 @@ def epoch(rfc3339: str) -> float:
 
 
 def script_run(status: dict[str, Any]) -> str:
-    """Which run of the boot script a status object tells of: the boot, and when its first stage began."""
+    """Return an id of the boot script's run behind a status object: boot id and start of its first stage."""
     first = status["stages"][0]["start"] if status["stages"] else ""
     return f"{status['boot_id']} {first}"
 
 
 def boot_from(status: dict[str, Any]) -> Boot:
-    """A boot from the status object that a host writes (docs/architecture.md, "Boot status")."""
+    """Return the boot of a status object that a host wrote (docs/architecture.md, "Boot status")."""
     return Boot(
         status["node"],
         status["worker"],

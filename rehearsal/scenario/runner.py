@@ -19,7 +19,7 @@ from rehearsal.world.console import Narrator
 
 
 class Runner:
-    """One run of one scenario. The record is on disk after every step, whatever comes next."""
+    """A run of a scenario. The record is on disk after every step."""
 
     def __init__(
         self, scenario: Scenario, program: Path, control: Path, report: Path, narrator: Narrator
@@ -74,7 +74,7 @@ class Runner:
             self.record.save(self._report / "record.json")
 
     def _settle(self) -> None:
-        """What fails a scenario whose steps all passed: faults never met, requests that were refused."""
+        """Fail a scenario whose steps all passed, if a fault was never observed or a request was refused."""
         self._count()
         unseen = [fault["name"] for fault in self.record.faults if not fault["observed"]]
         if unseen:

@@ -1,4 +1,4 @@
-"""What every step of a running scenario has at hand."""
+"""Context of the steps of a running scenario."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stalled:
 
 @dataclass
 class Scene:
-    """One scenario in one world. `program` is the copy of the tree in which the commands run."""
+    """A scenario in its world. `program` is the copy of the tree in which the commands run."""
 
     environment: str
     program: Path
@@ -58,7 +58,7 @@ class Scene:
         return Bucket(str(settings["gcp:project"]), str(settings["storage:bucketName"]))
 
     def node(self, name: str) -> dict[str, Any] | None:
-        """The node as the cloud sees it; None if there is none of that name."""
+        """Return the node in the cloud's description; None if there is none of that name."""
         nodes = self.control.status()["nodes"]
         return next((node for node in nodes if node["name"] == name), None)
 
@@ -70,7 +70,7 @@ class Scene:
         return [host["name"] for host in node["hosts"]]
 
     def read_boots(self, node: str) -> list[dict[str, Any]]:
-        """The newest boot status of each worker; the record keeps every boot of one that was ever seen."""
+        """Return the newest boot status of each worker; the record keeps every boot ever read."""
         statuses = self.bucket.boots(node)
         for status in statuses:
             if status["worker"] is not None:
@@ -78,13 +78,13 @@ class Scene:
         return statuses
 
     def forget_boots(self, node: str) -> None:
-        """What has booted until now is the past: a later `ready` waits for boots that are new."""
+        """Mark all boots until now as past: a later `ready` waits for new ones."""
         self.past.update(script_run(status) for status in self.read_boots(node))
 
     def wait_until(
         self, what: str, found: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5
     ) -> T:
-        """The first answer that is neither None nor False; ScenarioFailed after `timeout_s`."""
+        """Return the first result that is neither None nor False; ScenarioFailed after `timeout_s`."""
         end = time.monotonic() + timeout_s
         while True:
             answer = found()

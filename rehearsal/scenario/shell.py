@@ -78,7 +78,7 @@ class Shell:
     def _begin(
         self, command: Sequence[str], before: Callable[[], object] | None = None, recorded: bool = False
     ) -> tuple[subprocess.Popen[bytes], Path]:
-        """A command in a session of its own, and the file that it prints to; `recorded`: also with times.
+        """Start a command in its own session, with a file for its output; `recorded`: also with times.
 
         `before` is run in the child; not from several threads at once, which fork badly.
         """

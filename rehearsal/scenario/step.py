@@ -21,7 +21,7 @@ _PATTERNS = ("prints", "refused", "why")
 
 @dataclass(frozen=True)
 class Step:
-    """One step: its title in the report, its arguments, and the function that runs it.
+    """A step: its title in the report, its arguments, and the function that runs it.
 
     `account`: the account that runs its commands; None: the scenario's own process.
     """

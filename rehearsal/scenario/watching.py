@@ -49,7 +49,7 @@ def _failure(status: dict[str, Any]) -> str:
 
 
 def at_step(scene: Scene, run: str, step: int, since: float) -> int | None:
-    """The step that a run is at, once it is `step` or more and was said after `since`; else None."""
+    """Return a run's step, once it is `step` or more and was reported after `since`; else None."""
     status = scene.bucket.status(run)
     if status is None:
         scene.note.text = f"{run} hasn't started"
@@ -141,7 +141,7 @@ def same(scene: Scene, first: str, second: str) -> None:
 
 @step("{run} resumed from step {from_step} or later")
 def resumed(scene: Scene, run: str, from_step: int) -> None:
-    """A run must have gone on from a checkpoint of at least this step."""
+    """Check that a run resumed from a checkpoint of at least this step."""
     restores = [event["step"] for event in scene.bucket.events(run) if event["kind"] == "restore"]
     if not restores or max(restores) < from_step:
         raise ScenarioFailed(f"{run} resumed from steps {restores or 'none'}; expected {from_step} or later")

@@ -1,4 +1,4 @@
-"""What people watch: a line a step with its duration, a spinner meanwhile; plain lines without a terminal."""
+"""Progress on the console: a line per step with its duration, with a spinner on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN_EVERY_S = 15.0
 
 
 class Note:
-    """What a step has found out so far: shown while it continues, and behind its duration when it ends."""
+    """Interim result of a step: shown while it runs, and behind its duration at the end."""
 
     def __init__(self, show: Callable[[str], None] = lambda text: None) -> None:
         self._text = ""
@@ -61,11 +61,11 @@ class Narrator:
                 yield note
 
     def line(self, text: str) -> None:
-        """One line, as it is."""
+        """Print one line unchanged."""
         self._print(escape(text))
 
     def status(self, root: Path, status: Mapping[str, Any]) -> None:
-        """What a world holds: clock, nodes with hosts, requests, faults."""
+        """Print the contents of a world: clock, nodes with hosts, requests, faults."""
         clock, requests = status["clock"], status["requests"]
         self.line(f"up in {root}; virtual time {clock['now']}, {clock['rate']:g} seconds a second")
         for node in status["nodes"]:

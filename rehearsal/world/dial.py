@@ -19,7 +19,7 @@ _TIMEOUT_S = 15
 
 
 def address_of(status: dict[str, object], name: str) -> str:
-    """The internal address of the running host with this name; WorldError names those there are."""
+    """Return the internal address of the running host with this name; WorldError lists the known names."""
     nodes = status["nodes"]
     assert isinstance(nodes, list)
     hosts = {host["name"]: host for node in nodes for host in node["hosts"]}

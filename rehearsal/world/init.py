@@ -51,7 +51,7 @@ def set_stage(layout: Layout) -> None:
 
 
 def start_cloud(layout: Layout) -> subprocess.Popen[bytes]:
-    """The front door with everything behind it, its output in the cloud's log."""
+    """Start the front door and its services, with their output in the cloud's log."""
     with layout.cloud_log.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "rehearsal.cloud", "--config", str(layout.cloud_config)],
@@ -63,7 +63,7 @@ def start_cloud(layout: Layout) -> subprocess.Popen[bytes]:
 
 
 def start_control_planes(layout: Layout) -> subprocess.Popen[bytes] | None:
-    """The process behind the emulated clusters, in worlds that have it; it waits for the cloud by itself."""
+    """Start the process behind the emulated clusters, if the world has it; it waits for the cloud itself."""
     if not layout.kubernetes_config.exists():
         return None
     with layout.kubernetes_log.open("ab") as log:

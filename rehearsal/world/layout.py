@@ -1,4 +1,4 @@
-"""Where everything of one world lies: one folder, so that nothing is left when it is gone."""
+"""Paths of a world: one folder, so that nothing remains once it is removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from rehearsal.errors import WorldError
 
 
 def cache_dir() -> Path:
-    """What outlives a world (host image, snapshots, bundles): the same folder that set-up uses."""
+    """Return the folder of files that outlive a world (host image, snapshots, bundles), shared with
+    set-up.
+    """
     named = os.environ.get("TPU_CACHE")
     if named:
         return Path(named)
@@ -83,7 +85,7 @@ class Layout:
 
     @property
     def cloud(self) -> Path:
-        """Everything the emulated cloud keeps: objects, disks, hosts."""
+        """State of the emulated cloud: objects, disks, hosts."""
         return self.root / "cloud"
 
     @property
@@ -98,12 +100,12 @@ class Layout:
 
     @property
     def cloud_log(self) -> Path:
-        """What the front door and everything behind it printed."""
+        """Output of the front door and its services."""
         return self.root / "cloud.log"
 
     @property
     def kubernetes_config(self) -> Path:
-        """What the process with the clusters' control planes reads; absent in a world without them."""
+        """Configuration of the process with the clusters' control planes; absent in a world without them."""
         return self.root / "kubernetes.json"
 
     @property
@@ -113,7 +115,7 @@ class Layout:
 
     @property
     def kubernetes_log(self) -> Path:
-        """What that process printed."""
+        """Output of that process."""
         return self.root / "kubernetes.log"
 
     @property
@@ -165,7 +167,7 @@ class State:
 
     @classmethod
     def load(cls, path: Path) -> State | None:
-        """The state on disk; None if there is none, WorldError if it can't be read."""
+        """Return the state on disk; None if there is none, WorldError if it can't be read."""
         try:
             return cls(**json.loads(path.read_text()))
         except FileNotFoundError:
@@ -176,7 +178,7 @@ class State:
 
     @property
     def alive(self) -> bool:
-        """Whether the world's init still runs."""
+        """Return True while the world's init runs."""
         return started(self.init_pid) == self.init_started
 
 

@@ -163,7 +163,7 @@ def remove(layout: Layout) -> None:
 
 
 def require_up(layout: Layout) -> State:
-    """The state of the world that is up in this folder."""
+    """Return the state of the running world in this folder."""
     state = State.load(layout.state)
     if state is None or not state.alive:
         raise WorldError(f"no world is up in {layout.root}", "tpu rehearsal up")
@@ -171,7 +171,7 @@ def require_up(layout: Layout) -> State:
 
 
 def entry(layout: Layout, state: State, command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` inside, in the program's copy; give it `state.environment`."""
+    """Return the command line that runs `command` inside, in the program's copy, with `state.environment`."""
     namespaces = ["--mount", "--net", "--uts", "--ipc", "--pid"]
     inside = ["env", f"--chdir={layout.program}", *command]
     return ["nsenter", "--target", str(state.init_pid), *namespaces, "--", *inside]

@@ -30,7 +30,7 @@ from rehearsal.world.snapshot import Text, snapshot_image
 
 @dataclass(frozen=True)
 class Plan:
-    """What kind of world."""
+    """Properties of a world to make."""
 
     environment: str = "dev"  # whose settings hold
     cloud: Mapping[str, float] = field(default_factory=dict)  # of its configuration: clock, lags, tokens
@@ -95,7 +95,7 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
 
 
 def _kubernetes(narrator: Narrator) -> Path | None:
-    """The folder of the control plane's programs; where they are missing, a line says so."""
+    """Return the folder of the control plane's programs; print a line if they are missing."""
     try:
         programs.folder(programs.QUEUE)
         return programs.folder(programs.KUBERNETES)
@@ -155,7 +155,7 @@ def _run_outside(layout: Layout, command: Sequence[str]) -> None:
 
 
 def _runtime(plan: Plan, name: str) -> str:
-    """The interpreter of a runtime that the plan has, which is made by then."""
+    """Return the interpreter of a runtime in the plan, which was made before."""
     return str(runtimes.ensure(name, cache_dir())) if name in plan.runtimes else ""
 
 

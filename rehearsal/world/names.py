@@ -40,7 +40,7 @@ def served() -> list[str]:
 
 
 def hosts_file() -> str:
-    """The text of /etc/hosts in the world."""
+    """Return the text of /etc/hosts in the world."""
     lines = [
         "127.0.0.1 localhost rehearsal",
         "::1 localhost ip6-localhost",

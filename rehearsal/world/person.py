@@ -54,12 +54,12 @@ def write_login(home: Path, account: str, refresh_token: str, quota_project: str
 
 
 def credentials(account: str, home: Path | None = None) -> Path:
-    """Where the login of `owner`, or of one of PEOPLE, is."""
+    """Return the path of the login of `owner`, or of an account in PEOPLE."""
     return (home or Path(os.environ["HOME"])) / f"{account}.json"
 
 
 def login(account: str, home: Path | None = None) -> dict[str, str]:
-    """The variables of a process in the world that is logged in as `account`."""
+    """Return the environment variables of a process in the world that is logged in as `account`."""
     path = str(credentials(account, home))
     return {
         "GOOGLE_APPLICATION_CREDENTIALS": path,
@@ -69,7 +69,7 @@ def login(account: str, home: Path | None = None) -> dict[str, str]:
 
 
 def write_ssh(home: Path) -> Path:
-    """A key pair and a configuration for `ssh <node>-w<k>`; returns the public key."""
+    """Write a key pair and a configuration for `ssh <node>-w<k>`; return the public key."""
     folder = home / "ssh"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = folder / "id_ed25519"
@@ -93,14 +93,14 @@ def write_ssh(home: Path) -> Path:
 
 
 def write_programs(layout: Layout, kubernetes: Path | None) -> None:
-    """What a world brings along: the kubectl of the control planes."""
+    """Write the world's own programs: the kubectl of the control planes."""
     layout.bin.mkdir(exist_ok=True)
     if kubernetes:
         (layout.bin / "kubectl").symlink_to(kubernetes / "kubectl")
 
 
 def builder(layout: Layout, project: str) -> dict[str, str]:
-    """The variables of what Google's services run: the world's programs, and nothing of who works in it."""
+    """Return the environment variables of programs run by Google's services: no user's login among them."""
     theirs = ("HOME", "PYTHONPATH", "GOOGLE_", "CLOUDSDK_", "REHEARSAL_", "PULUMI_BACKEND", "PULUMI_CONFIG")
     every = environment(layout, project)
     return {name: value for name, value in every.items() if not name.startswith(theirs)}

@@ -54,7 +54,7 @@ def copy_program(target: Path, tree: Path = TREE) -> int:
 
 
 def settings_file(program: Path, environment: str) -> Path:
-    """The environment's settings; WorldError if there is no such environment."""
+    """Return the path of the environment's settings; WorldError if there is no such environment."""
     path = program / f"Pulumi.{environment}.yaml"
     if not path.exists():
         known = sorted(p.name.split(".")[1] for p in program.glob("Pulumi.*.yaml"))
@@ -63,7 +63,7 @@ def settings_file(program: Path, environment: str) -> Path:
 
 
 def read_settings(program: Path, environment: str) -> dict[str, object]:
-    """The `config` block of an environment's file."""
+    """Return the `config` block of an environment's file."""
     document = yaml.safe_load(settings_file(program, environment).read_text()) or {}
     return dict(document.get("config") or {})
 

@@ -23,7 +23,7 @@ _LOCKS = Path(__file__).parent / "locks"
 
 
 def ensure(name: str, cache: Path, say: Callable[[str], None] = lambda line: None) -> Path:
-    """The interpreter of a runtime, made first where it isn't there; WorldError where it can't be made."""
+    """Return the interpreter of a runtime, made first if missing; WorldError if that fails."""
     lock = _LOCKS / f"{name}.txt"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     key = hashlib.sha256(f"{version} {sys.base_prefix}\n{lock.read_text()}".encode()).hexdigest()[:16]

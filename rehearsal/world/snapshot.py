@@ -26,14 +26,14 @@ STDLIB = "stdlib"
 
 @dataclass(frozen=True)
 class Text:
-    """What to pack: files or folders (`stdlib` is Python's library), those whose names end in `suffixes`."""
+    """Source of the tokens: files or folders (`stdlib` is Python's library), restricted to `suffixes`."""
 
     sources: tuple[str, ...] = (LICENSES, STDLIB)
     suffixes: tuple[str, ...] = ("", ".py")
     limit_bytes: int = 8_000_000
 
     def files(self) -> list[Path]:
-        """The files in their order, up to the limit; WorldError if there are none."""
+        """Return the files in their order, up to the limit; WorldError if there are none."""
         stdlib = sysconfig.get_paths()["stdlib"]
         chosen: list[Path] = []
         size_bytes = 0
@@ -61,7 +61,7 @@ def _below(sources: Iterable[str]) -> Iterator[Path]:
 
 
 def snapshot_image(text: Text) -> Path:
-    """The image's path; made first where this text and this version of the packer haven't met yet."""
+    """Return the image's path; made first if missing for this text and this version of the packer."""
     files = text.files()
     image = cache_dir() / "snapshots" / f"{_key(files)}.ext4"
     if image.exists():

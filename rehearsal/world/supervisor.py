@@ -44,7 +44,7 @@ _NAMESPACES = [
 
 
 def child_of(pid: int) -> int:
-    """The only child of a process that has one."""
+    """Return the only child of a process that has one."""
     try:
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
     except FileNotFoundError as gone:

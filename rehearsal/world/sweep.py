@@ -21,7 +21,7 @@ _LOOP_CLR_FD = 0x4C01  # linux/loop.h
 
 
 def cgroup_mounts() -> Iterator[Path]:
-    """Where processes can be grouped: systemd's own hierarchy (version 1) and the unified one."""
+    """Return the mounts of control groups: systemd's own hierarchy (version 1) and the unified one."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
@@ -75,7 +75,7 @@ def _detach(root: Path) -> Iterator[str]:
 
 
 def _kill(name: str) -> None:
-    """What still runs in the world's groups, where nobody knew its first process any more."""
+    """Kill the processes left in the world's groups after its first process is gone."""
     for mount in cgroup_mounts():
         for group in _groups(mount / name):
             with contextlib.suppress(OSError):  # gone meanwhile
@@ -85,7 +85,7 @@ def _kill(name: str) -> None:
 
 
 def _groups(top: Path) -> list[Path]:
-    """A control group and those below it, as far as they don't vanish while they are listed."""
+    """Return a control group and its descendants, except those that vanish during the listing."""
     return [Path(folder) for folder, _, _ in os.walk(top)]
 
 

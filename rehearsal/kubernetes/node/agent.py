@@ -58,7 +58,9 @@ class Agent:
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._watch, self._renew)]
 
     def addresses(self, name: str) -> list[str]:
-        """The pods that a name stands for: `HOSTNAME.SUBDOMAIN.NAMESPACE`, of a headless service."""
+        """Return the addresses of the pods of a name: `HOSTNAME.SUBDOMAIN.NAMESPACE`, of a headless
+        service.
+        """
         return [pod.address for pod in self._pods.values() if pod.address and pod.full_name == name]
 
     def start(self) -> None:
@@ -111,7 +113,7 @@ class Agent:
                 self._pods.pop(pod.uid, None)
 
     def log(self, namespace: str, name: str, container: str) -> str:
-        """What a pod's container has printed."""
+        """Return the output of a pod's container."""
         return logs.text(self._container(namespace, name, container)[0])
 
     def _container(self, namespace: str, name: str, container: str) -> tuple[Path, Callable[[], bool]]:
@@ -121,7 +123,7 @@ class Agent:
         raise KubernetesError(f"there is no pod {name} in {namespace} here")
 
     def image(self, name: str) -> Image:
-        """What stands for an image. Raises KubernetesError where nothing does."""
+        """Return the local image for an image name; KubernetesError if there is none."""
         if built := self.around.image(name):
             return built
         for pattern, image in self._images.items():
@@ -130,7 +132,7 @@ class Agent:
         raise KubernetesError(f'nothing stands for the image "{name}"')
 
     def address(self) -> tuple[int, str]:
-        """A new pod's number and address."""
+        """Return a new pod's number and address."""
         number = next(self._numbers)
         return number, f"172.20.{1 + number // 250}.{1 + number % 250}"
 
@@ -180,7 +182,7 @@ class Agent:
             time.sleep(_POLL_S)
 
     def _forget_others(self, seen: set[str]) -> None:
-        """Ends pods whose deletion went by while no watch was open: a whole one hadn't seen them."""
+        """End pods whose deletion was missed while no watch was open: a full listing doesn't have them."""
         for uid, pod in list(self._pods.items()):
             if uid not in seen and self._api.get("v1", "Pod", pod.name, pod.namespace) is None:
                 pod.kill()
@@ -203,7 +205,7 @@ class Agent:
             known.terminate(pod["metadata"].get("deletionGracePeriodSeconds", 30))
 
     def _give_up(self, pod: Object) -> None:
-        """A pod that ran here before the machine was started again: its containers are gone."""
+        """Fail a pod that ran before the machine was restarted: its containers are gone."""
         path = self._api.path(pod)
         if "deletionTimestamp" in pod["metadata"]:
             self._api.delete(path, grace_s=0)
@@ -217,7 +219,7 @@ class Agent:
 
 
 class _Pod:
-    """One pod's life, in a thread of its own."""
+    """Life of a pod, in its own thread."""
 
     def __init__(self, agent: Agent, api: Api, pod: Object, folder: Path):
         self._agent, self._api, self._pod, self.folder = agent, api, pod, folder
@@ -239,7 +241,7 @@ class _Pod:
         self._thread.start()
 
     def terminate(self, grace_s: float) -> None:
-        """It is deleted: SIGTERM, and SIGKILL when the grace is over."""
+        """Delete the pod: SIGTERM, and SIGKILL after the grace period."""
         self._deleted = True
         self._end_within(grace_s)
 
@@ -254,11 +256,11 @@ class _Pod:
 
     @property
     def runs(self) -> bool:
-        """Whether its life goes on."""
+        """Return True until the pod's life has ended."""
         return self._thread.is_alive()
 
     def runs_container(self, name: str) -> bool:
-        """Whether a container runs, or may start yet."""
+        """Return True if a container runs, or may still start."""
         return name in self._running or (self.runs and not self._over.is_set())
 
     def kill(self) -> None:
@@ -293,7 +295,7 @@ class _Pod:
         return str(self._pod["spec"].get("hostname", self.name))
 
     def _volumes(self, network: str) -> Volumes | None:
-        """The volumes, once what they are made of is there; None where the pod is deleted before."""
+        """Return the volumes, once their sources exist; None if the pod is deleted before."""
         while not self._gone.is_set():
             if self._grace is not None:
                 self._api.delete(self._path, grace_s=0)
@@ -432,7 +434,9 @@ class _Pod:
 
 
 def _is_ready(container: Object, address: str) -> bool:
-    """Whether a container's readiness probe succeeds; one without is ready when it runs."""
+    """Return True if a container's readiness probe succeeds; a container without one is ready while it
+    runs.
+    """
     probe = (container.get("readinessProbe") or {}).get("httpGet")
     if probe is None:
         return True

@@ -33,7 +33,7 @@ _KNOWN = ("FROM", "LABEL", "RUN", "ENV", "WORKDIR", "ENTRYPOINT")
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """What one says: `runs` are commands, each with its bind mounts (source → target)."""
+    """Parsed Dockerfile: `runs` are commands, each with its bind mounts (source → target)."""
 
     runs: tuple[tuple[str, Mapping[str, str]], ...]
     environment: Mapping[str, str]
@@ -41,7 +41,7 @@ class Dockerfile:
 
     @staticmethod
     def read(text: str) -> Dockerfile:
-        """Raises KubernetesError for an instruction that isn't carried out here."""
+        """Parse a Dockerfile. Raises KubernetesError for an unsupported instruction."""
         runs: list[tuple[str, Mapping[str, str]]] = []
         environment: dict[str, str] = {}
         entrypoint: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ def build(context: Path, base: Path, images: Path) -> str:
 
 
 def _carry_out(command: str, mounts: Mapping[Path, str], base: Path, place: Path) -> None:
-    """One RUN, in namespaces of its own; what it changes is in `place`/layer afterwards."""
+    """Run a RUN command in its own namespaces; its changes are in `place`/layer afterwards."""
     root = place / "root"
     for part in (root, place / _LAYER, place / "work"):
         part.mkdir(exist_ok=True)
@@ -130,7 +130,7 @@ def _carry_out(command: str, mounts: Mapping[Path, str], base: Path, place: Path
 
 
 def found(images: Path, name: str, base: Path) -> Image | None:
-    """The built image that a name's digest is of; None where there is none."""
+    """Return the built image of a name's digest; None if there is none."""
     place = images / name.rpartition("@sha256:")[2]
     if "@sha256:" not in name or not (place / _FACTS).is_file():
         return None

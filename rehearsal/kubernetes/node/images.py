@@ -1,4 +1,4 @@
-"""What stands for container images: nothing is pulled in a world."""
+"""Local stand-ins for container images: nothing is pulled in a world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What containers print: written down with the time of each line, and served as the kubelet serves it.
+"""Output of containers: written down with the time of each line, and served as by the kubelet.
 
 `kubectl logs` asks the API server, and that the kubelet: GET /containerLogs/NAMESPACE/POD/CONTAINER
 https://kubernetes.io/docs/concepts/cluster-administration/logging/
@@ -36,7 +36,7 @@ def record(output: IO[bytes], path: Path) -> None:
 
 
 def text(path: Path) -> str:
-    """What was printed, without the times."""
+    """Return the output without the times."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     return "".join(line.partition(" ")[2] + "\n" for line in lines)
 
@@ -56,7 +56,7 @@ class LogServer:
                 _answer(self, find)
 
             def log_message(self, *_: object) -> None:
-                """Nothing: the API server has a log of its own."""
+                """Log nothing: the API server has a log of its own."""
 
         self._server = ThreadingHTTPServer((ADDRESS, PORT), Handler)
         self._server.daemon_threads = True

@@ -54,7 +54,7 @@ class Names:
                 continue  # not a question
 
     def answer(self, message: bytes) -> bytes:
-        """The response to a message with one question; other types than A have no records."""
+        """Return the response to a message with one question; other types than A have no records."""
         number = message[:2]
         labels, at = [], 12
         while length := message[at]:

@@ -42,7 +42,7 @@ class Reviews:
                 self.wfile.write(answer)
 
             def log_message(self, *_: object) -> None:
-                """Nothing: they are many."""
+                """Log nothing: reviews are frequent."""
 
         self._server = ThreadingHTTPServer((_ADDRESS, 0), Handler)
         self.url = f"http://{_ADDRESS}:{self._server.server_port}"
@@ -57,12 +57,12 @@ class Reviews:
         self._server.server_close()
 
     def token(self, spec: dict[str, Any]) -> dict[str, Any]:
-        """The status of a TokenReview. A user is called as the account."""
+        """Return the status of a TokenReview. A user is called as the account."""
         account = self._control.clusters("account", token=spec.get("token", ""))["account"]
         return {"authenticated": True, "user": {"username": account}} if account else {"authenticated": False}
 
     def access(self, spec: dict[str, Any]) -> dict[str, Any]:
-        """The status of a SubjectAccessReview."""
+        """Return the status of a SubjectAccessReview."""
         asked = spec.get("resourceAttributes") or {}
         keys = ("group", "resource", "subresource", "verb")
         return self._control.clusters(

@@ -24,7 +24,7 @@ _NOT_ROOT = 65532  # the user `nonroot` of distroless images
 
 @dataclass(frozen=True)
 class Image:
-    """What stands for a container image.
+    """Local stand-in for a container image.
 
     `root`: a folder with its files, under which changes are the container's own, and `layers` over it, the
     uppermost first; without one the container has `files` alone: path in the container → path here.
@@ -45,7 +45,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Container:
-    """One container, as it is to be started."""
+    """Specification of a container to start."""
 
     image: Image
     line: Sequence[str]

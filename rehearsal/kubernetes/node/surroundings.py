@@ -1,4 +1,4 @@
-"""What the pods of a world find around them: Google's names and certificates, an identity, buckets."""
+"""Pod environment: Google's names and certificates, an identity, bucket mounts."""
 
 from __future__ import annotations
 

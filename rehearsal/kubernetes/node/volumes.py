@@ -1,4 +1,4 @@
-"""What a pod's containers find: the files of its volumes, and their environment.
+"""Files of a pod's volumes, and environment of its containers.
 
 https://kubernetes.io/docs/concepts/storage/volumes/
 """
@@ -26,7 +26,7 @@ class Volumes:
     """The volumes of one pod, each a folder."""
 
     def __init__(self, api: Api, pod: Object, folder: Path, network: str, around: Surroundings = ALONE):
-        """Writes them. Raises KubernetesError for a kind that isn't emulated, or a missing object.
+        """Write the files. Raises KubernetesError for a kind that isn't emulated, or a missing object.
 
         `network`: the name of the pod's network namespace.
         """
@@ -79,7 +79,7 @@ class Volumes:
                 _put(place / name, content)
 
     def _claim(self, source: Object, place: Path) -> None:
-        """The volume that a claim is bound to, as its CSI driver mounts it."""
+        """Return the volume bound to a claim, as its CSI driver mounts it."""
         name = source["claimName"]
         claim = self._api.get("v1", "PersistentVolumeClaim", name, self._namespace)
         if claim is None or claim.get("status", {}).get("phase") != "Bound":
@@ -142,7 +142,7 @@ class Volumes:
     # Environment
 
     def environment(self, container: Object) -> dict[str, str]:
-        """A container's variables, with `$(NAME)` of earlier ones filled in."""
+        """Return a container's variables, with `$(NAME)` of earlier ones filled in."""
         found: dict[str, str] = {}
         for one in container.get("env", ()):
             text = one.get("value", "") if "valueFrom" not in one else self._value(one["valueFrom"])
@@ -158,7 +158,7 @@ class Volumes:
         raise KubernetesError(f"an environment variable from {', '.join(source)} isn't emulated")
 
     def field(self, path: str) -> str:
-        """A field of the pod, as the downward API has it."""
+        """Return a field of the pod, as in the downward API."""
         if keyed := _KEYED.fullmatch(path):
             return str((self._pod["metadata"].get(keyed[1]) or {}).get(keyed[2], ""))
         value: Any = self._pod

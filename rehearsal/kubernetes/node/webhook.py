@@ -27,7 +27,7 @@ _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
 def injected(job: Mapping[str, Any]) -> list[Object]:
-    """The JSON patch of a new Job; empty where GKE injects nothing. Variables that are set stay."""
+    """Return the JSON patch of a new Job; empty where GKE injects nothing. Variables that are set stay."""
     spec = job["spec"]
     pod = spec["template"]["spec"]
     pods, subdomain = spec.get("parallelism", 1), pod.get("subdomain", "")
@@ -76,7 +76,7 @@ class Webhook:
                 self.wfile.write(answer)
 
             def log_message(self, *_: object) -> None:
-                """Nothing: they are many."""
+                """Log nothing: reviews are frequent."""
 
         self._server = ThreadingHTTPServer((_ADDRESS, 0), Handler)
 

@@ -26,14 +26,14 @@ _MERGE, _REPLACE = "application/strategic-merge-patch+json", "application/merge-
 
 @dataclass(frozen=True)
 class Kind:
-    """What the API server calls a kind: its plural, and whether its objects are in namespaces."""
+    """A kind of the API server: its plural, and True if its objects are in namespaces."""
 
     plural: str
     namespaced: bool
 
 
 class Api:
-    """One identity's connection."""
+    """Connection of an identity."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Api:
     def request(
         self, method: str, path: str, body: Any = None, content: str = "application/json", **query: str
     ) -> Any:
-        """The answer's JSON, or its text. Raises ApiError where it is refused."""
+        """Return the answer's JSON, or its text. Raises ApiError if it is refused."""
         try:
             answer = self._session.request(
                 method, self.url + path, params=query, timeout=_TIMEOUT_S,
@@ -78,12 +78,12 @@ class Api:
     # Objects
 
     def path(self, one: Mapping[str, Any]) -> str:
-        """Where an object is."""
+        """Return an object's path."""
         meta = one["metadata"]
         return self.place(one["apiVersion"], one["kind"], meta.get("namespace", ""), meta["name"])
 
     def place(self, version: str, kind: str, namespace: str = "", name: str = "") -> str:
-        """Where the objects of a kind are, or one of them; of all namespaces without one."""
+        """Return the path of a kind's objects, or of one; of all namespaces without a namespace."""
         known = self._kind(version, kind)
         parts = [f"/api/{version}" if "/" not in version else f"/apis/{version}"]
         if known.namespaced and (namespace or name):
@@ -91,7 +91,7 @@ class Api:
         return "/".join([*parts, known.plural, *([name] if name else [])])
 
     def namespaced(self, version: str, kind: str) -> bool:
-        """Whether objects of a kind are in namespaces; UnknownKindError where there is no such kind."""
+        """Return True if objects of a kind are in namespaces; UnknownKindError for an unknown kind."""
         return self._kind(version, kind).namespaced
 
     def _kind(self, version: str, kind: str) -> Kind:
@@ -122,7 +122,7 @@ class Api:
             self.apply(one, manager)
 
     def get(self, version: str, kind: str, name: str, namespace: str = "") -> Object | None:
-        """An object; None where there is none."""
+        """Return an object; None if there is none."""
         try:
             return self.request("GET", self.place(version, kind, namespace, name))  # type: ignore[no-any-return]
         except ApiError as error:
@@ -136,7 +136,7 @@ class Api:
         return [{"apiVersion": version, "kind": kind, **one} for one in found["items"]]
 
     def create(self, one: Mapping[str, Any], **query: str) -> Object:
-        """A new object."""
+        """Create an object."""
         path = self.place(one["apiVersion"], one["kind"], one["metadata"].get("namespace", "default"))
         return self.request("POST", path, one, **query)  # type: ignore[no-any-return]
 
@@ -200,11 +200,11 @@ def _answer(answer: requests.Response) -> Any:
 
 
 def now() -> str:
-    """The time, as Kubernetes writes it."""
+    """Return the time in Kubernetes' format."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def documents(text: str) -> list[Object]:
-    """The objects of a YAML file."""
+    """Return the objects of a YAML file."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return [one for one in yaml.load_all(text, Loader=loader) if one]

@@ -156,7 +156,7 @@ class Autoscaler:
         self._control.clusters("scale", pool=name, zone=zone, count=count)
 
     def _tell(self, pods: Sequence[Object], kind: str, reason: str, message: str) -> None:
-        """An event of each pod."""
+        """Create an event for each pod."""
         for pod in pods:
             meta = pod["metadata"]
             about = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "namespace": meta["namespace"],
@@ -180,7 +180,7 @@ def _cannot_be_scheduled(pod: Object) -> bool:
 
 
 def _fits(pod: Object, node: Object) -> bool:
-    """Whether the node has what the pod asks for: labels, taints that it tolerates, chips."""
+    """Return True if the node meets the pod's requirements: labels, tolerated taints, chips."""
     spec, labels = pod["spec"], node["metadata"]["labels"]
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False

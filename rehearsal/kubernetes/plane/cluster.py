@@ -1,4 +1,4 @@
-"""What stands behind one cluster of the emulated GKE API: a control plane, and nodes for its pools."""
+"""A cluster of the emulated GKE API: a control plane, and nodes for its pools."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Cluster:
         self._ending: set[str] = set()
 
     def start(self) -> None:
-        """Returns when the API server answers. Raises KubernetesError."""
+        """Start the cluster, and return when the API server answers. Raises KubernetesError."""
         self._reviews.start()
         self.control_plane.start()
         # GKE brings this kind along; Kueue looks for it when it starts.
@@ -103,7 +103,7 @@ class Cluster:
         self._autoscaler.look(pools, rate)
 
     def nodes(self) -> dict[str, int]:
-        """How many nodes of each pool are in the cluster, as its API server has them."""
+        """Return the number of nodes of each pool by the API server."""
         found = self.control_plane.api.list("v1", "Node")
         return dict(Counter(one["metadata"]["labels"].get(_POOL, "") for one in found))
 
@@ -148,6 +148,6 @@ class Cluster:
 
 
 def with_name(hosts: str, name: str) -> str:
-    """A hosts file in which the API server has this name; with none, only what isn't its."""
+    """Return a hosts file in which the API server has this name; without a name, only the other lines."""
     lines = [line for line in hosts.splitlines() if line.partition(" ")[0] != ADDRESS]
     return "\n".join([*lines, *([f"{ADDRESS} {name}"] if name else [])]) + "\n"

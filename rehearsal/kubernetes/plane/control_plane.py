@@ -36,7 +36,7 @@ _NAMES = (*(_SERVICE.rsplit(".", dots)[0] for dots in (4, 3, 2)), _SERVICE, "loc
 
 
 class ControlPlane:
-    """One cluster's; `start` returns when the API server answers and pods can be created."""
+    """Control plane of a cluster; `start` returns when the API server answers and pods can be created."""
 
     def __init__(self, folder: Path, public: Pair | None = None, reviews: str = ""):
         """`public`: a certificate for other names of the API server, such as a cluster's DNS endpoint.
@@ -132,11 +132,11 @@ class ControlPlane:
             self.write_kubeconfig(self.folder / f"{user}.kubeconfig", pair)
 
     def client(self, pair: Pair) -> Api:
-        """A connection as the user of a certificate."""
+        """Return a connection as the user of a certificate."""
         return Api(self.url, str(self.authority.ca), pair)
 
     def write_kubeconfig(self, path: Path, pair: Pair) -> None:
-        """A kubeconfig with a client's certificate."""
+        """Write a kubeconfig with one cluster and one user; JSON is YAML."""
         cluster = {"server": self.url, "certificate-authority": str(self.authority.ca)}
         user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
         write_kubeconfig(path, cluster, user)
@@ -237,7 +237,7 @@ class ControlPlane:
 
 
 def write_kubeconfig(path: Path, cluster: Mapping[str, str], user: Mapping[str, object]) -> None:
-    """A kubeconfig with one cluster and one user; JSON is YAML."""
+    """Write a kubeconfig with a client's certificate."""
     path.write_text(json.dumps({
         "apiVersion": "v1", "kind": "Config", "current-context": "rehearsal",
         "clusters": [{"name": "rehearsal", "cluster": cluster}],

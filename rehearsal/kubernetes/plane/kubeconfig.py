@@ -32,7 +32,7 @@ _EXEC_TIMEOUT_S = 60.0
 
 
 def load(path_or_contents: str) -> dict[str, Any]:
-    """The document; KubernetesError where it isn't one."""
+    """Return the document; KubernetesError if it is none."""
     try:
         text = Path(path_or_contents).expanduser().read_text()
     except (OSError, ValueError):  # no such file, or not even a path
@@ -47,7 +47,7 @@ def load(path_or_contents: str) -> dict[str, Any]:
 
 
 def choose(config: Mapping[str, Any], context: str = "", cluster: str = "") -> dict[str, Any]:
-    """The chosen context with its `cluster` and `user` in place of their names."""
+    """Return the chosen context with its `cluster` and `user` in place of their names."""
     name = context or config.get("current-context", "")
     chosen = _named(config, "context", name)
     names = {"cluster": cluster or chosen.get("cluster", ""), "user": chosen.get("user", "")}
@@ -55,7 +55,7 @@ def choose(config: Mapping[str, Any], context: str = "", cluster: str = "") -> d
 
 
 def connect(chosen: Mapping[str, Any]) -> Api:
-    """A connection as `choose` has it; KubernetesError where it asks for what isn't known here."""
+    """Return a connection for `choose`'s context; KubernetesError for an unsupported login."""
     cluster, user = chosen["cluster"], chosen["user"]
     unknown = sorted(({*cluster} - _CLUSTER) | ({*user} - _USER))
     if unknown or not cluster.get("server"):
@@ -81,7 +81,9 @@ class Exec(AuthBase):
         self._token, self._expires = "", datetime.max.replace(tzinfo=UTC)
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """The request with a token. As with client-go, one that is refused fails; the next has a new one."""
+        """Add a token to the request. As with client-go, a refused request fails, and the next has a new
+        token.
+        """
         with self._lock:
             if not self._token or datetime.now(UTC) >= self._expires:
                 self._renew()
@@ -132,7 +134,7 @@ def _named(config: Mapping[str, Any], what: str, name: str) -> dict[str, Any]:
 
 
 def _file(holder: Mapping[str, Any], key: str) -> str:
-    """The file that a key names, or one with the base64 in KEY-data; empty without either."""
+    """Return the file that a key names, or one with the base64 in KEY-data; empty without either."""
     if not (data := holder.get(f"{key}-data")):
         return str(holder.get(key, ""))
     with tempfile.NamedTemporaryFile(

@@ -1,4 +1,4 @@
-"""Where the programs are: tools/install.sh builds them once."""
+"""Paths of the control plane's programs, which tools/install.sh builds once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BUILT_BY = {QUEUE_PREVIOUS: "tools/install.sh queue-previous (about 4 minutes, 
 
 @cache
 def folder(tool: str) -> Path:
-    """The folder of a tool's programs; KubernetesError where it isn't built yet."""
+    """Return the folder of a tool's programs; KubernetesError if it isn't built yet."""
     done = subprocess.run([_INSTALL, "--cached", tool], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         fix = _BUILT_BY.get(tool, "tools/setup.sh kubernetes (about 10 minutes, once)")
@@ -24,6 +24,6 @@ def folder(tool: str) -> Path:
 
 
 def program(name: str) -> Path:
-    """The path of a program, e.g. `kube-apiserver`."""
+    """Return the path of a program, e.g. `kube-apiserver`."""
     tool = KUBERNETES if name.startswith("kube") else QUEUE
     return folder(tool) / name

@@ -33,7 +33,7 @@ Query = Mapping[str, str | Iterable[str]]
 
 
 class Client:
-    """One provider's connection to Google; safe to use from several threads."""
+    """Connection of a provider to Google; safe to use from several threads."""
 
     def __init__(self, settings: Settings, *, first_backoff_s: float = FIRST_BACKOFF_S) -> None:
         self._settings = settings
@@ -84,7 +84,7 @@ class Client:
             backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
 
     def token(self) -> str:
-        """A valid access token."""
+        """Return a valid access token."""
         headers: dict[str, str] = {}
         self._authorize("GET", "", headers)
         return next((v.split()[-1] for k, v in headers.items() if k.lower() == "authorization"), "")
@@ -105,7 +105,7 @@ class Client:
     def _try(
         self, method: str, url: str, data: bytes | None, content_type: str
     ) -> tuple[requests.Response | None, Lost | None]:
-        """One attempt: the response, or why there is none."""
+        """Make one attempt: return the response, or the reason why there is none."""
         headers = {"Content-Type": content_type} if data is not None else {}
         if self._settings.user_project_override:
             headers["X-Goog-User-Project"] = self._settings.billing_project or self._settings.project
@@ -128,7 +128,7 @@ class Client:
 
     @property
     def _session(self) -> requests.Session:
-        """This thread's session; it trusts the system's CAs as the official provider (Go) does."""
+        """Return this thread's session; it trusts the system's CAs as the official provider (Go) does."""
         if not hasattr(self._local, "session"):
             self._local.session = requests.Session()
             self._local.session.verify = _system_authorities()
@@ -167,14 +167,14 @@ def _credentials(settings: Settings) -> google.auth.credentials.Credentials:
 
 
 def _system_authorities() -> str | bool:
-    """The system's CA bundle; `REQUESTS_CA_BUNDLE` still wins over what this returns."""
+    """Return the system's CA bundle; `REQUESTS_CA_BUNDLE` overrides it."""
     paths = ssl.get_default_verify_paths()
     candidates = [os.environ.get("SSL_CERT_FILE"), paths.cafile, "/etc/ssl/certs/ca-certificates.crt"]
     return next((path for path in candidates if path and Path(path).is_file()), True)
 
 
 def _answer(response: requests.Response) -> Any:
-    """The JSON of a good answer; a bad one raises ApiError in the words of Google's Go library."""
+    """Return the JSON of a successful answer; raise ApiError worded as by Google's Go library otherwise."""
     if response.ok:
         return response.json() if response.content else None
     message, reason = response.text.strip(), ""

@@ -58,6 +58,6 @@ class Batches:
         return batch.result
 
     def lock(self, key: str) -> threading.Lock:
-        """The lock of the thing called `key`."""
+        """Return the lock named `key`."""
         with self._lock:
             return self._locks.setdefault(key, threading.Lock())

@@ -1,4 +1,4 @@
-"""What an update would change: the program's inputs held against the outputs of before."""
+"""Differences of an update: the program's inputs against the previous outputs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def differences(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where two values are compared: see Difference."""
+    """Location of a comparison of two values: see Difference."""
 
     path: str
     name: str
@@ -101,7 +101,7 @@ def _is_same(f: Field, wanted: Any, current: Any) -> bool:
 
 
 def _is_same_set(f: Field, wanted: Sequence[Mapping[str, Any]], left: list[Mapping[str, Any]]) -> bool:
-    """Whether every wanted element has its own equal one among those that are there, and none is left."""
+    """Return True if the two lists are equal as multisets."""
     at = _Place("", "", False)
     for item in wanted:
         equal = next((other for other in left if not _compare_fields(f, item, other, other, at)), None)

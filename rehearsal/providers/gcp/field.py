@@ -44,7 +44,7 @@ _ZEROS: dict[Kind, Any] = {
 
 
 class Send(Enum):
-    """When a property goes into a request's body."""
+    """Conditions under which a property goes into a request's body."""
 
     NEVER = auto()
     NONEMPTY = auto()  # only if it has a value other than zero
@@ -55,7 +55,7 @@ class Send(Enum):
 
 @dataclass(frozen=True)
 class Field:
-    """One property of a resource type.
+    """A property of a resource type.
 
     `rest` is its dotted place in Google's JSON (default: the same name; None: not in the JSON).
     `computed`: where the program gives none, the API's value is kept and is no difference.
@@ -89,7 +89,7 @@ class Field:
 
     @property
     def place(self) -> str | None:
-        """Where the property stands in Google's JSON, dotted; None if nowhere."""
+        """Return the property's dotted path in Google's JSON; None if it has none."""
         return self.name if self.rest == "" else self.rest
 
     @property

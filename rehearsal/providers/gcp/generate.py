@@ -77,7 +77,7 @@ def fields(
     schema: str = "",
     library: bool = False,
 ) -> tuple[Field, ...]:
-    """The fields of the type `token`.
+    """Return the fields of the type `token`.
 
     `document`: the API's, `compute.beta`. `path`: the resource's, under the origin; its JSON is what a GET of
     it answers, or `schema` by name. `mutable`: the properties that an update can send, `*` for all; what else
@@ -109,7 +109,7 @@ def fields(
 
 @dataclass(frozen=True)
 class _Maker:
-    """What every field of one type is made with."""
+    """Common inputs of all fields of a type."""
 
     document: str
     module: str
@@ -119,7 +119,7 @@ class _Maker:
     def field(
         self, about: sdk.Property, shape: Schema | None, path: str, *, output: bool, unplaced: bool
     ) -> dict[str, Any] | None:
-        """A field's attributes, or None if the property has no place in `shape` and need not have one."""
+        """Return a field's attributes, or None for an optional property without a place in `shape`."""
         more = {**expanded(_EVERYWHERE.get(path, "")), **self._excepted(path)}
         place = more["rest"] if "rest" in more else _place(shape, about.name)
         if place is None and "rest" not in more and not unplaced:
@@ -163,12 +163,12 @@ class _Maker:
         }
 
     def named(self, name: str) -> Schema:
-        """The document's schema of that name."""
+        """Return the document's schema of that name."""
         found: Schema = _document(self.document)["schemas"][name]
         return found
 
     def answer(self, path: str) -> Schema | None:
-        """The schema of what a GET of `path` answers; None if the document has no such method."""
+        """Return the schema of the answer to a GET of `path`; None if the document has no such method."""
         name = _answers(self.document).get(_shape(path))
         return self.named(name) if name else None
 
@@ -178,7 +178,7 @@ class _Maker:
         return shape
 
     def _element(self, shape: Schema | None) -> Schema | None:
-        """What a list or a reference stands for."""
+        """Return the schema behind a list or a reference."""
         if shape is not None and shape.get("type") == "array":
             shape = shape["items"]
         if shape is not None and isinstance(shape.get("additionalProperties"), dict):
@@ -206,7 +206,7 @@ def _kind(about: sdk.Property) -> Kind:
 
 
 def _value(text: str | None, kind: Kind) -> Any:
-    """A default from the SDK's text."""
+    """Return a default from the SDK's text."""
     match kind:
         case Kind.STRING if text and text != "null":
             return text.strip('"')
@@ -244,5 +244,5 @@ def _methods(resource: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _shape(path: str) -> str:
-    """A path without its parameters' names."""
+    """Return a path without its parameters' names."""
     return re.sub(r"\{[^}]*\}", "{}", path.strip("/"))

@@ -39,11 +39,11 @@ class Package:
         return f"pulumi-resource-{self.name}"
 
     def place(self, pulumi_home: Path) -> Path:
-        """Where the CLI expects the plugin's program."""
+        """Return the path at which the CLI expects the plugin's program."""
         return pulumi_home / "plugins" / self.folder / self.executable
 
     def load(self) -> Provider:
-        """A stand-in of this package; only one's own modules are imported."""
+        """Return a stand-in of this package, importing only its own modules."""
         return cast(Provider, importlib.import_module(self.provider).Provider())
 
 
@@ -78,7 +78,7 @@ def install(pulumi_home: Path, names: Iterable[str] = PACKAGES) -> list[Path]:
 
 
 def is_standin(executable: Path) -> bool:
-    """Whether a plugin executable is the script that `install` writes."""
+    """Return True if a plugin executable is a script written by `install`."""
     with executable.open("rb") as file:
         return b"rehearsal.providers.gcp serve" in file.read(1024)
 

@@ -16,7 +16,7 @@ Invoke = Callable[[Context, Mapping[str, Any]], dict[str, Any]]
 
 
 def _only(function: str, arguments: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
-    """The arguments that were given; one that isn't known is refused by name."""
+    """Return the given arguments; an unknown argument is refused by name."""
     given = {key: value for key, value in arguments.items() if value is not None}
     if unknown := sorted(set(given) - set(known)):
         raise UnsupportedError(f"the stand-in doesn't know the argument {unknown[0]!r} of {function}")

@@ -1,4 +1,4 @@
-"""What happens to a resource: create, read, update and delete as its table says.
+"""Life cycle of a resource: create, read, update and delete by its table.
 
 Types that need more than a table (a policy's members, an object's bytes, a router's NAT) derive
 from `Resource` and replace the steps that differ.
@@ -28,7 +28,7 @@ NOT_FOUND = 404
 
 @dataclass(frozen=True)
 class Context:
-    """What a step works with: the connection, the provider's settings, and its patience in seconds."""
+    """Context of a request: connection, provider settings, and timeouts in seconds."""
 
     client: Client
     settings: Settings
@@ -48,7 +48,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Change:
-    """What an update is made of: `planned` values, and the names of the properties that aren't so yet."""
+    """Content of an update: `planned` values, and names of the properties that differ."""
 
     planned: Mapping[str, Any]
     inputs: Mapping[str, Any]
@@ -57,10 +57,10 @@ class Change:
 
 
 class Resource:
-    """One resource type at work; holds nothing but its table."""
+    """A resource type in use; its only state is its table."""
 
     def __init__(self, *table: Any, **more: Any) -> None:
-        """What makes a Table: its token, service, item, updates and exceptions, and the rest by name."""
+        """Construct the Table from token, service, item, updates and exceptions, and the rest by name."""
         self.table = Table(*table, **more)
         self.label = self.table.label
 
@@ -92,7 +92,7 @@ class Resource:
         return id_, outputs
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The resource's outputs as they are now, or None if it is gone. `prior`: what was known."""
+        """Return the resource's current outputs, or None if it is gone. `prior`: previous outputs."""
         known = self.known(id_, prior, context.settings)
         rest = self.get(context, known)
         return None if rest is None else mapping.outputs(self.table, rest, known, id_)
@@ -150,7 +150,7 @@ class Resource:
         ignored: Sequence[str],
         before: Mapping[str, Any] | None = None,
     ) -> list[Difference]:
-        """What an update to `inputs` would change."""
+        """Return the differences of an update to `inputs`."""
         return difference.differences(self.table, inputs, state, settings, ignored, before)
 
     # What a type may do differently ------------------------------------------------------------
@@ -174,7 +174,7 @@ class Resource:
         )
 
     def content(self, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The body of the request that makes the resource."""
+        """Return the body of the creating request."""
         return mapping.body(self.table.inputs, planned, inputs)
 
     def assigned(self, answer: Any) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class Resource:
         return {name: made[place] for name, place in self.table.assigned.items() if place in made}
 
     def after_create(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Outputs of a resource just made, once it shows everywhere."""
+        """Return the outputs of a resource just created, once it is visible everywhere."""
         looks, deadline = 0, context.deadline
         while looks < self.table.looks:
             try:
@@ -195,7 +195,7 @@ class Resource:
         return self.read(context, id_, planned)
 
     def after_update(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Outputs of a resource just updated."""
+        """Return the outputs of a resource just updated."""
         return self.read(context, id_, planned)
 
     def get(self, context: Context, known: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -221,7 +221,7 @@ class Resource:
         self.call(context, request.method, path, change.planned, body=body, query=query)
 
     def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
-        """The body of an update request."""
+        """Return the body of an update request."""
         planned, about = change.planned, self.table.sent(request)
         fields = [f for f in about if f.name in change.changed or not request.changed_only]
         content: dict[str, Any] = {}
@@ -240,16 +240,16 @@ class Resource:
     # Names and requests -------------------------------------------------------------------------
 
     def id(self, planned: Mapping[str, Any]) -> str:
-        """The resource's id in Pulumi's state."""
+        """Return the resource's id in Pulumi's state."""
         return self._fill(self.table.id or self.table.item, planned)
 
     def item(self, known: Mapping[str, Any]) -> str:
-        """The resource's path under its service's base."""
+        """Return the resource's path under its service's base."""
         quoted = {name: quote(str(known[name]), safe="") for name in self.table.quoted}
         return self._fill(self.table.item, {**known, **quoted})
 
     def parse(self, id_: str, settings: Settings) -> dict[str, str]:
-        """The properties that an id is made of; the inverse of `id`."""
+        """Return the properties in an id; the inverse of `id`."""
         template = re.escape(self.table.id or self.table.item).replace(r"\{", "{").replace(r"\}", "}")
         groups = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", template)
         if (self.table.id or self.table.item) == "{name}":
@@ -261,7 +261,7 @@ class Resource:
         return match.groupdict()
 
     def known(self, id_: str, prior: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-        """What is known of the resource before it is read: the state, and what its id says."""
+        """Return the properties known before a read: the state's, and those in the id."""
         return {"project": settings.project, **prior, **self.parse(id_, settings)}
 
     def call(

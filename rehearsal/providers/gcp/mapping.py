@@ -47,8 +47,8 @@ def plan(
 
 
 def _merged(f: Field, wanted: Any, current: Any, before: Any) -> Any:
-    """A value with what Google set in it where the program says nothing, and said nothing before; Google's
-    spelling where it means the same.
+    """Return a value with Google's entries where the program has none and had none before; Google's spelling
+    where it means the same.
     """
     if (
         f.place
@@ -81,7 +81,7 @@ def _carried(
 
 
 def parameters(planned: Mapping[str, Any]) -> dict[str, str]:
-    """What `{…}` in paths stands for; locations may be given as links, only their last part counts."""
+    """Return the values of `{…}` in paths; of locations given as links only the last part counts."""
     words = {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in planned.items()
@@ -101,7 +101,7 @@ def body(
     update: bool = False,
     whole: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A request's JSON from `planned` values; `given` are the program's own, for Send.GIVEN.
+    """Return a request's JSON from `planned` values; `given` are the program's own, for Send.GIVEN.
 
     `whole`: the resource's values where `planned` are a block's.
     """
@@ -118,7 +118,7 @@ def body(
 
 
 def encode(f: Field, value: Any, planned: Mapping[str, Any]) -> Any:
-    """One value in Google's form; `planned`: the resource's."""
+    """Return a value in Google's form; `planned`: the resource's values."""
     if value is not None:
         if f.kind is Kind.BLOCK:
             value = body(f.fields, value, value, whole=planned)
@@ -136,7 +136,7 @@ def encode(f: Field, value: Any, planned: Mapping[str, Any]) -> Any:
 
 
 def outputs(table: Table, rest: Mapping[str, Any], prior: Mapping[str, Any], id_: str) -> dict[str, Any]:
-    """A resource's outputs from Google's JSON; what isn't in the JSON is taken from `prior`."""
+    """Return a resource's outputs from Google's JSON; missing ones are taken from `prior`."""
     result: dict[str, Any] = {"id": id_}
     for f in table.fields:
         if f.kind is Kind.LABELS:
@@ -151,7 +151,7 @@ def outputs(table: Table, rest: Mapping[str, Any], prior: Mapping[str, Any], id_
 
 
 def decode(f: Field, raw: Any) -> Any:
-    """One value in Pulumi's form; an absent one becomes the kind's zero."""
+    """Return a value in Pulumi's form; an absent value becomes the kind's zero."""
     if f.decode is not None:
         raw = f.decode(raw)
     if raw is None:
@@ -178,7 +178,7 @@ def _decoded(f: Field, raw: Any) -> dict[str, Any]:
 
 
 def preview(table: Table, planned: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Outputs as far as they are known before anything is sent; the API's own are unknown on create."""
+    """Return the outputs known before any request; the API's own are unknown on create."""
     result: dict[str, Any] = {
         key: planned[key] for key in ("pulumiLabels", "effectiveLabels") if key in planned
     }
@@ -196,7 +196,7 @@ def preview(table: Table, planned: Mapping[str, Any], state: Mapping[str, Any]) 
 
 
 def _labels(f: Field, rest: Mapping[str, Any], prior: Mapping[str, Any]) -> dict[str, Any]:
-    """The three label outputs: the program's own, with the provider's, and all that are there."""
+    """Return the three label outputs: the program's own, with the provider's, and all existing ones."""
     there = _get(rest, f.place or f.name) or {}
     own = prior.get(f.name)
     managed = prior.get("pulumiLabels") or {}

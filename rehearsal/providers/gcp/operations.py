@@ -13,7 +13,7 @@ from rehearsal.providers.plugin.errors import OperationError
 
 
 def is_operation(answer: Any) -> bool:
-    """Whether a request was answered with an operation instead of the resource."""
+    """Return True if the answer is an operation instead of the resource."""
     if not isinstance(answer, Mapping):
         return False
     if _is_gke(answer):

@@ -62,7 +62,7 @@ class Provider:
     def check(
         self, token: str, news: Mapping[str, Any], olds: Mapping[str, Any], name: str, seed: bytes
     ) -> Checked:
-        """Inputs with their defaults, and what is wrong with them."""
+        """Return the inputs with their defaults, and their defects."""
         return checking.check(_type(token).table, news, olds, name, seed)
 
     def diff(
@@ -73,7 +73,7 @@ class Provider:
         ignored: Sequence[str] = (),
         before: Mapping[str, Any] | None = None,
     ) -> Change:
-        """What an update from `state` (outputs, made by `before`) to `news` (checked inputs) would change."""
+        """Return the differences between `state` (outputs, made by `before`) and `news` (checked inputs)."""
         resource = _type(token)
         found = resource.differences(news, state, self._settings, ignored, before)
         replaces = {d.name for d in found if d.replaces}
@@ -98,7 +98,7 @@ class Provider:
     def read(
         self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0
     ) -> dict[str, Any] | None:
-        """A resource's outputs as they are now; None if it is gone."""
+        """Return a resource's current outputs; None if it is gone."""
         return _type(token).read(self._context(timeout_s), id_, state)
 
     def update(
@@ -128,7 +128,7 @@ class Provider:
     def inputs_of(
         self, token: str, outputs: Mapping[str, Any], before: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Those of before; without them, inputs that would make a resource like `outputs`."""
+        """Return the previous inputs; without them, inputs that would create a resource like `outputs`."""
         if before:
             return dict(before)
         table = _type(token).table

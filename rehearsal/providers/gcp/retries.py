@@ -1,4 +1,4 @@
-"""What is sent again and what fails at once, as the official provider has it.
+"""Retries and immediate failures, as in the official provider.
 
 By its published source (`transport/error_retry_predicates.go`, read on 2026-11-22) and Go's HTTP client: a
 connection that ends without an answer (`EOF`) isn't sent again, whereas a reset one is.
@@ -22,7 +22,7 @@ _PER_MINUTE = re.compile(r"Quota exceeded for quota metric '.*' and limit '.* pe
 
 @dataclass(frozen=True)
 class Lost:
-    """Why a request has no answer. `ended`: its connection ended without one."""
+    """Reason for a request without an answer. `ended`: its connection ended without one."""
 
     words: str
     again: bool = False
@@ -30,7 +30,7 @@ class Lost:
 
 
 def is_retried(response: requests.Response) -> bool:
-    """Whether an answer stands for a moment that passes."""
+    """Return True for an answer that stands for a temporary condition."""
     match response.status_code:
         case 400:  # a network or subnet on which another operation is under way
             return "resourceNotReady" in response.text and "networks" in response.text
@@ -43,7 +43,7 @@ def is_retried(response: requests.Response) -> bool:
 
 
 def why_lost(problem: requests.RequestException) -> Lost:
-    """What Go's HTTP client would say of it, and whether the provider would try again."""
+    """Return the error text of Go's HTTP client, and True if the provider would retry."""
     causes = list(_causes(problem))
     if isinstance(problem, requests.Timeout) or any(isinstance(cause, TimeoutError) for cause in causes):
         return Lost("net/http: timeout awaiting response headers", again=True)

@@ -1,4 +1,4 @@
-"""What the installed pulumi-gcp SDK says of a resource type: properties, shapes, defaults and values.
+"""Resource types in the installed pulumi-gcp SDK: properties, shapes, defaults and values.
 
 Read from the SDK's source, not by importing it: `pulumi_gcp.compute` alone takes seconds to import, and a
 type needs a few classes of it.
@@ -24,7 +24,7 @@ _VALUES = re.compile(r"Possible values are: ((?:`[^`]+`(?:, )?)+)")
 
 @dataclass(frozen=True)
 class Property:
-    """One property as the SDK declares it: `shape` is `str`, `int`, `float`, `bool`, `Any` or a class's name.
+    """A property as the SDK declares it: `shape` is `str`, `int`, `float`, `bool`, `Any` or a class's name.
 
     `many`: a list of them; `mapping`: a map of them. `default` and `values` are what its text says.
     """
@@ -49,7 +49,7 @@ class ResourceType:
 
 
 def resource_type(token: str) -> ResourceType:
-    """The type that `token` (`gcp:pubsub/topic:Topic`) names; raises KeyError where the SDK has none."""
+    """Return the type `token` (`gcp:pubsub/topic:Topic`); KeyError if the SDK has none."""
     module, name = token.split(":")[1].split("/")[0], token.rsplit(":", 1)[-1]
     file = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
     source = f"{module}/{file}.py"
@@ -62,7 +62,7 @@ def resource_type(token: str) -> ResourceType:
 
 
 def nested(module: str, shape: str) -> Mapping[str, Property]:
-    """The properties of a nested type, e.g. `V2VmNetworkConfigArgs` of `tpu`."""
+    """Return the properties of a nested type, e.g. `V2VmNetworkConfigArgs` of `tpu`."""
     return _properties(f"{module}/_inputs.py", shape)
 
 

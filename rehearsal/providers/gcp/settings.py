@@ -34,7 +34,7 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What every call needs to know; locations are "" where nobody set them."""
+    """Settings of every call; an unset location is ""."""
 
     project: str = ""
     region: str = ""
@@ -50,7 +50,7 @@ class Settings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
-        """Settings from the provider's inputs (nested ones as JSON text) and the environment."""
+        """Return the settings from the provider's inputs (nested ones as JSON text) and the environment."""
 
         def text(key: str) -> str:
             value = given.get(key)
@@ -86,7 +86,7 @@ class Settings:
         return url if url.endswith("/") else f"{url}/"
 
     def location(self, name: str) -> str:
-        """The default for a resource's `project`, `region` or `zone`; a zone implies its region."""
+        """Return the default for a resource's `project`, `region` or `zone`; a zone implies its region."""
         if name == "region" and not self.region and self.zone:
             return self.zone.rpartition("-")[0]
         return str(getattr(self, name))

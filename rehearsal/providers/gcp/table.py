@@ -47,7 +47,7 @@ class Service:
 
 @dataclass(frozen=True)
 class Update:
-    """One request of an update, sent if one of `fields` has changed: names in one text, `*` for all.
+    """A request of an update, sent if one of `fields` has changed: names in one text, `*` for all.
 
     `changed_only` leaves out those that haven't changed. `mask`: the query parameter that names the changed
     ones. `extra`: further body entries, `{…}` filled from the resource's
@@ -117,7 +117,7 @@ class Table:
 
     @property
     def auto_name(self) -> bool:
-        """Whether a resource without a name is given one."""
+        """True if a resource without a name is given one."""
         return any(f.name == "name" and not f.required for f in self.inputs)
 
     @cached_property
@@ -126,14 +126,14 @@ class Table:
         return tuple(f for f in self.fields if not f.output)
 
     def sent(self, update: Update) -> list[Field]:
-        """The properties that an update request is about."""
+        """Return the properties of an update request."""
         names = update.fields.split()
         if update.fields == "*":
             return [f for f in self.inputs if update.whole or not f.replaces]
         return [f for f in self.fields if f.name in names]
 
     def field(self, name: str) -> Field:
-        """The property called `name`."""
+        """Return the property called `name`."""
         return next(f for f in self.fields if f.name == name)
 
 
@@ -151,7 +151,7 @@ def basename(link: Any) -> Any:
 
 
 def same_link(one: Any, other: Any) -> bool:
-    """Whether two spellings name one resource: full link, `projects/…` path or bare name."""
+    """Return True if two spellings name one resource: full link, `projects/…` path or bare name."""
     if not (isinstance(one, str) and isinstance(other, str)):
         return bool(one == other)
     if "/" not in one or "/" not in other:
@@ -160,5 +160,5 @@ def same_link(one: Any, other: Any) -> bool:
 
 
 def same_basename(one: Any, other: Any) -> bool:
-    """Whether two values end in the same part, e.g. a region and its link."""
+    """Return True if two values end in the same part, e.g. a region and its link."""
     return bool(basename(one) == basename(other))

@@ -1,4 +1,4 @@
-"""What an update would change: the object as it was, cut down to what was declared, against what is now.
+"""Differences of an update: the previous object, reduced to its declared fields, against the new one.
 
 By provider.go (Diff, pruneLiveState, normalizeInputs, convertPatchToDiff) and diff.go (forceNew).
 """
@@ -69,23 +69,23 @@ _POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P
 
 
 def group_of(version: str) -> str:
-    """The group of an apiVersion; empty for the core's."""
+    """Return the group of an apiVersion; empty for the core's."""
     return version.rpartition("/")[0]
 
 
 def is_built_in(version: str) -> bool:
-    """Whether the official provider has Go types of a version's kinds, and so normalizes them."""
+    """Return True if the official provider has Go types for a version's kinds, and so normalizes them."""
     group = group_of(version)
     return "." not in group or group.endswith(".k8s.io")
 
 
 def declared(value: Any) -> Any:
-    """Inputs with the API's names of fields."""
+    """Return inputs with the API's names of fields."""
     return _renamed(value, _DASHED)
 
 
 def shown(value: Any) -> Any:
-    """Outputs with the SDK's names of fields."""
+    """Return outputs with the SDK's names of fields."""
     return _renamed(value, _UNDERSCORED)
 
 
@@ -96,7 +96,7 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def normalized(one: Mapping[str, Any]) -> dict[str, Any]:
-    """An object without what the API server sets, or drops, or writes elsewhere."""
+    """Return an object without the fields that the API server sets, drops, or moves."""
     result = dict(one)
     if isinstance(meta := result.get("metadata"), Mapping):
         result["metadata"] = {key: value for key, value in meta.items() if key not in READ_ONLY}
@@ -131,7 +131,7 @@ def pruned(live: Any, shape: Any) -> Any:
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], mutable: Sequence[str] = (), ignored: Sequence[str] = ()
 ) -> list[Difference]:
-    """What differs. `mutable`: kinds among ConfigMap and Secret whose data is changed in place."""
+    """Return the differences. `mutable`: kinds among ConfigMap and Secret whose data is changed in place."""
     replaced = [".metadata.name", ".metadata.namespace"]
     kind = str(new.get("kind"))
     if kind in ("ConfigMap", "Secret") and (kind not in mutable or new.get("immutable")):
@@ -170,7 +170,9 @@ def _compare(path: tuple[str | int, ...], old: Any, new: Any, built_in: bool) ->
 
 
 def _quantity(value: Any) -> Any:
-    """A quantity's number; https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
+    """Return a quantity's number;
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+    """
     if not (match := _QUANTITY.fullmatch(str(value))):
         return value
     number, exponent, suffix = match.groups()

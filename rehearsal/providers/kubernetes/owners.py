@@ -1,4 +1,4 @@
-"""Whose fields are whose: what the official provider does about it before it applies (await.go).
+"""Field ownership, which the official provider resolves before it applies (await.go).
 
 https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
 """

@@ -51,7 +51,7 @@ class Provider:
         return settings.unknown(given)
 
     def replacing_settings(self, olds: Mapping[str, Any], news: Mapping[str, Any]) -> list[str]:
-        """Settings that lead to another cluster, where nothing of the old one is."""
+        """Return the changed settings that lead to another cluster, without the old objects."""
         return settings.replacing(olds, news)
 
     def configure_from(self, given: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ class Provider:
     def check(
         self, token: str, news: Mapping[str, Any], olds: Mapping[str, Any], name: str, seed: bytes
     ) -> Checked:
-        """The object as it will be sent, with a name and a namespace."""
+        """Return the object to send, with a name and a namespace."""
         version, kind = _kind(token)
         one = difference.normalized(difference.declared(news))
         failures = [
@@ -114,7 +114,7 @@ class Provider:
         ignored: Sequence[str] = (),
         before: Mapping[str, Any] | None = None,
     ) -> Change:
-        """What of the object as it was seen last, as far as it was declared, isn't what is declared now."""
+        """Return the declared fields of the last seen object that differ from the new declaration."""
         live, new = difference.declared(state), difference.normalized(news)
         old = difference.pruned(live, difference.normalized(before or {}))
         old |= {"apiVersion": live.get("apiVersion"), "kind": live.get("kind")}
@@ -169,7 +169,7 @@ class Provider:
     def read(
         self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0
     ) -> dict[str, Any] | None:
-        """An object as it is now; None if it, or its kind, is gone."""
+        """Return the current object; None if it, or its kind, is gone."""
         if not self._settings.api and self._settings.flag("deleteUnreachable"):
             return None
         version, kind = (state["apiVersion"], state["kind"]) if state else _kind(token)
@@ -251,7 +251,7 @@ class Provider:
     def inputs_of(
         self, token: str, outputs: Mapping[str, Any], before: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """What was declared, as it is now; of an import all that can be."""
+        """Return the declared fields with their current values; of an import all that can be declared."""
         plain = {key: value.value if isinstance(value, Secret) else value for key, value in outputs.items()}
         live = difference.declared(plain)
         if before:
@@ -262,7 +262,7 @@ class Provider:
         return _with_secrets(one)
 
     def invoke(self, token: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Nothing: files of YAML, charts and kustomizations aren't known."""
+        """Refuse all functions: files of YAML, charts and kustomizations aren't supported."""
         raise UnsupportedError(f"the stand-in doesn't know the function {token!r}; it knows none")
 
     # Steps
@@ -302,7 +302,7 @@ class Provider:
         return annotation(one, _FORCE) == "true" or self._settings.flag("enablePatchForce")
 
     def _await(self, live: Object, deadline: float) -> Object:
-        """The object once it is ready; KubernetesError says what it lacks."""
+        """Return the object once it is ready; KubernetesError names its missing conditions."""
         api, lacks, last = self._reached(), [""], [live]
         version, kind, meta = live["apiVersion"], live["kind"], live["metadata"]
 
@@ -414,6 +414,6 @@ def _outputs(live: Mapping[str, Any], manager: str, version: str) -> dict[str, A
 
 
 def _with_secrets(one: Mapping[str, Any]) -> dict[str, Any]:
-    """What a Secret holds is encrypted in the state, whether the program called it secret or not."""
+    """Mark a Secret's data as secret, so that the state encrypts it."""
     hidden = {"data", "stringData"} if one.get("kind") == "Secret" else set()
     return {key: Secret(value) if key in hidden else value for key, value in one.items()}

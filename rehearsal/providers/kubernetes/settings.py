@@ -52,7 +52,7 @@ class Settings:
             self.unreachable = str(error)
 
     def flag(self, name: str) -> bool:
-        """Whether a flag is set."""
+        """Return True if a flag is set."""
         return self._flags[name]
 
     def mutable(self) -> list[str]:
@@ -69,7 +69,9 @@ def unknown(given: Mapping[str, Any]) -> list[str]:
 
 
 def replacing(olds: Mapping[str, Any], news: Mapping[str, Any]) -> list[str]:
-    """Settings whose change leads to another cluster, or may; `clusterIdentifier` overrides the others."""
+    """Return the settings whose change may lead to another cluster; `clusterIdentifier` overrides the
+    others.
+    """
     identifier = olds.get("clusterIdentifier"), news.get("clusterIdentifier")
     if news.get("clusterIdentifier"):
         return ["clusterIdentifier"] if identifier[0] and identifier[0] != identifier[1] else []

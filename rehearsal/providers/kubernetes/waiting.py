@@ -1,4 +1,4 @@
-"""When an object that was applied is ready: what the official provider waits for (await/awaiters.go)."""
+"""Readiness of applied objects, as the official provider waits for it (await/awaiters.go)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FailedError(KubernetesError):
 
 
 def annotation(one: Mapping[str, Any], name: str) -> str:
-    """An annotation's value; empty without it."""
+    """Return an annotation's value; empty without it."""
     meta = one.get("metadata")
     notes = meta.get("annotations") if isinstance(meta, Mapping) else None
     value = notes.get(name) if isinstance(notes, Mapping) else None
@@ -25,7 +25,7 @@ def annotation(one: Mapping[str, Any], name: str) -> str:
 
 
 def unsupported(one: Mapping[str, Any]) -> str:
-    """Why the stand-in can't tell when an object is ready; empty where it can."""
+    """Return the reason why readiness of an object can't be determined; empty if it can."""
     if annotation(one, "pulumi.com/skipAwait") == "true":
         return ""
     if not all(each.startswith("condition=") for each in _wait_for(one)):
@@ -37,7 +37,7 @@ def unsupported(one: Mapping[str, Any]) -> str:
 
 
 def missing(api: Api, one: Object) -> list[str]:
-    """What an object still lacks; FailedError where it will never have it."""
+    """Return the object's missing condition; FailedError if it can never be met."""
     if annotation(one, "pulumi.com/skipAwait") == "true":
         return []
     if desired := _wait_for(one):
@@ -49,7 +49,7 @@ def missing(api: Api, one: Object) -> list[str]:
 
 
 def condition(one: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """A condition of an object's status; empty without it."""
+    """Return a condition of an object's status; empty without it."""
     conditions = one.get("status", {}).get("conditions") or ()
     return next((dict(each) for each in conditions if each["type"] == kind), {})
 
@@ -90,7 +90,9 @@ def _job(api: Api, one: Object) -> list[str]:
 
 
 def _service(api: Api, one: Object) -> list[str]:
-    """The official one also lets endpoints settle for 10 seconds."""
+    """Return the missing condition of a Service; the official one also lets endpoints settle for 10
+    seconds.
+    """
     spec, meta = one["spec"], one["metadata"]
     lacks = []
     if spec.get("type") == "LoadBalancer" and not one.get("status", {}).get("loadBalancer", {}).get(
@@ -121,7 +123,7 @@ _UNKNOWN = {
 
 
 def _pods(api: Api, one: Object) -> list[str]:
-    """The pods that aren't ready, and why."""
+    """Return the pods that aren't ready, with the reason."""
     labels = one["spec"].get("selector", {}).get("matchLabels", {})
     if not labels:
         return []

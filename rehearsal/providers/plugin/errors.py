@@ -1,4 +1,4 @@
-"""What the stand-in refuses or fails at, always as one sentence for the person who reads it."""
+"""Errors of the stand-ins, each one sentence for the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a provider has to do to be served as a plugin: one method per call of the engine."""
+"""Interface of a provider that is served as a plugin: one method per call of the engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Difference:
-    """One property that differs: `path` as Pulumi spells it, `name` of the top-level property."""
+    """A property that differs: `path` as Pulumi spells it, `name` of the top-level property."""
 
     path: str
     name: str
@@ -62,7 +62,7 @@ class Provider(Protocol):
         """Stop waiting: whatever is under way fails at its next pause."""
 
     def check(self, token: str, news: Values, olds: Values, name: str, seed: bytes) -> Checked:
-        """Inputs with their defaults, and what is wrong with them."""
+        """Return the inputs with their defaults, and their defects."""
 
     def diff(
         self,
@@ -72,7 +72,7 @@ class Provider(Protocol):
         ignored: Sequence[str] = (),
         before: Values | None = None,
     ) -> Change:
-        """What an update from `state` to `news` (checked inputs) would change."""
+        """Return the differences between `state` and `news` (checked inputs)."""
 
     def create(
         self, token: str, inputs: Values, *, preview: bool = False, timeout_s: float = 0
@@ -80,7 +80,7 @@ class Provider(Protocol):
         """Make a resource: its id ("" in a preview) and outputs."""
 
     def read(self, token: str, id_: str, state: Values, *, timeout_s: float = 0) -> dict[str, Any] | None:
-        """A resource's outputs as they are now; None if it is gone."""
+        """Return a resource's current outputs; None if it is gone."""
 
     def update(
         self,
@@ -100,7 +100,7 @@ class Provider(Protocol):
         """Remove a resource."""
 
     def inputs_of(self, token: str, outputs: Values, before: Values | None = None) -> dict[str, Any]:
-        """The inputs that go with `outputs` just read; `before`: the state's, None for an import."""
+        """Return the inputs that go with `outputs` just read; `before`: the state's, None for an import."""
 
     def invoke(self, token: str, arguments: Values) -> dict[str, Any]:
         """Answer a look-up."""

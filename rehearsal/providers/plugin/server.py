@@ -29,7 +29,7 @@ _LARGEST_MESSAGE = 400 * 1024 * 1024  # the engine's own limit
 
 
 def _guarded(step: Callable[[Servicer, Any, grpc.ServicerContext], Any]) -> Callable[..., Any]:
-    """A step whose errors reach the user as one sentence, never as a traceback."""
+    """Turn the errors of a step into one sentence for the user, without a traceback."""
 
     @functools.wraps(step)
     def run(servicer: Servicer, request: Any, context: grpc.ServicerContext) -> Any:
@@ -56,11 +56,11 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         return provider_pb2.ProviderHandshakeResponse(accept_secrets=False, accept_outputs=False)
 
     def GetPluginInfo(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """The version, which the engine holds against the one the program asks for."""
+        """Return the version, which the engine compares with the program's."""
         return plugin_pb2.PluginInfo(version=self._provider.version)
 
     def GetSchema(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """A schema without types: programs bring their own SDK."""
+        """Return a schema without types: programs bring their own SDK."""
         schema = {"name": self._provider.package, "version": self._provider.version}
         return provider_pb2.GetSchemaResponse(schema=json.dumps(schema))
 
@@ -74,7 +74,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         return _checked(news, failures)
 
     def DiffConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Which settings changed, and whether all resources must be replaced for that."""
+        """Return the changed settings, and whether all resources must be replaced for them."""
         olds, news = from_struct(request.olds), from_struct(request.news)
         changed = sorted(key for key in olds.keys() | news.keys() if olds.get(key) != news.get(key))
         kind = provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE
@@ -108,7 +108,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
     @_guarded
     def Diff(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """What an update would change."""
+        """Return the differences of an update."""
         change = self._provider.diff(
             _token(request.urn),
             from_struct(request.olds),
@@ -190,7 +190,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         return Empty()
 
     def Attach(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Nothing to do: this provider never calls the engine back."""
+        """Ignore the engine's address: this provider never calls it back."""
         return Empty()
 
 
@@ -209,9 +209,9 @@ def serve(provider: Provider) -> None:
 
 
 def _unread(stream: int) -> bool:
-    """Whether nobody holds the other end any more. The engine reads what a plugin prints as long as it
-    lives, so this also notices one that was gone before we ran; a change of parent, or its death signal,
-    would not.
+    """Return True if the reading end of the pipe is closed. The engine reads a plugin's output as long as it
+    lives, so this also detects an engine that was gone before the plugin ran; a change of parent, or its
+    death signal, would not.
     """
     poll = select.poll()
     poll.register(stream, 0)  # errors and hang-ups are always reported
@@ -219,7 +219,7 @@ def _unread(stream: int) -> bool:
 
 
 def _token(urn: str) -> str:
-    """The resource's type: `urn:pulumi:STACK::PROJECT::PARENT$TYPE::NAME`."""
+    """Return the resource's type from `urn:pulumi:STACK::PROJECT::PARENT$TYPE::NAME`."""
     return urn.split("::")[2].rsplit("$", 1)[-1]
 
 
@@ -236,7 +236,7 @@ def _detail(difference: Difference) -> Any:
 
 
 def _half_made(error: CreatedButError) -> bytes:
-    """The gRPC status detail that makes the engine keep a half-made resource in its state."""
+    """Return the gRPC status detail that makes the engine keep an incomplete resource in its state."""
     detail = provider_pb2.ErrorResourceInitFailed(
         id=error.id, properties=to_struct(error.outputs), reasons=[str(error)]
     )

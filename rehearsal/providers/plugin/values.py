@@ -68,11 +68,11 @@ class Asset:
 
     @property
     def is_here(self) -> bool:
-        """Whether the bytes can be read: the engine's state keeps only the digest."""
+        """True if the bytes can be read: the engine's state keeps only the digest."""
         return self.text is not None or (bool(self.path) and Path(str(self.path)).is_file())
 
     def read(self) -> bytes:
-        """The asset's bytes."""
+        """Return the asset's bytes."""
         if self.text is not None:
             return self.text.encode()
         if self.path:
@@ -86,14 +86,14 @@ def from_struct(struct: Struct) -> dict[str, Any]:
 
 
 def to_struct(values: Mapping[str, Any]) -> Struct:
-    """A protobuf struct from plain Python; the inverse of `from_struct`."""
+    """Return a protobuf struct from plain Python; the inverse of `from_struct`."""
     struct = Struct()
     struct.update({key: _to_wire(value) for key, value in values.items()})
     return struct
 
 
 def has_unknown(value: Any) -> bool:
-    """Whether `value` is unknown or holds something unknown."""
+    """Return True if `value` is unknown or contains an unknown."""
     if isinstance(value, Mapping):
         return any(has_unknown(item) for item in value.values())
     if isinstance(value, list):
@@ -102,7 +102,7 @@ def has_unknown(value: Any) -> bool:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether `value` is what the API and Terraform take for "not set": null, "", 0, false, [] or {}."""
+    """Return True if the API and Terraform take `value` for "not set": null, "", 0, false, [] or {}."""
     if isinstance(value, Mapping):
         return all(is_empty(item) for key, item in value.items() if key != "__defaults")
     return value in (None, "", 0, False) or value == []

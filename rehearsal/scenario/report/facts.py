@@ -10,7 +10,7 @@ from rehearsal.scenario.record import KillRecord, Record, epoch
 
 @dataclass(frozen=True)
 class Cost:
-    """What a node would have cost for as long as it existed here."""
+    """Cost of a node over its lifetime in the world."""
 
     node: str
     usd_hour: float
@@ -31,7 +31,7 @@ class Cost:
 
 
 def costs(record: Record) -> list[Cost]:
-    """One line a node whose price is known."""
+    """Return a line for each node with a known price."""
     return [
         Cost(p.node, p.usd_hour, record.up_s.get(p.node, 0.0) / 3600, p.chips, p.spot, p.dated)
         for p in record.prices
@@ -39,7 +39,7 @@ def costs(record: Record) -> list[Cost]:
 
 
 def interrupted_step(record: Record, kill: KillRecord) -> int:
-    """The step that a run had reached when it was struck, as far as its own events tell.
+    """Return the step that a run had reached when it was interrupted, as far as its own events show.
 
     The kill's record holds what status.json said, which lags by two seconds.
     """
@@ -51,7 +51,7 @@ def interrupted_step(record: Record, kill: KillRecord) -> int:
 
 
 def lost_at(record: Record, kill: KillRecord) -> str:
-    """What was lost, and how far it was: `interrupted at step 12`, `extraction at 40 shards`, `own`."""
+    """Return the progress at a kill: `interrupted at step 12`, `extraction at 40 shards`, `own`."""
     if kill.shards:
         return f"{kill.run} at {kill.shards} shards"
     step = interrupted_step(record, kill)
@@ -59,7 +59,7 @@ def lost_at(record: Record, kill: KillRecord) -> str:
 
 
 def headlines(record: Record) -> list[tuple[str, str]]:
-    """(what, value), the most telling first."""
+    """Return (label, value) pairs, the most important first."""
     ready = [boot.ready_s for boot in record.boots if boot.ready_s is not None]
     total = sum(cost.usd for cost in costs(record))
     lines = [("duration", minutes(record.end - record.start))]

@@ -51,7 +51,7 @@ details summary { cursor: pointer; font-weight: 600; font-size: 17px }
 
 
 def page(record: Record) -> str:
-    """The whole page."""
+    """Return the whole page."""
     began = datetime.fromtimestamp(record.start, UTC).strftime("%Y-%m-%d %H:%M UTC")
     cards = "".join(
         f"<div class=card><span>{escape(w)}</span><b>{escape(v)}</b></div>" for w, v in headlines(record)
@@ -118,7 +118,7 @@ def _hosts(record: Record) -> str:
 
 
 def compared(record: Record) -> list[tuple[RunRecord, RunRecord]]:
-    """An uninterrupted run, and each interrupted one that can be compared with it."""
+    """Return an uninterrupted run, and each interrupted one that can be compared with it."""
     killed = {kill.run for kill in record.kills}
     runs = [run for run in record.runs if run.losses]
     calm = next((run for run in runs if run.name not in killed), None)

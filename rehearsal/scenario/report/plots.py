@@ -69,7 +69,7 @@ _PROPERTIES = {
 
 
 def timeline(record: Record) -> str:
-    """What each host did when: boot stages, training, and kills; the scenario's steps on top."""
+    """Draw each host's boot stages, training, and kills over time; the scenario's steps on top."""
     rows = sorted({(boot.node, boot.worker) for boot in record.boots})
     if not rows:
         return ""
@@ -107,7 +107,7 @@ def timeline(record: Record) -> str:
 
 
 def _boot(axes: Axes, record: Record, boot: Boot, row: int) -> None:
-    """A boot's stages; behind them the time until the host's end."""
+    """Draw a boot's stages; behind them the time until the host's end."""
     start = boot.stages[0].start if boot.stages else record.start
     end = _death(record, boot, start)
     axes.barh(
@@ -127,7 +127,9 @@ def _boot(axes: Axes, record: Record, boot: Boot, row: int) -> None:
 
 
 def _death(record: Record, boot: Boot, start: float) -> float:
-    """When a host's boot ended: a kill of its node, the next boot of the worker, the node's destruction."""
+    """Return the end of a host's boot: a kill of its node, the worker's next boot, or the node's
+    destruction.
+    """
     ends = [kill.time for kill in record.kills if kill.node == boot.node and kill.how in _ENDING]
     ends += [other.stages[0].start for other in record.boots
              if (other.node, other.worker) == (boot.node, boot.worker) and other.stages]  # fmt: skip
@@ -136,7 +138,7 @@ def _death(record: Record, boot: Boot, start: float) -> float:
 
 
 def _scenario_lane(axes: Axes, record: Record, row: float) -> None:
-    """The steps that took a while, with their names where there is room."""
+    """Draw the long steps, with their names where there is room."""
     for step in record.steps:
         left, width = _at(record, step.start), (step.end - step.start) / 60
         colour = _BUSY_KINDS.get(step.kind, GRID)
@@ -161,7 +163,7 @@ def _kill_line(
     rows: Sequence[tuple[str, int]],
     place: dict[tuple[str, int], int],
 ) -> None:
-    """A line through the rows that the kill struck, with a marker on top."""
+    """Draw a line through the rows of a killed node, with a marker on top."""
     hit = [place[row] for row in rows if row[0] == kill.node and kill.worker in (None, row[1])]
     if not hit:
         return
@@ -224,7 +226,7 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
 
 
 def progress(record: Record, run: RunRecord) -> str:
-    """Which step a run's checkpoints had reached when: the gaps are what the kills cost."""
+    """Draw the step of a run's checkpoints over time: the gaps are the cost of the kills."""
     # A checkpoint that a restore passes over is a step that was not reached again.
     reported = [event for event in run.events if "step" in event and event["kind"] != "passed-over"]
     points = [(event["time"], event["step"], event["kind"]) for event in reported]

@@ -17,7 +17,7 @@ class Account(Resource):
     """A service account."""
 
     def complete(self, _context: Context, planned: dict[str, Any]) -> dict[str, Any]:
-        """The account's address follows from its id and project."""
+        """Add the account's address, which follows from its id and project."""
         email = f"{planned['accountId']}@{planned['project']}.iam.gserviceaccount.com"
         return {**planned, "email": email}
 
@@ -46,7 +46,7 @@ class Account(Resource):
         self.call(context, "PATCH", self.item(change.planned), change.planned, body=content)
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The account, and how it is called as a member of policies."""
+        """Return the account with its name as a member of policies."""
         outputs = super().read(context, id_, prior)
         return None if outputs is None else {**outputs, "member": f"serviceAccount:{outputs['email']}"}
 
@@ -87,7 +87,7 @@ class CustomRole(Resource):
         self._write(context, change.planned, change.inputs, deleted=bool(found.get("deleted")))
 
     def after_update(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What was sent: it isn't read again."""
+        """Return the sent values: the role isn't read again."""
         return mapping.outputs(self.table, {**self._content(planned, planned), "name": id_}, planned, id_)
 
     def _write(

@@ -24,7 +24,7 @@ class Bucket(Resource):
         return {**planned, "uniformBucketLevelAccess": planned.get("uniformBucketLevelAccess") or False}
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The bucket, and its project's id, which Cloud Storage doesn't tell: Compute Engine does."""
+        """Return the bucket with its project's id, which Compute Engine knows and Cloud Storage doesn't."""
         outputs = super().read(context, id_, prior)
         if outputs is None:
             return None

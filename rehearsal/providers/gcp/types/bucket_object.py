@@ -19,7 +19,7 @@ from rehearsal.providers.plugin.values import UNKNOWN, Asset
 
 
 def _never_differs(_one: Any, _other: Any) -> bool:
-    """The bytes are compared by their hash instead."""
+    """Return True: the bytes are compared by their hash instead."""
     return True
 
 
@@ -34,7 +34,7 @@ class BucketObject(Resource):
         ignored: Sequence[str],
         before: Mapping[str, Any] | None = None,
     ) -> list[Difference]:
-        """The properties' differences, and the content's where its hash isn't the stored object's."""
+        """Return the properties' differences, and the content's if its hash isn't the stored object's."""
         found = super().differences(inputs, state, settings, ignored, before)
         name = "content" if inputs.get("content") is not None else "source"
         if inputs.get(name) is not UNKNOWN and not _is_stored(inputs, state):
@@ -65,14 +65,14 @@ class BucketObject(Resource):
         self.insert(context, change.planned, change.inputs)
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The object's metadata, with its hash in the two spellings that the official provider has."""
+        """Return the object's metadata, with its hash in the two spellings of the official provider."""
         outputs = super().read(context, id_, prior)
         if outputs is None:
             return None
         return {**outputs, "md5hexhash": base64.b64decode(outputs["md5hash"]).hex()}
 
     def known(self, id_: str, prior: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-        """What is known of the object: an id `bucket-name` can't be taken apart, so the state counts.
+        """Return the state's properties: an id `bucket-name` can't be split.
 
         An import's id is `bucket/name`.
         """
@@ -83,7 +83,7 @@ class BucketObject(Resource):
 
 
 def _is_stored(inputs: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Whether the object there has the bytes that the program wants."""
+    """Return True if the stored object has the program's bytes."""
     source = inputs.get("source")
     if isinstance(source, Asset) and not source.is_here:  # the engine passes unchanged assets by digest
         before = state.get("source")

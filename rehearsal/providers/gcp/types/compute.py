@@ -13,12 +13,12 @@ R = TypeVar("R", bound=Resource)
 
 
 def v1_link(link: str | None) -> str | None:
-    """A compute link as the official provider stores it: beta rewritten to v1."""
+    """Return a compute link as the official provider stores it: beta rewritten to v1."""
     return link.replace("/compute/beta/", "/compute/v1/") if link else link
 
 
 def path_to(collection: str) -> Any:
-    """Encodes a link, path or bare name as `projects/P/global/COLLECTION/N`: odd for places, but recorded."""
+    """Return an encoder of links, paths and bare names to `projects/P/global/COLLECTION/N`, as recorded."""
 
     def encode(value: str, planned: Mapping[str, Any]) -> str:
         if "projects/" in value:
@@ -45,7 +45,7 @@ EXCEPTIONS: Exceptions = {
 def compute(
     kind: type[R], token: str, item: str, updates: tuple[Update, ...], exceptions: Exceptions, **more: Any
 ) -> R:
-    """A type of Compute Engine's; `item` stands under its project."""
+    """Return a type of Compute Engine's; `item` is below its project."""
     item = f"projects/{{project}}/{item}/{{name}}"
     own = {key: {**expanded(EXCEPTIONS.get(key, "")), **expanded(one)} for key, one in exceptions.items()}
     return kind(f"gcp:compute/{token}", COMPUTE, item, updates, {**EXCEPTIONS, **own}, **more)
@@ -55,7 +55,7 @@ SET_LABELS = Update("labels", "POST", "/setLabels", extra={"labelFingerprint": "
 
 
 def _log_config(block: dict[str, Any] | None, _planned: Mapping[str, Any]) -> dict[str, Any]:
-    """The block's presence turns logs on, its absence turns them off."""
+    """Turn logs on if the block is present, off if it is absent."""
     return {"enable": False} if block is None else {**block, "enable": True}
 
 

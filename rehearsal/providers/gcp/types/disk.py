@@ -19,13 +19,15 @@ def _disk_type(value: str, planned: Mapping[str, Any]) -> str:
 
 
 def same_image(wanted: Any, current: Any) -> bool:
-    """An image family is the same as any image in it: `debian-12` and `debian-12-v20260801`."""
+    """Return True for an image family and any image in it: `debian-12` and `debian-12-v20260801`."""
     name, there = basename(wanted), str(basename(current))
     return same_link(wanted, current) or there == name or there.startswith(f"{name}-")
 
 
 def resolve_image(context: Context, image: str, planned: Mapping[str, Any]) -> str:
-    """The full path of an image or of a family's newest: which of the two the name is, is asked."""
+    """Return the full path of an image, or of a family's newest; the API decides which of the two the name
+    is.
+    """
     if "/images/" in image:
         return image
     project, _, name = image.rpartition("/")

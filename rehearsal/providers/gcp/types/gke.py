@@ -72,7 +72,7 @@ class Cluster(_OfGke):
     """A cluster; the pool that it is made with is removed at once where the program says so."""
 
     def content(self, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The cluster with what the official provider adds to every one."""
+        """Return the cluster with the official provider's additions."""
         content = super().content(planned, inputs)
         private = planned.get("privateClusterConfig") or {}
         network = content.setdefault("networkConfig", {})
@@ -94,7 +94,7 @@ class Cluster(_OfGke):
         }
 
     def get(self, context: Context, known: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The cluster, with the whole names of its networks, which stand elsewhere in it."""
+        """Return the cluster with the full names of its networks."""
         rest = super().get(context, known)
         whole = (rest or {}).get("networkConfig") or {}
         return rest and {**rest, **{key: whole[key] for key in ("network", "subnetwork") if key in whole}}
@@ -106,7 +106,7 @@ class Cluster(_OfGke):
         return super().after_create(context, id_, planned)
 
     def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
-        """An update's body; in a ClusterUpdate each field is called `desired…`."""
+        """Return an update's body; in a ClusterUpdate each field is called `desired…`."""
         content = super().written(context, request, change)
         if request.wrap != "update":
             return content
@@ -116,7 +116,7 @@ class Cluster(_OfGke):
 
 
 def _endpoints(planned: Mapping[str, Any]) -> dict[str, Any]:
-    """The ways to the control plane, every switch of them spelt out."""
+    """Return the endpoints of the control plane with every switch explicit."""
     given = planned.get("controlPlaneEndpointsConfig") or {}
     dns, ip = given.get("dnsEndpointConfig") or {}, given.get("ipEndpointsConfig") or {}
     private = planned.get("privateClusterConfig") or {}
@@ -144,7 +144,7 @@ class NodePool(_OfGke):
     """A node pool."""
 
     def content(self, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The pool, with what the official provider adds to every one."""
+        """Return the pool with the official provider's additions."""
         content = super().content(planned, inputs)
         content.setdefault("config", {})["loggingConfig"] = {"variantConfig": {}}
         content["networkConfig"] = content.get("networkConfig") or {}
@@ -153,7 +153,7 @@ class NodePool(_OfGke):
         return content
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The pool, with the number of nodes that its instance groups have in each zone."""
+        """Return the pool with the number of nodes per zone from its instance groups."""
         known = self.known(id_, prior, context.settings)
         rest = self.get(context, known)
         outputs = super().read(context, id_, prior) if rest is not None else None
@@ -172,7 +172,9 @@ class NodePool(_OfGke):
         }
 
     def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
-        """An update's body: what nodes share is wrapped in its own name, autoscaling is the cluster's."""
+        """Return an update's body: shared node settings are wrapped in their own name, autoscaling is the
+        cluster's.
+        """
         planned = change.planned
         if request.fields == "autoscaling":
             return {

@@ -27,7 +27,7 @@ Policy = dict[str, Any]
 
 @dataclass(frozen=True)
 class Grant:
-    """One member to be in a policy's binding, or not to be."""
+    """A member to add to a policy's binding, or to remove."""
 
     role: str
     member: str
@@ -35,7 +35,7 @@ class Grant:
     present: bool
 
     def apply(self, policy: Policy) -> Policy:
-        """The policy with this change; bindings and members in alphabetical order."""
+        """Return the policy with this change; bindings and members in alphabetical order."""
         bindings = [dict(binding) for binding in policy.get("bindings") or ()]
         binding = next((b for b in bindings if self._is_mine(b)), None)
         if binding is None and self.present:
@@ -52,7 +52,7 @@ class Grant:
         return {**rest, "version": _POLICY_VERSION, **({"bindings": stored} if stored else {})}
 
     def holds(self, policy: Policy) -> bool:
-        """Whether the policy is as this change wants it."""
+        """Return True if the policy already has this change."""
         granted = any(self._is_mine(b) and self.member in b["members"] for b in policy.get("bindings") or ())
         return granted is self.present
 
@@ -64,7 +64,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class PolicyAccess:
-    """How an API spells the policy of what the property `scope` names, whose full name is `path`.
+    """An API's form of the policy of the resource in the property `scope`, with the full name `path`.
 
     `joined`: changes that arrive together become one request.
     """
@@ -97,7 +97,7 @@ class PolicyMember(Resource):
         self.get_policy(context, known)
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The member as it stands in the policy, or None if it doesn't."""
+        """Return the member's entry in the policy, or None."""
         imported = not prior.get("role")
         if imported:
             prior, title = self._imported(id_)
@@ -127,7 +127,9 @@ class PolicyMember(Resource):
         return "/".join(words)
 
     def _imported(self, id_: str) -> tuple[Mapping[str, Any], str]:
-        """What the id of an import says, and the title of the condition; spaces between, unlike a state's."""
+        """Return the parts of an import's id, and the title of the condition; separated by spaces, unlike a
+        state's.
+        """
         words = id_.split(maxsplit=3)
         if len(words) < 3:
             raise StandInError(
@@ -137,7 +139,7 @@ class PolicyMember(Resource):
         return {self.scope: scope, "role": words[1], "member": words[2]}, "".join(words[3:])
 
     def parse(self, id_: str, settings: Settings) -> dict[str, str]:
-        """Nothing: roles and conditions hold slashes, so the id can't be taken apart."""
+        """Return no properties: roles and conditions hold slashes, so the id can't be split."""
         return {}
 
     def write(self, context: Context, known: Mapping[str, Any], change: Grant) -> None:
@@ -183,14 +185,14 @@ class PolicyMember(Resource):
                 context.client.pause(context.poll_s)
 
     def scope_id(self, known: Mapping[str, Any]) -> str:
-        """What the policy belongs to, as it stands in ids."""
+        """Return the policy's resource as spelled in ids."""
         scope = str(known[self.scope])
         if scope.startswith(self.access.path.partition("{")[0]) and "/" in scope:
             return scope
         return self._fill(self.access.path, known)
 
     def get_policy(self, context: Context, known: Mapping[str, Any]) -> Policy:
-        """The policy as it is now."""
+        """Return the current policy."""
         access, (method, suffix) = self.access, self.access.read
         policy: Policy = self.call(
             context, method, self._path(known, suffix), known, body=access.read_body, query=access.read_query
@@ -212,7 +214,7 @@ def _without_marks(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _condition(policy: Policy, role: str, title: str) -> Mapping[str, Any] | None:
-    """The condition of that title under which a policy grants the role."""
+    """Return the condition of that title under which a policy grants the role."""
     found = (one.get("condition") for one in policy.get("bindings") or () if one["role"] == role)
     return next((one for one in found if one and one.get("title") == title), None)
 
@@ -244,7 +246,7 @@ def _member(
 
 
 def _same_scope(one: Any, other: Any) -> bool:
-    """Whether a name and a full path, or `b/BUCKET` and its name, are one thing's."""
+    """Return True if a name and a full path, or `b/BUCKET` and its name, mean the same resource."""
     return bool(one == other) or str(one).rpartition("/")[2] == str(other).rpartition("/")[2]
 
 

@@ -26,11 +26,11 @@ class CryptoKey(Resource):
     """A key: destroying it destroys its versions and stops its rotation, the key's name stays."""
 
     def complete(self, _context: Context, planned: dict[str, Any]) -> dict[str, Any]:
-        """Whether a first version is made goes out in any case."""
+        """Set the creation of a first version explicitly."""
         return {**planned, "skipInitialVersionCreation": bool(planned.get("skipInitialVersionCreation"))}
 
     def content(self, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The key; its first rotation is a period from now."""
+        """Return the key; its first rotation is a period from now."""
         return {**super().content(planned, inputs), **_next_rotation(planned)}
 
     def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class CryptoKey(Resource):
 
 
 def _next_rotation(planned: Mapping[str, Any]) -> dict[str, str]:
-    """The moment of the next rotation, which Google wants together with the period (`7776000s`)."""
+    """Return the time of the next rotation, which Google requires with the period (`7776000s`)."""
     if not (period := planned.get("rotationPeriod")):
         return {}
     moment = datetime.now(UTC) + timedelta(seconds=float(str(period).removesuffix("s")))

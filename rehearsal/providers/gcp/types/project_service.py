@@ -14,7 +14,7 @@ _LARGEST_BATCH = 20  # services that one batchEnable takes
 
 
 class ProjectService(Resource):
-    """One API of a project."""
+    """An API of a project."""
 
     def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Enable the API, together with those that other resources enable at the same time."""
@@ -31,7 +31,7 @@ class ProjectService(Resource):
         context.batches.join(f"enable {project}", planned["service"], enable)
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The API, or None if it isn't enabled or the project is gone."""
+        """Return the API, or None if it isn't enabled or the project is gone."""
         known = {**prior, **self.parse(id_, context.settings)}
         try:
             context.send(RESOURCE_MANAGER, "GET", f"projects/{known['project']}", library=True)

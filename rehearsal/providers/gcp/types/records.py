@@ -15,7 +15,7 @@ DASHBOARDS = Service("MONITORING", "https://monitoring.googleapis.com/", "monito
 
 
 def _same_dashboard(wanted: str, current: str) -> bool:
-    """Whether two texts describe one dashboard, whatever Google wrote into the second."""
+    """Return True if two texts describe one dashboard, apart from Google's additions to the second."""
     return {**json.loads(current), "etag": "", "name": ""} == {**json.loads(wanted), "etag": "", "name": ""}
 
 
@@ -23,17 +23,17 @@ class Dashboard(Resource):
     """A dashboard, which is one JSON text."""
 
     def content(self, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The dashboard itself."""
+        """Return the dashboard itself."""
         found: dict[str, Any] = json.loads(planned["dashboardJson"])
         return found
 
     def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
-        """The dashboard with the etag of before."""
+        """Return the dashboard with the previous etag."""
         etag = json.loads(change.state["dashboardJson"])["etag"]
         return {**self.content(change.planned, change.inputs), "etag": etag}
 
     def get(self, context: Context, known: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The dashboard as one text."""
+        """Return the dashboard as one text."""
         rest = super().get(context, known)
         return rest and {"dashboardJson": json.dumps(rest, sort_keys=True, separators=(",", ":"))}
 

@@ -29,7 +29,7 @@ class RouterNat(Resource):
         self._rewrite(context, planned, append)
 
     def get(self, context: Context, known: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The router's entry of this name."""
+        """Return the router's entry of this name."""
         router = super().get(context, known)
         nats = (router or {}).get("nats") or []
         return next((nat for nat in nats if nat["name"] == known["name"]), None)

@@ -23,7 +23,7 @@ class ServiceIdentity(Resource):
         return self.call(context, "POST", f"{self.item(planned)}:generateServiceIdentity", planned)
 
     def get(self, context: Context, known: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the answer to its creation had: the API has no reading of one."""
+        """Return the answer to its creation: the API has no read method."""
         return {"email": known.get("email") or ""}
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:

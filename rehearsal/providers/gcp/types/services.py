@@ -23,17 +23,17 @@ _LOCATIONS = "projects/{project}/locations/{location}"
 
 
 def _full_name(path: str) -> dict[str, Any]:
-    """The name goes out as the resource's full path."""
+    """Encode the name as the resource's full path."""
     return {"encode": lambda name, planned: path.format_map({**planned, "name": name})}
 
 
 def _same_variables(wanted: Any, current: Any) -> bool:
-    """Whether they differ in no more than a variable that Google sets itself."""
+    """Return True if they differ in no more than Google's own variable."""
     return {"LOG_EXECUTION_ID": "true", **wanted} == {"LOG_EXECUTION_ID": "true", **(current or {})}
 
 
 def _by_key(key: str) -> dict[str, Any]:
-    """A list in Pulumi, of which Google has a map by one of its properties."""
+    """Map a list in Pulumi to Google's map by one of its properties."""
     return {
         "is": "blocks",
         "encode": lambda items, _: {item.pop(key): item for item in [dict(item) for item in items or ()]},
@@ -86,7 +86,7 @@ class SchedulerJob(Resource):
     """A job, which is resumed or paused once it is made."""
 
     def complete(self, _context: Context, planned: dict[str, Any]) -> dict[str, Any]:
-        """A message to Pub/Sub has no deadline."""
+        """Remove the deadline of a message to Pub/Sub."""
         return {**planned, "attemptDeadline": None} if planned.get("pubsubTarget") else planned
 
     def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
