@@ -75,13 +75,13 @@ def build_parser() -> argparse.ArgumentParser:
         default="platform-engineer",
         help="who types (%(default)s)",
     )
-    for each in (run, up, shell):
-        each.add_argument(
+    for command in (run, up, shell):
+        command.add_argument(
             "--plugins", type=Path, metavar="DIR", help="folder with the official gcp provider plugin"
         )
-    for each in (up, shell):
-        each.add_argument("--env", default="dev", help="environment of a fresh world (default: dev)")
-        each.add_argument(
+    for command in (up, shell):
+        command.add_argument("--env", default="dev", help="environment of a fresh world (default: dev)")
+        command.add_argument(
             "--clock", type=_rate, default=20.0, help="its virtual seconds a second (default: 20)"
         )
     down = commands.add_parser("down", help="end the world that is up and remove its folder")
@@ -89,11 +89,11 @@ def build_parser() -> argparse.ArgumentParser:
     boards = commands.add_parser("dashboards", help="the dashboards of the world that is up, as a page")
     boards.add_argument("--hours", type=_rate, default=6.0, help="of its clock, until now (default: 6)")
     boards.add_argument("--out", type=Path, default=Path("dashboards.html"), help="(dashboards.html)")
-    for each in (run, up, shell, down, status, boards):
-        each.add_argument("--dir", type=Path, help="the world's folder (default: one in the cache folder)")
+    for command in (run, up, shell, down, status, boards):
+        command.add_argument("--dir", type=Path, help="the world's folder (default: one in the cache folder)")
     listing = commands.add_parser("list", help="the scenarios that come with the project")
-    for each in (status, listing):
-        each.add_argument("--json", action="store_true", help="for programs")
+    for command in (status, listing):
+        command.add_argument("--json", action="store_true", help="for programs")
     picture = commands.add_parser("picture", help="draw the losses of a report, or a recording, as SVG")
     picture.add_argument("source", type=Path, help="record.json of a report, or a .cast of its logs")
     picture.add_argument("--out", type=Path, help="(docs/pictures/loss.svg, of a recording recovery.svg)")

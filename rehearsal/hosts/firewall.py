@@ -111,12 +111,13 @@ class Firewall:
         `packets`.
         """
         listed = json.loads(run(["nft", "-j", "list", "set", "inet", "vpc", "dropped"]))
-        (found,) = (one["set"] for one in listed["nftables"] if "set" in one)
+        (packets,) = (nftable["set"] for nftable in listed["nftables"] if "set" in nftable)
         names = ("source", "destination", "protocol", "port")
-        elements = [one["elem"] for one in found.get("elem", ())]
+        elements = [nftable["elem"] for nftable in packets.get("elem", ())]
         return [
-            dict(zip(names, one["val"]["concat"], strict=True)) | {"packets": one["counter"]["packets"]}
-            for one in elements
+            dict(zip(names, element["val"]["concat"], strict=True))
+            | {"packets": element["counter"]["packets"]}
+            for element in elements
         ]
 
     def _script(self, networks: Sequence[Vpc]) -> str:
@@ -135,7 +136,7 @@ class Firewall:
             for way in (f"jump {egress}", "accept"):
                 lines["outward"].append(f"ip saddr {own} ip daddr {self._services} {way}")
             lines["inward"].append(f"ip daddr {own} goto {ingress}")
-        texts = {name: "\n".join(f"    {line}" for line in found) for name, found in lines.items()}
+        texts = {name: "\n".join(f"    {line}" for line in rules) for name, rules in lines.items()}
         return _TABLE.format(**texts, bridge=self._bridge, metadata=METADATA, flow=_FLOW)
 
 
@@ -158,10 +159,10 @@ def _matches(protocol: str, ports: tuple[str, ...]) -> Iterator[str]:
         yield ""
         return
     match = f"meta l4proto {_PROTOCOLS.get(protocol, protocol)} "
-    yield from (f"{match}th dport {one} " for one in ports) if ports else (match,)
+    yield from (f"{match}th dport {port} " for port in ports) if ports else (match,)
 
 
 def _addresses(ranges: Iterable[str]) -> str:
     """Return an nft set without overlapping ranges."""
-    collapsed = ipaddress.collapse_addresses(ipaddress.IPv4Network(one) for one in ranges)
+    collapsed = ipaddress.collapse_addresses(ipaddress.IPv4Network(range_) for range_ in ranges)
     return f"{{ {', '.join(map(str, collapsed))} }}"

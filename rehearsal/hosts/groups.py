@@ -17,19 +17,19 @@ def own_groups() -> list[Path]:
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         memberships[controllers] = path
-    found = []
+    folders = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         # In a container the mount may show but a part of the hierarchy, and begin at the container's group.
         top, mount = before.split()[3:5]
         if kind == "cgroup2":
-            found.append(Path(mount) / memberships[""].removeprefix(top).lstrip("/"))
+            folders.append(Path(mount) / memberships[""].removeprefix(top).lstrip("/"))
         elif kind == "cgroup" and "name=systemd" in options.split(","):
-            found.append(Path(mount) / memberships["name=systemd"].removeprefix(top).lstrip("/"))
-    if not found:
+            folders.append(Path(mount) / memberships["name=systemd"].removeprefix(top).lstrip("/"))
+    if not folders:
         raise HostError("no control groups are mounted here, so systemd can't start inside a machine")
-    return found
+    return folders
 
 
 class ControlGroup:

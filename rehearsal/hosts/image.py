@@ -165,9 +165,9 @@ def find_mirror(apt: Path = Path("/etc/apt")) -> str:
     files = [apt / "sources.list", *sorted(apt.glob("sources.list.d/*"))]
     for path in filter(Path.is_file, files):
         text = path.read_text()
-        found = _deb822_mirror(text) if path.suffix == ".sources" else _one_line_mirror(text)
-        if found:
-            return found
+        mirror = _deb822_mirror(text) if path.suffix == ".sources" else _one_line_mirror(text)
+        if mirror:
+            return mirror
     fix = f"write `deb <your mirror> {SUITE} main` into {apt}/sources.list.d/{SUITE}.list"
     raise HostError(f"no apt source for Debian {SUITE} on this machine", fix)
 
@@ -183,5 +183,5 @@ def _deb822_mirror(text: str) -> str | None:
 
 def _one_line_mirror(text: str) -> str | None:
     line = re.compile(rf"^deb\s+(?:\[[^]]*\]\s+)?(\S+)\s+{SUITE}\s+(?:\S+\s+)*main\b", re.MULTILINE)
-    found = line.search(text)
-    return found.group(1) if found else None
+    match = line.search(text)
+    return match.group(1) if match else None

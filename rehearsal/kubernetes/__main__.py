@@ -90,25 +90,25 @@ class Keeper:
         finally:
             self._end()
 
-    def _look(self, found: list[Object], rate: float) -> None:
-        clusters = {one["name"]: one for one in found if one["body"]["status"] != _ENDING}
+    def _look(self, described: list[Object], rate: float) -> None:
+        clusters = {cluster["name"]: cluster for cluster in described if cluster["body"]["status"] != _ENDING}
         self._failed &= clusters.keys()
         if self._cluster and self._cluster.name not in clusters:
             self._end()
-        for name, one in clusters.items():
+        for name, cluster in clusters.items():
             if self._cluster is None and name not in self._failed:
-                self._begin(one)
+                self._begin(cluster)
         if self._cluster:
             self._cluster.follow(clusters[self._cluster.name]["pools"], rate)
             if (nodes := self._cluster.nodes()) != self._nodes:
                 self._nodes = nodes
                 self._report(self._cluster.name, "ready", self._ready)
 
-    def _begin(self, found: Object) -> None:
-        name = found["name"]
+    def _begin(self, clusters: Object) -> None:
+        name = clusters["name"]
         folder = self._config.folder / f"{name.rpartition('/')[2]}-{time.time_ns()}"
         public = Pair(self._config.certificate, self._config.key)
-        cluster = Cluster(self._control, found, folder, public, table(self._config.debian), self._around)
+        cluster = Cluster(self._control, clusters, folder, public, table(self._config.debian), self._around)
         self._report(name, "starting", "")
         try:
             cluster.start()

@@ -27,10 +27,10 @@ def quiet(scene: Scene, timeout_s: float = 180.0) -> None:
 
     def closed() -> bool:
         incidents = _incidents(scene)
-        still = [_alert(one) for one in incidents if one["state"] == "OPEN"]
+        still = [_alert(incident) for incident in incidents if incident["state"] == "OPEN"]
         scene.note.text = f"open: {', '.join(still)}" if still else f"{len(incidents)} incidents, all closed"
         if not still:
-            scene.incidents = {one["name"] for one in incidents}
+            scene.incidents = {incident["name"] for incident in incidents}
         return not still
 
     scene.wait_until("no open incident", closed, timeout_s)
@@ -59,36 +59,36 @@ def fired(
     messages: list[Incident] = []
 
     def new() -> dict[str, Incident]:
-        found = [one for one in _incidents(scene) if one["name"] not in scene.incidents]
-        counts = Counter(map(_alert, found))
+        incidents = [incident for incident in _incidents(scene) if incident["name"] not in scene.incidents]
+        counts = Counter(map(_alert, incidents))
         scene.note.text = f"fired: {dict(counts)}"
         if surplus := counts - Counter(alerts.keys()):
             raise ScenarioFailed(f"expected {', '.join(alerts)}, once each, and not {dict(surplus)}")
-        return {_alert(one): one for one in found}
+        return {_alert(incident): incident for incident in incidents}
 
     def published(state: str) -> dict[str, Incident] | None:
         messages.extend(_pull(scene, subscription))
-        ids = {one["name"].rpartition("/")[2]: alert for alert, one in new().items()}
-        found = {
-            ids[one["incident_id"]]: one
-            for one in messages
-            if one["incident_id"] in ids and one["state"] == state
+        ids = {message["name"].rpartition("/")[2]: alert for alert, message in new().items()}
+        matches = {
+            ids[message["incident_id"]]: message
+            for message in messages
+            if message["incident_id"] in ids and message["state"] == state
         }
-        return found if found.keys() == alerts.keys() else None
+        return matches if matches.keys() == alerts.keys() else None
 
     opened = scene.wait_until(f"alerts {', '.join(alerts)}", lambda: published("open"), timeout_s)
     for alert, pattern in alerts.items():
-        found = _COMMAND.search(opened[alert]["documentation"]["content"])
-        if found is None:
+        command = _COMMAND.search(opened[alert]["documentation"]["content"])
+        if command is None:
             raise ScenarioFailed(f"the notification of {alert} names no first command")
-        _run(scene, alert, found[1], pattern)
+        _run(scene, alert, command[1], pattern)
     if mend:
         scene.shell.run(["bash", "-c", mend])
     rate = scene.control.status()["clock"]["rate"]
     scene.control.set_clock(clock or rate)
     scene.wait_until(f"alerts {', '.join(alerts)} closed", lambda: published("closed"), timeout_s)
     scene.control.set_clock(rate)
-    scene.incidents |= {one["name"] for one in new().values()}
+    scene.incidents |= {incident["name"] for incident in new().values()}
     scene.note.text = ", ".join(alerts)
 
 
@@ -116,9 +116,9 @@ def _pull(scene: Scene, subscription: str) -> list[Incident]:
     """Return the incidents published since the last call."""
     name = f"projects/{scene.bucket.project}/subscriptions/{subscription}"
     client = owner(scene)
-    asked = {"subscription": name, "body": {"maxMessages": 1000}}
-    received = client.send("v1", "pubsub.projects.subscriptions.pull", asked).get("receivedMessages", [])
+    request = {"subscription": name, "body": {"maxMessages": 1000}}
+    received = client.send("v1", "pubsub.projects.subscriptions.pull", request).get("receivedMessages", [])
     if received:
-        done = {"subscription": name, "body": {"ackIds": [one["ackId"] for one in received]}}
+        done = {"subscription": name, "body": {"ackIds": [message["ackId"] for message in received]}}
         client.send("v1", "pubsub.projects.subscriptions.acknowledge", done)
-    return [json.loads(base64.b64decode(one["message"]["data"]))["incident"] for one in received]
+    return [json.loads(base64.b64decode(message["message"]["data"]))["incident"] for message in received]

@@ -64,12 +64,12 @@ class Bucket:
 
     def boots(self, node: str) -> list[dict[str, Any]]:
         """Return the newest boot status of each worker, by worker; hosts without a number first."""
-        found = [self.json(name) for name in self.names(f"boot/{node}/worker-")]
+        statuses = [self.json(name) for name in self.names(f"boot/{node}/worker-")]
 
         def number(status: dict[str, Any]) -> int:
             return -1 if status["worker"] is None else int(status["worker"])
 
-        return sorted((status for status in found if status), key=number)
+        return sorted((status for status in statuses if status), key=number)
 
     def status(self, run: str) -> dict[str, Any] | None:
         """Return a run's status.json."""
@@ -81,8 +81,8 @@ class Bucket:
 
     def events(self, run: str) -> list[dict[str, Any]]:
         """Return a run's events in the order of their times."""
-        found = [self.json(name) for name in self.names(f"runs/{run}/events/")]
-        return sorted((event for event in found if event), key=lambda event: str(event["time"]))
+        events = [self.json(name) for name in self.names(f"runs/{run}/events/")]
+        return sorted((event for event in events if event), key=lambda event: str(event["time"]))
 
     def losses(self, run: str) -> list[tuple[int, float, str]]:
         """(step, loss, exact loss) of every step; ScenarioFailed if two segments disagree about one."""
@@ -90,9 +90,9 @@ class Bucket:
         for name in self.names(f"runs/{run}/metrics/"):
             for line in self.text(name).splitlines():
                 entry = json.loads(line)
-                found = (int(entry["step"]), float(entry["loss"]), str(entry["loss_hex"]))
-                if known.setdefault(found[0], found) != found:
+                loss = (int(entry["step"]), float(entry["loss"]), str(entry["loss_hex"]))
+                if known.setdefault(loss[0], loss) != loss:
                     raise ScenarioFailed(
-                        f"{run}: step {found[0]} was recorded as {known[found[0]][2]} and as {found[2]}"
+                        f"{run}: step {loss[0]} was recorded as {known[loss[0]][2]} and as {loss[2]}"
                     )
         return [known[step] for step in sorted(known)]

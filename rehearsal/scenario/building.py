@@ -48,7 +48,12 @@ def pulumi(layer: str, *words: str) -> list[str]:
     return ["pulumi", *folder, *words, "--non-interactive", "--color", "never"]
 
 
-@step("pulumi up: {layer}", account="platform-engineer")
+def _check_layer(arguments: Mapping[str, Any]) -> None:
+    if arguments["layer"] not in PROJECTS:
+        raise ValueError(f"layer: {arguments['layer']!r} is none of {', '.join(PROJECTS)}")
+
+
+@step("pulumi up: {layer}", account="platform-engineer", check=_check_layer)
 def up(scene: Scene, layer: Layer, refused: str | None = None) -> None:
     """Bring a layer's stack up with the Pulumi CLI; with `refused` it must fail and print a match of it."""
     stack = scene.environment
@@ -69,7 +74,7 @@ def unchanged(scene: Scene, *layers: Layer) -> None:
         list(pool.map(lambda layer: scene.shell.run(pulumi(layer, *words)), layers))
 
 
-@step("pulumi destroy: {layer}", account="platform-engineer")
+@step("pulumi destroy: {layer}", account="platform-engineer", check=_check_layer)
 def destroy(scene: Scene, layer: Layer, refused: str | None = None) -> None:
     """Destroy a layer's stack; with `refused` it must fail and print a match of that pattern."""
     # A destroy that must be refused is refused by its preview, before the first resource goes.
@@ -85,8 +90,8 @@ def publish(scene: Scene, lock: str) -> None:
     """Publish the bundle that hosts install, made from this lock: `cpu`, or `bare` (no packages)."""
     command = [sys.executable, "-m", "infra.publish", scene.environment, "--lock", lock]
     output = scene.shell.run(command, timeout_s=1200)
-    found = re.search(r"(\d+ files, \d+ MB)", output)
-    scene.note.text = found.group(1) if found else ""
+    match = re.search(r"(\d+ files, \d+ MB)", output)
+    scene.note.text = match.group(1) if match else ""
 
 
 @step("change settings: {changes}")
@@ -199,9 +204,9 @@ def _nodes(scene: Scene) -> list[str]:
     return [str(node["name"]) for node in scene.control.status()["nodes"]]
 
 
-def _summary(said: str) -> str:
+def _summary(output: str) -> str:
     """`5 created, 2 unchanged` of what the Pulumi CLI printed."""
     counts = re.findall(
-        r"^\s+(?:[+~-]+ )?(\d+) (created|updated|deleted|replaced|unchanged)", said, re.MULTILINE
+        r"^\s+(?:[+~-]+ )?(\d+) (created|updated|deleted|replaced|unchanged)", output, re.MULTILINE
     )
     return ", ".join(f"{count} {what}" for count, what in counts)

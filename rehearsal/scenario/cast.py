@@ -44,10 +44,10 @@ def follow(source: IO[bytes], log: IO[bytes], cast: IO[str], command: str) -> th
 
     def copy() -> None:
         with source, log, cast:
-            while some := source.read1(65536):  # type: ignore[attr-defined]
-                log.write(some)
+            while chunk := source.read1(65536):  # type: ignore[attr-defined]
+                log.write(chunk)
                 log.flush()
-                event = [round(time.monotonic() - began, 3), "o", some.decode(errors="replace")]
+                event = [round(time.monotonic() - began, 3), "o", chunk.decode(errors="replace")]
                 cast.write(json.dumps(event) + "\n")
                 cast.flush()
 
@@ -83,12 +83,12 @@ def _lines(events: list[list[object]]) -> Iterator[tuple[float, str]]:
 
 
 def _shortened(lines: list[tuple[float, str]]) -> list[tuple[float, str]]:
-    found, now_s, before_s = [], 0.0, 0.0
+    shortened, now_s, before_s = [], 0.0, 0.0
     for at_s, text in lines:
         now_s += min(at_s - before_s, _LONGEST_PAUSE_S)
         before_s = at_s
-        found.append((now_s, text))
-    return found
+        shortened.append((now_s, text))
+    return shortened
 
 
 def _svg(lines: list[tuple[float, str]], title: str) -> Iterator[str]:
@@ -100,8 +100,8 @@ def _svg(lines: list[tuple[float, str]], title: str) -> Iterator[str]:
 
     rules, shifts = [], []
     for number, (at_s, _) in enumerate(lines):
-        hidden, there = percent(at_s), percent(at_s + 0.02)
-        rules.append(f"@keyframes l{number} {{ 0%, {hidden} {{ opacity: 0 }} {there} {{ opacity: 1 }} }}")
+        hidden, shown_at = percent(at_s), percent(at_s + 0.02)
+        rules.append(f"@keyframes l{number} {{ 0%, {hidden} {{ opacity: 0 }} {shown_at} {{ opacity: 1 }} }}")
         if number >= ROWS:
             shifts.append(f"{percent(at_s)} {{ transform: translateY({(ROWS - 1 - number) * _LINE}px) }}")
     last = max(0, len(lines) - ROWS) * -_LINE

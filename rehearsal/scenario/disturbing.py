@@ -38,9 +38,9 @@ def fill(scene: Scene, node: str, run: str, worker: int, more: int = 3, timeout_
     before = len(of_worker(scene, run, worker))
 
     def went_on() -> bool:
-        found = len(of_worker(scene, run, worker))
-        scene.note.text = f"{before} shards, then {found}"
-        return found >= before + more
+        count = len(of_worker(scene, run, worker))
+        scene.note.text = f"{before} shards, then {count}"
+        return count >= before + more
 
     scene.wait_until(f"{more} more shards of worker {worker}", went_on, timeout_s)
     scene.record.checks.append(
@@ -62,15 +62,15 @@ def lose(
     With `run` it waits until that run, which trains there, has trained a step beyond where it was, and the
     report has the seconds that this took.
     """
-    (names,) = [found["nodes"] for found in scene.control.status()["control_planes"].values()] or [{}]
+    (names,) = [plane["nodes"] for plane in scene.control.status()["control_planes"].values()] or [{}]
     if not (before := names.get(pool, 0)):
         raise ScenarioFailed(f"no nodes of {pool} are in a cluster; the pools there: {names or 'none'}")
     at, lost_at = (at_step(scene, run, 0, 0) if run else None), time.time()
     scene.control.clusters("lose", pool=pool, notice=how == "notice", for_s=for_s)
 
     def gone() -> bool:
-        (found,) = scene.control.status()["control_planes"].values()
-        return not found["nodes"].get(pool, 0)
+        (plane,) = scene.control.status()["control_planes"].values()
+        return not plane["nodes"].get(pool, 0)
 
     scene.wait_until(f"the loss of {pool}", gone, timeout_s, poll_s=0.2)
     scene.note.text = f"{before} nodes"
@@ -127,15 +127,15 @@ def stall(scene: Scene, node: str, run: str, worker: int) -> None:
     lost_at = time.time()
     line = "sudo systemctl kill --signal=STOP tpu-job && sleep 2"  # what is on its way arrives
     scene.shell.ssh(scene.hosts(node)[:1], line, timeout_s=_SSH_S, prints="")
-    found = of_worker(scene, run, worker)
+    committed = of_worker(scene, run, worker)
     note = scene.bucket.json(f"extractions/{run}/checkpoints/checkpoint_worker_{worker}.json") or {}
-    if len(found) >= note["shards"] - 1:
+    if len(committed) >= note["shards"] - 1:
         raise ScenarioFailed(
-            f"{node} has {len(found)} of {note['shards']} shards: it was too late to stall it"
+            f"{node} has {len(committed)} of {note['shards']} shards: it was too late to stall it"
         )
     record_fault(scene, node, "stall", run, lost_at)
-    scene.stalled[node] = Stalled(run, worker, found)
-    scene.note.text = f"at {len(found)} of {note['shards']} shards"
+    scene.stalled[node] = Stalled(run, worker, committed)
+    scene.note.text = f"at {len(committed)} of {note['shards']} shards"
 
 
 @step("{node}: continue its job once other workers are {beyond} shards beyond it")
@@ -159,16 +159,18 @@ def wake(scene: Scene, node: str, beyond: int = 2, timeout_s: float = 300.0) -> 
         raise ScenarioFailed(f"the job that was woken on {host} should have ended with 2: {output}")
     hosts = (scene.node(node) or {"hosts": []})["hosts"]
     (address,) = (described["address"] for described in hosts if described["name"] == host)
-    asked = [one for one in scene.control.requests(since)["requests"] if one["address"] == address]
-    if not any("leases%2F" in one["path"] for one in asked):
+    requests = [
+        request for request in scene.control.requests(since)["requests"] if request["address"] == address
+    ]
+    if not any("leases%2F" in request["path"] for request in requests):
         raise ScenarioFailed(f"{host} asked for no lease after it was woken: nothing shows that it woke up")
     # Words are of the host, not of the run; all else that it uploads is the run's.
     written = [
-        one
-        for one in asked
-        if one["method_id"] == "storage.objects.insert"
-        and one["status"] == 200
-        and "name=" not in one["path"]
+        request
+        for request in requests
+        if request["method_id"] == "storage.objects.insert"
+        and request["status"] == 200
+        and "name=" not in request["path"]
     ]
     now = of_worker(scene, stalled.run, stalled.worker)
     changed = [name for name, facts in before.items() if now.get(name) != facts]
@@ -177,6 +179,8 @@ def wake(scene: Scene, node: str, beyond: int = 2, timeout_s: float = 300.0) -> 
             f"{host} wrote {len(written)} objects of the run after it was woken; changed: {changed}"
         )
     ahead = len(before) - len(stalled.shards)
-    scene.note.text = f"woken {ahead} shards late; {len(asked)} requests, no write that took effect; status 2"
+    scene.note.text = (
+        f"woken {ahead} shards late; {len(requests)} requests, no write that took effect; status 2"
+    )
     claim = "a worker that stood still while another took its stream over wrote nothing when it woke up"
     scene.record.checks.append(Check(claim, f"{node}: {scene.note.text}"))

@@ -20,9 +20,9 @@ def shards(scene: Scene, run: str, worker: int, count: int, timeout_s: float = 6
     """Wait until a worker of an extraction has committed so many shards."""
 
     def committed() -> bool:
-        found = len(of_worker(scene, run, worker))
-        scene.note.text = f"{found} shards"
-        return found >= count
+        committed_shards = len(of_worker(scene, run, worker))
+        scene.note.text = f"{committed_shards} shards"
+        return committed_shards >= count
 
     scene.wait_until(f"{count} shards of worker {worker}", committed, timeout_s)
 
@@ -40,8 +40,8 @@ def preempt(scene: Scene, node: str, how: Literal["notice", "power-loss"], run: 
 
 def record_fault(scene: Scene, node: str, how: str, run: str, lost_at: float) -> None:
     """For the report: who was struck, when, and how many shards the run had by then."""
-    found = len(scene.bucket.names(f"extractions/{run}/activations/"))
-    scene.record.kills.append(KillRecord(lost_at, node, how, run, shards=found))
+    count = len(scene.bucket.names(f"extractions/{run}/activations/"))
+    scene.record.kills.append(KillRecord(lost_at, node, how, run, shards=count))
 
 
 def of_worker(scene: Scene, run: str, worker: int) -> dict[str, ObjectFacts]:
@@ -54,12 +54,12 @@ def extracted(scene: Scene, run: str, workers: int, timeout_s: float = 1200.0) -
     """Wait until all workers of an extraction are done."""
 
     def finished() -> bool:
-        found = Counter(
+        counts = Counter(
             str((scene.bucket.json(f"{prefix}checkpoint_worker_{worker}.json") or {}).get("status", "absent"))
             for worker in range(workers)
         )
-        scene.note.text = ", ".join(f"{count} {status}" for status, count in found.items())
-        return found["completed"] == workers
+        scene.note.text = ", ".join(f"{count} {status}" for status, count in counts.items())
+        return counts["completed"] == workers
 
     prefix = f"extractions/{run}/checkpoints/"
     scene.wait_until(f"{run} extracted", finished, timeout_s, poll_s=2.0)

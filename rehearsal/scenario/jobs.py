@@ -33,20 +33,20 @@ def logged(
 ) -> None:
     """Wait until Cloud Logging has a matching line of each of a node's workers, be the node there or not."""
     project = str(read_settings(scene.program, scene.environment)["gcp:project"])
-    found: dict[int, str] = {}
+    matches: dict[int, str] = {}
 
     def all_have() -> bool:
         for worker in range(workers):
-            lines = [] if worker in found else _lines(project, node, worker, unit)
+            lines = [] if worker in matches else _lines(project, node, worker, unit)
             for line in lines:
                 if match := re.search(prints, line):
-                    found[worker] = match[0]
-        scene.note.text = f"{len(found)} of {workers}"
-        return len(found) == workers
+                    matches[worker] = match[0]
+        scene.note.text = f"{len(matches)} of {workers}"
+        return len(matches) == workers
 
     scene.wait_until(f"{prints!r} in the logs of {node}", all_have, timeout_s, poll_s=1.0)
     described = scene.node(node)
-    output = "; ".join(dict.fromkeys(found[worker] for worker in sorted(found)))
+    output = "; ".join(dict.fromkeys(matches[worker] for worker in sorted(matches)))
     if described is None or not any(host["running"] for host in described["hosts"]):
         gone = "gone" if described is None else str(described["state"])
         claim = f"what {node}'s workers printed is there when its hosts aren't"
@@ -59,7 +59,7 @@ def _lines(project: str, node: str, worker: int, unit: str) -> list[str]:
     """All that a worker's unit printed, oldest first; nothing while the API can't say."""
     credentials, _ = google.auth.default(scopes=[_SCOPE])
     desired = {"logName": f"projects/{project}/logs/{_LOG}", "labels.node": node, "labels.unit": unit}
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "resourceNames": [f"projects/{project}"],
         "filter": " AND ".join(
             f'{key}="{value}"' for key, value in {**desired, "labels.worker": worker}.items()
@@ -69,7 +69,7 @@ def _lines(project: str, node: str, worker: int, unit: str) -> list[str]:
     lines: list[str] = []
     with AuthorizedSession(credentials) as session:  # type: ignore[no-untyped-call]
         while True:
-            reply = session.post(_LIST, json=asked, timeout=30)
+            reply = session.post(_LIST, json=request, timeout=30)
             if reply.status_code != 200:
                 raise ScenarioFailed(f"the log can't be read: HTTP {reply.status_code}: {reply.text}")
             page = reply.json()
@@ -79,7 +79,7 @@ def _lines(project: str, node: str, worker: int, unit: str) -> list[str]:
             ]
             if not page.get("nextPageToken"):
                 return lines
-            asked["pageToken"] = page["nextPageToken"]
+            request["pageToken"] = page["nextPageToken"]
 
 
 @step("wait: {node}'s {workers} workers report {state}")
@@ -94,21 +94,21 @@ def heartbeat(
     """Wait until each of a node's workers has said from here on that its job is in this state, and why."""
     prefix = f"heartbeats/{node}/worker-"
     before = scene.bucket.facts(prefix)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
 
     def all_said() -> bool:
         for name, metadata in scene.bucket.metadata(prefix).items():
             reason = metadata.get("why", "")
             if metadata.get("state") == state and re.search(why, reason):
-                found[name] = reason
-        states = sorted(each.get("state", "?") for each in scene.bucket.metadata(prefix).values())
-        scene.note.text = f"{len(found)} of {workers} said {state}; now {', '.join(states)}"
-        return len(found) == workers
+                reasons[name] = reason
+        states = sorted(metadata.get("state", "?") for metadata in scene.bucket.metadata(prefix).values())
+        scene.note.text = f"{len(reasons)} of {workers} said {state}; now {', '.join(states)}"
+        return len(reasons) == workers
 
     scene.wait_until(f"{node}: {state}", all_said, timeout_s)
     if state == "running" and scene.bucket.facts(prefix) == before:
         raise ScenarioFailed(f"nobody of {node} has said anything since the step began")
-    scene.note.text = "; ".join(dict.fromkeys(found.values())) or state
+    scene.note.text = "; ".join(dict.fromkeys(reasons.values())) or state
 
 
 @step("$ {run} &", account="ml-engineer")

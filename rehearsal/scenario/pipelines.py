@@ -71,18 +71,18 @@ def _upload_pieces(scene: Scene, bucket: Bucket, folder: str, gib: int) -> None:
 def taken(scene: Scene, folder: str) -> None:
     """Create a batch of somebody else's, with the id that the next retry of a folder's run gives its own."""
     run = _latest(scene, folder)
-    ours = [one for one in _listed(scene) if run and one["name"].rpartition("/")[2] == run.get("batch")]
-    if run is None or not ours:
+    own = [batch for batch in _listed(scene) if run and batch["name"].rpartition("/")[2] == run.get("batch")]
+    if run is None or not own:
         raise ScenarioFailed(f"{folder} has no batch")
-    client, (last,) = owner(scene), ours
+    client, (last,) = owner(scene), own
     name = f"{last['name'].rpartition('/')[2].partition(run['run'])[0]}{run['run']}-{int(run['retry']) + 1}"
     body = {
         "sparkSqlBatch": {"queryFileUri": f"gs://{_setting(scene, 'pipeline:rawBucketName')}/query.sql"},
         "environmentConfig": last["environmentConfig"],
         "labels": {"team": "another"},
     }
-    asked = {"parent": last["name"].partition("/batches/")[0], "batchId": name, "body": body}
-    client.send("v1", "dataproc.projects.locations.batches.create", asked)
+    request = {"parent": last["name"].partition("/batches/")[0], "batchId": name, "body": body}
+    client.send("v1", "dataproc.projects.locations.batches.create", request)
     scene.note.text = name
 
 
@@ -124,7 +124,7 @@ def ends(
     if again:
         retry(folder).act(scene)
 
-    def found() -> Run | None:
+    def latest() -> Run | None:
         run = _latest(scene, folder)
         if run is None or (before and run["retry"] == before["retry"]):
             scene.note.text = "no run yet"
@@ -134,7 +134,7 @@ def ends(
             return run if re.search(prints, _page(scene, run), _PAGE) else None
         return run if run["outcome"] != "running" else None
 
-    run = scene.wait_until(f"{folder} {outcome}", found, timeout_s)
+    run = scene.wait_until(f"{folder} {outcome}", latest, timeout_s)
     expected = rf"^outcome +{outcome}, at {at}$.*?{prints}"
     page = _page(scene, run)
     if not re.search(expected, page, _PAGE):
@@ -181,7 +181,7 @@ def made(
     the folder's events and commands started, with `late` one that began when the run had ended.
     """
 
-    def found() -> bool:
+    def complete() -> bool:
         run = _latest(scene, folder)
         if run is None:
             return False
@@ -197,15 +197,15 @@ def made(
         return (tuple(states), len(names), tuple(outcomes), bool(began_late)) == expected
 
     claim = f"of {folder} there are {len(batches)} batches and {slices} slices"
-    scene.wait_until(claim, found, timeout_s, poll_s=1.0)
+    scene.wait_until(claim, complete, timeout_s, poll_s=1.0)
     scene.record.checks.append(Check(claim, scene.note.text))
 
 
 def _batches(scene: Scene, run: Run) -> list[str]:
     """Return the states of a run's batches, the oldest first."""
-    ours = re.compile(rf".*-{run['run']}(-\d+)?")
-    batches = [one for one in _listed(scene) if ours.fullmatch(one["name"])]
-    return [one["state"] for one in sorted(batches, key=lambda one: str(one["createTime"]))]
+    pattern = re.compile(rf".*-{run['run']}(-\d+)?")
+    batches = [batch for batch in _listed(scene) if pattern.fullmatch(batch["name"])]
+    return [batch["state"] for batch in sorted(batches, key=lambda batch: str(batch["createTime"]))]
 
 
 def _listed(scene: Scene) -> list[dict[str, Any]]:
@@ -218,14 +218,14 @@ def _listed(scene: Scene) -> list[dict[str, Any]]:
 
 def _slices(scene: Scene, run: Run) -> list[str]:
     """Return the slices of a run with an accepted creation."""
-    asked = {
+    request = {
         "resourceNames": [f"projects/{scene.bucket.project}"],
         "filter": 'protoPayload.methodName:"Tpu.CreateNode" AND severity="NOTICE" AND '
         f'protoPayload.resourceName:"/nodes/{run["run"]}"',
         "pageSize": 1000,
     }
-    answer = owner(scene).send("v2", "logging.entries.list", {"body": asked})
-    names = [one["protoPayload"]["resourceName"].rpartition("/")[2] for one in answer.get("entries", ())]
+    answer = owner(scene).send("v2", "logging.entries.list", {"body": request})
+    names = [entry["protoPayload"]["resourceName"].rpartition("/")[2] for entry in answer.get("entries", ())]
     return [name for name in names if re.fullmatch(rf"{run['run']}(-\d+)?", name)]
 
 
@@ -233,15 +233,19 @@ def _executions(scene: Scene, folder: str) -> list[tuple[str, str]]:
     """Return start and outcome of each execution for a folder, the oldest first."""
     client = owner(scene)
     place = f"projects/{scene.bucket.project}/locations/{client.values['region']}/workflows/tpu-pipeline"
-    asked = {"parent": place, "view": "FULL"}
-    answer = client.send("v1", "workflowexecutions.projects.locations.workflows.executions.list", asked)
-    found = []
-    for one in answer.get("executions", ()):
-        argument = json.loads(one.get("argument", "null"))
+    request = {"parent": place, "view": "FULL"}
+    answer = client.send("v1", "workflowexecutions.projects.locations.workflows.executions.list", request)
+    outcomes = []
+    for execution in answer.get("executions", ()):
+        argument = json.loads(execution.get("argument", "null"))
         if argument.get("data", {}).get("name") == f"{folder}{_SUBMIT}":
-            result = json.loads(one["result"]) if "result" in one else {"outcome": one["state"].lower()}
-            found.append((str(one["startTime"]), str(result["outcome"])))
-    return sorted(found)
+            result = (
+                json.loads(execution["result"])
+                if "result" in execution
+                else {"outcome": execution["state"].lower()}
+            )
+            outcomes.append((str(execution["startTime"]), str(result["outcome"])))
+    return sorted(outcomes)
 
 
 def _latest(scene: Scene, folder: str) -> Run | None:

@@ -135,17 +135,17 @@ class Record:
     def used(self) -> list[str]:
         """Served methods that were called."""
         methods = self.requests.get("methods", {})
-        return [one for one in self.served if methods.get(one, {}).get("validated")]
+        return [method for method in self.served if methods.get(method, {}).get("validated")]
 
     def alone(self) -> dict[tuple[str, str, str], list[str]]:
         """By account, role and resource: permissions that no other role of the account granted."""
-        found: dict[tuple[str, str, str], list[str]] = {}
-        for one in self.asked:
-            for role, on in one["granted_by"]:
-                some = found.setdefault((one["account"], role, on), [])
-                if len(one["granted_by"]) == 1 and one["permission"] not in some:
-                    some.append(one["permission"])
-        return found
+        alone: dict[tuple[str, str, str], list[str]] = {}
+        for permission in self.asked:
+            for role, on in permission["granted_by"]:
+                permissions = alone.setdefault((permission["account"], role, on), [])
+                if len(permission["granted_by"]) == 1 and permission["permission"] not in permissions:
+                    permissions.append(permission["permission"])
+        return alone
 
     def save(self, path: Path) -> None:
         """Write whole or not at all."""

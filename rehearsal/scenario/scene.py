@@ -82,12 +82,12 @@ class Scene:
         self.past.update(script_run(status) for status in self.read_boots(node))
 
     def wait_until(
-        self, what: str, found: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5
+        self, what: str, probe: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5
     ) -> T:
         """Return the first result that is neither None nor False; ScenarioFailed after `timeout_s`."""
         end = time.monotonic() + timeout_s
         while True:
-            answer = found()
+            answer = probe()
             if answer is not None and answer is not False:
                 return answer
             if time.monotonic() > end:

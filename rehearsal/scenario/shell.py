@@ -117,16 +117,16 @@ class Shell:
         if interrupt:
             os.killpg(child.pid, signal.SIGINT)
         try:
-            found: int | None = child.wait(timeout_s)
+            ended: int | None = child.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            found = None
+            ended = None
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
         self._followers[log].join(10)
         text = log.read_text(errors="replace")
         output = f"{name}\n{_tail(text)}\n  (all of it: {log})"
-        if found != status:
-            raise ScenarioFailed(f"ended with {found} and not {status}: {output}")
+        if ended != status:
+            raise ScenarioFailed(f"ended with {ended} and not {status}: {output}")
         if not re.search(prints, text, re.IGNORECASE):
             raise ScenarioFailed(f"printed nothing that matches {prints!r}: {output}")
         return text
@@ -142,7 +142,7 @@ class Shell:
     def ssh(self, hosts: Sequence[str], line: str, *, timeout_s: float, prints: str) -> list[str]:
         """Run a line on every host at once; what each printed."""
 
-        def one(host: str) -> str:
+        def on_host(host: str) -> str:
             done = subprocess.run(
                 # Patient: where hosts boot beside it, a login takes long here.
                 ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=60", host, line],
@@ -165,7 +165,7 @@ class Shell:
 
         with ThreadPoolExecutor(16) as pool:
             try:
-                return list(pool.map(one, hosts))
+                return list(pool.map(on_host, hosts))
             except subprocess.TimeoutExpired as slow:
                 raise ScenarioFailed(f"ssh took longer than {timeout_s:.0f} s: {line}") from slow
 

@@ -61,11 +61,11 @@ def at_step(scene: Scene, run: str, step: int, since: float) -> int | None:
 
 def training(scene: Scene, run: str, step: int, since: float) -> int | None:
     """As `at_step`, and the job is running; ScenarioFailed if it is done already."""
-    found = at_step(scene, run, step, since)
-    status = scene.bucket.status(run) if found is not None else None
+    reached = at_step(scene, run, step, since)
+    status = scene.bucket.status(run) if reached is not None else None
     if status is not None and status["state"] == "done":
         raise ScenarioFailed(f"{run} was done before it could be killed at step {step}: give it more steps")
-    return found if status is not None and status["state"] == "running" else None
+    return reached if status is not None and status["state"] == "running" else None
 
 
 @step("wait: {run} at step {number}")
@@ -118,7 +118,7 @@ def same(scene: Scene, first: str, second: str) -> None:
     if finals[0] != finals[1]:
         raise ScenarioFailed(f"{first} ended as {finals[0]}\n{second} ended as {finals[1]}")
     losses = [scene.bucket.losses(run) for run in (first, second)]
-    exact = [{entry[0]: entry[2] for entry in each} for each in losses]
+    exact = [{entry[0]: entry[2] for entry in loss} for loss in losses]
     differing = sorted(n for n in exact[0].keys() | exact[1].keys() if exact[0].get(n) != exact[1].get(n))
     if differing:
         n = differing[0]
@@ -153,10 +153,10 @@ def remember(scene: Scene, *prefixes: str) -> None:
     """Note every object below these prefixes: name, generation, size."""
     scene.noted.clear()
     for prefix in prefixes:
-        found = scene.bucket.facts(prefix)
-        if not found:
+        facts = scene.bucket.facts(prefix)
+        if not facts:
             raise ScenarioFailed(f"there is nothing below gs://{scene.bucket.name}/{prefix}")
-        scene.noted.update(found)
+        scene.noted.update(facts)
     scene.note.text = f"{len(scene.noted)} objects"
 
 
@@ -173,7 +173,7 @@ def survived(scene: Scene) -> None:
         )
     size_mb = sum(facts.size_bytes for facts in scene.noted.values()) / 1e6
     scene.note.text = f"{len(scene.noted)} objects, {size_mb:.1f} MB, unchanged"
-    after = next((each for each in reversed(scene.record.steps) if each.kind == "destroy"), None)
+    after = next((previous for previous in reversed(scene.record.steps) if previous.kind == "destroy"), None)
     claim = f"the bucket outlived `{after.text}`" if after else "the bucket is as it was"
     scene.record.checks.append(Check(claim, scene.note.text))
 
@@ -182,7 +182,11 @@ def settle(scene: Scene, node: str, state: str, timeout_s: float) -> None:
     """Wait until a node is in a state and none of its hosts runs."""
 
     def off() -> bool:
-        found = scene.node(node)
-        return found is not None and found["state"] == state and not any(h["running"] for h in found["hosts"])
+        described = scene.node(node)
+        return (
+            described is not None
+            and described["state"] == state
+            and not any(h["running"] for h in described["hosts"])
+        )
 
     scene.wait_until(f"{node} {state}", off, timeout_s)

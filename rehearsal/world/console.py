@@ -51,7 +51,7 @@ class Narrator:
         text = escape(text)
         if self.console.is_terminal:
             with self.console.status(f"{text} …") as status:
-                note = Note(lambda found: status.update(f"{text} …  [dim]{escape(found)}[/dim]"))
+                note = Note(lambda detail: status.update(f"{text} …  [dim]{escape(detail)}[/dim]"))
                 with self._ending(text, begun, note):
                     yield note
         else:
@@ -93,17 +93,17 @@ class Narrator:
             yield
             mark = "[green] ok [/green]"
         finally:
-            found = f"  [dim]{escape(note.text)}[/dim]" if note.text else ""
-            self._print(f"{mark} {text}  [cyan]{time.monotonic() - begun:.1f} s[/cyan]{found}")
+            shown = f"  [dim]{escape(note.text)}[/dim]" if note.text else ""
+            self._print(f"{mark} {text}  [cyan]{time.monotonic() - begun:.1f} s[/cyan]{shown}")
 
     def _now_and_then(self) -> Callable[[str], None]:
         last = time.monotonic()
 
-        def show(found: str) -> None:
+        def show(text: str) -> None:
             nonlocal last
             if time.monotonic() - last > _PLAIN_EVERY_S:
                 last = time.monotonic()
-                self._print(f"     {escape(found)}")
+                self._print(f"     {escape(text)}")
 
         return show
 

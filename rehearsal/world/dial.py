@@ -53,8 +53,10 @@ def main() -> int:
             TUNNEL: "Error while connecting [4033: 'not authorized'].",
             LOGIN: f"{os.environ['CLOUDSDK_CORE_ACCOUNT']}: Permission denied (publickey).",
         }
-        found = next((text for permission, text in words.items() if permission in str(refused)), str(refused))
-        print(f"{name}: {found}", file=sys.stderr)
+        reason = next(
+            (text for permission, text in words.items() if permission in str(refused)), str(refused)
+        )
+        print(f"{name}: {reason}", file=sys.stderr)
         return 1
     except (RehearsalError, OSError) as refused:
         print(f"{name}: {refused}", file=sys.stderr)

@@ -52,8 +52,8 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
     with narrator.step("copy the program") as note:
         note.text = f"{copy_program(layout.program)} files"
     users = [iam.member(who) for who in person.PEOPLE.values()]
-    ours = {"fleet:ssh": person.SSH, "storage:serviceAccountUsers": users}
-    change_settings(layout.program, plan.environment, {**ours, **plan.settings})
+    copy = {"fleet:ssh": person.SSH, "storage:serviceAccountUsers": users}
+    change_settings(layout.program, plan.environment, {**copy, **plan.settings})
     settings = read_settings(layout.program, plan.environment)
     project = settings.get("gcp:project")
     if not isinstance(project, str):
@@ -171,9 +171,9 @@ def install_plugins(layout: Layout, named: Path | None, environment: dict[str, s
     """Link official plugins into the world's Pulumi home, install stand-ins for the rest; which, in words."""
     user_home = Path(os.environ.get("PULUMI_HOME", Path.home() / ".pulumi"))
     plugins = named or user_home / "plugins"
-    official = [one for one in PACKAGES.values() if _is_official(plugins, one)]
+    official = [package for package in PACKAGES.values() if _is_official(plugins, package)]
     if named and not official:
-        desired = " or ".join(one.folder for one in PACKAGES.values())
+        desired = " or ".join(package.folder for package in PACKAGES.values())
         raise WorldError(
             f"{named} holds no official {desired}",
             "it should contain such folders, as ~/.pulumi/plugins does after a `pulumi up`",
@@ -184,17 +184,17 @@ def install_plugins(layout: Layout, named: Path | None, environment: dict[str, s
         linked.mkdir(parents=True)
         for file in (plugins / package.folder).resolve().iterdir():
             (linked / file.name).symlink_to(file)
-    others = [name for name, one in PACKAGES.items() if one not in official]
-    words = [f"official plugin {one.folder}" for one in official]
-    if others:
-        line = [sys.executable, "-m", "rehearsal.providers.gcp", "install", *others]
+    rest = [name for name, package in PACKAGES.items() if package not in official]
+    words = [f"official plugin {package.folder}" for package in official]
+    if rest:
+        line = [sys.executable, "-m", "rehearsal.providers.gcp", "install", *rest]
         command = [*line, "--pulumi-home", str(layout.pulumi_home)]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env=environment, cwd=layout.program
         )
         if done.returncode != 0:
             raise WorldError(f"the stand-in plugins can't be installed: {done.stderr.strip()[-600:]}")
-        words.append(f"stand-in for {' and '.join(others)}")
+        words.append(f"stand-in for {' and '.join(rest)}")
     return ", ".join(words)
 
 

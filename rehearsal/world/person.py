@@ -101,9 +101,17 @@ def write_programs(layout: Layout, kubernetes: Path | None) -> None:
 
 def builder(layout: Layout, project: str) -> dict[str, str]:
     """Return the environment variables of programs run by Google's services: no user's login among them."""
-    theirs = ("HOME", "PYTHONPATH", "GOOGLE_", "CLOUDSDK_", "REHEARSAL_", "PULUMI_BACKEND", "PULUMI_CONFIG")
+    variables = (
+        "HOME",
+        "PYTHONPATH",
+        "GOOGLE_",
+        "CLOUDSDK_",
+        "REHEARSAL_",
+        "PULUMI_BACKEND",
+        "PULUMI_CONFIG",
+    )
     every = environment(layout, project)
-    return {name: value for name, value in every.items() if not name.startswith(theirs)}
+    return {name: value for name, value in every.items() if not name.startswith(variables)}
 
 
 def environment(layout: Layout, project: str) -> dict[str, str]:

@@ -56,8 +56,8 @@ def tend(layout: Layout, environment: dict[str, str], ephemeral: bool) -> int:
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(each, lambda signum, frame: None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, lambda signum, frame: None)
     unshare = subprocess.Popen(
         [*_NAMESPACES, sys.executable, "-m", "rehearsal.world.init", str(layout.root)],
         stdin=subprocess.DEVNULL,

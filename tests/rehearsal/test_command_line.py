@@ -23,21 +23,21 @@ def test_a_scenario_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_broken_scenario_makes_no_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "broken.yaml"
-    path.write_text("title: t\nsteps: [up: tpus]\n")
+    path = tmp_path / "broken.py"
+    path.write_text("from rehearsal.scenario import steps\n\nsteps.up('tpus')\n")
     assert main(["run", str(path), "--dir", str(tmp_path / "w")]) == 2
-    assert "steps[0].up.layer" in capsys.readouterr().err
+    assert "broken.py:3: layer: 'tpus' is none of storage" in capsys.readouterr().err
     assert not (tmp_path / "w").exists()
 
 
-@pytest.mark.parametrize("text", [b"title: 2026-99-99\n", b"title: \xff\n"])
+@pytest.mark.parametrize("text", [b"title: [\n", b'title = "\xff"\n'])
 def test_a_scenario_that_cannot_be_read(
     text: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "broken.yaml"
+    path = tmp_path / "broken.py"
     path.write_bytes(text)
     assert main(["run", str(path)]) == 2
-    assert "can't be read" in capsys.readouterr().err
+    assert "broken.py:1: " in capsys.readouterr().err
 
 
 def test_what_the_system_refuses_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,6 +89,7 @@ def test_a_step_has_a_title_and_an_account(step: Step, title: str, account: str 
         ("SCENARIO = Scenario(clok=0, steps=(step.survived(),))", "unexpected keyword argument 'clok'"),
         ("step.surviv()", "has no attribute 'surviv'"),
         ("step.up()", "missing a required argument: 'layer'"),
+        ("step.up('tpus')", "layer: 'tpus' is none of storage"),
         ("step.up('tpu', refuse='x')", "unexpected keyword argument 'refuse'"),
         ("step.up('tpu', refused='(')", "missing ), unterminated subpattern"),
         ("step.reboot('n', '(')", "missing ), unterminated subpattern"),

@@ -212,8 +212,8 @@ class Agent:
             return
         ended = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "its machine was restarted"}
         statuses = [
-            {**one, "ready": False, "state": {"terminated": ended}}
-            for one in pod["status"].get("containerStatuses", ())
+            {**status, "ready": False, "state": {"terminated": ended}}
+            for status in pod["status"].get("containerStatuses", ())
         ]
         self._api.patch_status(path, {"phase": "Failed", "containerStatuses": statuses})
 
@@ -309,9 +309,9 @@ class _Pod:
 
     def _run(self, sandbox: Sandbox, volumes: Volumes, address: str) -> None:
         spec = self._pod["spec"]
-        containers = {one["name"]: one for one in spec["containers"]}
-        for one in containers.values():
-            self._start(sandbox, volumes, one)
+        containers = {container["name"]: container for container in spec["containers"]}
+        for container in containers.values():
+            self._start(sandbox, volumes, container)
         started, ended = now(), dict[str, Object]()
         reported, refreshed = None, time.monotonic()
         policy = spec.get("restartPolicy", "Always")
@@ -358,41 +358,46 @@ class _Pod:
                 self._asked.add(name)
                 _signal(process, signal.SIGTERM)
 
-    def _start(self, sandbox: Sandbox, volumes: Volumes, one: Object) -> None:
-        image, around = self._agent.image(one["image"]), self._agent.around
-        given = {**around.environment, **volumes.environment(one)}
+    def _start(self, sandbox: Sandbox, volumes: Volumes, container: Object) -> None:
+        image, around = self._agent.image(container["image"]), self._agent.around
+        given = {**around.environment, **volumes.environment(container)}
         hostname = self._pod["spec"].get("hostname", self.name)
         environment = {
             "PATH": _DEFAULT_PATH, **image.environment, "HOSTNAME": hostname, **_IN_CLUSTER, **given,
         }  # fmt: skip
-        line = [*(one.get("command") or image.command), *one.get("args", ())]
+        line = [*(container.get("command") or image.command), *container.get("args", ())]
         not_root = (self._pod["spec"].get("securityContext") or {}).get("runAsNonRoot", False)
-        self._running[one["name"]] = sandbox.start(one["name"], Container(
-            image, [expanded(word, given) for word in line], environment, self._mounts(image, volumes, one),
-            directory=one.get("workingDir", "/"), is_root=not not_root,
+        self._running[container["name"]] = sandbox.start(container["name"], Container(
+            image, [expanded(word, given) for word in line], environment,
+            self._mounts(image, volumes, container), directory=container.get("workingDir", "/"),
+            is_root=not not_root,
         ))  # fmt: skip
 
-    def _mounts(self, image: Image, volumes: Volumes, one: Object) -> list[tuple[Path, str, bool]]:
+    def _mounts(self, image: Image, volumes: Volumes, mount: Object) -> list[tuple[Path, str, bool]]:
         bundle = self._agent.around.bundle
         trusted = [(bundle, BUNDLE, True)] if bundle and image.root else []
-        return [*trusted, *volumes.mounts(one)]
+        return [*trusted, *volumes.mounts(mount)]
 
     # Reports to the API server
 
     def _status(self, address: str, started: str, ended: Mapping[str, Object]) -> Object:
         containers = self._pod["spec"]["containers"]
-        ready = {one["name"]: one["name"] in self._running and _is_ready(one, address) for one in containers}
+        ready = {
+            container["name"]: container["name"] in self._running and _is_ready(container, address)
+            for container in containers
+        }
         states = []
-        for one in containers:
-            name = one["name"]
+        for container in containers:
+            name = container["name"]
             state = {"terminated": ended[name]} if name in ended else {"running": {"startedAt": started}}
             states.append({
-                "name": name, "image": one["image"], "imageID": one["image"], "ready": ready[name],
+                "name": name, "image": container["image"], "imageID": container["image"],
+                "ready": ready[name],
                 "restartCount": self._restarts.get(name, 0), "started": name not in ended, "state": state,
             })  # fmt: skip
         phase = "Running"
         if len(ended) == len(containers):
-            phase = "Failed" if any(one["exitCode"] for one in ended.values()) else "Succeeded"
+            phase = "Failed" if any(container["exitCode"] for container in ended.values()) else "Succeeded"
         fine = "True" if all(ready.values()) else "False"
         conditions = [
             {"type": kind, "status": value, "lastTransitionTime": started}

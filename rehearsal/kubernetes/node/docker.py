@@ -72,14 +72,14 @@ def _run(value: str) -> tuple[str, Mapping[str, str]]:
 
 def digest(context: Path, dockerfile: Dockerfile, text: str) -> str:
     """Of the instructions and all files that they mount, as hex."""
-    found = hashlib.sha256(text.encode())
+    match = hashlib.sha256(text.encode())
     for _, mounts in dockerfile.runs:
         for source in mounts:
-            for path in sorted(one for one in (context / source).rglob("*") if one.is_file()):
-                found.update(
+            for path in sorted(path for path in (context / source).rglob("*") if path.is_file()):
+                match.update(
                     f"{path.relative_to(context)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
                 )
-    return found.hexdigest()
+    return match.hexdigest()
 
 
 def build(context: Path, base: Path, images: Path) -> str:

@@ -101,8 +101,8 @@ def _selected(path: Path, runs: Callable[[], bool], query: dict[str, str]) -> It
             seconds=float(query["sinceSeconds"])
         )
         since = moment.strftime("%Y-%m-%dT%H:%M:%S")
-    there = path.read_text(errors="replace").splitlines() if path.exists() else []
-    first = max(0, len(there) - int(query["tailLines"])) if "tailLines" in query else 0
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    first = max(0, len(lines) - int(query["tailLines"])) if "tailLines" in query else 0
     for line in _following(path, runs, query.get("follow") == "true"):
         if first:
             first -= 1

@@ -24,9 +24,9 @@ _POLL_S = 0.2
 class Names:
     """A name server: `addresses` says what `HOSTNAME.SUBDOMAIN.NAMESPACE` stands for."""
 
-    def __init__(self, addresses: Callable[[str], Sequence[str]], others: Mapping[str, str]):
+    def __init__(self, addresses: Callable[[str], Sequence[str]], upstream: Mapping[str, str]):
         """`others`: names that aren't the cluster's, with their addresses."""
-        self._addresses, self._others = addresses, others
+        self._addresses, self._others = addresses, upstream
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
@@ -63,11 +63,11 @@ class Names:
         kind, _ = struct.unpack(">HH", message[at + 1 : at + 5])
         question = message[12 : at + 5]
         name = ".".join(labels).lower()
-        found: Sequence[str] = [self._others[name]] if name in self._others else []
+        addresses: Sequence[str] = [self._others[name]] if name in self._others else []
         if name.endswith(_SUFFIX):
-            found = self._addresses(name.removesuffix(_SUFFIX))
-        records = found if kind == _A else []
-        flags = _ANSWER if found else _NO_SUCH_NAME
+            addresses = self._addresses(name.removesuffix(_SUFFIX))
+        records = addresses if kind == _A else []
+        flags = _ANSWER if addresses else _NO_SUCH_NAME
         head = number + struct.pack(">HHHHH", flags, 1, len(records), 0, 0)
         fixed = struct.pack(">HHHIH", _POINTER_TO_QUESTION, _A, _IN, _TTL_S, 4)
-        return head + question + b"".join(fixed + ipaddress.IPv4Address(one).packed for one in records)
+        return head + question + b"".join(fixed + ipaddress.IPv4Address(record).packed for record in records)

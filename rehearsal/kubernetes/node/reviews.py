@@ -63,8 +63,11 @@ class Reviews:
 
     def access(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Return the status of a SubjectAccessReview."""
-        asked = spec.get("resourceAttributes") or {}
+        attributes = spec.get("resourceAttributes") or {}
         keys = ("group", "resource", "subresource", "verb")
         return self._control.clusters(
-            "access", account=spec["user"], cluster=self._cluster, **{key: asked.get(key, "") for key in keys}
+            "access",
+            account=spec["user"],
+            cluster=self._cluster,
+            **{key: attributes.get(key, "") for key in keys},
         )

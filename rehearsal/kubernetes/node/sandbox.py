@@ -86,8 +86,8 @@ class Sandbox:
             "root": str(root), "lower": image.lower, "etc": str(self._folder),
             "hostname": self._hostname,
             "mounts": [
-                *([str(here), place, True] for place, here in image.files.items()),
-                *([str(here), place, read_only] for here, place, read_only in container.mounts),
+                *([str(folder), place, True] for place, folder in image.files.items()),
+                *([str(folder), place, read_only] for folder, place, read_only in container.mounts),
             ],
             "line": list(container.line), "environment": dict(container.environment),
             "directory": container.directory, "user": 0 if container.is_root else _NOT_ROOT,
@@ -141,17 +141,17 @@ def main() -> None:
         (root / place).chmod(mode)
     _mount("-t", "proc", "proc", str(root / "proc"))
     _mount("--rbind", "/dev", str(root / "dev"))
-    for here, place, read_only in [
+    for folder, place, read_only in [
         *spec["mounts"],
         *([f"{spec['etc']}/{name}", f"/etc/{name}", True] for name in ("hosts", "resolv.conf")),
     ]:
         target = root / place.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
-        if Path(here).is_dir():
+        if Path(folder).is_dir():
             target.mkdir(exist_ok=True)
         else:
             target.touch()
-        _mount("--bind", here, str(target))
+        _mount("--bind", folder, str(target))
         if read_only:
             _mount("-o", "remount,bind,ro", str(target))
     socket.sethostname(spec["hostname"])

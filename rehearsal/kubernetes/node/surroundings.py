@@ -61,10 +61,10 @@ def mount_bucket(namespace: str, volume: Object, place: Path, read_only: bool) -
     program, log = shutil.which("gcsfuse"), place.with_name(f"{place.name}.log")
     if program is None:
         raise KubernetesError("gcsfuse is not installed", "tools/setup.sh")
-    options = [one.strip() for one in volume.get("mountOptions", "").split(",") if one.strip()]
+    options = [part.strip() for part in volume.get("mountOptions", "").split(",") if part.strip()]
     config = place.with_name(f"{place.name}.yaml")
-    config.write_text(yaml.safe_dump(_nested(one for one in options if ":" in one)))
-    flags = [f"--{one}" for one in options if ":" not in one]
+    config.write_text(yaml.safe_dump(_nested(option for option in options if ":" in option)))
+    flags = [f"--{option}" for option in options if ":" not in option]
     with log.open("ab") as sink:
         process = subprocess.Popen(
             [*DIES_WITH_US, "nsenter", f"--net=/run/netns/{namespace}", "--", program, "--foreground",
@@ -103,11 +103,11 @@ def unmount(place: Path) -> None:
 
 def _nested(options: object) -> dict[str, object]:
     """`file-cache:max-size-mb:-1` as gcsfuse's configuration file has it."""
-    found: dict[str, object] = {}
-    for one in options:  # type: ignore[attr-defined]
-        *parents, last, value = one.split(":")
-        here = found
+    nested: dict[str, object] = {}
+    for option in options:  # type: ignore[attr-defined]
+        *parents, last, value = option.split(":")
+        level = nested
         for parent in parents:
-            here = here.setdefault(parent, {})  # type: ignore[assignment]
-        here[last] = yaml.safe_load(value)
-    return found
+            level = level.setdefault(parent, {})  # type: ignore[assignment]
+        level[last] = yaml.safe_load(value)
+    return nested

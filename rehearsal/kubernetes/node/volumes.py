@@ -38,12 +38,12 @@ class Volumes:
 
     def mounts(self, container: Object) -> Iterator[tuple[Path, str, bool]]:
         """(file or folder, place in the container, read-only?)"""
-        for one in container.get("volumeMounts", ()):
-            source = self._of_host.get(one["name"], self.folder / one["name"])
+        for mount in container.get("volumeMounts", ()):
+            source = self._of_host.get(mount["name"], self.folder / mount["name"])
             yield (
-                source / one["subPath"] if "subPath" in one else source,
-                one["mountPath"],
-                one.get("readOnly", False),
+                source / mount["subPath"] if "subPath" in mount else source,
+                mount["mountPath"],
+                mount.get("readOnly", False),
             )
 
     def refresh(self) -> None:
@@ -109,18 +109,20 @@ class Volumes:
         if kind == "serviceAccountToken":
             return {source["path"]: self._token(source)}
         if kind == "downwardAPI":
-            return {one["path"]: self.field(one["fieldRef"]["fieldPath"]).encode() for one in source["items"]}
+            return {
+                item["path"]: self.field(item["fieldRef"]["fieldPath"]).encode() for item in source["items"]
+            }
         if kind not in ("configMap", "secret"):
             raise KubernetesError(f"a volume of the kind {kind} isn't emulated")
         name = source.get("name") or source["secretName"]
-        found = self._api.get("v1", kind[0].upper() + kind[1:], name, self._namespace)
-        if found is None:
+        files = self._api.get("v1", kind[0].upper() + kind[1:], name, self._namespace)
+        if files is None:
             raise KubernetesError(f"{kind} {name} of {self._namespace} isn't there yet")
-        data = {key: text.encode() for key, text in (found.get("data") or {}).items()}
+        data = {key: text.encode() for key, text in (files.get("data") or {}).items()}
         if kind == "secret":
             data = {key: base64.b64decode(text) for key, text in data.items()}
         if items := source.get("items"):
-            return {one["path"]: data[one["key"]] for one in items}
+            return {item["path"]: data[item["key"]] for item in items}
         return data
 
     def _token(self, source: Object) -> bytes:
@@ -143,11 +145,11 @@ class Volumes:
 
     def environment(self, container: Object) -> dict[str, str]:
         """Return a container's variables, with `$(NAME)` of earlier ones filled in."""
-        found: dict[str, str] = {}
-        for one in container.get("env", ()):
-            text = one.get("value", "") if "valueFrom" not in one else self._value(one["valueFrom"])
-            found[one["name"]] = expanded(text, found)
-        return found
+        variables: dict[str, str] = {}
+        for entry in container.get("env", ()):
+            text = entry.get("value", "") if "valueFrom" not in entry else self._value(entry["valueFrom"])
+            variables[entry["name"]] = expanded(text, variables)
+        return variables
 
     def _value(self, source: Object) -> str:
         if "fieldRef" in source:
@@ -170,7 +172,7 @@ class Volumes:
 def expanded(text: str, environment: Mapping[str, str]) -> str:
     """`text` with `$(NAME)` replaced where NAME is known, and `$$` by `$`."""
     return _REFERENCE.sub(
-        lambda found: "$" if found[1] is None else environment.get(found[1], found[0]), text
+        lambda value: "$" if value[1] is None else environment.get(value[1], value[0]), text
     )
 
 

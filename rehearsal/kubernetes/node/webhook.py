@@ -43,10 +43,14 @@ def injected(job: Mapping[str, Any]) -> list[Object]:
         resources = container.get("resources", {})
         if not any(_TPU in (resources.get(key) or {}) for key in ("limits", "requests")):
             continue
-        there = container.get("env") or []
-        missing = [one for one in variables if one["name"] not in {each["name"] for each in there}]
+        present = container.get("env") or []
+        missing = [
+            variable
+            for variable in variables
+            if variable["name"] not in {variable["name"] for variable in present}
+        ]
         path = f"/spec/template/spec/containers/{number}/env"
-        patch.append({"op": "add", "path": path, "value": [*there, *missing]})
+        patch.append({"op": "add", "path": path, "value": [*present, *missing]})
     return patch
 
 
@@ -58,9 +62,9 @@ class Webhook:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
-                response: Object = {"uid": asked["uid"], "allowed": True}
-                if patch := injected(asked["object"]):
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
+                response: Object = {"uid": request["uid"], "allowed": True}
+                if patch := injected(request["object"]):
                     encoded = base64.b64encode(json.dumps(patch).encode()).decode()
                     response |= {"patchType": "JSONPatch", "patch": encoded}
                 review = {

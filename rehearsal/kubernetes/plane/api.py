@@ -77,10 +77,10 @@ class Api:
 
     # Objects
 
-    def path(self, one: Mapping[str, Any]) -> str:
+    def path(self, manifest: Mapping[str, Any]) -> str:
         """Return an object's path."""
-        meta = one["metadata"]
-        return self.place(one["apiVersion"], one["kind"], meta.get("namespace", ""), meta["name"])
+        meta = manifest["metadata"]
+        return self.place(manifest["apiVersion"], manifest["kind"], meta.get("namespace", ""), meta["name"])
 
     def place(self, version: str, kind: str, namespace: str = "", name: str = "") -> str:
         """Return the path of a kind's objects, or of one; of all namespaces without a namespace."""
@@ -103,23 +103,25 @@ class Api:
                 if error.status != requests.codes.not_found:
                     raise
                 resources = []
-            for one in resources:
-                if "/" not in one["name"]:
-                    self._kinds[version, one["kind"]] = Kind(one["name"], one["namespaced"])
+            for resource in resources:
+                if "/" not in resource["name"]:
+                    self._kinds[version, resource["kind"]] = Kind(resource["name"], resource["namespaced"])
         try:
             return self._kinds[version, kind]
         except KeyError:
             raise UnknownKindError(f"the API server knows no {kind} of {version}") from None
 
-    def apply(self, one: Mapping[str, Any], manager: str, *, force: bool = True, dry: bool = False) -> Object:
+    def apply(
+        self, manifest: Mapping[str, Any], manager: str, *, force: bool = True, dry: bool = False
+    ) -> Object:
         """Server-side apply: the object as it is then."""
         query = {"fieldManager": manager, "force": str(force).lower(), **({"dryRun": "All"} if dry else {})}
-        return self.request("PATCH", self.path(one), one, _APPLY, **query)  # type: ignore[no-any-return]
+        return self.request("PATCH", self.path(manifest), manifest, _APPLY, **query)  # type: ignore[no-any-return]
 
     def apply_all(self, objects: Sequence[Mapping[str, Any]], manager: str) -> None:
         """Apply objects in their order."""
-        for one in objects:
-            self.apply(one, manager)
+        for object_ in objects:
+            self.apply(object_, manager)
 
     def get(self, version: str, kind: str, name: str, namespace: str = "") -> Object | None:
         """Return an object; None if there is none."""
@@ -132,13 +134,15 @@ class Api:
 
     def list(self, version: str, kind: str, namespace: str = "", **query: str) -> list[Object]:
         """Objects of a kind."""
-        found = self.request("GET", self.place(version, kind, namespace), **query)
-        return [{"apiVersion": version, "kind": kind, **one} for one in found["items"]]
+        listing = self.request("GET", self.place(version, kind, namespace), **query)
+        return [{"apiVersion": version, "kind": kind, **item} for item in listing["items"]]
 
-    def create(self, one: Mapping[str, Any], **query: str) -> Object:
+    def create(self, manifest: Mapping[str, Any], **query: str) -> Object:
         """Create an object."""
-        path = self.place(one["apiVersion"], one["kind"], one["metadata"].get("namespace", "default"))
-        return self.request("POST", path, one, **query)  # type: ignore[no-any-return]
+        path = self.place(
+            manifest["apiVersion"], manifest["kind"], manifest["metadata"].get("namespace", "default")
+        )
+        return self.request("POST", path, manifest, **query)  # type: ignore[no-any-return]
 
     def patch_status(self, path: str, status: Mapping[str, Any], *, custom: bool = False) -> Object | None:
         """Change fields of an object's status, conditions by their types; the object, None if it is gone.
@@ -207,4 +211,4 @@ def now() -> str:
 def documents(text: str) -> list[Object]:
     """Return the objects of a YAML file."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [one for one in yaml.load_all(text, Loader=loader) if one]
+    return [document for document in yaml.load_all(text, Loader=loader) if document]

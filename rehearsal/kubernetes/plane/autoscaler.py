@@ -57,16 +57,19 @@ class Autoscaler:
                 self._shrink(pool, used, rate)
             elif pool in queued:
                 continue
-            elif found := [pod for pod in pending if _fits(pod, next(self._nodes(pool, 1)))]:
-                self._grow(pool, found, rate)
-                pending = [pod for pod in pending if pod not in found]
+            elif fitting := [pod for pod in pending if _fits(pod, next(self._nodes(pool, 1)))]:
+                self._grow(pool, fitting, rate)
+                pending = [pod for pod in pending if pod not in fitting]
 
     def _provision(self, queued: Sequence[Object], rate: float) -> None:
-        """Give each request the empty pools that it needs, all or none; say when their nodes are there."""
-        there = {one["metadata"]["name"] for one in self._api.list("v1", "Node")}
+        """Give each request the empty pools that it needs, all or none; say when their nodes are existing."""
+        existing = {node["metadata"]["name"] for node in self._api.list("v1", "Node")}
         taken: list[Object] = []
         for request in self._api.list(*_REQUEST):
-            known = {one["type"]: one["status"] for one in request.get("status", {}).get("conditions", ())}
+            known = {
+                condition["type"]: condition["status"]
+                for condition in request.get("status", {}).get("conditions", ())
+            }
             if request["spec"]["provisioningClassName"] != _QUEUED or known.get("Provisioned") == "True":
                 continue
             name = request["metadata"]["name"]
@@ -74,11 +77,11 @@ class Autoscaler:
                 self._answer(request, "Accepted", "ProvisioningRequest was successfully queued.")
             elif pools := self._requested.get(name):
                 nodes_due = {
-                    one["metadata"]["name"]
+                    node["metadata"]["name"]
                     for pool in pools
-                    for one in self._nodes(pool, _most(pool["body"]))
+                    for node in self._nodes(pool, _most(pool["body"]))
                 }
-                if nodes_due <= there:
+                if nodes_due <= existing:
                     self._answer(request, "Provisioned", "Provisioning Request was successfully provisioned.")
             elif time.monotonic() >= self._not_before.get(name, 0.0):
                 free = [pool for pool in queued if pool not in taken and not any(pool["sizes"].values())]
@@ -93,20 +96,20 @@ class Autoscaler:
 
     def _pools_for(self, request: Object, free: Sequence[Object]) -> list[Object]:
         """Pools whose nodes are as many as the pods that the request is for; none where there are too few."""
-        found: list[Object] = []
-        for each in request["spec"]["podSets"]:
+        pools: list[Object] = []
+        for set_ in request["spec"]["podSets"]:
             template = self._api.get(
-                "v1", "PodTemplate", each["podTemplateRef"]["name"], request["metadata"]["namespace"]
+                "v1", "PodTemplate", set_["podTemplateRef"]["name"], request["metadata"]["namespace"]
             )
-            left = int(each["count"])
+            left = int(set_["count"])
             for pool in free:
                 fits = template and _fits(template["template"], next(self._nodes(pool, 1)))
-                if left > 0 and fits and pool not in found:
-                    found.append(pool)
+                if left > 0 and fits and pool not in pools:
+                    pools.append(pool)
                     left -= _most(pool["body"])
             if left > 0:
                 return []
-        return found
+        return pools
 
     def _answer(self, request: Object, kind: str, message: str) -> None:
         conditions = [
@@ -139,7 +142,7 @@ class Autoscaler:
 
     def _shrink(self, pool: Object, used: set[str | None], rate: float) -> None:
         name = pool["body"]["name"]
-        names = {one["metadata"]["name"] for one in self._nodes(pool, _most(pool["body"]))}
+        names = {node["metadata"]["name"] for node in self._nodes(pool, _most(pool["body"]))}
         since = self._idle_since.setdefault(name, time.monotonic())
         if names & used:
             del self._idle_since[name]
@@ -176,7 +179,10 @@ def _most(pool: Mapping[str, Object]) -> int:
 
 def _cannot_be_scheduled(pod: Object) -> bool:
     conditions = pod["status"].get("conditions", ())
-    return any(one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable" for one in conditions)
+    return any(
+        condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
+        for condition in conditions
+    )
 
 
 def _fits(pod: Object, node: Object) -> bool:
@@ -189,18 +195,19 @@ def _fits(pod: Object, node: Object) -> bool:
     )
     terms = affinity.get("nodeSelectorTerms", ())
     if terms and not any(
-        all(_matches(one, labels) for one in term.get("matchExpressions", ())) for term in terms
+        all(_matches(expression, labels) for expression in term.get("matchExpressions", ())) for term in terms
     ):
         return False
-    tolerated = [one.get("key") for one in spec.get("tolerations", ())]
+    tolerated = [toleration.get("key") for toleration in spec.get("tolerations", ())]
     if any(
         taint["key"] not in tolerated and None not in tolerated for taint in node["spec"].get("taints", ())
     ):
         return False
-    asked = sum(
-        int((one.get("resources", {}).get("limits") or {}).get(_CHIPS, 0)) for one in spec["containers"]
+    chips = sum(
+        int((container.get("resources", {}).get("limits") or {}).get(_CHIPS, 0))
+        for container in spec["containers"]
     )
-    return asked <= int(node["status"]["capacity"].get(_CHIPS, 0))
+    return chips <= int(node["status"]["capacity"].get(_CHIPS, 0))
 
 
 _CHIPS = "google.com/tpu"

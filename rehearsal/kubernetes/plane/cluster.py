@@ -35,7 +35,7 @@ class Cluster:
     def __init__(
         self,
         control: Control,
-        found: Object,
+        programs: Object,
         folder: Path,
         public: Pair,
         images: Mapping[str, Image],
@@ -45,11 +45,11 @@ class Cluster:
 
         `around`: what pods find of the world, but who they are, which is registered here.
         """
-        self._control, self._found = control, found["body"]
+        self._control, self._found = control, programs["body"]
         self._pools: dict[str, Object] = {}
         self._around = replace(around, joined=self._joined, left=self._left, disk=self._disk)
-        self.name: str = found["name"]
-        self.endpoint: str = found["body"]["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"]
+        self.name: str = programs["name"]
+        self.endpoint: str = programs["body"]["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"]
         self._reviews = Reviews(control, self.name)
         self.control_plane = ControlPlane(folder, public, self._reviews.url)
         self._folder, self._images = folder, images
@@ -94,9 +94,9 @@ class Cluster:
                     how[node["metadata"]["name"]] = pool["lost"]
                     if body["status"] in _UP and not pool["lost"]:
                         due[node["metadata"]["name"]] = node
-        there = set(self._agent.nodes)
-        self._agent.add([node for name, node in due.items() if name not in there | self._ending])
-        if gone := sorted(there - due.keys() - self._ending):
+        present = set(self._agent.nodes)
+        self._agent.add([node for name, node in due.items() if name not in present | self._ending])
+        if gone := sorted(present - due.keys() - self._ending):
             self._ending |= set(gone)
             at_once = [name for name in gone if how.get(name) == "power-loss"]
             threading.Thread(target=self._end, args=(at_once, sorted(set(gone) - set(at_once)))).start()
@@ -104,8 +104,8 @@ class Cluster:
 
     def nodes(self) -> dict[str, int]:
         """Return the number of nodes of each pool by the API server."""
-        found = self.control_plane.api.list("v1", "Node")
-        return dict(Counter(one["metadata"]["labels"].get(_POOL, "") for one in found))
+        counts = self.control_plane.api.list("v1", "Node")
+        return dict(Counter(node["metadata"]["labels"].get(_POOL, "") for node in counts))
 
     def _end(self, lost: Sequence[str], leaving: Sequence[str]) -> None:
         """Machines that are lost, or end with notice; GKE removes their nodes then."""

@@ -103,11 +103,11 @@ class ControlPlane:
 
     def memory_mib(self) -> dict[str, float]:
         """Resident memory by program."""
-        found = {}
+        sizes = {}
         for name, process in self._processes.items():
             status = Path(f"/proc/{process.pid}/status").read_text()
-            found[name] = int(status.partition("VmRSS:")[2].split()[0]) / 1024
-        return found
+            sizes[name] = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        return sizes
 
     # Keys
 

@@ -38,12 +38,12 @@ def load(path_or_contents: str) -> dict[str, Any]:
     except (OSError, ValueError):  # no such file, or not even a path
         text = path_or_contents
     try:
-        found = yaml.safe_load(text)
+        document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise KubernetesError(f"the kubeconfig is no YAML: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise KubernetesError("the kubeconfig is neither a file nor the contents of one")
-    return found
+    return document
 
 
 def choose(config: Mapping[str, Any], context: str = "", cluster: str = "") -> dict[str, Any]:
@@ -51,7 +51,7 @@ def choose(config: Mapping[str, Any], context: str = "", cluster: str = "") -> d
     name = context or config.get("current-context", "")
     chosen = _named(config, "context", name)
     names = {"cluster": cluster or chosen.get("cluster", ""), "user": chosen.get("user", "")}
-    return {**chosen, **{what: _named(config, what, one) for what, one in names.items()}}
+    return {**chosen, **{what: _named(config, what, entry) for what, entry in names.items()}}
 
 
 def connect(chosen: Mapping[str, Any]) -> Api:
@@ -102,7 +102,7 @@ class Exec(AuthBase):
         if self._spec.get("provideClusterInfo"):
             spec["cluster"] = {key: self._cluster[key] for key in _CLUSTER if key in self._cluster}
         info = {"apiVersion": self._spec["apiVersion"], "kind": "ExecCredential", "spec": spec}
-        more = {one["name"]: one["value"] for one in self._spec.get("env") or ()}
+        more = {response["name"]: response["value"] for response in self._spec.get("env") or ()}
         environment = {**os.environ, **more, "KUBERNETES_EXEC_INFO": json.dumps(info)}
         command = [self._spec["command"], *(self._spec.get("args") or ())]
         try:
@@ -127,9 +127,9 @@ class Exec(AuthBase):
 
 
 def _named(config: Mapping[str, Any], what: str, name: str) -> dict[str, Any]:
-    for one in config.get(f"{what}s") or ():
-        if one["name"] == name:
-            return dict(one.get(what) or {})
+    for entry in config.get(f"{what}s") or ():
+        if entry["name"] == name:
+            return dict(entry.get(what) or {})
     raise KubernetesError(f"the kubeconfig has no {what} {name!r}")
 
 

@@ -44,8 +44,8 @@ def nodes(cluster: str, pool: Object, count: int, zone: str = "") -> Iterator[Ob
         if config.get(switch):
             labels[f"cloud.google.com/gke-{'flex-start' if switch == 'flexStart' else switch}"] = "true"
     taints = [
-        {"key": one["key"], "value": one.get("value", ""), "effect": _EFFECTS[one["effect"]]}
-        for one in config.get("taints", ())
+        {"key": taint["key"], "value": taint.get("value", ""), "effect": _EFFECTS[taint["effect"]]}
+        for taint in config.get("taints", ())
     ]
     if (pool.get("queuedProvisioning") or {}).get("enabled"):
         labels[_QUEUED] = "true"

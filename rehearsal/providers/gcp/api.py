@@ -159,10 +159,10 @@ def _credentials(settings: Settings) -> google.auth.credentials.Credentials:
         text = settings.credentials
         if not text.lstrip().startswith("{"):
             text = Path(text).expanduser().read_text()
-        found, _ = google.auth.load_credentials_from_dict(json.loads(text), scopes=scopes)  # type: ignore[no-untyped-call]
+        login, _ = google.auth.load_credentials_from_dict(json.loads(text), scopes=scopes)  # type: ignore[no-untyped-call]
     else:
-        found, _ = google.auth.default(scopes=scopes)
-    credentials: google.auth.credentials.Credentials = found
+        login, _ = google.auth.default(scopes=scopes)
+    credentials: google.auth.credentials.Credentials = login
     return credentials
 
 

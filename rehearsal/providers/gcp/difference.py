@@ -28,15 +28,15 @@ def differences(
     itself, is Google's and no difference.
     """
     planned = plan(table, inputs, {}, settings)
-    found: list[Difference] = []
+    changes: list[Difference] = []
     for f in table.inputs:
         desired = planned[f.name] if f.name in LOCATIONS else inputs.get(f.name)
         if f.kind is Kind.LABELS:
-            found += _label_differences(f, planned, state)
+            changes += _label_differences(f, planned, state)
         else:
             at = _Place(f.name, f.name, f.replaces, top=True)
-            found += _compare(f, desired, state.get(f.name), (before or {}).get(f.name), at)
-    return [d for d in found if not _is_ignored(d.path, ignored)]
+            changes += _compare(f, desired, state.get(f.name), (before or {}).get(f.name), at)
+    return [d for d in changes if not _is_ignored(d.path, ignored)]
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def _compare(f: Field, wanted: Any, current: Any, before: Any, at: _Place) -> li
     if f.kind is Kind.BLOCKS and len(wanted) == len(current or []):
         then = before if len(before or ()) == len(wanted) else [{}] * len(wanted)
         return [
-            found
+            field
             for index, items in enumerate(zip(wanted, current, then, strict=True))
-            for found in _compare_fields(f, *items, at.of(f"{at.path}[{index}]", f))
+            for field in _compare_fields(f, *items, at.of(f"{at.path}[{index}]", f))
         ]
     if _is_same(f, wanted, current):
         return []
@@ -82,9 +82,9 @@ def _compare_fields(
     f: Field, wanted: Mapping[str, Any], current: Mapping[str, Any], before: Mapping[str, Any], at: _Place
 ) -> list[Difference]:
     return [
-        found
+        change
         for n in f.fields
-        for found in _compare(
+        for change in _compare(
             n, wanted.get(n.name), current.get(n.name), before.get(n.name), at.of(f"{at.path}.{n.name}", n)
         )
     ]
@@ -104,7 +104,9 @@ def _is_same_set(f: Field, wanted: Sequence[Mapping[str, Any]], left: list[Mappi
     """Return True if the two lists are equal as multisets."""
     at = _Place("", "", False)
     for item in wanted:
-        equal = next((other for other in left if not _compare_fields(f, item, other, other, at)), None)
+        equal = next(
+            (remaining for remaining in left if not _compare_fields(f, item, remaining, remaining, at)), None
+        )
         if equal is None:
             return False
         left.remove(equal)
@@ -115,17 +117,17 @@ def _label_differences(f: Field, planned: Mapping[str, Any], state: Mapping[str,
     """Labels differ where one of ours is missing, has another value, or is ours no longer."""
     if has_unknown(planned["pulumiLabels"]):
         return [Difference(f.name, f.name, "UPDATE", f.replaces)]
-    desired, there = planned["pulumiLabels"], state.get("effectiveLabels") or {}
+    desired, current = planned["pulumiLabels"], state.get("effectiveLabels") or {}
     own = planned.get(f.name) or {}
-    found = []
+    changes = []
     for key, value in desired.items():
-        if there.get(key) != value:
+        if current.get(key) != value:
             path = f"{f.name}.{key}" if key in own else f"pulumiLabels.{key}"
-            found.append(Difference(path, f.name, "UPDATE" if key in there else "ADD", f.replaces))
+            changes.append(Difference(path, f.name, "UPDATE" if key in current else "ADD", f.replaces))
     for key in state.get("pulumiLabels") or {}:
-        if key not in desired and key in there:
-            found.append(Difference(f"{f.name}.{key}", f.name, "DELETE", f.replaces))
-    return found
+        if key not in desired and key in current:
+            changes.append(Difference(f"{f.name}.{key}", f.name, "DELETE", f.replaces))
+    return changes
 
 
 def _is_ignored(path: str, ignored: Sequence[str]) -> bool:

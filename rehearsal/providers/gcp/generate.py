@@ -57,14 +57,14 @@ _EVERYWHERE: Exceptions = {
 def expanded(exception: str | Mapping[str, Any]) -> dict[str, Any]:
     """Attributes of `Field`; raises KeyError for a word that isn't one."""
     words = exception if isinstance(exception, str) else exception.get("is", "")
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for word in words.split():
         key, equals, value = word.partition("=")
-        found |= {"rest" if key == "at" else key: value} if equals else _WORDS[word]
+        attributes |= {"rest" if key == "at" else key: value} if equals else _WORDS[word]
     return (
-        found
+        attributes
         if isinstance(exception, str)
-        else {**found, **{k: v for k, v in exception.items() if k != "is"}}
+        else {**attributes, **{k: v for k, v in exception.items() if k != "is"}}
     )
 
 
@@ -87,7 +87,7 @@ def fields(
     known = sdk.resource_type(token)
     maker = _Maker(document, known.module, exceptions, library)
     shape = maker.named(schema) if schema else maker.answer(path)
-    found = []
+    fields_ = []
     for name in sorted((known.inputs.keys() | known.outputs.keys()) - {"effectiveLabels", "pulumiLabels"}):
         output = name not in known.inputs
         about = known.outputs[name] if output else known.inputs[name]
@@ -103,8 +103,8 @@ def fields(
         if path.endswith("/{name}") and name == "name":
             attributes.setdefault("decode", lambda link: link and str(link).rpartition("/")[2])
         attributes.setdefault("replaces", in_path or (is_fixed and not output))
-        found.append(Field(name, **attributes))
-    return tuple(found)
+        fields_.append(Field(name, **attributes))
+    return tuple(fields_)
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,8 @@ class _Maker:
 
     def named(self, name: str) -> Schema:
         """Return the document's schema of that name."""
-        found: Schema = _document(self.document)["schemas"][name]
-        return found
+        schema: Schema = _document(self.document)["schemas"][name]
+        return schema
 
     def answer(self, path: str) -> Schema | None:
         """Return the schema of the answer to a GET of `path`; None if the document has no such method."""
@@ -189,9 +189,9 @@ class _Maker:
 def _place(shape: Schema | None, name: str) -> str | None:
     properties = (shape or {}).get("properties", {})
     singular = (name.removesuffix("s"), name.removesuffix("es"), name.removesuffix("ies") + "y")
-    for one in (name, *singular):
-        if one in properties:
-            return one
+    for path in (name, *singular):
+        if path in properties:
+            return path
     return next((key for key in properties if key.lower() == name.lower()), None)
 
 
@@ -222,8 +222,8 @@ def _value(text: str | None, kind: Kind) -> Any:
 @cache
 def _document(name: str) -> Mapping[str, Any]:
     file = resources.files("googleapiclient") / "discovery_cache" / "documents" / f"{name}.json"
-    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    document: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return document
 
 
 @cache

@@ -102,9 +102,12 @@ def _check_value(f: Field, value: Any, path: str, failures: list[tuple[str, str]
 
 def _conflicts(f: Field, result: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
     return [
-        (path + f.name, f'Conflicting configuration arguments. "{f.snake}": conflicts with {_snake(other)}')
-        for other in f.conflicts
-        if result.get(other) is not None
+        (
+            path + f.name,
+            f'Conflicting configuration arguments. "{f.snake}": conflicts with {_snake(conflict)}',
+        )
+        for conflict in f.conflicts
+        if result.get(conflict) is not None
     ]
 
 

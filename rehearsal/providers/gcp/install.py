@@ -48,8 +48,8 @@ class Package:
 
 
 PACKAGES = {
-    one.name: one
-    for one in (
+    package.name: package
+    for package in (
         Package("gcp", "pulumi-gcp", "rehearsal.providers.gcp.provider"),
         Package("kubernetes", "pulumi-kubernetes", "rehearsal.providers.kubernetes.provider"),
     )
@@ -63,7 +63,7 @@ def install(pulumi_home: Path, names: Iterable[str] = PACKAGES) -> list[Path]:
     believe to have tested with the one and have tested with the other.
     """
     packages = [PACKAGES[name] for name in names]
-    places = [one.place(pulumi_home) for one in packages]
+    places = [package.place(pulumi_home) for package in packages]
     for package, place in zip(packages, places, strict=True):
         if place.exists() and not is_standin(place):
             raise StandInError(

@@ -63,14 +63,14 @@ def _get_bucket_object(context: Context, arguments: Mapping[str, Any]) -> dict[s
 def _get_project(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _only("getProject", arguments, ("projectId",))
     project = given.get("projectId") or context.settings.project
-    found = context.send(RESOURCE_MANAGER, "GET", f"projects/{project}", library=True)
-    parent = found.get("parent") or {}
-    labels = found.get("labels") or {}
+    described = context.send(RESOURCE_MANAGER, "GET", f"projects/{project}", library=True)
+    parent = described.get("parent") or {}
+    labels = described.get("labels") or {}
     return {
         "id": f"projects/{project}",
-        "projectId": found["projectId"],
-        "number": found["projectNumber"],
-        "name": found.get("name", ""),
+        "projectId": described["projectId"],
+        "number": described["projectNumber"],
+        "name": described.get("name", ""),
         "labels": labels,
         "effectiveLabels": labels,
         "pulumiLabels": {},

@@ -197,13 +197,13 @@ def preview(table: Table, planned: Mapping[str, Any], state: Mapping[str, Any]) 
 
 def _labels(f: Field, rest: Mapping[str, Any], prior: Mapping[str, Any]) -> dict[str, Any]:
     """Return the three label outputs: the program's own, with the provider's, and all existing ones."""
-    there = _get(rest, f.place or f.name) or {}
+    current = _get(rest, f.place or f.name) or {}
     own = prior.get(f.name)
     managed = prior.get("pulumiLabels") or {}
     return {
-        f.name: {k: there[k] for k in own if k in there} if own else own,
-        "pulumiLabels": {k: there[k] for k in managed if k in there},
-        "effectiveLabels": dict(there),
+        f.name: {k: current[k] for k in own if k in current} if own else own,
+        "pulumiLabels": {k: current[k] for k in managed if k in current},
+        "effectiveLabels": dict(current),
     }
 
 

@@ -75,15 +75,15 @@ class Provider:
     ) -> Change:
         """Return the differences between `state` (outputs, made by `before`) and `news` (checked inputs)."""
         resource = _type(token)
-        found = resource.differences(news, state, self._settings, ignored, before)
-        replaces = {d.name for d in found if d.replaces}
+        differences = resource.differences(news, state, self._settings, ignored, before)
+        replaces = {d.name for d in differences if d.replaces}
         # A fixed name can't be taken twice: then the old one has to go first.
         named = (
             resource.table.auto_name
             and news.get("name") is not None
             and ("name" not in news.get("__defaults", ()) and "name" not in replaces)
         )
-        return Change(found, bool(replaces) and (named or resource.table.delete_before_replace))
+        return Change(differences, bool(replaces) and (named or resource.table.delete_before_replace))
 
     def create(
         self, token: str, inputs: Mapping[str, Any], *, preview: bool = False, timeout_s: float = 0

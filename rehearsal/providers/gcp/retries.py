@@ -65,7 +65,7 @@ def why_lost(problem: requests.RequestException) -> Lost:
 def _too_many_operations(response: requests.Response) -> bool:
     try:
         details = response.json()["error"]["details"]
-        return any(one.get("reason") == "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED" for one in details)
+        return any(detail.get("reason") == "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED" for detail in details)
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
 

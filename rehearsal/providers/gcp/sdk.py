@@ -99,6 +99,6 @@ def _read(body: str) -> Iterator[Property]:
 
 @cache
 def _text(source: str) -> str:
-    found = util.find_spec("pulumi_gcp")
-    folders = found.submodule_search_locations if found else None
+    text = util.find_spec("pulumi_gcp")
+    folders = text.submodule_search_locations if text else None
     return (Path((folders or ["."])[0]) / source).read_text(encoding="utf-8")

@@ -150,15 +150,15 @@ def basename(link: Any) -> Any:
     return link.rsplit("/", 1)[-1] if isinstance(link, str) else link
 
 
-def same_link(one: Any, other: Any) -> bool:
+def same_link(wanted: Any, current: Any) -> bool:
     """Return True if two spellings name one resource: full link, `projects/…` path or bare name."""
-    if not (isinstance(one, str) and isinstance(other, str)):
-        return bool(one == other)
-    if "/" not in one or "/" not in other:
-        return bool(basename(one) == basename(other))
-    return "projects/" + one.rpartition("projects/")[2] == "projects/" + other.rpartition("projects/")[2]
+    if not (isinstance(wanted, str) and isinstance(current, str)):
+        return bool(wanted == current)
+    if "/" not in wanted or "/" not in current:
+        return bool(basename(wanted) == basename(current))
+    return "projects/" + wanted.rpartition("projects/")[2] == "projects/" + current.rpartition("projects/")[2]
 
 
-def same_basename(one: Any, other: Any) -> bool:
+def same_basename(wanted: Any, current: Any) -> bool:
     """Return True if two values end in the same part, e.g. a region and its link."""
-    return bool(basename(one) == basename(other))
+    return bool(basename(wanted) == basename(current))

@@ -91,13 +91,13 @@ def shown(value: Any) -> Any:
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, Mapping):
-        return {names.get(key, key): _renamed(one, names) for key, one in value.items()}
-    return [_renamed(one, names) for one in value] if isinstance(value, list) else value
+        return {names.get(key, key): _renamed(item, names) for key, item in value.items()}
+    return [_renamed(item, names) for item in value] if isinstance(value, list) else value
 
 
-def normalized(one: Mapping[str, Any]) -> dict[str, Any]:
+def normalized(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object without the fields that the API server sets, drops, or moves."""
-    result = dict(one)
+    result = dict(manifest)
     if isinstance(meta := result.get("metadata"), Mapping):
         result["metadata"] = {key: value for key, value in meta.items() if key not in READ_ONLY}
     if not is_built_in(str(result.get("apiVersion"))) or has_unknown(result):
@@ -115,8 +115,8 @@ def normalized(one: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def pruned(live: Any, shape: Any) -> Any:
@@ -124,7 +124,7 @@ def pruned(live: Any, shape: Any) -> Any:
     if isinstance(live, Mapping) and isinstance(shape, Mapping):
         return {key: pruned(value, shape[key]) for key, value in live.items() if key in shape}
     if isinstance(live, list) and isinstance(shape, list):
-        return [pruned(one, other) for one, other in zip(live, shape, strict=False)]
+        return [pruned(value, part) for value, part in zip(live, shape, strict=False)]
     return live
 
 
@@ -137,14 +137,14 @@ def differences(
     if kind in ("ConfigMap", "Secret") and (kind not in mutable or new.get("immutable")):
         replaced += [".type", ".data"] if kind == "Secret" else [".binaryData", ".data"]
     replaced += _REPLACED.get((group_of(str(new.get("apiVersion"))), kind), ())
-    found = []
+    changes = []
     for path, what in _compare((), old, new, is_built_in(str(new.get("apiVersion")))):
-        text = "".join(_step(one) for one in path).removeprefix(".")
-        if not any(text == one or text.startswith((f"{one}.", f"{one}[")) for one in ignored):
-            place = "".join("[*]" if isinstance(one, int) else f".{one}" for one in path)
-            replaces = any(place == one or place.startswith((f"{one}.", f"{one}[")) for one in replaced)
-            found.append(Difference(text, text, what, replaces))
-    return found
+        text = "".join(_step(key) for key in path).removeprefix(".")
+        if not any(text == path or text.startswith((f"{path}.", f"{path}[")) for path in ignored):
+            place = "".join("[*]" if isinstance(key, int) else f".{key}" for key in path)
+            replaces = any(place == path or place.startswith((f"{path}.", f"{path}[")) for path in replaced)
+            changes.append(Difference(text, text, what, replaces))
+    return changes
 
 
 _MISSING = object()
@@ -156,7 +156,7 @@ def _compare(path: tuple[str | int, ...], old: Any, new: Any, built_in: bool) ->
             yield from _compare((*path, key), old.get(key, _MISSING), new.get(key, _MISSING), built_in)
     elif isinstance(old, list) and isinstance(new, list):
         for i in range(max(len(old), len(new))):
-            before, now = (one[i] if i < len(one) else _MISSING for one in (old, new))
+            before, now = (item[i] if i < len(item) else _MISSING for item in (old, new))
             yield from _compare((*path, i), before, now, built_in)
     elif new is _MISSING:
         yield path, "DELETE"
@@ -181,7 +181,7 @@ def _quantity(value: Any) -> Any:
     return Decimal(number).scaleb(int(exponent) if exponent else _POWERS[suffix or ""])
 
 
-def _step(one: str | int) -> str:
-    if isinstance(one, int):
-        return f"[{one}]"
-    return f'["{one}"]' if re.search(r'[."\[\]]', one) else f".{one}"
+def _step(key: str | int) -> str:
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f'["{key}"]' if re.search(r'[."\[\]]', key) else f".{key}"

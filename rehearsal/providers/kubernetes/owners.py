@@ -17,21 +17,21 @@ _WRITTEN = ("kubectl", "before-first-apply", "pulumi-kubernetes", "pulumi-resour
 
 def taken_over(entries: Sequence[Mapping[str, Any]], manager: str) -> list[Object] | None:
     """`managedFields` with theirs given to `manager`, as applied; None where there is nothing to take."""
-    ours: list[Mapping[str, Any]] = []
-    others: list[Object] = []
+    own: list[Mapping[str, Any]] = []
+    managers: list[Object] = []
     for entry in entries:
         name, applied = entry["manager"], entry["operation"] == "Apply"
-        theirs = name.startswith(_APPLIED if applied else _WRITTEN)
-        if not entry.get("subresource") and (theirs or (applied and name == manager)):
-            ours.append(entry)
+        foreign = name.startswith(_APPLIED if applied else _WRITTEN)
+        if not entry.get("subresource") and (foreign or (applied and name == manager)):
+            own.append(entry)
         else:
-            others.append(dict(entry))
-    if all(one["manager"] == manager and one["operation"] == "Apply" for one in ours):
+            managers.append(dict(entry))
+    if all(our["manager"] == manager and our["operation"] == "Apply" for our in own):
         return None
     fields: dict[str, Any] = {}
-    for one in ours:
-        fields = _merged(fields, one["fieldsV1"])
-    return [*others, {**ours[0], "manager": manager, "operation": "Apply", "fieldsV1": fields}]
+    for our in own:
+        fields = _merged(fields, our["fieldsV1"])
+    return [*managers, {**own[0], "manager": manager, "operation": "Apply", "fieldsV1": fields}]
 
 
 def write(api: Api, live: Object, entries: Sequence[Mapping[str, Any]]) -> None:
@@ -43,17 +43,17 @@ def write(api: Api, live: Object, entries: Sequence[Mapping[str, Any]]) -> None:
     api.request("PATCH", api.path(live), patch, "application/json-patch+json")
 
 
-def leave(one: Object, live: Object, path: str) -> None:
+def leave(manager: Object, live: Object, path: str) -> None:
     """Declare at `path` (names with dots) what is there, so that applying changes nothing there."""
     *parents, last = path.split(".")
     for key in parents:
         if not isinstance(live.get(key), Mapping):
             return
-        one[key] = dict(one.get(key) or {})
-        live, one = live[key], one[key]
+        manager[key] = dict(manager.get(key) or {})
+        live, manager = live[key], manager[key]
     if last in live:
-        one[last] = live[last]
+        manager[last] = live[last]
 
 
-def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    return {**one, **{key: _merged(one.get(key, {}), value) for key, value in other.items()}}
+def _merged(base: Mapping[str, Any], addition: Mapping[str, Any]) -> dict[str, Any]:
+    return {**base, **{key: _merged(base.get(key, {}), value) for key, value in addition.items()}}

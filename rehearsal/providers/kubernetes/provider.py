@@ -69,24 +69,24 @@ class Provider:
     ) -> Checked:
         """Return the object to send, with a name and a namespace."""
         version, kind = _kind(token)
-        one = difference.normalized(difference.declared(news))
+        manifest = difference.normalized(difference.declared(news))
         failures = [
-            (key, f"{key} is {one[key]!r}, but the type {token} says {value!r}")
+            (key, f"{key} is {manifest[key]!r}, but the type {token} says {value!r}")
             for key, value in (("apiVersion", version), ("kind", kind))
-            if one.setdefault(key, value) not in (value, UNKNOWN)
+            if manifest.setdefault(key, value) not in (value, UNKNOWN)
         ]
-        meta = one.setdefault("metadata", {})
+        meta = manifest.setdefault("metadata", {})
         if isinstance(meta, dict):
-            failures += self._check_metadata(one, meta, olds, name, seed)
-        if reason := waiting.unsupported(one):
+            failures += self._check_metadata(manifest, meta, olds, name, seed)
+        if reason := waiting.unsupported(manifest):
             failures.append(("metadata.annotations", reason))
-        if kind == "CustomResourceDefinition" and not has_unknown(spec := one.get("spec") or {}):
+        if kind == "CustomResourceDefinition" and not has_unknown(spec := manifest.get("spec") or {}):
             defined = spec.get("group", ""), spec.get("names", {}).get("kind", "")
             self._scopes[defined] = spec.get("scope") == "Namespaced"
-        return Checked(_with_secrets(one), failures)
+        return Checked(_with_secrets(manifest), failures)
 
     def _check_metadata(
-        self, one: Object, meta: Object, olds: Mapping[str, Any], name: str, seed: bytes
+        self, manifest: Object, meta: Object, olds: Mapping[str, Any], name: str, seed: bytes
     ) -> list[tuple[str, str]]:
         failures = []
         if meta.get("generateName"):
@@ -98,7 +98,7 @@ class Provider:
         given = meta["name"]
         if given is not UNKNOWN and (given in (".", "..") or {*"/%"} & {*str(given)}):
             failures.append(("metadata.name", f"metadata.name is {given!r}: a name has no / and no %"))
-        if not meta.get("namespace") and self._settings.api and self._namespaced(one):
+        if not meta.get("namespace") and self._settings.api and self._namespaced(manifest):
             meta["namespace"] = self._settings.namespace
         notes = meta.get("annotations")
         for key in sorted(notes) if isinstance(notes, Mapping) else ():
@@ -121,19 +121,19 @@ class Provider:
         old["metadata"] = dict(old.get("metadata") or {})
         if isinstance(new.get("metadata"), Mapping):
             new["metadata"] = dict(new["metadata"])
-            for one in (old, new) if self._namespaced(new) else ():
-                one["metadata"].setdefault("namespace", live["metadata"].get("namespace") or "default")
+            for manifest in (old, new) if self._namespaced(new) else ():
+                manifest["metadata"].setdefault("namespace", live["metadata"].get("namespace") or "default")
             if not self._namespaced(new):
                 old["metadata"].pop("namespace", None)
                 new["metadata"].pop("namespace", None)
             old["metadata"]["name"] = live["metadata"]["name"]
-        found = difference.differences(old, new, self._settings.mutable(), ignored)
+        differences = difference.differences(old, new, self._settings.mutable(), ignored)
         meta = new.get("metadata")
         same_place = isinstance(meta, Mapping) and all(
             meta.get(key) == live["metadata"].get(key) for key in ("name", "namespace")
         )
-        replaced = any(one.replaces for one in found)
-        return Change(found, replaced and same_place and annotation(new, _AUTONAMED) != "true")
+        replaced = any(manifest.replaces for manifest in differences)
+        return Change(differences, replaced and same_place and annotation(new, _AUTONAMED) != "true")
 
     # What happens to an object
 
@@ -141,30 +141,32 @@ class Provider:
         self, token: str, inputs: Mapping[str, Any], *, preview: bool = False, timeout_s: float = 0
     ) -> tuple[str, dict[str, Any]]:
         """Make an object and wait until it is ready; in a preview a dry run, where there is its kind."""
-        one, manager = dict(inputs), f"{_CREATOR}-{secrets.token_hex(4)}"
-        if preview and not self._can_preview(one):
-            return "", _with_secrets(one)
-        deadline = self._deadline(one, timeout_s)
+        manifest, manager = dict(inputs), f"{_CREATOR}-{secrets.token_hex(4)}"
+        if preview and not self._can_preview(manifest):
+            return "", _with_secrets(manifest)
+        deadline = self._deadline(manifest, timeout_s)
         try:
-            live = self._make(self._reached(), one, manager, preview)
+            live = self._make(self._reached(), manifest, manager, preview)
         except ApiError as error:
             nowhere = error.status == _GONE and 'namespaces "' in str(error)
             if preview and (nowhere or error.status == requests.codes.forbidden or _exists(error)):
-                return "", _with_secrets(one)
+                return "", _with_secrets(manifest)
             hint = _ADOPT if _exists(error) else ""
-            raise StandInError(f"{_label(one)} wasn't created: {error}", hint) from error
+            raise StandInError(f"{_label(manifest)} wasn't created: {error}", hint) from error
         except UnknownKindError as error:
             hint = "the definition of a custom resource must be there before"
-            raise StandInError(f"{_label(one)} wasn't created: {error}", hint) from error
-        outputs = _outputs(live, manager, str(one["apiVersion"]))
+            raise StandInError(f"{_label(manifest)} wasn't created: {error}", hint) from error
+        outputs = _outputs(live, manager, str(manifest["apiVersion"]))
         if preview:
             outputs.pop("status", None)
             return "", outputs
         try:
             live = self._await(live, deadline)
         except KubernetesError as error:
-            raise CreatedButError(f"{_label(one)} was created, but {error}", _id(live), outputs) from error
-        return _id(live), _outputs(live, manager, str(one["apiVersion"]))
+            raise CreatedButError(
+                f"{_label(manifest)} was created, but {error}", _id(live), outputs
+            ) from error
+        return _id(live), _outputs(live, manager, str(manifest["apiVersion"]))
 
     def read(
         self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0
@@ -194,23 +196,23 @@ class Provider:
         timeout_s: float = 0,
     ) -> dict[str, Any]:
         """Apply an object and wait until it is ready; a CustomResourceDefinition is replaced as a whole."""
-        one, manager = difference.normalized(news), state[_MANAGER]
-        if preview and not self._can_preview(one):
-            return _with_secrets(one)
-        api, deadline = self._reached(), self._deadline(one, timeout_s)
+        manifest, manager = difference.normalized(news), state[_MANAGER]
+        if preview and not self._can_preview(manifest):
+            return _with_secrets(manifest)
+        api, deadline = self._reached(), self._deadline(manifest, timeout_s)
         namespace, _, name = id_.rpartition("/")
-        place = (one["apiVersion"], one["kind"], name, namespace)
+        place = (manifest["apiVersion"], manifest["kind"], name, namespace)
         if (live := api.get(*place)) is None:
-            raise StandInError(f"{_label(one)} isn't there any more", "pulumi refresh")
+            raise StandInError(f"{_label(manifest)} isn't there any more", "pulumi refresh")
         try:
-            live = self._change(api, one, live, manager, ignored, preview)
+            live = self._change(api, manifest, live, manager, ignored, preview)
             if not preview:
                 live = self._await(live, deadline)
         except KubernetesError as error:
             status = error.status if isinstance(error, ApiError) else 0
             if preview and status == requests.codes.forbidden:
-                return _with_secrets(one)
-            message = f"{_label(one)} wasn't brought up to date: {error}"
+                return _with_secrets(manifest)
+            message = f"{_label(manifest)} wasn't brought up to date: {error}"
             message += f"\n{_OWNERS}" if status == _CONFLICT else ""
             if preview or status >= requests.codes.server_error:
                 raise StandInError(message) from error
@@ -222,29 +224,31 @@ class Provider:
         """Delete an object and what it owns, and wait until it is gone."""
         if not self._settings.api and self._settings.flag("deleteUnreachable"):
             return
-        api, one = self._reached(), difference.declared(state)
-        policy = annotation(one, _PROPAGATION).lower()
+        api, manifest = self._reached(), difference.declared(state)
+        policy = annotation(manifest, _PROPAGATION).lower()
         propagation = policy.capitalize() if policy in ("orphan", "background") else "Foreground"
         try:
-            path = api.path(one)
-            there = api.delete(path, propagation=propagation)
+            path = api.path(manifest)
+            current = api.delete(path, propagation=propagation)
         except UnknownKindError:
             return
-        if not there or (annotation(one, _SKIP) == "true" and one["kind"] in _SKIPPED):
+        if not current or (annotation(manifest, _SKIP) == "true" and manifest["kind"] in _SKIPPED):
             return
         left: list[str] = []
 
         def gone() -> bool:
-            live = api.get(one["apiVersion"], one["kind"], one["metadata"]["name"], id_.rpartition("/")[0])
+            live = api.get(
+                manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"], id_.rpartition("/")[0]
+            )
             left[:] = live["metadata"].get("finalizers", []) if live else []
             # One that isn't being deleted has been made since, by somebody else.
             return live is None or "deletionTimestamp" not in live["metadata"]
 
         try:
-            self._until(gone, self._deadline(one, timeout_s))
+            self._until(gone, self._deadline(manifest, timeout_s))
         except TimeoutError:
             why = f": its finalizers may hold it: {', '.join(left)}" if left else ""
-            raise StandInError(f"{_label(one)} is still there after its deletion{why}") from None
+            raise StandInError(f"{_label(manifest)} is still there after its deletion{why}") from None
         except UnknownKindError:
             return
 
@@ -256,10 +260,12 @@ class Provider:
         live = difference.declared(plain)
         if before:
             return _with_secrets(difference.pruned(live, difference.normalized(before)))
-        one = difference.normalized({key: value for key, value in live.items() if key not in _NOT_DECLARED})
+        manifest = difference.normalized(
+            {key: value for key, value in live.items() if key not in _NOT_DECLARED}
+        )
         for key in _CONTROLLERS:
-            (one["metadata"].get("annotations") or {}).pop(key, None)
-        return _with_secrets(one)
+            (manifest["metadata"].get("annotations") or {}).pop(key, None)
+        return _with_secrets(manifest)
 
     def invoke(self, token: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Refuse all functions: files of YAML, charts and kustomizations aren't supported."""
@@ -267,14 +273,14 @@ class Provider:
 
     # Steps
 
-    def _make(self, api: Api, one: Object, manager: str, preview: bool) -> Object:
+    def _make(self, api: Api, manifest: Object, manager: str, preview: bool) -> Object:
         dry = {"dryRun": "All"} if preview else {}
         for pause_s in (*_RETRIES_S, 0.0):
             try:
                 if self._settings.flag("upsertExistingObjects"):
-                    force = preview or self._forced(one)
-                    return api.apply(one, manager, force=force, dry=preview)
-                return api.create(one, fieldManager=_CREATOR, **dry)
+                    force = preview or self._forced(manifest)
+                    return api.apply(manifest, manager, force=force, dry=preview)
+                return api.create(manifest, fieldManager=_CREATOR, **dry)
             except (UnknownKindError, ApiError) as error:
                 missing = isinstance(error, UnknownKindError) or error.status == _GONE
                 if not (missing and pause_s) or preview:
@@ -283,23 +289,23 @@ class Provider:
         raise AssertionError("the last attempt returns or raises")
 
     def _change(
-        self, api: Api, one: Object, live: Object, manager: str, ignored: Sequence[str], preview: bool
+        self, api: Api, manifest: Object, live: Object, manager: str, ignored: Sequence[str], preview: bool
     ) -> Object:
-        if one["kind"] == "CustomResourceDefinition":
-            meta = {**one["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]}
+        if manifest["kind"] == "CustomResourceDefinition":
+            meta = {**manifest["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]}
             query = {"fieldManager": manager, **({"dryRun": "All"} if preview else {})}
-            return dict(api.request("PUT", api.path(one), {**one, "metadata": meta}, **query))
+            return dict(api.request("PUT", api.path(manifest), {**manifest, "metadata": meta}, **query))
         taken = owners.taken_over(live["metadata"].get("managedFields") or [], manager)
         if taken is not None and not preview:
             owners.write(api, live, taken)
         for path in ignored:
-            owners.leave(one, live, path)
+            owners.leave(manifest, live, path)
         unowned = not live["metadata"].get("managedFields")
-        force = self._forced(one) or unowned or (preview and taken is not None)
-        return api.apply(one, manager, force=force, dry=preview)
+        force = self._forced(manifest) or unowned or (preview and taken is not None)
+        return api.apply(manifest, manager, force=force, dry=preview)
 
-    def _forced(self, one: Object) -> bool:
-        return annotation(one, _FORCE) == "true" or self._settings.flag("enablePatchForce")
+    def _forced(self, manifest: Object) -> bool:
+        return annotation(manifest, _FORCE) == "true" or self._settings.flag("enablePatchForce")
 
     def _await(self, live: Object, deadline: float) -> Object:
         """Return the object once it is ready; KubernetesError names its missing conditions."""
@@ -310,10 +316,10 @@ class Provider:
             lacks[:] = waiting.missing(api, last[0])
             if not lacks:
                 return True
-            found = api.get(version, kind, meta["name"], meta.get("namespace", ""))
-            if found is None:
+            lacking = api.get(version, kind, meta["name"], meta.get("namespace", ""))
+            if lacking is None:
                 raise waiting.FailedError("it was deleted while it was waited for")
-            last[0] = found
+            last[0] = lacking
             return False
 
         try:
@@ -339,8 +345,8 @@ class Provider:
         if self._stopping.wait(seconds):
             raise KubernetesError("the wait was cancelled")
 
-    def _deadline(self, one: Mapping[str, Any], timeout_s: float) -> float:
-        noted = annotation(one, _TIMEOUT)
+    def _deadline(self, manifest: Mapping[str, Any], timeout_s: float) -> float:
+        noted = annotation(manifest, _TIMEOUT)
         return time.monotonic() + (timeout_s or (float(noted) if noted.isdecimal() else _TIMEOUT_S))
 
     # What is known of the cluster
@@ -353,18 +359,18 @@ class Provider:
             )
         return self._settings.api
 
-    def _can_preview(self, one: Object) -> bool:
-        if self._settings.api is None or has_unknown(one):
+    def _can_preview(self, manifest: Object) -> bool:
+        if self._settings.api is None or has_unknown(manifest):
             return False
         try:
-            self._settings.api.namespaced(one["apiVersion"], one["kind"])
+            self._settings.api.namespaced(manifest["apiVersion"], manifest["kind"])
         except UnknownKindError:
             return False
         return True
 
-    def _namespaced(self, one: Mapping[str, Any]) -> bool:
+    def _namespaced(self, manifest: Mapping[str, Any]) -> bool:
         """Of a kind that isn't there yet, and that the program doesn't define, it is assumed."""
-        version, kind = str(one["apiVersion"]), str(one["kind"])
+        version, kind = str(manifest["apiVersion"]), str(manifest["kind"])
         known = self._scopes.get((difference.group_of(version), kind))
         if known is not None or self._settings.api is None:
             return True if known is None else known
@@ -395,13 +401,13 @@ def _kind(token: str) -> tuple[str, str]:
     return version.removeprefix("core/"), kind
 
 
-def _id(one: Mapping[str, Any]) -> str:
-    meta = one["metadata"]
+def _id(manifest: Mapping[str, Any]) -> str:
+    meta = manifest["metadata"]
     return "/".join(filter(None, (meta.get("namespace"), meta["name"])))
 
 
-def _label(one: Mapping[str, Any]) -> str:
-    return f"{one['kind']} {_id(one)}"
+def _label(manifest: Mapping[str, Any]) -> str:
+    return f"{manifest['kind']} {_id(manifest)}"
 
 
 def _exists(error: ApiError) -> bool:
@@ -413,7 +419,7 @@ def _outputs(live: Mapping[str, Any], manager: str, version: str) -> dict[str, A
     return _with_secrets(shown)
 
 
-def _with_secrets(one: Mapping[str, Any]) -> dict[str, Any]:
+def _with_secrets(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Mark a Secret's data as secret, so that the state encrypts it."""
-    hidden = {"data", "stringData"} if one.get("kind") == "Secret" else set()
-    return {key: Secret(value) if key in hidden else value for key, value in one.items()}
+    hidden = {"data", "stringData"} if manifest.get("kind") == "Secret" else set()
+    return {key: Secret(value) if key in hidden else value for key, value in manifest.items()}

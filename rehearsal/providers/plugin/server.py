@@ -116,10 +116,10 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
             request.ignoreChanges,
             from_struct(request.old_inputs),
         )
-        some = bool(change.differences)
+        details = bool(change.differences)
         response = provider_pb2.DiffResponse
         return response(
-            changes=response.DIFF_SOME if some else response.DIFF_NONE,
+            changes=response.DIFF_SOME if details else response.DIFF_NONE,
             diffs=sorted({d.name for d in change.differences}),
             replaces=change.replaces,
             deleteBeforeReplace=change.delete_first,

@@ -78,8 +78,8 @@ def _prose(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _section(title: str, body: str, said: str = "") -> str:
-    lead = f"<p>{escape(said)}</p>" if said else ""
+def _section(title: str, body: str, text: str = "") -> str:
+    lead = f"<p>{escape(text)}</p>" if text else ""
     return f"<section><h2>{escape(title)}</h2>{lead}{body}</section>\n" if body else ""
 
 
@@ -198,13 +198,13 @@ def _steps(record: Record) -> str:
 def _access(record: Record) -> str:
     head = ["account", "role", "on", "permissions that it alone granted"]
     rows = [
-        ("" if some else "detail", (*map(escape, granted), escape(", ".join(some) or "none")))
-        for granted, some in sorted(record.alone().items())
+        ("" if rows else "detail", (*map(escape, granted), escape(", ".join(rows) or "none")))
+        for granted, rows in sorted(record.alone().items())
     ]
     refused = [
-        ("failed", (escape(one["account"]), "none", "", escape(one["permission"])))
-        for one in record.asked
-        if not one["granted_by"]
+        ("failed", (escape(entry["account"]), "none", "", escape(entry["permission"])))
+        for entry in record.asked
+        if not entry["granted_by"]
     ]
     title = f"Who was asked for what: {len(record.asked)} permissions, {len(refused)} refused"
     table = _table(head, [*rows, *refused])

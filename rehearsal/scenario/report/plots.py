@@ -131,8 +131,8 @@ def _death(record: Record, boot: Boot, start: float) -> float:
     destruction.
     """
     ends = [kill.time for kill in record.kills if kill.node == boot.node and kill.how in _ENDING]
-    ends += [other.stages[0].start for other in record.boots
-             if (other.node, other.worker) == (boot.node, boot.worker) and other.stages]  # fmt: skip
+    ends += [later.stages[0].start for later in record.boots
+             if (later.node, later.worker) == (boot.node, boot.worker) and later.stages]  # fmt: skip
     ends += [step.start for step in record.steps if step.kind == "destroy" and step.text.endswith("tpu")]
     return min((end for end in ends if end > start), default=record.end)
 
@@ -173,7 +173,7 @@ def _kill_line(
 
 
 def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
-    """Both runs' losses on top of each other, the kills, and their difference below."""
+    """Both runs' losses on top of each expected, the kills, and their difference below."""
     kills = [
         (interrupted_step(record, kill), kill.how) for kill in record.kills if kill.run == interrupted.name
     ]
@@ -186,9 +186,11 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
                 [entry[0] for entry in run.losses], [entry[1] for entry in run.losses],
                 color=colour, linewidth=width, label=label, solid_capstyle="round",
             )  # fmt: skip
-        other = {entry[0]: float.fromhex(entry[2]) for entry in reference.losses}
-        both = [(n, float.fromhex(exact) - other[n]) for n, _, exact in interrupted.losses if n in other]
-        lower.plot([n for n, _ in both], [d for _, d in both], color=INTERRUPTED, linewidth=1.3)
+        expected = {entry[0]: float.fromhex(entry[2]) for entry in reference.losses}
+        pair = [
+            (n, float.fromhex(exact) - expected[n]) for n, _, exact in interrupted.losses if n in expected
+        ]
+        lower.plot([n for n, _ in pair], [d for _, d in pair], color=INTERRUPTED, linewidth=1.3)
         for axes in (upper, lower):
             axes.grid(color=GRID, linewidth=0.8)
             for step, _ in kills:
@@ -207,7 +209,7 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
             upper.plot([], [], color=KILL, linestyle=(0, (4, 3)), marker="v", label="killed here")
         upper.set_ylabel("loss")
         upper.legend(loc="upper right", facecolor="white", edgecolor="none", framealpha=0.9)
-        worst = max((abs(d) for _, d in both), default=0.0)
+        worst = max((abs(d) for _, d in pair), default=0.0)
         lower.set_ylabel("difference")
         lower.set_xlabel("step")
         if worst == 0:
@@ -216,7 +218,7 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
             lower.text(
                 0.995,
                 0.72,
-                f"exactly 0 at all {len(both)} steps",
+                f"exactly 0 at all {len(pair)} steps",
                 transform=lower.transAxes,
                 ha="right",
                 fontsize=8.5,

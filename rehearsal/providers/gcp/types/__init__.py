@@ -7,11 +7,8 @@ import pkgutil
 
 from rehearsal.providers.gcp.lifecycle import Resource
 
-_MODULES = [importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)]
+_MODULES = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
 
 TYPES: dict[str, Resource] = {
-    found.table.token: found
-    for module in _MODULES
-    for found in vars(module).values()
-    if isinstance(found, Resource)
+    var.table.token: var for module in _MODULES for var in vars(module).values() if isinstance(var, Resource)
 }

@@ -52,8 +52,8 @@ class Account(Resource):
 
     def parse(self, id_: str, settings: Settings) -> dict[str, str]:
         """Also the account's short id, which is the front of its address."""
-        found = super().parse(id_, settings)
-        return {**found, "accountId": found["email"].partition("@")[0]}
+        parts = super().parse(id_, settings)
+        return {**parts, "accountId": parts["email"].partition("@")[0]}
 
 
 ACCOUNT = Account(
@@ -72,19 +72,19 @@ class CustomRole(Resource):
 
     def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Look for the role, then make it or bring it back."""
-        found = self.get(context, planned)
-        if found is None:
+        account = self.get(context, planned)
+        if account is None:
             content = {"roleId": planned["roleId"], "role": self._content(planned, inputs)}
             self.call(context, "POST", f"projects/{planned['project']}/roles", planned, body=content)
-        elif found.get("deleted"):
+        elif account.get("deleted"):
             self._write(context, planned, inputs, deleted=True)
         else:
             raise StandInError(f"Custom project role {self.id(planned)} already exists and must be imported")
 
     def patch(self, context: Context, request: Update, change: Change) -> None:
         """Send all of the role, undeleted first where somebody deleted it."""
-        found = self.call(context, "GET", self.item(change.planned), change.planned)
-        self._write(context, change.planned, change.inputs, deleted=bool(found.get("deleted")))
+        account = self.call(context, "GET", self.item(change.planned), change.planned)
+        self._write(context, change.planned, change.inputs, deleted=bool(account.get("deleted")))
 
     def after_update(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the sent values: the role isn't read again."""

@@ -30,8 +30,8 @@ class Bucket(Resource):
             return None
         if not prior.get("id") or not outputs["project"]:
             number = outputs["projectNumber"]
-            found = context.send(COMPUTE, "GET", f"projects/{number}")
-            outputs["project"] = found["name"]
+            described = context.send(COMPUTE, "GET", f"projects/{number}")
+            outputs["project"] = described["name"]
         return {**outputs, "url": f"gs://{outputs['name']}"}
 
     def patch(self, context: Context, request: Update, change: Change) -> None:
@@ -58,9 +58,9 @@ class Bucket(Resource):
                     f"Error trying to delete bucket {known['name']} containing objects"
                     " without `force_destroy` set to true"
                 )
-            for found in objects:
-                path = f"{item}/o/{quote(found['name'], safe='')}"
-                self.call(context, "DELETE", path, known, query={"generation": found["generation"]})
+            for object_ in objects:
+                path = f"{item}/o/{quote(object_['name'], safe='')}"
+                self.call(context, "DELETE", path, known, query={"generation": object_["generation"]})
         self.call(context, "DELETE", item, known)
 
 
@@ -78,7 +78,7 @@ BUCKET = Bucket(
     "b/{name}",
     (Update(changed_only=True),),
     {
-        "location": {"is": "fixed", "same": lambda one, other: str(one).upper() == str(other).upper()},
+        "location": {"is": "fixed", "same": lambda new, old: str(new).upper() == str(old).upper()},
         "forceDestroy": "local",
         "lifecycleRules": {"is": "at=lifecycle.rule always", "encode": _rules},
         "*.withState": {

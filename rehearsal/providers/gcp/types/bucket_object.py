@@ -18,7 +18,7 @@ from rehearsal.providers.plugin.provider import Difference
 from rehearsal.providers.plugin.values import UNKNOWN, Asset
 
 
-def _never_differs(_one: Any, _other: Any) -> bool:
+def _never_differs(_wanted: Any, _current: Any) -> bool:
     """Return True: the bytes are compared by their hash instead."""
     return True
 
@@ -35,11 +35,11 @@ class BucketObject(Resource):
         before: Mapping[str, Any] | None = None,
     ) -> list[Difference]:
         """Return the properties' differences, and the content's if its hash isn't the stored object's."""
-        found = super().differences(inputs, state, settings, ignored, before)
+        differences = super().differences(inputs, state, settings, ignored, before)
         name = "content" if inputs.get("content") is not None else "source"
         if inputs.get(name) is not UNKNOWN and not _is_stored(inputs, state):
-            found.append(Difference(name, name, "UPDATE", replaces=False))
-        return [d for d in found if d.name not in ignored]
+            differences.append(Difference(name, name, "UPDATE", replaces=False))
+        return [d for d in differences if d.name not in ignored]
 
     def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Upload the object; Cloud Storage's uploads stand under the origin, whatever the base is."""

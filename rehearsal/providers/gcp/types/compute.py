@@ -47,7 +47,10 @@ def compute(
 ) -> R:
     """Return a type of Compute Engine's; `item` is below its project."""
     item = f"projects/{{project}}/{item}/{{name}}"
-    own = {key: {**expanded(EXCEPTIONS.get(key, "")), **expanded(one)} for key, one in exceptions.items()}
+    own = {
+        key: {**expanded(EXCEPTIONS.get(key, "")), **expanded(exception)}
+        for key, exception in exceptions.items()
+    }
     return kind(f"gcp:compute/{token}", COMPUTE, item, updates, {**EXCEPTIONS, **own}, **more)
 
 

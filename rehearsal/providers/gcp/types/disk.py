@@ -20,8 +20,8 @@ def _disk_type(value: str, planned: Mapping[str, Any]) -> str:
 
 def same_image(wanted: Any, current: Any) -> bool:
     """Return True for an image family and any image in it: `debian-12` and `debian-12-v20260801`."""
-    name, there = basename(wanted), str(basename(current))
-    return same_link(wanted, current) or there == name or there.startswith(f"{name}-")
+    name, image = basename(wanted), str(basename(current))
+    return same_link(wanted, current) or image == name or image.startswith(f"{name}-")
 
 
 def resolve_image(context: Context, image: str, planned: Mapping[str, Any]) -> str:

@@ -29,12 +29,12 @@ _DEFAULT_SCOPES = tuple(
 def _exclusions(items: list[dict[str, Any]] | None, _planned: Mapping[str, Any]) -> dict[str, Any]:
     """Exclusions are a list with names in Pulumi and a map by name at Google."""
     return {
-        one["exclusionName"]: {
-            "startTime": one["startTime"],
-            **({"endTime": one["endTime"]} if one.get("endTime") else {}),
-            "maintenanceExclusionOptions": one.get("exclusionOptions") or {},
+        item["exclusionName"]: {
+            "startTime": item["startTime"],
+            **({"endTime": item["endTime"]} if item.get("endTime") else {}),
+            "maintenanceExclusionOptions": item.get("exclusionOptions") or {},
         }
-        for one in items or ()
+        for item in items or ()
     }
 
 
@@ -42,11 +42,11 @@ def _exclusion_list(raw: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     return [
         {
             "exclusionName": name,
-            "startTime": one.get("startTime", ""),
-            "endTime": one.get("endTime", ""),
-            "exclusionOptions": one.get("maintenanceExclusionOptions"),
+            "startTime": window.get("startTime", ""),
+            "endTime": window.get("endTime", ""),
+            "exclusionOptions": window.get("maintenanceExclusionOptions"),
         }
-        for name, one in (raw or {}).items()
+        for name, window in (raw or {}).items()
     ]
 
 
@@ -129,8 +129,8 @@ def _endpoints(planned: Mapping[str, Any]) -> dict[str, Any]:
     }
     if authorized := planned.get("masterAuthorizedNetworksConfig"):
         blocks = [
-            {key: one[key] for key in ("cidrBlock", "displayName") if one.get(key)}
-            for one in authorized.get("cidrBlocks") or ()
+            {key: block[key] for key in ("cidrBlock", "displayName") if block.get(key)}
+            for block in authorized.get("cidrBlocks") or ()
         ]
         addresses["authorizedNetworksConfig"] = {"enabled": True, "cidrBlocks": blocks}
     switches = ("allowExternalTraffic", "enableK8sCertsViaDns", "enableK8sTokensViaDns")
@@ -163,12 +163,12 @@ class NodePool(_OfGke):
         groups: list[Mapping[str, Any]] = []
         for zone in outputs["nodeLocations"]:
             path = f"projects/{known['project']}/zones/{zone}/instanceGroupManagers"
-            found = context.send(COMPUTE, "GET", path, library=True)
-            groups += [one for one in found.get("items", ()) if one["name"] in named]
+            pool = context.send(COMPUTE, "GET", path, library=True)
+            groups += [item for item in pool.get("items", ()) if item["name"] in named]
         return {
             **outputs,
-            "nodeCount": sum(one["targetSize"] for one in groups) // max(1, len(groups)),
-            "managedInstanceGroupUrls": [one["instanceGroup"] for one in groups],
+            "nodeCount": sum(group["targetSize"] for group in groups) // max(1, len(groups)),
+            "managedInstanceGroupUrls": [group["instanceGroup"] for group in groups],
         }
 
     def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:

@@ -43,8 +43,8 @@ class Grant:
             binding = {"role": self.role, "members": [], **condition}
             bindings.append(binding)
         if binding is not None:
-            others = {m for m in binding["members"] if m != self.member}
-            binding["members"] = sorted(others | {self.member} if self.present else others)
+            members = {m for m in binding["members"] if m != self.member}
+            binding["members"] = sorted(members | {self.member} if self.present else members)
         stored = sorted(
             (b for b in bindings if b["members"]), key=lambda b: (b["role"], str(b.get("condition")))
         )
@@ -58,8 +58,8 @@ class Grant:
 
     def _is_mine(self, binding: Mapping[str, Any]) -> bool:
         own = {k: v for k, v in (self.condition or {}).items() if v}
-        theirs = {k: v for k, v in (binding.get("condition") or {}).items() if v}
-        return binding["role"] == self.role and own == theirs
+        condition = {k: v for k, v in (binding.get("condition") or {}).items() if v}
+        return binding["role"] == self.role and own == condition
 
 
 @dataclass(frozen=True)
@@ -215,8 +215,10 @@ def _without_marks(block: Mapping[str, Any]) -> dict[str, Any]:
 
 def _condition(policy: Policy, role: str, title: str) -> Mapping[str, Any] | None:
     """Return the condition of that title under which a policy grants the role."""
-    found = (one.get("condition") for one in policy.get("bindings") or () if one["role"] == role)
-    return next((one for one in found if one and one.get("title") == title), None)
+    condition = (
+        binding.get("condition") for binding in policy.get("bindings") or () if binding["role"] == role
+    )
+    return next((binding for binding in condition if binding and binding.get("title") == title), None)
 
 
 def _change(known: Mapping[str, Any], *, present: bool) -> Grant:
@@ -245,9 +247,9 @@ def _member(
     )
 
 
-def _same_scope(one: Any, other: Any) -> bool:
+def _same_scope(wanted: Any, current: Any) -> bool:
     """Return True if a name and a full path, or `b/BUCKET` and its name, mean the same resource."""
-    return bool(one == other) or str(one).rpartition("/")[2] == str(other).rpartition("/")[2]
+    return bool(wanted == current) or str(wanted).rpartition("/")[2] == str(current).rpartition("/")[2]
 
 
 _POST = ("POST", ":getIamPolicy")

@@ -40,8 +40,8 @@ class CryptoKey(Resource):
     def remove(self, context: Context, known: Mapping[str, Any]) -> None:
         """Destroy every version, then stop the rotation that would make new ones."""
         item = self.item(known)
-        found = context.send(KMS, "GET", f"{item}/cryptoKeyVersions", library=True)
-        for version in found.get("cryptoKeyVersions", ()):
+        versions = context.send(KMS, "GET", f"{item}/cryptoKeyVersions", library=True)
+        for version in versions.get("cryptoKeyVersions", ()):
             if version["state"] not in _DESTROYED:
                 context.send(KMS, "POST", f"{version['name']}:destroy", body={}, library=True)
         if known.get("rotationPeriod"):

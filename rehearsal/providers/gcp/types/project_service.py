@@ -63,12 +63,12 @@ class ProjectService(Resource):
 
     def _enabled(self, context: Context, known: Mapping[str, Any]) -> set[str]:
         query = {"fields": "services/name,nextPageToken", "filter": "state:ENABLED", "pageSize": "200"}
-        found: set[str] = set()
+        services: set[str] = set()
         while True:
             page = self.call(context, "GET", f"projects/{known['project']}/services", known, query=query)
-            found |= {basename(item["name"]) for item in page.get("services", ())}
+            services |= {basename(item["name"]) for item in page.get("services", ())}
             if not page.get("nextPageToken"):
-                return found
+                return services
             query = {**query, "pageToken": page["nextPageToken"]}
 
 

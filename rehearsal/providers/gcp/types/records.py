@@ -24,8 +24,8 @@ class Dashboard(Resource):
 
     def content(self, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the dashboard itself."""
-        found: dict[str, Any] = json.loads(planned["dashboardJson"])
-        return found
+        dashboard: dict[str, Any] = json.loads(planned["dashboardJson"])
+        return dashboard
 
     def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
         """Return the dashboard with the previous etag."""
@@ -60,7 +60,7 @@ BUDGET = Resource(
     {
         "name": {"decode": basename},
         "billingAccount": "local fixed",
-        "allUpdatesRule": {"is": f"at={_RULE}", "mask": ",".join(f"{_RULE}.{one}" for one in _RULES)},
+        "allUpdatesRule": {"is": f"at={_RULE}", "mask": ",".join(f"{_RULE}.{rule}" for rule in _RULES)},
         "amount": {
             "mask": ",".join(f"amount.specifiedAmount.{x}" for x in ("currencyCode", "units", "nanos"))
         },

@@ -37,7 +37,7 @@ def _by_key(key: str) -> dict[str, Any]:
     return {
         "is": "blocks",
         "encode": lambda items, _: {item.pop(key): item for item in [dict(item) for item in items or ()]},
-        "decode": lambda found: [{**item, key: name} for name, item in (found or {}).items()],
+        "decode": lambda raw: [{**item, key: name} for name, item in (raw or {}).items()],
     }
 
 
