@@ -25,8 +25,7 @@ from infra.engine.registry import layers  # noqa: E402
 from infra.layers.monitoring.alerts import ALERTS  # noqa: E402
 from infra.layers.monitoring.metrics import METRICS  # noqa: E402
 from infra.policy import RULES  # noqa: E402
-from rehearsal.scenario import docs as scenario_docs  # noqa: E402
-from tools import gke_inputs, pipeline_grants, role_tables, rooms, update_kills  # noqa: E402
+from tools import gke_inputs, pipeline_grants, role_tables, rooms, scenario_docs, update_kills  # noqa: E402
 from tools import provider_docs as document  # noqa: E402
 from tools.blocks import filled  # noqa: E402
 from tools.settings_tables import tables  # noqa: E402

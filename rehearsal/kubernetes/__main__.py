@@ -21,11 +21,11 @@ from types import FrameType
 from rehearsal.authority import Pair
 from rehearsal.cloud.control import Control, ControlError
 from rehearsal.errors import RehearsalError
+from rehearsal.kubernetes.cluster import Cluster, with_name
 from rehearsal.kubernetes.node import docker
 from rehearsal.kubernetes.node.images import table
 from rehearsal.kubernetes.node.surroundings import Surroundings
 from rehearsal.kubernetes.plane.api import Object
-from rehearsal.kubernetes.plane.cluster import Cluster, with_name
 
 log = logging.getLogger("rehearsal.kubernetes")
 _EVERY_S = 0.3
@@ -34,10 +34,9 @@ _ENDING = "STOPPING"
 
 @dataclass(frozen=True)
 class Config:
-    """Paths of the process. `certificate` and `key`: of Google's names; `debian`: the root of bare
-    containers.
+    """Paths of the process.
 
-    `images`: where docker.py puts what was built.
+    `certificate` and `key`: of Google's names; `debian`: the root of bare containers; `images`: built ones.
     """
 
     control: Path
@@ -51,7 +50,7 @@ class Config:
 
     @staticmethod
     def load(path: Path) -> Config:
-        """From a file of JSON."""
+        """Return the configuration in a JSON file."""
         return Config(**{key: Path(value) for key, value in json.loads(path.read_text()).items()})
 
 
@@ -60,7 +59,7 @@ class _Stop(Exception):  # noqa: N818 - a request, not an error
 
 
 class Keeper:
-    """Has a control plane for the cluster that there is."""
+    """Keeper of a control plane for the existing cluster."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

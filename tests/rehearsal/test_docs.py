@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rehearsal.scenario.docs import step_table
 from rehearsal.scenario.scenario import load
 from rehearsal.scenario.step import STEPS
+from tools.scenario_docs import step_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rehearsal.md"
 

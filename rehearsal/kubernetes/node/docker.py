@@ -25,7 +25,6 @@ from pathlib import Path
 from rehearsal.errors import RehearsalError
 from rehearsal.kubernetes.errors import KubernetesError
 from rehearsal.kubernetes.node.sandbox import Image
-from rehearsal.world.layout import Layout
 
 _LAYER, _FACTS = "layer", "image.json"
 _KNOWN = ("FROM", "LABEL", "RUN", "ENV", "WORKDIR", "ENTRYPOINT")
@@ -149,10 +148,9 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="the context, with its Dockerfile")
     parser.add_argument("--tag", required=True, help="repository that it would be pushed to")
     arguments = parser.parse_args()
-    layout = Layout(Path(os.environ["REHEARSAL_WORLD"]))
-    base = Path(json.loads(layout.kubernetes_config.read_text())["debian"])
+    config = json.loads(Path(os.environ["REHEARSAL_WORLD"], "kubernetes.json").read_text())
     try:
-        built = build(arguments.folder, base, layout.images)
+        built = build(arguments.folder, Path(config["debian"]), Path(config["images"]))
     except (RehearsalError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

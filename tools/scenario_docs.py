@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from unittest import mock
 
 import rehearsal.scenario.steps  # noqa: F401 - registers all steps
+from rehearsal.__main__ import build_parser
 from rehearsal.scenario.scenario import Scenario, load, name_of, own
 from rehearsal.scenario.step import NOTHING, STEPS
 
@@ -18,8 +19,6 @@ _SET_BY_LOAD = ("path", "title", "steps")
 
 def commands() -> str:
     """Return the help of the command line, as a block of code."""
-    from rehearsal.__main__ import build_parser
-
     with mock.patch.dict(os.environ, {"COLUMNS": _COLUMNS}):
         return f"```text\n{build_parser().format_help().rstrip()}\n```"
 
