@@ -77,7 +77,7 @@ def start_control_planes(layout: Layout) -> subprocess.Popen[bytes] | None:
 
 
 def wait_for_cloud(layout: Layout, cloud: subprocess.Popen[bytes]) -> str:
-    """`ready`, or why not: the end of its log names the reason."""
+    """Return `ready`, or `failed: ` with the reason."""
     end = time.monotonic() + _CLOUD_START_TIMEOUT_S
     while time.monotonic() < end:
         if cloud.poll() is not None:
@@ -92,7 +92,7 @@ def wait_for_cloud(layout: Layout, cloud: subprocess.Popen[bytes]) -> str:
 
 
 def reap_until_end(cloud: subprocess.Popen[bytes]) -> int:
-    """Reap every orphan that the kernel hands to process 1; the cloud's exit status once it ends."""
+    """Reap the orphans of process 1 until the cloud ends; return its exit status."""
     while True:
         pid, status = os.wait()
         if pid == cloud.pid:
@@ -101,7 +101,7 @@ def reap_until_end(cloud: subprocess.Popen[bytes]) -> int:
 
 
 def main() -> int:
-    """Live until SIGTERM, SIGINT or the cloud's own end."""
+    """Run until SIGTERM or the cloud's end."""
     layout = Layout(Path(sys.argv[1]))
 
     def stop(signum: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Stands outside of a world, starts it, and cleans up behind it however it ends.
+"""Supervisor of a world: starts it, and cleans up after it however it ends.
 
 python -m rehearsal.world.supervisor DIR [--ephemeral]
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -22,6 +23,7 @@ from pathlib import Path
 from rehearsal.world.layout import Layout, State, started
 from rehearsal.world.sweep import erase, sweep
 
+log = logging.getLogger("rehearsal.world.supervisor")
 _STOP_TIMEOUT_S = 30.0
 # setpriv: the world dies with the supervisor. unshare --kill-child: process 1 dies with unshare.
 _NAMESPACES = [
@@ -52,7 +54,7 @@ def child_of(pid: int) -> int:
 
 
 def tend(layout: Layout, environment: dict[str, str], ephemeral: bool) -> int:
-    """Run the world to its end; 0 if it came up."""
+    """Run the world to its end; return 0 if it came up."""
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
@@ -78,6 +80,7 @@ def tend(layout: Layout, environment: dict[str, str], ephemeral: bool) -> int:
                     layout.state
                 )
             print(line or "failed: the world's first process ended", flush=True)
+            log.info("world %s: %s", layout.root, line or "failed")
             watched.remove(unshare.stdout.fileno())
         if ephemeral and sys.stdin.fileno() in readable and not os.read(sys.stdin.fileno(), 1):
             break
@@ -86,16 +89,16 @@ def tend(layout: Layout, environment: dict[str, str], ephemeral: bool) -> int:
     _end(unshare)
     layout.state.unlink(missing_ok=True)
     for leftover in sweep(layout):
-        print(f"left behind: {leftover}", file=sys.stderr, flush=True)
+        log.warning("left behind: %s", leftover)
     if ephemeral:
         erase(layout.root)
     return 0 if ready else 1
 
 
 def _end(unshare: subprocess.Popen[bytes]) -> None:
-    """Ask process 1 to stop in order, then kill it; returns when the kernel has killed everything.
+    """Send SIGTERM to process 1 until it ends, SIGKILL after the time limit.
 
-    It is asked again and again: it may not have been born yet, or not yet listen.
+    The signal is repeated: process 1 may not exist yet, or not handle it yet.
     """
     deadline = time.monotonic() + _STOP_TIMEOUT_S
     while unshare.poll() is None:
@@ -106,15 +109,16 @@ def _end(unshare: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> int:
-    """Parse, tend, and leave the time of the end in the log."""
+    """Parse the command line and run the world; the duration is logged."""
     parser = argparse.ArgumentParser(prog="python -m rehearsal.world.supervisor")
     parser.add_argument("dir", type=Path)
     parser.add_argument("--ephemeral", action="store_true")
     arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     layout = Layout(arguments.dir)
     begun = time.monotonic()
     status = tend(layout, dict(os.environ), arguments.ephemeral)
-    print(f"the world ended after {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    log.info("the world ended after %.0f s", time.monotonic() - begun)
     return status
 
 
