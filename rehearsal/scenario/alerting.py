@@ -23,7 +23,7 @@ _COMMAND = re.compile(r"^## First command\n\n    (.+)$", re.MULTILINE)
 
 @step("wait: no incident is open")
 def quiet(scene: Scene, timeout_s: float = 180.0) -> None:
-    """Wait until no incident is open; those that open later are new."""
+    """Wait until no incident is open; later ones count as new."""
 
     def closed() -> bool:
         incidents = _incidents(scene)

@@ -55,7 +55,7 @@ def _check_layer(arguments: Mapping[str, Any]) -> None:
 
 @step("pulumi up: {layer}", account="platform-engineer", check=_check_layer)
 def up(scene: Scene, layer: Layer, refused: str | None = None) -> None:
-    """Bring a layer's stack up with the Pulumi CLI; with `refused` it must fail and print a match of it."""
+    """Bring a layer's stack up with the Pulumi CLI; with `refused` it must fail with matching output."""
     stack = scene.environment
     scene.shell.run(pulumi(layer, "stack", "select", "--create", stack))
     for name in _nodes(scene) if layer == "tpu" else ():
@@ -68,7 +68,7 @@ def up(scene: Scene, layer: Layer, refused: str | None = None) -> None:
 
 @step("pulumi preview --expect-no-changes: {layers}", account="platform-engineer")
 def unchanged(scene: Scene, *layers: Layer) -> None:
-    """`pulumi preview --expect-no-changes`: what is up is what the program says."""
+    """Check with `pulumi preview --expect-no-changes` that the stacks match the program."""
     words = ("preview", "-s", scene.environment, "--expect-no-changes")
     with ThreadPoolExecutor(len(layers)) as pool:
         list(pool.map(lambda layer: scene.shell.run(pulumi(layer, *words)), layers))
@@ -76,7 +76,7 @@ def unchanged(scene: Scene, *layers: Layer) -> None:
 
 @step("pulumi destroy: {layer}", account="platform-engineer", check=_check_layer)
 def destroy(scene: Scene, layer: Layer, refused: str | None = None) -> None:
-    """Destroy a layer's stack; with `refused` it must fail and print a match of that pattern."""
+    """Destroy a layer's stack; with `refused` it must fail with matching output."""
     # A destroy that must be refused is refused by its preview, before the first resource goes.
     quick = () if refused else ("--skip-preview",)
     command = pulumi(layer, "destroy", "-s", scene.environment, "--yes", *quick)
@@ -96,7 +96,7 @@ def publish(scene: Scene, lock: str) -> None:
 
 @step("change settings: {changes}")
 def settings(scene: Scene, changes: Mapping[str, Any]) -> None:
-    """Change keys of the environment's file from here on; null takes a key away."""
+    """Change keys of the environment's file from here on; None removes a key."""
     change_settings(scene.program, scene.environment, dict(changes))
 
 
@@ -117,7 +117,7 @@ def recover(scene: Scene, node: str, timeout_s: float = 600.0) -> None:
 
 @step("tpu fleet {verb}", account="ml-engineer")
 def fleet(scene: Scene, verb: Literal["create", "delete"]) -> None:
-    """Create or delete the members of fleets with `tpu fleet`, or update what their hosts are told."""
+    """Create or delete the members of fleets with `tpu fleet`."""
     for name in _nodes(scene) if verb == "create" else ():
         scene.forget_boots(name)
     line = [sys.executable, "-m", "fleet", verb, scene.environment, "--yes"]
@@ -137,7 +137,7 @@ def command(scene: Scene, run: str, prints: str = "", fails: bool = False, timeo
 
 @step("ssh to every host of {node}: {run}", account="ml-engineer")
 def ssh(scene: Scene, node: str, run: str, prints: str = "", timeout_s: float = 60.0) -> None:
-    """Run a shell command on every worker of a node, as a user would; each must print a match."""
+    """Run a shell command on every worker of a node by ssh; each output must match `prints`."""
     hosts = scene.hosts(node)
     scene.shell.ssh(hosts, inspect.cleandoc(run), timeout_s=timeout_s, prints=prints)
     scene.note.text = f"{len(hosts)} hosts"
@@ -165,7 +165,7 @@ def fault(
     when: Mapping[str, Any] = NOTHING,
     times: int | None = 1,
 ) -> None:
-    """Make requests go wrong from here on; a fault that is never observed fails the rehearsal.
+    """Inject a fault into requests from here on; a fault that is never observed fails the scenario.
 
     `match`, `when`, `times` and `what` are the cloud's own (`rehearsal/cloud/door/faults.py`).
     """
@@ -180,13 +180,13 @@ def _check_clock(arguments: Mapping[str, Any]) -> None:
 
 @step("clock at {rate:g} virtual seconds a second", check=_check_clock)
 def clock(scene: Scene, rate: float) -> None:
-    """Let so many virtual seconds pass in a real one from here on."""
+    """Set the clock's rate in virtual seconds per real second."""
     scene.control.set_clock(rate)
 
 
 @step("quota {name} in {place}: {chips} chips", check=lambda quota: Quotas().set(**quota))
 def quota(scene: Scene, name: str, place: str, chips: int) -> None:
-    """Let the project have so many v6e chips by a quota, in a region or zone, from here on."""
+    """Set a quota of v6e chips in a region or zone."""
     scene.control.set_quota(name, place, chips)
 
 

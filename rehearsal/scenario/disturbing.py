@@ -57,7 +57,7 @@ def lose(
     for_s: float = 300.0,
     timeout_s: float = 180.0,
 ) -> None:
-    """Take all nodes of a GKE node pool away for `for_s` virtual seconds, with notice or without.
+    """Remove all nodes of a GKE node pool for `for_s` virtual seconds, with notice or without.
 
     With `run` it waits until that run, which trains there, has trained a step beyond where it was, and the
     report has the seconds that this took.
@@ -140,7 +140,7 @@ def stall(scene: Scene, node: str, run: str, worker: int) -> None:
 
 @step("{node}: continue its job once other workers are {beyond} shards beyond it")
 def wake(scene: Scene, node: str, beyond: int = 2, timeout_s: float = 300.0) -> None:
-    """Let a stalled job continue once others are so many shards beyond it; it must write nothing, and end."""
+    """Continue a stalled job once others are so many shards ahead; it must write nothing, and end."""
     if node not in scene.stalled:
         raise ScenarioFailed(f"{node} doesn't stand still; put a `stall` step in front")
     stalled = scene.stalled.pop(node)

@@ -29,7 +29,7 @@ def shards(scene: Scene, run: str, worker: int, count: int, timeout_s: float = 6
 
 @step("preempt {node}: {how}")
 def preempt(scene: Scene, node: str, how: Literal["notice", "power-loss"], run: str) -> None:
-    """Preempt a node now, with 30 s of notice or without. The fleet controller must notice."""
+    """Preempt a node now, with 30 s of notice or without; the fleet controller must detect it."""
     lost_at = time.time()
     scene.control.preempt(node, notice=how == "notice")
     if how != "notice":
@@ -70,7 +70,7 @@ def extracted(scene: Scene, run: str, workers: int, timeout_s: float = 1200.0) -
 
 @step("{first} and {second} left the same shards")
 def alike(scene: Scene, first: str, second: str) -> None:
-    """Two extractions must have left the same shards, byte for byte."""
+    """Check that two extractions left the same shards, byte for byte."""
     shards_by_run: list[dict[str, tuple[int, str]]] = []
     for run in (first, second):
         prefix = f"extractions/{run}/activations/"

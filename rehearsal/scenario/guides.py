@@ -24,7 +24,7 @@ def commands(page: Path) -> dict[str, str]:
 
 @step("{page}: {sections}", account="platform-engineer")
 def guide(scene: Scene, page: str, sections: tuple[str, ...], timeout_s: float = 1800.0) -> None:
-    """Run the commands of a guide as it prints them, section by section; each question is answered with y."""
+    """Run the commands of a guide as printed, section by section; questions are answered with y."""
     known = commands(scene.program / page)
     for section in sections:
         if section not in known:

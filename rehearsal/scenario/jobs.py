@@ -31,7 +31,7 @@ def logged(
     unit: str = "tpu-job.service",
     timeout_s: float = 300.0,
 ) -> None:
-    """Wait until Cloud Logging has a matching line of each of a node's workers, be the node there or not."""
+    """Wait until Cloud Logging has a matching line of each of a node's workers, even if the node is gone."""
     project = str(read_settings(scene.program, scene.environment)["gcp:project"])
     matches: dict[int, str] = {}
 
@@ -91,7 +91,7 @@ def heartbeat(
     why: str = "",
     timeout_s: float = 300.0,
 ) -> None:
-    """Wait until each of a node's workers has said from here on that its job is in this state, and why."""
+    """Wait until each of a node's workers has reported this state of its job, and a matching reason."""
     prefix = f"heartbeats/{node}/worker-"
     before = scene.bucket.facts(prefix)
     reasons: dict[str, str] = {}
@@ -107,19 +107,19 @@ def heartbeat(
 
     scene.wait_until(f"{node}: {state}", all_said, timeout_s)
     if state == "running" and scene.bucket.facts(prefix) == before:
-        raise ScenarioFailed(f"nobody of {node} has said anything since the step began")
+        raise ScenarioFailed(f"no worker of {node} has reported since the step began")
     scene.note.text = "; ".join(dict.fromkeys(reasons.values())) or state
 
 
 @step("$ {run} &", account="ml-engineer")
 def start(scene: Scene, name: str, run: str) -> None:
-    """Begin a command that continues beside the scenario, until `stop`."""
+    """Start a command that runs beside the scenario until `stop`."""
     scene.shell.start(name, ["bash", "-c", inspect.cleandoc(run)])
 
 
 @step("stop {name}")
 def stop(scene: Scene, name: str, prints: str = "", wait: bool = False, timeout_s: float = 120.0) -> None:
-    """Press Ctrl+C in a command that was begun, or wait for its end; what it printed must hold a match."""
+    """Press Ctrl+C in a started command, or wait for its end; its output must match `prints`."""
     status = 0 if wait else 130
     output = scene.shell.stop(name, status=status, prints=prints, timeout_s=timeout_s, interrupt=not wait)
     scene.note.text = (output.strip().splitlines() or [""])[-1]
@@ -128,7 +128,7 @@ def stop(scene: Scene, name: str, prints: str = "", wait: bool = False, timeout_
 
 @step("save http://localhost:{port} as {name}.html")
 def page(scene: Scene, name: str, port: int, prints: str = "") -> None:
-    """Save a page that something serves on a port here beside the report; its text must hold a match."""
+    """Save the page served on a local port beside the report; its text must match `prints`."""
     with urllib.request.urlopen(f"http://localhost:{port}", timeout=30) as answer:
         content = answer.read()
     text = content.decode(errors="replace")

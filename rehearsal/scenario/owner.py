@@ -88,7 +88,7 @@ def _check_request(arguments: Mapping[str, Any]) -> None:
 
 @step("request: {method}", check=_check_request)
 def request(scene: Scene, method: str, arguments: Mapping[str, Any] = NOTHING) -> None:
-    """Send one request, as the project's owner: what must be there before a layer can use it.
+    """Send one request as the project's owner, e.g. to create a layer's prerequisite.
 
     `$project`, `$zone` and `$region` in a text are those of the first slice.
     """

@@ -69,7 +69,7 @@ def _upload_pieces(scene: Scene, bucket: Bucket, folder: str, gib: int) -> None:
 
 @step("the id of the next batch of {folder} is taken")
 def taken(scene: Scene, folder: str) -> None:
-    """Create a batch of somebody else's, with the id that the next retry of a folder's run gives its own."""
+    """Create a foreign batch with the id that the next retry of a folder's run will choose."""
     run = _latest(scene, folder)
     own = [batch for batch in _listed(scene) if run and batch["name"].rpartition("/")[2] == run.get("batch")]
     if run is None or not own:
@@ -98,7 +98,7 @@ def retry(scene: Scene, folder: str) -> None:
     """`tpu pipeline retry` for the run of a folder; returns once Workflows has the new execution."""
     run = _latest(scene, folder)
     if run is None:
-        raise ScenarioFailed(f"{folder} has no run that could be started again")
+        raise ScenarioFailed(f"{folder} has no run to retry")
     scene.shell.run(["tpu", "pipeline", "retry", scene.environment, run["run"]])
 
 

@@ -17,7 +17,7 @@ _GIVE_UP_FAILURES = 3
 
 @step("wait: all hosts of {node} ready")
 def ready(scene: Scene, node: str, timeout_s: float = 600.0) -> None:
-    """Wait until every host of a node has reported a boot as ready that wasn't there before."""
+    """Wait until every host of a node has reported a new boot as ready."""
     workers = len(scene.hosts(node))
 
     def all_ready() -> list[dict[str, Any]] | None:
@@ -110,7 +110,7 @@ def _require_progress(scene: Scene, run: str, since: float) -> None:
 
 @step("{first} and {second} are the same to the last bit")
 def same(scene: Scene, first: str, second: str) -> None:
-    """Two runs must have ended alike: final.json and every step's loss, bit for bit."""
+    """Check that two runs ended alike: final.json and every step's loss, bit for bit."""
     finals = [scene.bucket.final(run) for run in (first, second)]
     for run, final in zip((first, second), finals, strict=True):
         if final is None:
@@ -162,7 +162,7 @@ def remember(scene: Scene, *prefixes: str) -> None:
 
 @step("the bucket still holds every noted object")
 def survived(scene: Scene) -> None:
-    """Every object that was noted must still be there, unchanged."""
+    """Check that every noted object still exists, unchanged."""
     if not scene.noted:
         raise ScenarioFailed("nothing was noted before; put a `remember` step in front")
     now = scene.bucket.facts("")
