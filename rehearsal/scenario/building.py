@@ -136,7 +136,7 @@ def command(scene: Scene, run: str, prints: str = "", fails: bool = False, timeo
 
 
 @step("ssh to every host of {node}: {run}", account="ml-engineer")
-def ssh(scene: Scene, node: str, run: str, prints: str = "", timeout_s: float = 60.0) -> None:
+def ssh(scene: Scene, node: str, run: str, prints: str = "", timeout_s: float = 180.0) -> None:
     """Run a shell command on every worker of a node by ssh; each output must match `prints`."""
     hosts = scene.hosts(node)
     scene.shell.ssh(hosts, inspect.cleandoc(run), timeout_s=timeout_s, prints=prints)
