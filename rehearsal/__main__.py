@@ -182,7 +182,7 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
     plan = making.Plan(
         environment=scenario.environment,
         cloud=scenario.cloud,
-        seed=scenario.seed,
+        seed=scenario.seed or 0,
         plugins=arguments.plugins,
         text=scenario.text,
         settings=scenario.settings,
