@@ -14,7 +14,7 @@ from infra.settings.sources import ROOT
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Environment(click.ParamType):
+class Environment(click.ParamType[str, str]):
     """The name of an environment; completed from the settings files."""
 
     name = "environment"
@@ -27,7 +27,7 @@ class Environment(click.ParamType):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-class Names(click.ParamType):
+class Names(click.ParamType[tuple[str, ...], Any]):
     """Names, separated by commas."""
 
     name = "names"
@@ -39,7 +39,7 @@ class Names(click.ParamType):
         return value if isinstance(value, tuple) else tuple(value.split(","))
 
 
-class Whole(click.ParamType):
+class Whole(click.ParamType[int, Any]):
     """A whole number in a range."""
 
     name = "number"
@@ -57,7 +57,7 @@ class Whole(click.ParamType):
         return int(text)
 
 
-class Positive(click.ParamType):
+class Positive(click.ParamType[float, Any]):
     """A finite number above 0."""
 
     name = "number"
@@ -76,7 +76,7 @@ class Positive(click.ParamType):
         return number
 
 
-class Age(click.ParamType):
+class Age(click.ParamType[timedelta, Any]):
     """A time span such as 90s, 30m, 6h or 2d."""
 
     name = "age"
