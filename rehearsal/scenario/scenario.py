@@ -69,8 +69,8 @@ class Scenario:
     @property
     def locks(self) -> tuple[str, ...]:
         """Locks of the bundles that the steps publish; a guide publishes the hosts' default."""
-        kinds = {"publish": lambda step: step.arguments["lock"], "guide": lambda step: "cpu"}
-        return tuple(dict.fromkeys(kinds[step.kind](step) for step in self.steps if step.kind in kinds))
+        steps = (step for step in self.steps if step.kind in ("publish", "guide"))
+        return tuple(dict.fromkeys(str(step.arguments.get("lock", "cpu")) for step in steps))
 
 
 def own() -> list[Path]:

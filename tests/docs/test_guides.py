@@ -12,6 +12,7 @@ import yaml
 
 from cli.__main__ import COMMANDS, SUBCOMMANDS
 from rehearsal.scenario.guides import commands
+from rehearsal.scenario.scenario import find, load
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs" / "guides"
@@ -48,8 +49,7 @@ def test_the_activations_guide_extracts_verifies_and_reads(tmp_path: Path) -> No
 
 
 def test_the_infrastructure_guide_is_run_by_a_scenario() -> None:
-    text = (ROOT / "rehearsal" / "scenarios" / "guides.yaml").read_text(encoding="utf-8")
-    steps = [step["guide"] for step in yaml.safe_load(text)["steps"] if "guide" in step]
+    steps = [step.arguments for step in load(find("guides")).steps if step.kind == "guide"]
     sections = [section for step in steps for section in step["sections"]]
     first, *others = commands(GUIDES / "infrastructure.md")
     assert first.startswith("1. Log in"), "a user's own login to a real cloud"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rehearsal.scenario.scenario import name_of, own
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -54,7 +56,7 @@ def test_a_scenario_too_long_for_ci_comes_with_the_project(command: str, starts:
     words = [*command.split(), "-n"]
     output = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert starts in output
-    assert (ROOT / "rehearsal" / "scenarios" / f"{starts.split()[-1]}.yaml").is_file()
+    assert (ROOT / "rehearsal" / "scenarios" / f"{starts.split()[-1].replace('-', '_')}.py").is_file()
 
 
 def test_every_make_target_that_is_named_exists() -> None:
@@ -71,7 +73,7 @@ def test_every_make_target_that_is_named_exists() -> None:
 def test_help_lists_every_target() -> None:
     output = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"^  make ([a-z-]+) ", output, re.MULTILINE)) == TARGETS
-    scenarios = (path.stem for path in (ROOT / "rehearsal" / "scenarios").glob("*.yaml"))
+    scenarios = map(name_of, own())
     assert f"SCENARIO={'|'.join(sorted(scenarios))} " in output
 
 

@@ -20,6 +20,7 @@ from infra.layers.monitoring.metrics import METRICS
 from infra.policy import RULES
 from infra.settings.schema import keys_of, records
 from infra.settings.sources import as_pulumi_hands_it_over
+from rehearsal.scenario.scenario import find
 from tests.infra.layers.test_all_layers import EVERYTHING
 from tests.infra.recording import BASE
 
@@ -147,7 +148,7 @@ def test_a_command_that_is_named_has_a_help(command: str, capsys: pytest.Capture
 def test_a_scenario_that_is_named_runs_that(name: str) -> None:
     scenario, _, text = name.partition(": ")
     assert text
-    assert text in (ROOT / "rehearsal" / "scenarios" / f"{scenario}.yaml").read_text("utf-8")
+    assert text in find(scenario).read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", [name for kind, name in MARKS if kind == "file"])
