@@ -188,7 +188,7 @@ def run(google: Google, event: Any = None) -> Any:
 
 
 def failed(google: Google, event: Any = None) -> dict[str, Any]:
-    """The record of a run that fails."""
+    """Return the record of a run that fails."""
     with pytest.raises(Raised):
         run(google, event)
     severity, line = google.lines[-1]
