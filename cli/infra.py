@@ -1,6 +1,5 @@
 """`tpu infra`: one layer at a time, prices, roles, recovery from an interruption."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from cli import options
 from cli.command import Group
 from cli.options import together
 from infra.doctor import grants
-from infra.engine import plan as planning
 from infra.engine import prices as layer_prices
 from infra.engine import refusals
 from infra.engine import updates as stacks
@@ -23,26 +21,7 @@ _CHANGE = together(
 
 @click.group(cls=Group)
 def infra() -> None:
-    """Plan, price, bring up and take down the layers of an environment; recover from an interruption."""
-
-
-@infra.command(examples=["dev"])
-@options.environment
-@options.as_json
-@options.layout
-@click.option("--full", is_flag=True, help="Print all output of Pulumi's preview.")
-@click.pass_obj
-def plan(root: Path, environment: str, as_json: bool, layout: str, full: bool) -> int:
-    """Check the settings, show prices, and preview every layer."""
-    planned = planning.plan(environment, root)
-    if as_json:
-        print(json.dumps(planning.as_json(planned)))
-    else:
-        print(planning.markdown(planned) if layout == "markdown" else planning.text(planned, full))
-    planned.refuse_failed()
-    if not as_json and layout == "text":
-        print(f"\nNext: {planned.next_command}")
-    return 0
+    """Price, bring up, take down and recover the layers of an environment."""
 
 
 @infra.command(examples=["dev"])

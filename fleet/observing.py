@@ -16,7 +16,7 @@ from fleet.request import Request
 from fleet.show import Rates
 from fleet.unit import unit
 from infra.doctor.checks import Target, checks
-from infra.doctor.report import healthy, run_checks, told
+from infra.doctor.report import format_report, healthy, run_checks
 from infra.engine.named import read_stack
 from infra.engine.settings import from_file
 from infra.layers.storage.names import controller_account_email
@@ -61,7 +61,9 @@ def doctor(request: Request) -> int:
         print("checking Google and Pulumi …", file=sys.stderr)
     google = google_of(settings)
     findings = run_checks([*checks(Target(settings, target, google)), *fleet_checks.checks(settings, google)])
-    print(json.dumps([asdict(finding) for finding in findings]) if request.as_json else told(findings))
+    print(
+        json.dumps([asdict(finding) for finding in findings]) if request.as_json else format_report(findings)
+    )
     return 0 if healthy(findings) else 1
 
 

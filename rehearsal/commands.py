@@ -127,7 +127,7 @@ def run(narrator: Narrator, name: str, world: World, seed: int | None, folder: P
     plan = making.Plan(
         environment=scenario.environment,
         cloud=scenario.cloud,
-        seed=scenario.seed,
+        seed=scenario.seed or 0,
         plugins=world.plugins,
         text=scenario.text,
         settings=scenario.settings,

@@ -41,16 +41,16 @@ SCENARIO = Scenario(
         step.up("builds"),
         step.command("""
         set -e
-        for layer in storage builds; do pulumi -C infra/$layer stack export -s dev --file $HOME/$layer.json; done
+        for layer in storage builds; do pulumi -C infra/layers/$layer stack export -s dev --file $HOME/$layer.json; done
         export PULUMI_BACKEND_URL=gs://my-project-checkpoints-state
         key=gcpkms://projects/my-project/locations/us-east5/keyRings/tpu-state/cryptoKeys/pulumi-secrets
         for layer in storage builds; do
-          pulumi -C infra/$layer stack init dev --secrets-provider $key
-          pulumi -C infra/$layer stack import -s dev --file $HOME/$layer.json
-          pulumi -C infra/$layer stack change-secrets-provider -s dev $key
+          pulumi -C infra/layers/$layer stack init dev --secrets-provider $key
+          pulumi -C infra/layers/$layer stack import -s dev --file $HOME/$layer.json
+          pulumi -C infra/layers/$layer stack change-secrets-provider -s dev $key
         done
         unset PULUMI_CONFIG_PASSPHRASE
-        for layer in storage builds; do pulumi -C infra/$layer preview -s dev --expect-no-changes; done
+        for layer in storage builds; do pulumi -C infra/layers/$layer preview -s dev --expect-no-changes; done
         """).by("platform-engineer"),
         # Who may preview may not start a build as the account that applies, nor does the previewing
         # account's `up` get far.
@@ -107,7 +107,7 @@ SCENARIO = Scenario(
         set -e
         unset PULUMI_CONFIG_PASSPHRASE
         export PULUMI_BACKEND_URL=gs://my-project-checkpoints-state
-        for layer in storage builds; do pulumi -C infra/$layer preview -s dev --expect-no-changes; done
+        for layer in storage builds; do pulumi -C infra/layers/$layer preview -s dev --expect-no-changes; done
         """).by("platform-engineer"),
     ),
 )

@@ -207,7 +207,7 @@ def test_states_of_a_boot_are_the_table() -> None:
     assert set(re.findall(r"^\| `([a-z-]+)`", rows[0], re.MULTILINE)) == recorded | renamed
     loader = startup.loader()
     assert set(re.findall(r"\bstate=([a-z-]+)", loader)) == renamed
-    assert set(re.findall(r"\btell (booting|failed|\w+) ", loader)) < recorded
+    assert set(re.findall(r"\breport (booting|failed|\w+) ", loader)) < recorded
 
 
 def test_the_port_that_hosts_are_given_for_jax_is_open_and_on_the_page() -> None:

@@ -39,7 +39,7 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
     assert cloud.asked == [("delete", "train"), ("up", "train")]
     assert "train: replace (Google says PREEMPTED)" in output.out
     assert "train: created" in output.out
-    assert "to come back: tpu fleet monitor dev" in output.err
+    assert "to resume: tpu fleet monitor dev" in output.err
 
 
 def test_a_service_manager_ends_a_monitor_as_ctrl_c_does(
@@ -75,9 +75,9 @@ def test_monitor_follows_the_settings_unless_they_are_wrong(
     monkeypatch.setattr("time.sleep", end)
     assert fleet(["monitor", "dev"]) == 130
     output = capsys.readouterr().out
-    assert output.count("the settings aren't followed: no YAML") == 1
+    assert output.count("the new settings are ignored: no YAML") == 1
     assert "fleet:dollarsPerHour allows $1" in output
-    assert "the settings changed: other/0 is new, extract/0 is asked for no more" in output
+    assert "the settings changed: other/0 is new, extract/0 is removed" in output
     assert world.asked == [("create", "tpu-us-east5-a-2")], "by a name that no orphan has"
 
 

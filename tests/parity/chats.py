@@ -1,13 +1,14 @@
-"""What transformers makes of conversations by the chat templates of some tokenizers.
+"""Texts and tokens of conversations by the chat templates of some tokenizers, as transformers makes them.
 
     PYTHON_WITH_TRANSFORMERS tests/parity/chats.py CASES.json OUT.json
 
-CASES has `folders`, `conversations`, and `prompted`, each to be tried with each; OUT gets, in that order, of
-each its text and tokens, or null where transformers refuses.
+CASES has `folders`, `conversations`, and `prompted`, all combined; OUT gets, in that order, `found`: text and
+tokens, or null where transformers refuses; and `at`, the time.
 """
 
 import json
 import sys
+import time
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def main(cases: Path, out: Path) -> None:
                 found.append(None)
             else:
                 found.append([text, tokens])
-    out.write_text(json.dumps(found))
+    out.write_text(json.dumps({"at": int(time.time()), "found": found}))
 
 
 if __name__ == "__main__":

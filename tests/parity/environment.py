@@ -1,4 +1,4 @@
-"""The Python that has torch and transformers: `tools/setup.sh parity` makes it."""
+"""Python with torch and transformers, made by `tools/setup.sh parity`."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def python() -> str:
-    """The interpreter's path; makes the environment where it isn't there yet (1 min, 5.3 GB)."""
+    """Return the interpreter's path; make the environment where it is missing (1 min, 5.3 GB)."""
     made = subprocess.run(
         [ROOT / "tools/setup.sh", "parity"], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
     )

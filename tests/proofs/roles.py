@@ -114,11 +114,11 @@ class Office:
                 policy["bindings"].append({"role": role.name, "members": [f"{kind}:{member}"]})
             iam.set_policy(on, policy)
 
-        self.lab._call(hold(False))
+        self.lab.call(hold(False))
         try:
             yield
         finally:
-            self.lab._call(hold(True))
+            self.lab.call(hold(True))
 
     def missed(self, account: str, role: Role, *words: str) -> Row:
         """A command fails without the role, and names it. AssertionError otherwise."""
@@ -169,7 +169,7 @@ def found(say: Callable[[str], None]) -> dict[str, Any]:
         for role in roles(ML):
             words = TYPED.get(role.name, ("status", "dev"))
             if words[0].startswith("recreate") and one.lab.cloud.nodes.all()[0].state == "READY":
-                one.lab._call(one.lab.cloud.nodes.preempt("one", notice=False))
+                one.lab.call(one.lab.cloud.nodes.preempt("one", notice=False))
             keep(one.missed(ML, role, *words))
             assert role.name not in one.fleet(*words, fine=None), f"{role.name} is named though it is held"
     return {"rows": [vars(row) for row in rows], "seconds": sum(row.took_s for row in rows)}

@@ -1,6 +1,7 @@
 """Every point of the decoder against transformers' torch models, from the same weights.
 
-Reference tensors come from `tests/parity/reference.py`, run in its own environment.
+Reference tensors are recorded in tests/parity/reference; `make prove` makes them again with torch. To record:
+"$(tools/setup.sh parity)" tests/parity/reference.py tests/parity/reference
 """
 
 import subprocess
@@ -28,20 +29,38 @@ CASES = (
     "qwen2-yarn",
     "qwen3",
 )
-pytestmark = pytest.mark.prove  # torch is set up for `make prove` alone
 EXACT = 1e-5  # relative error in float32
 BF16_RMS = (
     0.028  # of bfloat16 against float32; Fast-LLM's pull request 525 saw 2.75 % at most on Qwen2.5-0.5B
 )
 
 
-@pytest.fixture(scope="session")
-def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
+RECORDED = Path(environment.__file__).with_name("reference")
+
+
+@pytest.fixture(scope="session", params=["recorded", pytest.param("made again", marks=pytest.mark.prove)])
+def references(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "recorded":
+        return RECORDED
     out = tmp_path_factory.mktemp("parity")
-    script = Path(environment.__file__).with_name("reference.py")
+    script = RECORDED.with_name("reference.py")
     run = subprocess.run([environment.python(), script, out], capture_output=True, text=True, timeout=HANG_S)
     assert run.returncode == 0, run.stderr
     return out
+
+
+def test_references_are_those_of_transformers(case: Path) -> None:
+    """Recorded and made again: the same configurations, weights and, but for rounding, values."""
+    recorded = RECORDED / case.name
+    assert sorted(path.name for path in case.iterdir()) == sorted(path.name for path in recorded.iterdir())
+    for path in case.iterdir():
+        if path.suffix == ".npz":
+            values, expected = np.load(path), np.load(recorded / path.name)
+            assert values.files == expected.files
+            for name in values.files:
+                np.testing.assert_allclose(values[name], expected[name], atol=EXACT, rtol=EXACT)
+        else:
+            assert path.read_bytes() == (recorded / path.name).read_bytes()
 
 
 @pytest.fixture(params=CASES)
@@ -99,6 +118,7 @@ def test_every_point_and_the_logits_agree_in_float32(case: Path, attend: Attend)
     assert max(max(pair) for pair in found.values()) <= EXACT, found
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("attend", [attention.einsum], ids=["einsum"])
 def test_bfloat16_stays_within_its_budget(case: Path, attend: Attend) -> None:
     ours, theirs, real_BxL = run(case, jnp.bfloat16, attend)

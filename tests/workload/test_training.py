@@ -313,6 +313,7 @@ def test_the_metadata_servers_notice_saves_and_ends_the_run(
     status = run.json("status.json")
     assert (status["state"], status["step"]) == ("preempted", event["step"])
     assert run.complete()[-1] == event["step"]
+    assert event["lost_steps"] == 0, "the notice is long enough for a save"
     assert sorted(run.losses()) == list(range(1, event["step"] + 1))
     assert not (run.path / "final.json").exists()
 

@@ -17,7 +17,7 @@ from rehearsal.cloud.core.errors import ApiError, NotEmulatedError
 from rehearsal.cloud.core.operations import planned_failure
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.faults import Fault, Faults, LostError
-from rehearsal.cloud.door.requestlog import Entry, RequestLog
+from rehearsal.cloud.door.requestlog import LoggedRequest, RequestLog
 
 T = TypeVar("T")
 # The fault of the request that is being answered, for `break_stream`.
@@ -151,7 +151,7 @@ class Doorway:
 
     def _log(self, passage: Passage) -> None:
         self._requests.add(
-            Entry(
+            LoggedRequest(
                 time=self._world.clock.rfc3339(),
                 method_id=passage.method_id,
                 http_method=passage.http_method,

@@ -14,7 +14,7 @@ _KEPT = 20_000
 
 
 @dataclass(frozen=True)
-class Entry:
+class LoggedRequest:
     """A request. `reason` is "" when a handler answered, else the obstacle.
 
     `time` is virtual, RFC 3339; `address` is the client's; `status` 0 is a connection that a fault closed
@@ -44,7 +44,7 @@ class RequestLog:
         self._validated: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
 
-    def add(self, entry: Entry, *, validated: bool, refused: bool) -> None:
+    def add(self, entry: LoggedRequest, *, validated: bool, refused: bool) -> None:
         """Record a request; `validated`: its discovery document accepted it, `refused`: fails a rehearsal."""
         numbered = {"n": self._next, **vars(entry)}
         self._next += 1

@@ -277,7 +277,7 @@ def test_layers_go_down_behind_those_that_read_them(pulumi_cli: FakePulumi, tmp_
     stack = {"urn": "urn:pulumi:dev::tpu::pulumi:pulumi:Stack::tpu-dev", "type": "pulumi:pulumi:Stack"}
     pulumi_cli.answer("stack export", {"deployment": {"resources": [stack]}})
     pulumi_cli.answer("whoami", {"url": "https://example.com/me"})
-    assert main(["down", "dev", "storage", "tpu", "network", "--yes"], tmp_path) == 0
+    assert main(["infra", "down", "dev", "storage", "tpu", "network", "--yes"], tmp_path) == 0
     downs = [folder for folder, arguments, _ in pulumi_cli.calls if arguments[0] == "destroy"]
     assert downs == [
         str(tmp_path),

@@ -18,7 +18,7 @@ from rehearsal.cloud.core.clock import VirtualClock
 from rehearsal.cloud.core.errors import JsonObject, not_found
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.faults import Faults
-from rehearsal.cloud.door.requestlog import Entry, RequestLog
+from rehearsal.cloud.door.requestlog import LoggedRequest, RequestLog
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.pods import PodGuests
 from rehearsal.cloud.services.container.control_planes import Clusters
@@ -162,7 +162,7 @@ def test_snapshots_are_added(control: Socket, tmp_path: Path) -> None:
 
 def test_requests_are_read_from_a_number_on(control: Socket) -> None:
     for n in range(3):
-        entry = Entry("t", f"m{n}", "GET", "h", "/p", "a", "10.0.0.2", 200, "", "", 0.0)
+        entry = LoggedRequest("t", f"m{n}", "GET", "h", "/p", "a", "10.0.0.2", 200, "", "", 0.0)
         control.requests.add(entry, validated=True, refused=False)
     answer = control.client.requests(1)
     assert answer["next"] == 3

@@ -312,7 +312,7 @@ def test_settings_are_refused_before_anything_is_asked(changes: dict[str, Any], 
 
 
 def write_golden() -> None:
-    """The dashboards as they are now."""
+    """Return the dashboards as they are now."""
     GOLDEN.mkdir(exist_ok=True)
     for name, item in dashboards.dashboards(settings()).items():
         (GOLDEN / f"{name}.json").write_text(json.dumps(item.content(), indent=1, sort_keys=True) + "\n")

@@ -142,7 +142,7 @@ class Watched(Lab):
     # What faults need
 
     def furnish(self) -> None:
-        """A network, an account, a topic's subscription: made through the front door."""
+        """Create a network, an account and a topic's subscription through the front door."""
         compute = f"compute.googleapis.com/compute/beta/{P}"
         self.done(f"{compute}/global/networks", {"name": "watched", "autoCreateSubnetworks": False})
         subnet = {
@@ -159,13 +159,13 @@ class Watched(Lab):
         assert answer.ok, answer.text
 
     def posted(self, path: str, body: Any, **query: str) -> Any:
-        """The answer of a request that must be accepted."""
+        """Return the answer of a request that must be accepted."""
         answer = self.request("POST", path, body, **query)
         assert answer.ok, answer.text
         return answer.json()
 
     def done(self, path: str, body: Any) -> None:
-        """A request to Compute Engine, once its operation is done."""
+        """Send a request to Compute Engine and wait for its operation."""
         link = self.posted(path, body)["selfLink"].removeprefix("https://www.googleapis.com/")
         assert self.posted(f"compute.googleapis.com/{link}/wait", None)["status"] == "DONE"
 
@@ -175,7 +175,7 @@ class Watched(Lab):
         self.minutes(15)  # more than a creation takes
 
     def posted_node(self, node: str, kind: str = "v6e-1") -> Any:
-        """The answer to a creation."""
+        """Return the answer to a creation."""
         body = {
             "acceleratorType": kind,
             "runtimeVersion": "v2-alpha-tpuv6e",
@@ -202,7 +202,7 @@ class Beating:
         )
 
     def timed(self, call: Callable[..., None]) -> Callable[..., None]:
-        """A call at the lab's time."""
+        """Call at the lab's time."""
 
         def at_its_time(*arguments: Any, **named: Any) -> None:
             with mock.patch.object(heartbeat.time, "monotonic", return_value=self._now_s):
@@ -228,7 +228,7 @@ class Beating:
 
 
 def alert_of(incident: Incident) -> str:
-    """The name of the alert whose incident it is."""
+    """Return the name of the alert whose incident it is."""
     return str(incident.policy["userLabels"]["alert"])
 
 

@@ -38,7 +38,7 @@ ANSWERS: dict[str, Any] = {
 
 @pytest.fixture
 def google() -> Iterator[tuple[str, list[str]]]:
-    """An URL that answers as the APIs of TPU, Compute Engine and OS Login, and what was asked."""
+    """Yield a URL that answers as the APIs of TPU, Compute Engine and OS Login, and what was asked."""
     requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -133,14 +133,9 @@ class Google:
             return 200, {}
         if not name and bucket == BUCKET:
             assert query["matchGlob"] == "tokens/r17/*/_READY"
-            ready = {
-                key.partition("/")[2]: object_
-                for key, object_ in sorted(self.objects.items())
-                if "_READY" in key
-            }
-            return 200, {
-                "items": [{"name": name, "updated": item["updated"]} for name, item in ready.items()]
-            }
+            ready = sorted((key, item["updated"]) for key, item in self.objects.items() if "_READY" in key)
+            items = [{"name": key.partition("/")[2], "updated": updated} for key, updated in ready]
+            return 200, {"items": items}
         if not name:
             names = [item for item in self.raw if item.startswith(query.get("prefix", ""))]
             if "matchGlob" in query:
@@ -193,7 +188,7 @@ def run(google: Google, event: Any = None) -> Any:
 
 
 def failed(google: Google, event: Any = None) -> dict[str, Any]:
-    """The record of a run that fails."""
+    """Return the record of a run that fails."""
     with pytest.raises(Raised):
         run(google, event)
     severity, line = google.lines[-1]

@@ -23,7 +23,7 @@ LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'")
 
 
 def rules() -> Any:
-    """The objects with and without pools; texts for people are left out."""
+    """Return the objects with and without pools; texts for people are left out."""
     text = json.dumps([list(admission.objects(pools, TEAMS, CLUSTER)) for pools in (POOLS, [])])
     return json.loads(text, object_hook=_without_messages)
 

@@ -47,6 +47,7 @@ class Front(Emulated):
         self._owner = self.iam.mint(OWNER, lifetime_s=1e9).value  # proofs run for hours
         self.runner = await self.served(self._handle)
         self.url = url(self.runner)
+        self.port = self.runner.addresses[0][1]
 
     @contextmanager
     def tls(self, ca: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:

@@ -23,7 +23,7 @@ learn() {
   [[ ! -f $RUN/node ]] || . "$RUN/node"
 }
 
-# record_running NAME ATTEMPT START BEGAN_MS: record that a stage continues.
+# record_running NAME ATTEMPT START BEGAN_MS: write the status of a running stage.
 record_running() {
   record booting "$1" "${FINISHED[@]}" "$(stage_json "$1" running "$2" "$3" '' $(($(now_ms) - $4)) "$RUN/$1.log")"
 }
@@ -85,7 +85,7 @@ run_stage() {
   fi
 }
 
-# interrupted: record a boot that ends outside of a stage.
+# interrupted: write the status of a boot that ends outside of a stage.
 interrupted() {
   record failed "$STAGE" "${FINISHED[@]}"
   flush_log

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[5]
 
 @pytest.fixture(scope="session")
 def bare_blobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, bytes]]:
-    """A published bundle without packages: its id, and the objects that publishing made."""
+    """Return a published bundle without packages: its id, and the objects that publishing made."""
     with emulated_storage(tmp_path_factory.mktemp("publish")) as url:
         done = subprocess.run(
             [sys.executable, "-m", "cli", "publish", "lab", "--lock", "bare", "--bucket", BUCKET, "--json"],
@@ -40,7 +40,7 @@ def gcs(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def published(gcs: str, bare_blobs: tuple[str, dict[str, bytes]]) -> str:
-    """The bundle in this test's own storage server; returns its id."""
+    """Return the bundle in this test's own storage server: its id."""
     bundle, objects = bare_blobs
     bucket = client_of(gcs).bucket(BUCKET)
     for name, content in objects.items():
@@ -50,7 +50,7 @@ def published(gcs: str, bare_blobs: tuple[str, dict[str, bytes]]) -> str:
 
 @pytest.fixture(scope="session")
 def data_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An ext4 image with one file."""
+    """Return an ext4 image with one file."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "content").mkdir()
     (folder / "content" / "tokens.bin").write_bytes(b"\x01\x02" * 4096)
@@ -63,7 +63,7 @@ def data_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make_host(tmp_path: Path, gcs: str, published: str) -> Iterator[Callable[..., Host]]:
-    """Makes one host with the given attributes; its power is cut at the end."""
+    """Return a maker of hosts with given attributes; their power is cut at the end."""
     hosts: list[Host] = []
     with running_lab(tmp_path, worker(BUCKET, published), gcs) as lab:
 

@@ -215,7 +215,7 @@ class Host:
         return self._loop
 
     def _find_init(self) -> int | None:
-        """The systemd whose parent is systemd-nspawn, below our process."""
+        """Return the systemd whose parent is systemd-nspawn, below our process."""
         assert self._process is not None
         waiting = [(self._process.pid, "")]
         while waiting:
@@ -229,7 +229,7 @@ class Host:
         return None
 
     def status(self) -> dict[str, Any]:
-        """The host's own copy of its status; empty until it has one."""
+        """Return the host's own copy of its status; empty until it has one."""
         with contextlib.suppress(OSError, ValueError):
             result: dict[str, Any] = json.loads((self.files / "run/tpu/status.json").read_text())
             return result
@@ -246,7 +246,7 @@ class Host:
             time.sleep(0.05)
 
     def log(self) -> str:
-        """The boot's log of all boots."""
+        """Return the boot's log of all boots."""
         path = self.root / "var/log/tpu/boot.log"
         return path.read_text(errors="replace") if path.exists() else "(no boot.log)"
 
@@ -292,7 +292,7 @@ class Host:
 
 @contextlib.contextmanager
 def running_lab(folder: Path, metadata: Metadata, backend: str) -> Iterator[Lab]:
-    """A lab, closed at the end."""
+    """Yield a lab, closed at the end."""
     assert shutil.which("systemd-nspawn"), "systemd-nspawn is missing: tools/setup.sh system"
     lab = Lab(folder, metadata, Front(backend))
     try:

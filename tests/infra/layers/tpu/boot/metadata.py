@@ -36,7 +36,7 @@ class Metadata:
             self.values[f"instance/attributes/{key}"] = value
 
     def server(self, listener: socket.socket | None = None) -> http.server.ThreadingHTTPServer:
-        """A server on an already listening socket, or on a free port of loopback."""
+        """Serve on an already listening socket, or on a free port of loopback."""
         values, written = self.values, self.written
 
         class Handler(_Handler):
@@ -92,7 +92,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def worker(bucket: str, bundle: str, worker: int = 0, workers: int = 1, **attributes: str) -> Metadata:
-    """The metadata of one worker of the slice `tpu-lab`."""
+    """Return the metadata of one worker of the slice `tpu-lab`."""
     endpoints = ",".join(f"unknown:unknown:10.0.0.{k + 2}" for k in range(workers))
     standard = {
         "tpu-slice": "tpu-lab",

@@ -65,7 +65,7 @@ class Front:
     logged: list[dict[str, Any]] = field(default_factory=list)  # each entry with what its request has for all
 
     def server(self, listener: socket.socket, certificate: Path) -> http.server.ThreadingHTTPServer:
-        """A server on an already listening socket, not yet serving."""
+        """Serve on an already listening socket, not yet serving."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         front = self

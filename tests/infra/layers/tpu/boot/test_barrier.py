@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[5]
 
 @contextlib.contextmanager
 def served(metadata: Metadata) -> Iterator[str]:
-    """The metadata server's `host:port`."""
+    """Yield the metadata server's `host:port`."""
     server = metadata.server()
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     try:
@@ -314,7 +314,7 @@ def test_a_metadata_server_that_stays_away_is_named(monkeypatch: pytest.MonkeyPa
 
 @contextlib.contextmanager
 def answering(*statuses: int) -> Iterator[tuple[str, list[str]]]:
-    """A storage server that answers with each status in turn; yields its URL and the paths asked for."""
+    """Yield a storage server that answers with each status in turn: its URL and the requested paths."""
     requests: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

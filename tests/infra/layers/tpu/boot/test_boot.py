@@ -26,7 +26,7 @@ AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
 def uploaded(host: Host, name: str, state: str) -> dict[str, Any]:
-    """The status object, once it says `state`, which it must within 10 s."""
+    """Return the status object, once it says `state`, which it must within 10 s."""
     deadline = time.monotonic() + HANG_S
     bucket = client_of(host.lab.front.backend).bucket(BUCKET)
     while True:

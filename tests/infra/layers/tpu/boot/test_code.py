@@ -20,7 +20,7 @@ Publish = Callable[..., code.Installed]
 
 
 def make(folder: Path) -> Publish:
-    """Publishes files, as name=content, and installs them."""
+    """Publish files, as name=content, and install them."""
 
     def publish(files: dict[str, str] | None, links: dict[str, str] | None = None) -> code.Installed:
         packed = None

@@ -101,7 +101,7 @@ def shipper(api: Api, stopping: threading.Event) -> logs.Shipper:
 
 @pytest.fixture
 def journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A journalctl that shows the lines of a file, from after the cursor on, and waits."""
+    """Return a journalctl that shows the lines of a file, from after the cursor on, and waits."""
     program = tmp_path / "bin" / "journalctl"
     program.parent.mkdir()
     lines = tmp_path / "journal"

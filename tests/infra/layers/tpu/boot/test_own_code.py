@@ -31,7 +31,7 @@ exec sleep 1000
 
 
 def until(what: Callable[[], Any], host: Host, timeout_s: float = HANG_S) -> Any:
-    """The first answer that is true."""
+    """Return the first answer that is true."""
     deadline = time.monotonic() + timeout_s
     while not (result := what()):
         assert time.monotonic() < deadline, host.log() + host.run("journalctl", "--lines=60", check=False)
@@ -40,7 +40,7 @@ def until(what: Callable[[], Any], host: Host, timeout_s: float = HANG_S) -> Any
 
 
 def republish(bucket: storage.Bucket, bundle: str, folder: Path, files: dict[str, str]) -> str:
-    """The bundle with this code of the user's own; the new id."""
+    """Return the id of a bundle with this code of the user."""
     packed = folder / "code.tar.gz"
     archive.write(packed, {name: text.encode() for name, text in files.items()}, executable={"start.sh"})
     manifest = bucket.blob(f"bundles/manifests/{bundle}").download_as_text().splitlines()
