@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workload.preflight.test_verdict import asked, compiled, llama
+from tests.workload.preflight.test_verdict import judged, compiled, llama
 from workload.__main__ import main
 from workload.preflight.page import page
 from workload.preflight.slices import CHIP, GIB
@@ -32,7 +32,7 @@ class Nesting(HTMLParser):
     [(14.0, "FITS", "yes"), (28.8, "UNCERTAIN", "uncertain"), (40.0, "DOES NOT FIT", "no")],
 )
 def test_the_verdict_comes_first(temporaries_gib: float, verdict: str, css: str) -> None:
-    text = page(asked(llama(), compiled(temporaries_gib)), "mine.toml")
+    text = page(judged(llama(), compiled(temporaries_gib)), "mine.toml")
     body = text.partition("<main>")[2]
     assert body.startswith(f'<h1 class="{css}">{verdict}</h1>')
     nesting = Nesting()
@@ -43,7 +43,7 @@ def test_the_verdict_comes_first(temporaries_gib: float, verdict: str, css: str)
 
 
 def test_each_part_of_memory_begins_where_the_one_before_ends() -> None:
-    text = page(asked(llama(), compiled(14.0)), "mine.toml")
+    text = page(judged(llama(), compiled(14.0)), "mine.toml")
     bars = re.findall(r'<i class="(\w*)" style="left:([\d.]+)%;width:([\d.]+)%">', text)[:5]
     total = CHIP.hbm_bytes / GIB
     assert [float(width) for _, _, width in bars[:2]] == pytest.approx([100 / total, 1400 / total], abs=0.01)
@@ -57,7 +57,7 @@ def test_each_part_of_memory_begins_where_the_one_before_ends() -> None:
 
 
 def test_a_refusal_and_a_name_are_shown_as_text() -> None:
-    text = page(asked(llama(), compiled(refused="a <b> & more")), "<mine>.toml")
+    text = page(judged(llama(), compiled(refused="a <b> & more")), "<mine>.toml")
     assert "a &lt;b&gt; &amp; more" in text
     assert "<mine>" not in text
 
