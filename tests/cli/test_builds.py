@@ -99,7 +99,7 @@ def test_a_build_is_followed_from_any_state_to_its_end(
     state: str, google: Google, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     google.states = [state, "SUCCESS"]
-    assert builds.main(["submit", "dev", "preview"], root) == 0
+    assert call(builds.builds, ["submit", "dev", "preview"], root) == 0
     assert "SUCCESS" in capsys.readouterr().out.splitlines()
 
 
