@@ -23,7 +23,7 @@ from infra.layers.builds.settings import BuildsSettings
 from infra.settings.schema import Settings
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, epilog="\b\nExamples:\n  tpu builds submit dev preview")
 def builds() -> None:
     """Bring the layers up by Cloud Build: one account previews, another applies (docs/builds.md)."""
 

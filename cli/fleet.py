@@ -52,7 +52,7 @@ _REMOTE = together(
 )  # fmt: skip
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, epilog="\b\nExamples:\n  tpu fleet monitor dev")
 def fleet() -> None:
     """Keep the slices of an environment working; Pulumi.ENV.yaml lists them."""
 

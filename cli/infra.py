@@ -19,7 +19,7 @@ _CHANGE = together(
 )
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, epilog="\b\nExamples:\n  tpu infra prices dev")
 def infra() -> None:
     """Price, bring up, take down and recover the layers of an environment."""
 

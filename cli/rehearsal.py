@@ -49,7 +49,7 @@ def rehearsal() -> None:
     """Run an emulated Google Cloud on this machine, with hosts that boot. Needs root."""
 
 
-@rehearsal.command()
+@rehearsal.command(examples=["kills --seed 7"])
 @click.argument("scenario", metavar="[SCENARIO]", default="default", help="a name of `list` or a file")
 @click.option(
     "--report", type=_FILE, default="rehearsal-report", show_default=True, help="Folder for the report."
@@ -66,14 +66,14 @@ def run(
     return guarded(lambda narrator: commands.run(narrator, scenario, world, seed, report, keep))
 
 
-@rehearsal.command()
+@rehearsal.command(examples=[""])
 @_FRESH
 def up(**world: Any) -> int:
     """Create a world and leave it up."""
     return guarded(lambda narrator: commands.up(narrator, World(**world)))
 
 
-@rehearsal.command()
+@rehearsal.command(examples=["-c 'pulumi preview -s dev'"])
 @click.option("-c", "line", metavar="CMD", help="Run this instead of an interactive shell.")
 @click.option("--as", "account", type=click.Choice(person.PEOPLE), default="platform-engineer",
               show_default=True, help="The user in the world.")  # fmt: skip
@@ -83,14 +83,14 @@ def shell(line: str | None, account: str, **world: Any) -> int:
     return guarded(lambda narrator: commands.shell(narrator, World(**world), account, line))
 
 
-@rehearsal.command()
+@rehearsal.command(examples=[""])
 @_DIR
 def down(folder: Path | None) -> int:
     """End the world that is up and remove its folder."""
     return guarded(lambda narrator: commands.down(narrator, folder))
 
 
-@rehearsal.command()
+@rehearsal.command(examples=["--json"])
 @_DIR
 @options.as_json
 def status(folder: Path | None, as_json: bool) -> int:
@@ -98,7 +98,7 @@ def status(folder: Path | None, as_json: bool) -> int:
     return guarded(lambda narrator: commands.status(narrator, folder, as_json=as_json))
 
 
-@rehearsal.command()
+@rehearsal.command(examples=["--hours 2"])
 @click.option(
     "--hours", type=_POSITIVE, default=6.0, show_default=True, help="Hours of its clock, until now."
 )
@@ -109,14 +109,14 @@ def dashboards(hours: float, out: Path, folder: Path | None) -> int:
     return guarded(lambda narrator: commands.dashboards(narrator, folder, hours, out))
 
 
-@rehearsal.command("list")
+@rehearsal.command("list", examples=[""])
 @options.as_json
 def list_scenarios(as_json: bool) -> int:
     """List the scenarios of the project."""
     return guarded(lambda narrator: commands.list_scenarios(narrator, as_json=as_json))
 
 
-@rehearsal.command()
+@rehearsal.command(examples=["rehearsal-report/record.json"])
 @click.argument("source", type=_FILE, help="record.json of a report, or a .cast of its logs")
 @click.option("--out", type=_FILE, help="Default: docs/pictures/loss.svg, of a recording recovery.svg.")
 def picture(source: Path, out: Path | None) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,17 +44,6 @@ def of_hours(hourly: float | None, hours: float | None, *, checked: bool = True)
     if hours is None:
         return RunPrice(None, "nothing says how long it takes", "--hours N")
     return RunPrice(hourly * hours, f"${shown(hourly)} an hour, {hours:g} h", checked=checked)
-
-
-def hours(text: str) -> float:
-    """Parse the value of `--hours`. Raises ArgumentTypeError where it is no time above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: a number of hours above 0, e.g. 1.5")
-    return value
 
 
 def within_limit(predicted: RunPrice, limit: float | None, setting: str) -> None:

@@ -71,7 +71,7 @@ class Keeper:
         self._around = Surroundings(
             _names(config.hosts_file.read_text()),
             config.ca_bundle,
-            image=lambda name: docker.found(config.images, name, config.debian),
+            image=lambda name: docker.find_built(config.images, name, config.debian),
         )
 
     def run(self) -> None:
@@ -103,11 +103,11 @@ class Keeper:
                 self._nodes = nodes
                 self._report(self._cluster.name, "ready", self._ready)
 
-    def _begin(self, clusters: Object) -> None:
-        name = clusters["name"]
+    def _begin(self, described: Object) -> None:
+        name = described["name"]
         folder = self._config.folder / f"{name.rpartition('/')[2]}-{time.time_ns()}"
         public = Pair(self._config.certificate, self._config.key)
-        cluster = Cluster(self._control, clusters, folder, public, table(self._config.debian), self._around)
+        cluster = Cluster(self._control, described, folder, public, table(self._config.debian), self._around)
         self._report(name, "starting", "")
         try:
             cluster.start()
@@ -137,7 +137,7 @@ class Keeper:
 
     def _report(self, name: str, state: str, message: str) -> None:
         log.info("%s: %s %s %s", name, state, message, self._nodes)
-        self._control.clusters("report", name=name, state=state, message=message, nodes=self._nodes)
+        self._control.described("report", name=name, state=state, message=message, nodes=self._nodes)
 
 
 def _names(hosts: str) -> dict[str, str]:

@@ -35,21 +35,21 @@ class Cluster:
     def __init__(
         self,
         control: Control,
-        programs: Object,
+        described: Object,
         folder: Path,
         public: Pair,
         images: Mapping[str, Image],
         around: Surroundings,
     ):
-        """`found`: as the control socket lists it. `public`: the certificate of DNS endpoints.
+        """`described`: as the control socket lists it. `public`: the certificate of DNS endpoints.
 
         `around`: what pods find of the world, but who they are, which is registered here.
         """
-        self._control, self._found = control, programs["body"]
+        self._control, self._body = control, described["body"]
         self._pools: dict[str, Object] = {}
         self._around = replace(around, joined=self._joined, left=self._left, disk=self._disk)
-        self.name: str = programs["name"]
-        self.endpoint: str = programs["body"]["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"]
+        self.name: str = described["name"]
+        self.endpoint: str = described["body"]["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"]
         self._reviews = Reviews(control, self.name)
         self.control_plane = ControlPlane(folder, public, self._reviews.url)
         self._folder, self._images = folder, images
@@ -126,7 +126,7 @@ class Cluster:
         labels = self._agent.nodes[node]["metadata"]["labels"]
         config = self._pools[labels[_POOL]]["config"]
         mode = (config.get("workloadMetadataConfig") or {}).get("mode", _IDENTITIES)
-        workload_pool = (self._found.get("workloadIdentityConfig") or {}).get("workloadPool", "")
+        workload_pool = (self._body.get("workloadIdentityConfig") or {}).get("workloadPool", "")
         name = spec.get("serviceAccountName", "default")
         account = self.control_plane.api.get("v1", "ServiceAccount", name, namespace) or {"metadata": {}}
         annotations = account["metadata"].get("annotations") or {}

@@ -282,6 +282,7 @@ def test_a_runs_price_is_predicted_and_the_actual_one_stands_beside_it(
     assert found["dollars"] is not None
 
 
-def test_a_run_is_told_how_long_it_takes_in_hours(script: Path) -> None:
-    with pytest.raises(click.UsageError, match=r"soon: a number of hours above 0, e.g. 1.5"):
-        call(run.run, ["dev", str(script), "--slice", "v6e-16", "--hours", "soon"])
+@pytest.mark.parametrize("hours", ["0", "-1", "soon", "inf", "nan", ""])
+def test_hours_are_a_time(hours: str, script: Path) -> None:
+    with pytest.raises(click.UsageError, match=r"a number of hours above 0, e.g. 1.5"):
+        call(run.run, ["dev", str(script), "--slice", "v6e-16", f"--hours={hours}"])

@@ -9,7 +9,7 @@ from rehearsal.cloud.core.errors import ApiError, NotEmulatedError, bad_request
 
 
 def acts_as(field: str) -> Reference:
-    """Reference a field with the service account of a resource, by e-mail address or full name.
+    """Return the reference of a field with the service account of a resource, by e-mail address or full name.
 
     Setting it needs iam.serviceAccounts.actAs (https://cloud.google.com/iam/docs/attach-service-accounts).
     """
@@ -19,7 +19,7 @@ def acts_as(field: str) -> Reference:
 
 
 def topic(field: str) -> Reference:
-    """Reference a field with a Pub/Sub topic, which can be deleted all the same."""
+    """Return the reference of a field with a Pub/Sub topic, which can be deleted all the same."""
     return Reference(field, ("pubsub.projects.topics",), on_delete=KEEP)
 
 

@@ -283,7 +283,7 @@ class _Pod:
             self._run(sandbox, volumes, address)
         except (RehearsalError, KeyError) as error:
             if not self._gone.is_set():
-                self._tell({"phase": "Failed", "reason": "AgentError", "message": str(error)})
+                self._report({"phase": "Failed", "reason": "AgentError", "message": str(error)})
         finally:
             if volumes:
                 volumes.close()
@@ -303,7 +303,7 @@ class _Pod:
             try:
                 return Volumes(self._api, self._pod, self.folder / "volumes", network, self._agent.around)
             except KubernetesError as error:
-                self._tell({"phase": "Pending", "reason": "ContainerCreating", "message": str(error)})
+                self._report({"phase": "Pending", "reason": "ContainerCreating", "message": str(error)})
                 time.sleep(_RETRY_S)
         return None
 
@@ -332,7 +332,7 @@ class _Pod:
                                    "startedAt": started, "finishedAt": now()}  # fmt: skip
             status = self._status(address, started, ended)
             if status != reported:
-                self._tell(status)
+                self._report(status)
                 reported = status
             if not self._running:
                 self._over.set()
@@ -425,7 +425,7 @@ class _Pod:
             "containerStatuses": states,
         }
 
-    def _tell(self, status: Object) -> None:
+    def _report(self, status: Object) -> None:
         while not self._gone.is_set():
             try:
                 pod = self._api.patch_status(self._path, status)

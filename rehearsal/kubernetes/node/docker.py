@@ -128,7 +128,7 @@ def _carry_out(command: str, mounts: Mapping[Path, str], base: Path, place: Path
         raise KubernetesError(f"RUN {command} ended with status {ended.returncode}: {ended.stderr[-2000:]}")
 
 
-def found(images: Path, name: str, base: Path) -> Image | None:
+def find_built(images: Path, name: str, base: Path) -> Image | None:
     """Return the built image of a name's digest; None if there is none."""
     place = images / name.rpartition("@sha256:")[2]
     if "@sha256:" not in name or not (place / _FACTS).is_file():

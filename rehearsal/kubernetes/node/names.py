@@ -26,7 +26,7 @@ class Names:
 
     def __init__(self, addresses: Callable[[str], Sequence[str]], upstream: Mapping[str, str]):
         """`others`: names that aren't the cluster's, with their addresses."""
-        self._addresses, self._others = addresses, upstream
+        self._addresses, self._upstream = addresses, upstream
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
@@ -63,7 +63,7 @@ class Names:
         kind, _ = struct.unpack(">HH", message[at + 1 : at + 5])
         question = message[12 : at + 5]
         name = ".".join(labels).lower()
-        addresses: Sequence[str] = [self._others[name]] if name in self._others else []
+        addresses: Sequence[str] = [self._upstream[name]] if name in self._upstream else []
         if name.endswith(_SUFFIX):
             addresses = self._addresses(name.removesuffix(_SUFFIX))
         records = addresses if kind == _A else []

@@ -130,10 +130,10 @@ class Autoscaler:
         except ControlError as refused:
             self._not_before[name] = time.monotonic() + _AGAIN_S / rate
             text = f"Node scale up in zones {zone} associated with this pod failed: {refused}"
-            self._tell(pods, "Warning", "FailedScaleUp", f"{text}. Pod is at risk of not being scheduled.")
+            self._record(pods, "Warning", "FailedScaleUp", f"{text}. Pod is at risk of not being scheduled.")
             return
         self._idle_since.pop(name, None)
-        self._tell(
+        self._record(
             pods,
             "Normal",
             "TriggeredScaleUp",
@@ -158,7 +158,7 @@ class Autoscaler:
         name = f"{self._cluster}/nodePools/{pool['body']['name']}"
         self._control.clusters("scale", pool=name, zone=zone, count=count)
 
-    def _tell(self, pods: Sequence[Object], kind: str, reason: str, message: str) -> None:
+    def _record(self, pods: Sequence[Object], kind: str, reason: str, message: str) -> None:
         """Create an event for each pod."""
         for pod in pods:
             meta = pod["metadata"]

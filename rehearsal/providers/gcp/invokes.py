@@ -23,7 +23,7 @@ def _only(function: str, arguments: Mapping[str, Any], known: tuple[str, ...]) -
     return given
 
 
-def _found(resource: Resource, context: Context, known: Mapping[str, Any]) -> dict[str, Any]:
+def _read(resource: Resource, context: Context, known: Mapping[str, Any]) -> dict[str, Any]:
     id_ = resource.id(known)
     outputs = resource.read(context, id_, known)
     if outputs is None:
@@ -34,7 +34,7 @@ def _found(resource: Resource, context: Context, known: Mapping[str, Any]) -> di
 
 def _get_network(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _only("getNetwork", arguments, ("name", "project", "networkProfile"))
-    outputs = _found(NETWORK, context, {"project": context.settings.project, **given})
+    outputs = _read(NETWORK, context, {"project": context.settings.project, **given})
     # The look-up has the number as a number, the resource as a text.
     return {**outputs, "networkId": int(outputs["networkId"]), "subnetworksSelfLinks": []}
 
@@ -45,18 +45,18 @@ def _get_subnetwork(context: Context, arguments: Mapping[str, Any]) -> dict[str,
         id_ = "projects/" + link.rpartition("projects/")[2]
         given |= SUBNETWORK.parse(id_, context.settings)
     defaults = {"project": context.settings.project, "region": context.settings.location("region")}
-    return _found(SUBNETWORK, context, {**defaults, **given})
+    return _read(SUBNETWORK, context, {**defaults, **given})
 
 
 def _get_bucket(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _only("getBucket", arguments, ("name", "project"))
     # With a project the provider doesn't ask Compute Engine for it.
-    return _found(BUCKET, context, {**given, "id": given["name"]} if "project" in given else given)
+    return _read(BUCKET, context, {**given, "id": given["name"]} if "project" in given else given)
 
 
 def _get_bucket_object(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _only("getBucketObject", arguments, ("bucket", "name"))
-    outputs = _found(BUCKET_OBJECT, context, given)
+    outputs = _read(BUCKET_OBJECT, context, given)
     return {key: value for key, value in outputs.items() if key not in ("source", "outputName")}
 
 

@@ -1,13 +1,11 @@
 """What a run will cost, and what refuses it; Spark batches by Google's own figures."""
 
-import argparse
-
 import pytest
 
 from infra.catalog.book import BOOK
 from infra.errors import InfraError
 from infra.layers.pipeline.spark_price import PREMIUM, STANDARD, SparkNode, predicted, spark_cost
-from infra.prices.run import RunPrice, hours, of_hours, within_limit
+from infra.prices.run import RunPrice, of_hours, within_limit
 
 LIMIT = "fleet:dollarsPerRun"
 IOWA = "us-central1"
@@ -38,13 +36,6 @@ def test_above_a_limit_or_unknown_under_one_a_run_is_refused(price: RunPrice, me
 
 def test_at_the_limit_it_goes() -> None:
     within_limit(of_hours(50.0, 2.0), 100, LIMIT)
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan", ""])
-def test_hours_are_a_time(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="a number of hours above 0"):
-        hours(text)
-    assert hours("1.5") == 1.5
 
 
 def test_the_actual_price_stands_beside_the_predicted_one() -> None:

@@ -74,7 +74,7 @@ def test_a_job_trains_in_an_image_of_the_bundle(
 ) -> None:
     debian = ensure_image(cache_dir())
     name = f"{BUILT.partition('@')[0]}@sha256:{docker.build(context, debian, tmp_path / 'images')}"
-    built = docker.found(tmp_path / "images", name, debian)
+    built = docker.find_built(tmp_path / "images", name, debian)
     assert built is not None
     (layer,) = built.layers
     assert not list(layer.glob("opt/tpu/bundles/*/*")), "the bundle stays out of the image"

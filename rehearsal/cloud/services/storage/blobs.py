@@ -92,7 +92,7 @@ class BlobStore:
         self._references: dict[str, int] = {}
 
     def path(self, blob_id: str) -> Path:
-        """The path of the content."""
+        """Return the path of the content."""
         return self._root / blob_id
 
     def writer(self) -> BlobWriter:
