@@ -44,10 +44,10 @@ class Command(click.Command):
         try:
             extra = super().parse_args(ctx, args[:cut])
         except click.UsageError as error:
-            if (
-                cut == len(args) and isinstance(error, click.NoSuchOption)
-            ) or "extra argument" in error.message:
-                error.message = f"{error.message} Pass {self._words} after --."
+            unknown = cut == len(args) and isinstance(error, click.NoSuchOption)
+            if unknown or "extra argument" in error.message:
+                hint = f"{error.format_message()} Pass {self._words} after --."
+                raise click.UsageError(hint, error.ctx) from None
             raise
         ctx.params["words"] = tuple(args[cut + 1 :])
         return extra

@@ -92,10 +92,11 @@ def publish_environment(
     """
     began = time.monotonic()
     _check_machine()
-    target = Target(bucket, tensorflow, None, None, {})
     if bucket is None:
         target = target_of(environment, wheels.ROOT)
         target = replace(target, tensorflow=tensorflow or target.tensorflow)
+    else:
+        target = Target(bucket, tensorflow, None, None, {})
     published = publish(target, lock, console, f"tpu publish {environment}", upload_it=not dry_run)
     bundle, done = published.bundle, published.upload
     if dry_run:

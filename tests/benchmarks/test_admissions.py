@@ -27,16 +27,16 @@ FIRST, SECOND = "2026-11-24T10:00:00Z", "2026-11-24T10:00:01Z"
 
 def history(jobs: Mapping[str, Job], *changes: tuple[str, str] | tuple[str, str, str]) -> History:
     """Each change a second after the one before."""
-    found = [Change(number, float(number), *change) for number, change in enumerate(changes)]
-    return History(4, dict(jobs), found)
+    result = [Change(number, float(number), *change) for number, change in enumerate(changes)]
+    return History(4, dict(jobs), result)
 
 
 def job(name: str, priority: int = 100, created: str = FIRST, slices: int = 1) -> Job:
     return Job(name, priority, created, slices)
 
 
-def passed_over(found: History, slices: int) -> list[tuple[str, str]]:
-    return [(one.job.name, one.by.name) for one in overtakings(found, slices)]
+def passed_over(result: History, slices: int) -> list[tuple[str, str]]:
+    return [(overtaking.job.name, overtaking.by.name) for overtaking in overtakings(result, slices)]
 
 
 @pytest.mark.parametrize(
@@ -54,17 +54,17 @@ def passed_over(found: History, slices: int) -> list[tuple[str, str]]:
 def test_who_is_admitted_before_one_ahead_of_it(early: Job, late: Job, is_wrong: bool) -> None:
     """`late` gets the only slice while `early` waits."""
     jobs = {"a": early, "b": late}
-    found = history(jobs, ("a", WAITING), ("b", WAITING), ("b", HOLDING), ("b", FINISHED), ("a", HOLDING))
-    assert passed_over(found, 1) == ([("a", "b")] if is_wrong else [])
+    result = history(jobs, ("a", WAITING), ("b", WAITING), ("b", HOLDING), ("b", FINISHED), ("a", HOLDING))
+    assert passed_over(result, 1) == ([("a", "b")] if is_wrong else [])
     right = history(jobs, ("a", WAITING), ("b", WAITING), ("a", HOLDING), ("a", FINISHED), ("b", HOLDING))
     assert passed_over(right, 1) == ([] if is_wrong or not late.ahead_of(early) else [("b", "a")])
 
 
 def test_how_long_it_had_waited_and_had_to_wait() -> None:
     jobs = {"a": job("a", 500), "b": job("b")}
-    found = history(jobs, ("a", WAITING), ("b", WAITING), ("b", HOLDING), ("b", FINISHED), ("a", HOLDING))
-    (one,) = overtakings(found, 1)
-    assert (one.waited_s, one.longer_s) == (2, 2)
+    result = history(jobs, ("a", WAITING), ("b", WAITING), ("b", HOLDING), ("b", FINISHED), ("a", HOLDING))
+    (item,) = overtakings(result, 1)
+    assert (item.waited_s, item.longer_s) == (2, 2)
     (never,) = overtakings(history(jobs, ("a", WAITING), ("b", WAITING), ("b", HOLDING)), 1)
     assert never.longer_s == float("inf")
 
@@ -72,8 +72,8 @@ def test_how_long_it_had_waited_and_had_to_wait() -> None:
 def test_admissions_out_of_order_are_counted_once_and_beyond_the_slack() -> None:
     jobs = {name: job(name, 500) for name in ("a", "b")} | {"low": job("low")}
     start = (("a", WAITING), ("b", WAITING), ("low", WAITING), ("low", HOLDING))
-    found = history(jobs, *start, ("a", HOLDING), ("b", HOLDING))
-    assert [out_of_order(overtakings(found, 3), slack_s) for slack_s in (0.5, 1.5, 2.5)] == [1, 1, 0]
+    result = history(jobs, *start, ("a", HOLDING), ("b", HOLDING))
+    assert [out_of_order(overtakings(result, 3), slack_s) for slack_s in (0.5, 1.5, 2.5)] == [1, 1, 0]
     backwards = history(jobs, *start, ("low", FINISHED), ("b", HOLDING), ("b", FINISHED), ("a", HOLDING))
     assert out_of_order(overtakings(backwards, 1), 0.5) == 1
     assert out_of_order(overtakings(history(jobs, *start), 1), 0.5) == 1, "they never are"
@@ -94,26 +94,26 @@ def test_a_preempted_job_waits_in_its_place() -> None:
     start = (("a", WAITING), ("a", HOLDING), ("b", WAITING), ("high", WAITING), ("a", WAITING, "high"))
     right = history(jobs, *start, ("high", HOLDING), ("high", FINISHED), ("a", HOLDING))
     assert passed_over(right, 1) == []
-    assert [(one.name, by and by.name) for one, by in preemptions(right)] == [("a", "high")]
+    assert [(item.name, by and by.name) for item, by in preemptions(right)] == [("a", "high")]
     wrong = history(jobs, *start, ("high", HOLDING), ("high", FINISHED), ("b", HOLDING))
     assert passed_over(wrong, 1) == [("a", "b")]
 
 
 def test_changes_are_taken_in_the_order_of_their_versions() -> None:
-    found = history(
+    result = history(
         {"a": job("a", 500), "b": job("b")}, ("a", WAITING), ("b", WAITING), ("a", HOLDING), ("b", HOLDING)
     )
-    assert passed_over(found, 2) == []
-    found.changes[2:] = [Change(9, 2.0, "a", HOLDING), Change(8, 3.0, "b", HOLDING)]
-    assert passed_over(found, 2) == [("a", "b")]
+    assert passed_over(result, 2) == []
+    result.changes[2:] = [Change(9, 2.0, "a", HOLDING), Change(8, 3.0, "b", HOLDING)]
+    assert passed_over(result, 2) == [("a", "b")]
 
 
 def test_quota_is_counted_in_slices() -> None:
     jobs = {"a": job("a", slices=2), "b": job("b", slices=3)}
-    found = history(jobs, ("a", HOLDING), ("b", HOLDING), ("a", FINISHED), ("b", FINISHED))
-    assert most_held(found) == 5
-    found = history(jobs, ("a", HOLDING), ("a", FINISHED), ("b", HOLDING), ("b", FINISHED))
-    assert most_held(found) == 3
+    result = history(jobs, ("a", HOLDING), ("b", HOLDING), ("a", FINISHED), ("b", FINISHED))
+    assert most_held(result) == 5
+    result = history(jobs, ("a", HOLDING), ("a", FINISHED), ("b", HOLDING), ("b", FINISHED))
+    assert most_held(result) == 3
 
 
 def pod(version: int, name: str, job_slice: tuple[str, str], node: str, phase: str) -> PodChange:
@@ -143,12 +143,12 @@ def test_two_jobs_on_one_pool_at_a_time_are_noticed() -> None:
 
 
 def test_waits_and_starts() -> None:
-    found = history({"a": job("team/a", slices=2)}, ("a", WAITING), ("a", HOLDING))
-    found.pods = [pod(10 + n, f"p{n}", ("team/a", str(n // 4)), f"n{n}", "Running") for n in range(8)]
-    assert waits_s(found) == [1.0]
-    assert starts_s(found) == [16.0]
-    found.pods.pop()
-    assert starts_s(found) == []
+    result = history({"a": job("team/a", slices=2)}, ("a", WAITING), ("a", HOLDING))
+    result.pods = [pod(10 + n, f"p{n}", ("team/a", str(n // 4)), f"n{n}", "Running") for n in range(8)]
+    assert waits_s(result) == [1.0]
+    assert starts_s(result) == [16.0]
+    result.pods.pop()
+    assert starts_s(result) == []
 
 
 def workload(version: int, *conditions: tuple[str, str], message: str = "") -> dict[str, Any]:
@@ -163,7 +163,7 @@ def workload(version: int, *conditions: tuple[str, str], message: str = "") -> d
 
 
 def test_a_workloads_conditions_become_changes() -> None:
-    found = History(4)
+    result = History(4)
     text = "Preempted to accommodate a workload (UID: 0a-1b, JobUID: 2c-3d) due to prioritization"
     events = [
         workload(1),
@@ -173,10 +173,10 @@ def test_a_workloads_conditions_become_changes() -> None:
         workload(5, ("QuotaReserved", "True"), ("Preempted", "False")),
         workload(6, ("QuotaReserved", "True"), ("Finished", "True")),
     ]
-    for number, one in enumerate(events):
-        found.workload("MODIFIED", one, float(number))
-    assert found.jobs == {"u": job("team/a", 500, slices=2)}
-    assert [(one.version, one.state, one.by) for one in found.changes] == [
+    for number, item in enumerate(events):
+        result.workload("MODIFIED", item, float(number))
+    assert result.jobs == {"u": job("team/a", 500, slices=2)}
+    assert [(change.version, change.state, change.by) for change in result.changes] == [
         (1, WAITING, ""), (2, HOLDING, ""), (4, WAITING, "0a-1b"), (5, HOLDING, ""), (6, FINISHED, ""),
     ]  # fmt: skip
-    assert found.count(FINISHED) == 1
+    assert result.count(FINISHED) == 1

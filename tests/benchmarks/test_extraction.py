@@ -21,10 +21,10 @@ def test_the_model_has_the_size_that_its_name_says() -> None:
 
 
 def test_documents_are_the_same_each_time_and_no_longer_than_the_limit() -> None:
-    some, again = qwen.documents_of(20_000), qwen.documents_of(20_000)
-    assert sum(map(len, some)) >= 20_000
-    assert all((one == other).all() for one, other in zip(some, again, strict=True))
-    assert 0 < min(map(len, some)) <= max(map(len, some)) <= qwen.MAX_TOKENS
+    several, again = qwen.documents_of(20_000), qwen.documents_of(20_000)
+    assert sum(map(len, several)) >= 20_000
+    assert all((item == other).all() for item, other in zip(several, again, strict=True))
+    assert 0 < min(map(len, several)) <= max(map(len, several)) <= qwen.MAX_TOKENS
 
 
 def test_activation_extracts_file_holds_every_sample_at_every_layer(tmp_path: Path) -> None:
@@ -48,10 +48,12 @@ def test_random_access_counts_headers_and_nothing_but_what_was_asked_for(
     stream = read(str(tmp_path / "stream.safetensors"))
     weights, run = save_weights(tmp_path / "weights", ARCH), tmp_path / "run"
     extract(in_many_shards(CONFIG), stream, weights, FolderStore(run))
-    found = extraction.random_access(run)
-    assert found["shards"] == len(Activations(str(run)).names) > 1
-    assert found["documents"] == 3
-    headers = found["opening_bytes_a_shard"] * found["shards"]
-    assert found["ratio"] * found["bytes_wanted"] == pytest.approx(found["bytes_wanted"] + headers)
+    random_access = extraction.random_access(run)
+    assert random_access["shards"] == len(Activations(str(run)).names) > 1
+    assert random_access["documents"] == 3
+    headers = random_access["opening_bytes_a_shard"] * random_access["shards"]
+    assert random_access["ratio"] * random_access["bytes_wanted"] == pytest.approx(
+        random_access["bytes_wanted"] + headers
+    )
     assert headers > 0
-    assert found["bytes_wanted"] % (4 * ARCH.d_model) == 0
+    assert random_access["bytes_wanted"] % (4 * ARCH.d_model) == 0

@@ -218,5 +218,5 @@ def test_the_port_that_hosts_are_given_for_jax_is_open_and_on_the_page() -> None
 def test_the_emulated_cloud_has_the_zones_and_slices_of_the_catalog() -> None:
     # Neither may import the other, and a zone that only one of them knew would be found out too late.
     assert set(CATALOG.zones) == ZONES
-    offered = {(each.accelerator_type, each.topology, each.hosts) for each in SLICES}
+    offered = {(item.accelerator_type, item.topology, item.hosts) for item in SLICES}
     assert {(kind.name, kind.topology, kind.hosts) for kind in CATALOG.types} == offered

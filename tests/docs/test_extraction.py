@@ -37,8 +37,8 @@ def test_every_defect_of_activation_extracts_scripts_has_a_check_that_exists() -
 
 
 def lines() -> list[list[str]]:
-    found = [shlex.split(line) for line in re.findall(r"^    (.*\bworkload .*)$", PAGE, re.MULTILINE)]
-    return [line for line in found if "workload" in line]
+    result = [shlex.split(line) for line in re.findall(r"^    (.*\bworkload .*)$", PAGE, re.MULTILINE)]
+    return [line for line in result if "workload" in line]
 
 
 def commands() -> list[list[str]]:

@@ -72,7 +72,7 @@ def test_every_command_that_a_page_names_exists() -> None:
         for name in re.findall(r"(?:`|^ {4}|^|\n)tpu ([a-z][a-z-]*)\b", path.read_text("utf-8"), re.MULTILINE)
     }
     assert len(named) > 20
-    assert {one for one in named if one[1] not in known and one[1] != "COMMAND"} == set()
+    assert {item for item in named if item[1] not in known and item[1] != "COMMAND"} == set()
 
 
 def test_every_line_of_a_guide_is_understood_by_its_command() -> None:
@@ -83,8 +83,8 @@ def test_every_line_of_a_guide_is_understood_by_its_command() -> None:
     ]
     assert len(lines) >= 10
     for line in lines:
-        ours = line.partition(" -- ")[0]  # what follows is the program's own
-        words = [word for word in shlex.split(ours)[1:] if word.startswith("--")]
+        partition = line.partition(" -- ")[0]  # what follows is the program's own
+        words = [word for word in shlex.split(partition)[1:] if word.startswith("--")]
         name = shlex.split(line)[1]
         code = "import sys; from cli.__main__ import main; sys.exit(main(sys.argv[1:]))"
         done = subprocess.run(

@@ -38,13 +38,13 @@ def imports(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("room", ["infra", "workload", "rehearsal"])
 def test_a_room_imports_no_other_room(room: str) -> None:
     others = {"infra", "workload", "rehearsal", "fleet"} - {room}
-    found = {
+    result = {
         (str(path.relative_to(ROOT)), name)
         for path in tracked(f"{room}/*.py")
         for name in imports(path)
         if name.partition(".")[0] in others
     }
-    assert not found
+    assert not result
 
 
 @pytest.mark.parametrize("layer", LAYERS)

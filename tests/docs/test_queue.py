@@ -24,11 +24,11 @@ SINGLE, MULTI, EXTRACTION, UPLOADER = (
 def configured(blocks: int = 1) -> Settings:
     """The first blocks of settings on the page, with digests that are some."""
     text = PAGE.read_text(encoding="utf-8").replace("DIGEST", "0" * 64)
-    found = re.findall(r"^    config:\n((?:      .*\n)+)", text, re.MULTILINE)
+    matches = re.findall(r"^    config:\n((?:      .*\n)+)", text, re.MULTILINE)
     merged: dict[str, Any] = {}
-    for block in found[:blocks]:
+    for block in matches[:blocks]:
         merged |= yaml.safe_load(block)
-    assert len(found) >= blocks
+    assert len(matches) >= blocks
     return settings(**merged)
 
 
@@ -45,21 +45,21 @@ def examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[st
 
 
 def test_the_examples_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = examples(tmp_path, monkeypatch)
-    assert {*found} == {SINGLE, MULTI, EXTRACTION, UPLOADER}
-    jobs = {name: one["spec"]["replicatedJobs"] for name, one in found.items()}
-    assert {name: [(one["name"], one["replicas"]) for one in each] for name, each in jobs.items()} == {
+    result = examples(tmp_path, monkeypatch)
+    assert {*result} == {SINGLE, MULTI, EXTRACTION, UPLOADER}
+    jobs = {name: item["spec"]["replicatedJobs"] for name, item in result.items()}
+    assert {name: [(item["name"], item["replicas"]) for item in entry] for name, entry in jobs.items()} == {
         SINGLE: [("slice", 1)], MULTI: [("slice", 2)], EXTRACTION: [("slice", 2)],
         UPLOADER: [("slice", 1)],
     }  # fmt: skip
     lines = {
-        name: each[0]["template"]["spec"]["template"]["spec"]["containers"][0]["command"]
-        for name, each in jobs.items()
+        name: item[0]["template"]["spec"]["template"]["spec"]["containers"][0]["command"]
+        for name, item in jobs.items()
     }
     assert [line[-5:-1] for line in lines.values() if "extract" in line] == [
         ["workload", "extract", "qwen2.5-0.5b.toml", "--stream"]
     ]
-    assert found[EXTRACTION]["metadata"]["namespace"] == "speech"
+    assert result[EXTRACTION]["metadata"]["namespace"] == "speech"
     first, second, *_ = (tmp_path / SINGLE).read_text().splitlines()
     assert first == (
         "# gcloud container clusters get-credentials tpu --location us-east5 --project my-project"

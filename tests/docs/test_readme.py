@@ -37,10 +37,10 @@ def commands() -> set[str]:
 
 
 def test_every_command_of_the_readme_is_run_by_something() -> None:
-    found = commands() - {"tpu publish", "tpu recover", "tpu rehearsal picture", "tpu run"}
-    assert len(found) >= 7
+    result = commands() - {"tpu publish", "tpu recover", "tpu rehearsal picture", "tpu run"}
+    assert len(result) >= 7
     known = RUN_HERE | RUN_BY_CI | RUN_BY_EVERY_TARGET | RUN_BY_A_GUIDE
-    assert found <= known | set(RUN_BY_A_SCENARIO) | set(TOO_LONG)
+    assert result <= known | set(RUN_BY_A_SCENARIO) | set(TOO_LONG)
     for name, pattern in RUN_BY_A_SCENARIO.values():
         assert re.search(pattern, (ROOT / "rehearsal/scenarios" / f"{name}.py").read_text("utf-8"))
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
@@ -109,10 +109,10 @@ def test_doctor_warns_of_prices_that_are_old_and_fails_for_none(
     today: date, state: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "tools")
-    found = importlib.import_module("doctor").prices(today)
-    assert found.state == state
-    assert re.search(message, found.found)
-    assert bool(found.fix) == (state == "optional")
+    prices = importlib.import_module("doctor").prices(today)
+    assert prices.state == state
+    assert re.search(message, prices.found)
+    assert bool(prices.fix) == (state == "optional")
 
 
 def test_doctor_blames_the_kernel_for_nothing_that_is_kept_from_a_user(
@@ -123,11 +123,11 @@ def test_doctor_blames_the_kernel_for_nothing_that_is_kept_from_a_user(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("os.access", lambda *_: False)
     monkeypatch.setattr(doctor, "output_of", lambda *_: None)
-    found = {finding.what: (finding.found, finding.fix) for finding in doctor.machine()}
-    assert found.pop("root") == ("uid 1000", "sudo make rehearse")
-    del found["disk"]
-    assert set(found) == {"/dev/fuse", "loop devices", "control groups", "namespaces", "firewall"}
-    assert set(found.values()) == {("only root can tell", "sudo make doctor")}
+    mapping = {finding.what: (finding.found, finding.fix) for finding in doctor.machine()}
+    assert mapping.pop("root") == ("uid 1000", "sudo make rehearse")
+    del mapping["disk"]
+    assert set(mapping) == {"/dev/fuse", "loop devices", "control groups", "namespaces", "firewall"}
+    assert set(mapping.values()) == {("only root can tell", "sudo make doctor")}
 
 
 @pytest.mark.parametrize("missing", ["go", "dpkg-query"])

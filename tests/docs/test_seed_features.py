@@ -92,12 +92,12 @@ def _tests() -> Iterable[str]:
 NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "setting": _settings,
     "output": lambda: (
-        f"{one.name} {out.key}" for one in registry.layers() for out in declared(one.outputs).values()
+        f"{layer.name} {out.key}" for layer in registry.layers() for out in declared(layer.outputs).values()
     ),
-    "alert": lambda: (one.name for one in ALERTS),
-    "metric": lambda: (one.name for one in METRICS),
+    "alert": lambda: (alert.name for alert in ALERTS),
+    "metric": lambda: (metric.name for metric in METRICS),
     "dashboard": lambda: dashboards(parse("dev", as_pulumi_hands_it_over({**BASE, **EVERYTHING}, "f"), "f")),
-    "rule": lambda: (one.id for one in RULES),
+    "rule": lambda: (rule.id for rule in RULES),
     "price": lambda: BOOK.entries,
     "service": lambda: {*_everything("fleet"), *_everything("vertex")},
     "test": _tests,
@@ -118,13 +118,13 @@ def test_every_row_names_what_shows_it_or_says_why_not() -> None:
 
 def test_every_input_and_output_of_the_recipe_has_a_row() -> None:
     for section, expected in (("Inputs", INPUTS), ("Outputs", OUTPUTS)):
-        found = [name for row in ROWS if row[0] == section for name in re.findall(r"`(\w+)`", row[1])]
-        assert sorted(found) == sorted(expected)
+        names = [name for row in ROWS if row[0] == section for name in re.findall(r"`(\w+)`", row[1])]
+        assert sorted(names) == sorted(expected)
 
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_what_is_named_exists(kind: str) -> None:
-    named = {name for found, name in MARKS if found == kind}
+    named = {name for result, name in MARKS if result == kind}
     assert named
     assert named - set(NAMES[kind]()) == set()
 

@@ -202,12 +202,12 @@ def test_the_page_counts_what_it_lists() -> None:
     assert counts in PAGE
     assert list(ROWS) == [f"S{number:02}" for number in range(1, len(ROWS) + 1)]
     assert len(ROWS) == PAGE.count("\n| S")
-    assert all(refused == NOT_YET or any(id_ == one for one, _, _ in CHECKS)
+    assert all(refused == NOT_YET or any(id_ == item for item, _, _ in CHECKS)
                for id_, (_, _, refused) in ROWS.items())  # fmt: skip
 
 
 def test_every_check_is_executed_and_no_value_is_left_over() -> None:
-    named = {kind: {id_ for id_, one, _ in CHECKS if one == kind} for _, kind, _ in CHECKS}
+    named = {kind: {id_ for id_, item, _ in CHECKS if item == kind} for _, kind, _ in CHECKS}
     assert named["policy"] == set(RESOURCES)
     assert named["setting"] == set(SETTINGS)
     assert named["price"] == set(PRICES)
@@ -217,11 +217,11 @@ def test_every_check_is_executed_and_no_value_is_left_over() -> None:
 
 @pytest.mark.parametrize(("id_", "rule"), [(id_, name) for id_, kind, name in CHECKS if kind == "policy"])
 def test_the_rule_refuses_what_the_recipe_declares(id_: str, rule: str) -> None:
-    assert rule in {one.id for one in RULES}
+    assert rule in {rule.id for rule in RULES}
     settings = parse("dev", as_pulumi_hands_it_over({**BASE, **UNDER.get(id_, {})}, "f"), "f")
-    assert rule in {one.rule.id for one in findings(RULES, [RESOURCES[id_]], settings)}
+    assert rule in {finding.rule.id for finding in findings(RULES, [RESOURCES[id_]], settings)}
     if id_ in MENDED:
-        assert rule not in {one.rule.id for one in findings(RULES, [MENDED[id_]], settings)}
+        assert rule not in {finding.rule.id for finding in findings(RULES, [MENDED[id_]], settings)}
 
 
 @pytest.mark.parametrize(("id_", "path"), [(id_, name) for id_, kind, name in CHECKS if kind == "setting"])
@@ -258,10 +258,10 @@ def test_the_book_says_what_the_page_says(id_: str) -> None:
 
 @pytest.mark.parametrize("name", [name for _, kind, name in CHECKS if kind == "test"])
 def test_a_test_that_is_named_exists(name: str) -> None:
-    found = [
+    paths = [
         path for path in (ROOT / "tests").rglob("test_*.py") if f"def {name}(" in path.read_text("utf-8")
     ]
-    assert found
+    assert paths
 
 
 def test_the_recipes_chips_are_cores_and_their_memory_is_one_chips() -> None:
@@ -275,7 +275,7 @@ def test_a_legend_reaches_google_as_it_is_written() -> None:
     """Nothing here interpolates what Cloud Monitoring is to fill in."""
     declared = run("monitoring", OFF["monitoring"]).resources
     texts = [
-        one.inputs["dashboardJson"] for one in declared if one.type == "gcp:monitoring/dashboard:Dashboard"
+        item.inputs["dashboardJson"] for item in declared if item.type == "gcp:monitoring/dashboard:Dashboard"
     ]
     assert len(texts) >= 3
     assert all('"legendTemplate": "${labels.node}"' in text for text in texts[:2])

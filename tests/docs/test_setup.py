@@ -16,13 +16,13 @@ def test_another_clones_environment_on_path_is_no_source_of_programs(tmp_path: P
     (clone / ".venv").symlink_to(tmp_path / "environment")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / ".venv").symlink_to(tmp_path / "environment")
-    here = (ROOT / ".venv" / "bin").resolve()
-    entries = [entry for entry in os.environ["PATH"].split(":") if Path(entry).resolve() != here]
+    resolve = (ROOT / ".venv" / "bin").resolve()
+    entries = [entry for entry in os.environ["PATH"].split(":") if Path(entry).resolve() != resolve]
     path = ":".join([str(tmp_path / "other" / ".venv" / "bin"), ".venv/bin", *entries])
     for _ in range(2):
         command = ["tools/setup.sh", "pulumi", "gcsfuse"]
         subprocess.run(command, cwd=clone, env={**os.environ, "PATH": path}, check=True)
     for program in ("pulumi", "gcsfuse"):
-        found = (clone / ".venv" / "bin" / program).resolve(strict=True)
-        assert os.access(found, os.X_OK)
-        assert found.parent != tmp_path / "environment" / "bin"
+        result = (clone / ".venv" / "bin" / program).resolve(strict=True)
+        assert os.access(result, os.X_OK)
+        assert result.parent != tmp_path / "environment" / "bin"

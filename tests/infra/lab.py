@@ -179,12 +179,12 @@ class Lab(Emulated):
     def living(self) -> set[str]:
         """The truth: ids of all at Google that our layers make, but for what policies hold."""
         directory = self.cloud.world.directory
-        found = {name for name in directory if name.split("/")[-2] in KINDS}
-        return found | self._buckets() | self._granted()
+        names = {name for name in directory if name.split("/")[-2] in KINDS}
+        return names | self._buckets() | self._granted()
 
     def _buckets(self) -> set[str]:
         answer = self.request("GET", "storage.googleapis.com/storage/v1/b", project=PROJECT)
-        return {one["name"] for one in answer.json().get("items", ())}
+        return {item["name"] for item in answer.json().get("items", ())}
 
     def _granted(self) -> set[str]:
         """What policies grant to our account and on it, as Pulumi's ids say it."""
@@ -192,19 +192,19 @@ class Lab(Emulated):
         policies = {
             PROJECT: ("POST", f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}:getIamPolicy"),
             **{
-                f"b/{one}": ("GET", f"storage.googleapis.com/storage/v1/b/{one}/iam")
-                for one in self._buckets()
+                f"b/{bucket}": ("GET", f"storage.googleapis.com/storage/v1/b/{bucket}/iam")
+                for bucket in self._buckets()
             },
             account: ("POST", f"iam.googleapis.com/v1/{account}:getIamPolicy"),
         }
-        found = set()
+        result = set()
         for scope, (method, path) in policies.items():
             answer = self.request(method, path)
             for binding in answer.json().get("bindings", ()) if answer.ok else ():
                 for member in binding["members"]:
                     if scope == account or member == f"serviceAccount:{ACCOUNT}":
-                        found.add(f"{scope}/{binding['role']}/{member}")
-        return found
+                        result.add(f"{scope}/{binding['role']}/{member}")
+        return result
 
     async def _open(self, config: CloudConfig) -> None:
         await super()._open(config)
@@ -270,13 +270,13 @@ class Lab(Emulated):
 
 def kill_tree(pid: int) -> None:
     """SIGKILL for a process and all that came of it; stopped first, so that none gets away."""
-    found = [pid]
-    for one in found:
-        os.kill(one, signal.SIGSTOP)
-        for task in Path(f"/proc/{one}/task").glob("*/children"):
-            found += map(int, task.read_text().split())
-    for one in reversed(found):
-        os.kill(one, signal.SIGKILL)
+    result = [pid]
+    for item in result:
+        os.kill(item, signal.SIGSTOP)
+        for task in Path(f"/proc/{item}/task").glob("*/children"):
+            result += map(int, task.read_text().split())
+    for item in reversed(result):
+        os.kill(item, signal.SIGKILL)
 
 
 def main(arguments: list[str]) -> int:

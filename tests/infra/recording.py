@@ -41,9 +41,9 @@ BASE: dict[str, Any] = {
     ],
 }
 OFF = frozenset(
-    one.name
-    for one in layers()
-    if not one.always_on and not any(key.startswith(f"{one.name}:") for key in BASE)
+    layer.name
+    for layer in layers()
+    if not layer.always_on and not any(key.startswith(f"{layer.name}:") for key in BASE)
 )
 """Layers that these settings leave off."""
 UPSTREAM: dict[str, dict[str, Any]] = {
@@ -65,9 +65,9 @@ UPSTREAM: dict[str, dict[str, Any]] = {
 class EngineError(grpc.RpcError):  # type: ignore[misc]  # grpc has no types
     """A call that failed, as the engine tells it."""
 
-    def __init__(self, said: str):
-        super().__init__(said)
-        self.said = said
+    def __init__(self, message: str):
+        super().__init__(message)
+        self.said = message
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNKNOWN
@@ -158,17 +158,19 @@ class Recording(pulumi.runtime.Mocks):
 
     def of(self, token: str) -> list[Registration]:
         """All resources of a type by name; the engine gets them in no certain order."""
-        return sorted((one for one in self.resources if one.type == token), key=lambda one: one.name)
+        return sorted(
+            (resource for resource in self.resources if resource.type == token), key=lambda item: item.name
+        )
 
     def only(self, token: str) -> Registration:
         """The one resource of a type."""
-        (one,) = self.of(token)
-        return one
+        (item,) = self.of(token)
+        return item
 
     def named(self, token: str, name: str) -> Registration:
         """The resource of a type with a name."""
-        (one,) = [one for one in self.of(token) if one.name == name]
-        return one
+        (entry,) = [item for item in self.of(token) if item.name == name]
+        return entry
 
 
 class Monitor(mocks.MockMonitor):
@@ -216,9 +218,9 @@ def run(
     stacks = UPSTREAM if up is None else up
     bucket = stacks.get("storage", {}).get("bucketName", "")
     objects = (f"manifests/{values.get('tpu:bundle')}", f"blobs/{startup.script_sha256()}")
-    there = {f"gs://{bucket}/bundles/{name}" for name in objects if published}
+    existing = {f"gs://{bucket}/bundles/{name}" for name in objects if published}
     recording = Recording(
-        preview, stacks, frozenset(there - {missing}), network_mtu, environment, raw_location
+        preview, stacks, frozenset(existing - {missing}), network_mtu, environment, raw_location
     )
     if into is not None:
         into.append(recording)

@@ -18,14 +18,14 @@ from workload.activations.torch_batches import Batches
 
 def main(url: str, point: str, size: int, workers: int, out: str) -> None:
     """All ranks of two, one after another."""
-    found = []
+    result = []
     for rank in range(2):
         epoch = Batches(url, point, size, seed=3, rank=rank, ranks=2)
-        found += list(DataLoader(epoch, batch_size=None, num_workers=workers))
-    kinds = {str(batch.dtype) for batch in found}
-    bits = [batch.view(torch.int16) if batch.dtype == torch.bfloat16 else batch for batch in found]
+        result += list(DataLoader(epoch, batch_size=None, num_workers=workers))
+    kinds = {str(batch.dtype) for batch in result}
+    bits = [batch.view(torch.int16) if batch.dtype == torch.bfloat16 else batch for batch in result]
     values = np.concatenate([batch.numpy() for batch in bits])
-    np.savez(out, values=values, sizes=[len(batch) for batch in found], dtype=" ".join(kinds))
+    np.savez(out, values=values, sizes=[len(batch) for batch in result], dtype=" ".join(kinds))
 
 
 if __name__ == "__main__":

@@ -17,20 +17,20 @@ import transformers
 
 
 def main(cases: Path, out: Path) -> None:
-    asked = json.loads(cases.read_text())
-    found: list[Any] = []
-    for folder in asked["folders"]:
+    parsed = json.loads(cases.read_text())
+    anies: list[Any] = []
+    for folder in parsed["folders"]:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        for messages, prompted in product(asked["conversations"], asked["prompted"]):
+        for messages, prompted in product(parsed["conversations"], parsed["prompted"]):
             try:
                 text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompted)
                 tokens = tokenizer.apply_chat_template(messages, add_generation_prompt=prompted)["input_ids"]
             except Exception as error:  # as varied as what a template may do
                 print(f"{folder}: {error}", file=sys.stderr)
-                found.append(None)
+                anies.append(None)
             else:
-                found.append([text, tokens])
-    out.write_text(json.dumps({"at": int(time.time()), "found": found}))
+                anies.append([text, tokens])
+    out.write_text(json.dumps({"at": int(time.time()), "found": anies}))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def saves(_: argparse.Namespace) -> dict[str, Any]:
         proof = Proof(Path(folder))
         try:
             requests = proof.requests()
-            found: Counter[str] = Counter()
+            counter: Counter[str] = Counter()
             for number in range(1, len(requests) + 1):
                 for before in (True, False):
                     try:
@@ -67,46 +67,46 @@ def saves(_: argparse.Namespace) -> dict[str, Any]:
                     except AssertionError as error:
                         if "nobody was killed" not in str(error):
                             raise
-                        found["save was over"] += 1  # it sent fewer requests this time
+                        counter["save was over"] += 1  # it sent fewer requests this time
                         continue
-                    found[f"step {step}"] += 1
+                    counter[f"step {step}"] += 1
                     side = "before" if before else "after"
                     say(f"{number}/{len(requests)} {side}: step {step}  {request[:80]}")
         finally:
             proof.close()
-    kills = found["step 1"] + found["step 2"]
-    assert kills > len(requests), found
+    kills = counter["step 1"] + counter["step 2"]
+    assert kills > len(requests), counter
     took = round(time.monotonic() - begun, 1)
-    return {"requests": len(requests), "kills": kills, "found": dict(found), "seconds": took, "on": _on()}
+    return {"requests": len(requests), "kills": kills, "found": dict(counter), "seconds": took, "on": _on()}
 
 
 def runs(options: argparse.Namespace) -> dict[str, Any]:
     """R1: every loss, parameter and moment as undisturbed. Continues where an earlier call was ended."""
-    found, begun = _so_far(options.seed), time.monotonic()
-    earlier_s = found["seconds"]
-    if found["runs"]:
-        say(f"{found['runs']} runs of seed {options.seed} are done already")
+    result, begun = _so_far(options.seed), time.monotonic()
+    earlier_s = result["seconds"]
+    if result["runs"]:
+        say(f"{result['runs']} runs of seed {options.seed} are done already")
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         workers = Slice(Path(folder))
         try:
             whole = workers.whole()
-            for number in range(found["runs"], options.runs):
-                one = workers.disturbed(number, options.seed)
-                came_to = "the same" if same(one, whole) else "DIFFERENT"
+            for number in range(result["runs"], options.runs):
+                disturbed = workers.disturbed(number, options.seed)
+                came_to = "the same" if same(disturbed, whole) else "DIFFERENT"
                 if came_to != "the same":
-                    found["different"].append(number)
-                found["runs"] += 1
-                found["kills"] += len(one.kills)
-                found["starts"] += one.starts
-                found["seconds"] = round(earlier_s + time.monotonic() - begun, 1)
-                _write("runs", found)
-                say(f"run {number + 1}/{options.runs}: {len(one.kills)} kills, {came_to}")
+                    result["different"].append(number)
+                result["runs"] += 1
+                result["kills"] += len(disturbed.kills)
+                result["starts"] += disturbed.starts
+                result["seconds"] = round(earlier_s + time.monotonic() - begun, 1)
+                _write("runs", result)
+                say(f"run {number + 1}/{options.runs}: {len(disturbed.kills)} kills, {came_to}")
         finally:
             workers.close()
-    assert found["kills"] >= found["runs"], f"{found['kills']} kills in {found['runs']} runs"
-    if found["different"]:
-        raise SystemExit(f"{found}")
-    return found
+    assert result["kills"] >= result["runs"], f"{result['kills']} kills in {result['runs']} runs"
+    if result["different"]:
+        raise SystemExit(f"{result}")
+    return result
 
 
 def extractions(options: argparse.Namespace) -> dict[str, Any]:
@@ -213,11 +213,11 @@ def grants(options: argparse.Namespace) -> dict[str, Any]:
 
 def load(options: argparse.Namespace) -> dict[str, Any]:
     """No test depends on an idle machine."""
-    found = loaded.found(options.times, options.loops, options.paths, say)
-    if found["not_passed"]:
-        _write("load", found)
-        raise SystemExit(f"{found}")
-    return found
+    result = loaded.found(options.times, options.loops, options.paths, say)
+    if result["not_passed"]:
+        _write("load", result)
+        raise SystemExit(f"{result}")
+    return result
 
 
 def mutants(options: argparse.Namespace) -> dict[str, Any]:
@@ -246,11 +246,11 @@ def _on() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
-def _write(name: str, found: dict[str, Any]) -> Path:
+def _write(name: str, result: dict[str, Any]) -> Path:
     OUT.mkdir(exist_ok=True)
     path = OUT / f"{name}.json"
     part = path.with_suffix(".part")  # ended in the middle, a call leaves what was on record
-    part.write_text(json.dumps(found, indent=2) + "\n")
+    part.write_text(json.dumps(result, indent=2) + "\n")
     return part.replace(path)
 
 
@@ -301,9 +301,9 @@ def main() -> None:
     of_load.add_argument("--loops", type=int, default=8, help="beside them, each wanting a core")
     of_load.set_defaults(prove=load)
     options = parser.parse_args()
-    found = options.prove(options)
-    path = _write(options.prove.__name__, found)
-    print(f"{json.dumps(found)}\n{path}")
+    prove = options.prove(options)
+    path = _write(options.prove.__name__, prove)
+    print(f"{json.dumps(prove)}\n{path}")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,9 @@ class Extractions:
 
     def _kept(self, run: str) -> dict[str, str]:
         """What is there at the end; of every shard one version, ever."""
-        found = self._proof.objects(run)
-        twice = {name: versions for name, versions in found.items() if "/tpu_" in name and len(versions) > 1}
+        objects = self._proof.objects(run)
+        twice = {
+            name: versions for name, versions in objects.items() if "/tpu_" in name and len(versions) > 1
+        }
         assert not twice, twice
-        return {name: versions[-1] for name, versions in found.items() if not name.startswith("leases/")}
+        return {name: versions[-1] for name, versions in objects.items() if not name.startswith("leases/")}

@@ -64,14 +64,14 @@ class Proof:
     def grant(self, who: str, role: str, what: str = "", folder: str = "") -> Grant:
         """The one of an account, by the last part of its id or in words, with this role or one of our own."""
         name = f"{places.name(self.lab.settings)}-{who}" if who in places.ACCOUNTS else who
-        found = [
-            one
-            for one in self.lab.grants()
-            if one.who == name and (one.role or one.title).rpartition("/")[2] == role
-            and one.what.startswith(what) and one.folder == folder
+        grants = [
+            grant
+            for grant in self.lab.grants()
+            if grant.who == name and (grant.role or grant.title).rpartition("/")[2] == role
+            and grant.what.startswith(what) and grant.folder == folder
         ]  # fmt: skip
-        exact = [one for one in found if one.what == what] or found
-        assert len(exact) == 1, f"{who} {role} {what}: {found}"
+        exact = [item for item in grants if item.what == what] or grants
+        assert len(exact) == 1, f"{who} {role} {what}: {grants}"
         return exact[0]
 
     @contextmanager
@@ -123,8 +123,8 @@ class Proof:
     def refused(self, grant: Grant, *words: str, who: str) -> None:
         """A command fails without a grant of its user's, and not with it."""
         places_ = {"dev": "ENV", "--yes": "", self.run: "RUN"}
-        shown = [places_.get(one, "FOLDER" if one.startswith("gs:") else one) for one in words]
-        shown = ["RUN" if re.fullmatch(r"r\d+", one) else one for one in shown if one]
+        shown = [places_.get(word, "FOLDER" if word.startswith("gs:") else word) for word in words]
+        shown = ["RUN" if re.fullmatch(r"r\d+", item) else item for item in shown if item]
         with self.away(grant, "the command fails", f"tpu {' '.join(shown)}") as printed:
             printed.append(self.lab.tpu(*words, who=who, fine=False))
 
@@ -147,12 +147,12 @@ class Proof:
     def submitted(self, folder: str) -> str:
         """An object `_SUBMIT` alone, by a program; its run."""
         self.lab.upload(f"{folder}%2F_SUBMIT", b"", RAW)
-        found = self.lab.ask("GET", f"storage.googleapis.com/storage/v1/b/{RAW}/o/{folder}%2F_SUBMIT")
-        return f"r{found['generation']}"
+        ask = self.lab.ask("GET", f"storage.googleapis.com/storage/v1/b/{RAW}/o/{folder}%2F_SUBMIT")
+        return f"r{ask['generation']}"
 
     def _deliveries(self) -> list[dict[str, Any]]:
         every = self.lab.cloud.requests.since(0)["requests"]
-        return [one for one in every if one["method_id"] == DELIVER]
+        return [item for item in every if item["method_id"] == DELIVER]
 
 
 def found(say: Say, parts: Sequence[str] = ()) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def found(say: Say, parts: Sequence[str] = ()) -> dict[str, Any]:
     `parts`: only these of PARTS, beside the first; other rows stay as they are.
     """
     begun = time.monotonic()
-    chosen = [one for one in PARTS if not parts or one in {"first", *parts}]
+    chosen = [part for part in PARTS if not parts or part in {"first", *parts}]
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         lab = PipelineLab(Path(folder), SMALL)
         try:
@@ -185,8 +185,8 @@ def found(say: Say, parts: Sequence[str] = ()) -> dict[str, Any]:
 def _store(rows: Sequence[Row], took_s: float, *, alone: bool) -> None:
     """Rows take the place of those that are stored of the same grants, or of all; `took_s`: of this call."""
     stored = [] if alone or not RESULTS.exists() else results()["rows"]
-    found = {one["grant"]: one for one in stored} | {row.grant: vars(row) for row in rows}
-    result = {"rows": list(found.values()), "on": described(("pulumi-gcp",)), "took_s": round(took_s)}
+    actual = {item["grant"]: item for item in stored} | {row.grant: vars(row) for row in rows}
+    result = {"rows": list(actual.values()), "on": described(("pulumi-gcp",)), "took_s": round(took_s)}
     RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -366,12 +366,12 @@ def _unused(lab: PipelineLab) -> set[str]:
     """Permissions that the table says are used, and that no request so far has used."""
     used, unused = lab.used(), set()
     now = lab.settings
-    for one in (*access.grants(now), *access.of_people(now)):
-        member = lab.member(one).partition(":")[2]
-        role = f"{one.full_role(now.project)} {lab.resource(one)}"
-        there = used.get((member, role), set())
-        if set(one.permissions) - there:
-            unused.add(f"{named(one)}: {', '.join(sorted(set(one.permissions) - there))}")
+    for item in (*access.grants(now), *access.of_people(now)):
+        member = lab.member(item).partition(":")[2]
+        role = f"{item.full_role(now.project)} {lab.resource(item)}"
+        existing = used.get((member, role), set())
+        if set(item.permissions) - existing:
+            unused.add(f"{named(item)}: {', '.join(sorted(set(item.permissions) - existing))}")
     return unused
 
 

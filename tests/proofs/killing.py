@@ -122,11 +122,11 @@ class Proof:
         done = self.do("save", run, number, before, since)
         assert done["status"] == signal.SIGKILL, f"{run}: nobody was killed ({done})"
         request = self.front.killed
-        found = self.do("restore", run)
-        assert found["status"] == 0, f"{run}, {request}: {found}"
-        assert found["result"]["step"] in (1, 2), f"{run}, {request}: {found}"
-        assert found["result"]["then"] == 3, f"{run}, {request}: {found}"
-        return request, int(found["result"]["step"])
+        result = self.do("restore", run)
+        assert result["status"] == 0, f"{run}, {request}: {result}"
+        assert result["result"]["step"] in (1, 2), f"{run}, {request}: {result}"
+        assert result["result"]["then"] == 3, f"{run}, {request}: {result}"
+        return request, int(result["result"]["step"])
 
     def requests(self) -> list[str]:
         """The requests of an undisturbed save."""
@@ -139,10 +139,10 @@ class Proof:
     def objects(self, run: str) -> dict[str, list[str]]:
         """All below a run: by name, the md5 of every version there ever was."""
         listing = self.front.request("GET", f"b/{BUCKET}/o", prefix=f"{run}/", versions=True).json
-        found: dict[str, list[str]] = {}
+        mapping: dict[str, list[str]] = {}
         for item in listing.get("items", []):
-            found.setdefault(item["name"].removeprefix(f"{run}/"), []).append(item["md5Hash"])
-        return found
+            mapping.setdefault(item["name"].removeprefix(f"{run}/"), []).append(item["md5Hash"])
+        return mapping
 
     def close(self) -> None:
         assert self._zygote.stdin

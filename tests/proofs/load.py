@@ -19,11 +19,11 @@ def busy(loops: int) -> Iterator[None]:
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
         yield
-        assert all(one.poll() is None for one in running), "the machine wasn't busy all the time"
+        assert all(item.poll() is None for item in running), "the machine wasn't busy all the time"
     finally:
-        for one in running:
-            one.kill()
-            one.wait()
+        for entry in running:
+            entry.kill()
+            entry.wait()
 
 
 def found(times: int, loops: int, paths: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:

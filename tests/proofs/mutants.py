@@ -64,7 +64,7 @@ class Mutant:
     outcome: str
 
 
-def measure(each: int, seed: int, areas: Sequence[str], report: Callable[[str], None]) -> dict[str, Any]:
+def measure(item: int, seed: int, areas: Sequence[str], report: Callable[[str], None]) -> dict[str, Any]:
     """Try up to `each` mutants of each area.
 
     Raises:
@@ -78,7 +78,7 @@ def measure(each: int, seed: int, areas: Sequence[str], report: Callable[[str], 
         copy_program(tree, ROOT)
         (tree / ".venv").symlink_to((ROOT / ".venv").resolve())
         for area in areas or AREAS:
-            for mutant in _tried(area, tree, Path(folder), each, seed):
+            for mutant in _tried(area, tree, Path(folder), item, seed):
                 counts[mutant.outcome] += 1
                 key = {"path": mutant.path, "line": mutant.line, "operator": mutant.operator}
                 if mutant.outcome == "SURVIVED" and key not in declared():
@@ -93,7 +93,7 @@ def declared() -> list[dict[str, str]]:
     return [{key: entry[key] for key in ("path", "line", "operator")} for entry in entries]
 
 
-def _tried(area: str, tree: Path, folder: Path, each: int, seed: int) -> Iterator[Mutant]:
+def _tried(area: str, tree: Path, folder: Path, item: int, seed: int) -> Iterator[Mutant]:
     config, session = folder / "config.toml", folder / f"{area.replace('/', '-')}.sqlite"
     tests = " ".join(AREAS[area])
     command = f".venv/bin/python -m pytest -x -q -p no:cacheprovider {tests}"
@@ -118,7 +118,7 @@ def _tried(area: str, tree: Path, folder: Path, each: int, seed: int) -> Iterato
     with closing(sqlite3.connect(session)) as database, database:
         rows = database.execute("select job_id, operator_name from mutation_specs order by job_id").fetchall()
         jobs = [job for job, operator in rows if _OPERATORS.fullmatch(operator)]
-        kept = set(random.Random(seed).sample(jobs, min(each, len(jobs))))
+        kept = set(random.Random(seed).sample(jobs, min(item, len(jobs))))
         for table in ("mutation_specs", "work_items"):
             database.executemany(
                 f"delete from {table} where job_id = ?", [(job,) for job, _ in rows if job not in kept]

@@ -76,7 +76,7 @@ class PipelineLab(Boxed):
         self._home.mkdir()
         self.values = {**SETTINGS, **values}
         self.write()
-        accounts = [places.account(self.settings, one) for one in places.ACCOUNTS]
+        accounts = [places.account(self.settings, account) for account in places.ACCOUNTS]
         known = [RUNNER, VIEWER, *accounts, f"tpu-training@{PROJECT}.iam.gserviceaccount.com"]
         super().__init__(
             folder, PROJECT, clock_rate=RATE, enabled_apis=NEW_PROJECT,
@@ -87,7 +87,7 @@ class PipelineLab(Boxed):
         self.cloud.storage.limit.now = (
             self.cloud.world.clock.now
         )  # in which workflows wait before they try again
-        for who, token in ((OWNER, "1//refresh"), *((one, one) for one in (RUNNER, VIEWER, PROGRAM))):
+        for who, token in ((OWNER, "1//refresh"), *((item, item) for item in (RUNNER, VIEWER, PROGRAM))):
             login = {
                 "type": "authorized_user",
                 "client_id": "lab",
@@ -109,8 +109,8 @@ class PipelineLab(Boxed):
         """Change settings, whose keys have __ for a colon; None removes one."""
         changed = {key.replace("__", ":"): value for key, value in values.items()}
         path = self._tree / "Pulumi.dev.yaml"
-        there = yaml.safe_load(path.read_text())["config"] if changed else {}  # publish writes a setting
-        self.values = {**self.values, **there, **changed}
+        existing = yaml.safe_load(path.read_text())["config"] if changed else {}  # publish writes a setting
+        self.values = {**self.values, **existing, **changed}
         config = {key: value for key, value in self.values.items() if value is not None}
         path.write_text(yaml.safe_dump({"config": config}))
 
@@ -179,8 +179,8 @@ class PipelineLab(Boxed):
 
     def runs(self, who: str = RUNNER) -> list[dict[str, Any]]:
         """All that `tpu pipeline status` knows."""
-        found: list[dict[str, Any]] = json.loads(self.tpu("pipeline", "status", "dev", "--json", who=who))
-        return found
+        parsed: list[dict[str, Any]] = json.loads(self.tpu("pipeline", "status", "dev", "--json", who=who))
+        return parsed
 
     def record(self, run: str) -> dict[str, Any]:
         """A run's record; empty where there is none."""
@@ -207,8 +207,8 @@ class PipelineLab(Boxed):
     def executions(self) -> list[dict[str, Any]]:
         """Of the workflow, the newest first."""
         at = f"workflowexecutions.googleapis.com/v1/{places.workflow_id(self.settings)}/executions?view=FULL"
-        found = self.ask("GET", at).get("executions", [])
-        return sorted(found, key=lambda one: str(one["startTime"]), reverse=True)
+        result = self.ask("GET", at).get("executions", [])
+        return sorted(result, key=lambda item: str(item["startTime"]), reverse=True)
 
     def sweep(self) -> dict[str, Any]:
         """Let the schedule come now; the job with its last attempt."""
@@ -231,7 +231,7 @@ class PipelineLab(Boxed):
                 time.sleep(1)
                 later = self._job()
                 job = self.sweep() if later["lastAttemptTime"] == job["lastAttemptTime"] else later
-            active = [one for one in self.executions() if one["state"] == "ACTIVE"]
+            active = [execution for execution in self.executions() if execution["state"] == "ACTIVE"]
             if not job.get("status") and not active:
                 return
             assert time.monotonic() < end, (job, active)
@@ -283,11 +283,11 @@ class PipelineLab(Boxed):
         role = grant.full_role(PROJECT)
         before = self.call(self._policy(resource))
         left, taken = [], 0
-        for one in before["bindings"]:
-            ours = one["role"] == role and one.get("condition", {}).get("expression", "") == grant.only
-            members = [who for who in one["members"] if not (ours and who == member)]
-            taken += len(one["members"]) - len(members)
-            left.append({**one, "members": members})
+        for binding in before["bindings"]:
+            own = binding["role"] == role and binding.get("condition", {}).get("expression", "") == grant.only
+            members = [who for who in binding["members"] if not (own and who == member)]
+            taken += len(binding["members"]) - len(members)
+            left.append({**binding, "members": members})
         assert taken == 1, f"{grant.named}: {taken} bindings in {before}"
         self.call(self._set(resource, {**before, "bindings": left}))
         try:
@@ -303,11 +303,11 @@ class PipelineLab(Boxed):
 
     def used(self) -> dict[tuple[str, str], set[str]]:
         """What was asked for and granted since the cloud began: (member, role and resource) → permissions."""
-        found: dict[tuple[str, str], set[str]] = {}
+        mapping: dict[tuple[str, str], set[str]] = {}
         for (who, permission, granting), _ in self.cloud.iam.access.items():
             for role, resource in granting:
-                found.setdefault((who, f"{role} {resource}"), set()).add(permission)
-        return found
+                mapping.setdefault((who, f"{role} {resource}"), set()).add(permission)
+        return mapping
 
 
 def named(grant: Grant) -> str:

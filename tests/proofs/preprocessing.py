@@ -81,8 +81,8 @@ class Preprocessing:
             self.counts.machines += 1
             kills += 1
         self._finish(self._start(name))
-        found = self._content(name)
-        assert found == self.whole, f"{name}: {sorted(found.items() ^ self.whole.items())}"
+        content = self._content(name)
+        assert content == self.whole, f"{name}: {sorted(content.items() ^ self.whole.items())}"
         shutil.rmtree(self._folder / name)
         return kills
 

@@ -63,7 +63,7 @@ class Office:
         people = {
             person.PEOPLE[who]: {
                 "refresh_token": who,
-                "roles": [[one.name, resource(one, self.settings)] for one in roles(who, self.settings)],
+                "roles": [[role.name, resource(role, self.settings)] for role in roles(who, self.settings)],
             }
             for who in ACCOUNTS
         }
@@ -106,9 +106,9 @@ class Office:
 
         async def hold(held: bool) -> None:
             policy = iam.policy(on)
-            for one in policy["bindings"]:
-                if one["role"] == role.name:
-                    one["members"] = [who for who in one["members"] if not who.endswith(f":{member}")]
+            for binding in policy["bindings"]:
+                if binding["role"] == role.name:
+                    binding["members"] = [who for who in binding["members"] if not who.endswith(f":{member}")]
             if held:
                 kind = "serviceAccount" if member.endswith("gserviceaccount.com") else "user"
                 policy["bindings"].append({"role": role.name, "members": [f"{kind}:{member}"]})
@@ -151,27 +151,27 @@ def found(say: Callable[[str], None]) -> dict[str, Any]:
         say(f"{row.account} without {row.role} on the {row.on}: {row.said}")
 
     for role in storage():
-        with office(CONDITIONAL if role.setting else "") as one:
-            keep(one.missed(PLATFORM, role, "up", "dev", "storage", *WITHOUT_ASKING))
-            one.infra(PLATFORM, "up", "dev", "storage", *WITHOUT_ASKING)
-    with office() as one:
-        one.infra(PLATFORM, "up", "dev", "storage", *WITHOUT_ASKING)
-        one.lab.publish()
+        with office(CONDITIONAL if role.setting else "") as item:
+            keep(item.missed(PLATFORM, role, "up", "dev", "storage", *WITHOUT_ASKING))
+            item.infra(PLATFORM, "up", "dev", "storage", *WITHOUT_ASKING)
+    with office() as item:
+        item.infra(PLATFORM, "up", "dev", "storage", *WITHOUT_ASKING)
+        item.lab.publish()
         for layer in registry.layers()[1:]:
             up = ("up", "dev", layer.name, *WITHOUT_ASKING)
             for role in layer.roles:
-                keep(one.missed(PLATFORM, role, *up))
+                keep(item.missed(PLATFORM, role, *up))
             if layer.name != "tpu":
-                one.infra(PLATFORM, *up)
+                item.infra(PLATFORM, *up)
         for role in roles(CI):
-            keep(one.missed(CI, role, "up", "dev", "tpu", *WITHOUT_ASKING))
-        one.infra(CI, "up", "dev", "tpu", *WITHOUT_ASKING)
+            keep(item.missed(CI, role, "up", "dev", "tpu", *WITHOUT_ASKING))
+        item.infra(CI, "up", "dev", "tpu", *WITHOUT_ASKING)
         for role in roles(ML):
             words = TYPED.get(role.name, ("status", "dev"))
-            if words[0].startswith("recreate") and one.lab.cloud.nodes.all()[0].state == "READY":
-                one.lab.call(one.lab.cloud.nodes.preempt("one", notice=False))
-            keep(one.missed(ML, role, *words))
-            assert role.name not in one.fleet(*words, fine=None), f"{role.name} is named though it is held"
+            if words[0].startswith("recreate") and item.lab.cloud.nodes.all()[0].state == "READY":
+                item.lab.call(item.lab.cloud.nodes.preempt("one", notice=False))
+            keep(item.missed(ML, role, *words))
+            assert role.name not in item.fleet(*words, fine=None), f"{role.name} is named though it is held"
     return {"rows": [vars(row) for row in rows], "seconds": sum(row.took_s for row in rows)}
 
 

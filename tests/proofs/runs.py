@@ -102,14 +102,14 @@ class Slice:
 
     def _losses(self, run: str) -> dict[int, str]:
         """Every loss on record; one that was seen with two values is no loss."""
-        found: dict[int, str] = {}
+        mapping: dict[int, str] = {}
         listing = self.front.request("GET", f"b/{BUCKET}/o", prefix=f"runs/{run}/metrics/").json
         for item in listing["items"]:
             for line in self.front.read(BUCKET, item["name"]).body.splitlines():
                 entry = json.loads(line)
-                known = found.setdefault(entry["step"], entry["loss_hex"])
+                known = mapping.setdefault(entry["step"], entry["loss_hex"])
                 assert known == entry["loss_hex"], f"{run}: step {entry['step']} has two losses"
-        return found
+        return mapping
 
     def close(self) -> None:
         self.front.close()

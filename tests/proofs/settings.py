@@ -39,12 +39,12 @@ def found(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
                 accepted[mutant.of, mutant.kind, mutant.label] = mutant
             table[f"{mutant.kind}: {outcome}"] += 1
         say(f"{count} mutants, {len(wrong)} wrong; {len(accepted)} kinds of change are accepted")
-        inside = [one for one in accepted.values() if OUTSIDE.isdisjoint(where[0] for where in one.where)]
+        inside = [item for item in accepted.values() if OUTSIDE.isdisjoint(where[0] for where in item.where)]
         up = _up(merged(inside, folder), say)
     took_s = round(time.monotonic() - begun, 1)
     if wrong:
         raise SystemExit("\n".join(wrong))
-    changes = sorted({f"{one.of}: {one.kind} {one.label}" for one in accepted.values()})
+    changes = sorted({f"{item.of}: {item.kind} {item.label}" for item in accepted.values()})
     return {
         "seed": seed,
         "table": dict(sorted(table.items())),
@@ -57,21 +57,21 @@ def found(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
 def _up(files: Sequence[Mutant], say: Callable[[str], None]) -> dict[str, int]:
     """Brings each file up in an emulated cloud of its own; what fails is raised."""
     changes = 0
-    for number, one in enumerate(files, 1):
+    for number, item in enumerate(files, 1):
         with tempfile.TemporaryDirectory(prefix="proof-") as name:
             lab = Lab(Path(name))
             try:
-                _bring_up(lab, one.values)
+                _bring_up(lab, item.values)
             finally:
                 lab.close()
-        changes += len(one.where)
-        say(f"up {number}/{len(files)}: {one.of} with {one.label}")
+        changes += len(item.where)
+        say(f"up {number}/{len(files)}: {item.of} with {item.label}")
     return {"files": len(files), "changes": changes}
 
 
 def _bring_up(lab: Lab, values: Values) -> None:
-    there = {"gcp:project": PROJECT, **({"data:snapshot": "corpus"} if values.get("data:snapshot") else {})}
-    lines = (f"  {key}: {json.dumps(value)}\n" for key, value in {**values, **there}.items())
+    mapping = {"gcp:project": PROJECT, **({"data:snapshot": "corpus"} if values.get("data:snapshot") else {})}
+    lines = (f"  {key}: {json.dumps(value)}\n" for key, value in {**values, **mapping}.items())
     lab.settings.write_text(f"config:\n{''.join(lines)}")
     lab.infra("up", "dev", "storage", "--yes", "--skip-preview")
     url = f"storage.googleapis.com/upload/storage/v1/b/{values['storage:bucketName']}/o"

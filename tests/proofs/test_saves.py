@@ -23,14 +23,14 @@ def test_a_save_killed_at_a_request_leaves_its_step_or_the_one_before(proof: Pro
     requests = proof.requests()
     assert len(requests) > 30
     # The last ones retire step 1; on a busy machine a save sends fewer.
-    found = [
+    result = [
         (number, before, *proof.case(number, before))
         for number in (1 + int(part * len(requests)) for part in TAKEN)
         for before in (True, False)
     ]
-    assert {step for *_, step in found} <= {1, 2}
-    assert len(found) == 6
-    first = found[0]
+    assert {step for *_, step in result} <= {1, 2}
+    assert len(result) == 6
+    first = result[0]
     assert first[3] == 1, "killed before its first request, a save can't have made step 2"
 
 

@@ -49,9 +49,9 @@ class Updates:
 
     def __init__(self, folder: Path, layer: str) -> None:
         self.lab, self.layer = Lab(folder), layer
-        for one in itertools.takewhile(lambda one: one != layer, LAYERS):
-            self.lab.infra("up", "dev", one, *_WITHOUT_ASKING)
-            if one == "storage":
+        for entry in itertools.takewhile(lambda item: item != layer, LAYERS):
+            self.lab.infra("up", "dev", entry, *_WITHOUT_ASKING)
+            if entry == "storage":
                 self.lab.publish()
         self._below = self.lab.living()
         self.lab.pulumi(layer, "stack", "init", "dev")
@@ -112,9 +112,9 @@ class Updates:
     def _held(self) -> set[str]:
         """Ids in the layer's state, but for services, which nobody makes."""
         return {
-            one["id"]
-            for one in self.lab.state(self.layer).get("resources") or ()
-            if one["custom"] and one["type"].startswith("gcp:") and "projects/service:" not in one["type"]
+            item["id"]
+            for item in self.lab.state(self.layer).get("resources") or ()
+            if item["custom"] and item["type"].startswith("gcp:") and "projects/service:" not in item["type"]
         } - {None}
 
     def _kept(self, then: str) -> set[str]:
@@ -137,22 +137,22 @@ class Updates:
 
 def rows(cases: Sequence[Case], requests: Mapping[str, int]) -> list[dict[str, Any]]:
     """For each command and the next one: requests, kills, and what became of what was under way."""
-    found = []
+    result = []
     for verb in ("up", "destroy"):
         for then in ("up", "destroy"):
-            some = [one for one in cases if (one.verb, one.then) == (verb, then) and one.request]
+            several = [case for case in cases if (case.verb, case.then) == (verb, then) and case.request]
             output = Counter(
                 column
-                for one in some
-                for line in one.settled
+                for item in several
+                for line in item.settled
                 for end, column in _SAID.items()
                 if line.endswith(end)
             )
-            found.append(
+            result.append(
                 {
                     "layer": cases[0].layer, "verb": verb, "then": then, "requests": requests[verb],
-                    "kills": len(some), **{column: output[column] for column in _SAID.values()},
-                    "longest_s": max((one.took_s for one in some), default=0.0),
+                    "kills": len(several), **{column: output[column] for column in _SAID.values()},
+                    "longest_s": max((item.took_s for item in several), default=0.0),
                 }
             )  # fmt: skip
-    return found
+    return result

@@ -39,15 +39,15 @@ def checkpoints(run: str) -> Checkpoints:
 
 def restored(kept: Checkpoints) -> int:
     """The step that a start would resume from; its content must be that step's."""
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    singledevicesharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), state(0)
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=singledevicesharding), state(0)
     )
-    found = kept.restore(abstract)
-    expected = state(found.step)
-    if found.step and not all(np.array_equal(found.state[name], expected[name]) for name in SHAPES):
-        raise SystemExit(f"step {found.step} isn't what was saved")
-    return found.step
+    result = kept.restore(abstract)
+    expected = state(result.step)
+    if result.step and not all(np.array_equal(result.state[name], expected[name]) for name in SHAPES):
+        raise SystemExit(f"step {result.step} isn't what was saved")
+    return result.step
 
 
 def save(run: str, url: str) -> dict[str, Any]:
@@ -98,14 +98,14 @@ def extract(run: str, url: str) -> dict[str, Any]:
 def main() -> None:
     url = os.environ["STORAGE_EMULATOR_HOST"]
     for line in sys.stdin:
-        asked = json.loads(line)
+        parsed = json.loads(line)
         read_go, write_go = os.pipe()
         read_result, write_result = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.read(read_go, 1)
-            do = {"save": save, "restore": restore, "extract": extract}[asked["do"]]
-            os.write(write_result, json.dumps(do(asked["run"], url)).encode())
+            do = {"save": save, "restore": restore, "extract": extract}[parsed["do"]]
+            os.write(write_result, json.dumps(do(parsed["run"], url)).encode())
             os._exit(0)
         os.close(write_result)
         print(json.dumps({"pid": pid}), flush=True)

@@ -64,11 +64,11 @@ class Person:
         name = self.ask(method, url, body)["name"]
 
         def ended() -> Any:
-            one = self.ask("GET", f"{of}/operations/{name}")
-            return one if one["status"] == "DONE" else None
+            ask = self.ask("GET", f"{of}/operations/{name}")
+            return ask if ask["status"] == "DONE" else None
 
-        one = until(ended, url, 120)
-        assert "error" not in one, one
+        item = until(ended, url, 120)
+        assert "error" not in item, item
 
     def grant(self, role: str, member: str) -> None:
         """On the project; it takes a while to hold."""
@@ -103,9 +103,9 @@ class Person:
         return done.stdout.split("\n")[:-1]
 
 
-def until(found: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+def until(result: Callable[[], Any], what: str, seconds: float = 60) -> Any:
     end = time.monotonic() + seconds
-    while not (answer := found()):
+    while not (answer := result()):
         assert time.monotonic() < end, f"{what}: not within {seconds} s"
         time.sleep(0.2)
     return answer
@@ -162,7 +162,7 @@ def main(folder: Path) -> None:
     facts["developer"] = engineer.kubectl(*bind).stderr
     owner.read(*bind)
     facts["bound"] = engineer.read("auth", "can-i", "create", "clusterroles")
-    facts["logged"] = [one for one in logged()[len(requests_before) :] if "googleapis" not in one]
+    facts["logged"] = [item for item in logged()[len(requests_before) :] if "googleapis" not in item]
     owner.done("POST", f"{LOCATION}/clusters/tpu/nodePools", {"nodePool": SLICE})
     facts["slice"] = until(lambda: len(found := nodes(owner)) == 5 and found, "the slice's nodes")
     facts |= pods_in_the_world(owner) | a_slice_that_scales(owner)
@@ -205,10 +205,10 @@ def pods_in_the_world(owner: Person) -> dict[str, Any]:
     owner.read("apply", "-f", "-", given=json.dumps(pod("stranger", "true", "other")))
 
     def why() -> str:
-        (found,) = owner.read(
+        (result,) = owner.read(
             "get", "pod", "stranger", "-n", "other", "-o", "jsonpath={.status.message}{'\\n'}"
         )
-        return found
+        return result
 
     refused = until(why, "the refusal of the mount")
     owner.read("delete", "namespace", "other")
@@ -228,35 +228,35 @@ def a_slice_that_scales(owner: Person) -> dict[str, Any]:
     config = {"machineType": "ct6e-standard-4t", "flexStart": True}
     owner.done("POST", f"{LOCATION}/clusters/tpu/nodePools", {"nodePool": SLICE | place | {"config": config}})
     before = nodes(owner)
-    one = pod("chips", "sleep 1000")
-    one["spec"] |= {
+    item = pod("chips", "sleep 1000")
+    item["spec"] |= {
         "nodeSelector": {"cloud.google.com/gke-nodepool": "flex"},
         "terminationGracePeriodSeconds": 0,
     }
-    one["spec"]["tolerations"] = [{"key": "google.com/tpu", "operator": "Exists"}]
-    one["spec"]["containers"][0]["resources"] = {"limits": {"google.com/tpu": 4}}
-    owner.read("apply", "-f", "-", given=json.dumps(one))
+    item["spec"]["tolerations"] = [{"key": "google.com/tpu", "operator": "Exists"}]
+    item["spec"]["containers"][0]["resources"] = {"limits": {"google.com/tpu": 4}}
+    owner.read("apply", "-f", "-", given=json.dumps(item))
     until(lambda: phase(owner, "chips") == "Running", "the pod for chips")
     reasons = owner.read(
         "get", "events", "--no-headers", "-o", "custom-columns=R:.reason,N:.involvedObject.name"
     )
-    found: dict[str, Any] = {"reasons": [line.split()[0] for line in reasons if line.split()[1] == "chips"],
+    mapping: dict[str, Any] = {"reasons": [line.split()[0] for line in reasons if line.split()[1] == "chips"],
              "scaled": len(nodes(owner)) - len(before),
              "observed": [rule["observed"] for rule in control.faults() if rule["id"] == empty]}  # fmt: skip
     nothing: Any = None
     scene = Scene(nothing, Path(), nothing, control, nothing, nothing, print)
     disturbing.lose("flex", "power-loss", for_s=100).act(scene)
-    found["lost"] = scene.note.text
+    mapping["lost"] = scene.note.text
     until(lambda: len(nodes(owner)) == len(before) + 4, "the slice again")
     owner.kubectl("delete", "pod", "chips", "--force")
     control.set_clock(200)
     until(lambda: nodes(owner) == before, "the end of an idle slice")
-    return found
+    return mapping
 
 
 def phase(person: Person, name: str) -> str:
-    (found,) = person.read("get", "pod", name, "-o", "jsonpath={.status.phase}{'\\n'}")
-    return found
+    (result,) = person.read("get", "pod", name, "-o", "jsonpath={.status.phase}{'\\n'}")
+    return result
 
 
 def refusal(person: Person, body: Any) -> str:
@@ -269,7 +269,9 @@ def refusal(person: Person, body: Any) -> str:
 
 def logged() -> list[str]:
     """Hosts of the requests that the cloud counts."""
-    return [one["host"] for one in Control(Path(os.environ["REHEARSAL_CONTROL"])).requests()["requests"]]
+    return [
+        request["host"] for request in Control(Path(os.environ["REHEARSAL_CONTROL"])).requests()["requests"]
+    ]
 
 
 if __name__ == "__main__":

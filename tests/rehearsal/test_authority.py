@@ -22,21 +22,21 @@ def handshake(tls: TlsFiles, name: str, client: ssl.SSLContext) -> str:
     """Protocol version that a client and a server with the world's certificate agree on."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(tls.certificate, tls.key)
-    here, there = socket.socketpair()
+    current, existing = socket.socketpair()
 
     def serve() -> None:
         try:
-            server.wrap_socket(there, server_side=True).close()
+            server.wrap_socket(existing, server_side=True).close()
         except (ssl.SSLError, OSError):
-            there.close()
+            existing.close()
 
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        with client.wrap_socket(here, server_hostname=name) as connection:
+        with client.wrap_socket(current, server_hostname=name) as connection:
             return str(connection.version())
     finally:
-        here.close()
+        current.close()
         thread.join()
 
 

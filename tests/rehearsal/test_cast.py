@@ -39,7 +39,7 @@ def test_the_picture_shows_every_line_in_its_turn(tmp_path: Path) -> None:
     path, out = recorded(tmp_path), tmp_path / "new" / "run.svg"
     cast.draw(path, out)
     drawn = ElementTree.parse(out)
-    texts = [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [item.text for item in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert texts == ["$ say two things", "one", "two <&>"]
     style = next(drawn.iter("{http://www.w3.org/2000/svg}style")).text or ""
     shown = [float(at) for at in re.findall(r"@keyframes l\d+ \{ 0%, ([\d.]+)%", style)]
@@ -55,7 +55,7 @@ def test_more_lines_than_rows_scroll_and_long_ones_are_cut(tmp_path: Path) -> No
     text = (tmp_path / "many.svg").read_text()
     texts = re.findall(r">([^<]*)</text>", text)
     assert texts[-1].startswith("199 ")
-    assert {len(each) for each in texts} == {cast.COLUMNS}
+    assert {len(text) for text in texts} == {cast.COLUMNS}
     assert text.count("translateY") >= len(texts) - cast.ROWS
 
 

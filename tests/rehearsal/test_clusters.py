@@ -37,15 +37,15 @@ def _root() -> Iterator[Path]:
 
 def of_world(root: Path) -> list[str]:
     """Command lines of processes that have to do with this world."""
-    found = []
+    result = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(root) in words:
-            found.append(words)
-    return found
+            result.append(words)
+    return result
 
 
 def links() -> str:

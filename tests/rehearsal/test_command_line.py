@@ -93,19 +93,19 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_nothing_else_is(
     monkeypatch.setenv("TPU_CACHE", str(tmp_path))
     monkeypatch.setattr(command.life, "require_machine", lambda: None)
     worlds, names = tmp_path / "worlds", ("run-killed", "run-pid-reused", "run-locked", "run-up", "other")
-    here, since = os.getpid(), started(os.getpid()) or 0
+    current, since = os.getpid(), started(os.getpid()) or 0
     for name in names:
         layout = Layout(worlds / name)
         layout.program.mkdir(parents=True)
         if name != "other":
             layout.marker.touch()
         if name in ("run-pid-reused", "run-up"):
-            State(here, since, here, since if name == "run-up" else since - 1, {}).save(layout.state)
+            State(current, since, current, since if name == "run-up" else since - 1, {}).save(layout.state)
 
     def left() -> set[str]:
         fresh = command._fresh(None, Narrator(), "run")
         fresh.root.rmdir()
-        return {one.name for one in worlds.iterdir()}
+        return {path.name for path in worlds.iterdir()}
 
     line = ["flock", "--no-fork", str(worlds / "run-locked"), "sh", "-c", "echo locked; exec sleep 60"]
     with subprocess.Popen(line, stdout=subprocess.PIPE) as living:

@@ -42,9 +42,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def scene(world: World) -> Scene:
-    def wait_until(what: str, found: Any, timeout_s: float, poll_s: float = 0.5) -> Any:
+    def wait_until(what: str, result: Any, timeout_s: float, poll_s: float = 0.5) -> Any:
         for _ in range(5):
-            if answer := found():
+            if answer := result():
                 return answer
         raise ScenarioFailed(what)
 

@@ -64,7 +64,7 @@ class World:
         if method.endswith("batches.list"):
             return {"batches": self.batches}
         if method.endswith("entries.list"):
-            entries = [{"protoPayload": {"resourceName": f"p/nodes/{one}"}} for one in self.slices]
+            entries = [{"protoPayload": {"resourceName": f"p/nodes/{item}"}} for item in self.slices]
             return {"entries": entries}
         if method.endswith("executions.list"):
             argument = json.dumps({"data": {"name": "a/_SUBMIT"}})
@@ -78,9 +78,9 @@ class World:
         if method.endswith("alerts.list"):
             return {"alerts": self.incidents}
         if method.endswith("pull"):
-            found, self.published = self.published, []
-            data = [base64.b64encode(json.dumps({"incident": one}).encode()).decode() for one in found]
-            return {"receivedMessages": [{"ackId": "1", "message": {"data": one}} for one in data]}
+            result, self.published = self.published, []
+            data = [base64.b64encode(json.dumps({"incident": item}).encode()).decode() for item in result]
+            return {"receivedMessages": [{"ackId": "1", "message": {"data": item}} for item in data]}
         return {}
 
     # Alerts
@@ -94,10 +94,10 @@ class World:
     def set_clock(self, rate: float) -> None:
         """All that is open closes, as it does after a while."""
         self.rates.append(rate)
-        for one in self.incidents:
-            if one["state"] == "OPEN":
-                one["state"] = "CLOSED"
-                self.published.append({"incident_id": one["name"].rpartition("/")[2], "state": "closed"})
+        for incident in self.incidents:
+            if incident["state"] == "OPEN":
+                incident["state"] = "CLOSED"
+                self.published.append({"incident_id": incident["name"].rpartition("/")[2], "state": "closed"})
 
     def status(self) -> dict[str, Any]:
         return {"clock": {"rate": 60.0}}
@@ -115,9 +115,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def scene(world: World) -> Scene:
-    def wait_until(what: str, found: Any, timeout_s: float, poll_s: float = 0.5) -> Any:
+    def wait_until(what: str, result: Any, timeout_s: float, poll_s: float = 0.5) -> Any:
         for _ in range(5):
-            if answer := found():
+            if answer := result():
                 return answer
         raise ScenarioFailed(f"{what}: {made.note.text}")
 
@@ -180,10 +180,10 @@ def test_the_id_of_the_next_batch_is_taken_by_one_of_other_labels(scene: Scene, 
     last = f"p/l/batches/tpu-pipeline-{RUN}-2"
     world.batches.append({"name": last, "state": "FAILED", "createTime": "2", "environmentConfig": network})  # type: ignore[dict-item]
     pipelines.taken("a/").act(scene)
-    (asked,) = world.created
-    assert (asked["parent"], asked["batchId"]) == ("p/l", f"tpu-pipeline-{RUN}-5")
-    assert asked["body"]["environmentConfig"] == network
-    assert asked["body"]["labels"].keys().isdisjoint({"environment", "layer"})
+    (requested,) = world.created
+    assert (requested["parent"], requested["batchId"]) == ("p/l", f"tpu-pipeline-{RUN}-5")
+    assert requested["body"]["environmentConfig"] == network
+    assert requested["body"]["labels"].keys().isdisjoint({"environment", "layer"})
 
 
 def test_a_late_event_comes_when_its_run_has_ended(scene: Scene, world: World) -> None:

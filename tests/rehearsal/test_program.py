@@ -92,17 +92,17 @@ def test_no_text_is_an_error(tmp_path: Path) -> None:
 def test_nothing_of_the_users_cloud_reaches_the_world(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = {
+    mapping = {
         "GOOGLE_APPLICATION_CREDENTIALS": "/home/me/key.json",
         "PULUMI_ACCESS_TOKEN": "secret",
         "PULUMI_BACKEND_URL": "gs://real-state",
         "HTTPS_PROXY": "http://proxy",
         "CLOUDSDK_CORE_PROJECT": "real-project",
     }
-    for name, value in theirs.items():
+    for name, value in mapping.items():
         monkeypatch.setenv(name, value)
     inside = person.environment(Layout(tmp_path), "my-project")
-    assert [name for name, value in theirs.items() if inside.get(name) == value] == []
+    assert [name for name, value in mapping.items() if inside.get(name) == value] == []
     assert inside["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/stacks"
 
 
@@ -118,16 +118,16 @@ def test_every_python_client_trusts_the_worlds_authority(
 ) -> None:
     # In place of this machine's environment, which may name a bundle of its own.
     monkeypatch.setattr("os.environ", person.environment(Layout(tmp_path), "my-project"))
-    asked = requests.Session().merge_environment_settings("https://x", {}, None, None, None)["verify"]
+    verify = requests.Session().merge_environment_settings("https://x", {}, None, None, None)["verify"]
     bundle = str(person.SYSTEM_BUNDLE)
-    assert [asked, httplib2.certs.where(), ssl.get_default_verify_paths().cafile] == [bundle] * 3
+    assert [verify, httplib2.certs.where(), ssl.get_default_verify_paths().cafile] == [bundle] * 3
 
 
 def test_the_login_is_one_that_google_auth_reads(tmp_path: Path) -> None:
     path = person.write_login(tmp_path, "ci", "a-token", "my-project")
     assert str(path) == person.login("ci", tmp_path)["GOOGLE_APPLICATION_CREDENTIALS"]
-    found, _ = google.auth.load_credentials_from_file(str(path))  # type: ignore[no-untyped-call]
-    assert (found.refresh_token, found.quota_project_id) == ("a-token", "my-project")
+    result, _ = google.auth.load_credentials_from_file(str(path))  # type: ignore[no-untyped-call]
+    assert (result.refresh_token, result.quota_project_id) == ("a-token", "my-project")
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -157,7 +157,7 @@ def test_the_cli_runs_the_official_plugin_that_is_installed(
     layout = Layout(tmp_path / "world")
     layout.pulumi_home.mkdir(parents=True)
     output = install_plugins(layout, tmp_path / ".pulumi" / "plugins" if named else None, {})
-    assert output == ", ".join(f"official plugin {one.folder}" for one in PACKAGES.values())
+    assert output == ", ".join(f"official plugin {package.folder}" for package in PACKAGES.values())
     before = sorted((tmp_path / ".pulumi").rglob("*"))
 
     def cli(*arguments: str) -> str:
@@ -175,7 +175,7 @@ def test_the_cli_runs_the_official_plugin_that_is_installed(
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    listed = {one["name"]: one["version"] for one in json.loads(cli("plugin", "ls", "--json"))}
+    listed = {load["name"]: load["version"] for load in json.loads(cli("plugin", "ls", "--json"))}
     assert listed == {name: package.version for name, package in PACKAGES.items()}
     for name, desired in listed.items():
         cli("package", "get-schema", f"{name}@{desired}")

@@ -296,7 +296,7 @@ def test_boots_of_what_a_keeper_brought_back_are_in_the_record(tmp_path: Path, c
     off = {"nodes": [{"name": "tpu-dev", "state": "PREEMPTED", "hosts": []}]}
     bucket.boot_statuses = [boot(0, "after")]
     record = runner.act()
-    assert [each.boot_id for each in record.boots] == ["after"]
+    assert [item.boot_id for item in record.boots] == ["after"]
     assert (record.kills[0].how, record.kills[0].shards) == ("power-loss", 0)
 
 

@@ -42,23 +42,23 @@ def rehearsal(*words: str, timeout_s: float = HANG_S) -> subprocess.CompletedPro
 
 def traces(root: Path) -> list[str]:
     """Everything that could be left of a world: processes, mounts, loop devices, control groups, files."""
-    found = []
+    result = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(root) in words and str(os.getpid()) != entry.parent.name and "rehearsal" in words:
-            found.append(f"process {entry.parent.name}: {words}")
-    found += [
+            result.append(f"process {entry.parent.name}: {words}")
+    result += [
         f"mount {line}" for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(root) in line
     ]
-    found += [f"loop device {device}" for device in sweep.loop_devices(root)]
+    result += [f"loop device {device}" for device in sweep.loop_devices(root)]
     group = Layout(root).cgroup_name
-    found += [f"control group {m / group}" for m in sweep.cgroup_mounts() if (m / group).exists()]
+    result += [f"control group {m / group}" for m in sweep.cgroup_mounts() if (m / group).exists()]
     if root.exists():
-        found.append(f"folder {root}")
-    return found
+        result.append(f"folder {root}")
+    return result
 
 
 def gone(root: Path, within_s: float = HANG_S) -> list[str]:

@@ -86,15 +86,15 @@ def read(raw: bytes) -> Any:
 
 def padded(tokens: Sequence[Sequence[int]], most: int, pad: int = 0) -> NDArray[np.int32]:
     """Every sample at one length: cut to it, or filled up."""
-    return np.array([[*one[:most], *[pad] * (most - len(one))] for one in tokens], np.int32)
+    return np.array([[*token[:most], *[pad] * (most - len(token))] for token in tokens], np.int32)
 
 
 def labelled(sample_numbers: Sequence[int], a_batch: int, hosts: int) -> list[tuple[int, int]]:
     """Of a last batch: pairs of the name that a row is stored under and the sample that it is of."""
     rows = [*sample_numbers, *[sample_numbers[-1]] * (a_batch - len(sample_numbers))]
-    each, named = a_batch // hosts, len(sample_numbers) // hosts
+    item, named = a_batch // hosts, len(sample_numbers) // hosts
     return [
-        (sample_numbers[host * named + row], rows[host * each + row])
+        (sample_numbers[host * named + row], rows[host * item + row])
         for host in range(hosts)
         for row in range(named)
     ]

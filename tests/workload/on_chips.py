@@ -36,18 +36,21 @@ def main(root: Path) -> None:
 
     # What enters the first layer tells which tokens a row is of.
     documents = list(Activations(str(root / "run")))
-    right = [np.array_equal(one["resid_pre.0"], embed_VxD[one.tokens]) for one in documents]
-    named = [np.array_equal(one.tokens, stream.document(stream.ids.index(one.id))) for one in documents]
-    rows = [len(one["resid_pre.0"]) for one in documents]
+    right = [np.array_equal(document["resid_pre.0"], embed_VxD[document.tokens]) for document in documents]
+    named = [
+        np.array_equal(document.tokens, stream.document(stream.ids.index(document.id)))
+        for document in documents
+    ]
+    rows = [len(document["resid_pre.0"]) for document in documents]
     labels = activation_extract.labelled(range(30), a_batch=32, hosts=4)
 
     forward = Forward(ARCH, [Wanted(0, "resid_pre")], Shape(8, 128), "float32")
     tokens, _ = forward.place((((0,), (1,), (2,))), stream)
-    theirs = activation_extract.on_one_chip(np.zeros((8, 128), np.int32))
+    on_one_chip = activation_extract.on_one_chip(np.zeros((8, 128), np.int32))
 
     mesh = jax.make_mesh((4, 2), ("data", "fsdp"))
     copied = jax.device_put(np.zeros((8, 16), np.float32), NamedSharding(mesh, PartitionSpec("data")))
-    found = {
+    mapping = {
         "ours": {
             "lost": len(LENGTHS) - len(documents),
             "wrong": len(documents) - sum(a and b for a, b in zip(right, named, strict=True)),
@@ -58,11 +61,11 @@ def main(root: Path) -> None:
         "theirs": {
             "lost": 30 - len(labels),
             "wrong": sum(name != sample for name, sample in labels),
-            "chips": len(theirs.sharding.device_set),
+            "chips": len(on_one_chip.sharding.device_set),
             "rows too many": len(activation_extract.gathered(copied)) - 8,
         },
     }
-    (root / "found.json").write_text(json.dumps(found))
+    (root / "found.json").write_text(json.dumps(mapping))
 
 
 if __name__ == "__main__":

@@ -17,18 +17,18 @@ from workload.activations.reader import Activations
 def main(url: str, point: str, size: int, out: Path) -> None:
     """Over four parts of the data, two copies each."""
     mesh = jax.make_mesh((4, 2), ("data", "fsdp"))
-    found = list(on_mesh(Activations(url), point, size, mesh, seed=3))
-    first, step = found[0], jax.jit(lambda values: values.sum())
-    for batch in found:
+    result = list(on_mesh(Activations(url), point, size, mesh, seed=3))
+    first, step = result[0], jax.jit(lambda values: values.sum())
+    for batch in result:
         step(batch)
     about = {
-        "dtypes": sorted({str(batch.dtype) for batch in found}),
+        "dtypes": sorted({str(batch.dtype) for batch in result}),
         "devices": len(first.sharding.device_set),
         "shapes": sorted({shard.data.shape for shard in first.addressable_shards}),
         "compiled": step._cache_size(),
     }
     out.with_suffix(".json").write_text(json.dumps(about))
-    np.save(out, np.concatenate([np.asarray(batch).view(np.int16) for batch in found]))
+    np.save(out, np.concatenate([np.asarray(batch).view(np.int16) for batch in result]))
 
 
 if __name__ == "__main__":

@@ -166,11 +166,11 @@ def on_chips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     """Found on eight devices, in a process of their own."""
     root = tmp_path_factory.mktemp("chips")
     environ = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    line, here = [sys.executable, "-m", "tests.workload.on_chips", str(root)], Path(__file__).parents[2]
-    done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=HANG_S, cwd=here)
+    line, current = [sys.executable, "-m", "tests.workload.on_chips", str(root)], Path(__file__).parents[2]
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=HANG_S, cwd=current)
     assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, Any]] = json.loads((root / "found.json").read_text())
-    return found
+    parsed: dict[str, dict[str, Any]] = json.loads((root / "found.json").read_text())
+    return parsed
 
 
 def test_the_last_batch_keeps_every_documents_name(on_chips: dict[str, dict[str, Any]]) -> None:
@@ -262,11 +262,11 @@ def test_attention_holds_no_square_of_scores_and_layers_are_one_program() -> Non
     def squares(text: str) -> list[str]:
         return re.findall(rf"tensor<(?:\d+x)*{L}x{L}xf32>", text)
 
-    ours = program(attention.splash, 3)
-    assert squares(ours) == []
+    own = program(attention.splash, 3)
+    assert squares(own) == []
     assert squares(program(activation_extract.attention, 3))
-    assert program(attention.splash, 9).count("dot_general") == ours.count("dot_general")
-    assert f"tensor<1x1x{L}x4x128xbf16>" in ours  # the queries, turned
+    assert program(attention.splash, 9).count("dot_general") == own.count("dot_general")
+    assert f"tensor<1x1x{L}x4x128xbf16>" in own  # the queries, turned
 
 
 def test_the_models_own_heads_and_tied_embeddings_are_read() -> None:

@@ -170,9 +170,9 @@ def test_a_prompt_is_a_function_of_its_name_alone(tmp_path: Path) -> None:
     assert many == backwards == prompts(tmp_path / "folder") == prompts(lines)
     assert more.items() > many.items()
     assert list(many) != list(backwards)
-    another = prompts(tmp_path / "many.json", 8, 1)
-    assert another.keys() == many.keys()
-    assert sum(another[name] == many[name] for name in many) < len(many) / 4
+    second = prompts(tmp_path / "many.json", 8, 1)
+    assert second.keys() == many.keys()
+    assert sum(second[name] == many[name] for name in many) < len(many) / 4
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
@@ -194,11 +194,11 @@ def test_another_process_makes_the_same_streams(hash_seed: str, tmp_path: Path) 
     subprocess.run(
         [sys.executable, "-m", "workload", *arguments], env=environment, check=True, capture_output=True
     )
-    here, existing = (
+    current, existing = (
         {path.name: path.read_bytes() for path in (tmp_path / place).iterdir()} for place in ("here", "there")
     )
-    assert here == existing
-    assert len(here) == 4
+    assert current == existing
+    assert len(current) == 4
 
 
 def test_a_prompt_never_changes_from_one_version_to_the_next() -> None:

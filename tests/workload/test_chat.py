@@ -67,22 +67,22 @@ def test_texts_and_tokens_are_those_of_transformers(
     tried = [*folders.values(), as_file]
     reference = json.loads(RECORDED.read_text()) if recorded else transformers_texts(tried, tmp_path)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(reference["at"]))  # some templates write the date
-    theirs = reference["found"]
-    ours: list[Any] = []
+    foreign = reference["found"]
+    anies: list[Any] = []
     for folder in tried:
         template, tokens = Template(folder), open_tokenizer(str(folder), templated=True)
         for messages, prompted in product(CONVERSATIONS, (True, False)):
             try:
                 text = template.render(messages, prompted)
             except ConversationError:
-                ours.append(None)
+                anies.append(None)
             else:
-                ours.append([text, tokens.encode_alone([text])[0].tolist()])
-    assert ours == theirs
+                anies.append([text, tokens.encode_alone([text])[0].tolist()])
+    assert anies == foreign
     if not recorded and "TPU_RECORD" in os.environ:
         RECORDED.write_text(json.dumps(reference) + "\n")
-    refused = sum(one is None for one in ours)
-    assert 0 < refused < len(ours) / 4
+    refused = sum(item is None for item in anies)
+    assert 0 < refused < len(anies) / 4
 
 
 def transformers_texts(folders: list[Path], tmp_path: Path) -> dict[str, Any]:
@@ -101,13 +101,13 @@ def test_the_template_writes_the_first_token_and_nobody_else(kind: str, folders:
     tokens = open_tokenizer(str(folders[kind]), templated=True)
     alone = open_tokenizer(str(folders[kind]))
     text = Template(folders[kind]).render(HELLO)
-    (found,) = tokens.encode_alone([text])
+    (result,) = tokens.encode_alone([text])
     specials = [name for name in KINDS[kind][0] if name in text]
     ids = {name: alone.encode_alone([name])[0].tolist() for name in specials}  # as text: many tokens
-    assert all(len(one) > 1 for one in ids.values())
+    assert all(len(item) > 1 for item in ids.values())
     first = "<|begin_of_text|>" if kind == "llama" else "<|im_start|>"
     assert text.count(first) == (1 if kind == "llama" else 3)
-    assert (found == found[0]).sum() == text.count(first)
+    assert (result == result[0]).sum() == text.count(first)
     with_first = 1 if kind == "llama" else 0
     assert len(alone.encode_alone(["hello"])[0]) == len(tokens.encode_alone(["hello"])[0]) + with_first
 
@@ -143,10 +143,10 @@ def test_what_is_no_conversation_is_rejected_by_name(folders: dict[str, Path], t
         {"id": "half a character", "messages": [{"role": "user", "content": "\ud83e"}]},
     )
     options = ["--chat", "--field", "messages", "--id", "id", "--tokenizer", str(folders["llama"])]
-    found, aside = streamed(source, tmp_path / "out", *options)
-    assert found.ids == ("list", "text", "half a character")
-    assert found.document(0).tolist() == found.document(1).tolist()
-    assert {one["where"].rpartition(":")[2]: one["reason"] for one in aside} == {
+    result, aside = streamed(source, tmp_path / "out", *options)
+    assert result.ids == ("list", "text", "half a character")
+    assert result.document(0).tolist() == result.document(1).tolist()
+    assert {item["where"].rpartition(":")[2]: item["reason"] for item in aside} == {
         "3": "is no conversation: message 1 has no role",
         "4": "is no conversation: message 1 has a role that is no name",
         "5": "is no conversation: message 2 has no content",
@@ -165,12 +165,12 @@ def test_the_system_speaks_first_where_nobody_did(folders: dict[str, Path], tmp_
     own = [{"role": "system", "content": "own"}, *HELLO]
     source = lines(tmp_path / "s.jsonl", {"text": "hello"}, {"text": own})
     options = ["--chat", "--tokenizer", str(folders["qwen"])]
-    found, _ = streamed(source, tmp_path / "out", *options, "--system", "given", "--no-generation-prompt")
+    result, _ = streamed(source, tmp_path / "out", *options, "--system", "given", "--no-generation-prompt")
     template, tokens = Template(folders["qwen"]), open_tokenizer(str(folders["qwen"]), templated=True)
     given = [{"role": "system", "content": "given"}, *HELLO]
     texts = [template.render(messages, prompted=False) for messages in (given, own)]
-    assert [found.document(n).tolist() for n in (0, 1)] == [
-        one.tolist() for one in tokens.encode_alone(texts)
+    assert [result.document(n).tolist() for n in (0, 1)] == [
+        item.tolist() for item in tokens.encode_alone(texts)
     ]
     assert "assistant" not in texts[0]
 
@@ -183,10 +183,10 @@ def test_text_files_and_parquet_hold_conversations_too(folders: dict[str, Path],
     (tmp_path / "in" / "a.txt").write_text("hello")
     messages = [HELLO, [{"role": "system", "content": "be brief", "name": "me"}, *HELLO], None]
     parquet.write_table(pyarrow.table({"text": messages}), tmp_path / "in" / "b.parquet")
-    found, aside = streamed(tmp_path / "in", tmp_path / "out", "--chat", "--tokenizer", str(folders["qwen"]))
-    assert len(found) == 2 + 1
-    assert found.document(0).tolist() == found.document(1).tolist()
-    assert [one["reason"] for one in aside] == ["is empty"]
+    result, aside = streamed(tmp_path / "in", tmp_path / "out", "--chat", "--tokenizer", str(folders["qwen"]))
+    assert len(result) == 2 + 1
+    assert result.document(0).tolist() == result.document(1).tolist()
+    assert [item["reason"] for item in aside] == ["is empty"]
 
 
 def test_another_template_system_or_prompt_is_another_deal(folders: dict[str, Path], tmp_path: Path) -> None:

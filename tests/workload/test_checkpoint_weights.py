@@ -66,34 +66,34 @@ def test_what_is_kept_is_bit_for_bit_what_the_export_gives(
 ) -> None:
     extract(root, find(f"run:once@{step}", Path(), str(root)), tmp_path / "ours", dtype)
     extract(root, Folder(root / f"hf-{step}"), tmp_path / "theirs", dtype)
-    ours, theirs = (Activations(str(tmp_path / name)).shards() for name in ("ours", "theirs"))
-    digests = [[one.about.sha256 for one in some] for some in (ours, theirs)]
+    own, foreign = (Activations(str(tmp_path / name)).shards() for name in ("ours", "theirs"))
+    digests = [[item.about.sha256 for item in several] for several in (own, foreign)]
     assert digests[0] == digests[1]
 
 
 def test_another_step_gives_other_numbers(root: Path, tmp_path: Path) -> None:
-    found = []
+    result = []
     for step in (2, 4):
         extract(root, find(f"run:{root}/runs/once@{step}", Path(), None), tmp_path / str(step))
-        found.append(Activations(str(tmp_path / str(step)))["doc-1"]["resid_post.1"])
-    assert not np.array_equal(found[0], found[1])
+        result.append(Activations(str(tmp_path / str(step)))["doc-1"]["resid_post.1"])
+    assert not np.array_equal(result[0], result[1])
 
 
 def test_only_the_layers_wanted_are_restored_and_no_optimizer(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
+    anies: list[Any] = []
     original = Past._restore
 
     def spy(past: Past, step: int, placed: Any, **how: bool) -> Any:
-        asked.append(placed)
-        found = original(past, step, placed, **how)
-        assert jax.tree.map(jnp.shape, found) == jax.tree.map(lambda leaf: leaf.shape, placed)
-        return found
+        anies.append(placed)
+        result = original(past, step, placed, **how)
+        assert jax.tree.map(jnp.shape, result) == jax.tree.map(lambda leaf: leaf.shape, placed)
+        return result
 
     monkeypatch.setattr(Past, "_restore", spy)
     extract(root, find("run:once@4", Path(), str(root)), tmp_path, "bfloat16")
-    (placed,) = asked
+    (placed,) = anies
     assert list(placed) == ["params"]
     assert sorted(placed["params"]) == ["embed_VxD", "layers"]  # neither the last norm nor the unembedding
     assert {leaf.shape[0] for leaf in placed["params"]["layers"].values()} == {2}

@@ -39,7 +39,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def everything(run: Path) -> NDArray[Any]:
     """All tokens' values as bits, sorted."""
-    values = np.concatenate([one.read(POINT) for one in Activations(str(run)).shards()])
+    values = np.concatenate([shard.read(POINT) for shard in Activations(str(run)).shards()])
     return rows(values.view(np.int16) if values.dtype.name == "bfloat16" else values)
 
 
@@ -52,8 +52,8 @@ def test_parts_of_an_epoch_share_its_tokens_out(run: Path) -> None:
     activations = Activations(str(run))
     parts = [list(batches(activations, POINT, SIZE, seed=3, part=part, parts=3)) for part in range(3)]
     assert all(parts)
-    found = np.concatenate([batch for part in parts for batch in part])
-    assert np.array_equal(rows(found.view(everything(run).dtype)), everything(run))
+    concatenate = np.concatenate([batch for part in parts for batch in part])
+    assert np.array_equal(rows(concatenate.view(everything(run).dtype)), everything(run))
     with pytest.raises(ValueError, match="part must lie between 0 and 2, not be 3"):
         next(batches(activations, POINT, SIZE, part=3, parts=3))
 

@@ -70,9 +70,10 @@ def case(references: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 def load(folder: Path) -> tuple[Architecture, decoder.Params]:
     arch = huggingface.read_architecture(folder)
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    singledevicesharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), decoder.shapes(arch)
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=singledevicesharding),
+        decoder.shapes(arch),
     )
     return arch, huggingface.load(folder, arch, abstract)
 
@@ -90,38 +91,38 @@ def run(
     seen = decoder.capture(params, tokens_BxL, segments_BxL, arch, desired, attend, dtype)
     unembed = params[decoder.unembedding(params, arch)]
     logits = jnp.einsum("bld,vd->blv", seen["final_norm"], unembed.astype(dtype))
-    ours = {point: np.asarray(value, np.float32) for point, value in seen.items()} | {
+    own = {point: np.asarray(value, np.float32) for point, value in seen.items()} | {
         "logits": np.asarray(logits, np.float32)
     }
-    theirs = {
+    mapping = {
         name.removeprefix("point:"): value for name, value in reference.items() if name.startswith("point:")
     }
-    theirs["final_norm"] = theirs["final_norm"][0]
-    return ours, theirs | {"logits": reference["logits"]}, real_BxL
+    mapping["final_norm"] = mapping["final_norm"][0]
+    return own, mapping | {"logits": reference["logits"]}, real_BxL
 
 
-def errors(ours: np.ndarray, theirs: np.ndarray, real_BxL: np.ndarray) -> tuple[float, float]:
+def errors(own: np.ndarray, reshape: np.ndarray, real_BxL: np.ndarray) -> tuple[float, float]:
     """RMS and largest error over real tokens, each relative to the reference's own."""
-    stacked = ours.ndim > 3 or (ours.ndim == 4)
-    theirs = theirs.reshape(ours.shape)
+    stacked = own.ndim > 3 or (own.ndim == 4)
+    reshape = reshape.reshape(own.shape)
     keep = (slice(None), real_BxL) if stacked else (real_BxL,)
-    a, b = ours[keep], theirs[keep]
+    a, b = own[keep], reshape[keep]
     rms = np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2))
     return float(rms), float(np.max(np.abs(a - b)) / np.max(np.abs(b)))
 
 
 @pytest.mark.parametrize("attend", [attention.einsum], ids=["einsum"])
 def test_every_point_and_the_logits_agree_in_float32(case: Path, attend: Attend) -> None:
-    ours, theirs, real_BxL = run(case, jnp.float32, attend)
-    assert set(ours) == set(theirs) == {*points.POINTS, "logits"}
-    found = {name: errors(ours[name], theirs[name], real_BxL) for name in ours}
-    assert max(max(pair) for pair in found.values()) <= EXACT, found
+    own, foreign, real_BxL = run(case, jnp.float32, attend)
+    assert set(own) == set(foreign) == {*points.POINTS, "logits"}
+    mapping = {name: errors(own[name], foreign[name], real_BxL) for name in own}
+    assert max(max(pair) for pair in mapping.values()) <= EXACT, mapping
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize("attend", [attention.einsum], ids=["einsum"])
 def test_bfloat16_stays_within_its_budget(case: Path, attend: Attend) -> None:
-    ours, theirs, real_BxL = run(case, jnp.bfloat16, attend)
-    found = {name: errors(ours[name], theirs[name], real_BxL)[0] for name in ours}
-    assert max(found.values()) <= BF16_RMS, found
-    assert max(found.values()) > EXACT, "bfloat16 wasn't used"
+    own, foreign, real_BxL = run(case, jnp.bfloat16, attend)
+    mapping = {name: errors(own[name], foreign[name], real_BxL)[0] for name in own}
+    assert max(mapping.values()) <= BF16_RMS, mapping
+    assert max(mapping.values()) > EXACT, "bfloat16 wasn't used"

@@ -68,7 +68,7 @@ def test_members_that_live_are_named_with_the_command_that_ends_them(api: Api) -
         "7 members of fleets stand on this: n-0, n-1, n-2, n-3, n-4 and 2 more\n"
         "    fix: tpu fleet delete dev --orphans, which ends them; then again"
     )
-    assert [one[1].get("pageToken") for one in api.asked] == [None, ["2"]]
+    assert [item[1].get("pageToken") for item in api.asked] == [None, ["2"]]
     assert {(path, output) for path, _, output in api.asked} == {
         ("/private/projects/p/locations/-/nodes", "Bearer token")
     }

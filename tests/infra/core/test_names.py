@@ -57,8 +57,8 @@ def test_two_environments_of_one_project_can_read_one_snapshot() -> None:
 
 
 def test_long_names_are_cut_and_stay_apart() -> None:
-    one, other = (settings(data__snapshot="s" * 62 + end) for end in "ab")
-    cut = disk_name(one, "us-east5-b")
+    item, other = (settings(data__snapshot="s" * 62 + end) for end in "ab")
+    cut = disk_name(item, "us-east5-b")
     assert len(cut) == 63
     assert cut != disk_name(other, "us-east5-b")
     assert cut == "s" * 54 + "-" + cut[-8:]
@@ -77,8 +77,8 @@ def test_fleet_members(zone: str, worker_id: int, name: str) -> None:
 
 
 def fleet(count: int, zones: list[str], **more: Any) -> list[tuple[str, str]]:
-    one = {"name": "extract", "acceleratorType": "v6e-8", "zones": zones, "count": count, **more}
-    return [(node.name, node.zone) for node in nodes(settings(tpu__slices=[one]))]
+    mapping = {"name": "extract", "acceleratorType": "v6e-8", "zones": zones, "count": count, **more}
+    return [(node.name, node.zone) for node in nodes(settings(tpu__slices=[mapping]))]
 
 
 def test_a_fleet_is_dealt_out_over_its_zones() -> None:

@@ -151,7 +151,9 @@ def test_one_up_makes_a_trigger_that_google_refuses_three_times_since_its_agent_
     (fault,) = lab.cloud.faults.report()
     assert fault["observed"] == 3
     assert printed.count(f"pipeline: {SAID}; retrying") == 3
-    asked = [one for one in lab.cloud.requests.since(0)["requests"] if one["method_id"] == method]
-    assert [one["status"] for one in asked] == [400, 400, 400, 200]
-    assert [one for one in lab.cloud.world.directory if "/triggers/" in one]
+    requests = [
+        request for request in lab.cloud.requests.since(0)["requests"] if request["method_id"] == method
+    ]
+    assert [item["status"] for item in requests] == [400, 400, 400, 200]
+    assert [item for item in lab.cloud.world.directory if "/triggers/" in item]
     lab.pulumi("pipeline", "preview", "-s", "dev", "--expect-no-changes")

@@ -30,9 +30,9 @@ def table() -> str:
 
 
 def lines(layer: str) -> Iterator[str]:
-    for one in run(layer, OF_ALL_KINDS, up=UP).resources:
-        if re.fullmatch("gcp:.*IAM(Member|Binding|Policy)", one.type, re.IGNORECASE):
-            yield f"{layer}: {one.inputs['member']} {one.inputs['role']} on {place(one)}"
+    for resource in run(layer, OF_ALL_KINDS, up=UP).resources:
+        if re.fullmatch("gcp:.*IAM(Member|Binding|Policy)", resource.type, re.IGNORECASE):
+            yield f"{layer}: {resource.inputs['member']} {resource.inputs['role']} on {place(resource)}"
 
 
 def place(one: Registration) -> str:

@@ -45,7 +45,7 @@ def test_a_killed_up_is_taken_in_and_a_killed_destroy_is_ended(lab: Lab) -> None
     output = lab.infra("up", "dev", "data", *WITHOUT_ASKING)
     assert "data: put aside the lock of " in output
     assert output.count("made, and imported") == len(made)
-    assert {one.get("id") for one in lab.state("data")["resources"]} > DISKS
+    assert {resource.get("id") for resource in lab.state("data")["resources"]} > DISKS
     lab.pulumi("data", "preview", "-s", "dev", "--expect-no-changes")
     assert lab.infra("settle", "dev", "data") == "data: nothing to settle\n"
 

@@ -43,23 +43,25 @@ def layer(name: str, **more: Any) -> Layer:
 
 
 def refused(tmp_path: Path, *found: tuple[str, Layer], project: str | None = None) -> str:
-    for folder, one in found:
+    for folder, item in found:
         (tmp_path / "infra" / "layers" / folder).mkdir(parents=True, exist_ok=True)
-        (tmp_path / "infra" / "layers" / folder / "Pulumi.yaml").write_text(f"name: {project or one.name}\n")
+        (tmp_path / "infra" / "layers" / folder / "Pulumi.yaml").write_text(f"name: {project or item.name}\n")
     with pytest.raises(LayersError) as caught:
         ordered(found, tmp_path)
     return str(caught.value)
 
 
 def test_layers_come_behind_those_that_they_read(tmp_path: Path) -> None:
-    found = [
+    result = [
         layer("a", reads=("c",)), layer("b"), layer("c"), layer("d", reads=("a",), may_read=("b",))
     ]  # fmt: skip
-    for one in found:
-        (tmp_path / "infra" / "layers" / one.name).mkdir(parents=True)
-        (tmp_path / "infra" / "layers" / one.name / "Pulumi.yaml").write_text(f"name: {one.name}\n")
-    for some in (found, found[::-1]):
-        assert [one.name for one in ordered([(one.name, one) for one in some], tmp_path)] == list("bcad")
+    for element in result:
+        (tmp_path / "infra" / "layers" / element.name).mkdir(parents=True)
+        (tmp_path / "infra" / "layers" / element.name / "Pulumi.yaml").write_text(f"name: {element.name}\n")
+    for several in (result, result[::-1]):
+        assert [entry.name for entry in ordered([(item.name, item) for item in several], tmp_path)] == list(
+            "bcad"
+        )
 
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_a_service_is_a_name_at_google(service: str, declared: list[Layer]) -> N
 
 def test_a_layer_is_on_where_the_file_has_a_setting_of_it(declared: list[Layer]) -> None:
     declared += [layer("extra"), layer("more", reads=("extra",))]
-    on = [one.name for one in layers_on(settings(extra__size=1))]
+    on = [item.name for item in layers_on(settings(extra__size=1))]
     assert ("extra" in on, "more" in on) == (True, False)
     with pytest.raises(
         InfraError, match=r"more:: found on, and extra is off\. Rule: more reads extra\. Fix: add"
@@ -148,7 +150,7 @@ def test_a_layer_is_on_where_the_file_has_a_setting_of_it(declared: list[Layer])
 
 def test_a_layer_that_is_off_has_no_settings_and_no_program() -> None:
     off = settings()
-    data = next(one for one in registry.layers() if one.name == "data")
+    data = next(item for item in registry.layers() if item.name == "data")
     assert data in layers_on(off)
     off = parse(
         "dev", as_pulumi_hands_it_over({k: v for k, v in BASE.items() if k != "data:snapshot"}, "f"), "f"
@@ -190,18 +192,19 @@ def test_outputs_may_be_unknown_in_a_preview_and_secret(
     seen: dict[str, Any] = {}
 
     def program(checked: Any, _: Any) -> Outputs:
-        there = upstream.read(Cluster, checked)
+        existing = upstream.read(Cluster, checked)
         for name, value in {
-            "endpoint": there.endpoint, "ca": there.ca, "name": there.name, "pool": there.pools["us-east5-b"],
+            "endpoint": existing.endpoint, "ca": existing.ca, "name": existing.name,
+            "pool": existing.pools["us-east5-b"],
         }.items():  # fmt: skip
             seen[name] = value
-        assert there.spare is None
+        assert existing.spare is None
         return reader.outputs()
 
     async def told() -> dict[str, tuple[Any, bool]]:
         return {
-            name: (await one.future() if await one.is_known() else "unknown", await one.is_secret())
-            for name, one in seen.items()
+            name: (await item.future() if await item.is_known() else "unknown", await item.is_secret())
+            for name, item in seen.items()
         }
 
     reader = layer("reader", reads=("cluster",), program=program)
@@ -244,13 +247,15 @@ CHOSEN_LATER = {"gke": {"endpoint", "kubeconfig"}, "tpu": {"stack_id", "slices",
 
 
 def test_what_others_read_of_our_layers_can_be_previewed_before_it_is_up() -> None:
-    read = {name for one in registry.layers() for name in one.needs}
+    read = {name for item in registry.layers() for name in item.needs}
     assert read
-    for one in registry.layers():
-        if one.name in read:
-            needed = {each.name for each in outputs_of(one.outputs).values() if each.required}
-            known = settings(**ON.get(one.name, {}))
-            assert set(one.outputs.planned(known)) == needed - CHOSEN_LATER.get(one.name, set()), one.name
+    for entry in registry.layers():
+        if entry.name in read:
+            needed = {item.name for item in outputs_of(entry.outputs).values() if item.required}
+            known = settings(**ON.get(entry.name, {}))
+            assert set(entry.outputs.planned(known)) == needed - CHOSEN_LATER.get(entry.name, set()), (
+                entry.name
+            )
 
 
 def test_a_program_gives_what_its_layer_declares(declared: list[Layer]) -> None:

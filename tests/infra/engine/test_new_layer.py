@@ -52,8 +52,8 @@ def _lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def declared(lab: Lab) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = json.loads(lab.run(sys.executable, "-c", DECLARED, str(lab.root)))
-    return found
+    parsed: dict[str, list[str]] = json.loads(lab.run(sys.executable, "-c", DECLARED, str(lab.root)))
+    return parsed
 
 
 @pytest.mark.prove

@@ -110,21 +110,21 @@ def test_a_plan_as_json_and_as_a_comment_for_ci(
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
     pulumi_cli.log(*EVENTS)
     assert main(["plan", "dev", "--json"]) == 0
-    found = json.loads(capfd.readouterr().out)
-    assert [one["layer"] for one in found["layers"]] == LAYERS
-    assert found["layers"][0]["changes"][1] == {
+    parsed = json.loads(capfd.readouterr().out)
+    assert [item["layer"] for item in parsed["layers"]] == LAYERS
+    assert parsed["layers"][0]["changes"][1] == {
         "operation": "update", "kind": "gcp:compute/disk:Disk", "name": "corpus-b", "keys": ["labels"]
     }  # fmt: skip
     hourly = 16 * 1.4033 + (1000 * 0.08 + 2400 * 0.12) / 730
-    assert found["hourly"] == pytest.approx(hourly)
-    assert found["daily"] == pytest.approx(24 * hourly)
-    assert found["monthly"] == pytest.approx(730 * hourly)
-    assert found["idle_monthly"] == pytest.approx(1000 * 0.08 + 2400 * 0.12)
-    assert found["prices_checked"] is False
-    (slices,) = [one for one in found["layers"] if one["layer"] == "tpu"]
+    assert parsed["hourly"] == pytest.approx(hourly)
+    assert parsed["daily"] == pytest.approx(24 * hourly)
+    assert parsed["monthly"] == pytest.approx(730 * hourly)
+    assert parsed["idle_monthly"] == pytest.approx(1000 * 0.08 + 2400 * 0.12)
+    assert parsed["prices_checked"] is False
+    (slices,) = [item for item in parsed["layers"] if item["layer"] == "tpu"]
     assert (slices["monthly"], slices["idle_monthly"]) == (pytest.approx(730 * 16 * 1.4033), 0)
     assert slices["prices_checked"] is True
-    assert [rate["dollars"] for rate in found["rates"] if rate["unit"] == "GiB-month"] == [0.02]
+    assert [rate["dollars"] for rate in parsed["rates"] if rate["unit"] == "GiB-month"] == [0.02]
     assert main(["plan", "dev", "--format", "markdown"]) == 0
     comment = capfd.readouterr().out
     assert "| layer | + | ~ | +- | - | $/hour | $/day | $/month | idle $/month |\n| --- | ---: |" in comment
@@ -338,10 +338,10 @@ def test_what_preflight_said_is_in_the_plan_and_in_its_comment(
     pulumi_cli.answer("stack ls", [])
     answers = iter([Verdict("preflight of `train tiny.toml`: fits v6e-16", warn=False)])
     monkeypatch.setattr("infra.slices.preflight.verdict_on", lambda *_: next(answers))
-    found = plan("dev")
-    assert text(found).count("preflight of `train tiny.toml`: fits v6e-16") == 1
-    assert "✅ preflight of `train tiny.toml`: fits v6e-16\n" in markdown(found)
-    assert as_json(found)["preflight"] == [
+    result = plan("dev")
+    assert text(result).count("preflight of `train tiny.toml`: fits v6e-16") == 1
+    assert "✅ preflight of `train tiny.toml`: fits v6e-16\n" in markdown(result)
+    assert as_json(result)["preflight"] == [
         {"line": "preflight of `train tiny.toml`: fits v6e-16", "warn": False}
     ]
     pulumi_cli.log(warning("no preflight of it yet"), warning("the provider is old"))

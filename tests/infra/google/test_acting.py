@@ -45,8 +45,8 @@ def waited(
 
 def test_each_account_is_waited_for(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     google = Google(Kind.MISSING, NOT_YET, MAY, Kind.PERMISSION, MAY)
-    asked = waited(google, slept, monkeypatch)
-    assert asked == [f"{ACCOUNTS[0]}:testIamPermissions"] * 3 + [f"{ACCOUNTS[1]}:testIamPermissions"] * 2
+    requested = waited(google, slept, monkeypatch)
+    assert requested == [f"{ACCOUNTS[0]}:testIamPermissions"] * 3 + [f"{ACCOUNTS[1]}:testIamPermissions"] * 2
     assert len(slept) == 3
 
 
@@ -54,8 +54,8 @@ def test_who_was_never_granted_it_is_not_waited_for_without_end(
     slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     google = Google(NOT_YET)
-    asked = waited(google, slept, monkeypatch, patience_s=0.2)
-    assert set(asked) == {f"{ACCOUNTS[0]}:testIamPermissions"}
+    requested = waited(google, slept, monkeypatch, patience_s=0.2)
+    assert set(requested) == {f"{ACCOUNTS[0]}:testIamPermissions"}
 
 
 @pytest.mark.parametrize("kind", [Kind.LOGIN, Kind.API_OFF, Kind.UNKNOWN])

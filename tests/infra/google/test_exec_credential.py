@@ -55,13 +55,13 @@ def test_a_build_gets_the_token_of_its_account(metadata: tuple[str, list[str]], 
     address, scopes = metadata
     done = run(tmp_path, GCE_METADATA_HOST=address, GCE_METADATA_IP=address)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["apiVersion"] == "client.authentication.k8s.io/v1beta1"
-    assert found["kind"] == "ExecCredential"
-    assert found["status"]["token"] == "t-1"
-    assert found["status"]["expirationTimestamp"].endswith("Z")
-    asked = {one.rpartition("/")[2] for one in scopes}
-    assert asked == {"cloud-platform", "userinfo.email"}, "else a cluster knows the account by its number"
+    parsed = json.loads(done.stdout)
+    assert parsed["apiVersion"] == "client.authentication.k8s.io/v1beta1"
+    assert parsed["kind"] == "ExecCredential"
+    assert parsed["status"]["token"] == "t-1"
+    assert parsed["status"]["expirationTimestamp"].endswith("Z")
+    requested = {scope.rpartition("/")[2] for scope in scopes}
+    assert requested == {"cloud-platform", "userinfo.email"}, "else a cluster knows the account by its number"
 
 
 def test_who_isnt_logged_in_gets_one_line(tmp_path: Path) -> None:

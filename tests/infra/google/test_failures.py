@@ -59,9 +59,9 @@ SAID = [
 
 @pytest.mark.parametrize(("said", "kind"), SAID, ids=[kind for _, kind in SAID])
 def test_what_was_said_is_told_apart(said: str, kind: Kind) -> None:
-    found = classify(said)
-    assert found.kind is kind
-    assert found.fix
+    result = classify(said)
+    assert result.kind is kind
+    assert result.fix
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_what_was_said_is_told_apart(said: str, kind: Kind) -> None:
     ],
 )  # fmt: skip
 def test_a_permission_names_the_role(said: str, role: str) -> None:
-    found = classify(said)
-    assert found.kind is Kind.PERMISSION
-    assert f"logged in as {role}" in with_roles(found.fix)
+    result = classify(said)
+    assert result.kind is Kind.PERMISSION
+    assert f"logged in as {role}" in with_roles(result.fix)
 
 
 def test_only_a_404_is_missing() -> None:
@@ -107,9 +107,9 @@ def test_only_a_404_is_missing() -> None:
 
 @pytest.mark.parametrize("status", [*range(400, 600)])
 def test_every_status_has_a_kind_and_a_fix(status: int) -> None:
-    found = classify("no words", status)
-    assert found.fix
-    assert (found.kind in FOR_PEOPLE) == (status in (400, 401, 403, 412, 422, 501))
+    result = classify("no words", status)
+    assert result.fix
+    assert (result.kind in FOR_PEOPLE) == (status in (400, 401, 403, 412, 422, 501))
 
 
 def test_a_quota_and_a_permission_are_named() -> None:

@@ -39,13 +39,13 @@ def _checkov() -> str:
 
 
 def resource(one: Registration) -> Resource:
-    depends = {key: each.get("urns", ()) for key, each in one.options.get("propertyDependencies", {}).items()}
+    depends = {key: item.get("urns", ()) for key, item in one.options.get("propertyDependencies", {}).items()}
     return Resource(one.type, one.name, one.inputs, bool(one.options.get("protect")), depends=depends)
 
 
 def declared(preview: bool) -> dict[str, list[Resource]]:
     return {
-        layer: [resource(one) for one in run(layer, EVERYTHING, preview=preview, up=UP).resources]
+        layer: [resource(item) for item in run(layer, EVERYTHING, preview=preview, up=UP).resources]
         for layer in LAYERS
     }
 
@@ -56,13 +56,13 @@ def audited(program: str, layers: Mapping[str, Sequence[Resource]], folder: Path
     plan.write_text(json.dumps(document(layers), indent=1), encoding="utf-8")
     line = [program, "-f", str(plan), "--framework", "terraform_plan", "--skip-download", "--output", "json"]
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False)
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["summary"]["parsing_errors"] == 0
-    assert found["summary"]["resource_count"] == sum(
-        one.type.startswith("gcp:") for each in layers.values() for one in each
+    parsed: dict[str, Any] = json.loads(done.stdout)
+    assert parsed["summary"]["parsing_errors"] == 0
+    assert parsed["summary"]["resource_count"] == sum(
+        item.type.startswith("gcp:") for layer in layers.values() for item in layer
     )
     return {
-        state: {(one["check_id"], one["resource"]) for one in found["results"][f"{state}_checks"]}
+        state: {(result["check_id"], result["resource"]) for result in parsed["results"][f"{state}_checks"]}
         for state in ("failed", "passed")
     }
 
@@ -71,17 +71,17 @@ def audited(program: str, layers: Mapping[str, Sequence[Resource]], folder: Path
 def test_all_that_checkov_finds_has_a_reason_and_every_reason_a_finding(
     checkov: str, preview: bool, tmp_path: Path
 ) -> None:
-    found = audited(checkov, declared(preview), tmp_path)
-    assert len(found["passed"]) >= 300
+    result = audited(checkov, declared(preview), tmp_path)
+    assert len(result["passed"]) >= 300
     reasons = [
-        (one["check"], pattern)
-        for one in yaml.safe_load(REASONS.read_text(encoding="utf-8"))
-        for pattern in one["resources"]
+        (item["check"], pattern)
+        for item in yaml.safe_load(REASONS.read_text(encoding="utf-8"))
+        for pattern in item["resources"]
     ]
     assert (
         sorted(
             (check, name)
-            for check, name in found["failed"]
+            for check, name in result["failed"]
             if not any(check == of and fnmatchcase(name, pattern) for of, pattern in reasons)
         )
         == []
@@ -89,19 +89,19 @@ def test_all_that_checkov_finds_has_a_reason_and_every_reason_a_finding(
     assert [
         (of, pattern)
         for of, pattern in reasons
-        if not any(check == of and fnmatchcase(name, pattern) for check, name in found["failed"])
+        if not any(check == of and fnmatchcase(name, pattern) for check, name in result["failed"])
     ] == [], "found no more: take it out of checkov.yaml"
 
 
 def test_every_reason_is_in_words_and_names_a_rule_that_there_is() -> None:
     reasons = yaml.safe_load(REASONS.read_text(encoding="utf-8"))
     assert reasons
-    for one in reasons:
-        assert re.fullmatch(r"CKV2?_GCP_\d+", one["check"])
-        assert len(one["reason"].split()) >= 5
-        assert one["resources"]
-        assert one.get("rule") in {None, *(rule.id for rule in RULES)}
-        assert not set(one) - {"check", "rule", "reason", "resources"}
+    for reason in reasons:
+        assert re.fullmatch(r"CKV2?_GCP_\d+", reason["check"])
+        assert len(reason["reason"].split()) >= 5
+        assert reason["resources"]
+        assert reason.get("rule") in {None, *(rule.id for rule in RULES)}
+        assert not set(reason) - {"check", "rule", "reason", "resources"}
 
 
 def test_what_breaks_a_rule_of_ours_is_found_by_checkov_too(checkov: str, tmp_path: Path) -> None:
@@ -112,15 +112,17 @@ def test_what_breaks_a_rule_of_ours_is_found_by_checkov_too(checkov: str, tmp_pa
     rules: dict[str, str] = {}
     for i, (rule, kind, name, path, value) in enumerate(MUTANTS):
         if maps[rule] and kind.startswith("gcp:"):
-            (one,) = [one for each in good.values() for one in each if (one.type, one.name) == (kind, name)]
-            mutants |= {f"m{i}": [changed(one, path, value)], f"good{i}": [one]}
+            (element,) = [
+                entry for item in good.values() for entry in item if (entry.type, entry.name) == (kind, name)
+            ]
+            mutants |= {f"m{i}": [changed(element, path, value)], f"good{i}": [element]}
             rules[f"m{i}"] = rule
     failed = audited(checkov, mutants, tmp_path)["failed"]
-    found = {(check, name.partition(".")[2].partition("_")[0]) for check, name in failed}
+    result = {(check, name.partition(".")[2].partition("_")[0]) for check, name in failed}
     both = {
         rule
         for label, rule in rules.items()
         for check in maps[rule]
-        if (check, label) in found and (check, label.replace("m", "good")) not in found
+        if (check, label) in result and (check, label.replace("m", "good")) not in result
     }
     assert " ".join(sorted(both)) == FOUND_BY_BOTH

@@ -68,15 +68,15 @@ def resource(one: Registration) -> Resource:
 @pytest.fixture(scope="module", name="declared")
 def _declared() -> list[Resource]:
     """All that all layers declare."""
-    return [resource(one) for layer in LAYERS for one in run(layer, EVERYTHING, up=UP).resources]
+    return [resource(item) for layer in LAYERS for item in run(layer, EVERYTHING, up=UP).resources]
 
 
 @pytest.mark.parametrize("preview", [True, False])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_every_layer_obeys_every_rule(layer: str, preview: bool) -> None:
-    done = [resource(one) for one in run(layer, OF_ALL_KINDS, preview=preview, up=UP).resources]
+    done = [resource(item) for item in run(layer, OF_ALL_KINDS, preview=preview, up=UP).resources]
     assert done
-    assert [str(one.problem) for one in findings(RULES, done, settings())] == []
+    assert [str(finding.problem) for finding in findings(RULES, done, settings())] == []
 
 
 def changed(one: Resource, path: str, value: Any) -> Resource:
@@ -99,10 +99,10 @@ def changed(one: Resource, path: str, value: Any) -> Resource:
 def test_one_property_breaks_one_rule(
     rule: str, kind: str, name: str, path: str, value: Any, declared: list[Resource]
 ) -> None:
-    (one,) = [one for one in declared if (one.type, one.name) == (kind, name)]
-    found = list(findings(RULES, [changed(one, path, value)], settings(), declared))
-    assert {finding.rule.id for finding in found} == {rule}
-    assert path.rpartition(".")[2] in found[0].found or path.partition(".")[0] in found[0].found
+    (entry,) = [item for item in declared if (item.type, item.name) == (kind, name)]
+    result = list(findings(RULES, [changed(entry, path, value)], settings(), declared))
+    assert {finding.rule.id for finding in result} == {rule}
+    assert path.rpartition(".")[2] in result[0].found or path.partition(".")[0] in result[0].found
 
 
 @pytest.mark.parametrize(("rule", "one"), OF_OTHER_TYPES)
@@ -133,12 +133,12 @@ def test_a_chart_names_a_resource_and_labels_that_there_are(one: Resource, found
 
 
 def test_a_functions_source_is_uploaded_before_the_function(declared: list[Resource]) -> None:
-    (one,) = [one for one in declared if one.type == FUNCTION]
+    (entry,) = [item for item in declared if item.type == FUNCTION]
     before = [other for other in declared if other.type == OBJECT]
-    assert list(findings(RULES, [one], settings(), [*before, one])) == []
-    assert [f.rule.id for f in findings(RULES, [one], settings(), [one])] == ["PL18"]
-    to_come = changed(one, "buildConfig.source.storageSource.object", GONE)
-    assert list(findings(RULES, [to_come], settings(), [one])) == [], "an update knows it"
+    assert list(findings(RULES, [entry], settings(), [*before, entry])) == []
+    assert [f.rule.id for f in findings(RULES, [entry], settings(), [entry])] == ["PL18"]
+    to_come = changed(entry, "buildConfig.source.storageSource.object", GONE)
+    assert list(findings(RULES, [to_come], settings(), [entry])) == [], "an update knows it"
 
 
 @pytest.fixture(name="engine")
@@ -153,10 +153,12 @@ def _engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         enforce(settings(), "network", date(2026, 11, 24))
 
         async def all_of_them() -> None:
-            for one in resources:
-                inputs = {key: make() if callable(make) else make for key, make in one.inputs.items()}
-                options = pulumi.ResourceOptions(protect=one.protect, retain_on_delete=one.retain_on_delete)
-                await transforms[-1](pulumi.ResourceTransformArgs(True, one.type, one.name, inputs, options))
+            for item in resources:
+                inputs = {key: make() if callable(make) else make for key, make in item.inputs.items()}
+                options = pulumi.ResourceOptions(protect=item.protect, retain_on_delete=item.retain_on_delete)
+                await transforms[-1](
+                    pulumi.ResourceTransformArgs(True, item.type, item.name, inputs, options)
+                )
 
         asyncio.run(all_of_them())
         return logged
@@ -167,11 +169,11 @@ def _engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 def test_the_engine_is_refused_a_function_whose_source_no_one_uploads(
     declared: list[Resource], engine: Callable[..., list[str]]
 ) -> None:
-    (function,) = [one for one in declared if one.type == FUNCTION]
-    (source,) = [one for one in declared if (one.type, one.name) == (OBJECT, "source")]
-    (another,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
+    (function,) = [item for item in declared if item.type == FUNCTION]
+    (source,) = [item for item in declared if (item.type, item.name) == (OBJECT, "source")]
+    (second,) = [item for item in declared if (item.type, item.name) == (OBJECT, "settings")]
     assert engine(source, function) == []
-    for order in ((function,), (function, source), (another, function)):
+    for order in ((function,), (function, source), (second, function)):
         with pytest.raises(pulumi.RunError, match="tpu-pipeline breaks the policy: PL18"):
             engine(*order)
     assert "storageSource: my-project-raw-scratch/function-" in engine()[0]
@@ -180,11 +182,11 @@ def test_the_engine_is_refused_a_function_whose_source_no_one_uploads(
 def test_the_engine_is_refused_a_bucket_without_the_options_that_keep_it(
     declared: list[Resource], engine: Callable[..., list[str]]
 ) -> None:
-    (one,) = [one for one in declared if (one.type, one.name) == (BUCKET, CHECKPOINTS)]
-    assert engine(one) == []
+    (entry,) = [item for item in declared if (item.type, item.name) == (BUCKET, CHECKPOINTS)]
+    assert engine(entry) == []
     with pytest.raises(pulumi.RunError, match="breaks the policy: B07"):
-        engine(replace(one, protect=False))
-    endless = changed(one, "lifecycleRules", [])
+        engine(replace(entry, protect=False))
+    endless = changed(entry, "lifecycleRules", [])
     with pytest.raises(pulumi.RunError, match="breaks the policy: B08"):
         engine(endless)
     assert len(engine(replace(endless, retain_on_delete=False))) == 2
@@ -193,32 +195,34 @@ def test_the_engine_is_refused_a_bucket_without_the_options_that_keep_it(
 def test_what_a_preview_cannot_know_counts_as_absent(
     declared: list[Resource], engine: Callable[..., list[str]]
 ) -> None:
-    (one,) = [one for one in declared if (one.type, one.name) == (FIREWALL, "tpu-training-ssh")]
+    (entry,) = [item for item in declared if (item.type, item.name) == (FIREWALL, "tpu-training-ssh")]
     whole = {key: lambda: pulumi.Output.from_input(Unknown()) for key in ("targetTags", "sourceRanges")}
     with pytest.raises(pulumi.RunError, match="breaks the policy: N06"):
-        engine(replace(one, inputs={**one.inputs, **whole}))
+        engine(replace(entry, inputs={**entry.inputs, **whole}))
     assert len(engine()) == 1
 
 
 def test_a_list_of_what_a_preview_cannot_know_is_not_empty(
     declared: list[Resource], engine: Callable[..., list[str]]
 ) -> None:
-    (one,) = [one for one in declared if (one.type, one.name) == (ALERT, "run-stalled")]
-    assert engine(replace(one, inputs={**one.inputs, "notificationChannels": [Unknown()]})) == []
+    (entry,) = [item for item in declared if (item.type, item.name) == (ALERT, "run-stalled")]
+    assert engine(replace(entry, inputs={**entry.inputs, "notificationChannels": [Unknown()]})) == []
     with pytest.raises(pulumi.RunError, match="breaks the policy: PL6"):
-        engine(replace(one, inputs={**one.inputs, "notificationChannels": []}))
+        engine(replace(entry, inputs={**entry.inputs, "notificationChannels": []}))
 
 
 def test_what_the_engine_hands_over_as_a_secret_output_is_checked(
     declared: list[Resource], engine: Callable[..., list[str]]
 ) -> None:
-    (one,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
-    text = one.inputs["content"]["value"]
-    assert engine(replace(one, inputs={**one.inputs, "content": lambda: pulumi.Output.secret(text)})) == []
+    (entry,) = [item for item in declared if (item.type, item.name) == (OBJECT, "settings")]
+    text = entry.inputs["content"]["value"]
+    assert (
+        engine(replace(entry, inputs={**entry.inputs, "content": lambda: pulumi.Output.secret(text)})) == []
+    )
     ended = text.replace('"version": "2.3"', '"version": "2.1"')
     assert ended != text
     with pytest.raises(pulumi.RunError, match="settings breaks the policy: PL2"):
-        engine(replace(one, inputs={**one.inputs, "content": lambda: pulumi.Output.secret(ended)}))
+        engine(replace(entry, inputs={**entry.inputs, "content": lambda: pulumi.Output.secret(ended)}))
 
 
 @pytest.mark.parametrize(("runtime", "refused"), [
@@ -227,13 +231,13 @@ def test_what_the_engine_hands_over_as_a_secret_output_is_checked(
 def test_a_functions_python_has_years_ahead_of_it(
     runtime: str, refused: bool, declared: list[Resource]
 ) -> None:
-    (one,) = [one for one in declared if one.type == FUNCTION]
-    found = findings(RULES, [changed(one, "buildConfig.runtime", runtime)], settings(), declared)
-    assert [f.rule.id for f in found] == (["PL19"] if refused else [])
+    (entry,) = [item for item in declared if item.type == FUNCTION]
+    result = findings(RULES, [changed(entry, "buildConfig.runtime", runtime)], settings(), declared)
+    assert [f.rule.id for f in result] == (["PL19"] if refused else [])
 
 
 def test_text_may_go_to_a_colder_class_where_checkpoints_may_not(declared: list[Resource]) -> None:
-    (raw,) = [one for one in declared if (one.type, one.name) == (BUCKET, "my-project-raw")]
+    (raw,) = [item for item in declared if (item.type, item.name) == (BUCKET, "my-project-raw")]
     assert list(findings(RULES, [changed(raw, "lifecycleRules", [UNFINISHED, COLDER])], settings())) == []
 
 
@@ -241,12 +245,12 @@ def test_text_may_go_to_a_colder_class_where_checkpoints_may_not(declared: list[
 def test_one_property_of_the_batch_that_the_workflow_starts_breaks_one_rule(
     rule: str, path: str, value: Any, declared: list[Resource]
 ) -> None:
-    (one,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
-    content = Resource("", "", json.loads(one.inputs["content"]["value"]))
+    (entry,) = [item for item in declared if (item.type, item.name) == (OBJECT, "settings")]
+    content = Resource("", "", json.loads(entry.inputs["content"]["value"]))
     batch = changed(content, f"batch.{path}", value).inputs
-    (found,) = findings(RULES, [changed(one, "content.value", json.dumps(batch))], settings())
-    assert found.rule.id == rule
-    assert path.rpartition(".")[2] in found.found
+    (result,) = findings(RULES, [changed(entry, "content.value", json.dumps(batch))], settings())
+    assert result.rule.id == rule
+    assert path.rpartition(".")[2] in result.found
 
 
 @pytest.mark.parametrize("secret", [
@@ -254,24 +258,24 @@ def test_one_property_of_the_batch_that_the_workflow_starts_breaks_one_rule(
     "hf_" + "b" * 30, "ya29." + "c" * 20, "AIza" + "d" * 35, "-----BEGIN RSA PRIVATE KEY-----",
 ])  # fmt: skip
 def test_a_finding_prints_nothing_of_a_secret(secret: str, declared: list[Resource]) -> None:
-    (one,) = [one for one in declared if (one.type, one.name) == (VM, "train")]
-    (found,) = findings(RULES, [changed(one, "metadata.tpu-note", secret)], settings())
-    assert not any(secret[at : at + 4] in str(found.problem) for at in range(len(secret) - 3))
+    (entry,) = [item for item in declared if (item.type, item.name) == (VM, "train")]
+    (result,) = findings(RULES, [changed(entry, "metadata.tpu-note", secret)], settings())
+    assert not any(secret[at : at + 4] in str(result.problem) for at in range(len(secret) - 3))
 
 
 def test_a_key_of_ones_own_encrypts_the_checkpoints(declared: list[Resource]) -> None:
     key = "projects/my-project/locations/us-east5/keyRings/r/cryptoKeys/k"
     keyed = settings(**{"storage:kmsKey": key})
-    ours = [one for one in declared if one.name in (CHECKPOINTS, STEPS) and one.type == BUCKET]
-    found = list(findings(RULES, ours, keyed))
-    assert [one.rule.id for one in found] == ["B06", "B06"]
-    encrypted = [changed(one, "encryption.defaultKmsKeyName", key) for one in ours]
+    items = [item for item in declared if item.name in (CHECKPOINTS, STEPS) and item.type == BUCKET]
+    result = list(findings(RULES, items, keyed))
+    assert [item.rule.id for item in result] == ["B06", "B06"]
+    encrypted = [changed(item, "encryption.defaultKmsKeyName", key) for item in items]
     assert list(findings(RULES, encrypted, keyed)) == []
 
 
 def test_what_is_deleted_can_be_recovered_for_a_week(declared: list[Resource]) -> None:
-    (one,) = [one for one in declared if (one.type, one.name) == (BUCKET, CHECKPOINTS)]
-    bare = changed(one, "versioning.enabled", False)
+    (entry,) = [item for item in declared if (item.type, item.name) == (BUCKET, CHECKPOINTS)]
+    bare = changed(entry, "versioning.enabled", False)
     assert list(findings(RULES, [bare], settings())) == [], "soft delete remains"
     assert list(findings(RULES, [changed(bare, "softDeletePolicy", GONE)], settings())) == [], "the default"
     for seconds in (0, 86400, 604799):
@@ -279,15 +283,15 @@ def test_what_is_deleted_can_be_recovered_for_a_week(declared: list[Resource]) -
         assert [f.rule.id for f in findings(RULES, [short], settings())] == ["B04"]
     week = changed(bare, "softDeletePolicy.retentionDurationSeconds", 604800)
     assert list(findings(RULES, [week], settings())) == []
-    (controllers,) = [one for one in declared if (one.type, one.name) == (BUCKET, f"{CHECKPOINTS}-fleet")]
+    (controllers,) = [item for item in declared if (item.type, item.name) == (BUCKET, f"{CHECKPOINTS}-fleet")]
     anew = changed(controllers, "softDeletePolicy.retentionDurationSeconds", 0)
     assert list(findings(RULES, [anew], settings())) == [], "it is written anew all the time"
 
 
 def test_a_cluster_is_protected_outside_of_dev(declared: list[Resource]) -> None:
-    (one,) = [one for one in declared if one.type == CLUSTER]
+    (entry,) = [item for item in declared if item.type == CLUSTER]
     for value in (False, GONE):
-        bare = changed(one, "deletionProtection", value)
+        bare = changed(entry, "deletionProtection", value)
         assert list(findings(RULES, [bare], settings())) == []
         assert [f.rule.id for f in findings(RULES, [bare], settings("prod"))] == ["K09"]
 
@@ -300,14 +304,14 @@ def test_a_cluster_is_protected_outside_of_dev(declared: list[Resource]) -> None
 def test_people_may_administer_what_no_program_may_but_the_one_that_applies(
     member: str, refused: bool
 ) -> None:
-    one = Resource(MEMBER, "admins", {"role": "roles/tpu.admin", "member": member})
-    assert [found.rule.id for found in findings(RULES, [one], settings())] == ["I02"] * refused
+    item = Resource(MEMBER, "admins", {"role": "roles/tpu.admin", "member": member})
+    assert [finding.rule.id for finding in findings(RULES, [item], settings())] == ["I02"] * refused
 
 
 def test_a_binding_to_everybody_breaks_the_rule_about_everybody_too() -> None:
     inputs = {"role": "roles/storage.objectViewer", "members": ["user:a@example.com", "allUsers"]}
-    one = Resource("gcp:storage/bucketIAMBinding:BucketIAMBinding", "b", inputs)
-    assert {found.rule.id for found in findings(RULES, [one], settings())} == {"B03", "I07"}
+    item = Resource("gcp:storage/bucketIAMBinding:BucketIAMBinding", "b", inputs)
+    assert {finding.rule.id for finding in findings(RULES, [item], settings())} == {"B03", "I07"}
 
 
 @pytest.mark.parametrize(("allowed", "refused"), [
@@ -319,15 +323,15 @@ def test_a_binding_to_everybody_breaks_the_rule_about_everybody_too() -> None:
 ])  # fmt: skip
 def test_whatever_lets_ssh_in_comes_from_the_proxy_alone(allowed: dict[str, Any], refused: bool) -> None:
     inputs = {"direction": "INGRESS", "targetServiceAccounts": [HOSTS], "sourceRanges": ["203.0.113.0/24"]}
-    one = Resource(FIREWALL, "way-in", {**inputs, "allows": [{"protocol": "icmp"}, allowed]})
-    assert [found.rule.id for found in findings(RULES, [one], settings())] == ["N05"] * refused
+    item = Resource(FIREWALL, "way-in", {**inputs, "allows": [{"protocol": "icmp"}, allowed]})
+    assert [finding.rule.id for finding in findings(RULES, [item], settings())] == ["N05"] * refused
 
 
 def test_a_rule_of_unknown_direction_may_be_a_way_in() -> None:
     inputs = {"targetTags": ["tpu"], "sourceRanges": ["0.0.0.0/0"], "allows": [{"protocol": "icmp"}]}
     for more, broken in (({}, {"N04", "N06"}), ({"direction": "EGRESS"}, set())):
-        one = Resource(FIREWALL, "way-in", {**inputs, **more})
-        assert {found.rule.id for found in findings(RULES, [one], settings())} == broken
+        item = Resource(FIREWALL, "way-in", {**inputs, **more})
+        assert {finding.rule.id for finding in findings(RULES, [item], settings())} == broken
 
 
 BUDGET_KEYS = ("monitoring:billingAccount", "monitoring:budgetDollarsPerMonth")
@@ -343,10 +347,10 @@ def test_an_environment_outside_of_dev_has_a_budget(
     environment: str, gone: dict[str, Any], refused: bool
 ) -> None:
     stack = Resource(STACK, f"tpu-{environment}", {})
-    found = [str(one.problem) for one in findings(RULES, [stack], settings(environment, **gone))]
-    assert len(found) == refused
+    result = [str(finding.problem) for finding in findings(RULES, [stack], settings(environment, **gone))]
+    assert len(result) == refused
     assert all(
-        "monitoring:budgetDollarsPerMonth: nothing. Rule: PL22: outside of dev" in one for one in found
+        "monitoring:budgetDollarsPerMonth: nothing. Rule: PL22: outside of dev" in item for item in result
     )
 
 
@@ -369,8 +373,8 @@ def test_a_program_is_refused_for_its_stack_before_it_declares_anything(
         enforce(settings("prod", **without), "storage", today)
     assert (len(logged), len(transforms)) == (2, 1)
     without["policy:enforcement"] = None
-    one = {"rule": "PL22", "resource": "*-prod", "reason": "one for all projects", "until": "2027-03-31"}
-    enforce(settings("prod", **without, **{"policy:exceptions": [one]}), "storage", today)
+    mapping = {"rule": "PL22", "resource": "*-prod", "reason": "one for all projects", "until": "2027-03-31"}
+    enforce(settings("prod", **without, **{"policy:exceptions": [mapping]}), "storage", today)
     assert (len(logged), len(transforms)) == (2, 2)
 
 
@@ -385,21 +389,26 @@ def test_every_rule_has_a_change_that_breaks_it() -> None:
 
 
 def exceptions(**changes: Any) -> Settings:
-    one = {"rule": "N05", "resource": "tpu-*-ssh", "reason": "the office's own VPN", "until": "2027-03-31"}
-    return settings(**{"policy:exceptions": [{**one, **changes}]})
+    mapping = {
+        "rule": "N05",
+        "resource": "tpu-*-ssh",
+        "reason": "the office's own VPN",
+        "until": "2027-03-31",
+    }
+    return settings(**{"policy:exceptions": [{**mapping, **changes}]})
 
 
 def broken(declared: list[Resource]) -> Resource:
-    (one,) = [one for one in declared if (one.type, one.name) == (FIREWALL, "tpu-training-ssh")]
-    return changed(one, "sourceRanges", ["203.0.113.0/24"])
+    (entry,) = [item for item in declared if (item.type, item.name) == (FIREWALL, "tpu-training-ssh")]
+    return changed(entry, "sourceRanges", ["203.0.113.0/24"])
 
 
 def test_an_exception_allows_what_it_names_and_nothing_else(declared: list[Resource]) -> None:
-    one = broken(declared)
-    assert [f.exception is not None for f in findings(RULES, [one], exceptions())] == [True]
+    item = broken(declared)
+    assert [f.exception is not None for f in findings(RULES, [item], exceptions())] == [True]
     for resource in ("other", "tpu-training-s"):
-        assert [f.exception for f in findings(RULES, [one], exceptions(resource=resource))] == [None]
-    assert [f.exception for f in findings(RULES, [one], exceptions(rule="N04"))] == [None]
+        assert [f.exception for f in findings(RULES, [item], exceptions(resource=resource))] == [None]
+    assert [f.exception for f in findings(RULES, [item], exceptions(rule="N04"))] == [None]
 
 
 WRONG: list[tuple[Mapping[str, str], str]] = [

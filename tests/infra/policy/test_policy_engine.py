@@ -44,7 +44,9 @@ def test_a_broken_rule_ends_a_preview_and_an_update_and_is_found_in_stored_state
     assert "unhandled exception" not in refused
     assert "Traceback" not in refused
     assert "enforce.py" not in refused, "where the code refused it helps no one"
-    assert not [one for one in lab.living() if one.endswith("-ssh")], "nothing was created that breaks a rule"
+    assert not [item for item in lab.living() if item.endswith("-ssh")], (
+        "nothing was created that breaks a rule"
+    )
 
     lab.settings.write_text(SETTINGS + BROKEN + "  policy:enforcement: advisory\n")
     advised = lab.infra("up", "dev", "network", "--yes")

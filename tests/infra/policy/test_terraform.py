@@ -62,15 +62,15 @@ For another type do the same; lists in the plural that Terraform has in the sing
 def planned(kind: str, **inputs: Any) -> tuple[dict[str, Any], Any]:
     """The values of a resource, and which aren't known."""
     done = document({"net": [Resource(kind, "one", inputs)]})
-    (one,) = done["planned_values"]["root_module"]["resources"]
+    (item,) = done["planned_values"]["root_module"]["resources"]
     (change,) = done["resource_changes"]
-    assert one["address"] == change["address"] == f"{type_name(kind)}.net_one"
-    assert change["change"]["after"] == one["values"]
-    return one["values"], change["change"]["after_unknown"]
+    assert item["address"] == change["address"] == f"{type_name(kind)}.net_one"
+    assert change["change"]["after"] == item["values"]
+    return item["values"], change["change"]["after_unknown"]
 
 
 def test_names_of_all_types_that_layers_declare_were_compared_with_the_providers() -> None:
-    declared = {one.type for layer in LAYERS for one in run(layer, OF_ALL_KINDS, up=UP).resources}
+    declared = {resource.type for layer in LAYERS for resource in run(layer, OF_ALL_KINDS, up=UP).resources}
     assert {kind for kind in declared if kind.startswith("gcp:")} == set(TYPES)
     assert {kind: type_name(kind) for kind in TYPES} == TYPES
 
@@ -128,7 +128,7 @@ def test_what_an_input_was_made_of_is_a_reference() -> None:
 def test_each_resource_has_an_address_of_its_own() -> None:
     kind = "gcp:projects/iAMMember:IAMMember"
     done = document({"net": [Resource(kind, name, {"role": "r"}) for name in ("a@b", "a b", "a_b")]})
-    addresses = [one["address"].partition(".")[2] for one in done["resource_changes"]]
+    addresses = [resource_change["address"].partition(".")[2] for resource_change in done["resource_changes"]]
     assert addresses == ["net_a_b", "net_a_b_2", "net_a_b_3"]
 
 

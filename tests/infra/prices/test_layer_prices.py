@@ -26,19 +26,19 @@ def settings(more: Mapping[str, Any] = {}) -> Settings:
     return parse("dev", as_pulumi_hands_it_over({**BASE, **more}, "f"), "f")
 
 
-def rows(layer: str, found: Settings) -> dict[str, Row]:
+def rows(layer: str, result: Settings) -> dict[str, Row]:
     declared = registry.named(layer)
-    return {one.what: one for one in declared.prices(found)}
+    return {price.what: price for price in declared.prices(result)}
 
 
-def used(layer: str, found: Settings) -> list[str]:
+def used(layer: str, result: Settings) -> list[str]:
     declared = registry.named(layer)
-    return [f"{one.what} {one.unit}" for one in declared.rates(found)]
+    return [f"{rate.what} {rate.unit}" for rate in declared.rates(result)]
 
 
 def test_a_data_disk_is_its_space_and_its_throughput() -> None:
-    found = rows("data", settings({"data:sizeGib": 2000, "data:throughputMibps": 4800}))
-    disk = found["training-data-us-east5-b"]
+    result = rows("data", settings({"data:sizeGib": 2000, "data:throughputMibps": 4800}))
+    disk = result["training-data-us-east5-b"]
     assert disk.hourly == pytest.approx((2000 * 0.08 + 4800 * 0.12) / 730)
     assert (disk.zone, disk.checked, disk.idle) == ("us-east5-b", False, True)
     assert "not read yet" in disk.source
@@ -53,8 +53,8 @@ def test_a_gateway_is_billed_by_its_machines_up_to_32_and_its_address() -> None:
     most = {"data:throughputMibps": 6400, "network:cloudNat": True, "tpu:slices": slices}
     many = rows("network", settings(most))["Cloud NAT, 64 hosts"]
     assert many.hourly == pytest.approx(32 * 0.0014 + 0.005)
-    assert any("through a gateway" in one for one in used("network", settings({"network:cloudNat": True})))
-    assert not any("through a gateway" in one for one in used("network", settings()))
+    assert any("through a gateway" in item for item in used("network", settings({"network:cloudNat": True})))
+    assert not any("through a gateway" in item for item in used("network", settings()))
 
 
 def gke(more: Mapping[str, Any] = {}) -> dict[str, Row]:
@@ -62,14 +62,14 @@ def gke(more: Mapping[str, Any] = {}) -> dict[str, Row]:
 
 
 def test_a_cluster_is_its_fee_its_cpu_nodes_with_disks_and_its_slices() -> None:
-    found = gke()
-    assert found["cluster tpu"].hourly == 0.10
-    assert found["3 CPU nodes with their disks"].hourly == pytest.approx(3 * (0.194236 + 200 * 0.10 / 730))
-    assert found["train"].hourly == pytest.approx(16 * 2.70)
+    result = gke()
+    assert result["cluster tpu"].hourly == 0.10
+    assert result["3 CPU nodes with their disks"].hourly == pytest.approx(3 * (0.194236 + 200 * 0.10 / 730))
+    assert result["train"].hourly == pytest.approx(16 * 2.70)
     zones = {"gke:cpuPoolZones": ["us-east5-a", "us-east5-b", "us-east5-c"]}
     several = gke(zones)["9 CPU nodes with their disks"]
     assert several.hourly == pytest.approx(9 * (0.194236 + 200 * 0.10 / 730)), "so many in each zone"
-    assert all(one.checked for one in found.values())
+    assert all(item.checked for item in result.values())
 
 
 def test_what_no_book_has_is_unknown_and_named() -> None:
@@ -115,8 +115,8 @@ def test_a_budget_holds_slices_where_they_cost_most_and_none_of_unknown_price(
     more: dict[str, Any], hourly: float | None
 ) -> None:
     given = {**ELSEWHERE, "tpu:slices": [{**MOVES, **more}]}
-    found = prices.within_budget(settings(given))
-    assert found == (None if hourly is None else pytest.approx(hourly))
+    within_budget = prices.within_budget(settings(given))
+    assert within_budget == (None if hourly is None else pytest.approx(hourly))
     if hourly is None:
         with pytest.raises(InfraError, match=r"no known price of moves in .*: no budget can hold it"):
             prices.within_budget(settings({**given, "fleet:dollarsPerHour": 1_000_000}))
@@ -131,47 +131,47 @@ def test_a_budget_allows_just_what_it_says() -> None:
 
 def test_the_last_column_is_what_all_of_it_costs_on_demand() -> None:
     spot, key = {**MOVES, "spot": True}, {"storage:stateBucketName": "pulumi", "storage:stateKeyRing": "p"}
-    found = prices.of(settings({**key, "tpu:slices": [spot, {**MOVES, "name": "r", "reserved": True}]}))
-    rows = {line.split("  ")[0]: line.split()[-1] for line in prices_table.table(found).splitlines()}
+    result = prices.of(settings({**key, "tpu:slices": [spot, {**MOVES, "name": "r", "reserved": True}]}))
+    rows = {line.split("  ")[0]: line.split()[-1] for line in prices_table.table(result).splitlines()}
     assert (rows["moves"], rows["r"]) == ("108.00", "108.00")
-    others = sum(one.hourly or 0 for one in found if not one.chips)
+    others = sum(item.hourly or 0 for item in result if not item.chips)
     assert others > 0.01
     assert rows["sum"] == f"~{216 + others:,.2f}"
 
 
 def test_a_rate_says_where_it_holds_and_whether_it_was_read() -> None:
-    found = [
+    result = [
         Rate("a", "us-east5", 0.0004, "GiB", "s", checked=True),
         Rate("b", "", 0.25, "request", "s", checked=False),
         Rate("c", "", None, "hour", "s", checked=False),
     ]
-    assert [line.split()[1] for line in rates_table(found).splitlines()[1:]] == [
+    assert [line.split()[1] for line in rates_table(result).splitlines()[1:]] == [
         "0.0004",
         "~0.25",
         "unknown",
     ]
-    anywhere = next(one for one in BOOK.entries.values() if one.everywhere is not None)
-    somewhere = next(one for one in BOOK.entries.values() if one.regions)
+    anywhere = next(entry for entry in BOOK.entries.values() if entry.everywhere is not None)
+    somewhere = next(entry for entry in BOOK.entries.values() if entry.regions)
     assert prices_row.rate(anywhere.id, "us-east5").region == ""
     assert prices_row.rate(somewhere.id, "us-east5").region == "us-east5"
 
 
 def test_slices_cost_nothing_when_idle() -> None:
-    assert [one.idle for one in rows("tpu", settings()).values()] == [False]
+    assert [row.idle for row in rows("tpu", settings()).values()] == [False]
 
 
 def test_storage_bills_a_key_by_its_versions_and_the_rest_by_use() -> None:
     assert rows("storage", settings()) == {}
-    found = rows(
+    result = rows(
         "storage", settings({"storage:stateBucketName": "my-project-pulumi", "storage:stateKeyRing": "p"})
     )
-    (key,) = found.values()
+    (key,) = result.values()
     assert key.hourly == pytest.approx(0.06 / 730)
     assert used("storage", settings())[0].endswith("GiB-month")
     cold = used("storage", settings({"storage:storageClass": "COLDLINE", "storage:allowCrossRegion": True}))
-    assert any("COLDLINE" in one and one.endswith("GiB-month") for one in cold)
-    assert any("reading COLDLINE GiB" in one for one in cold)
-    assert any("between regions" in one for one in cold)
+    assert any("COLDLINE" in item and item.endswith("GiB-month") for item in cold)
+    assert any("reading COLDLINE GiB" in item for item in cold)
+    assert any("between regions" in item for item in cold)
 
 
 def pipeline(**more: Any) -> Settings:
@@ -182,36 +182,36 @@ def test_the_pipeline_bills_by_use_but_its_schedule_by_the_month() -> None:
     assert rows("pipeline", pipeline()) == {}
     (job,) = rows("pipeline", pipeline(schedule="30 2 * * *")).values()
     assert job.hourly == pytest.approx(0.1 / 730)
-    services = {one.partition(":")[0] for one in used("pipeline", pipeline())}
+    services = {item.partition(":")[0] for item in used("pipeline", pipeline())}
     assert services == {
         "Managed Service for Apache Spark (Dataproc)", "Workflows", "Cloud Run functions",
         "Artifact Registry", "Cloud Build", "Cloud Storage", "Cloud Logging", "Pub/Sub",
     }  # fmt: skip
-    assert not any("Pub/Sub" in one for one in used("pipeline", pipeline(onSubmit=False)))
+    assert not any("Pub/Sub" in item for item in used("pipeline", pipeline(onSubmit=False)))
 
 
 @pytest.mark.parametrize("tier", ["standard", "premium"])
 def test_spark_is_billed_by_its_tier(tier: str) -> None:
-    spark = [one for one in used("pipeline", pipeline(tier=tier)) if "Spark" in one]
-    assert [one.rpartition(" ")[2] for one in spark] == ["DCU-hour", "GiB-hour"]
-    assert all(f"{tier} tier" in one for one in spark)
+    spark = [item for item in used("pipeline", pipeline(tier=tier)) if "Spark" in item]
+    assert [item.rpartition(" ")[2] for item in spark] == ["DCU-hour", "GiB-hour"]
+    assert all(f"{tier} tier" in item for item in spark)
 
 
 def test_raw_text_that_goes_to_nearline_is_billed_when_it_is_read() -> None:
-    assert not any("NEARLINE" in one for one in used("pipeline", pipeline()))
-    assert any("reading NEARLINE" in one for one in used("pipeline", pipeline(rawNearlineDays=90)))
+    assert not any("NEARLINE" in item for item in used("pipeline", pipeline()))
+    assert any("reading NEARLINE" in item for item in used("pipeline", pipeline(rawNearlineDays=90)))
 
 
 def test_training_is_billed_as_it_was_chosen() -> None:
     def chips(**more: Any) -> list[Rate]:
         declared = registry.named("pipeline")
-        return [one for one in declared.rates(pipeline(**more)) if one.unit == "chip-hour"]
+        return [rate for rate in declared.rates(pipeline(**more)) if rate.unit == "chip-hour"]
 
     assert chips() == []
     (spot,) = chips(train="fleet", trainZone="us-east5-b")
     assert (spot.dollars, spot.region) == (1.4033, "us-east5")
-    (asked,) = chips(train="fleet", trainZone="us-east5-b", trainSpot=False)
-    assert asked.dollars == 2.70
+    (requested,) = chips(train="fleet", trainZone="us-east5-b", trainSpot=False)
+    assert requested.dollars == 2.70
     image = "us-east5-docker.pkg.dev/my-project/tpu/bundle@sha256:" + "0" * 64
     (vertex,) = chips(train="vertex", trainSlice="v6e-8", trainImage=image)
     assert vertex.dollars is None, "no price of ours, and none that is made up"
@@ -229,27 +229,29 @@ def test_monitoring_bills_each_condition_and_what_it_looks_at() -> None:
     fewer = rows("monitoring", monitoring(alerts=[{"name": "chips-idle", "enabled": False}]))
     assert set(fewer) == {f"{every - 2} conditions of alerts"}
     assert rows("monitoring", monitoring(alerting=False)) == {}
-    assert [one.rpartition(" ")[2] for one in used("monitoring", monitoring(alerting=False))] == ["MiB"]
-    assert not any("Pub/Sub" in one for one in used("monitoring", monitoring()))
+    assert [item.rpartition(" ")[2] for item in used("monitoring", monitoring(alerting=False))] == ["MiB"]
+    assert not any("Pub/Sub" in item for item in used("monitoring", monitoring()))
     bus = monitoring(channels=[{"name": "bus", "topic": "tpu-alerts"}])
-    assert any("Pub/Sub" in one for one in used("monitoring", bus))
+    assert any("Pub/Sub" in item for item in used("monitoring", bus))
 
 
 def test_with_everything_on_each_rate_is_shown_once() -> None:
-    found = prices.rates(settings(EVERYTHING))
-    assert len(found) == len(set(found)) > 10
-    assert {"Artifact Registry", "Cloud Build", "Cloud KMS"} <= {one.what.partition(":")[0] for one in found}
+    rates = prices.rates(settings(EVERYTHING))
+    assert len(rates) == len(set(rates)) > 10
+    assert {"Artifact Registry", "Cloud Build", "Cloud KMS"} <= {
+        item.what.partition(":")[0] for item in rates
+    }
 
 
 def test_all_that_a_layer_names_is_in_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
     """An id that the book lacks would be a KeyError before a user, or a price that is missed by no one."""
-    asked: list[str] = []
+    requested: list[str] = []
     get = type(BOOK).get
-    monkeypatch.setattr(type(BOOK), "get", lambda self, id_: asked.append(id_) or get(self, id_))
+    monkeypatch.setattr(type(BOOK), "get", lambda self, id_: requested.append(id_) or get(self, id_))
     everything = settings(EVERYTHING)
     prices.of(everything)
-    assert len(asked) >= 7
-    assert set(asked) <= set(BOOK.entries)
+    assert len(requested) >= 7
+    assert set(requested) <= set(BOOK.entries)
 
 
 def test_unknown_is_never_zero_and_unverified_is_marked() -> None:
@@ -266,10 +268,10 @@ def test_unknown_is_never_zero_and_unverified_is_marked() -> None:
 
 def test_prices_for_programs_have_totals_rows_and_rates(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["infra", "prices", "dev", "--json"]) == 0
-    found = json.loads(capfd.readouterr().out)
-    assert found["monthly"] == pytest.approx(730 * found["hourly"])
-    assert {one["checked"] for one in found["rows"]} == {True, False}
-    assert {"what", "dollars", "unit", "region", "source", "checked"} <= set(found["rates"][0])
+    parsed = json.loads(capfd.readouterr().out)
+    assert parsed["monthly"] == pytest.approx(730 * parsed["hourly"])
+    assert {row["checked"] for row in parsed["rows"]} == {True, False}
+    assert {"what", "dollars", "unit", "region", "source", "checked"} <= set(parsed["rates"][0])
     assert main(["infra", "prices", "dev"]) == 0
     shown = capfd.readouterr().out
     assert "0.0004" in shown

@@ -31,7 +31,7 @@ def test_the_books_own_text_is_the_one_that_is_tested_against() -> None:
     assert thing.price("us-east5").checked
 
 
-@pytest.mark.parametrize("entry", BOOK.entries.values(), ids=lambda one: one.id)
+@pytest.mark.parametrize("entry", BOOK.entries.values(), ids=lambda item: item.id)
 def test_every_price_says_where_it_is_from_and_a_checked_one_when_it_was_read(entry: Entry) -> None:
     assert re.match(r"https://cloud\.google\.com/|Cloud Billing Catalog", entry.source.page)
     assert bool(entry.source.read) or not entry.checked
@@ -95,10 +95,10 @@ def test_all_that_is_wrong_is_reported_at_once() -> None:
 def test_a_price_is_old_after_ninety_days() -> None:
     book = load(GOOD, CATALOG)
     chips = ["tpu.on-demand", "tpu.spot", "tpu.flex-start"]
-    assert [one.id for one in book.stale(date(2026, 10, 30))] == [], "August has 31 days"
-    assert [one.id for one in book.stale(date(2026, 10, 31))] == chips
-    assert [one.id for one in book.stale(date(2027, 1, 30))] == chips
-    assert [one.id for one in book.stale(date(2027, 1, 31))] == [*chips, "thing"]
+    assert [item.id for item in book.stale(date(2026, 10, 30))] == [], "August has 31 days"
+    assert [item.id for item in book.stale(date(2026, 10, 31))] == chips
+    assert [item.id for item in book.stale(date(2027, 1, 30))] == chips
+    assert [item.id for item in book.stale(date(2027, 1, 31))] == [*chips, "thing"]
 
 
 def test_the_summary_counts_what_is_old_unverified_and_unknown() -> None:

@@ -30,7 +30,7 @@ class Bucket:
         lines = sorted((path, hashlib.sha256(content).hexdigest()) for path, content in files.items())
         manifest = "".join(f"{sha256}  {path}\n" for path, sha256 in lines).encode()
         self.id = hashlib.sha256(manifest).hexdigest()
-        self.objects = {f"bundles/blobs/{hashlib.sha256(one).hexdigest()}": one for one in files.values()}
+        self.objects = {f"bundles/blobs/{hashlib.sha256(file).hexdigest()}": file for file in files.values()}
         self.objects[f"bundles/manifests/{self.id}"] = manifest
         self.read_names: list[str] = []
 
@@ -90,10 +90,10 @@ def test_what_is_not_the_bundle_is_refused(tmp_path: Path) -> None:
 
 def check(build: dict[str, Any]) -> None:
     """As the emulated cloud checks requests: against Google's description of the API."""
-    found = match("cloudbuild.googleapis.com", "POST", "/v1/projects/my-project/locations/us-east5/builds")
-    assert found is not None
-    assert found.route is not None
-    found.route.check_body(build)
+    result = match("cloudbuild.googleapis.com", "POST", "/v1/projects/my-project/locations/us-east5/builds")
+    assert result is not None
+    assert result.route is not None
+    result.route.check_body(build)
 
 
 def test_the_build_is_one_that_cloud_build_knows(tmp_path: Path) -> None:

@@ -133,8 +133,8 @@ def test_a_pack_that_no_tpu_host_can_run_is_refused(
 def test_what_a_pack_needs_of_glibc_is_no_more_than_this_machine_has(
     packed: tuple[Path, tuple[str, ...]],
 ) -> None:
-    here = int(platform.libc_ver()[1].split(".")[1])
-    assert 17 <= pack.glibc_minor(packed[0]) <= here
+    current = int(platform.libc_ver()[1].split(".")[1])
+    assert 17 <= pack.glibc_minor(packed[0]) <= current
 
 
 def test_an_archive_with_other_content_is_refused(download: dict[str, object]) -> None:

@@ -76,12 +76,12 @@ def asked(tmp_path: Path, text: str) -> Path:
 
 
 def test_only_what_the_workload_lacks_is_locked_and_its_versions_are_kept(tmp_path: Path, lock: Path) -> None:
-    found = requirements.resolve(asked(tmp_path, "addon\nbase>=1\n"), "r.txt", lock)
-    lines = found.read_text().splitlines()
+    resolve = requirements.resolve(asked(tmp_path, "addon\nbase>=1\n"), "r.txt", lock)
+    lines = resolve.read_text().splitlines()
     assert lines[0].startswith("addon==0.1")
     assert "--hash=sha256:" in lines[1]
-    assert "base" not in found.read_text()
-    assert [wheel.name for wheel in wheels.locked(found)] == ["addon-0.1-py3-none-any.whl"]
+    assert "base" not in resolve.read_text()
+    assert [wheel.name for wheel in wheels.locked(resolve)] == ["addon-0.1-py3-none-any.whl"]
 
 
 def test_the_same_content_is_resolved_once(

@@ -65,9 +65,9 @@ WRONG_TYPES: dict[Any, list[Any]] = {
 TEXTS = ("", " ", "A b", "x" * 600, "ünï", "-", "a\nb", "_a", "goog-x", "0", "/", "us-east5", "10.0.0.1/8")
 NUMBERS = (-1, 0, 10**9, 0.5)
 CASES = [  # in the environment of any name: a mutant has none of its own
-    one
-    for one in yaml.safe_load((Path(__file__).parent / "bad_settings.yaml").read_text())
-    if "environment" not in one
+    item
+    for item in yaml.safe_load((Path(__file__).parent / "bad_settings.yaml").read_text())
+    if "environment" not in item
 ]
 READ = frozenset(path for layer in layers() for paths, _ in layer.rules for path in paths) | {
     "gcp:defaultLabels"  # infra/settings/labels.py counts them with each layer's
@@ -97,7 +97,7 @@ class Mutant:
     def label(self) -> str:
         """What was changed, without numbers of items."""
         return " + ".join(
-            ":".join(str(part) for part in one if not isinstance(part, int)) for one in self.where
+            ":".join(str(part) for part in item if not isinstance(part, int)) for item in self.where
         )
 
 
@@ -115,7 +115,10 @@ class Place:
 def good() -> dict[str, Values]:
     """Good settings by name: the two files of the project, and one in which nearly everything is said."""
     files = {name: load((ROOT / f"Pulumi.{name}.yaml").read_text())["config"] for name in ("dev", "prod")}
-    return {**{name: {**one, "tpu:bundle": BASE["tpu:bundle"]} for name, one in files.items()}, "full": FULL}
+    return {
+        **{name: {**item, "tpu:bundle": BASE["tpu:bundle"]} for name, item in files.items()},
+        "full": FULL,
+    }
 
 
 def places(values: Values) -> Iterator[Place]:
@@ -124,8 +127,8 @@ def places(values: Values) -> Iterator[Place]:
         yield from _of(kind, values, (), f"{section}:")
         for key, item in records(kind).items():
             path = f"{section}:{key}"
-            for i, one in enumerate(values.get(path, ())):
-                yield from _of(item, one, (path, i), f"{path}[{i}].")
+            for i, entry in enumerate(values.get(path, ())):
+                yield from _of(item, entry, (path, i), f"{path}[{i}].")
 
 
 def _of(kind: type, values: Values, where: Where, prefix: str) -> Iterator[Place]:
@@ -147,14 +150,14 @@ def mutants(count: int, seed: int) -> Iterator[Mutant]:
     while made < count:
         of = rng.choice(list(files))
         known = list(places(values := files[of]))
-        one = _single(rng, values, rng.choice(known))
-        if one is not None and made % 5 == 3:
-            one = _double(rng, one, rng.choice(known))
+        single = _single(rng, values, rng.choice(known))
+        if single is not None and made % 5 == 3:
+            single = _double(rng, single, rng.choice(known))
         elif made % 5 == 4:
-            of, one = "case", _beside(rng, rng.choice(CASES))
-        if one is not None:
+            of, single = "case", _beside(rng, rng.choice(CASES))
+        if single is not None:
             made += 1
-            yield replace(one, of=of)
+            yield replace(single, of=of)
 
 
 def _single(rng: random.Random, values: Values, place: Place) -> Mutant | None:
@@ -166,35 +169,35 @@ def _single(rng: random.Random, values: Values, place: Place) -> Mutant | None:
 
 def _double(rng: random.Random, first: Mutant, place: Place) -> Mutant | None:
     """Another change beside the first, so that two things must be named."""
-    one = first.where[0]
-    if not first.wrong or _nested(one, place.where) or _nested(place.where, one):
+    where = first.where[0]
+    if not first.wrong or _nested(where, place.where) or _nested(place.where, where):
         return None
     second = _single(rng, first.values, place)
     if second is None or not second.wrong:
         return None
     return Mutant(
-        second.values, f"{first.kind} + {second.kind}", (one, place.where), first.wrong | second.wrong
+        second.values, f"{first.kind} + {second.kind}", (where, place.where), first.wrong | second.wrong
     )
 
 
 def _beside(rng: random.Random, case: dict[str, Any]) -> Mutant | None:
     """A change beside settings that break a rule between settings, which reads nothing of the change."""
-    values = {key: one for key, one in {**BASE, **case["change"]}.items() if one is not None}
+    values = {key: item for key, item in {**BASE, **case["change"]}.items() if item is not None}
     if not isinstance(values.get("tpu:slices"), list) or not all(
-        isinstance(one, dict) for one in values["tpu:slices"]
+        isinstance(value, dict) for value in values["tpu:slices"]
     ):
         return None
     known = {problem.partition(": found")[0] for problem in case["problems"]}
     sections = {key.partition(":")[0] for key in values}
     unread = {
-        key: one
-        for key, one in FULL.items()
+        key: item
+        for key, item in FULL.items()
         if key.partition(":")[0] in sections
         and key not in case["change"]
         and not any(_part(key, path) or _part(path, key) for path in READ | known)
     }
     values = {**unread, **values}
-    second = _single(rng, values, rng.choice([one for one in places(values) if one.where[0] in unread]))
+    second = _single(rng, values, rng.choice([place for place in places(values) if place.where[0] in unread]))
     if second is None or not second.wrong:
         return None
     return Mutant(second.values, f"rule + {second.kind}", (("rule",), second.where[0]), second.wrong | known)
@@ -224,10 +227,10 @@ _GONE = object()
 
 
 def _get(values: Values, where: Where) -> Any:
-    found: Any = values
+    result: Any = values
     for part in where:
-        found = found[part]
-    return found
+        result = result[part]
+    return result
 
 
 def _type(rng: random.Random, values: Values, place: Place) -> Mutant:
@@ -242,8 +245,8 @@ def _range(rng: random.Random, values: Values, place: Place) -> Mutant | None:
     if rule is None or place.base is bool:
         return None
     if place.base is int:
-        choices = [one for one in choices if isinstance(one, int)]
-    choices = [one for one in choices if not rule.ok(str(one))]
+        choices = [choice for choice in choices if isinstance(choice, int)]
+    choices = [choice for choice in choices if not rule.ok(str(choice))]
     if not choices:
         return None
     value = rng.choice(choices)
@@ -308,10 +311,10 @@ def _off(rng: random.Random, word: str) -> str:
     i, letter = rng.randrange(len(word) + 1), rng.choice(LETTERS)
     rest = word[i + 1 :]
     moved = f"{word[:i]}{rest[:1]}{word[i : i + 1]}{rest[1:]}"
-    found = rng.choice(
+    choice = rng.choice(
         [f"{word[:i]}{letter}{word[i:]}", f"{word[:i]}{rest}", f"{word[:i]}{letter}{rest}", moved]
     )
-    return found if found != word else f"{word}x"
+    return choice if choice != word else f"{word}x"
 
 
 def judged(mutant: Mutant, folder: Path) -> list[str]:
@@ -324,11 +327,11 @@ def judged(mutant: Mutant, folder: Path) -> list[str]:
     return []
 
 
-def missing(mutant: Mutant, said: list[str]) -> list[str]:
+def missing(mutant: Mutant, message: list[str]) -> list[str]:
     """What had to be named and wasn't."""
-    named = tuple(said)
+    named = tuple(message)
     return [path for path in sorted(mutant.wrong)
-            if not any(_part(one, path) for one in named)]  # fmt: skip
+            if not any(_part(item, path) for item in named)]  # fmt: skip
 
 
 def refused_by_up(values: Values) -> str:
@@ -339,7 +342,7 @@ def refused_by_up(values: Values) -> str:
     stacks: dict[str, dict[str, Any]] = {}
     published = (f"manifests/{values.get('tpu:bundle')}", f"blobs/{startup.script_sha256()}")
     text = as_pulumi_hands_it_over(values, "f")
-    for layer in (one.name for one in layers_on(parse("dev", text, "f"))):
+    for layer in (item.name for item in layers_on(parse("dev", text, "f"))):
         bucket = stacks["storage"]["bucketName"] if stacks else ""
         objects = frozenset(f"gs://{bucket}/bundles/{name}" for name in published)
         recording = Recording(False, stacks, objects, values.get("network:mtu", 8896))
@@ -353,24 +356,24 @@ def refused_by_up(values: Values) -> str:
 
 def merged(accepted: Sequence[Mutant], folder: Path) -> list[Mutant]:
     """The same changes in fewer files: those that are good beside one another."""
-    found: list[Mutant] = []
-    for one in accepted:
-        for i, other in enumerate(found):
-            if other.of != one.of or any(
-                _nested(a, b) or _nested(b, a) for a in one.where for b in other.where
+    result: list[Mutant] = []
+    for entry in accepted:
+        for i, other in enumerate(result):
+            if other.of != entry.of or any(
+                _nested(a, b) or _nested(b, a) for a in entry.where for b in other.where
             ):
                 continue
             both = other
-            for where in one.where:
+            for where in entry.where:
                 try:
-                    change = _get(one.values, where)
+                    change = _get(entry.values, where)
                 except KeyError:
                     change = _GONE
                 values = _put(both.values, where, change)
-                both = Mutant(values, "edit", (*both.where, where), of=one.of)
+                both = Mutant(values, "edit", (*both.where, where), of=entry.of)
             if not judged(both, folder):
-                found[i] = both
+                result[i] = both
                 break
         else:
-            found.append(one)
-    return found
+            result.append(entry)
+    return result

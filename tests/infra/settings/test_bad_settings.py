@@ -105,9 +105,9 @@ def test_a_key_without_a_value_hides_no_other_problem(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text(text)
     with pytest.raises(SettingsError) as refusal:
         from_file("dev", tmp_path)
-    found = [problem.path for problem in refusal.value.problems]
-    assert {"gcp:project", "storage:location", "network:mtu"} <= set(found)
-    assert found.count("gcp:project") == found.count("storage:location") == 1
+    paths = [problem.path for problem in refusal.value.problems]
+    assert {"gcp:project", "storage:location", "network:mtu"} <= set(paths)
+    assert paths.count("gcp:project") == paths.count("storage:location") == 1
     for output in (
         "gcp:project: found nothing. Rule: a key has a value. Fix: write one, or remove the key.",
         "storage:location: found a secret. Rule: no setting is a secret. Fix: write it in plain text.",

@@ -22,9 +22,9 @@ PLACES = {"tpu-us-east5-b-0": "us-east5-a"}
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    found = tmp_path / "Pulumi.dev.yaml"
-    found.write_text(BEFORE)
-    return found
+    result = tmp_path / "Pulumi.dev.yaml"
+    result.write_text(BEFORE)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_setting_is_one_line_that_comes_changes_and_goes(
     assert stands(BEFORE.replace("  # Keep", "  tpu:x: other\n  # Keep"))
     assert record("dev", "tpu:x", {}, path.parent)
     assert stands(BEFORE)
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
 
 
 def test_a_last_line_without_an_end_stays_without_one(path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_full_disk_leaves_the_file_as_it_was_and_nothing_beside_it(
     with pytest.raises(InfraError, match="can't be written: No space left on device: tpu:x: new"):
         record("dev", "tpu:x", "new", path.parent)
     assert path.read_text() == BEFORE
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_the_committed_environments(environment: str, kind: str, hosts: int, spo
 
 def test_dev_is_what_the_rehearsal_runs() -> None:
     dev = from_file("dev")
-    assert [(one.name, one.zones) for one in dev[TpuSettings].slices] == [("tpu-dev", ("us-east5-b",))]
+    assert [(item.name, item.zones) for item in dev[TpuSettings].slices] == [("tpu-dev", ("us-east5-b",))]
     assert dev[DataSettings].snapshot is not None
     assert 'pulumi:disable-default-providers: ["*"]' in (ROOT / "Pulumi.dev.yaml").read_text()
     assert 'pulumi:disable-default-providers: ["*"]' in (ROOT / "Pulumi.prod.yaml").read_text()

@@ -29,7 +29,7 @@ SCALARS = re.split(
 
 def test_every_scalar_is_what_pulumi_makes_of_it(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.yaml").write_text("name: tpu\nruntime: python\n")
-    lines = [f"  tpu:s{i}: {one}\n  tpu:l{i}: [{one}, {{k: {one}}}]\n" for i, one in enumerate(SCALARS)]
+    lines = [f"  tpu:s{i}: {item}\n  tpu:l{i}: [{item}, {{k: {item}}}]\n" for i, item in enumerate(SCALARS)]
     text = f"config:\n{''.join(lines)}"
     (tmp_path / "state").mkdir()
     variables = {"PULUMI_BACKEND_URL": f"file://{tmp_path / 'state'}", "PULUMI_CONFIG_PASSPHRASE": "x"}
@@ -42,12 +42,12 @@ def test_every_scalar_is_what_pulumi_makes_of_it(tmp_path: Path) -> None:
     pulumi("stack", "init", "dev")
     (tmp_path / "Pulumi.dev.yaml").write_text(text)
     of_pulumi = json.loads(pulumi("config", "--json", "-s", "dev"))
-    ours = as_pulumi_hands_it_over(load(text)["config"], "f")
-    assert len(ours) == 2 * len(SCALARS)
-    for key, value in ours.items():
-        theirs = of_pulumi[key]["value"]
-        same = json.loads(value) == json.loads(theirs) if key.startswith("tpu:l") else value == theirs
-        assert same, (SCALARS[int(key[5:])], value, theirs)
+    own = as_pulumi_hands_it_over(load(text)["config"], "f")
+    assert len(own) == 2 * len(SCALARS)
+    for key, value in own.items():
+        foreign = of_pulumi[key]["value"]
+        same = json.loads(value) == json.loads(foreign) if key.startswith("tpu:l") else value == foreign
+        assert same, (SCALARS[int(key[5:])], value, foreign)
 
 
 @pytest.mark.parametrize(

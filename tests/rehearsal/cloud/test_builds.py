@@ -53,9 +53,9 @@ def test_a_build_runs_once_and_ends_as_its_steps_do(
     id_ = operation["metadata"]["build"]["id"]
     ended = cloud.until_done(BUILD, operation["name"])
     assert ("error" in ended) is (ends == "FAILURE")
-    found = cloud.request("GET", f"{BUILDS}/{id_}").json
-    assert found["status"] == ends
-    assert found["steps"][0]["args"] == [id_, ends]
+    json = cloud.request("GET", f"{BUILDS}/{id_}").json
+    assert json["status"] == ends
+    assert json["steps"][0]["args"] == [id_, ends]
     assert len(builder) == 1
 
 
@@ -112,8 +112,8 @@ def test_what_a_key_encrypts_it_alone_decrypts(cloud: CloudFront, key: str) -> N
 
 def test_messages_of_kms_are_numbered_as_google_numbers_them() -> None:
     """Bytes as the Go client of Google Cloud writes them: field 1 the name, field 2 the plaintext."""
-    found = MESSAGES["EncryptRequest"].FromString(b"\x0a\x01k\x12\x02hi")
-    assert (found.name, found.plaintext) == ("k", b"hi")  # type: ignore[attr-defined]
+    fromstring = MESSAGES["EncryptRequest"].FromString(b"\x0a\x01k\x12\x02hi")
+    assert (fromstring.name, fromstring.plaintext) == ("k", b"hi")  # type: ignore[attr-defined]
 
 
 def test_an_account_grants_only_the_roles_that_its_condition_lists(cloud: CloudFront) -> None:

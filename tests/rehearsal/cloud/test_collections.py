@@ -262,8 +262,8 @@ def test_lists_have_pages_filters_and_an_order(cloud: CloudFront) -> None:
             break
     urls = [f"artifactregistry.googleapis.com/v1/{name}" for name in names]
     assert [url for url in urls if url in made] == made
-    found = cloud.request("GET", f"{REPOSITORIES}?filter=labels.n%3D3%20AND%20format%3DDOCKER").json
-    assert [item["description"] for item in found["repositories"]] == ["d3"]
+    json = cloud.request("GET", f"{REPOSITORIES}?filter=labels.n%3D3%20AND%20format%3DDOCKER").json
+    assert [item["description"] for item in json["repositories"]] == ["d3"]
     down = cloud.request("GET", f"{REPOSITORIES}?orderBy=description%20desc").json["repositories"]
     assert [item["description"] for item in down if "description" in item] == ["d3", "d2", "d1"]
     assert cloud.request("GET", f"{REPOSITORIES}?pageToken=x").status == 400
@@ -303,8 +303,8 @@ def test_computes_lists_are_paged_and_aggregated(cloud: CloudFront, subnet: str)
     first = cloud.compute("GET", "zones?maxResults=2&returnPartialSuccess=true").json
     second = cloud.compute("GET", f"zones?maxResults=2&pageToken={first['nextPageToken']}").json
     assert [len(page["items"]) for page in (first, second)] == [2, 1]
-    here = cloud.compute("GET", "zones?filter=region%20eq%20%22.*us-east5%22").json["items"]
-    assert [zone["name"] for zone in here] == ["us-east5-a", "us-east5-b"]
+    items = cloud.compute("GET", "zones?filter=region%20eq%20%22.*us-east5%22").json["items"]
+    assert [zone["name"] for zone in items] == ["us-east5-a", "us-east5-b"]
     scopes = cloud.compute("GET", "aggregated/disks").json["items"]
     assert [item["name"] for item in scopes[f"zones/{ZONE}"]["disks"]] == ["paged"]
     assert scopes["zones/us-central1-b"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"

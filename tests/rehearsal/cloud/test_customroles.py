@@ -120,17 +120,17 @@ def test_impersonation_is_granted_to_nobody_by_owning_the_project(cloud: CloudFr
     name = f"worker-{next(_numbers)}"
     email = cloud.request("POST", ACCOUNTS, {"accountId": name}).json["email"]
     url = f"iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/{email}:generateAccessToken"
-    asked = {"scope": ["https://www.googleapis.com/auth/cloud-platform"], "lifetime": "600s"}
-    assert cloud.request("POST", url, asked).status == 403
+    mapping = {"scope": ["https://www.googleapis.com/auth/cloud-platform"], "lifetime": "600s"}
+    assert cloud.request("POST", url, mapping).status == 403
     token_creator = {"role": "roles/iam.serviceAccountTokenCreator", "members": ["user:owner@example.com"]}
     cloud.iam.set_policy(f"{P}/serviceAccounts/{email}", {"bindings": [token_creator]})
-    token = cloud.request("POST", url, asked).json["accessToken"]
+    token = cloud.request("POST", url, mapping).json["accessToken"]
     output = cloud.request("GET", "oauth2.googleapis.com/tokeninfo?access_token=" + token, token="").json
     assert (output["email"], int(output["expires_in"]) <= 600) == (email, True)
     for wrong, status in (
         ({}, 400),
-        ({**asked, "lifetime": "7200s"}, 400),
-        ({**asked, "delegates": ["projects/-/serviceAccounts/x"]}, 501),
+        ({**mapping, "lifetime": "7200s"}, 400),
+        ({**mapping, "delegates": ["projects/-/serviceAccounts/x"]}, 501),
     ):
         assert cloud.request("POST", url, wrong).status == status
     assert NUMBER not in url

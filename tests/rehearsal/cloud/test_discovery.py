@@ -20,13 +20,13 @@ NODES = f"/v2alpha1/{P}/locations/us-east5-b/nodes"
 def check(method: str, host: str, target: str, body: Any = None) -> str:
     """The method id of a request that is well formed."""
     path, _, query = target.partition("?")
-    found = match(f"{host}.googleapis.com", method, path)
-    assert found is not None, f"{method} {host} {path}"
-    found.route.path_parameters(found.raw_path)
-    found.route.query_parameters(query)
-    if not found.media:
-        found.route.check_body({} if body is None else body)
-    return found.route.method_id
+    result = match(f"{host}.googleapis.com", method, path)
+    assert result is not None, f"{method} {host} {path}"
+    result.route.path_parameters(result.raw_path)
+    result.route.query_parameters(query)
+    if not result.media:
+        result.route.check_body({} if body is None else body)
+    return result.route.method_id
 
 
 def refused(method: str, host: str, target: str, body: Any = None) -> str:
@@ -77,9 +77,9 @@ def refused(method: str, host: str, target: str, body: Any = None) -> str:
     ],
 )
 def test_a_path_leads_to_its_method(method: str, host: str, path: str, method_id: str) -> None:
-    found = match(f"{host}.googleapis.com", method, path)
-    assert found is not None
-    assert found.route.method_id == method_id
+    result = match(f"{host}.googleapis.com", method, path)
+    assert result is not None
+    assert result.route.method_id == method_id
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,15 @@ def test_what_google_does_not_have_leads_nowhere(method: str, host: str, path: s
 
 
 def test_path_parameters_are_decoded() -> None:
-    found = match("storage.googleapis.com", "GET", "/storage/v1/b/x/o/a%2Fb%20c%3F")
-    assert found is not None
-    assert found.route.path_parameters(found.raw_path) == {"bucket": "x", "object": "a/b c?"}
+    result = match("storage.googleapis.com", "GET", "/storage/v1/b/x/o/a%2Fb%20c%3F")
+    assert result is not None
+    assert result.route.path_parameters(result.raw_path) == {"bucket": "x", "object": "a/b c?"}
 
 
 def test_query_parameters_are_typed() -> None:
-    found = match("compute.googleapis.com", "PATCH", f"/compute/beta/{P}/zones/z/disks/d")
-    assert found is not None
-    values = found.route.query_parameters("alt=json&paths=a&paths=b&prettyPrint=false")
+    result = match("compute.googleapis.com", "PATCH", f"/compute/beta/{P}/zones/z/disks/d")
+    assert result is not None
+    values = result.route.query_parameters("alt=json&paths=a&paths=b&prettyPrint=false")
     assert values == {"alt": "json", "paths": ["a", "b"], "prettyPrint": False}
 
 

@@ -75,8 +75,8 @@ async def entries(lab: Lab, node: str = "tpu-dev", **body: Any) -> list[list[dic
     status, answer = await lab.api("POST", f"nodes/{node}:getGuestAttributes", body, version="v2")
     assert status == 200, answer
     return [
-        [item for item in one["queryValue"].get("items", ()) if item["namespace"] != "deviceInfo"]
-        for one in answer["guestAttributes"]
+        [item for item in guest_attribute["queryValue"].get("items", ()) if item["namespace"] != "deviceInfo"]
+        for guest_attribute in answer["guestAttributes"]
     ]
 
 
@@ -95,7 +95,7 @@ async def test_no_host_writes_for_another(machine: Machine) -> None:
     assert (await machine.ask("PUT", "tpu/job?worker=0&node=other", "x", Host="other"))[0] == 200
     assert (await machine.ask("PUT", "../../other/tpu/job", "x"))[0] in (404, 405)
     assert await entries(machine.lab, "other") == [[]]
-    assert [len(some) for some in await entries(machine.lab)] == [0, 0, 1, 0]
+    assert [len(entry) for entry in await entries(machine.lab)] == [0, 0, 1, 0]
     machine.address = "10.128.0.20"  # of no node
     assert (await machine.ask("PUT", "tpu/job", "x"))[0] == 404
 
@@ -233,8 +233,8 @@ async def test_googles_python_client_reads_them(machine: Machine, endpoint: str)
         name = f"{P}/locations/{ZONE}/nodes/tpu-dev"
         return nodes.getGuestAttributes(name=name, body={"workerIds": ["2"]}).execute()
 
-    (one,) = (await asyncio.to_thread(ask))["guestAttributes"]
-    assert MINE in one["queryValue"]["items"]
+    (item,) = (await asyncio.to_thread(ask))["guestAttributes"]
+    assert MINE in item["queryValue"]["items"]
 
 
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is in no package registry")

@@ -303,7 +303,7 @@ def test_no_predefined_role_holds_what_google_keeps_apart() -> None:
         "compute.networks.delete": {"roles/compute.networkUser", "roles/compute.securityAdmin"},
         "tpu.nodes.delete": {"roles/viewer", "roles/tpu.viewer"},
     }
-    wrong = [(role, one) for one, roles in apart.items() for role in sorted(roles) if grants(role, one)]
+    wrong = [(role, item) for item, roles in apart.items() for role in sorted(roles) if grants(role, item)]
     assert wrong == []
 
 

@@ -168,14 +168,14 @@ def test_who_writes_may_not_read_and_who_reads_may_not_write(cloud: CloudFront, 
     assert cloud.request("POST", f"{url}:setIamPolicy", {"policy": policy}).status == 200
     written = {"logName": LOG, "resource": RESOURCE, "entries": [{"textPayload": "x"}]}
     listed = {"resourceNames": [f"projects/{PROJECT}"]}
-    found = {
+    mapping = {
         name: [
             cloud.request("POST", url, body, token=cloud.token_of(f"{name}-{node}@example.com")).status
             for url, body in ((WRITE, written), (LIST, listed))
         ]
         for name in ("writer", "viewer", "nobody")
     }
-    assert found == {"writer": [200, 403], "viewer": [403, 200], "nobody": [403, 403]}
+    assert mapping == {"writer": [200, 403], "viewer": [403, 200], "nobody": [403, 403]}
 
 
 @pytest.mark.parametrize(

@@ -289,8 +289,8 @@ async def test_googles_own_client_finds_account_project_and_token(
         account = credentials.service_account_email
         return _metadata.ping(transport), _metadata.get_project_id(transport), account, credentials.token
 
-    found, project, account, token = await asyncio.to_thread(ask)
-    assert (found, project, account) == (True, "wire-test", ACCOUNT)
+    result, project, account, token = await asyncio.to_thread(ask)
+    assert (result, project, account) == (True, "wire-test", ACCOUNT)
     known = machine.lab.iam.find_token(token)
     assert known is not None
     assert known.principal == ACCOUNT

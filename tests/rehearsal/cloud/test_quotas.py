@@ -24,8 +24,8 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
 
 
 def buckets(answer: Any, metric: str, unit: str) -> list[dict[str, Any]]:
-    (found,) = [item for item in answer["metrics"] if item["metric"] == f"tpu.googleapis.com/{metric}"]
-    (limit,) = [item for item in found["consumerQuotaLimits"] if item["unit"] == unit]
+    (result,) = [item for item in answer["metrics"] if item["metric"] == f"tpu.googleapis.com/{metric}"]
+    (limit,) = [item for item in result["consumerQuotaLimits"] if item["unit"] == unit]
     listed: list[dict[str, Any]] = limit["quotaBuckets"]
     return listed
 

@@ -157,18 +157,18 @@ def test_what_was_asked_for_reads_back(clean: CloudFront, name: str) -> None:
         for request in load(need):
             if request["phase"] == "create":
                 replay.send(request)
-    asked: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     shown: dict[str, Any] = {}
     for request in load(name):
         if request["phase"] == "create":
             answer = replay.send(request)
             if request["method"] in ("POST", "PATCH") and request["body"]:
-                asked = request["body"].get("serviceAccount") or request["body"]
+                mapping = request["body"].get("serviceAccount") or request["body"]
             elif request["method"] == "GET" and answer is not None:
                 shown = answer
     differing = {
         key: (value, shown.get(key))
-        for key, value in readable(asked).items()
+        for key, value in readable(mapping).items()
         if not same(value, shown.get(key))
     }
     # A snapshot has no zone, whatever the provider sends.

@@ -42,15 +42,15 @@ def when(text: str, zone: str = "UTC") -> float:
     ],
 )
 def test_a_schedule_is_due_in_its_zone(schedule: str, zone: str, after: str, due: str) -> None:
-    found = cron.parse(schedule)
-    assert found is not None
-    assert found.after(when(after, zone), zone) == when(due, zone)
+    parse = cron.parse(schedule)
+    assert parse is not None
+    assert parse.after(when(after, zone), zone) == when(due, zone)
 
 
 def test_a_schedule_can_be_one_that_never_is() -> None:
-    found = cron.parse("0 0 30 2 *")
-    assert found is not None
-    assert found.after(0, "UTC") is None
+    parse = cron.parse("0 0 30 2 *")
+    assert parse is not None
+    assert parse.after(0, "UTC") is None
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,8 +83,8 @@ def job(name: str, schedule: str = "0 3 * * *", **more: Any) -> Any:
 
 def until(done: Callable[[], Any]) -> Any:
     for _ in range(60_000):
-        if found := done():
-            return found
+        if result := done():
+            return result
         time.sleep(0.01)
     raise AssertionError("it doesn't come")
 
@@ -93,8 +93,8 @@ def attempted(cloud: CloudFront, name: str) -> Any:
     """The job, once an attempt was made."""
 
     def read() -> Any:
-        found = cloud.request("GET", f"{JOBS}/{name}").json
-        return found if "lastAttemptTime" in found else None
+        result = cloud.request("GET", f"{JOBS}/{name}").json
+        return result if "lastAttemptTime" in result else None
 
     return until(read)
 
@@ -102,13 +102,13 @@ def attempted(cloud: CloudFront, name: str) -> Any:
 def test_a_job_is_attempted_when_its_time_comes_as_its_account(cloud: CloudFront) -> None:
     grant(cloud, "roles/pubsub.editor")
     assert cloud.request("POST", JOBS, job("each", "* * * * *")).status == 200
-    found = attempted(cloud, "each")
-    assert (found["status"], f"{P}/topics/of-each" in cloud.world.directory) == ({}, True)
-    assert found["scheduleTime"] > found["lastAttemptTime"]
-    asked = [
+    result = attempted(cloud, "each")
+    assert (result["status"], f"{P}/topics/of-each" in cloud.world.directory) == ({}, True)
+    assert result["scheduleTime"] > result["lastAttemptTime"]
+    requests = [
         request for request in cloud.requests.since(0)["requests"] if request["path"].endswith("/of-each")
     ]
-    assert asked[0]["principal"] == EMAIL
+    assert requests[0]["principal"] == EMAIL
     assert cloud.request("DELETE", f"{JOBS}/each").status == 200
 
 
@@ -171,7 +171,7 @@ def test_a_job_starts_an_execution(cloud: CloudFront) -> None:
     url = f"workflowexecutions.googleapis.com/v1/{workflows}/due/executions?view=FULL"
 
     def ended() -> Any:
-        found = cloud.request("GET", url).json.get("executions", [])
-        return found if found and found[0]["state"] != "ACTIVE" else None
+        result = cloud.request("GET", url).json.get("executions", [])
+        return result if result and result[0]["state"] != "ACTIVE" else None
 
     assert [item["result"] for item in until(ended)] == ["7"]

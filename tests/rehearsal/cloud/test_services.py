@@ -88,8 +88,8 @@ def test_a_project_policy_changes_and_keeps_its_owner(cloud: CloudFront) -> None
     sent = {"policy": policy, "updateMask": "bindings,etag,auditConfigs"}
     answer = cloud.request("POST", f"{PROJECTS}:setIamPolicy", sent).json
     assert answer["bindings"] == policy["bindings"]
-    asked = {"permissions": ["logging.logEntries.create", "compute.networks.create"]}
-    held = cloud.request("POST", f"{PROJECTS}:testIamPermissions", asked, token=cloud.token_of(email)).json
+    mapping = {"permissions": ["logging.logEntries.create", "compute.networks.create"]}
+    held = cloud.request("POST", f"{PROJECTS}:testIamPermissions", mapping, token=cloud.token_of(email)).json
     assert held == {"permissions": ["logging.logEntries.create"]}
     no_mask = cloud.request("POST", f"{PROJECTS}:setIamPolicy", {"policy": policy, "updateMask": "owner"})
     assert no_mask.status == 400

@@ -60,8 +60,8 @@ NAMED_OTHERWISE = {
     "container.projects.locations.clusters.setMaintenancePolicy": "container.clusters.update",
     "container.projects.locations.clusters.setResourceLabels": "container.clusters.update",
     **{
-        f"container.projects.locations.clusters.nodePools.{verb}": f"container.clusters.{asked}"
-        for asked, verbs in {
+        f"container.projects.locations.clusters.nodePools.{verb}": f"container.clusters.{requested}"
+        for requested, verbs in {
             "get": ("get",),
             "list": ("list",),
             "update": ("create", "delete", "update", "setSize", "setAutoscaling", "setManagement"),
@@ -130,7 +130,7 @@ def served() -> list[tuple[str, str]]:
 @cache
 def described() -> dict[str, dict[str, Any]]:
     """Method id → its description, with its API's host, what its path begins with, and its body's fields."""
-    found: dict[str, dict[str, Any]] = {}
+    mapping: dict[str, dict[str, Any]] = {}
     folder = files("googleapiclient") / "discovery_cache" / "documents"
     for api, version in served():
         document = json.loads((folder / f"{api}.{version}.json").read_text())
@@ -140,7 +140,7 @@ def described() -> dict[str, dict[str, Any]]:
             queue.extend(resource.get("resources", {}).values())
             for method in resource.get("methods", {}).values():
                 sent = document["schemas"].get(method.get("request", {}).get("$ref"), {})
-                found.setdefault(
+                mapping.setdefault(
                     method["id"],
                     {
                         **method,
@@ -149,7 +149,7 @@ def described() -> dict[str, dict[str, Any]]:
                         "fields": sent.get("properties", {}),
                     },
                 )
-    return found
+    return mapping
 
 
 def a_cloud(folder: Path) -> Cloud:
@@ -289,7 +289,7 @@ async def test_who_lacks_what_a_request_needs_besides_is_refused(
     role = f"{P}/roles/all_but_one"
     async with open_lab(tmp_path) as lab:
         lab.iam.create(P, [{"role": role, "members": [f"user:{STRANGER}"]}])
-        every = lab.iam.permissions | named() | {one for one, *_ in SECOND}
+        every = lab.iam.permissions | named() | {item for item, *_ in SECOND}
         lab.iam.define_role(role, every - {second})
         status, answer = await lab.request("POST", url, body, STRANGER)
         assert (status, second in answer["error"]["message"]) == (403, True), answer

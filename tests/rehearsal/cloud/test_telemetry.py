@@ -21,17 +21,17 @@ _numbers = itertools.count()
 
 def points(**values: list[float]) -> Points:
     """Points of metric `m/user/a` on nodes, one a minute until now (600 s)."""
-    found = Points()
+    result = Points()
     for node, line in values.items():
         for number, value in enumerate(line):
             at = 600.0 - 60 * (len(line) - 1 - number)
-            found.add("m/user/a", "generic_node", {"location": "z"}, {"node": node}, at, value)
-    return found
+            result.add("m/user/a", "generic_node", {"location": "z"}, {"node": node}, at, value)
+    return result
 
 
-def query(text: str, found: Points) -> dict[Any, float]:
+def query(text: str, result: Points) -> dict[Any, float]:
     node, _ = promql.parse(text)
-    return promql.vector(node, promql.Moment(found, 600.0, TYPES))
+    return promql.vector(node, promql.Moment(result, 600.0, TYPES))
 
 
 def of(name: str, window: str = "5m", more: str = "") -> str:
@@ -67,16 +67,16 @@ def of(name: str, window: str = "5m", more: str = "") -> str:
     ],
 )
 def test_promql_is_evaluated(text: str, expected: dict[str, float]) -> None:
-    found = query(text, points(x=[1.0, 2.0, 3.0], y=[10.0, 10.0, 10.0]))
-    assert {dict(key).get("node", ""): value for key, value in found.items()} == expected
+    result = query(text, points(x=[1.0, 2.0, 3.0], y=[10.0, 10.0, 10.0]))
+    assert {dict(key).get("node", ""): value for key, value in result.items()} == expected
 
 
 def test_a_distributions_count_is_of_its_points() -> None:
-    found = points(x=[1.0, 2.0, 3.0])
+    result = points(x=[1.0, 2.0, 3.0])
     types = {"m:user_a": "m/user/a"}
     node, names = promql.parse(of("m:user_a_count"))
     assert names == {"m:user_a_count"}
-    assert list(promql.vector(node, promql.Moment(found, 600.0, types)).values()) == [3.0]
+    assert list(promql.vector(node, promql.Moment(result, 600.0, types)).values()) == [3.0]
     assert promql.resolved("m:user_a_count", TYPES) == ("m/user/a_count", ""), (
         "a metric of that name is itself"
     )
@@ -142,10 +142,10 @@ def condition(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_thresholds_are_evaluated(changes: dict[str, Any], expected: dict[str, float]) -> None:
-    one = condition(**changes)
-    thresholds.check(one)
-    found = thresholds.evaluate(one, points(x=[1.0, 2.0, 3.0], y=[10.0, 10.0, 10.0]), 600.0)
-    assert {dict(key).get("node", ""): value for key, value in found.items()} == expected
+    item = condition(**changes)
+    thresholds.check(item)
+    evaluate = thresholds.evaluate(item, points(x=[1.0, 2.0, 3.0], y=[10.0, 10.0, 10.0]), 600.0)
+    assert {dict(key).get("node", ""): value for key, value in evaluate.items()} == expected
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def watched(cloud: CloudFront, channels: list[str]) -> str:
     name = f"lines-{node}"
     metric = {"name": name, "filter": f'textPayload:"oops" AND labels.node="{node}"'}
     posted(cloud, f"logging.googleapis.com/v2/{P}/metrics", metric)
-    one = condition(
+    item = condition(
         filter=f'metric.type="logging.googleapis.com/user/{name}" AND resource.type="generic_node"',
         thresholdValue=1, aggregation={"groupByFields": ["resource.label.node_id"]},
     )  # fmt: skip
@@ -215,7 +215,7 @@ def watched(cloud: CloudFront, channels: list[str]) -> str:
         "combiner": "OR",
         "severity": "ERROR",
         "notificationChannels": channels,
-        "conditions": [{"displayName": "oops", "conditionThreshold": one}],
+        "conditions": [{"displayName": "oops", "conditionThreshold": item}],
     }
     posted(cloud, f"monitoring.googleapis.com/v3/{P}/alertPolicies", policy)
     return node
@@ -302,8 +302,8 @@ def test_a_dashboard_whose_query_is_no_promql_is_refused(cloud: CloudFront) -> N
 def test_a_refused_batch_leaves_an_audit_entry(cloud: CloudFront) -> None:
     path = f"dataproc.googleapis.com/v1/{P}/locations/us-east5/batches?batchId=audited-1"
     assert cloud.request("POST", path, {}).status == 400
-    asked = {"resourceNames": [P], "filter": 'protoPayload.methodName:"BatchController.CreateBatch"'}
-    (entry,) = posted(cloud, "logging.googleapis.com/v2/entries:list", asked)["entries"]
+    mapping = {"resourceNames": [P], "filter": 'protoPayload.methodName:"BatchController.CreateBatch"'}
+    (entry,) = posted(cloud, "logging.googleapis.com/v2/entries:list", mapping)["entries"]
     assert (entry["severity"], entry["resource"]["type"]) == ("ERROR", "cloud_dataproc_batch")
     assert entry["resource"]["labels"]["batch_id"] == "audited-1"
     assert entry["protoPayload"]["authenticationInfo"] == {"principalEmail": OWNER}

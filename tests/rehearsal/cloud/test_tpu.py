@@ -92,7 +92,9 @@ async def test_operation_tells_what_it_does(lab: Lab) -> None:
 
 async def test_machines_get_addresses_disk_and_mtu(lab: Lab) -> None:
     node = await lab.ready()
-    assert [each["ipAddress"] for each in node["networkEndpoints"]] == [f"10.128.0.{k}" for k in (2, 3, 4, 5)]
+    assert [network_endpoint["ipAddress"] for network_endpoint in node["networkEndpoints"]] == [
+        f"10.128.0.{k}" for k in (2, 3, 4, 5)
+    ]
     spec = lab.hosts.on["tpu-dev-w3"]
     assert (spec.address_cidr, spec.gateway, spec.mtu) == ("10.128.0.5/27", "10.128.0.1", 8896)
     assert (spec.node, spec.worker) == ("tpu-dev", 3)
@@ -416,8 +418,8 @@ async def test_a_pod_cannot_be_stopped(lab: Lab) -> None:
 async def test_catalog(lab: Lab, version: str) -> None:
     _, types = await lab.api("GET", "acceleratorTypes", version=version)
     assert [item["type"] for item in types["acceleratorTypes"]][-1] == "v6e-256"
-    _, one = await lab.api("GET", "acceleratorTypes/v6e-16", version=version)
-    assert one["acceleratorConfigs"] == [{"type": "V6E", "topology": "4x4"}]
+    _, entry = await lab.api("GET", "acceleratorTypes/v6e-16", version=version)
+    assert entry["acceleratorConfigs"] == [{"type": "V6E", "topology": "4x4"}]
     _, versions = await lab.api("GET", "runtimeVersions", version=version)
     assert versions["runtimeVersions"][0]["version"] == "v2-alpha-tpuv6e"
     _, locations = await lab.request("GET", f"tpu.googleapis.com/{version}/{P}/locations")
@@ -446,10 +448,10 @@ async def test_nodes_are_listed_by_page_and_over_all_zones(lab: Lab) -> None:
     ],
 )
 async def test_a_list_that_cannot_be_made_is_refused(lab: Lab, query: str, status: int, says: str) -> None:
-    found, body = await lab.request(
+    result, body = await lab.request(
         "GET", f"tpu.googleapis.com/v2/{P}/locations/us-east5-b/acceleratorTypes?{query}"
     )
-    assert (found, says in json.dumps(body)) == (status, True)
+    assert (result, says in json.dumps(body)) == (status, True)
 
 
 async def test_what_is_not_emulated_says_so(lab: Lab) -> None:

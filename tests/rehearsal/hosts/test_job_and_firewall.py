@@ -49,16 +49,16 @@ def wire() -> Iterator[Wire]:
 
 def declared(without: str = "") -> list[dict[str, Any]]:
     """The network layer's firewalls as Google's API has them, but for one entry of their ports."""
-    found = []
-    for one in run("network").of("gcp:compute/firewall:Firewall"):
-        inputs = dict(one.inputs)
+    result = []
+    for entry in run("network").of("gcp:compute/firewall:Firewall"):
+        inputs = dict(entry.inputs)
         allowed = [
-            {"IPProtocol": each["protocol"], "ports": [p for p in each.get("ports", ()) if p != without]}
-            for each in inputs.pop("allows")
+            {"IPProtocol": item["protocol"], "ports": [p for p in item.get("ports", ()) if p != without]}
+            for item in inputs.pop("allows")
         ]
         del inputs["network"]
-        found.append({**inputs, "allowed": allowed})
-    return found
+        result.append({**inputs, "allowed": allowed})
+    return result
 
 
 def outcome(wire: Wire, patience_s: int) -> list[tuple[int, str]]:

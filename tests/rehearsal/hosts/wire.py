@@ -100,11 +100,11 @@ class Wire(Namespace):
 
     def dropped(self, source: str, destination: str, port: int) -> int:
         """Packets of a flow that the firewall has dropped."""
-        found = self(self.network.firewall.dropped)
+        result = self(self.network.firewall.dropped)
         return sum(
-            int(one["packets"])
-            for one in found
-            if (one["source"], one["destination"], one["port"]) == (source, destination, port)
+            int(item["packets"])
+            for item in result
+            if (item["source"], item["destination"], item["port"]) == (source, destination, port)
         )
 
     def passes(self, source: str, destination: str, port: int) -> bool:

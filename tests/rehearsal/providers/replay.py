@@ -19,7 +19,7 @@ from rehearsal.providers.gcp.table import COMPUTE, RESOURCE_MANAGER
 from rehearsal.providers.gcp.types import TYPES
 
 RECORDINGS = Path(__file__).parent / "recordings"
-_SERVICES = {COMPUTE, RESOURCE_MANAGER, *(one.table.service for one in TYPES.values())}
+_SERVICES = {COMPUTE, RESOURCE_MANAGER, *(item.table.service for item in TYPES.values())}
 # What stands under a service's origin instead of its base loses the host that the replay puts in the path.
 _ORIGINS = {
     "upload/storage/": "storage.googleapis.com/",
@@ -71,12 +71,12 @@ def load(name: str) -> Recording:
 
 def shared_requests() -> dict[tuple[str, str], tuple[int, Any]]:
     """Look-ups that the recordings can't attribute to one resource, with their answers."""
-    found = {}
+    mapping = {}
     for file in RECORDINGS.glob("*.json"):
         for r in json.loads(file.read_text())["requests"]:
             if r.get("shared"):
-                found[r["method"], r["path"]] = (r["status"], r["response"])
-    return found
+                mapping[r["method"], r["path"]] = (r["status"], r["response"])
+    return mapping
 
 
 SHARED = shared_requests()
@@ -116,7 +116,7 @@ class Google:
                 return shared.pop(0) if len(shared) > 1 else shared[0]
             if (method, path) in SHARED:
                 return SHARED[method, path]
-            changed = any(one.method != "GET" for one in self.asked[self.phase])
+            changed = any(item.method != "GET" for item in self.asked[self.phase])
             self.asked[self.phase].append(Request.of(method, path, body))
             reads_policy = ":getIamPolicy" in path or ("/iam?" in path and method == "GET")
             if reads_policy and self._policy is not None:
@@ -137,8 +137,8 @@ class Google:
     def settings(self, **others: Any) -> Settings:
         """Provider settings that lead here."""
         # Of a product in two versions the earlier is recorded: of Service Usage, whose agents are not.
-        services = sorted(_SERVICES, key=lambda one: one.base, reverse=True)
-        endpoints = {one.setting: one.base.replace("https://", self.url) for one in services}
+        services = sorted(_SERVICES, key=lambda item: item.base, reverse=True)
+        endpoints = {service.setting: service.base.replace("https://", self.url) for service in services}
         return Settings(project="wire-test", access_token="token", endpoints=endpoints, **others)
 
 

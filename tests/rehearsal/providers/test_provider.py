@@ -153,8 +153,8 @@ def test_compute_takes_every_spelling_of_a_network_for_the_same(spelling: str) -
 def test_ignored_changes_are_no_differences() -> None:
     state = {"name": "vm", "description": "old", "metadata": {"a": "1"}}
     news = {"name": "vm", "description": "new", "metadata": {"a": "2"}}
-    found = provider(attribution=False, zone="").diff(VM, state, news, ["description"])
-    assert [d.path for d in found.differences if d.path not in ("project",)] == ["metadata"]
+    diff = provider(attribution=False, zone="").diff(VM, state, news, ["description"])
+    assert [d.path for d in diff.differences if d.path not in ("project",)] == ["metadata"]
 
 
 def test_a_key_that_gcloud_wrote_into_the_metadata_is_taken_back_in_place() -> None:
@@ -171,10 +171,10 @@ def test_a_key_that_gcloud_wrote_into_the_metadata_is_taken_back_in_place() -> N
 
 
 def test_labels_of_others_stay_and_lost_ones_come_back() -> None:
-    ours = {"a": "1", "goog-pulumi-provisioned": "true"}
-    state = {"name": "d", "labels": {"a": "1"}, "pulumiLabels": ours, "project": "p", "zone": "z"}
+    mapping = {"a": "1", "goog-pulumi-provisioned": "true"}
+    state = {"name": "d", "labels": {"a": "1"}, "pulumiLabels": mapping, "project": "p", "zone": "z"}
     news = {"name": "d", "labels": {"a": "1"}, "zone": "z"}
-    foreign = {**state, "effectiveLabels": {**ours, "theirs": "x"}}
+    foreign = {**state, "effectiveLabels": {**mapping, "theirs": "x"}}
     assert provider().diff(DISK, foreign, news).differences == []
     lost = {**state, "effectiveLabels": {"a": "1"}}
     assert [d.path for d in provider().diff(DISK, lost, news).differences] == [
@@ -237,7 +237,7 @@ def test_values_survive_the_wire() -> None:
     assert from_struct(to_struct(values)) == values
 
 
-@pytest.mark.parametrize("resource", TYPES.values(), ids=lambda one: one.table.token)
+@pytest.mark.parametrize("resource", TYPES.values(), ids=lambda item: item.table.token)
 def test_exceptions_are_about_properties_that_the_type_has(resource: Resource) -> None:
     paths = list(paths_of(resource.table.fields, ""))
     for patterns in resource.table.exceptions:
@@ -269,9 +269,9 @@ def test_a_member_is_imported_by_its_words_and_kept_by_its_id(
         for name, value in cloud.environment().items():
             monkeypatch.setenv(name, value)
         cloud.policies[policy] = {"bindings": [{"role": "roles/r", "members": ["user:a"]}]}
-        found = provider().read(token, imported, {})
-        assert found
-        assert (found["id"], found["role"], found["member"]) == (kept, "roles/r", "user:a")
+        result = provider().read(token, imported, {})
+        assert result
+        assert (result["id"], result["role"], result["member"]) == (kept, "roles/r", "user:a")
         assert provider().read(token, imported.replace("user:a", "user:b"), {}) is None
     with pytest.raises(StandInError, match="SCOPE ROLE MEMBER"):
         provider().read(token, kept, {})

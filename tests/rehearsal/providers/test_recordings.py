@@ -80,9 +80,9 @@ class Resource:
         return [d.path for d in change.differences]
 
     def refresh(self) -> None:
-        found = self.provider.read(self.recording.token, self.id, self.state)
-        assert found is not None
-        self.state = found
+        result = self.provider.read(self.recording.token, self.id, self.state)
+        assert result is not None
+        self.state = result
 
     def delete(self) -> None:
         self.provider.delete(self.recording.token, self.id, self.state)
@@ -117,8 +117,8 @@ def test_requests_are_the_recorded_ones(name: str) -> None:
         if name in NEIGHBOURS:
             recorded = within(recorded, content["inputs"])
             assert len(recorded) > 5
-        ours = within(resource.state, content["inputs"]) if name in NEIGHBOURS else resource.state
-        assert differing_outputs(resource.recording.token, ours, recorded) == {}
+        own = within(resource.state, content["inputs"]) if name in NEIGHBOURS else resource.state
+        assert differing_outputs(resource.recording.token, own, recorded) == {}
         played.phase = "noop"
         assert (resource.up("inputs") == []) is stable
         if "NodePool" not in name:  # the official provider reads all pools of a cluster by one list
@@ -139,8 +139,8 @@ def test_requests_are_the_recorded_ones(name: str) -> None:
             recorded = played.recording.content.get("outputsAfterUpdate", {})
             if name in NEIGHBOURS:
                 recorded = within(recorded, content["inputsAfterUpdate"])
-            ours = within(resource.state, content[after]) if name in NEIGHBOURS else resource.state
-            assert differing_outputs(resource.recording.token, ours, recorded, {"updated"}) == {}
+            own = within(resource.state, content[after]) if name in NEIGHBOURS else resource.state
+            assert differing_outputs(resource.recording.token, own, recorded, {"updated"}) == {}
             played.phase = "noop"
             assert (resource.up(after) == []) is stable
         played.phase = "delete"
@@ -150,12 +150,14 @@ def test_requests_are_the_recorded_ones(name: str) -> None:
         recorded_requests = played.recording.requests(phase)
         if (name, phase) == ("compute.RouterNat", "refresh"):
             recorded_requests.pop()  # the router's own refresh
-        asked = played.asked[phase]
+        items = played.asked[phase]
         if name in NEIGHBOURS:
-            assert asked or phase in ("noop", "refresh"), phase
-            asked = [one for one in asked if one.method != "GET"]
-            recorded_requests = [one for one in recorded_requests if one.method != "GET"]
-        assert asked == recorded_requests, phase
+            assert items or phase in ("noop", "refresh"), phase
+            items = [item for item in items if item.method != "GET"]
+            recorded_requests = [
+                recorded_request for recorded_request in recorded_requests if recorded_request.method != "GET"
+            ]
+        assert items == recorded_requests, phase
 
 
 @pytest.mark.parametrize("names", TOGETHER.values(), ids=list(TOGETHER))
@@ -213,23 +215,23 @@ def test_a_resource_can_be_read_by_its_id_alone(name: str) -> None:
     with google(load(name)) as played:
         provider, token, id_ = replayed(played), played.recording.token, played.recording.content["id"]
         played.phase = "refresh"
-        found = provider.read(token, id_, {})
-        assert found is not None
+        result = provider.read(token, id_, {})
+        assert result is not None
         by_program = {"labels", "pulumiLabels", "forceDestroy"}
-        assert differing_outputs(token, found, played.recording.content["outputs"], by_program) == {}
-        checked = provider.check(token, provider.inputs_of(token, found), {}, "imported", b"")
+        assert differing_outputs(token, result, played.recording.content["outputs"], by_program) == {}
+        checked = provider.check(token, provider.inputs_of(token, result), {}, "imported", b"")
         assert checked.failures == []
-        found_labels = {"pulumiLabels": found.get("effectiveLabels", {})}
+        found_labels = {"pulumiLabels": result.get("effectiveLabels", {})}
         assert (
             provider.diff(
-                token, {**found, **found_labels}, {**checked.inputs, **labels_of(found)}
+                token, {**result, **found_labels}, {**checked.inputs, **labels_of(result)}
             ).differences
             == []
         )
 
 
-def labels_of(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {"labels": found["effectiveLabels"]} if found.get("effectiveLabels") else {}
+def labels_of(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {"labels": result["effectiveLabels"]} if result.get("effectiveLabels") else {}
 
 
 # Taken from the provider's published source instead.
@@ -252,16 +254,16 @@ def counted(requests: list[Request]) -> Counter[Request]:
 
 def differing_outputs(
     token: str,
-    ours: Mapping[str, Any],
+    own: Mapping[str, Any],
     recorded: Mapping[str, Any],
     ignored: set[str] = frozenset(),  # type: ignore[assignment]
 ) -> dict[str, Any]:
     """Recorded outputs that ours lack or give otherwise; null, "", 0 and [] are taken for one."""
     known = sdk.resource_type(token).outputs
     return {
-        key: (ours.get(key), value)
+        key: (own.get(key), value)
         for key, value in recorded.items()
-        if key in known and key not in ignored and not alike(ours.get(key), value)
+        if key in known and key not in ignored and not alike(own.get(key), value)
     }
 
 
@@ -279,15 +281,15 @@ def _meaning(value: Any) -> str:
     return str(value or "")
 
 
-def alike(ours: Any, recorded: Any) -> bool:
-    if isinstance(ours, Mapping) and isinstance(recorded, Mapping):
-        return all(alike(ours.get(key), recorded.get(key)) for key in ours.keys() | recorded.keys())
-    if isinstance(ours, list) and isinstance(recorded, list) and len(ours) == len(recorded):
-        if ours != recorded:  # it may be a set: its order is the official provider's hash order
-            ours, recorded = (sorted(items, key=_meaning) for items in (ours, recorded))
-        return all(alike(*pair) for pair in zip(ours, recorded, strict=True))
-    if isinstance(recorded, int) and not isinstance(recorded, bool) and isinstance(ours, int):
-        return float(ours) == float(recorded)
-    if isinstance(ours, str) and isinstance(recorded, str):
-        return momentless(ours) == momentless(recorded)
-    return ours == recorded or (not ours and not recorded)
+def alike(own: Any, recorded: Any) -> bool:
+    if isinstance(own, Mapping) and isinstance(recorded, Mapping):
+        return all(alike(own.get(key), recorded.get(key)) for key in own.keys() | recorded.keys())
+    if isinstance(own, list) and isinstance(recorded, list) and len(own) == len(recorded):
+        if own != recorded:  # it may be a set: its order is the official provider's hash order
+            own, recorded = (sorted(items, key=_meaning) for items in (own, recorded))
+        return all(alike(*pair) for pair in zip(own, recorded, strict=True))
+    if isinstance(recorded, int) and not isinstance(recorded, bool) and isinstance(own, int):
+        return float(own) == float(recorded)
+    if isinstance(own, str) and isinstance(recorded, str):
+        return momentless(own) == momentless(recorded)
+    return own == recorded or (not own and not recorded)

@@ -164,7 +164,7 @@ def test_a_node_whose_deletion_got_no_answer_fails_at_once(line: Callable[..., L
         refusal(403, "too many", details=[{"reason": "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED"}]),
         refusal(409, "busy", errors=[{"reason": "operationInProgress"}]),
     ],
-    ids=lambda one: one if isinstance(one, str) else str(one[0]),
+    ids=lambda item: item if isinstance(item, str) else str(item[0]),
 )
 def test_what_passes_is_sent_again(line: Callable[..., Line], passing: Any) -> None:
     played = line(passing, passing, (200, DONE))
@@ -188,7 +188,7 @@ def test_what_passes_is_sent_again(line: Callable[..., Line], passing: Any) -> N
         (refusal(409, "Resource 'vm' already exists"), "Error 409"),
         (refusal(504, "deadline"), "Error 504"),
     ],
-    ids=lambda one: one if isinstance(one, str) else str(one[0]),
+    ids=lambda item: item if isinstance(item, str) else str(item[0]),
 )
 def test_what_does_not_pass_fails_at_once(line: Callable[..., Line], lasting: Any, said: str) -> None:
     played = line(lasting)
@@ -206,8 +206,8 @@ def test_a_timeout_is_tried_again(line: Callable[..., Line], monkeypatch: pytest
             Settings(project="p", access_token="t", endpoints={"tpuV2CustomEndpoint": url}),
             first_backoff_s=0.001,
         )
-        found: list[Any] = []
-        asking = threading.Thread(target=lambda: found.append(sender.send(TPU, "GET", NODE)))
+        anies: list[Any] = []
+        asking = threading.Thread(target=lambda: anies.append(sender.send(TPU, "GET", NODE)))
         asking.start()
         unanswered, _ = silent.accept()
         connection, _ = silent.accept()
@@ -215,7 +215,7 @@ def test_a_timeout_is_tried_again(line: Callable[..., Line], monkeypatch: pytest
             connection.recv(65536)
             connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
             asking.join(HANG_S)
-    assert found == [{}]
+    assert anies == [{}]
 
 
 def test_a_new_account_is_waited_for_until_it_shows(line: Callable[..., Line]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workload.preflight.test_verdict import judged, compiled, llama
+from tests.workload.preflight.test_verdict import compiled, judged, llama
 from workload.__main__ import main
 from workload.preflight.page import page
 from workload.preflight.slices import CHIP, GIB

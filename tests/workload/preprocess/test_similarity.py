@@ -11,8 +11,8 @@ from tests.workload.preprocess.in_memory import Rdd
 from workload.preprocess import components, similarity
 
 
-def alike(one: str, another: str) -> bool:
-    first, second = (similarity.bands(text, 5, 14, 8) for text in (one, another))
+def alike(one: str, result: str) -> bool:
+    first, second = (similarity.bands(text, 5, 14, 8) for text in (one, result))
     return any(a == b for a, b in zip(first, second, strict=True))
 
 
@@ -28,7 +28,7 @@ def test_documents_that_share_most_shingles_agree_in_a_band_and_others_in_none()
         words = text.split()
         words[200] = "changed"  # 5 of 400 shingles are others
         assert alike(text, " ".join(words))
-    assert not any(alike(one, another) for one, another in pairwise(texts))
+    assert not any(alike(item, second) for item, second in pairwise(texts))
 
 
 def test_equal_minima_in_two_bands_give_two_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +56,8 @@ def test_components_are_those_of_the_graph_with_their_least_as_root() -> None:
             node = root[node]
         return node
 
-    for one, another in edges:
-        low, high = sorted((find(one), find(another)))
+    for item, second in edges:
+        low, high = sorted((find(item), find(second)))
         root[high] = low
     expected = {(node, find(node)) for node in nodes if find(node) != node}
     assert set(components.roots(Rdd.of(edges, 3), 2).collect()) == expected

@@ -72,19 +72,19 @@ def state(
     return {
         "manifest": {"time": "2026-11-22T14:37:04.258045012Z"},
         "resources": [{**provider, "inputs": {"project": "p"}}, *(resources or [])],
-        "pending_operations": [{"type": doing, "resource": one} for doing, one in pending],
+        "pending_operations": [{"type": doing, "resource": item} for doing, item in pending],
     }
 
 
 def test_every_type_that_the_program_declares_has_an_id() -> None:
     declared = {
-        one.type
+        resource.type
         for layer in LAYERS
-        for one in run(layer, ALL_OF_IT, up=UP).resources
-        if one.type.startswith("gcp:")
+        for resource in run(layer, ALL_OF_IT, up=UP).resources
+        if resource.type.startswith("gcp:")
     }
     chosen = {kind for layer in layers() for kind in layer.hooks.lookups}
-    repeated = {one for one in REPEATED if one.startswith("gcp:")}
+    repeated = {item for item in REPEATED if item.startswith("gcp:")}
     assert declared == set(forms()) | chosen | repeated
     assert not set(forms()) & (chosen | repeated)
 
@@ -92,63 +92,71 @@ def test_every_type_that_the_program_declares_has_an_id() -> None:
 def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
     """The stand-in's parsing of ids is that of the official provider's imports, as far as it was recorded."""
     for layer in LAYERS:
-        for one in run(layer, ALL_OF_IT, up=UP).resources:
-            if not one.type.startswith("gcp:") or one.type in REPEATED:
+        for resource in run(layer, ALL_OF_IT, up=UP).resources:
+            if not resource.type.startswith("gcp:") or resource.type in REPEATED:
                 continue
-            id_ = google_id(one.type, one.inputs, "my-project")
-            if lookup(one.type):
+            id_ = google_id(resource.type, resource.inputs, "my-project")
+            if lookup(resource.type):
                 assert id_ is None, "Google chooses it"
                 continue
-            assert id_, one
-            if "Member" in one.type:
-                title = [one.inputs["condition"]["title"]] if "condition" in one.inputs else []
-                assert id_.split(maxsplit=3)[1:] == [one.inputs["role"], one.inputs["member"], *title]
+            assert id_, resource
+            if "Member" in resource.type:
+                title = [resource.inputs["condition"]["title"]] if "condition" in resource.inputs else []
+                assert id_.split(maxsplit=3)[1:] == [
+                    resource.inputs["role"],
+                    resource.inputs["member"],
+                    *title,
+                ]
                 continue
-            output = TYPES[one.type].parse(id_, Settings(project="my-project"))
-            assert output, one.type
+            output = TYPES[resource.type].parse(id_, Settings(project="my-project"))
+            assert output, resource.type
             for key, value in output.items():
                 if key not in ("project", "email"):
-                    assert value == one.inputs[key], (one.type, key)
+                    assert value == resource.inputs[key], (resource.type, key)
 
 
 def test_an_object_of_a_cluster_is_called_by_its_namespace_and_name() -> None:
-    objects = [one for one in run("queue", ALL_OF_IT, up=UP).resources if one.type.startswith("kubernetes:")]
-    found = {google_id(one.type, one.inputs, "p") for one in objects}
-    assert {"vision", "vision/checkpoints", "tpu", "kueue-system/kueue-controller-manager"} <= found
-    assert None not in found
+    objects = [
+        resource
+        for resource in run("queue", ALL_OF_IT, up=UP).resources
+        if resource.type.startswith("kubernetes:")
+    ]
+    result = {google_id(item.type, item.inputs, "p") for item in objects}
+    assert {"vision", "vision/checkpoints", "tpu", "kueue-system/kueue-controller-manager"} <= result
+    assert None not in result
 
 
 def test_a_pending_creation_becomes_a_resource_to_be_looked_at() -> None:
     deployment = state(("creating", record(NETWORK, "net")))
     assert interrupted(deployment) == [f"{MARK} creating Network net"]
     mark_pending(deployment, "p")
-    (one,) = marked(deployment)
-    assert one["id"] == "projects/p/global/networks/net"
-    doing, at = mark_of(one)
+    (item,) = marked(deployment)
+    assert item["id"] == "projects/p/global/networks/net"
+    doing, at = mark_of(item)
     assert (doing, int(at)) == ("creating", int(datetime(2026, 11, 22, 14, 37, 4, tzinfo=UTC).timestamp()))
     assert deployment["pending_operations"] == []
     assert interrupted(deployment) == [f"{MARK} creating Network net"], "until it was looked at"
     mark_pending(deployment, "p")
-    assert marked(deployment) == [one]
+    assert marked(deployment) == [item]
 
 
 POLICY, DASHBOARD = "gcp:monitoring/alertPolicy:AlertPolicy", "gcp:monitoring/dashboard:Dashboard"
 
 
 def test_a_pending_creation_whose_id_google_chooses_is_found_or_dropped() -> None:
-    asked: list[Any] = []
+    anies: list[Any] = []
 
     def find(kind: str, inputs: Mapping[str, Any], project: str, known: Collection[str]) -> str | None:
-        asked.append((kind, inputs["displayName"], project))
+        anies.append((kind, inputs["displayName"], project))
         return "projects/p/alertPolicies/7" if inputs["displayName"] == "there" else None
 
     for name, ids in (("there", ["projects/p/alertPolicies/7"]), ("nowhere", [])):
         pending = {**record(POLICY, name), "inputs": {"displayName": name}}
         deployment = state(("creating", pending))
         mark_pending(deployment, "p", find)
-        assert [one["id"] for one in marked(deployment)] == ids
+        assert [item["id"] for item in marked(deployment)] == ids
         assert deployment["pending_operations"] == []
-    assert asked == [(POLICY, "there", "p"), (POLICY, "nowhere", "p")]
+    assert anies == [(POLICY, "there", "p"), (POLICY, "nowhere", "p")]
 
 
 class Listed:
@@ -175,10 +183,14 @@ def test_what_google_named_is_found_by_its_display_name(monkeypatch: pytest.Monk
 
 
 def test_what_is_deleted_and_updated_stays_and_is_looked_at() -> None:
-    there = [record(NETWORK, "net", id="a"), record(SUBNET, "sub", id="b"), record(SUBNET, "other", id="c")]
-    deployment = state(("deleting", there[0]), ("updating", there[1]), resources=there)
+    existing = [
+        record(NETWORK, "net", id="a"),
+        record(SUBNET, "sub", id="b"),
+        record(SUBNET, "other", id="c"),
+    ]
+    deployment = state(("deleting", existing[0]), ("updating", existing[1]), resources=existing)
     mark_pending(deployment, "p")
-    assert [(one["id"], mark_of(one)[0]) for one in marked(deployment)] == [
+    assert [(item["id"], mark_of(item)[0]) for item in marked(deployment)] == [
         ("a", "deleting"),
         ("b", "updating"),
     ]
@@ -198,7 +210,7 @@ def test_creations_of_several_kills_come_in_their_order_and_once() -> None:
     net, sub = record(NETWORK, "net"), record(SUBNET, "sub", dependencies=[record(NETWORK, "net")["urn"]])
     deployment = state(("creating", sub), ("creating", net), ("creating", dict(net)))
     mark_pending(deployment, "p")
-    assert [one["urn"] for one in deployment["resources"][1:]] == [net["urn"], sub["urn"]]
+    assert [resource["urn"] for resource in deployment["resources"][1:]] == [net["urn"], sub["urn"]]
 
 
 def test_what_a_later_update_has_made_is_left_alone() -> None:
@@ -221,7 +233,7 @@ def test_a_replacement_takes_the_place_and_the_old_one_is_deleted_later() -> Non
     old = record(NETWORK, "net", id="projects/p/global/networks/old", inputs={"name": "old"})
     deployment = state(("creating", record(NETWORK, "net")), resources=[old, record(SUBNET, "sub", id="b")])
     mark_pending(deployment, "p")
-    assert [(one.get("id"), one.get("delete")) for one in deployment["resources"][1:]] == [
+    assert [(resource.get("id"), resource.get("delete")) for resource in deployment["resources"][1:]] == [
         ("projects/p/global/networks/net", None),
         ("b", None),
         ("projects/p/global/networks/old", True),
@@ -232,8 +244,8 @@ def test_of_a_node_that_was_deleted_for_its_replacement_only_the_new_one_stays()
     same = {"id": "projects/p/global/networks/net", "pendingReplacement": True}
     deployment = state(("creating", record(NETWORK, "net")), resources=[record(NETWORK, "net", **same)])
     mark_pending(deployment, "p")
-    (one,) = deployment["resources"][1:]
-    assert "pendingReplacement" not in one
+    (item,) = deployment["resources"][1:]
+    assert "pendingReplacement" not in item
 
 
 def test_what_a_destroy_took_out_of_the_state_is_there_again() -> None:
@@ -241,7 +253,7 @@ def test_what_a_destroy_took_out_of_the_state_is_there_again() -> None:
     gone = record(SUBNET, "sub", parent=parent, dependencies=[f"{STACK}{NETWORK}::net"])
     deployment = {"manifest": {}, "pending_operations": [{"type": "creating", "resource": gone}]}
     mark_pending(deployment, "p")
-    resources = {one["urn"]: one for one in deployment["resources"]}  # type: ignore[attr-defined]
+    resources = {resource["urn"]: resource for resource in deployment["resources"]}  # type: ignore[attr-defined]
     assert resources[PROVIDER]["id"] == "7"
     assert resources[PROVIDER]["inputs"]["project"] == "p"
     assert resources[parent] == {"urn": parent, "custom": False, "type": "tpu:network:TrainingNetwork"}
@@ -300,8 +312,8 @@ time.sleep(60)
 
 
 def test_ctrl_c_lets_pulumi_end_in_order(tmp_path: Path) -> None:
-    told, program = tmp_path / "told", tmp_path / "pulumi"
-    program.write_text(SLOW.format(python=sys.executable, told=str(told)))
+    reported, program = tmp_path / "told", tmp_path / "pulumi"
+    program.write_text(SLOW.format(python=sys.executable, told=str(reported)))
     program.chmod(0o755)
     code = "from infra.engine.pulumi import Pulumi, run; run(lambda: Pulumi('dev').show('tpu', 'up') or 0)"
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
@@ -313,7 +325,7 @@ def test_ctrl_c_lets_pulumi_end_in_order(tmp_path: Path) -> None:
     assert process.stdout.readline() == "working\n"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, output = process.communicate(timeout=HANG_S)
-    assert told.read_text() == "ended in order"
+    assert reported.read_text() == "ended in order"
     assert output == "error: `pulumi up` of tpu failed; see the output above\n"
 
 
@@ -360,7 +372,7 @@ def test_pulumi_adds_its_keys_and_formats_nothing(
         path.write_bytes(after.encode())
     assert path.read_bytes().decode() == wanted
     assert path.stat().st_mode & 0o777 == 0o640
-    assert [each.name for each in tmp_path.iterdir()] == ["Pulumi.dev.yaml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["Pulumi.dev.yaml"]
 
 
 def test_a_lock_is_read_as_pulumi_writes_it() -> None:

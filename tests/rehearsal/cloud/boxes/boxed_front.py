@@ -58,8 +58,8 @@ class Boxed(Emulated):
             ["mount", "--bind", str(self.folder / "hosts"), "/etc/hosts"],
             ["ip", "link", "set", "lo", "up"],
             *(
-                ["ip", "address", "add", f"{one}/32", "dev", "lo"]
-                for one in (names.FRONT_DOOR, names.METADATA)
+                ["ip", "address", "add", f"{item}/32", "dev", "lo"]
+                for item in (names.FRONT_DOOR, names.METADATA)
             ),
         ):
             subprocess.run(line, check=True, capture_output=True)

@@ -63,8 +63,8 @@ def batch(email: str, main: str = "job.py", *args: str, **run: Any) -> Any:
 def running(boxed: Boxed, name: str) -> None:
     """Wait until it is."""
     end = time.monotonic() + HANG_S  # beside other tests
-    while (found := boxed.ask("GET", f"{BATCHES}/{name}"))["state"] != "RUNNING":
-        assert found["state"] == "PENDING", found.get("stateMessage")
+    while (ask := boxed.ask("GET", f"{BATCHES}/{name}"))["state"] != "RUNNING":
+        assert ask["state"] == "PENDING", ask.get("stateMessage")
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -72,15 +72,15 @@ def running(boxed: Boxed, name: str) -> None:
 def test_a_batch_runs_its_main_file_as_its_account(boxed: Boxed, spark: str) -> None:
     started = boxed.ask("POST", f"{BATCHES}?batchId=first", batch(spark, "job.py", "--shards", "8"))
     operation = boxed.done("dataproc.googleapis.com/v1", started)
-    found = boxed.ask("GET", f"{BATCHES}/first")
-    assert (found["state"], "error" in operation) == ("SUCCEEDED", False), found.get("stateMessage")
-    assert [item["state"] for item in found["stateHistory"]] == ["PENDING", "RUNNING"]
+    ask = boxed.ask("GET", f"{BATCHES}/first")
+    assert (ask["state"], "error" in operation) == ("SUCCEEDED", False), ask.get("stateMessage")
+    assert [item["state"] for item in ask["stateHistory"]] == ["PENDING", "RUNNING"]
     made = json.loads(boxed.read("result.json"))
     assert (made["args"], made["helper"], made["mode"]) == (["--shards", "8"], "shipped", "given")
     assert "spark.executor.memory=8g" in made["submit"]
     assert "spark.master=local[" in made["submit"]
     assert made["own"] == []
-    usage = found["runtimeInfo"]["approximateUsage"]
+    usage = ask["runtimeInfo"]["approximateUsage"]
     # A driver of 4 cores with 9600m and 40 % overhead, two executors with 8g, for the least of a minute.
     dcu = 4 * 0.6 + 9600 * 1.4 / 1024 * 0.1 + 2 * (4 * 0.6 + 8 * 1.4 * 0.1)
     assert abs(int(usage["milliDcuSeconds"]) - dcu * 60_000) <= 1
@@ -98,9 +98,9 @@ def test_a_batch_runs_its_main_file_as_its_account(boxed: Boxed, spark: str) -> 
 def test_a_batch_whose_main_file_fails_says_how_it_ended(boxed: Boxed, spark: str) -> None:
     started = boxed.ask("POST", f"{BATCHES}?batchId=fails", batch(spark, "fails.py"))
     operation = boxed.done("dataproc.googleapis.com/v1", started)
-    found = boxed.ask("GET", f"{BATCHES}/fails")
-    assert (found["state"], "error" in operation) == ("FAILED", True)
-    assert found["stateMessage"] == "Job failed with exit status 1:\nreading\nno such input"
+    ask = boxed.ask("GET", f"{BATCHES}/fails")
+    assert (ask["state"], "error" in operation) == ("FAILED", True)
+    assert ask["stateMessage"] == "Job failed with exit status 1:\nreading\nno such input"
 
 
 def test_a_batch_is_killed_when_its_time_to_live_is_over(boxed: Boxed, spark: str) -> None:
@@ -108,8 +108,8 @@ def test_a_batch_is_killed_when_its_time_to_live_is_over(boxed: Boxed, spark: st
     running(boxed, "lasts")
     boxed.call(boxed.cloud.world.clock.jump(600))
     boxed.done("dataproc.googleapis.com/v1", started)
-    found = boxed.ask("GET", f"{BATCHES}/lasts")
-    assert (found["state"], "time to live of 600 s" in found["stateMessage"]) == ("CANCELLED", True)
+    ask = boxed.ask("GET", f"{BATCHES}/lasts")
+    assert (ask["state"], "time to live of 600 s" in ask["stateMessage"]) == ("CANCELLED", True)
 
 
 def test_cancelling_the_operation_kills_the_batch(boxed: Boxed, spark: str) -> None:
@@ -137,9 +137,9 @@ def test_what_the_account_lacks_is_named_in_the_message(
     email = boxed.account(name[:28], *([role] if role else []))
     started = boxed.ask("POST", f"{BATCHES}?batchId={name}", batch(email, main))
     boxed.done("dataproc.googleapis.com/v1", started)
-    found = boxed.ask("GET", f"{BATCHES}/{name}")
-    assert (found["state"], says in found["stateMessage"]) == ("FAILED", True), found
-    assert [item["state"] for item in found["stateHistory"]] == ["PENDING"]
+    ask = boxed.ask("GET", f"{BATCHES}/{name}")
+    assert (ask["state"], says in ask["stateMessage"]) == ("FAILED", True), ask
+    assert [item["state"] for item in ask["stateHistory"]] == ["PENDING"]
 
 
 def test_a_request_that_is_sent_again_starts_nothing_and_an_id_in_use_is_a_409(
@@ -198,6 +198,6 @@ def test_a_quota_that_a_scenario_takes_away_fails_the_batch(boxed: Boxed, spark:
     )
     started = boxed.ask("POST", f"{BATCHES}?batchId=no-quota", batch(spark))
     boxed.done("dataproc.googleapis.com/v1", started)
-    found = boxed.ask("GET", f"{BATCHES}/no-quota")
-    assert (found["state"], found["stateMessage"]) == ("FAILED", message)
+    ask = boxed.ask("GET", f"{BATCHES}/no-quota")
+    assert (ask["state"], ask["stateMessage"]) == ("FAILED", message)
     assert boxed.cloud.faults.lift(rule) == 1

@@ -55,20 +55,20 @@ def test_a_step_reads_the_source_and_leaves_an_artifact_as_the_account(boxed: Bo
     assert boxed.read("out%2Fmade.txt") == b"TEXT"
     entries = boxed.logged(f'resource.type="build" AND resource.labels.build_id="{url.rpartition("/")[2]}"')
     assert 'Step #0 - "one": done' in [entry["textPayload"] for entry in entries]
-    asked = [
+    requests = [
         request
         for request in boxed.cloud.requests.since(0)["requests"]
         if "out%2Fmade.txt" in request["path"]
     ]
-    assert asked[0]["principal"] == account
+    assert requests[0]["principal"] == account
 
 
 def test_a_failed_step_fails_the_build(boxed: Boxed, account: str) -> None:
     operation, url = start(boxed, account, "exit 3")
     assert "error" in boxed.done("cloudbuild.googleapis.com/v1", operation)
-    found = boxed.ask("GET", url)
-    assert (found["status"], found["steps"][0]["status"]) == ("FAILURE", "FAILURE")
-    assert "status: 3" in found["failureInfo"]["detail"]
+    ask = boxed.ask("GET", url)
+    assert (ask["status"], ask["steps"][0]["status"]) == ("FAILURE", "FAILURE")
+    assert "status: 3" in ask["failureInfo"]["detail"]
 
 
 def test_a_cancelled_build_kills_its_step(boxed: Boxed, account: str) -> None:
@@ -79,8 +79,8 @@ def test_a_cancelled_build_kills_its_step(boxed: Boxed, account: str) -> None:
         time.sleep(0.05)
     boxed.ask("POST", f"{url}:cancel", {})
     assert "error" in boxed.done("cloudbuild.googleapis.com/v1", operation)
-    found = boxed.ask("GET", url)
-    assert (found["status"], found["steps"][0]["status"]) == ("CANCELLED", "CANCELLED")
+    ask = boxed.ask("GET", url)
+    assert (ask["status"], ask["steps"][0]["status"]) == ("CANCELLED", "CANCELLED")
     assert not list((boxed.cloud._config.directory / "sandboxes").iterdir())
 
 

@@ -60,10 +60,10 @@ def executions(boxed: Boxed, name: str, count: int, within_s: float = HANG_S) ->
         listed = boxed.ask("GET", f"{EXECUTIONS}/workflows/handles/executions?view=FULL").get(
             "executions", []
         )
-        ours = [item for item in listed if json.loads(item["argument"])["data"]["name"] == name]
-        if len(ours) >= count and all(item["state"] != "ACTIVE" for item in ours):
-            return [item.get("result", item["state"]) for item in ours]
-        assert time.monotonic() < end, f"{len(ours)} executions for {name}"
+        items = [item for item in listed if json.loads(item["argument"])["data"]["name"] == name]
+        if len(items) >= count and all(item["state"] != "ACTIVE" for item in items):
+            return [item.get("result", item["state"]) for item in items]
+        assert time.monotonic() < end, f"{len(items)} executions for {name}"
         time.sleep(0.05)
 
 
@@ -104,8 +104,8 @@ def test_a_trigger_that_leads_nowhere_is_refused(boxed: Boxed, change: Any, says
 def test_a_new_object_starts_one_execution_with_its_event(boxed: Boxed) -> None:
     boxed.upload("in%2Fa.txt", b"text")
     assert executions(boxed, "in/a.txt", 1) == ['"in/a.txt"']
-    (found,) = boxed.ask("GET", f"{EXECUTIONS}/workflows/handles/executions?view=FULL")["executions"]
-    event = json.loads(found["argument"])
+    (result,) = boxed.ask("GET", f"{EXECUTIONS}/workflows/handles/executions?view=FULL")["executions"]
+    event = json.loads(result["argument"])
     assert (event["type"], event["bucket"], event["subject"], event["data"]["size"]) == (
         "google.cloud.storage.object.v1.finalized", "raw", "objects/in/a.txt", "4",
     )  # fmt: skip

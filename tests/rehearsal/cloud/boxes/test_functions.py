@@ -123,10 +123,10 @@ def test_only_who_has_the_role_on_the_service_invokes_it(boxed: Boxed) -> None:
 
 def test_its_requests_are_its_accounts_and_its_output_is_logged(boxed: Boxed) -> None:
     assert invoke(boxed).status == 200
-    asked = [
+    requests = [
         request for request in boxed.cloud.requests.since(0)["requests"] if "/o/a.txt" in request["path"]
     ]
-    assert {item["principal"] for item in asked} == {email("runner")}
+    assert {item["principal"] for item in requests} == {email("runner")}
     of_it = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
     end = time.monotonic() + HANG_S
     while "asked" not in [item["textPayload"] for item in boxed.logged(of_it)]:
@@ -190,8 +190,8 @@ def test_a_source_that_cannot_run_fails_and_says_why(
     source(boxed, f"{name}.zip", main, requirements)
     operation = deploy(boxed, name, source=f"{name}.zip")
     assert says in operation["error"]["message"]
-    found = boxed.ask("GET", f"{FUNCTIONS}/{name}")
-    assert (found["state"], says in found["stateMessages"][0]["message"]) == ("FAILED", True)
+    ask = boxed.ask("GET", f"{FUNCTIONS}/{name}")
+    assert (ask["state"], says in ask["stateMessages"][0]["message"]) == ("FAILED", True)
 
 
 @pytest.mark.parametrize(

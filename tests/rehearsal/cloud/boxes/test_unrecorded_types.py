@@ -33,18 +33,18 @@ class Driven:
         return self._boxed.call(asyncio.to_thread(work))
 
     def checked(self, token: str, inputs: dict[str, Any]) -> dict[str, Any]:
-        found = self.provider.check(token, inputs, {}, "thing", b"seed")
-        assert not found.failures, found.failures
-        return dict(found.inputs)
+        check = self.provider.check(token, inputs, {}, "thing", b"seed")
+        assert not check.failures, check.failures
+        return dict(check.inputs)
 
     def sent(self) -> list[str]:
         """Method and path of each request but those on operations."""
-        found = self._boxed.cloud.requests.since(self._seen)
-        self._seen = found["next"]
+        since = self._boxed.cloud.requests.since(self._seen)
+        self._seen = since["next"]
         return [
-            f"{one['http_method']} {one['host'].partition('.')[0]}{one['path']}"
-            for one in found["requests"]
-            if "/operations/" not in one["path"]
+            f"{request['http_method']} {request['host'].partition('.')[0]}{request['path']}"
+            for request in since["requests"]
+            if "/operations/" not in request["path"]
         ]
 
 

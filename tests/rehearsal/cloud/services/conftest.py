@@ -19,16 +19,16 @@ def services(started: Services) -> Iterator[Services]:
 
 @pytest.fixture(scope="session")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    there = socket.getaddrinfo
+    getaddrinfo = socket.getaddrinfo
 
     def to_loopback(host: Any, *rest: Any, **more: Any) -> Any:
-        return there("127.0.0.1" if str(host).endswith(".googleapis.com") else host, *rest, **more)
+        return getaddrinfo("127.0.0.1" if str(host).endswith(".googleapis.com") else host, *rest, **more)
 
-    found = Services(tmp_path_factory.mktemp("services"))
+    result = Services(tmp_path_factory.mktemp("services"))
     try:
-        found.furnish()
+        result.furnish()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(socket, "getaddrinfo", to_loopback)
-            yield found
+            yield result
     finally:
-        found.close()
+        result.close()

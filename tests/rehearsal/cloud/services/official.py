@@ -111,8 +111,8 @@ class Gapic:
             if self._request("Get") is None or "name" in self._request("Get").meta.fields
             else self.noun
         )
-        found = self._call("get", {key: name})
-        return type(found).to_dict(found)
+        result = self._call("get", {key: name})
+        return type(result).to_dict(result)
 
     def pages(self, parent: str, size: int) -> list[list[str]]:
         request = self._request("List", self._many)
@@ -125,7 +125,7 @@ class Gapic:
                 ]
             ]
         pager = self._call("list", {**sent, "page_size": size}, self._many)
-        return [[one.name for one in getattr(page, self._many)] for page in pager.pages]
+        return [[item.name for item in getattr(page, self._many)] for page in pager.pages]
 
     def update(self, name: str, change: Any, body: Any) -> None:
         request = self._request("Update")
@@ -194,8 +194,8 @@ class _Loopback(httplib2.Http):  # type: ignore[misc]
         self, uri: str, method: str = "GET", body: Any = None, headers: Any = None, **more: Any
     ) -> Any:
         parts = urlsplit(uri)
-        there = parts._replace(netloc=f"127.0.0.1:{parts.port}").geturl()
-        return super().request(there, method, body, {**(headers or {}), "Host": parts.netloc}, **more)
+        geturl = parts._replace(netloc=f"127.0.0.1:{parts.port}").geturl()
+        return super().request(geturl, method, body, {**(headers or {}), "Host": parts.netloc}, **more)
 
 
 @dataclass
@@ -249,13 +249,13 @@ class Discovered:
         parameters = self._methods["list"]["parameters"]
         sized = next(({key: size} for key in ("pageSize", "maxResults") if key in parameters), {})
         request = self._resource.list(**self._path("list", parent), **sized)
-        found = []
+        result = []
         while request is not None:
             answer = self._run(request)
             key = next((key for key, value in answer.items() if isinstance(value, list)), "")
-            found.append([item["name"] for item in answer.get(key, ())])
+            result.append([item["name"] for item in answer.get(key, ())])
             request = self._resource.list_next(request, answer) if "nextPageToken" in answer else None
-        return found
+        return result
 
     def update(self, name: str, change: Any, body: Any) -> None:
         verb = "patch" if "patch" in self._methods else "update"

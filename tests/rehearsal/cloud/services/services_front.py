@@ -63,5 +63,5 @@ class Services(Emulated, Door):
 
     def mistakes(self) -> list[str]:
         """Errors of the emulation since the last call, answers of other schemas included."""
-        found, self.cloud.world.mistakes[:] = list(self.cloud.world.mistakes), []
-        return found
+        result, self.cloud.world.mistakes[:] = list(self.cloud.world.mistakes), []
+        return result

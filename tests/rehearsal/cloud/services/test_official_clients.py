@@ -103,8 +103,8 @@ def test_a_resource_lives_as_at_google(services: Services, row: Row) -> None:
         refusal(403, run=lambda: reader.get(names[1]))
 
     if "delete" not in row.absent:
-        for each in names:
-            client.delete(each)
+        for entry in names:
+            client.delete(entry)
         refusal(404, run=lambda: client.get(name))
         refusal(404, run=lambda: client.delete(name))
 

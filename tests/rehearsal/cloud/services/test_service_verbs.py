@@ -231,9 +231,9 @@ def sent(package: Any) -> Iterator[Any]:
                     visit(field.message_type)
 
     for name in dir(package):
-        found = getattr(package, name)
-        if isinstance(found, type) and issubclass(found, proto.Message) and "Response" not in name:
-            visit(type(found.pb(found())).DESCRIPTOR)
+        result = getattr(package, name)
+        if isinstance(result, type) and issubclass(result, proto.Message) and "Response" not in name:
+            visit(type(result.pb(result())).DESCRIPTOR)
     yield from seen.values()
 
 
@@ -251,7 +251,7 @@ def test_enums_have_the_numbers_of_the_clients(api: str, version: str, package: 
     schemas, compared, wrong = description(api, version)["schemas"], 0, []
     for message in sent(importlib.import_module(package)):
         ends = (f"V1{message.name}", f"V2{message.name}")
-        for name in (one for one in schemas if one == message.name or one.endswith(ends)):
+        for name in (schema for schema in schemas if schema == message.name or schema.endswith(ends)):
             for field in message.fields:
                 known = schemas[name].get("properties", {}).get(field.json_name, {})
                 known = known.get("items", known)
@@ -259,9 +259,9 @@ def test_enums_have_the_numbers_of_the_clients(api: str, version: str, package: 
                     continue
                 counted = " ".join(map(str, range(len(known["enum"]))))
                 claimed = NUMBERS.get((api, f"{name}.{field.json_name}"), counted).split()
-                ours = dict(zip(known["enum"], claimed, strict=False))
+                own = dict(zip(known["enum"], claimed, strict=False))
                 numbers = {value.name: str(value.number) for value in field.enum_type.values}
-                if any(ours[key] != number for key, number in numbers.items() if key in ours):
+                if any(own[key] != number for key, number in numbers.items() if key in own):
                     wrong.append(
                         f"{name}.{field.json_name}: {' '.join(numbers.get(k, '-') for k in known['enum'])}"
                     )

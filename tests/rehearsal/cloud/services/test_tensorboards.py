@@ -60,14 +60,14 @@ def _doors(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
 def series(services: Services, run: str) -> dict[str, list[tuple[int, float]]]:
     """A run in Vertex: steps and values by curve."""
     curves = client(services, ".experiments.runs.timeSeries")
-    found = {}
-    for name in (one for page in curves.pages(run, 100) for one in page):
+    mapping = {}
+    for name in (item for page in curves.pages(run, 100) for item in page):
         data = curves._run(curves._resource.read(tensorboardTimeSeries=name, maxDataPoints=-1))
         values = data["timeSeriesData"].get("values", [])
-        found[curves.get(name)["displayName"]] = [
+        mapping[curves.get(name)["displayName"]] = [
             (int(item.get("step", 0)), float(item["scalar"]["value"])) for item in values
         ]
-    return found
+    return mapping
 
 
 def written(folder: Path, points: dict[str, list[tuple[int, float]]], purge: int = 0) -> None:
@@ -146,17 +146,17 @@ def test_the_uploader_brings_every_point_once_and_the_newest_of_a_step(
     assert upload(curves, to) == 0
     written(tmp_path, {"loss": [(3, 2.5), (4, float("nan"))]}, purge=3)  # a later start
     assert upload(curves, to) == 2
-    found = series(services, to.name)
-    assert found["loss"][:3] == [(1, 4.0), (2, 3.0), (3, 2.5)]
-    assert found["tokens_per_s"] == [(1, 10.0)]
-    step, value = found["loss"][3]
+    result = series(services, to.name)
+    assert result["loss"][:3] == [(1, 4.0), (2, 3.0), (3, 2.5)]
+    assert result["tokens_per_s"] == [(1, 10.0)]
+    step, value = result["loss"][3]
     assert step == 4
     assert value != value
 
     again = Board(board, "vision", "Run_1")  # an uploader that was restarted
     assert upload(Curves(FolderStore(tmp_path)), again) == 5
     assert again.name == to.name
-    assert series(services, to.name)["loss"][:3] == found["loss"][:3]
+    assert series(services, to.name)["loss"][:3] == result["loss"][:3]
 
 
 def test_a_long_run_takes_as_few_requests_as_the_limit_allows(
@@ -266,8 +266,8 @@ def test_an_id_of_vertex_stays_as_it_is(title: str) -> None:
 def test_what_json_has_no_number_for_is_written_as_protocol_buffers_do(
     value: float, written_as: float | str
 ) -> None:
-    found = vertex._value(Point(7, value, 1_767_225_600.5))
-    assert found == {
+    result = vertex._value(Point(7, value, 1_767_225_600.5))
+    assert result == {
         "step": "7", "wallTime": "2026-01-01T00:00:00.500000Z", "scalar": {"value": written_as},
     }  # fmt: skip
 

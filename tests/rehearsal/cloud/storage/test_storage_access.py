@@ -38,10 +38,10 @@ def grants(recording: Recording) -> list[tuple[str, str, str]]:
     """(resource, role, member) of all that the layer grants on buckets and on the project."""
     on_buckets = recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
     on_project = recording.of("gcp:projects/iAMMember:IAMMember")
-    found = [(f"projects/_/buckets/{item.inputs['bucket']}", item) for item in on_buckets]
-    found += [(f"projects/{item.inputs['project']}", item) for item in on_project]
-    assert len(found) == 2 * len(BUCKET_ROLES) + 2, "on checkpoints and steps, and on the project"
-    return [(resource, item.inputs["role"], item.inputs["member"]) for resource, item in found]
+    result = [(f"projects/_/buckets/{item.inputs['bucket']}", item) for item in on_buckets]
+    result += [(f"projects/{item.inputs['project']}", item) for item in on_project]
+    assert len(result) == 2 * len(BUCKET_ROLES) + 2, "on checkpoints and steps, and on the project"
+    return [(resource, item.inputs["role"], item.inputs["member"]) for resource, item in result]
 
 
 _MINE, _STATE = f"b/{CHECKPOINTS}/o/mine", f"b/{CONTROLLERS}/o/state.json"

@@ -209,9 +209,9 @@ class TestAccess:
         assert front.request("PUT", f"b/{shared}/iam", policy).status == 412
 
     def test_permissions_can_be_asked_for(self, front: Front, shared: str) -> None:
-        asked = ["storage.objects.get", "storage.objects.delete"]
+        requested = ["storage.objects.get", "storage.objects.delete"]
         path = f"b/{shared}/iam/testPermissions"
-        held = front.request("GET", path, principal=self.READER, permissions=asked).json
+        held = front.request("GET", path, principal=self.READER, permissions=requested).json
         assert held["permissions"] == ["storage.objects.get"]
 
     def test_a_missing_bucket_is_a_404_to_everybody(self, front: Front) -> None:
@@ -260,10 +260,10 @@ class TestRecordings:
 def replay(front: Front, name: str) -> list[dict[str, Any]]:
     """Send the recording's storage requests, each judged by what has been sent until then; these requests."""
     recorded = json.loads((RECORDINGS / f"{name}.json").read_text())["requests"]
-    found = [r for r in recorded if r["path"].startswith("storage.googleapis.com/")]
-    assert {request["method"] for request in found} >= {"GET"}, name
+    result = [r for r in recorded if r["path"].startswith("storage.googleapis.com/")]
+    assert {request["method"] for request in result} >= {"GET"}, name
     answers: dict[str, Any] = {}
-    for request in found:
+    for request in result:
         path, _, query = request["path"].removeprefix("storage.googleapis.com").partition("?")
         body, headers = request["body"], {}
         if isinstance(body, dict) and "__raw" in body:
@@ -278,7 +278,7 @@ def replay(front: Front, name: str) -> list[dict[str, Any]]:
         answer = reply.json if reply.body else {}
         assert_kept(body if isinstance(body, dict) else {}, answer, path)
         assert answers.setdefault(path, answer) == answer, path
-    return found
+    return result
 
 
 def assert_kept(sent: Any, answered: Any, where: str) -> None:

@@ -43,11 +43,11 @@ class TestGoogleCloudStorage:
         blob = client.bucket(bucket).blob("dir/a.txt")
         blob.metadata = {"k": "v"}
         blob.upload_from_string("text", content_type="text/plain", checksum="md5")
-        found = client.bucket(bucket).get_blob("dir/a.txt")
-        assert found is not None
-        assert (found.size, found.content_type, found.metadata) == (4, "text/plain", {"k": "v"})
-        assert found.download_as_bytes() == b"text"
-        assert found.download_as_bytes(start=1, end=2) == b"ex"
+        result = client.bucket(bucket).get_blob("dir/a.txt")
+        assert result is not None
+        assert (result.size, result.content_type, result.metadata) == (4, "text/plain", {"k": "v"})
+        assert result.download_as_bytes() == b"text"
+        assert result.download_as_bytes(start=1, end=2) == b"ex"
         assert client.bucket(bucket).get_blob("none") is None
 
     def test_resumable_upload(self, client: storage.Client, bucket: str) -> None:

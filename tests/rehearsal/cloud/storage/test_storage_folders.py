@@ -63,8 +63,8 @@ def test_made_by_hand_and_by_writes(front: Front, tree: str) -> None:
 def test_empty_folders_are_listed_as_prefixes_where_that_is_asked_for(front: Front, tree: str) -> None:
     make(front, tree, "empty/")
     front.put(tree, "full/file", b"x")
-    for asked, expected in ((True, ["empty/", "full/"]), (False, ["full/"])):
-        page = front.request("GET", f"b/{tree}/o", delimiter="/", includeFoldersAsPrefixes=asked).json
+    for requested, expected in ((True, ["empty/", "full/"]), (False, ["full/"])):
+        page = front.request("GET", f"b/{tree}/o", delimiter="/", includeFoldersAsPrefixes=requested).json
         assert page["prefixes"] == expected
     inside = front.request(
         "GET", f"b/{tree}/o", delimiter="/", prefix="empty/", includeFoldersAsPrefixes=True

@@ -62,10 +62,10 @@ class TestKms:
             assert "encryption" not in front.request("GET", f"b/{name}").json
 
     def test_a_key_elsewhere_or_of_no_such_name(self, front: Front, new_key: Any) -> None:
-        there = new_key("europe-west4")
-        gone = there.replace("europe-west4", "us-east5") + "-none"
+        existing = new_key("europe-west4")
+        gone = existing.replace("europe-west4", "us-east5") + "-none"
         for key, status, reason in (
-            (there, 400, "cloudKmsKeyLocationNotAllowed"),
+            (existing, 400, "cloudKmsKeyLocationNotAllowed"),
             ("my-key", 400, "cloudKmsBadKey"),
             (gone, 403, "forbidden"),
         ):

@@ -76,7 +76,7 @@ def test_a_listing_is_the_filter_it_claims_to_be(
             items.append(name)
         elif (folder := name[: at + len(delimiter)]) not in folders:
             folders.append(folder)
-    found = pages(
+    result = pages(
         objects_of(sorted(names)),
         prefix=prefix,
         delimiter=delimiter,
@@ -84,22 +84,22 @@ def test_a_listing_is_the_filter_it_claims_to_be(
         endOffset=end,
         maxResults=limit,
     )
-    assert found == (items, folders)
+    assert result == (items, folders)
 
 
 @settings(max_examples=100, deadline=None)
 @given(writes=st.lists(st.sampled_from(["a", "b", "c/d"]), max_size=12), limit=st.integers(1, 4))
 def test_every_generation_is_listed_once_and_in_order(writes: list[str], limit: int) -> None:
     objects = objects_of(writes, versioned=True)
-    found: list[tuple[str, int]] = []
+    result: list[tuple[str, int]] = []
     token = None
     while True:
         page = list_page(objects, {"versions": True, "maxResults": limit, "pageToken": token})
-        found += [(version.name, version.generation) for version in page.versions]
+        result += [(version.name, version.generation) for version in page.versions]
         token = page.next_token
         if token is None:
             break
-    assert found == sorted((name, number) for number, name in enumerate(writes, start=1))
+    assert result == sorted((name, number) for number, name in enumerate(writes, start=1))
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_every_generation_is_listed_once_and_in_order(writes: list[str], limit: 
 def test_globs(front: Front, bucket: str, glob: str, names: list[str]) -> None:
     for name in ("a.txt", "dir/b.txt", "dir/x.bin", "dir/deep/c.txt"):
         front.put(bucket, name, b"x")
-    found = front.request("GET", f"b/{bucket}/o", matchGlob=glob).json.get("items", [])
-    assert [item["name"] for item in found] == names
+    result = front.request("GET", f"b/{bucket}/o", matchGlob=glob).json.get("items", [])
+    assert [item["name"] for item in result] == names
 
 
 def test_trailing_delimiters_and_fields(front: Front, bucket: str) -> None:

@@ -235,8 +235,8 @@ class TestSoftDelete:
         assert item["generation"] == made["generation"]
         assert item["softDeleteTime"] < item["hardDeleteTime"]
         path = object_path(bucket, "a")
-        found = front.request("GET", path, softDeleted=True, generation=made["generation"])
-        assert found.json["name"] == "a"
+        request = front.request("GET", path, softDeleted=True, generation=made["generation"])
+        assert request.json["name"] == "a"
         restored = front.request("POST", f"{path}/restore", generation=made["generation"]).json
         assert int(restored["generation"]) > int(made["generation"])
         assert front.read(bucket, "a").body == b"precious"
@@ -455,7 +455,7 @@ def test_what_is_not_emulated_says_so(
     front.put(bucket, "a", b"1")
     headers = {"X-Test-Host": host.format(bucket=bucket)} if host else {}
     body = b"" if method in ("PUT", "POST") else None
-    one = f"/storage/v1/b/{bucket}/o/a"
-    reply = front.request(method, path.format(bucket=bucket, one=one), body, headers=headers)
+    item = f"/storage/v1/b/{bucket}/o/a"
+    reply = front.request(method, path.format(bucket=bucket, one=item), body, headers=headers)
     assert (reply.status, reply.reason) == (501, "notImplemented"), reply.body
     assert "not emulated" in reply.json["error"]["message"]

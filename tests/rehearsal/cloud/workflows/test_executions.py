@@ -69,24 +69,24 @@ def execute(cloud: CloudFront, name: str, argument: Any = None) -> str:
 
 def ended(cloud: CloudFront, url: str) -> Any:
     for _ in range(60_000):
-        found = cloud.request("GET", url).json
-        if found["state"] != "ACTIVE":
-            return found
+        result = cloud.request("GET", url).json
+        if result["state"] != "ACTIVE":
+            return result
         time.sleep(0.01)
     raise AssertionError(f"{url} is still active")
 
 
 def test_an_execution_succeeds_with_what_it_returns(cloud: CloudFront) -> None:
     deploy(cloud, "creates", CREATES)
-    found = ended(cloud, execute(cloud, "creates", {"topic": "made-by-it"}))
-    assert (found["state"], json.loads(found["result"])) == ("SUCCEEDED", f"{P}/topics/made-by-it")
+    result = ended(cloud, execute(cloud, "creates", {"topic": "made-by-it"}))
+    assert (result["state"], json.loads(result["result"])) == ("SUCCEEDED", f"{P}/topics/made-by-it")
     assert f"{P}/topics/made-by-it" in cloud.world.directory
-    assert found["workflowRevisionId"].startswith("000001-")
-    assert "error" not in found
-    asked = [
+    assert result["workflowRevisionId"].startswith("000001-")
+    assert "error" not in result
+    requests = [
         request for request in cloud.requests.since(0)["requests"] if request["path"].endswith("made-by-it")
     ]
-    assert [item["principal"] for item in asked] == [RUNNER]
+    assert [item["principal"] for item in requests] == [RUNNER]
 
 
 def test_without_the_permission_the_request_is_a_403_in_the_workflow(cloud: CloudFront) -> None:
@@ -94,18 +94,18 @@ def test_without_the_permission_the_request_is_a_403_in_the_workflow(cloud: Clou
     deploy(cloud, "named", NAMES)
     grant(cloud, "roles/pubsub.viewer")
     try:
-        found = ended(cloud, execute(cloud, "refused", {"topic": "never"}))
+        result = ended(cloud, execute(cloud, "refused", {"topic": "never"}))
         named = ended(cloud, execute(cloud, "named", {"topic": "never"}))
     finally:
         grant(cloud, "roles/pubsub.editor")
-    assert found["state"] == "FAILED"
-    payload = json.loads(found["error"]["payload"])
+    assert result["state"] == "FAILED"
+    payload = json.loads(result["error"]["payload"])
     assert (payload["code"], payload["tags"]) == (403, ["HttpError"])
     assert "pubsub.topics.create" in payload["body"]["error"]["message"]
-    assert found["error"]["context"] == (
+    assert result["error"]["context"] == (
         'HTTP server responded with error code 403\nin step "create", routine "main", line: 6'
     )
-    (element,) = found["error"]["stackTrace"]["elements"]
+    (element,) = result["error"]["stackTrace"]["elements"]
     assert (element["step"], element["position"]["line"]) == ("create", "6")
     assert (named["state"], "403: Permission 'pubsub.topics.create'" in named["result"]) == (
         "SUCCEEDED",
@@ -117,8 +117,8 @@ def test_a_fault_of_the_scenario_strikes_its_requests_and_a_retry_gets_past_it(c
     deploy(cloud, "disturbed", CREATES)
     match = {"method": "pubsub.projects.topics.create", "principal": RUNNER}
     rule = cloud.faults.add({"match": match, "times": 2, "what": {"status": 503}})
-    found = ended(cloud, execute(cloud, "disturbed", {"topic": "after-all"}))
-    assert found["state"] == "SUCCEEDED"
+    result = ended(cloud, execute(cloud, "disturbed", {"topic": "after-all"}))
+    assert result["state"] == "SUCCEEDED"
     assert cloud.faults.lift(rule) == 2
 
 
@@ -127,9 +127,9 @@ def test_an_execution_is_cancelled_and_says_where_it_was(cloud: CloudFront) -> N
     with cloud.stopped_clock():
         url = execute(cloud, "waits")
         for _ in range(100):
-            if "status" in (found := cloud.request("GET", url).json):
+            if "status" in (result := cloud.request("GET", url).json):
                 break
-        assert found["status"]["currentSteps"] == [{"routine": "main", "step": "wait"}]
+        assert result["status"]["currentSteps"] == [{"routine": "main", "step": "wait"}]
         assert cloud.request("POST", f"{url}:cancel", {}).json["state"] == "CANCELLED"
         again = cloud.request("POST", f"{url}:cancel", {})
     assert (again.status, "CANCELLED" in again.error) == (400, True)
@@ -140,9 +140,9 @@ def test_time_is_the_clouds(cloud: CloudFront) -> None:
     source = "- a: {assign: [{t: '${sys.now()}'}]}\n- b: {call: sys.sleep, args: {seconds: 600}}\n"
     deploy(cloud, "times", f"{source}- c: {{return: '${{sys.now() - t}}'}}")
     began = time.monotonic()
-    found = ended(cloud, execute(cloud, "times"))
-    assert 600 <= json.loads(found["result"]) < 4000
-    assert float(found["duration"].removesuffix("s")) >= 600
+    result = ended(cloud, execute(cloud, "times"))
+    assert 600 <= json.loads(result["result"]) < 4000
+    assert float(result["duration"].removesuffix("s")) >= 600
     assert time.monotonic() - began < 10
 
 
@@ -152,14 +152,14 @@ def test_lines_go_to_cloud_logging_as_the_account_which_must_be_allowed_to(cloud
     refused = ended(cloud, execute(cloud, "logs"))
     assert "logging.logEntries.create" in refused["error"]["context"]
     grant(cloud, "roles/pubsub.editor", "roles/logging.logWriter")
-    found = ended(cloud, execute(cloud, "logs"))
+    result = ended(cloud, execute(cloud, "logs"))
     grant(cloud, "roles/pubsub.editor")
-    assert found["result"] == '"ok"'
+    assert result["result"] == '"ok"'
     labels = 'resource.labels.workflow_id="logs"'
     body = {"resourceNames": [P], "filter": labels, "orderBy": "timestamp asc"}
     entries = cloud.request("POST", "logging.googleapis.com/v2/entries:list", body).json["entries"]
-    ours = [entry for entry in entries if entry["logName"].endswith("/Workflows")]
-    assert [(item["severity"], item["jsonPayload"]) for item in ours] == [("NOTICE", {"event": "noted"})]
+    own = [entry for entry in entries if entry["logName"].endswith("/Workflows")]
+    assert [(item["severity"], item["jsonPayload"]) for item in own] == [("NOTICE", {"event": "noted"})]
     states = [entry["jsonPayload"]["state"] for entry in entries if "executions_system" in entry["logName"]]
     assert states == ["ACTIVE", "FAILED", "ACTIVE", "SUCCEEDED"]
 
@@ -168,8 +168,8 @@ def test_a_definition_has_its_environment(cloud: CloudFront) -> None:
     names = ("GOOGLE_CLOUD_PROJECT_ID", "GOOGLE_CLOUD_LOCATION", "BUCKET")
     calls = ", ".join(f"'${{sys.get_env(\"{name}\")}}'" for name in names)
     deploy(cloud, "environment", f"- done: {{return: [{calls}]}}", userEnvVars={"BUCKET": "raw"})
-    found = ended(cloud, execute(cloud, "environment"))
-    assert json.loads(found["result"]) == [PROJECT, "us-east5", "raw"]
+    result = ended(cloud, execute(cloud, "environment"))
+    assert json.loads(result["result"]) == [PROJECT, "us-east5", "raw"]
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ from rehearsal.cloud.services.workflows.engine import Raised, SourceError
     ],
 )
 def test_an_expression_has_its_value(expression: str, is_: Any) -> None:
-    found = value(expression, a={"b": [2], "c": {"d": "deep"}})
-    assert (found, type(found)) == (is_, type(is_))
+    result = value(expression, a={"b": [2], "c": {"d": "deep"}})
+    assert (result, type(result)) == (is_, type(is_))
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ GET = "https://dataproc.googleapis.com/v1/x"
 
 
 def raised(source: str, argument: Any = None, outside: Quiet | None = None) -> Raised:
-    with pytest.raises(Raised) as found:
+    with pytest.raises(Raised) as raises:
         run(source, argument, outside)
-    return found.value
+    return raises.value
 
 
 def test_steps_run_in_order_and_jump_where_next_says() -> None:
