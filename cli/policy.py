@@ -44,18 +44,18 @@ def policy(
     resources = _resources(settings, layers, preview, root)
     if terraform:
         return _write(terraform, resources)
-    found = [
+    result = [
         (layer, finding) for layer, items in resources.items() for finding in findings(RULES, items, settings)
     ]
-    broken = [(layer, finding) for layer, finding in found if finding.exception is None]
+    broken = [(layer, finding) for layer, finding in result if finding.exception is None]
     counts = {layer: len(items) for layer, items in resources.items()}
     if as_json:
-        report = {"rules": len(RULES), "resources": counts, "findings": [*starmap(_plain, found)]}
+        report = {"rules": len(RULES), "resources": counts, "findings": [*starmap(_plain, result)]}
         print(json.dumps(report))
     else:
         for layer, finding in broken:
             print(f"{layer}: {finding.problem}")
-        for layer, finding in found:
+        for layer, finding in result:
             if finding.exception:
                 print(f"{layer}: {finding.resource.name}, {finding.rule.id}: allowed until "
                       f"{finding.exception.until}: {finding.exception.reason}")  # fmt: skip

@@ -156,7 +156,7 @@ class Job:
         ready, ended = self.run.living()
         self.run.keep()
         if ready and self.run.changed:
-            self._swap({one.instance for one in ready})
+            self._swap({item.instance for item in ready})
         elif ended:
             self._print("it had ended: started again")
             self._restart()

@@ -16,9 +16,9 @@ Item = Mapping[str, Any]
 STOP_WHEN_DONE = "stopWhenDone"
 
 
-def slices(found: Iterable[Item]) -> list[dict[str, Any]]:
+def slices(items: Iterable[Item]) -> list[dict[str, Any]]:
     """Return the items in the format of `tpu:slices`."""
-    return [{key: value for key, value in one.items() if key != STOP_WHEN_DONE} for one in found]
+    return [{key: value for key, value in item.items() if key != STOP_WHEN_DONE} for item in items]
 
 
 def described(
@@ -58,12 +58,12 @@ class AdHoc:
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return the fleets by name. Raises FleetError if the bucket doesn't answer."""
-        return {name: one for path in self._listed() if (one := self._one(path, name := _name(path)))}
+        return {name: item for path in self._listed() if (item := self._parsed(path, name := _name(path)))}
 
     def keep(self, name: str, item: Item | None) -> None:
         """Add or replace a fleet; None removes it. Raises FleetError if it can't."""
         path = f"{self._folder}{name}.json"
-        self._one(path, name)
+        self._parsed(path, name)
         try:
             if item is None:
                 self._google.remove(path)
@@ -83,16 +83,16 @@ class AdHoc:
         except RequestError as error:
             raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
 
-    def _one(self, path: str, name: str) -> dict[str, Any] | None:
+    def _parsed(self, path: str, name: str) -> dict[str, Any] | None:
         """Return a fleet; None if it was removed since the listing."""
         try:
-            found = self._google.read(path)
+            result = self._google.read(path)
         except RequestError as error:
             raise self._error(path, str(error)) from None
-        if found is None:
+        if result is None:
             self._generations.pop(name, None)
             return None
-        text, self._generations[name] = found
+        text, self._generations[name] = result
         try:
             return {str(key): value for key, value in json.loads(text).items()}
         except (ValueError, TypeError, AttributeError) as error:

@@ -118,13 +118,13 @@ class ZoneTimeouts:
         """Return the members that are unknown because a zone hasn't answered for 5 min, with the reason."""
         now_s, silent = (
             observation.view.at_s,
-            [zone for zone, one in observation.view.zones.items() if one.failure],
+            [zone for zone, item in observation.view.zones.items() if item.failure],
         )
         self._since_s = {zone: self._since_s.get(zone, now_s) for zone in silent}
         late = sorted(zone for zone, since_s in self._since_s.items() if now_s - since_s >= _PATIENCE_S)
         why = f"{', '.join(late)} didn't answer for {_PATIENCE_S / 60:.0f} min"
-        waits = [one for one in observation.decisions if late and one.action is Action.WAIT]
-        lost = [one.member.key for one in waits if one.zone in late or one.condition is Condition.UNKNOWN]
+        waits = [decision for decision in observation.decisions if late and decision.action is Action.WAIT]
+        lost = [wait.member.key for wait in waits if wait.zone in late or wait.condition is Condition.UNKNOWN]
         return {key: why for key in lost if key in keys}
 
 
@@ -168,8 +168,8 @@ class Controller:
         self._sent_spec: dict[str, str] = {}  # by member, what its hosts were told last
         self._blamed: dict[str, tuple[str, str]] = {}  # by member, the bundle that it says failed, and how
         self._conditions: dict[str, str] = {}
-        self._said: list[str] = []
-        self._told = ""
+        self._events: list[str] = []
+        self._last_event = ""
         self.follow(members, everyone, spec)
 
     def follow(
@@ -181,20 +181,20 @@ class Controller:
         """Replace the members to keep."""
         mine = {member.key for member in members}
         self._desired = [*members]
-        self._others = [one for one in everyone if one.key not in mine]
+        self._others = [item for item in everyone if item.key not in mine]
         self._spec = spec
 
     @property
     def _zones(self) -> list[str]:
         """Zones of the settings, and former zones in which members live."""
-        named = {zone for one in self._desired for zone in (*one.places, *one.spread)}
-        made = (one for node in self._desired for one in self.state.attempts.get(node.key, ())[-2:])
-        return sorted(named | self._more | {one.zone for one in made if one.name})
+        named = {zone for item in self._desired for zone in (*item.places, *item.spread)}
+        made = (item for node in self._desired for item in self.state.attempts.get(node.key, ())[-2:])
+        return sorted(named | self._more | {item.zone for item in made if item.name})
 
-    def say(self, event: str) -> None:
+    def note(self, event: str) -> None:
         """Add an event to the next step, unless it repeats the last one."""
-        if event != self._told:
-            self._said, self._told = [*self._said, event], event
+        if event != self._last_event:
+            self._events, self._last_event = [*self._events, event], event
 
     @property
     def busy(self) -> bool:
@@ -220,30 +220,30 @@ class Controller:
         if view.statuses is not None or not self.state.listed_s:
             self.state.listed_s = view.at_s
         members = self._placed(view)
-        events, self._said = self._said, []
+        events, self._events = self._events, []
         failures: dict[str, Failure] = {}
         changed = self._note(answers, view.at_s, events, failures)
         changed |= self._arrived(members, view, events)
         members = self._placed(view)
-        found = decide(members, view, self.state, self._limits, self.owner)
-        changed |= self._judge_bundles(found, view)
-        found = [self._in_hand(one) for one in found]
-        events += self._changes(found)
+        result = decide(members, view, self.state, self._limits, self.owner)
+        changed |= self._judge_bundles(result, view)
+        result = [self._in_hand(item) for item in result]
+        events += self._changes(result)
         leftovers = orphans([*members, *self._placed(view, self._others)], view, self.owner)
         due = [
-            one
-            for one in found
-            if one.action in (Action.CREATE, Action.REPLACE)
-            and one.cause in may
-            and (only is None or one.member.key in only)
+            item
+            for item in result
+            if item.action in (Action.CREATE, Action.REPLACE)
+            and item.cause in may
+            and (only is None or item.member.key in only)
         ]
         begun: tuple[str, ...] = ()
-        outdated = self._outdated(found, view)
+        outdated = self._outdated(result, view)
         try:
             # The lease first: who has lost it asks Google for nothing.
             if due:
                 begun = self._begin(due, view)
-                events += [f"{one.node}: {one.action} ({one.why})" for one in due]
+                events += [f"{item.node}: {item.action} ({item.why})" for item in due]
             elif changed and may:
                 self.store.write(self.state)
             elif may or self.busy:
@@ -255,10 +255,12 @@ class Controller:
         except UnreachableError as error:
             # What can't be written down isn't done.
             events.append(f"no action taken: {error}")
-        keys = tuple(one.key for one in outdated)
-        nodes = [(one, observed) for one in members if (observed := view.node(one.name, one.zone))]
-        nodes = [(one, observed) for one, observed in nodes if self.owner.has(one, observed)]
-        return Observation(view, tuple(members), found, leftovers, events, begun, failures, keys, nodes)
+        keys = tuple(item.key for item in outdated)
+        nodes = [
+            (member, observed) for member in members if (observed := view.node(member.name, member.zone))
+        ]
+        nodes = [(item, observed) for item, observed in nodes if self.owner.has(item, observed)]
+        return Observation(view, tuple(members), result, leftovers, events, begun, failures, keys, nodes)
 
     def renew(self) -> None:
         """Renew the lease if that is due; for long pauses between two steps."""
@@ -271,27 +273,27 @@ class Controller:
             self.store.write(self.state, renew=False)
 
     def _placed(self, view: View, wanted: Sequence[Node] | None = None) -> list[Node]:
-        asked = self.state.placements(view.at_s, LIST_LAG_S)
-        return placed(self._desired if wanted is None else wanted, view, self.owner, asked)
+        placements = self.state.placements(view.at_s, LIST_LAG_S)
+        return placed(self._desired if wanted is None else wanted, view, self.owner, placements)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
         before = self.state.copy()
         everyone = [*self._desired, *self._others]
         requests = []
-        for one in due:
-            node = one.member
-            self.state.begin_attempt(node.key, one.cause or Cause.NEW, view.at_s, one.instance)
-            if one.action is Action.REPLACE:
-                requests.append(NodeRequest(Verb.DELETE, node, one.instance, one.claim))
+        for item in due:
+            node = item.member
+            self.state.begin_attempt(node.key, item.cause or Cause.NEW, view.at_s, item.instance)
+            if item.action is Action.REPLACE:
+                requests.append(NodeRequest(Verb.DELETE, node, item.instance, item.claim))
                 continue
-            asked = self.state.placements(view.at_s, LIST_LAG_S)
+            placements = self.state.placements(view.at_s, LIST_LAG_S)
             if (
                 node.member is not None
                 and not node.together
-                and asked.get(node.key) != (node.zone, node.name)
+                and placements.get(node.key) != (node.zone, node.name)
             ):
-                node = in_zone(node, node.zone, view, everyone, asked)
-            self.state.asked(node.key, node.zone, node.name)
+                node = in_zone(node, node.zone, view, everyone, placements)
+            self.state.requested(node.key, node.zone, node.name)
             requests.append(NodeRequest(Verb.CREATE, node, generation=self.state.generation(node.key)))
         try:
             self.store.write(self.state)
@@ -301,19 +303,19 @@ class Controller:
         for request in requests:
             self._running[request.node.key] = request
             self.actor.begin(request)
-        return tuple(one.node.name for one in requests)
+        return tuple(request.node.name for request in requests)
 
-    def _outdated(self, found: Sequence[Decision], view: View) -> list[Node]:
+    def _outdated(self, decisions: Sequence[Decision], view: View) -> list[Node]:
         """Return members whose hosts would boot with earlier settings, except by a bundle that failed."""
         if self._spec is None:
             return []
         outdated = []
-        for one in found:
-            node, observed = one.member, view.node(one.node, one.zone)
+        for item in decisions:
+            node, observed = item.member, view.node(item.node, item.zone)
             if (
                 node.member is None
                 or self.state.bundles.get(node.bundle_label)
-                or one.action is not Action.LEAVE
+                or item.action is not Action.LEAVE
                 or observed is None
                 or observed.state != "READY"
             ):
@@ -337,7 +339,7 @@ class Controller:
     ) -> bool:
         """Record answers, creations before refusals; return whether the state changed."""
         changed = False
-        for answer in sorted(answers, key=lambda one: one.failure is not None):
+        for answer in sorted(answers, key=lambda item: item.failure is not None):
             node, failure = answer.request.node, answer.failure
             self._running.pop(node.key, None)
             verb = answer.request.verb
@@ -391,22 +393,22 @@ class Controller:
                     self._made.pop(node.key)  # asked for again: a creation finds its own node there
         return changed
 
-    def _judge_bundles(self, found: Sequence[Decision], view: View) -> bool:
+    def _judge_bundles(self, decisions: Sequence[Decision], view: View) -> bool:
         """Record which bundles boot: one that failed and has booted nowhere is rolled out no further.
 
         A failure counts once it is proven and the node is deleted for it.
         """
         before = dict(self.state.bundles)
-        self._blamed = {key: one for key, one in self._blamed.items() if key in self._running}
-        for one in found:
-            observed = view.node(one.node, one.zone)
+        self._blamed = {key: item for key, item in self._blamed.items() if key in self._running}
+        for entry in decisions:
+            observed = view.node(entry.node, entry.zone)
             bundle = observed.labels.get("bundle", "") if observed else ""
-            if not bundle or one.status is None:
+            if not bundle or entry.status is None:
                 continue
-            if one.status.boot == "ready" or one.status.work:
+            if entry.status.boot == "ready" or entry.status.work:
                 self.state.booted(bundle)
-            elif one.claim is Claim.BOOT_FAILED and one.status.stage in _OF_A_BUNDLE:
-                self._blamed[one.member.key] = bundle, f"{one.node}: {one.why}"
+            elif entry.claim is Claim.BOOT_FAILED and entry.status.stage in _OF_A_BUNDLE:
+                self._blamed[entry.member.key] = bundle, f"{entry.node}: {entry.why}"
         return before != self.state.bundles
 
     def _in_hand(self, one: Decision) -> Decision:
@@ -419,23 +421,24 @@ class Controller:
         why = "being deleted, to be recreated" if verb is Verb.DELETE else "being brought back"
         return replace(one, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
 
-    def _changes(self, found: Sequence[Decision]) -> list[str]:
+    def _changes(self, decisions: Sequence[Decision]) -> list[str]:
         """Return a line for each condition that has changed since the last step."""
-        before, self._conditions = self._conditions, {one.member.key: one.condition for one in found}
+        before, self._conditions = self._conditions, {item.member.key: item.condition for item in decisions}
         return [
-            f"{one.node}: {before[one.member.key]} -> {one.condition}{f' ({one.why})' if one.why else ''}"
-            for one in found
-            if before.get(one.member.key, one.condition) != one.condition
+            f"{item.node}: {before[item.member.key]} -> {item.condition}"
+            f"{f' ({item.why})' if item.why else ''}"
+            for item in decisions
+            if before.get(item.member.key, item.condition) != item.condition
         ]
 
     def _sweep(self, leftovers: Sequence[ObservedNode], events: list[str]) -> None:
         """Delete preempted orphans, which hold their names and quota."""
-        for one in leftovers:
-            if one.state in TAKEN_AWAY and one.name not in self._running:
-                request = NodeRequest(Verb.DELETE, _left_over(one, self._desired))
-                self._running[one.name] = request
+        for leftover in leftovers:
+            if leftover.state in TAKEN_AWAY and leftover.name not in self._running:
+                request = NodeRequest(Verb.DELETE, _left_over(leftover, self._desired))
+                self._running[leftover.name] = request
                 self.actor.begin(request)
-                events.append(f"{one.name}: left over, {one.state}: deleted")
+                events.append(f"{leftover.name}: left over, {leftover.state}: deleted")
 
 
 def _left_over(observed: ObservedNode, members: Sequence[Node]) -> Node:

@@ -94,18 +94,18 @@ class ControllerState:
 
     def refusal(self, key: str, zone: str) -> Refusal:
         """Return the refusal of a member or of its zone: the one that holds longer."""
-        found = [self.refusals[one] for one in (key, zone) if one in self.refusals]
-        return max(found, key=lambda one: (bool(one.stopped), one.not_before_s), default=Refusal())
+        result = [self.refusals[item] for item in (key, zone) if item in self.refusals]
+        return max(result, key=lambda item: (bool(item.stopped), item.not_before_s), default=Refusal())
 
     def open(self, key: str) -> Attempt | None:
-        """The attempt whose node isn't there yet."""
+        """Return the attempt whose node isn't there yet."""
         last = next(reversed(self.attempts.get(key, ())), None)
         return last if last and not last.back_s else None
 
     def recovery_cause(self, key: str) -> Cause | None:
         """For which cause a member is being brought back that was there."""
-        one = self.open(key)
-        return one.cause if one and one.cause is not Cause.NEW else None
+        item = self.open(key)
+        return item.cause if item and item.cause is not Cause.NEW else None
 
     def continues(self, key: str, instance: str) -> bool:
         """Return whether a creation, or the deletion of this instance, is a step of the open attempt."""
@@ -113,37 +113,37 @@ class ControllerState:
         return bool(last and (not instance or last.instance == instance))
 
     def begin_attempt(self, key: str, cause: Cause, now_s: float, instance: str = "") -> None:
-        """Opens an attempt, or continues with the one that is open; forgets what is older than a day.
+        """Open an attempt, or continues with the one that is open; forgets what is older than a day.
 
         `instance` is that of a node that is to be deleted first: the creation after it is the same attempt.
         """
         if self.continues(key, instance):
             return
         self._close(key)
-        stored = [one for one in self.attempts.get(key, ()) if one.at_s > now_s - DAY_S]
+        stored = [item for item in self.attempts.get(key, ()) if item.at_s > now_s - DAY_S]
         self.attempts[key] = [*stored, Attempt(now_s, key, cause, instance=instance)]
 
-    def asked(self, key: str, zone: str, name: str) -> None:
+    def requested(self, key: str, zone: str, name: str) -> None:
         """Record the zone and name of the open attempt's node."""
         *before, last = self.attempts[key]
         self.attempts[key] = [*before, replace(last, zone=zone, name=name)]
 
     def generation(self, key: str) -> int:
-        """The number of the node that the open attempt makes: each is greater than all before."""
-        one = self.open(key)
-        return int(one.at_s) if one else 0
+        """Return the number of the node that the open attempt makes: each is greater than all before."""
+        item = self.open(key)
+        return int(item.at_s) if item else 0
 
     def placements(self, now_s: float, lag_s: float) -> dict[str, tuple[str, str]]:
         """Nodes that were asked for and that a list may not show yet, by member."""
-        last = ((key, some[-1]) for key, some in self.attempts.items() if some)
+        last = ((key, several[-1]) for key, several in self.attempts.items() if several)
         return {
-            key: (one.zone, one.name)
-            for key, one in last
-            if one.name and (not one.back_s or one.back_s > now_s - lag_s)
+            key: (item.zone, item.name)
+            for key, item in last
+            if item.name and (not item.back_s or item.back_s > now_s - lag_s)
         }
 
     def succeeded(self, key: str, zone: str | None, now_s: float) -> None:
-        """A member is there again; the zone that gave it, None where it was there already."""
+        """Note that a member exists again; the zone that gave it, None where it was there already."""
         *before, last = self.attempts[key]
         self.attempts[key] = [*before, replace(last, back_s=now_s)]
         self.refusals.pop(key, None)
@@ -151,13 +151,13 @@ class ControllerState:
             self.refusals.pop(zone, None)
 
     def failed(self, key: str, zone: str, failure: Failure, now_s: float, rng: random.Random) -> None:
-        """An attempt gave no node yet; the next try is later each time.
+        """Note that an attempt gave no node yet; each next one is later.
 
         What is wrong with the request for one member holds that one, what the zone or the project
         refuses holds the zone, and an update that didn't begin is no refusal at all.
         """
         if self.open(key) and failure.kind not in (Kind.UNKNOWN, Kind.TRANSIENT):
-            self.asked(key, "", "")  # else it may have been made all the same
+            self.requested(key, "", "")  # else it may have been made all the same
         held = key if failure.kind in OF_ONE else zone
         before = self.refusals.get(held, Refusal())
         for_people = failure.kind in FOR_PEOPLE
@@ -172,48 +172,50 @@ class ControllerState:
         self.refusals[held] = Refusal(count, now_s + wait_s, stopped, why, failure.kind)
 
     def deleted(self, keys: Collection[str]) -> None:
-        """A person deletes members: none is there, or owed. What was spent on them stays spent."""
+        """Forget members that a user deletes: none exists, or is owed. What was spent on them stays spent."""
         for key in keys:
             self._close(key)
-            self.attempts[key] = [replace(one, name="") for one in self.attempts.get(key, ())]
+            self.attempts[key] = [replace(item, name="") for item in self.attempts.get(key, ())]
             self.refusals.pop(key, None)
 
     def withdrawn(self, key: str) -> None:
-        """An attempt that didn't begin spends nothing."""
-        if (one := self.open(key)) and not one.name:
+        """Forget an attempt that didn't begin: it spends nothing."""
+        if (item := self.open(key)) and not item.name:
             del self.attempts[key][-1]
 
     def _close(self, key: str) -> None:
         """Withdraw the open attempt; a newer one is due."""
-        if one := self.open(key):
-            self.attempts[key] = [*self.attempts[key][:-1], replace(one, back_s=one.at_s, name="")]
+        if item := self.open(key):
+            self.attempts[key] = [*self.attempts[key][:-1], replace(item, back_s=item.at_s, name="")]
 
     def booted(self, bundle: str) -> None:
-        """A bundle has booted somewhere: what fails with it elsewhere isn't the bundle's fault."""
+        """Note that a bundle has booted somewhere: what fails with it elsewhere isn't the bundle's fault."""
         self.bundles[bundle] = ""
 
     def boot_failed(self, bundle: str, why: str) -> None:
-        """A boot failed with a bundle, on the first node that says so."""
+        """Note that a boot failed with a bundle, on the first node that reports it."""
         self.bundles.setdefault(bundle, why)
 
     def retry_now(self) -> None:
-        """A person asks: all are retried at once. Budgets stay spent."""
+        """Retry all at once, as a user requests. Budgets stay spent."""
         self.refusals.clear()
         self.manual = True
 
     def last_back(self, node: str) -> Attempt | None:
-        """The newest attempt that gave a node."""
-        return next((one for one in reversed(self.attempts.get(node, ())) if one.back_s and one.name), None)
+        """Return the newest attempt that gave a node."""
+        return next(
+            (item for item in reversed(self.attempts.get(node, ())) if item.back_s and item.name), None
+        )
 
     def spent(self, cause: Cause, now_s: float, node: str = "") -> int:
         """Count attempts of the last day, of one member or of all."""
-        some = [self.attempts.get(node, [])] if node else self.attempts.values()
-        return sum(one.cause is cause and one.at_s > now_s - DAY_S for each in some for one in each)
+        several = [self.attempts.get(node, [])] if node else self.attempts.values()
+        return sum(entry.cause is cause and entry.at_s > now_s - DAY_S for item in several for entry in item)
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept."""
-        attempts = [vars(one) for each in self.attempts.values() for one in each]
-        refusals = {name: vars(one) for name, one in self.refusals.items()}
+        attempts = [vars(item) for attempt in self.attempts.values() for item in attempt]
+        refusals = {name: vars(item) for name, item in self.refusals.items()}
         rest = {"bundles": self.bundles, "heard_s": self.listed_s}
         return {"version": 2, "attempts": attempts, "refusals": refusals, **rest}
 
@@ -232,12 +234,12 @@ def parse(text: str, where: str) -> tuple[ControllerState, Mapping[str, Any]]:
     try:
         stored: Any = json.loads(text)
         state = ControllerState(
-            refusals={str(name): _refusal(one) for name, one in stored["refusals"].items()},
-            bundles={str(one): str(why) for one, why in stored["bundles"].items()},
+            refusals={str(name): _refusal(item) for name, item in stored["refusals"].items()},
+            bundles={str(item): str(why) for item, why in stored["bundles"].items()},
             listed_s=float(stored.get("heard_s", 0.0)),
         )
-        for one in stored["attempts"]:
-            attempt = Attempt(**{**one, "cause": Cause(one["cause"])})
+        for entry in stored["attempts"]:
+            attempt = Attempt(**{**entry, "cause": Cause(entry["cause"])})
             state.attempts.setdefault(attempt.node, []).append(attempt)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         fix = "look at it, and delete it to begin with unspent budgets"

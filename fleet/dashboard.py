@@ -53,14 +53,14 @@ class Dashboard:
 
     def show(self, observation: Observation) -> None:
         """Show an observation."""
-        found = show.rows(observation, self._rates)
+        rows = show.rows(observation, self._rates)
         clock = datetime.fromtimestamp(observation.view.at_s).strftime("%H:%M:%S")
         fresh = [f"{clock} {event}" for event in observation.events]
         self._events.extend(fresh)
-        lines = [show.summary(found), *show.unanswered(observation), *show.remarks(observation)]
-        self._last = f"{self._title}, {clock}", found, [*lines, "", *self._events]
-        self._facts = show.facts(found, observation)
-        for row in found:
+        lines = [show.summary(rows), *show.unanswered(observation), *show.remarks(observation)]
+        self._last = f"{self._title}, {clock}", rows, [*lines, "", *self._events]
+        self._facts = show.facts(rows, observation)
+        for row in rows:
             observed = self._history.setdefault(row.node, deque(maxlen=_HISTORY))
             observed.append((observation.view.at_s, row.samples))
         if self._live:
@@ -76,18 +76,18 @@ class Dashboard:
     @property
     def page(self) -> str:
         """HTML page with every slice and its history."""
-        heading, found, lines = self._last
+        heading, result, lines = self._last
         title, _, clock = heading.rpartition(", ")
         remarks = lines[1 : lines.index("")] if "" in lines else []
-        return page(title, clock, found, self._history, self._facts, remarks, [*self._events], self._project)
+        return page(title, clock, result, self._history, self._facts, remarks, [*self._events], self._project)
 
     def _drawn(self, room: int) -> Group:
         """Draw the last observation; with too many members, those that need attention first."""
-        (title, found, lines), room = self._last, max(5, room)
-        order: Sequence[Row] = found
-        if len(found) > room:
-            order = sorted(found, key=lambda row: [*show.MARKS].index(Condition(row.condition)))[:room]
-            lines = [f"… and {len(found) - room} more", *lines]
+        (title, result, lines), room = self._last, max(5, room)
+        order: Sequence[Row] = result
+        if len(result) > room:
+            order = sorted(result, key=lambda row: [*show.MARKS].index(Condition(row.condition)))[:room]
+            lines = [f"… and {len(result) - room} more", *lines]
         foot = "Ctrl+C leaves the fleet as it is."
         return Group(show.table(order, title), *map(Text, ["", *lines, foot]))
 

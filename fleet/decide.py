@@ -71,19 +71,19 @@ def decide(
         owner: identifies this stack's nodes.
     """
     reporting, now_s = _reporting(view), view.cloud_s
-    found = []
+    result = []
     for member in members:
         if unknown := _unanswered(member, view, state):
-            found.append(_of(member, Action.WAIT, Condition.UNKNOWN, unknown))
+            result.append(_of(member, Action.WAIT, Condition.UNKNOWN, unknown))
             continue
         observed = view.node(member.name, member.zone)
         if foreign := _foreign(member, observed, owner):
-            found.append(_of(member, Action.HOLD, Condition.UNKNOWN, foreign))
+            result.append(_of(member, Action.HOLD, Condition.UNKNOWN, foreign))
             continue
         back = None if state.open(member.key) else state.last_back(member.key)
         if back and _stale(observed, back, view.at_s):
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
-            found.append(_of(member, Action.WAIT, Condition.STARTING, why))
+            result.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
         status = view.status(observed, command_id(member.run or "")) if observed else None
         desired = _desired(member, observed, status, reporting, now_s, limits)
@@ -97,8 +97,8 @@ def decide(
         if member.member is None and owner.held is None and desired.action in (Action.CREATE, Action.REPLACE):
             why = f"{desired.why}; managed by Pulumi, which is unavailable here\n    fix: tpu recover"
             desired = replace(desired, action=Action.HOLD, why=why)
-        found.append(_allowed(desired, member, view, state, limits))
-    return _within_budget(found, state, limits, view.at_s)
+        result.append(_allowed(desired, member, view, state, limits))
+    return _within_budget(result, state, limits, view.at_s)
 
 
 def _unanswered(member: Node, view: View, state: ControllerState) -> str:
@@ -108,8 +108,8 @@ def _unanswered(member: Node, view: View, state: ControllerState) -> str:
     in any of its fleet's zones, and where it was made last."""
     back = state.last_back(member.key)
     known = view.node(member.name, member.zone) or state.open(member.key)
-    asked = [member.zone] if known else [*member.places, *member.spread, *([back.zone] if back else [])]
-    for place in dict.fromkeys(asked):
+    requested = [member.zone] if known else [*member.places, *member.spread, *([back.zone] if back else [])]
+    for place in dict.fromkeys(requested):
         zone = view.zones.get(place)
         if zone is None or zone.nodes is None:
             kind = f" ({zone.failure.kind})" if zone and zone.failure else ""
@@ -214,8 +214,8 @@ def _of_status(
 
 
 def _claimed(member: Node, claim: Claim, why: str) -> Decision:
-    found = _of(member, Action.REPLACE, Condition.FAILED, why, Cause.FAILURE)
-    return replace(found, claim=claim)
+    result = _of(member, Action.REPLACE, Condition.FAILED, why, Cause.FAILURE)
+    return replace(result, claim=claim)
 
 
 def _stale(observed: ObservedNode | None, back: Attempt, now_s: float) -> bool:
@@ -226,7 +226,9 @@ def _stale(observed: ObservedNode | None, back: Attempt, now_s: float) -> bool:
 
 
 def _allowed(desired: Decision, member: Node, view: View, state: ControllerState, limits: Limits) -> Decision:
-    """The desired action, or why it waits: its zones, its own failures, its bundle, or lost too often."""
+    """Return the desired action, or why it waits: its zones, its own failures, its bundle, or lost too
+    often.
+    """
     if desired.action not in (Action.CREATE, Action.REPLACE):
         return desired
     now_s = view.at_s
@@ -245,8 +247,8 @@ def _allowed(desired: Decision, member: Node, view: View, state: ControllerState
     refusal = Refusal() if gone else state.refusal(member.key, desired.zone)
     if refusal.holds(now_s):
         # What was asked for, and not refused, may have been made though the answer was lost.
-        asked = state.open(member.key)
-        movable = refusal.kind is Kind.STOCK_OUT and not (asked and asked.name)
+        requested = state.open(member.key)
+        movable = refusal.kind is Kind.STOCK_OUT and not (requested and requested.name)
         zone = _other_zone(member, view, state) if movable else None
         if zone is None and refusal.stopped:
             return replace(desired, action=Action.HOLD, why=f"{desired.why}; refused: {refusal.stopped}")
@@ -277,24 +279,24 @@ def _other_zone(member: Node, view: View, state: ControllerState) -> str | None:
         observed, refusal = view.zones.get(zone, ZoneView(None)).nodes, state.refusal("", zone)
         if observed is not None and not refusal.holds(view.at_s):
             free.append((refusal.count, zone))
-    return min(free, key=lambda one: one[0], default=(0, None))[1]
+    return min(free, key=lambda item: item[0], default=(0, None))[1]
 
 
 def _churns_until(node: str, state: ControllerState, limits: Limits, now_s: float) -> float:
     """Until when a member is left alone that was lost soon after it came back, twice in a row."""
-    last = [one for one in state.attempts.get(node, ()) if one.back_s and one.name][-3:]
+    last = [item for item in state.attempts.get(node, ()) if item.back_s and item.name][-3:]
     if len(last) < 3:
         return 0.0
     lived_s = (after.at_s - before.back_s for before, after in pairwise(last))
-    return last[-1].back_s + 3600.0 if all(one < limits.churn_s for one in lived_s) else 0.0
+    return last[-1].back_s + 3600.0 if all(item < limits.churn_s for item in lived_s) else 0.0
 
 
 def _within_budget(
-    found: list[Decision], state: ControllerState, limits: Limits, now_s: float
+    decisions: list[Decision], state: ControllerState, limits: Limits, now_s: float
 ) -> list[Decision]:
     """As many replacements after preemptions as the day has left."""
     if limits.preemptions_a_day is None:
-        return found
+        return decisions
     left = limits.preemptions_a_day - state.spent(Cause.PREEMPTION, now_s)
 
     def held(desired_all: Sequence[Decision]) -> Iterator[Decision]:
@@ -311,14 +313,16 @@ def _within_budget(
                     continue
             yield desired
 
-    return list(held(found))
+    return list(held(decisions))
 
 
 def _reporting(view: View) -> frozenset[str]:
     """Nodes whose workers spoke lately: the bucket and this machine's clock are fine."""
     statuses = view.statuses or {}
     return frozenset(
-        node for node, reports in statuses.items() if any(abs(view.at_s - one.at_s) < 600 for one in reports)
+        node
+        for node, reports in statuses.items()
+        if any(abs(view.at_s - report.at_s) < 600 for report in reports)
     )
 
 

@@ -21,7 +21,7 @@ def delete_nodes(
     state: ControllerState,
     keys: Collection[str],
     nodes: Sequence[Doomed],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> tuple[list[Doomed], dict[str, str]]:
     """Record the deletion of members, and delete each node, regardless of failures of others.
 
@@ -31,7 +31,7 @@ def delete_nodes(
         state: of the controller.
         keys: of the members, which aren't to be recovered.
         nodes: theirs, and others.
-        say: told how many are gone.
+        report: receives the number of nodes that are gone.
 
     Returns:
         Those that are gone, and by name why others aren't.
@@ -39,22 +39,22 @@ def delete_nodes(
     state.deleted(keys)
     store.write(state)
     failed: dict[str, str] = {}
-    for one in nodes:
+    for entry in nodes:
         store.renew(state)
         try:
-            google.delete(one.zone, one.name)
+            google.delete(entry.zone, entry.name)
         except RequestError as error:
-            failed[one.name] = str(error)
-            print(f"error: {one.name}: {error}", file=sys.stderr)
-    gone = [one for one in nodes if one.name not in failed]
+            failed[entry.name] = str(error)
+            print(f"error: {entry.name}: {error}", file=sys.stderr)
+    gone = [node for node in nodes if node.name not in failed]
     left = len(gone)
     while left:
         time.sleep(_POLL_S)
         store.renew(state)
-        view = google.observe(sorted({one.zone for one in gone}))
-        before, left = left, sum(_maybe_there(one, view) for one in gone)
+        view = google.observe(sorted({item.zone for item in gone}))
+        before, left = left, sum(_maybe_there(item, view) for item in gone)
         if left != before:
-            say(f"{len(gone) - left} of {len(gone)} gone")
+            report(f"{len(gone) - left} of {len(gone)} gone")
     return gone, failed
 
 

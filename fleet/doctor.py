@@ -37,27 +37,27 @@ def _controller(environment: str, google: Google, what: str) -> Iterator[Finding
 def _orphans(settings: Settings, google: Google, what: str) -> Iterator[Finding]:
     """Nodes of this stack, in whatever zone, that no setting asks for; and nodes of other stacks."""
     stack, labels = read_stack(settings.environment), names.labels(settings.environment, LAYER)
-    there = [observed for observed in google.all_nodes() if labels.items() <= observed.labels.items()]
+    observeds = [observed for observed in google.all_nodes() if labels.items() <= observed.labels.items()]
     zones: dict[str, dict[str, ObservedNode]] = {}
-    for observed in there:
+    for observed in observeds:
         zones.setdefault(observed.zone, {})[observed.name] = observed
     view = View(time.time(), {zone: ZoneView(listed) for zone, listed in zones.items()}, None)
     owner = Owner(labels, stack.id)
     members = placed(nodes(settings), view, owner, {})
     saved = AdHoc(google, stack.id).read()
     delete = f"tpu fleet delete {settings.environment} --orphans"
-    found = [
+    result = [
         (observed, "orphaned, and billed", delete)
         for observed in orphans(members, view, owner)
         if observed.labels.get("fleet") not in saved
     ]
     leave = "leave it to whose it is; tpu fleet take-over, if nobody's"
-    found += [
+    result += [
         (observed, f"of another stack, {observed.labels.get('stack', 'none')}", leave)
-        for observed in there
+        for observed in observeds
         if observed.labels.get("stack") != stack.id and observed.name not in (stack.held or ())
     ]
-    for observed, why, fix in found:
+    for observed, why, fix in result:
         yield Finding(what, OPTIONAL, f"{observed.name} in {observed.zone}, {observed.state}: {why}", fix)
-    if not found:
+    if not result:
         yield Finding(what, OK, "none")

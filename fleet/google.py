@@ -86,9 +86,9 @@ class Google(Client):
 
     def node(self, zone: str, name: str) -> ObservedNode | None:
         """Return a node, which a list may not show yet; None if missing. Raises RequestError."""
-        found = or_none(lambda: self.json("GET", self._node(zone, name), {"fields": _NODE_FIELDS}))
+        result = or_none(lambda: self.json("GET", self._node(zone, name), {"fields": _NODE_FIELDS}))
         name = f"projects/{self.project}/locations/{zone}/nodes/{name}"
-        return None if found is None else _seen({**found, "name": name})
+        return None if result is None else _seen({**result, "name": name})
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
         """Begin a creation; return the operation's name. Raises RequestError: EXISTS for an existing node."""
@@ -107,8 +107,8 @@ class Google(Client):
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
         """Begin an update of a node's metadata and labels. Raises RequestError."""
-        some = {key: body[key] for key in ("metadata", "labels") if key in body}
-        self.send("PATCH", self._node(zone, name), {"updateMask": ",".join(some)}, some)
+        mapping = {key: body[key] for key in ("metadata", "labels") if key in body}
+        self.send("PATCH", self._node(zone, name), {"updateMask": ",".join(mapping)}, mapping)
 
     def attested(self, zone: str, name: str) -> list[Attested]:
         """Return statuses of a node's workers by their own metadata servers. Raises RequestError.
@@ -116,7 +116,7 @@ class Google(Client):
         All attributes are asked for: a path that one worker lacks would be answered by 404.
         """
         answer = self.json("POST", f"{self._node(zone, name)}:getGuestAttributes", body={})
-        return [_attested(one) for one in answer.get("guestAttributes") or ()]
+        return [_attested(item) for item in answer.get("guestAttributes") or ()]
 
     def read(self, name: str) -> tuple[str, int] | None:
         """Return text and generation of an object of the controller's bucket; None if missing.
@@ -140,8 +140,8 @@ class Google(Client):
     def saved(self, prefix: str) -> list[str]:
         """List that bucket's objects by prefix. Raises RequestError."""
         query = {"prefix": prefix, "fields": "items(name),nextPageToken", "maxResults": "1000"}
-        found = self.items(f"{client.STORAGE}/storage/v1/b/{self.controller_bucket}/o", "items", query)
-        return [str(one["name"]) for one in found]
+        result = self.items(f"{client.STORAGE}/storage/v1/b/{self.controller_bucket}/o", "items", query)
+        return [str(item["name"]) for item in result]
 
     def remove(self, name: str) -> None:
         """Delete an object of that bucket, if it exists. Raises RequestError."""
@@ -162,7 +162,7 @@ class Google(Client):
 
 def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[WorkerStatus]]:
     """Return worker statuses by node, one per object; unparsable names are skipped."""
-    found: dict[str, list[WorkerStatus]] = {}
+    mapping: dict[str, list[WorkerStatus]] = {}
     for item in items:
         named = re.fullmatch(r"(boot|heartbeats)/([^/]+)/worker-\d+(\.json)?", str(item.get("name")))
         if not named:
@@ -186,8 +186,8 @@ def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[WorkerStatus]]:
                 goodput=_finite(metadata, "goodput"),
                 final=metadata.get("final") == "1",
             )
-        found.setdefault(named[2], []).append(status)
-    return found
+        mapping.setdefault(named[2], []).append(status)
+    return mapping
 
 
 def _seen(node: Mapping[str, Any]) -> ObservedNode:
@@ -206,8 +206,8 @@ def _seen(node: Mapping[str, Any]) -> ObservedNode:
 def _attested(worker: Mapping[str, Any]) -> Attested:
     """Status in a worker's guest attributes, as boot script and job write them (docs/architecture.md)."""
     items = (worker.get("queryValue") or {}).get("items") or ()
-    ours = (one for one in items if one.get("namespace") == "tpu")
-    values = {str(one.get("key")): _object(str(one.get("value") or "")) for one in ours}
+    own = (item for item in items if item.get("namespace") == "tpu")
+    values = {str(item.get("key")): _object(str(item.get("value") or "")) for item in own}
     boot, job = values.get("boot", {}), values.get("job", {})
     return Attested(
         str(boot.get("state") or ""), _number(boot.get("updated_s")), str(job.get("state") or ""),
@@ -217,14 +217,14 @@ def _attested(worker: Mapping[str, Any]) -> Attested:
 
 def _object(text: str) -> Mapping[str, Any]:
     with suppress(ValueError):
-        found = json.loads(text)
-        return found if isinstance(found, dict) else {}
+        parsed = json.loads(text)
+        return parsed if isinstance(parsed, dict) else {}
     return {}
 
 
-def _number(said: object) -> float:
+def _number(message: object) -> float:
     with suppress(ValueError, TypeError):
-        return float(str(said))
+        return float(str(message))
     return 0.0
 
 
@@ -242,22 +242,22 @@ def _begin(ask: Callable[[str], T], what: str) -> Future[T]:
     return answer
 
 
-def _unix_s(said: str) -> float:
+def _unix_s(message: str) -> float:
     try:
-        return datetime.fromisoformat(said.replace("Z", "+00:00")).timestamp()
+        return datetime.fromisoformat(message.replace("Z", "+00:00")).timestamp()
     except ValueError:
         return 0.0
 
 
-def _finite(said: Mapping[str, Any], key: str) -> float | None:
+def _finite(message: Mapping[str, Any], key: str) -> float | None:
     """Return a finite number, else None."""
     try:
-        found = float(str(said.get(key, "")))
+        result = float(str(message.get(key, "")))
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return result if math.isfinite(result) else None
 
 
-def _count(said: Mapping[str, Any], key: str) -> int:
-    text = str(said.get(key, ""))
+def _count(message: Mapping[str, Any], key: str) -> int:
+    text = str(message.get(key, ""))
     return int(text) if text.isdigit() else 0

@@ -117,7 +117,9 @@ class WorkerStatus:
     final: bool = False
 
     def of(self, command: str) -> "WorkerStatus":
-        """The same, as word of the job that is asked for: what is of another one says no more than that."""
+        """Return the same, as word of the job that is asked for: what is of another one says no more than
+        that.
+        """
         if not self.work or not self.command or self.command == command:
             return self
         worked_s = self.at_s if self.work == "running" else self.worked_s
@@ -151,7 +153,7 @@ class View:
         return max((self.at_s, *reported_s, *created))
 
     def node(self, name: str, zone: str) -> ObservedNode | None:
-        """A node, if its zone's list has it."""
+        """Return a node, if its zone's list has it."""
         view = self.zones.get(zone)
         return (view.nodes or {}).get(name) if view else None
 
@@ -169,16 +171,19 @@ class View:
         return together(fresh)
 
 
-def together(said: Sequence[WorkerStatus]) -> WorkerStatus | None:
+def together(workerstatus: Sequence[WorkerStatus]) -> WorkerStatus | None:
     """Several workers' words as one; None where there are none.
 
     A boot has failed where one worker's has, unless work was heard of after it; it is ready once all that
     spoke are. Work has failed where one worker's has, is older where one's is, and is done once all of those
     that spoke are. Samples of an extractor's workers add up; a trainer's step is the same on each of them.
     """
-    if not said:
+    if not workerstatus:
         return None
-    boots, works = [status for status in said if status.boot], [status for status in said if status.work]
+    boots, works = (
+        [status for status in workerstatus if status.boot],
+        [status for status in workerstatus if status.work],
+    )
     worked_s = max((status.at_s for status in works), default=0.0)
     boots = [status for status in boots if status.boot != "failed" or status.at_s > worked_s]
     ranked = ("failed", "rerun-failed", "booting", "rerunning", "ready")
@@ -188,7 +193,7 @@ def together(said: Sequence[WorkerStatus]) -> WorkerStatus | None:
     states = {status.work for status in works}
     count = sum if any(status.shards for status in works) else max
     return WorkerStatus(
-        max(status.at_s for status in said),
+        max(status.at_s for status in workerstatus),
         boot.boot if boot else "",
         boot.stage if boot else "",
         next((state for state in ("failed", "older", "running", "done") if state in states), ""),
@@ -199,9 +204,9 @@ def together(said: Sequence[WorkerStatus]) -> WorkerStatus | None:
         why=next((status.why for status in (*works, *boots) if status.why), ""),
         disk_full=any(status.disk_full for status in works),
         worked_s=max((w.at_s if w.work == "running" else w.worked_s for w in works), default=0.0),
-        loss=next((one.loss for one in works if one.loss is not None), None),
-        final=any(one.final for one in works),
-        goodput=next((one.goodput for one in works if one.goodput is not None), None),
+        loss=next((work.loss for work in works if work.loss is not None), None),
+        final=any(work.final for work in works),
+        goodput=next((work.goodput for work in works if work.goodput is not None), None),
     )
 
 

@@ -56,7 +56,7 @@ def monitor(request: Request, options: Monitoring) -> int:
                 observation = controller.step(may=() if options.watch else frozenset(Cause))
                 dashboard.show(observation)
                 if not options.watch:
-                    take_down_ended(fleet, controller, observation, controller.say)
+                    take_down_ended(fleet, controller, observation, controller.note)
                 pause_s = busy_s(len(fleet.members)) if controller.busy else math.inf
                 rest(controller, min(options.interval_s, pause_s))
         finally:
@@ -89,12 +89,12 @@ def _reloaded(
             if new.settings[section] != fleet.settings[section]:
                 raise FleetError(f"{stored}: has changed; to apply it: Ctrl+C, and monitor again")
     except InfraError as error:
-        controller.say(f"the new settings are ignored: {error}")
+        controller.note(f"the new settings are ignored: {error}")
         return fleet
     before, after = ({member.key for member in version.members} for version in (fleet, new))
     changes = [f"{key} is new" for key in sorted(after - before)]
     changes += [f"{key} is removed" for key in sorted(before - after)]
     new.follow(controller)
     if changes:
-        controller.say(f"the settings changed: {', '.join(changes)}")
+        controller.note(f"the settings changed: {', '.join(changes)}")
     return new

@@ -30,20 +30,20 @@ class NamedSlices:
 
     def ended(self) -> list[Answer]:
         """See `controller.Actor`."""
-        found: list[Answer] = []
+        answers: list[Answer] = []
         if self._running and self._running[1].poll() is not None:
             requests, child, output = self._running
             self._running = None
-            found = _answers(requests, child.returncode, output)
+            answers = _answers(requests, child.returncode, output)
         if self._waiting and self._running is None:
             output = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has ended
             line = [sys.executable, "-m", "infra.engine.named", self._environment]
             child = subprocess.Popen(
-                [*line, *(one.node.name for one in self._waiting)], cwd=ROOT, stdin=subprocess.DEVNULL,
+                [*line, *(item.node.name for item in self._waiting)], cwd=ROOT, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             self._running, self._waiting = (self._waiting, child, output), []
-        return found
+        return answers
 
 
 def _answers(requests: Sequence[NodeRequest], status: int, output: IO[bytes]) -> list[Answer]:
@@ -53,10 +53,10 @@ def _answers(requests: Sequence[NodeRequest], status: int, output: IO[bytes]) ->
     last = text.splitlines()[-1] if text else ""
     try:
         outcome = json.loads(last)
-        return [Answer(one, _failure(outcome[one.node.name])) for one in requests]
+        return [Answer(request, _failure(outcome[request.node.name])) for request in requests]
     except (ValueError, KeyError, TypeError):
         failure = Failure(Kind.STACK, f"the update ended with {status}: {last}")
-        return [Answer(one, failure) for one in requests]
+        return [Answer(request, failure) for request in requests]
 
 
 def _failure(told: dict[str, str] | None) -> Failure | None:

@@ -64,7 +64,7 @@ def page(
     events: Sequence[str],
     project: str = "",
 ) -> str:
-    """The whole page; `facts` are its cards, `lines` what needs attention, `events` the newest last.
+    """Return the whole page; `facts` are its cards, `lines` what needs attention, `events` the newest last.
 
     With a project each slice has a link to its entries in Cloud Logging.
     """
@@ -112,7 +112,9 @@ def _row(row: Row, history: Sequence[tuple[float, int]], project: str) -> str:
 
 
 def _logs(node: str, project: str) -> str:
-    """A link to what a node's hosts printed: https://cloud.google.com/logging/docs/view/query-library"""
+    """Return a link to what a node's hosts printed: https://cloud.google.com/logging/docs/view/query-
+    library
+    """
     if not project:
         return ""
     query = f'logName="projects/{project}/logs/{LOG}" AND labels.node="{node}"'

@@ -43,16 +43,16 @@ def objection(
         now_s: the present.
         heartbeat_timeout_s: after which a worker that had spoken counts as silent.
     """
-    newest_s = max((one.job_s for one in workers if one.job == "running"), default=0.0)
+    newest_s = max((worker.job_s for worker in workers if worker.job == "running"), default=0.0)
     if newest_s > now_s - 2 * HEARTBEAT_S:
         return f"its job reported {now_s - newest_s:.0f} s ago"
     match claim:
         case Claim.BOOT_FAILED:
-            proven = any(one.boot == "failed" for one in workers)
+            proven = any(worker.boot == "failed" for worker in workers)
         case Claim.WORK_FAILED:
-            proven = any(one.job == "failed" for one in workers)
+            proven = any(worker.job == "failed" for worker in workers)
         case Claim.SILENT:
-            spoken = [max(one.boot_s, one.job_s) for one in workers]
+            spoken = [max(worker.boot_s, worker.job_s) for worker in workers]
             proven = health in _UNWELL or (bool(spoken) and 0 < max(spoken) < now_s - heartbeat_timeout_s)
         case Claim.NONE:
             return "nothing is claimed of it, and it lives"

@@ -45,23 +45,25 @@ def standing(view: View, members: Sequence[Node]) -> tuple[list[Node], dict[str,
     Of the latter two, why, by the node's name.
     """
     ready, down, unknown = [], dict[str, str](), dict[str, str]()
-    for one in members:
-        zone = view.zones[one.zone]
+    for member in members:
+        zone = view.zones[member.zone]
         if zone.nodes is None:
-            unknown[one.name] = f"{one.zone} didn't answer: {zone.failure.message if zone.failure else '?'}"
-        elif (observed := zone.nodes.get(one.name)) is None:
-            down[one.name] = f"{one.zone} has no such node"
+            unknown[member.name] = (
+                f"{member.zone} didn't answer: {zone.failure.message if zone.failure else '?'}"
+            )
+        elif (observed := zone.nodes.get(member.name)) is None:
+            down[member.name] = f"{member.zone} has no such node"
         elif observed.state != "READY":
-            down[one.name] = f"it is {observed.state or 'in no state'}"
+            down[member.name] = f"it is {observed.state or 'in no state'}"
         else:
-            ready.append(one)
+            ready.append(member)
     return ready, down, unknown
 
 
-def with_role(said: str) -> str:
+def with_role(message: str) -> str:
     """Return the output of SSH, with the missing role if it was refused."""
-    failure = classify(said)
-    return f"{said} ({with_roles(failure.fix)})" if failure.kind is Kind.PERMISSION else said
+    failure = classify(message)
+    return f"{message} ({with_roles(failure.fix)})" if failure.kind is Kind.PERMISSION else message
 
 
 class RemoteExec:
@@ -84,9 +86,9 @@ class RemoteExec:
         command: str,
         timeout_s: int = 600,
         partial: bool = False,
-        say: Callable[[str], object] = print,
+        show: Callable[[str], object] = print,
     ) -> tuple[dict[str, str], list[Report]]:
-        """Runs a line of the hosts' shell on every worker that `view` shows; `say` gets a line as each ends.
+        """Run a line of the hosts' shell on every worker that `view` shows; `say` gets a line as each ends.
 
         Returns:
             With `partial`, what was left out and why; and how it went, in the order in which workers ended.
@@ -97,28 +99,30 @@ class RemoteExec:
         ready, down, unknown = standing(view, members)
         if (why := down | unknown) and not partial:
             raise self._partial("slices aren't known to be READY", why, len(members))
-        asked = [one for one in members if one in ready or one.name in unknown]
-        everyone = workers(asked)
-        say(f"asking {len(everyone)} workers whether they answer, for up to {_PROBES * _PROBE_S // 60} min …")
-        found = self._probe(everyone)
+        requested = [member for member in members if member in ready or member.name in unknown]
+        everyone = workers(requested)
+        show(
+            f"asking {len(everyone)} workers whether they answer, for up to {_PROBES * _PROBE_S // 60} min …"
+        )
+        probe = self._probe(everyone)
         unreached = {
-            one.worker.name: f"{one.why} {with_role(' '.join(one.last_lines(1)))}".strip()
-            for one in found
-            if one.ending is not Ending.OK
+            item.worker.name: f"{item.why} {with_role(' '.join(item.last_lines(1)))}".strip()
+            for item in probe
+            if item.ending is not Ending.OK
         }
         if unreached and not partial:
-            raise self._partial("workers can't be reached", unreached, len(found))
-        reached = [one.worker for one in found if one.ending is Ending.OK]
+            raise self._partial("workers can't be reached", unreached, len(probe))
+        reached = [item.worker for item in probe if item.ending is Ending.OK]
         left_out = down | unreached
         if not reached:
             raise self._partial("are left out, and no worker is left", left_out, len(left_out))
-        say(f"on {len(reached)} workers; what each says: {self.folder}/NODE-wK.log")
-        width = max(len(one.name) for one in reached)
+        show(f"on {len(reached)} workers; what each says: {self.folder}/NODE-wK.log")
+        width = max(len(item.name) for item in reached)
         reports = []
-        for report in self._each(reached, command, timeout_s, "."):
-            say(line_of(report, width))
+        for report in self._run_on(reached, command, timeout_s, "."):
+            show(line_of(report, width))
             reports.append(report)
-        return left_out, sorted(reports, key=lambda one: one.ended_s)
+        return left_out, sorted(reports, key=lambda item: item.ended_s)
 
     def _partial(self, what: str, why: dict[str, str], total: int) -> FleetError:
         lines = [f"  {name}: {reason}" for name, reason in why.items()]
@@ -129,24 +133,26 @@ class RemoteExec:
 
     def _probe(self, everyone: Sequence[Worker]) -> list[Report]:
         """Run an empty command on each worker; retry those that couldn't be reached."""
-        found: dict[str, Report] = {}
+        mapping: dict[str, Report] = {}
         left = list(everyone)
         for attempt in range(_PROBES if everyone else 0):
             time.sleep(_PAUSE_S if attempt else 0)
-            found |= {one.worker.name: one for one in self._each(left, "true", _PROBE_S, "probe")}
-            left = [one for one in left if found[one.name].ending is not Ending.OK]
+            mapping |= {item.worker.name: item for item in self._run_on(left, "true", _PROBE_S, "probe")}
+            left = [item for item in left if mapping[item.name].ending is not Ending.OK]
             if not left:
                 break
-        return [found[one.name] for one in everyone]
+        return [mapping[item.name] for item in everyone]
 
-    def _each(self, workers: Sequence[Worker], command: str, timeout_s: int, folder: str) -> Iterable[Report]:
+    def _run_on(
+        self, workers: Sequence[Worker], command: str, timeout_s: int, folder: str
+    ) -> Iterable[Report]:
         with ThreadPoolExecutor(self._parallel) as pool:
             try:
                 waiting = [
                     pool.submit(
-                        self._ssh.run, one, command, timeout_s, self.folder / folder / f"{one.name}.log"
+                        self._ssh.run, worker, command, timeout_s, self.folder / folder / f"{worker.name}.log"
                     )
-                    for one in workers
+                    for worker in workers
                 ]
                 for future in as_completed(waiting):
                     yield future.result()
@@ -166,10 +172,10 @@ def line_of(report: Report, width: int) -> str:
 
 def first_failure(reports: Sequence[Report]) -> str:
     """Return the first failure in time, with its last lines; empty if there is none."""
-    bad = [one for one in reports if one.ending is not Ending.OK]
+    bad = [report for report in reports if report.ending is not Ending.OK]
     if not bad:
         return ""
-    first = min(bad, key=lambda one: one.ended_s)
+    first = min(bad, key=lambda item: item.ended_s)
     head = f"{len(bad)} of {len(reports)} failed; the first was {first.worker.name}: {first.why}"
     return "\n".join([head, *(f"    {line}" for line in first.last_lines(_SHOWN_LINES)), f"  {first.log}"])
 
@@ -178,9 +184,9 @@ def failed_boots(view: View, members: Sequence[Node], since_s: float) -> list[st
     """Return boots that failed since the command began; systemd doesn't report them."""
     statuses = view.statuses or {}
     return [
-        f"{one.name}: its startup script failed at {status.stage}{f': {status.why}' if status.why else ''}"
-        for one in members
-        for status in statuses.get(one.name, ())
+        f"{member.name}: its startup script failed at {status.stage}{f': {status.why}' if status.why else ''}"
+        for member in members
+        for status in statuses.get(member.name, ())
         if status.boot in ("failed", "rerun-failed") and status.at_s >= since_s
     ]
 
@@ -192,10 +198,11 @@ def as_json(folder: Path, left_out: dict[str, str], reports: Sequence[Report]) -
         "left_out": left_out,
         "workers": [
             {
-                "worker": one.worker.name, "node": one.worker.node.name, "zone": one.worker.node.zone,
-                "ending": one.ending, "status": one.status, "why": one.why,
-                "took_s": round(one.took_s, 1), "log": str(one.log),
+                "worker": report.worker.name,
+                "node": report.worker.node.name, "zone": report.worker.node.zone,
+                "ending": report.ending, "status": report.status, "why": report.why,
+                "took_s": round(report.took_s, 1), "log": str(report.log),
             }
-            for one in reports
+            for report in reports
         ],
     }  # fmt: skip

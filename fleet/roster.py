@@ -29,8 +29,8 @@ def members(
     problems = [
         f"{flag} {value}: {file} has none; it has {', '.join(sorted(known)) or 'no slices'}"
         for flag, values, known in (
-            ("--slice", slices, {one.slice for one in everyone}),
-            ("--zones", zones, {one.home for one in everyone}),
+            ("--slice", slices, {item.slice for item in everyone}),
+            ("--zones", zones, {item.home for item in everyone}),
         )
         for value in values
         if value not in known
@@ -39,16 +39,18 @@ def members(
         fix = f"mend the flag, or tpu:slices in {file}: the file says what there is"
         raise FleetError("\n".join([*problems, f"    fix: {fix}"]))
     target = [
-        one for one in everyone if (not slices or one.slice in slices) and (not zones or one.home in zones)
+        item
+        for item in everyone
+        if (not slices or item.slice in slices) and (not zones or item.home in zones)
     ]
     if workers_per_zone is None:
         return tuple(target)
-    some = []
-    for zone in dict.fromkeys(one.home for one in target):
-        there = [one for one in target if one.home == zone]
-        if len(there) < workers_per_zone:
-            found = f"{file} has {len(there)} in {zone}"
+    several = []
+    for zone in dict.fromkeys(item.home for item in target):
+        items = [item for item in target if item.home == zone]
+        if len(items) < workers_per_zone:
+            result = f"{file} has {len(items)} in {zone}"
             fix = f"count of tpu:slices in {file}: a fleet's members are spread over its zones in turn"
-            raise FleetError(f"--workers-per-zone {workers_per_zone}: {found}\n    fix: {fix}")
-        some += there[:workers_per_zone]
-    return tuple(some)
+            raise FleetError(f"--workers-per-zone {workers_per_zone}: {result}\n    fix: {fix}")
+        several += items[:workers_per_zone]
+    return tuple(several)

@@ -60,7 +60,7 @@ class Rates:
         self._seen: dict[str, deque[tuple[float, int]]] = {}
 
     def note(self, node: str, at_s: float, samples: int) -> float | None:
-        """Samples a second; None until two looks are apart, or where the count went back."""
+        """Sample a second; None until two looks are apart, or where the count went back."""
         observed = self._seen.setdefault(node, deque())
         if observed and (samples < observed[-1][1]):
             observed.clear()
@@ -74,21 +74,23 @@ class Rates:
 
 def rows(observation: Observation, rates: Rates) -> list[Row]:
     """Return a row per member, in their order."""
-    found = []
-    for one in observation.decisions:
-        observed = observation.view.node(one.node, one.zone)
-        status = one.status or WorkerStatus(0.0)
-        rate = rates.note(one.node, observation.view.at_s, status.samples) if status.samples else None
-        rate = rate if one.condition is Condition.WORKING else None  # of the ten minutes before it was lost
+    result = []
+    for decision in observation.decisions:
+        observed = observation.view.node(decision.node, decision.zone)
+        status = decision.status or WorkerStatus(0.0)
+        rate = rates.note(decision.node, observation.view.at_s, status.samples) if status.samples else None
+        if decision.condition is not Condition.WORKING:
+            rate = None  # of the ten minutes before it was lost
         left = (status.of_samples - status.samples) / rate if rate and status.of_samples else None
-        found.append(
+        result.append(
             Row(
-                one.node, one.zone, observed.state if observed else "", one.condition, status.stage,
-                status.samples, status.of_samples, status.shards, status.size_bytes, rate, left, one.why,
+                decision.node, decision.zone,
+                observed.state if observed else "", decision.condition, status.stage,
+                status.samples, status.of_samples, status.shards, status.size_bytes, rate, left, decision.why,
                 status.loss, status.goodput,
             )
         )  # fmt: skip
-    return found
+    return result
 
 
 def price_so_far(observation: Observation) -> tuple[float, list[str]]:
@@ -110,7 +112,7 @@ class Spent:
         self._dollars: dict[str, float | None] = {}
 
     def note(self, observation: Observation) -> None:
-        """A look: each node that is there has been billed since its creation."""
+        """Return the price of an observation: nodes are billed from their creation."""
         for member, observed in observation.nodes:
             hourly = _hourly(member, observed.zone)
             if observed.created_s:
@@ -123,15 +125,15 @@ class Spent:
         return total(list(self._dollars.values()))
 
 
-def summary(found: Sequence[Row]) -> str:
+def summary(result: Sequence[Row]) -> str:
     """Return the number of members per condition and the totals, in a line."""
-    counts = Counter(row.condition for row in found)
-    conditions = ", ".join(f"{counts[one]} {one}" for one in Condition if counts[one])
+    counts = Counter(row.condition for row in result)
+    conditions = ", ".join(f"{counts[item]} {item}" for item in Condition if counts[item])
     samples, shards, size = (
-        sum(getattr(row, key) for row in found) for key in ("samples", "shards", "size_bytes")
+        sum(getattr(row, key) for row in result) for key in ("samples", "shards", "size_bytes")
     )
-    rate = sum(row.samples_per_s or 0 for row in found)
-    statuses = [f"{len(found)} slices: {conditions or 'none'}"]
+    rate = sum(row.samples_per_s or 0 for row in result)
+    statuses = [f"{len(result)} slices: {conditions or 'none'}"]
     if samples:
         statuses.append(f"{samples:,} samples, {shards:,} shards, {decimal(size)}")
     if rate:
@@ -139,16 +141,16 @@ def summary(found: Sequence[Row]) -> str:
     return "; ".join(statuses)
 
 
-def facts(found: Sequence[Row], observation: Observation) -> dict[str, str]:
-    """The few numbers to see first, by name."""
-    counts = Counter(row.condition for row in found)
-    rate = sum(row.samples_per_s or 0 for row in found)
+def facts(result: Sequence[Row], observation: Observation) -> dict[str, str]:
+    """Return the few numbers to see first, by name."""
+    counts = Counter(row.condition for row in result)
+    rate = sum(row.samples_per_s or 0 for row in result)
     dollars, unknown = price_so_far(observation)
     hourly = [_hourly(member, observed.zone) for member, observed in observation.nodes]
-    known = [each for each in hourly if each is not None]
+    known = [item for item in hourly if item is not None]
     return {
-        "slices": f"{len(found)}",
-        **{str(one): f"{counts[one]}" for one in Condition if counts[one]},
+        "slices": f"{len(result)}",
+        **{str(item): f"{counts[item]}" for item in Condition if counts[item]},
         **({"rate": f"{rate:,.1f}/s"} if rate else {}),
         "now": f"${sum(known):,.2f}/h" if len(known) == len(hourly) else "unknown $/h",
         "so far": f"${dollars:,.2f}{' +' if unknown else ''}",
@@ -157,20 +159,20 @@ def facts(found: Sequence[Row], observation: Observation) -> dict[str, str]:
 
 def _hourly(member: Node, zone: str) -> float | None:
     """Dollars of a node; None where its price isn't known."""
-    each = CATALOG.price(zone)
-    price = each.spot if member.spot else each.on_demand
+    item = CATALOG.price(zone)
+    price = item.spot if member.spot else item.on_demand
     return None if price is None or member.reserved else price * member.kind.chips
 
 
 def remedies(observation: Observation) -> list[str]:
     """Return the fixes for members, once for all that share one."""
-    found: dict[str, list[Decision]] = {}
-    for one in observation.decisions:
-        if fix := one.why.partition("\n    fix: ")[2]:
-            found.setdefault(fix, []).append(one)
+    mapping: dict[str, list[Decision]] = {}
+    for decision in observation.decisions:
+        if fix := decision.why.partition("\n    fix: ")[2]:
+            mapping.setdefault(fix, []).append(decision)
     return [
-        f"{some[0].node}{f' and {len(some) - 1} more' if len(some) > 1 else ''}: {some[0].why}"
-        for some in found.values()
+        f"{several[0].node}{f' and {len(several) - 1} more' if len(several) > 1 else ''}: {several[0].why}"
+        for several in mapping.values()
     ]
 
 
@@ -182,7 +184,7 @@ _NUMBERS = HEAD[4:11]
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A row as people read it."""
+    """Return a row as people read it."""
     samples = (
         f"{row.samples:,}" + (f" of {row.of_samples:,}" if row.of_samples else "") if row.samples else ""
     )
@@ -195,10 +197,10 @@ def cells(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def table(found: Sequence[Row], title: str = "") -> Table:
-    """A row for each member, for a terminal, a page or plain text."""
+def table(result: Sequence[Row], title: str = "") -> Table:
+    """Return a row for each member, for a terminal, a page or plain text."""
     drawn = _table(*HEAD, title=title)
-    for row in found:
+    for row in result:
         style = MARKS[Condition(row.condition)]
         drawn.add_row(*(Text(cell, style * (n == 3)) for n, cell in enumerate(cells(row))))
     return drawn
@@ -207,7 +209,7 @@ def table(found: Sequence[Row], title: str = "") -> Table:
 def listed(nodes: Sequence[ObservedNode], wanted: Mapping[tuple[str, str], Node]) -> Table:
     """Every node that carries our labels, with who asks for it."""
     drawn = _table("node", "zone", "state", "asked for by")
-    for observed in sorted(nodes, key=lambda one: (one.zone, one.name)):
+    for observed in sorted(nodes, key=lambda item: (item.zone, item.name)):
         member = wanted.get((observed.zone, observed.name))
         drawn.add_row(
             observed.name, observed.zone, observed.state, member.slice if member else "nobody: an orphan"
@@ -241,25 +243,29 @@ def remarks(observation: Observation) -> list[str]:
     """Return fixes for members, orphans, and the price."""
     output = remedies(observation)
     if observation.orphans:
-        orphans = ", ".join(f"{one.name} ({one.zone}, {one.state})" for one in observation.orphans)
+        orphans = ", ".join(
+            f"{orphan.name} ({orphan.zone}, {orphan.state})" for orphan in observation.orphans
+        )
         output.append(f"orphans: {orphans}")
     dollars, unknown = price_so_far(observation)
     without = f"; without {len(unknown)} whose price the catalog doesn't know" if unknown else ""
     output.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there{without}")
-    if observation.decisions and all(one.condition is Condition.DONE for one in observation.decisions):
+    if observation.decisions and all(
+        decision.condition is Condition.DONE for decision in observation.decisions
+    ):
         output.append("all are done, and paid for until they are deleted: tpu fleet delete")
     return output
 
 
-def as_json(observation: Observation, found: Sequence[Row]) -> dict[str, Any]:
+def as_json(observation: Observation, result: Sequence[Row]) -> dict[str, Any]:
     """For programs."""
     dollars, unknown = price_so_far(observation)
     answers = {zone: str(view.failure.kind) for zone, view in observation.view.zones.items() if view.failure}
     return {
         "at_s": observation.view.at_s,
-        "members": [asdict(row) for row in found],
-        "decisions": {one.node: one.action for one in observation.decisions},
-        "orphans": [asdict(one) for one in observation.orphans],
+        "members": [asdict(row) for row in result],
+        "decisions": {decision.node: decision.action for decision in observation.decisions},
+        "orphans": [asdict(orphan) for orphan in observation.orphans],
         "unanswered": answers
         | ({"bucket": observation.view.failure.kind} if observation.view.failure else {}),
         "dollars_so_far": None if unknown else dollars,

@@ -75,7 +75,7 @@ class Report:
     log: Path
 
     def last_lines(self, count: int) -> list[str]:
-        """The end of what was said, without the marks."""
+        """Return the end of what was said, without the marks."""
         with self.log.open("rb") as output:
             output.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
             lines = output.read().decode(errors="replace").splitlines()
@@ -105,11 +105,11 @@ class Ssh:
 
     def line(self, worker: Worker, command: str, timeout_s: int) -> list[str]:
         """Return the local command line: no local shell reads it, the host's reads one quoted word."""
-        there = shlex.join(["bash", "-c", _SCRIPT, self._mark, command, str(timeout_s)])
-        return self._filled(self._words, worker, there)
+        join = shlex.join(["bash", "-c", _SCRIPT, self._mark, command, str(timeout_s)])
+        return self._filled(self._words, worker, join)
 
     def interactive(self, worker: Worker, command: Sequence[str] = ()) -> list[str]:
-        """A login with this terminal, or with `command` that command and its own output."""
+        """Return a login with this terminal, or with `command` that command and its own output."""
         words = [word for word in self._words if command or "{command}" not in word]
         return self._filled(words, worker, shlex.join(command))
 
@@ -153,7 +153,7 @@ class Ssh:
         return Report(worker, ending, status, why, took_s, ended_s, log)
 
     def stop(self) -> int:
-        """Ends every connection, and begins none any more; how many there were. Hosts may continue."""
+        """End every connection, and begins none any more; how many there were. Hosts may continue."""
         with self._lock:
             self._stopped = True
             for child in self._running:

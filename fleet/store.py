@@ -49,10 +49,10 @@ class BucketStore:
 
     def read(self) -> ControllerState:
         """Return the stored state. Raises FleetError if another controller holds the lease."""
-        found = self._found()
-        if found is None:
+        result = self._found()
+        if result is None:
             return ControllerState()
-        state, stored, self._generation = found
+        state, stored, self._generation = result
         self._refuse_other(stored)
         return state
 
@@ -74,11 +74,11 @@ class BucketStore:
         try:
             self._write(text)
         except _StaleError:
-            found = self._found()  # our own, if only the answer to an earlier write was lost
-            if found is None or (found[1].get("leader") or {}).get("id") != self._id:
-                raise self._other((found[1] if found else {}).get("leader") or {}) from None
-            self._generation = found[2]
-            if found[1] != json.loads(text):
+            result = self._found()  # our own, if only the answer to an earlier write was lost
+            if result is None or (result[1].get("leader") or {}).get("id") != self._id:
+                raise self._other((result[1] if result else {}).get("leader") or {}) from None
+            self._generation = result[2]
+            if result[1] != json.loads(text):
                 self._write_again(text)
         self._written_s = self._now()
 
@@ -96,20 +96,20 @@ class BucketStore:
             raise kind(f"{self._where}: {error}") from None
 
     def renew(self, state: ControllerState) -> None:
-        """Writes where the last sign is a minute old."""
+        """Write where the last sign is a minute old."""
         if self._now() - self._written_s > RENEW_S:
             self.write(state)
 
     def _found(self) -> tuple[ControllerState, Mapping[str, Any], int] | None:
         try:
-            found = self._google.read(self._object)
+            result = self._google.read(self._object)
         except RequestError as error:
             raise UnreachableError(f"{self._where}: {error}") from None
-        if found is None:
+        if result is None:
             self._generation = 0
             return None
-        state, stored = parse(found[0], self._where)
-        return state, stored, found[1]
+        state, stored = parse(result[0], self._where)
+        return state, stored, result[1]
 
     def _refuse_other(self, kept: Mapping[str, Any]) -> None:
         leader = kept.get("leader") or {}
@@ -132,8 +132,8 @@ def _alive(leader: Mapping[str, Any], now_s: float) -> bool:
 
     Should hosts share a name: who was written over stops by itself.
     """
-    here = leader.get("host") == socket.gethostname() and bool(leader.get("process"))
-    if here and not runs(int(leader["process"])):
+    current = leader.get("host") == socket.gethostname() and bool(leader.get("process"))
+    if current and not runs(int(leader["process"])):
         return False
     return now_s - float(leader.get("at_s") or 0) < EXPIRES_S
 
@@ -156,10 +156,10 @@ def leader_of(google: Google, stack: str, now_s: float) -> tuple[ControllerState
         RequestError: the bucket didn't answer.
         FleetError: what it holds is none of ours.
     """
-    found = google.read(object_of(stack))
-    if found is None:
+    result = google.read(object_of(stack))
+    if result is None:
         return ControllerState(), ""
-    state, stored = parse(found[0], f"gs://{google.controller_bucket}/{object_of(stack)}")
+    state, stored = parse(result[0], f"gs://{google.controller_bucket}/{object_of(stack)}")
     leader = stored.get("leader") or {}
     if not _alive(leader, now_s):
         return state, ""
@@ -176,8 +176,8 @@ class ReadOnlyStore:
     def read(self) -> ControllerState:
         """Return the stored state, as far as it can be read."""
         try:
-            found = self._google.read(self._object)
-            return parse(found[0], self._object)[0] if found else ControllerState()
+            result = self._google.read(self._object)
+            return parse(result[0], self._object)[0] if result else ControllerState()
         except (RequestError, FleetError):
             return ControllerState()
 

@@ -23,7 +23,7 @@ from infra.engine.named import read_stack
 from infra.engine.settings import from_file
 from infra.errors import InfraError
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 _LEASE_PAUSE_S = 5.0
 # What may differ in a fleet that is there: its hosts take it over without being recreated.
@@ -32,8 +32,11 @@ _CHANGEABLE = ("bundle", "run", STOP_WHEN_DONE)
 
 def over(decisions: Collection[Decision]) -> bool:
     """Return whether a program has ended: on every node, or failed permanently on one."""
-    failed = any(one.condition is Condition.FAILED and one.status and one.status.final for one in decisions)
-    return failed or (bool(decisions) and all(one.condition is Condition.DONE for one in decisions))
+    failed = any(
+        decision.condition is Condition.FAILED and decision.status and decision.status.final
+        for decision in decisions
+    )
+    return failed or (bool(decisions) and all(decision.condition is Condition.DONE for decision in decisions))
 
 
 class Supervisor:
@@ -44,14 +47,14 @@ class Supervisor:
         before: the fleet of this name that was there; None where there was none.
     """
 
-    def __init__(self, environment: str, item: Mapping[str, Any], say: Say):
+    def __init__(self, environment: str, item: Mapping[str, Any], report: Report):
         """Read the present state; change nothing.
 
         Raises:
             FleetError: one of its name is there, of other slices.
             InfraError: the settings, the stack or the bucket.
         """
-        self._item, self._say = dict(item), say
+        self._item, self._report = dict(item), report
         settings = from_file(environment)
         google, stack = google_of(settings), read_stack(environment)
         self._saved = AdHoc(google, stack.id)
@@ -61,11 +64,11 @@ class Supervisor:
             name, shape = self._item["name"], json.dumps(_shape(self.before))
             fix = f"--name ANOTHER, or tpu fleet delete {environment} --slice {name}"
             raise FleetError(f"{name} is there already, of other slices: {shape}\n    fix: {fix}")
-        found = {**others, self._item["name"]: self._item}
-        settings = from_file(environment, slices=slices(found.values()))
-        self.fleet = Environment(settings, members(settings, [self._item["name"]]), google, stack, found)
+        mapping = {**others, self._item["name"]: self._item}
+        settings = from_file(environment, slices=slices(mapping.values()))
+        self.fleet = Environment(settings, members(settings, [self._item["name"]]), google, stack, mapping)
         self._controller: Controller | None = None
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._ended: dict[str, float] = {}  # by node, the status of a program that had ended before
 
     @property
@@ -85,7 +88,9 @@ class Supervisor:
         ready = [observed for _, observed in observation.nodes if observed.state == "READY"]
         ended = bool(ready) and over(observation.decisions)
         if ended or self.changed:
-            self._ended = {one.node: one.status.at_s for one in observation.decisions if one.status}
+            self._ended = {
+                decision.node: decision.status.at_s for decision in observation.decisions if decision.status
+            }
         return ready, ended
 
     def step(self) -> Observation:
@@ -103,14 +108,14 @@ class Supervisor:
                 return self.step()
             if not self._controller.busy and not _due(observation):
                 self.leave()
-        self._tell(observation)
+        self._report_changes(observation)
         return observation
 
     def over(self, observation: Observation) -> bool:
         """Return whether its program has ended."""
         fresh = [
-            one for one in observation.decisions
-            if not (one.status and one.status.at_s <= self._ended.get(one.node, 0.0))
+            decision for decision in observation.decisions
+            if not (decision.status and decision.status.at_s <= self._ended.get(decision.node, 0.0))
         ]  # fmt: skip
         return len(fresh) == len(observation.decisions) and over(fresh)
 
@@ -124,7 +129,7 @@ class Supervisor:
         """Delete its nodes and forget it; wait for the lease, unless a monitor deletes it meanwhile."""
         self.leave()
         name = self._item["name"]
-        there = [observed for _, observed in self._answered().nodes]
+        observeds = [observed for _, observed in self._answered().nodes]
         store = BucketStore(self.fleet.google, self.fleet.stack.id)
         while True:
             try:
@@ -136,8 +141,8 @@ class Supervisor:
             if name not in self._saved.read():
                 return
         try:
-            keys = [one.key for one in self.fleet.members]
-            _, failed = delete_nodes(self.fleet.google, store, state, keys, there, self._say)
+            keys = [member.key for member in self.fleet.members]
+            _, failed = delete_nodes(self.fleet.google, store, state, keys, observeds, self._report)
         finally:
             with suppress(InfraError):
                 store.write(state, renew=False)
@@ -160,41 +165,46 @@ class Supervisor:
         except UnreachableError as error:  # asked again at the next look
             self._tell_once("lease", _headline(error))
 
-    def _tell(self, observation: Observation) -> None:
+    def _report_changes(self, observation: Observation) -> None:
         events = [event for event in observation.events if "->" not in event] if self._controller else []
         for event in events:
-            self._say(event)
-        for one in observation.decisions:
-            why = f" ({one.why.partition(chr(10))[0]})" if one.why else ""
-            condition = f"{one.node}: {one.condition}{why}"
+            self._report(event)
+        for decision in observation.decisions:
+            why = f" ({decision.why.partition(chr(10))[0]})" if decision.why else ""
+            condition = f"{decision.node}: {decision.condition}{why}"
             if events:
-                self._told[one.member.key] = condition  # the event has said as much
-            self._tell_once(one.member.key, condition)
+                self._reported[decision.member.key] = condition  # the event has said as much
+            self._tell_once(decision.member.key, condition)
         self._tell_once("silent", "; ".join(unanswered(observation)))
 
     def _tell_once(self, key: str, what: str) -> None:
-        if what != self._told.get(key, ""):
-            self._told[key] = what
+        if what != self._reported.get(key, ""):
+            self._reported[key] = what
             if what:
-                self._say(what)
+                self._report(what)
 
 
-def take_down_ended(fleet: Environment, controller: Controller, observation: Observation, say: Say) -> None:
+def take_down_ended(
+    fleet: Environment, controller: Controller, observation: Observation, report: Report
+) -> None:
     """Delete ad hoc fleets whose program has ended, if they are to stop when done."""
     for name, item in fleet.adhoc.items():
-        mine = [one for one in observation.decisions if one.member.slice == name]
+        mine = [decision for decision in observation.decisions if decision.member.slice == name]
         if not item.get(STOP_WHEN_DONE) or len(mine) != item.get("count") or not over(mine):
             continue
-        keys = {one.member.key for one in mine}
-        there = [observed for node, observed in observation.nodes if node.key in keys]
-        say(f"{name}: its program has ended: deleted")
-        _, failed = delete_nodes(fleet.google, controller.store, controller.state, keys, there, say)
+        keys = {item.member.key for item in mine}
+        observeds = [observed for node, observed in observation.nodes if node.key in keys]
+        report(f"{name}: its program has ended: deleted")
+        _, failed = delete_nodes(fleet.google, controller.store, controller.state, keys, observeds, report)
         if not failed:
             AdHoc(fleet.google, fleet.stack.id).keep(name, None)
 
 
 def _due(observation: Observation) -> bool:
-    acts = any(one.cause and one.action in (Action.CREATE, Action.REPLACE) for one in observation.decisions)
+    acts = any(
+        decision.cause and decision.action in (Action.CREATE, Action.REPLACE)
+        for decision in observation.decisions
+    )
     return acts or bool(observation.outdated)
 
 

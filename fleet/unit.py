@@ -49,7 +49,7 @@ Its login is that of the user tpu-fleet: gcloud auth application-default login. 
 def unit(
     environment: str, stack: str, account: str = "", root: Path = ROOT, python: str = sys.executable
 ) -> str:
-    """The unit's text for a checkout and an interpreter.
+    """Return the unit's text for a checkout and an interpreter.
 
     `stack` is the id that the members carry, `account` the controller's own, empty where there is none.
     """

@@ -120,14 +120,14 @@ class Zones:
 
     def ended(self) -> list[Answer]:
         """Return the answers since the last call."""
-        done = {one for one in self._running if one.done()}
-        found, self._running = self._running, [one for one in self._running if one not in done]
-        return [one.result() for one in found if one in done]
+        done = {item for item in self._running if item.done()}
+        result, self._running = self._running, [item for item in self._running if item not in done]
+        return [item.result() for item in result if item in done]
 
     def wait(self) -> None:
         """Wait until every request has its answer."""
-        for one in self._running:
-            one.exception()
+        for item in self._running:
+            item.exception()
 
     def _answer(self, request: NodeRequest) -> Answer:
         ask = {

@@ -127,10 +127,10 @@ def machine() -> Iterator[Finding]:
     """Check the rehearsal's requirements of the kernel and of the user."""
     root = os.geteuid() == 0
 
-    def kernel(what: str, found: str, missing: str, fix: str) -> Finding:
+    def kernel(what: str, result: str, missing: str, fix: str) -> Finding:
         """`found` is empty where there is none; what is kept from a user says nothing about the machine."""
-        if found:
-            return Finding(what, OK, found)
+        if result:
+            return Finding(what, OK, result)
         return Finding(
             what, MISSING, missing if root else "only root can tell", fix if root else "sudo make doctor"
         )

@@ -49,10 +49,10 @@ ENABLED = (
 _ROOTFS = Path(__file__).with_name("rootfs")
 
 
-def ensure_image(cache: Path, say: Callable[[str], None] = lambda line: None) -> Path:
+def ensure_image(cache: Path, report: Callable[[str], None] = lambda line: None) -> Path:
     """Return the image's root folder in `cache`; built first if this version is missing (about a minute).
 
-    `say` is told before work that takes long. Needs root and debootstrap.
+    `report` receives a line before work that takes long. Needs root and debootstrap.
     """
     root = cache / f"image-{_key()}"
     if root.is_dir():
@@ -65,7 +65,7 @@ def ensure_image(cache: Path, say: Callable[[str], None] = lambda line: None) ->
     with (cache / "image.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not root.is_dir():
-            say("building the machines' image (once, about a minute)")
+            report("building the machines' image (once, about a minute)")
             _build(root)
             prune(cache)
     return root

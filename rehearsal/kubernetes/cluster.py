@@ -41,7 +41,9 @@ class Cluster:
         images: Mapping[str, Image],
         around: Surroundings,
     ):
-        """`described`: as the control socket lists it. `public`: the certificate of DNS endpoints.
+        """Create a cluster.
+
+        `described`: as the control socket lists it. `public`: the certificate of DNS endpoints.
 
         `around`: what pods find of the world, but who they are, which is registered here.
         """

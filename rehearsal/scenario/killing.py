@@ -70,7 +70,7 @@ def kills(
         chosen = scene.random.choice(how)
         pause_s = scene.random.uniform(0, jitter_s)
         at = _interrupt(scene, node, chosen, run, target, pause_s, timeout_s)
-        scene.say(f"      kill {number + 1} of {times}: {chosen} at step {at}")
+        scene.print(f"      kill {number + 1} of {times}: {chosen} at step {at}")
         if chosen not in _RECOVERS_ITSELF:
             recover(node, timeout_s).act(scene)
     scene.note.text = f"{times} kills"

@@ -126,7 +126,9 @@ class Record:
     faults: list[dict[str, Any]] = field(default_factory=list)
     requests: dict[str, Any] = field(default_factory=dict)
     served: list[str] = field(default_factory=list)  # methods, enabled or not
-    asked: list[dict[str, Any]] = field(default_factory=list)  # permissions, with the roles that granted them
+    permissions: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # permissions, with the roles that granted them
     mistakes: list[str] = field(default_factory=list)  # of the emulation's own
     plugin: str = ""
     version: int = VERSION
@@ -140,7 +142,7 @@ class Record:
     def alone(self) -> dict[tuple[str, str, str], list[str]]:
         """By account, role and resource: permissions that no other role of the account granted."""
         alone: dict[tuple[str, str, str], list[str]] = {}
-        for permission in self.asked:
+        for permission in self.permissions:
             for role, on in permission["granted_by"]:
                 permissions = alone.setdefault((permission["account"], role, on), [])
                 if len(permission["granted_by"]) == 1 and permission["permission"] not in permissions:

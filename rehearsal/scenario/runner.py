@@ -90,7 +90,7 @@ class Runner:
         status = self.scene.control.status()
         self.record.requests, self.record.mistakes = status["requests"], status["mistakes"]
         access = self.scene.control.access()
-        self.record.served, self.record.asked = access["served"], access["asked"]
+        self.record.served, self.record.permissions = access["served"], access["asked"]
         observed = {rule["id"]: rule["observed"] for rule in self.scene.control.faults()}
         for fault in self.record.faults:
             fault["observed"] = observed.get(fault["id"], 0)

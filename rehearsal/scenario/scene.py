@@ -40,7 +40,7 @@ class Scene:
     control: Control
     shell: Shell
     random: random.Random
-    say: Callable[[str], None]
+    print: Callable[[str], None]
     note: Note = field(default_factory=Note)
     noted: dict[str, ObjectFacts] = field(default_factory=dict)
     lost_at: dict[str, float] = field(default_factory=dict)  # node → time of its newest kill

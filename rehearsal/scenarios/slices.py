@@ -1,4 +1,4 @@
-"""One job on two slices, each preempted once, and the same loss to the last bit.
+"""Train a job on two slices, each preempted once, and the same loss to the last bit.
 
 One job over two slices (multislice), of which first the one and then the other is taken away. The slice
 that stays saves with it, waits at the job's barrier, and continues when the other is back.

@@ -22,7 +22,7 @@ RUNTIMES = ("spark", "functions")
 _LOCKS = Path(__file__).parent / "locks"
 
 
-def ensure(name: str, cache: Path, say: Callable[[str], None] = lambda line: None) -> Path:
+def ensure(name: str, cache: Path, report: Callable[[str], None] = lambda line: None) -> Path:
     """Return the interpreter of a runtime, made first if missing; WorldError if that fails."""
     lock = _LOCKS / f"{name}.txt"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -35,7 +35,7 @@ def ensure(name: str, cache: Path, say: Callable[[str], None] = lambda line: Non
     with (cache / f"runtime-{name}.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         if not (folder / ".complete").exists():
-            say(f"installing the runtime `{name}` (once)")
+            report(f"installing the runtime `{name}` (once)")
             shutil.rmtree(folder, ignore_errors=True)
             _uv("venv", "--quiet", "--python", sys.executable, str(folder))
             _uv("pip", "install", "--quiet", "--require-hashes", "--python", str(python), "-r", str(lock))

@@ -51,10 +51,10 @@ class Google:
 
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch) -> Google:
-    one = Google("QUEUED", "WORKING", "WORKING", "SUCCESS")
-    monkeypatch.setattr(builds, "Client", lambda project: one)
+    item = Google("QUEUED", "WORKING", "WORKING", "SUCCESS")
+    monkeypatch.setattr(builds, "Client", lambda project: item)
     monkeypatch.setattr(running, "_EVERY_S", 0)
-    return one
+    return item
 
 
 @pytest.fixture
@@ -247,8 +247,8 @@ def test_the_plans_of_a_preview_are_fetched(google: Google, root: Path) -> None:
     layers = ("network", "data", "gke", "queue", "tpu")
     google.objects = {f"plans%2Fp-9%2F{layer}.json": layer.encode() for layer in layers}
     assert call(builds.builds, ["plan", "dev", "--from", "p-9", "--to", str(root / "plans")], root) == 0
-    found = {path.name: path.read_text() for path in (root / "plans").iterdir()}
-    assert found == {f"{layer}.json": layer for layer in layers}
+    mapping = {path.name: path.read_text() for path in (root / "plans").iterdir()}
+    assert mapping == {f"{layer}.json": layer for layer in layers}
 
 
 def test_a_checkout_is_packed_the_same_each_time_and_without_what_git_ignores(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_checkout_is_packed_the_same_each_time_and_without_what_git_ignores(tm
 
     def names() -> list[str]:
         with tarfile.open(fileobj=io.BytesIO(running.archive(tmp_path))) as tar:
-            assert {(one.uid, one.mtime, one.uname) for one in tar} == {(0, 0, "root")}
+            assert {(item.uid, item.mtime, item.uname) for item in tar} == {(0, 0, "root")}
             return tar.getnames()
 
     assert names() == ["a.py"]

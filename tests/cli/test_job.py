@@ -48,7 +48,7 @@ class Cluster:
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
     def all(self) -> Sequence[Status]:
-        return [one for one in self.states if one]
+        return [state for state in self.states if state]
 
     def worker(self, name: str, number: int) -> str | None:
         pods = self.workers.get(number, [])
@@ -150,7 +150,7 @@ def test_submitting_names_pools_price_and_the_next_commands(
 ) -> None:
     cluster = on(monkeypatch, Cluster())
     assert main(SUBMIT) == 0
-    assert [one.name for one in cluster.submitted] == ["train-tiny"]
+    assert [item.name for item in cluster.submitted] == ["train-tiny"]
     out = capsys.readouterr().out
     assert "job train-tiny of vision: 1 x v6e-16 (4x4, 4 hosts of ct6e-standard-4t) in us-east5-b" in out
     assert "  priority medium; $22.45 an hour while it runs (prices read " in out
@@ -267,8 +267,8 @@ def test_jobs_of_all_teams_are_listed(
         ["speech", "b", "medium", "2026-11-24T09:00:00Z", "queued, number 1 in the queue"],
     ]
     assert main(["job", "list", "dev", "speech", "--json"]) == 0
-    (one,) = json.loads(capsys.readouterr().out)
-    assert (one["team"], one["name"], one["position"]) == ("speech", "b", 1)
+    (item,) = json.loads(capsys.readouterr().out)
+    assert (item["team"], item["name"], item["position"]) == ("speech", "b", 1)
 
 
 def test_jobs_of_another_team_are_not_shown_and_it_is_named(

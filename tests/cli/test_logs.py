@@ -29,7 +29,7 @@ class Logging:
         self.asked.append(body)
         desired = dict(part.split("=", 1) for part in body["filter"].split(" AND ") if ">=" not in part)
         since = body["filter"].partition('timestamp>="')[2].rstrip('"')
-        found = [
+        entries = [
             entry
             for entry in self.entries
             if entry["timestamp"] >= since
@@ -39,11 +39,11 @@ class Logging:
                 if key.startswith("labels.")
             )
         ]
-        found.sort(key=lambda one: str(one["timestamp"]), reverse=body["orderBy"].endswith("desc"))
+        entries.sort(key=lambda item: str(item["timestamp"]), reverse=body["orderBy"].endswith("desc"))
         begin = int(body.get("pageToken", 0))
         size = min(self.page, body["pageSize"])
-        more = {"nextPageToken": str(begin + size)} if begin + size < len(found) else {}
-        return {"entries": found[begin : begin + size], **more}
+        more = {"nextPageToken": str(begin + size)} if begin + size < len(entries) else {}
+        return {"entries": entries[begin : begin + size], **more}
 
 
 def entry(number: int, worker: int = 0) -> dict[str, Any]:
@@ -118,8 +118,8 @@ def test_following_shows_each_entry_once_late_ones_too() -> None:
     def arrive(_: float) -> None:
         cloud.entries += next(arrivals)
 
-    found = logs.Entries(cloud, "my-project", 'logName="x"', arrive)  # type: ignore[arg-type]
-    newest = found.newest(10)
-    assert [one["textPayload"] for one in newest] == ["step 1", "step 5"]
-    more = itertools.islice(found.following(newest[-1]["timestamp"]), 3)
-    assert [one["textPayload"] for one in more] == ["step 3", "step 6", "step 7"]
+    entries = logs.Entries(cloud, "my-project", 'logName="x"', arrive)  # type: ignore[arg-type]
+    newest = entries.newest(10)
+    assert [item["textPayload"] for item in newest] == ["step 1", "step 5"]
+    more = itertools.islice(entries.following(newest[-1]["timestamp"]), 3)
+    assert [item["textPayload"] for item in more] == ["step 3", "step 6", "step 7"]

@@ -30,7 +30,7 @@ class Google:
     """What is asked for by its client, and what there is: objects, sizes, an execution's state."""
 
     def __init__(self, *runs: Mapping[str, Any], state: str = "ACTIVE"):
-        self.records = {f"pipeline/{one['run']}/run.json": dict(one) for one in runs}
+        self.records = {f"pipeline/{run['run']}/run.json": dict(run) for run in runs}
         self.sizes = {"corpus/a.jsonl": 1 << 30, "corpus/_SUBMIT": 0, "empty/a.jsonl": 0}
         self.asked: list[tuple[str, str, Any]] = []
         self.entries: list[dict[str, Any]] = []
@@ -81,8 +81,8 @@ class Google:
             yield from ({"name": name} for name in [*self.records, "pipeline/r9/other.txt"])
 
     def content(self, url: str) -> bytes | None:
-        found = self.records.get(unquote(url.rpartition("/o/")[2]))
-        return None if found is None else json.dumps(found).encode()
+        result = self.records.get(unquote(url.rpartition("/o/")[2]))
+        return None if result is None else json.dumps(result).encode()
 
     def send(self, method: str, url: str, query: Mapping[str, str] | None = None) -> Any:
         """Of one object, in its fifth generation."""
@@ -92,11 +92,11 @@ class Google:
         name = unquote(url.rpartition("/o/")[2])
         if name not in self.records:
             raise RequestError(classify("No such object", 404))
-        found = self.records[name]
+        records = self.records[name]
         if method == "DELETE":
             assert (query or {})["ifGenerationMatch"] == "5"
             del self.records[name]
-        return SimpleNamespace(json=lambda: found, headers={"x-goog-generation": "5"})
+        return SimpleNamespace(json=lambda: records, headers={"x-goog-generation": "5"})
 
 
 def runs(google: Google, **more: Any) -> Runs:
@@ -112,7 +112,7 @@ def test_many_records_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> 
         return content(url)
 
     monkeypatch.setattr(google, "content", slow)
-    assert {one["run"] for one in runs(google).all()} == {f"r{number}" for number in range(64)}
+    assert {item["run"] for item in runs(google).all()} == {f"r{number}" for number in range(64)}
 
 
 def test_what_is_submitted_is_measured_and_the_marker_isnt_counted() -> None:
@@ -129,9 +129,9 @@ def test_what_is_submitted_is_measured_and_the_marker_isnt_counted() -> None:
 ])  # fmt: skip
 def test_what_cannot_be_submitted_is_refused_with_the_next_command(url: str, message: str) -> None:
     google = Google()
-    with pytest.raises(CommandError, match=message) as found:
+    with pytest.raises(CommandError, match=message) as raises:
         runs(google).measure(url)
-    assert "fix: " in str(found.value)
+    assert "fix: " in str(raises.value)
     assert not [method for method, _, _ in google.asked if method == "POST"]
 
 
@@ -196,10 +196,10 @@ def test_the_batch_that_a_run_waits_for_is_looked_at_and_no_other() -> None:
     assert runs(google).batch(RUN) == "PENDING since 2026-11-24T10:01:00Z"
     google.batch = None
     assert runs(google).batch(RUN) == "not there yet"
-    asked = len(google.asked)
+    requested = len(google.asked)
     for other in ({"outcome": "failed"}, {"stage": "check"}, {"batch": None}):
         assert runs(google).batch({**RUN, **other}) == ""
-    assert len(google.asked) == asked
+    assert len(google.asked) == requested
 
 
 def test_a_batch_is_cancelled_by_its_operation() -> None:
@@ -234,7 +234,7 @@ def test_what_has_ended_is_not_cancelled() -> None:
 
 def test_runs_are_listed_the_newest_first() -> None:
     later = {**RUN, "run": "r18", "began": "2026-11-25T10:00:00Z"}
-    assert [one["run"] for one in runs(Google(RUN, later)).all()] == ["r18", "r17"]
+    assert [item["run"] for item in runs(Google(RUN, later)).all()] == ["r18", "r17"]
 
 
 def execution(number: int, argument: Any, state: str = "FAILED", payload: Any = None) -> dict[str, Any]:
@@ -257,11 +257,15 @@ REFUSED = {
 def test_a_run_that_may_not_write_its_record_is_shown_with_the_role() -> None:
     google = Google()
     google.executions = [execution(1, EVENT, payload=REFUSED)]
-    for found in (runs(google).named("r17"), *runs(google).unrecorded([])):
-        assert (found["run"], found["outcome"], found["raw"]) == ("r17", "permission", f"gs://{RAW}/corpus/")
-        assert found["next"] == "tpu pipeline retry dev r17"
+    for result in (runs(google).named("r17"), *runs(google).unrecorded([])):
+        assert (result["run"], result["outcome"], result["raw"]) == (
+            "r17",
+            "permission",
+            f"gs://{RAW}/corpus/",
+        )
+        assert result["next"] == "tpu pipeline retry dev r17"
         needs = f"roles/storage.objectUser on the bucket {BUCKET}, below pipeline/, for tpu-pipeline-run"
-        assert runs(google).why(found).endswith(f"; it needs {needs}")
+        assert runs(google).why(result).endswith(f"; it needs {needs}")
 
 
 ENDED = {"execution": "e-1", "ended": "2026-11-24T10:01:30Z"}
@@ -285,7 +289,7 @@ def test_what_failed_is_shown_where_no_record_has_it(
     google = Google()
     google.executions = executions
     known = [{**RUN, **record}] if record else []
-    assert [one["run"] for one in runs(google).unrecorded(known) if one["outcome"] != "waiting"] == shown
+    assert [item["run"] for item in runs(google).unrecorded(known) if item["outcome"] != "waiting"] == shown
 
 
 def test_an_execution_that_somebody_started_with_something_else_is_no_run() -> None:
@@ -293,14 +297,14 @@ def test_an_execution_that_somebody_started_with_something_else_is_no_run() -> N
     google.executions = [
         {**execution(number, None), "argument": text} for number, text in enumerate(("{", "[]", "7", "{}"))
     ]
-    assert [one for one in runs(google).unrecorded([]) if one["outcome"] != "waiting"] == []
+    assert [item for item in runs(google).unrecorded([]) if item["outcome"] != "waiting"] == []
 
 
 def test_who_may_not_list_the_raw_bucket_sees_all_but_submissions() -> None:
     google = Google()
     google.executions = [execution(1, EVENT, payload=REFUSED)]
     google.unlisted = RequestError(classify("Permission 'storage.objects.list' denied on resource", 403))
-    assert [one["outcome"] for one in runs(google).unrecorded([])] == ["permission"]
+    assert [item["outcome"] for item in runs(google).unrecorded([])] == ["permission"]
     google.unlisted = RequestError(classify("try again", 503))
     with pytest.raises(RequestError, match="try again"):
         runs(google).unrecorded([])
@@ -314,9 +318,9 @@ def test_a_run_whose_workflow_died_says_why() -> None:
 
 
 def test_what_nothing_has_started_waits_and_names_the_roles_that_start_it() -> None:
-    (found,) = runs(Google()).unrecorded([])
-    assert (found["run"], found["outcome"], found["raw"]) == ("r17", "waiting", f"gs://{RAW}/corpus/")
-    why = runs(Google()).why(found)
+    (result,) = runs(Google()).unrecorded([])
+    assert (result["run"], result["outcome"], result["raw"]) == ("r17", "waiting", f"gs://{RAW}/corpus/")
+    why = runs(Google()).why(result)
     for role in ("roles/workflows.invoker", "roles/eventarc.eventReceiver"):
         assert f"{role} for tpu-pipeline-trigger" in why
     assert runs(Google()).unrecorded([RUN]) == []

@@ -137,8 +137,8 @@ def test_a_run_that_is_followed_fails_where_it_fails_and_says_what_to_do(
     looks = iter([None, trains, trains, ended])
 
     def content(url: str) -> bytes | None:
-        found = next(looks)
-        return found and json.dumps(found).encode()
+        result = next(looks)
+        return result and json.dumps(result).encode()
 
     monkeypatch.setattr(google, "content", content)
     monkeypatch.setattr(pipeline.time, "sleep", lambda _: None)
@@ -169,7 +169,7 @@ def test_the_list_has_what_no_record_has_with_its_reason(
     assert (known.split()[0], known.split()[3], other.split()[0]) == ("r17", "trained", "sweep")
     assert why.startswith("    tpu-pipeline-run@p does not have storage.objects.create access")
     assert call(pipeline.pipeline, ["status", "dev", "--json"]) == 0
-    assert [one["run"] for one in json.loads(capsys.readouterr().out)] == ["r17", "sweep"]
+    assert [load["run"] for load in json.loads(capsys.readouterr().out)] == ["r17", "sweep"]
 
 
 def test_a_dry_run_of_publishing_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

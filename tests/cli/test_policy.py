@@ -57,15 +57,15 @@ def test_what_is_stored_and_breaks_a_rule_fails_where_rules_are_mandatory(
     assert check([OPEN], policy__enforcement="advisory") == 0
     assert finding in capsys.readouterr().out
     assert check([OPEN], "--json") == 1
-    assert [one["rule"] for one in json.loads(capsys.readouterr().out)["findings"]] == ["N04"]
+    assert [finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]] == ["N04"]
 
 
 def test_what_is_about_to_be_deleted_breaks_no_rule(check: Check) -> None:
-    one = {
+    mapping = {
         "type": "pulumi:pulumi:Stack",
         "urn": "urn:pulumi:dev::network::pulumi:pulumi:Stack::network-dev",
     }
-    assert check([one, {**OPEN, "delete": True}]) == 0
+    assert check([mapping, {**OPEN, "delete": True}]) == 0
 
 
 @pytest.mark.parametrize("state", [None, []])
@@ -87,16 +87,16 @@ def test_an_exception_allows_it_until_its_date(check: Check, capsys: pytest.Capt
 
 def test_options_of_what_is_stored_are_checked_too(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
     bucket = {"uniformBucketLevelAccess": True, "publicAccessPrevention": "enforced", "forceDestroy": False}
-    one = {
+    mapping = {
         "type": BUCKET,
         "urn": f"urn:pulumi:dev::network::{BUCKET}::raw",
         "inputs": bucket,
         "protect": True,
     }
-    assert check([one]) == 0
-    assert check([{**one, "protect": False}]) == 1
+    assert check([mapping]) == 0
+    assert check([{**mapping, "protect": False}]) == 1
     assert "protect: false" in capsys.readouterr().out
-    assert check([{**one, "retainOnDelete": True}]) == 1
+    assert check([{**mapping, "retainOnDelete": True}]) == 1
     assert "AbortIncompleteMultipartUpload" in capsys.readouterr().out
 
 

@@ -33,7 +33,7 @@ class Published:
 
     def __call__(self, target: Target, lock: str, console: Any, again: str) -> Any:
         self.targets.append(target)
-        self.packed.append(sorted(each.name for each in Path(target.code or "").iterdir()))
+        self.packed.append(sorted(path.name for path in Path(target.code or "").iterdir()))
         return SimpleNamespace(bundle=SimpleNamespace(id=f"{len(self.targets):064x}"))
 
 
@@ -44,20 +44,20 @@ class Logs:
         self.lines = [*lines]
 
     def since(self, _: str) -> list[dict[str, str]]:
-        found, self.lines = self.lines, []
-        return [{"timestamp": "2100-01-01T00:00:00Z", "textPayload": line} for line in found]
+        result, self.lines = self.lines, []
+        return [{"timestamp": "2100-01-01T00:00:00Z", "textPayload": line} for line in result]
 
 
 @pytest.fixture(name="published")
 def _published(world: Cloud, monkeypatch: pytest.MonkeyPatch) -> Published:
-    found = Published()
+    published = Published()
     enter(monkeypatch, world, settings())
     monkeypatch.setattr(run, "from_file", lambda _: settings())
-    monkeypatch.setattr(run, "publish", found)
+    monkeypatch.setattr(run, "publish", published)
     monkeypatch.setattr(run, "_entries", lambda *_: Logs("step 1", "step 2"))
     monkeypatch.setattr(run, "_LOOK_S", 0.02)
     world.items = lambda *_: iter([])  # type: ignore[attr-defined]
-    return found
+    return published
 
 
 @pytest.fixture(name="script")
@@ -88,10 +88,10 @@ def test_a_script_goes_alone_runs_and_its_end_ends_the_command(
     assert call(run.run, line) == 0
     assert published.packed == [["train.py"]], "nothing beside it"
     reported = capsys.readouterr()
-    found = json.loads(reported.out)
-    assert found["run"] == "python train.py --lr '3e-4 5'"
-    assert (found["condition"], found["deleted"], found["name"]) == ("done", False, "mine")
-    assert (found["zones"], found["fallbackZones"]) == (["us-east5-a"], ["us-east5-b"])
+    parsed = json.loads(reported.out)
+    assert parsed["run"] == "python train.py --lr '3e-4 5'"
+    assert (parsed["condition"], parsed["deleted"], parsed["name"]) == ("done", False, "mine")
+    assert (parsed["zones"], parsed["fallbackZones"]) == (["us-east5-a"], ["us-east5-b"])
     assert world.asked == [("create", NODE)]
     assert "  | step 1\n  | step 2\n" in reported.err
     assert "the slice is up, and billed" in reported.err
@@ -181,9 +181,9 @@ def test_a_folder_goes_whole_and_its_script_is_chosen_with_a_reason(tmp_path: Pa
     folder = tmp_path / "training"
     folder.mkdir()
     (folder / "other.py").write_text("")
-    found = program(folder, None, None, [], work)
-    assert (found.entry, found.requirements) == ("other.py", None)
-    assert "the only script of" in found.why
+    result = program(folder, None, None, [], work)
+    assert (result.entry, result.requirements) == ("other.py", None)
+    assert "the only script of" in result.why
     (folder / "more.py").write_text("")
     with pytest.raises(
         CommandError, match=r"which script starts\? It has more.py, other.py\n    fix: --entry"
@@ -192,8 +192,8 @@ def test_a_folder_goes_whole_and_its_script_is_chosen_with_a_reason(tmp_path: Pa
     assert program(folder, "more.py", None, ["--x"], work).run == "python more.py --x"
     (folder / "train.py").write_text("")
     (folder / "requirements.txt").write_text("einops\n")
-    found = program(folder, None, None, [], work)
-    assert (found.folder, found.entry, found.requirements) == (
+    result = program(folder, None, None, [], work)
+    assert (result.folder, result.entry, result.requirements) == (
         folder,
         "train.py",
         folder / "requirements.txt",
@@ -204,9 +204,9 @@ def test_a_scripts_inline_metadata_names_its_packages(tmp_path: Path, script: Pa
     work = tmp_path / "work"
     work.mkdir()
     script.write_text(INLINE)
-    found = program(script, None, None, [], work)
-    assert found.requirements
-    assert found.requirements.read_text() == "einops==0.8.2\n"
+    result = program(script, None, None, [], work)
+    assert result.requirements
+    assert result.requirements.read_text() == "einops==0.8.2\n"
     given = tmp_path / "given.txt"
     given.write_text("")
     (work / "code").rename(work / "before")
@@ -277,9 +277,9 @@ def test_a_runs_price_is_predicted_and_the_actual_one_stands_beside_it(
     reported = capsys.readouterr()
     assert "price     $89.81 ($22.45 an hour, 4 h), predicted" in reported.err
     assert "since the creation of its node, predicted $89.81" in reported.err
-    found = json.loads(reported.out)
-    assert found["predicted_dollars"] == 89.81
-    assert found["dollars"] is not None
+    parsed = json.loads(reported.out)
+    assert parsed["predicted_dollars"] == 89.81
+    assert parsed["dollars"] is not None
 
 
 @pytest.mark.parametrize("hours", ["0", "-1", "soon", "inf", "nan", ""])

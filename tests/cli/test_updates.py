@@ -59,7 +59,7 @@ def test_up_shows_the_plan_and_brings_all_layers_up_in_their_order(
     assert output.index("$/hour") < output.index("== storage ==") < output.index("== tpu ==")
     assert output.splitlines()[-1] == "up; next: tpu status dev"
     ups = [arguments for _, arguments, _ in pulumi_cli.calls if arguments[0] == "up"]
-    assert all({"--yes", "--skip-preview"} <= set(one) for one in ups), "one question, which was answered"
+    assert all({"--yes", "--skip-preview"} <= set(item) for item in ups), "one question, which was answered"
 
 
 def test_up_of_some_layers_touches_no_other(root: Path, pulumi_cli: FakePulumi) -> None:
@@ -105,9 +105,9 @@ def test_json_is_all_of_standard_output(
     root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert call(updates.up, ["dev", "--yes", "--json"], root) == 0
-    found = json.loads(capfd.readouterr().out)
-    assert found["applied"]
-    assert [one["layer"] for one in found["layers"]] == LAYERS
+    parsed = json.loads(capfd.readouterr().out)
+    assert parsed["applied"]
+    assert [item["layer"] for item in parsed["layers"]] == LAYERS
     assert call(updates.plan, ["dev", "--json"], root) == 0
     assert json.loads(capfd.readouterr().out)["layers"][0]["changes"]
 

@@ -71,4 +71,4 @@ class Asking(Google):
     @property
     def troubles(self) -> list[Failure]:
         """What failed, but for what wasn't there: a memory of nobody, a node that is gone."""
-        return [one for one in self.failed if one.kind is not Kind.MISSING]
+        return [item for item in self.failed if item.kind is not Kind.MISSING]

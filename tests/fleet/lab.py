@@ -138,7 +138,7 @@ class Lab(Emulated):
 
     def everyone(self) -> dict[str, dict[str, Any]]:
         """The truth about all nodes: each one's resource by its name."""
-        return {one.id: dict(one.body) for one in self.cloud.nodes._nodes.all()}
+        return {item.id: dict(item.body) for item in self.cloud.nodes._nodes.all()}
 
     def node(self, name: str) -> dict[str, Any] | None:
         """The truth about a node: its resource, if it exists."""
@@ -161,9 +161,9 @@ class Lab(Emulated):
         self.settle()
         for name in names:
             self.hosts.may_go.add(name)
-            if found := self.node(name):
+            if node := self.node(name):
                 url, send = (
-                    f"{self.url}/tpu.googleapis.com/v2/{found['name']}",
+                    f"{self.url}/tpu.googleapis.com/v2/{node['name']}",
                     {"Authorization": f"Bearer {self.token}"},
                 )
                 answer = requests.delete(url, headers=send)
@@ -187,7 +187,7 @@ class Lab(Emulated):
             "POST", f"storage.googleapis.com/upload/storage/v1/b/{BUCKET}/o", f"{body}--part--\r\n".encode(),
             {"Content-Type": "multipart/related; boundary=part"}, uploadType="multipart",
         )  # fmt: skip
-        (machine,) = (one for one in self.cloud.nodes._nodes.all() if one.id == node)
+        (machine,) = (item for item in self.cloud.nodes._nodes.all() if item.id == node)
         status = {"state": "failed", "updated_s": self.now_s()}
         machine.guest_attributes[0].agent_writes("tpu", "boot", json.dumps(status))
         self.hosts.may_go.add(node)
@@ -218,8 +218,8 @@ class Lab(Emulated):
         self.until(
             lambda: (
                 not any(
-                    one["state"] in passing and name not in self.hosts.slow
-                    for name, one in self.everyone().items()
+                    item["state"] in passing and name not in self.hosts.slow
+                    for name, item in self.everyone().items()
                 )
             )
         )
@@ -234,7 +234,7 @@ class Lab(Emulated):
     def asked(self, method: str, since: int = 0) -> list[dict[str, Any]]:
         """The requests of a method that came to the front door."""
         entries: list[dict[str, Any]] = self.cloud.requests.since(since)["requests"]
-        return [one for one in entries if one["method_id"].endswith(method)]
+        return [entry for entry in entries if entry["method_id"].endswith(method)]
 
     def request(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **query: str
@@ -279,7 +279,7 @@ class Lab(Emulated):
         looks, end = [controller.step(may, only)], time.monotonic() + limit_s
         while not done(looks[-1]):
             assert time.monotonic() < end, [
-                str(one) for observation in looks[-2:] for one in observation.decisions
+                str(decision) for observation in looks[-2:] for decision in observation.decisions
             ]
             time.sleep(0.03)
             looks.append(controller.step(may, only))
@@ -296,8 +296,8 @@ class Lab(Emulated):
     @contextmanager
     def entered(self) -> Iterator[None]:
         """As the user whose Google this is."""
-        here: dict[str, Any] = {"TPU": client.TPU, "STORAGE": client.STORAGE}
-        with mock.patch.dict(os.environ, self.environment), mock.patch.multiple(client, **here):
+        mapping: dict[str, Any] = {"TPU": client.TPU, "STORAGE": client.STORAGE}
+        with mock.patch.dict(os.environ, self.environment), mock.patch.multiple(client, **mapping):
             as_user()
             yield
 

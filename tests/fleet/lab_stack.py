@@ -139,5 +139,5 @@ class Here:
 
     def ended(self) -> list[Answer]:
         """See `controller.Actor`."""
-        found, self._named = self._named, []
-        return [*self._zones.ended(), *found]
+        result, self._named = self._named, []
+        return [*self._zones.ended(), *result]

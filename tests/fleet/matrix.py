@@ -158,7 +158,7 @@ class Patient:
     def __init__(self, lab: Lab, ask: Ask) -> None:
         self.lab, self.ask = lab, ask
         self.one = lab.fleet()
-        by_zone = {one.zone: one for one in self.one.members}
+        by_zone = {member.zone: member for member in self.one.members}
         self.subject, self.beside = by_zone[ZONE], by_zone[BESIDE]
         lab.begin_anew()
         lab.create(self.beside)
@@ -199,13 +199,13 @@ class Patient:
         own = (observation.failures or {}).get(self.subject.key) if observation else None
         if own and self.ask.method == "operations.get":
             self.heard, own = True, None
-        for found in (
+        for result in (
             own,
             observation.view.zones[ZONE].failure if observation else None,
             observation.view.failure if observation else None,
         ):
-            if found:
-                return found
+            if result:
+                return result
         nothing_done = observation is None or any("no action taken" in event for event in observation.events)
         if nothing_done or (self.ask.method == "operations.get" and not self.heard):
             return next(iter(self.asking.troubles[-1:]), None)
@@ -257,9 +257,9 @@ def _live_with_it(patient: Patient, rule: str, looks: list[Observation]) -> Fail
 def _happened(lab: Lab, patient: Patient, rule: str) -> bool:
     if not rule:
         return lab.state(patient.subject.name) in ("CREATING", "DELETING")
-    report = {one["id"]: one for one in lab.cloud.faults.report()}
-    one = report[rule]
-    return bool(one["observed"]) and (patient.ask.lasts or patient.right() or one["matched"] > 1)
+    report = {item["id"]: item for item in lab.cloud.faults.report()}
+    entry = report[rule]
+    return bool(entry["observed"]) and (patient.ask.lasts or patient.right() or entry["matched"] > 1)
 
 
 def _then(patient: Patient, looks: list[Observation], failure: Failure | None) -> str:
@@ -283,7 +283,7 @@ def _mend(patient: Patient) -> str:
         controller, by = patient.begin(), "running the command again"
     else:
         controller, by = patient.controller, "later observations"
-    if any(one.stopped for one in controller.state.refusals.values()):
+    if any(refusal.stopped for refusal in controller.state.refusals.values()):
         controller.state.retry_now()
         by = "later observations, after manual action"
     lab.ahead_s += _LONGER_THAN_ANY_WAIT_S
@@ -291,6 +291,6 @@ def _mend(patient: Patient) -> str:
     looks = lab.keep(controller, lambda _: patient.right())
     failures = [observation.failures for observation in looks[1:] if observation.failures]
     assert len(failures) <= (patient.ask.method == "operations.get"), failures
-    requests = [one for one in patient.asking.changes[begun:] if "/nodes" in one]
-    assert len(requests) == len({one.split()[0] for one in requests}), requests
+    requests = [change for change in patient.asking.changes[begun:] if "/nodes" in change]
+    assert len(requests) == len({request.split()[0] for request in requests}), requests
     return by

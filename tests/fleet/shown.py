@@ -51,8 +51,8 @@ class Shown:
         self.asked.append(request)
 
     def ended(self) -> list[Answer]:
-        found, self.answers = self.answers, []
-        return found
+        result, self.answers = self.answers, []
+        return result
 
 
 def watching(cloud: Shown, members: list[Node], store: Notebook | None = None) -> Controller:
@@ -68,9 +68,9 @@ def view(
 ) -> View:
     """Members of ours in READY, or in states by `m` and their number; none where that is empty."""
     zones: dict[str, dict[str, ObservedNode]] = {
-        zone: {} for one in members for zone in (*one.places, *one.spread)
+        zone: {} for member in members for zone in (*member.places, *member.spread)
     }
-    for one in members:
-        if state := states.get(f"m{one.member}", "READY"):
-            zones[one.zone][one.name] = ObservedNode(one.name, one.zone, state, "1", 1.0, labels(one))
+    for item in members:
+        if state := states.get(f"m{item.member}", "READY"):
+            zones[item.zone][item.name] = ObservedNode(item.name, item.zone, state, "1", 1.0, labels(item))
     return View(at_s, {zone: ZoneView(nodes) for zone, nodes in zones.items()}, statuses or {})

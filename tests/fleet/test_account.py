@@ -54,9 +54,9 @@ def declare(lab: Lab) -> None:
     role = recording.only("gcp:projects/iAMCustomRole:IAMCustomRole").inputs
     content = {"title": role["title"], "includedPermissions": role["permissions"]}
     lab.request("POST", f"{IAM}/{P}/roles", {"roleId": role["roleId"], "role": content})
-    for one in recording.resources:
-        if one.type.startswith("gcp:") and one.type.endswith("IAMMember"):
-            grant(lab, one.inputs)
+    for resource in recording.resources:
+        if resource.type.startswith("gcp:") and resource.type.endswith("IAMMember"):
+            grant(lab, resource.inputs)
     lab.request("POST", f"{STORAGE}/storage/v1/b", {"name": STEPS}, project=PROJECT)
     state = f"projects/_/buckets/{CONTROLLERS}/objects/x"
     lab.until(lambda: lab.cloud.iam.allowed(EMAIL, "storage.objects.create", state))
@@ -105,7 +105,9 @@ def controllers(lab: Lab) -> Asking:
 def refused(lab: Lab, since: int) -> list[str]:
     """What the account was refused, in Google's words."""
     return [
-        one["message"] for one in lab.asked("", since) if one["status"] == 403 and one["principal"] == EMAIL
+        item["message"]
+        for item in lab.asked("", since)
+        if item["status"] == 403 and item["principal"] == EMAIL
     ]
 
 
@@ -119,12 +121,12 @@ def lives(lab: Lab, since: int) -> bool:
         return bool(refused(lab, since))
 
     def ready_again(number: str) -> bool:
-        there = lab.node(name) or {}
-        return there.get("id") != number and lab.all_ready([name], controller)
+        existing = lab.node(name) or {}
+        return existing.get("id") != number and lab.all_ready([name], controller)
 
     asking = controllers(lab)
-    one = lab.fleet(settings(ONE), asking)
-    name, controller = one.members[0].name, lab.controller(one)
+    fleet = lab.fleet(settings(ONE), asking)
+    name, controller = fleet.members[0].name, lab.controller(fleet)
     lab.keep(controller, lambda _: stopped() or ready_again(""))
     if stopped():
         return False
@@ -135,9 +137,12 @@ def lives(lab: Lab, since: int) -> bool:
         return False
 
     lab.begin_anew()
-    lab.create(one.members[0])
-    number, one = (lab.node(name) or {})["id"], lab.fleet(settings({**ONE, "run": "train tiny.toml"}), asking)
-    controller, spec = lab.controller(one), one.spec(one.members[0])
+    lab.create(fleet.members[0])
+    number, fleet = (
+        (lab.node(name) or {})["id"],
+        lab.fleet(settings({**ONE, "run": "train tiny.toml"}), asking),
+    )
+    controller, spec = lab.controller(fleet), fleet.spec(fleet.members[0])
     lab.keep(
         controller,
         lambda _: stopped() or ((lab.node(name) or {})["labels"]["spec"] == spec and not controller.busy),
@@ -150,7 +155,7 @@ def lives(lab: Lab, since: int) -> bool:
         return False
 
     lab.begin_anew()
-    controller = lab.controller(one)
+    controller = lab.controller(fleet)
     create = {"method": "tpu.*.nodes.create", "path": f"/{ZONES[0]}/"}
     rule = lab.cloud.faults.add({"match": create, "what": {"operation_error": DRY}})
     lab.keep(
@@ -166,9 +171,9 @@ def lives(lab: Lab, since: int) -> bool:
 def test_the_account_does_all_that_a_fleet_needs(lab: Lab) -> None:
     since = lab.cloud.requests.since(0)["next"]
     assert lives(lab, since), refused(lab, since)
-    mine = [one for one in lab.asked("", since) if one["principal"] == EMAIL]
-    asked = {one["method_id"].removeprefix("tpu.projects.locations.") for one in mine}
-    assert asked == {
+    mine = [item for item in lab.asked("", since) if item["principal"] == EMAIL]
+    requested = {item["method_id"].removeprefix("tpu.projects.locations.") for item in mine}
+    assert requested == {
         "nodes.create", "nodes.delete", "nodes.get", "nodes.getGuestAttributes", "nodes.list", "nodes.patch",
         "operations.get", "storage.objects.get", "storage.objects.insert", "storage.objects.list",
     }  # fmt: skip
@@ -177,7 +182,7 @@ def test_the_account_does_all_that_a_fleet_needs(lab: Lab) -> None:
     script = bundle_blob(startup.script_sha256())
     lab.request("POST", UPLOAD, b"{}", uploadType="media", name=script)
     assert (
-        unpublished(settings(ONE), {one.bundle for one in nodes(settings(ONE))}, BUCKET, google.is_there)
+        unpublished(settings(ONE), {node.bundle for node in nodes(settings(ONE))}, BUCKET, google.is_there)
         is None
     )
     assert google.observe([ZONES[0]]).failure is None
@@ -187,12 +192,12 @@ def test_the_account_does_all_that_a_fleet_needs(lab: Lab) -> None:
 @pytest.mark.parametrize("permission", ON_NODES)
 def test_each_permission_of_the_role_is_needed(lab: Lab, permission: str) -> None:
     since = lab.cloud.requests.since(0)["next"]
-    others = [one for one in ON_NODES if one != permission]
+    others = [on_node for on_node in ON_NODES if on_node != permission]
     lab.request("PATCH", f"{IAM}/{ROLE}", {"includedPermissions": others})
     lab.until(lambda: not may(lab, permission))
     try:
         assert not lives(lab, since)
-        assert any(f"'{permission}' denied" in one for one in refused(lab, since)), refused(lab, since)
+        assert any(f"'{permission}' denied" in item for item in refused(lab, since)), refused(lab, since)
     finally:
         lab.request("PATCH", f"{IAM}/{ROLE}", {"includedPermissions": list(ON_NODES)})
         lab.until(lambda: may(lab, permission))
@@ -245,8 +250,8 @@ def test_the_account_is_refused_everything_else(lab: Lab, method: str, path: str
 
 
 def test_it_starts_hosts_as_their_account_and_as_no_other(lab: Lab) -> None:
-    one = lab.fleet(settings(ONE))
-    body = dict(one.body(one.members[0]))
+    fleet = lab.fleet(settings(ONE))
+    body = dict(fleet.body(fleet.members[0]))
     for email in (OTHER, EMAIL):
         body["serviceAccount"] = {**body["serviceAccount"], "email": email}
         answer = as_account(lab, "POST", NODES, body, nodeId="n")

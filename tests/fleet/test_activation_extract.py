@@ -46,23 +46,23 @@ def judged(status: WorkerStatus, age_s: float = 7200.0) -> Condition:
     """How a READY member is whose worker said this, beside one that speaks; it is left alone in any case."""
     members, now_s = fleet(2, zones=1), 1e6
     nodes = {
-        one.name: ObservedNode(one.name, one.zone, "READY", "1", now_s - age_s, labels(one))
-        for one in members
+        member.name: ObservedNode(member.name, member.zone, "READY", "1", now_s - age_s, labels(member))
+        for member in members
     }
     statuses = {members[0].name: [status], members[1].name: [WorkerStatus(now_s, work="running")]}
-    (found, _) = decide(
+    (result, _) = decide(
         members, View(now_s, {members[0].zone: ZoneView(nodes)}, statuses), ControllerState(), Limits(), OWNER
     )
-    assert found.action is Action.LEAVE
-    return found.condition
+    assert result.action is Action.LEAVE
+    return result.condition
 
 
 def test_one_pass_brings_back_all_that_was_lost() -> None:
     members, cloud = cloud_of(6, lost="tpu")
-    names = [one.name for one in members]
+    names = [member.name for member in members]
     assert bring_back(names) == names[:1]
-    one = controller(members, cloud)
-    assert set(one.step().begun) == set(names)
+    item = controller(members, cloud)
+    assert set(item.step().begun) == set(names)
 
 
 def test_an_api_that_answers_with_errors_costs_no_healthy_node() -> None:
@@ -70,10 +70,10 @@ def test_an_api_that_answers_with_errors_costs_no_healthy_node() -> None:
     cloud._ill = {zone: [(0.0, HOUR_S)] for zone in (DRY, OTHER)}
     watched(controller(members, cloud), cloud, HOUR_S)
     assert not cloud.tally.healthy_deleted
-    theirs = Loop(VirtualCloud(members, CALM, 9 * HOUR_S, seed=1), members, HOUR_S)
-    theirs.cloud._ill = cloud._ill
-    theirs.go()
-    assert theirs.cloud.tally.healthy_deleted
+    loop = Loop(VirtualCloud(members, CALM, 9 * HOUR_S, seed=1), members, HOUR_S)
+    loop.cloud._ill = cloud._ill
+    loop.go()
+    assert loop.cloud.tally.healthy_deleted
 
 
 def test_a_zone_without_chips_keeps_no_other_waiting() -> None:
@@ -81,10 +81,10 @@ def test_a_zone_without_chips_keeps_no_other_waiting() -> None:
     cloud._dry[DRY] = [(0.0, 2 * HOUR_S)]
     watched(controller(members, cloud), cloud, 0.5 * HOUR_S)
     assert all(node.state == "READY" for node in cloud.nodes.values() if OTHER in node.name)
-    _, theirs = cloud_of(6, lost="tpu")
-    theirs._dry[DRY] = [(0.0, 2 * HOUR_S)]
-    Loop(theirs, members, 0.5 * HOUR_S).go()
-    assert all(node.state != "READY" for node in theirs.nodes.values())
+    _, foreign = cloud_of(6, lost="tpu")
+    foreign._dry[DRY] = [(0.0, 2 * HOUR_S)]
+    Loop(foreign, members, 0.5 * HOUR_S).go()
+    assert all(node.state != "READY" for node in foreign.nodes.values())
 
 
 def test_hosts_get_the_image_of_v6e_and_one_of_older_chips_is_refused() -> None:
@@ -96,27 +96,27 @@ def test_hosts_get_the_image_of_v6e_and_one_of_older_chips_is_refused() -> None:
 
 def test_a_worker_that_cannot_be_reached_is_not_started_a_second_time() -> None:
     """No decision asks a worker; what is done comes from what it said. A second start would meet a lease."""
-    theirs = Launcher()
-    theirs.go(["a"])
-    theirs.unreachable.add("a")
-    theirs.go(["a"])
-    assert theirs.started["a"] == 2
+    launcher = Launcher()
+    launcher.go(["a"])
+    launcher.unreachable.add("a")
+    launcher.go(["a"])
+    assert launcher.started["a"] == 2
     assert judged(WorkerStatus(1e6 - 60, work="running")) is Condition.WORKING
 
 
 def test_a_finished_job_is_not_started_again() -> None:
-    theirs = Launcher(finished={"a"})
+    launcher = Launcher(finished={"a"})
     for _ in range(3):
-        theirs.go(["a"])
-    assert theirs.started["a"] == 3
+        launcher.go(["a"])
+    assert launcher.started["a"] == 3
     assert judged(WorkerStatus(1e6 - 7000, boot="ready", work="done")) is Condition.DONE
 
 
 def test_two_that_watch_do_not_replace_one_anothers_nodes() -> None:
     members, cloud = cloud_of(2, lost=OTHER)
-    theirs = [Loop(cloud, members, HOUR_S) for _ in range(2)]
-    observed = {one.name: theirs[0].describe(one) for one in members}
-    for loop in theirs:
+    foreign = [Loop(cloud, members, HOUR_S) for _ in range(2)]
+    observed = {member.name: foreign[0].describe(member) for member in members}
+    for loop in foreign:
         loop.go(observed)
     assert cloud.tally.healthy_deleted
     bucket = Cloud(settings())
@@ -126,15 +126,15 @@ def test_two_that_watch_do_not_replace_one_anothers_nodes() -> None:
 
 
 def test_a_look_costs_as_many_requests_however_many_there_are() -> None:
-    asked = []
+    requested = []
     for count in (2, 200):
         members, cloud = cloud_of(count)
         controller(members, cloud).step()
-        asked.append(cloud.tally.lists)
-        theirs = Loop(cloud, members, HOUR_S)
-        theirs.go()
-        assert theirs.calls == count
-    assert asked[0] == asked[1]
+        requested.append(cloud.tally.lists)
+        loop = Loop(cloud, members, HOUR_S)
+        loop.go()
+        assert loop.calls == count
+    assert requested[0] == requested[1]
 
 
 def test_what_is_lost_comes_back_with_nobody_there() -> None:

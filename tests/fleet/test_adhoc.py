@@ -20,8 +20,8 @@ def test_a_fleet_is_made_from_flags_beside_those_of_the_file(world: Cloud) -> No
     assert fleet([*CREATE, "--run", "extract qwen2.5-0.5b.toml", "--yes"]) == 0
     assert sorted(world.asked) == [("create", name) for name in MADE], "by names that nobody has"
     for number, name in enumerate([MADE[0], MADE[2], MADE[1], MADE[3]]):
-        found = world.labels[name]
-        assert (found["fleet"], found["member"], found["stack"]) == ("adhoc", str(number), OWNER.stack)
+        labels = world.labels[name]
+        assert (labels["fleet"], labels["member"], labels["stack"]) == ("adhoc", str(number), OWNER.stack)
     (item,) = AdHoc(world, OWNER.stack).read().values()  # type: ignore[arg-type]
     assert item == {
         "name": "adhoc", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 4,

@@ -19,7 +19,7 @@ def brought_back(state: ControllerState, n: int, cause: Cause, at_s: float, took
     """A member was, by an attempt of then."""
     member = fleet(4)[n]
     state.begin_attempt(member.key, cause, at_s)
-    state.asked(member.key, member.zone, member.name)
+    state.requested(member.key, member.zone, member.name)
     state.succeeded(member.key, member.zone, at_s + took_s)
 
 
@@ -28,9 +28,9 @@ def test_a_member_that_keeps_failing_is_left_to_people() -> None:
     for hour in range(3):
         assert one(0, view(observed(0), statuses=FAILED), state).action is Action.REPLACE
         brought_back(state, 0, Cause.FAILURE, NOW_S - 40_000 + 3600 * hour)
-    found = one(0, view(observed(0), statuses=FAILED), state)
-    assert found.action is Action.HOLD
-    assert "3 times" in found.why
+    result = one(0, view(observed(0), statuses=FAILED), state)
+    assert result.action is Action.HOLD
+    assert "3 times" in result.why
 
 
 @pytest.mark.parametrize(("spent", "actions"), [
@@ -44,8 +44,8 @@ def test_failures_and_preemptions_have_budgets_of_their_own(spent: int, actions:
     for n in range(spent):
         brought_back(state, 2 + n, Cause.PREEMPTION, NOW_S - 9000)
     gone = view(observed(0, "PREEMPTED"), observed(1, "PREEMPTED"))
-    found = decide(fleet(2), gone, state, Limits(preemptions_a_day=2), OWNER)
-    assert [one_.action for one_ in found] == actions
+    result = decide(fleet(2), gone, state, Limits(preemptions_a_day=2), OWNER)
+    assert [one_.action for one_ in result] == actions
 
 
 LOST = view(observed(0, "PREEMPTED"))
@@ -93,8 +93,8 @@ def test_what_is_lost_as_soon_as_it_comes_back_is_held_an_hour(
     state = ControllerState()
     for times in (2, 1, 0):
         brought_back(state, 0, Cause.PREEMPTION, NOW_S - times * (lived_s + 30.0), took_s=30.0)
-    found = one(0, replace(left, at_s=NOW_S + 30.0 + later_s), state)
-    assert (found.action is Action.HOLD, "backing off for an hour" in found.why) == (held, held)
+    result = one(0, replace(left, at_s=NOW_S + 30.0 + later_s), state)
+    assert (result.action is Action.HOLD, "backing off for an hour" in result.why) == (held, held)
     state.retry_now()
     assert one(0, replace(left, at_s=NOW_S + 30.0 + later_s), state).action is not Action.HOLD, "asked for"
 
@@ -104,11 +104,11 @@ def test_requests_that_gave_no_node_are_one_attempt_and_no_churn() -> None:
     for minute in range(200, 0, -10):
         cause = Cause.PREEMPTION if minute == 200 else Cause.NEW  # the first one deleted it
         state.begin_attempt(key, cause, NOW_S - 60 * minute)
-        state.asked(key, "z", "n")
+        state.requested(key, "z", "n")
         state.failed(key, "z", Failure(Kind.STOCK_OUT, "none"), NOW_S - 60 * minute + 30, rng)
     assert state.recovery_cause(key) is Cause.PREEMPTION, "what it is for in the end"
     assert state.placements(NOW_S, 120.0) == {}, "refused: it isn't being made"
-    state.asked(key, "z", "n")
+    state.requested(key, "z", "n")
     state.succeeded(key, "z", NOW_S + 60)
     assert state.spent(Cause.PREEMPTION, NOW_S) == 1
     assert not state.refusals
@@ -119,16 +119,16 @@ def test_a_creation_that_may_have_come_about_is_asked_for_again_where_it_was(kin
     """A connection that broke says nothing of the node; elsewhere would be a second one."""
     state, key = ControllerState(), fleet(4)[0].key
     state.begin_attempt(key, Cause.NEW, NOW_S)
-    state.asked(key, "z", "n")
+    state.requested(key, "z", "n")
     state.failed(key, "z", Failure(kind, "no"), NOW_S, random.Random(0))
-    asked = state.placements(NOW_S, 120.0).get(key)
-    assert asked == (("z", "n") if kind in (Kind.UNKNOWN, Kind.TRANSIENT) else None)
+    requested = state.placements(NOW_S, 120.0).get(key)
+    assert requested == (("z", "n") if kind in (Kind.UNKNOWN, Kind.TRANSIENT) else None)
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_what_is_wrong_with_one_holds_no_neighbour(kind: Kind) -> None:
     state, rng = ControllerState(), random.Random(0)
-    first, neighbour = (one for one in fleet(4) if one.zone == fleet(4)[0].zone)
+    first, neighbour = (item for item in fleet(4) if item.zone == fleet(4)[0].zone)
     state.begin_attempt(first.key, Cause.PREEMPTION, NOW_S)
     state.failed(first.key, first.zone, Failure(kind, "no"), NOW_S, rng)
     held = state.refusal(neighbour.key, neighbour.zone).not_before_s > NOW_S

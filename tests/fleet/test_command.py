@@ -103,8 +103,8 @@ def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_y
 ) -> None:
     lost = "tpu-us-east5-a-1"
     world.states[lost] = "PREEMPTED"
-    for name, found in world.labels.items():
-        world.labels[name] = {**found, "stack": "lost"} if "fleet" in found else found
+    for name, result in world.labels.items():
+        world.labels[name] = {**result, "stack": "lost"} if "fleet" in result else result
     for line in (
         "create dev --yes",
         "recover dev --yes",
@@ -123,7 +123,7 @@ def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_y
     assert world.asked == world.updated == []
     assert fleet(["take-over", "dev", "--yes"]) == 0
     assert sorted(world.updated) == sorted(name for name in world.states if name != "train")
-    assert {found["stack"] for found in world.labels.values()} == {OWNER.stack}
+    assert {label["stack"] for label in world.labels.values()} == {OWNER.stack}
     assert {*world.labels["tpu-us-east5-b-0"]} > {"fleet", "member", "bundle"}, "the others stay"
     assert fleet(["recover", "dev", "--yes"]) == 0
     assert world.asked == [("delete", lost), ("create", lost)]
@@ -186,9 +186,9 @@ def expire(cloud: Cloud) -> None:
     """The lease in the bucket is old."""
     name = object_of(OWNER.stack)
     text, generation = cloud.objects[name]
-    found = json.loads(text)
-    found["leader"]["at_s"] -= 600
-    cloud.objects[name] = json.dumps(found), generation
+    parsed = json.loads(text)
+    parsed["leader"]["at_s"] -= 600
+    cloud.objects[name] = json.dumps(parsed), generation
 
 
 @pytest.mark.parametrize("name", ["train", "tpu-us-east5-b-1"])
@@ -338,10 +338,10 @@ def test_a_controller_that_waits_long_between_looks_renews_its_lease(
 ) -> None:
     """Else another would take its place after three minutes."""
     now, signs = [0.0], list[float]()
-    one = Environment(settings(), nodes(settings()), world, world.stack).controller()  # type: ignore[arg-type]
-    monkeypatch.setattr(one, "renew", lambda: signs.append(now[0]))
+    item = Environment(settings(), nodes(settings()), world, world.stack).controller()  # type: ignore[arg-type]
+    monkeypatch.setattr(item, "renew", lambda: signs.append(now[0]))
     monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monitor.rest(one, 600)
+    monitor.rest(item, 600)
     assert now[0] == 600
     assert max(after - before for before, after in pairwise([0.0, *signs])) <= RENEW_S
 
@@ -434,7 +434,7 @@ def test_a_budget_refuses_before_anything_is_created() -> None:
 def test_every_command_of_the_page_is_one() -> None:
     lines = re.findall(r"^    tpu (?:fleet )?(.+?)(?:  .*)?$", (DOCS / "fleet.md").read_text(), re.MULTILINE)
     assert {line.split()[0] for line in lines} == set(group.commands)
-    examples = [f"{name} {line}" for name, one in group.commands.items() for line in one.examples]  # type: ignore[attr-defined]
+    examples = [f"{name} {line}" for name, item in group.commands.items() for line in item.examples]  # type: ignore[attr-defined]
     for name, *words in map(shlex.split, [*lines, *examples]):
         group.commands[name].make_context(name, words)
 

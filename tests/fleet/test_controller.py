@@ -39,17 +39,17 @@ def live(one: Controller, cloud: VirtualCloud, until_s: float, every_s: float = 
 def test_nothing_is_done_about_a_healthy_fleet() -> None:
     cloud = VirtualCloud(fleet(8), CALM, HOUR_S, seed=1)
     looks = live(controller(cloud, 8), cloud, HOUR_S)
-    assert all(one.action is Action.LEAVE for observation in looks for one in observation.decisions)
+    assert all(decision.action is Action.LEAVE for observation in looks for decision in observation.decisions)
     assert cloud.tally.creates == cloud.tally.deletes == 0
 
 
 def test_what_is_taken_away_comes_back_and_is_an_event() -> None:
     cloud = VirtualCloud(fleet(8), CALM, HOUR_S, seed=1)
-    one = controller(cloud, 8)
-    one.step()
+    item = controller(cloud, 8)
+    item.step()
     cloud.lose("extract/5")
     before = cloud.nodes["extract/5"].instance
-    looks = live(one, cloud, HOUR_S)
+    looks = live(item, cloud, HOUR_S)
     assert (cloud.nodes["extract/5"].state, cloud.tally.creates, cloud.tally.deletes) == ("READY", 1, 1)
     assert cloud.nodes["extract/5"].instance != before, "a new node"
     events = [event for observation in looks for event in observation.events]
@@ -63,13 +63,13 @@ def test_a_zone_without_chips_is_asked_later_each_time_and_keeps_no_other_waitin
     cloud._dry[HOME] = [(0.0, 3 * HOUR_S)]
     for key in list(cloud.nodes):
         cloud.lose(key)
-    one = controller(cloud, 8)
-    live(one, cloud, 0.25 * HOUR_S)
+    item = controller(cloud, 8)
+    live(item, cloud, 0.25 * HOUR_S)
     assert {node.zone for node in cloud.nodes.values() if node.state == "READY"} == {OTHER}
     assert sum(node.state == "READY" for node in cloud.nodes.values()) == 4
-    live(one, cloud, 2.9 * HOUR_S)
+    live(item, cloud, 2.9 * HOUR_S)
     assert 4 <= cloud.tally.refused <= 4 * 20, "waits of 30 s, doubled up to 15 min"
-    live(one, cloud, 4 * HOUR_S)
+    live(item, cloud, 4 * HOUR_S)
     assert all(node.state == "READY" for node in cloud.nodes.values())
     assert not cloud.tally.healthy_deleted
 
@@ -81,13 +81,13 @@ def test_a_member_whose_zone_has_no_chips_is_made_in_another_under_a_free_name_a
     for member in members:
         if member.home == HOME:
             cloud.lose(member.key)
-    one = controller(cloud, members)
-    looks = live(one, cloud, 0.5 * HOUR_S)
+    item = controller(cloud, members)
+    looks = live(item, cloud, 0.5 * HOUR_S)
     assert all(node.state == "READY" for node in cloud.nodes.values())
     assert {member.zone for member in looks[-1].members} == {OTHER}
     assert sorted(member.name for member in looks[-1].members) == [f"tpu-{OTHER}-{n}" for n in range(8)]
     assert cloud.tally.refused == 4, "each asked at home once"
-    looks = live(one, cloud, 4 * HOUR_S)
+    looks = live(item, cloud, 4 * HOUR_S)
     assert cloud.tally.creates == 8, "nobody is moved back that is healthy"
     assert not cloud.tally.healthy_deleted
     assert not looks[-1].orphans
@@ -97,21 +97,21 @@ def test_a_member_whose_zone_has_no_chips_is_made_in_another_under_a_free_name_a
 def test_what_waiting_does_not_mend_is_tried_once_until_somebody_acts(kind: Kind) -> None:
     cloud = VirtualCloud(fleet(2), CALM, 9 * HOUR_S, seed=1)
     cloud.lose("extract/1")
-    asked: list[str] = []
+    requested: list[str] = []
 
     def refuse(key: str, request: NodeRequest) -> Answer:
-        asked.append(key)
+        requested.append(key)
         return Answer(request, Failure(kind, "no", "TPUV6E"))
 
     cloud.create = refuse  # type: ignore[method-assign]
-    one = controller(cloud, 2)
-    looks = live(one, cloud, 2 * HOUR_S)
-    assert asked == ["extract/1"]
+    item = controller(cloud, 2)
+    looks = live(item, cloud, 2 * HOUR_S)
+    assert requested == ["extract/1"]
     assert looks[-1].decisions[1].action is Action.HOLD
     assert "fix:" in looks[-1].decisions[1].why
-    one.state.retry_now()
-    live(one, cloud, 3 * HOUR_S)
-    assert len(asked) == 2
+    item.state.retry_now()
+    live(item, cloud, 3 * HOUR_S)
+    assert len(requested) == 2
 
 
 OLD = Failure(Kind.EXISTS, "there already")
@@ -121,15 +121,15 @@ def refused(*failures: tuple[str, Failure | None], state: ControllerState | None
     """What is remembered of creations at NOW_S in zone z, whose answers come in this order."""
     members = [replace(fleet(1)[0], slice=name, name=name, zone="z", home="z") for name, _ in failures]
     cloud = Shown(View(NOW_S, {}, {}))
-    one = watching(cloud, members)
-    one.state = state or ControllerState()
+    item = watching(cloud, members)
+    item.state = state or ControllerState()
     for member in members:
-        one.state.begin_attempt(member.key, Cause.PREEMPTION, NOW_S - 60)
-        one.state.asked(member.key, "z", member.name)
+        item.state.begin_attempt(member.key, Cause.PREEMPTION, NOW_S - 60)
+        item.state.requested(member.key, "z", member.name)
     of = {member.slice: NodeRequest(Verb.CREATE, member) for member in members}
     cloud.answers = [Answer(of[name], failure) for name, failure in failures]
-    one.step(may=())
-    return one.state
+    item.step(may=())
+    return item.state
 
 
 def test_a_members_old_refusal_does_not_hide_its_zones() -> None:
@@ -158,39 +158,39 @@ def test_a_stop_for_people_outlives_what_the_same_step_hears_of_neighbours(
 
 def test_a_controller_that_only_waits_for_what_it_began_renews_its_lease() -> None:
     store, cloud = Kept(), VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
-    one = controller(cloud, 2, store)
+    item = controller(cloud, 2, store)
     cloud.lose("extract/1")
-    live(one, cloud, 200.0, every_s=10.0)
+    live(item, cloud, 200.0, every_s=10.0)
     assert cloud.nodes["extract/1"].state == "CREATING"
     before = store.signs
-    assert [one.step(may=()).begun for _ in range(3)] == [()] * 3
+    assert [item.step(may=()).begun for _ in range(3)] == [()] * 3
     assert store.signs == before + 3
-    live(one, cloud, 0.5 * HOUR_S)
-    assert not one.busy
+    live(item, cloud, 0.5 * HOUR_S)
+    assert not item.busy
     before = store.signs
-    one.step(may=())
+    item.step(may=())
     assert store.signs == before, "who only looks holds no lease"
 
 
 def test_an_attempt_is_written_before_anything_is_asked_and_open_until_the_node_is_ready() -> None:
     """What was taken away and isn't back is known after a kill at any request."""
     store, cloud = Kept(), VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
-    one, asked = controller(cloud, 2, store), list[tuple[str, Verb]]()
+    item, requested = controller(cloud, 2, store), list[tuple[str, Verb]]()
     begin = cloud.begin
 
     def observed(request: NodeRequest) -> None:
         recovery_cause = store.read().recovery_cause("extract/1")
         assert recovery_cause is Cause.PREEMPTION, f"unknown to who comes after a kill at {request.verb}"
-        asked.append((request.node.key, request.verb))
+        requested.append((request.node.key, request.verb))
         begin(request)
 
     cloud.begin = observed  # type: ignore[method-assign]
     cloud.lose("extract/1")
-    while not any("created" in event for event in one.step().events):
-        if asked:
+    while not any("created" in event for event in item.step().events):
+        if requested:
             assert store.read().recovery_cause("extract/1") is Cause.PREEMPTION
         cloud.advance(cloud.now_s + 10)
-    assert [verb for _, verb in asked if verb is not Verb.CHECK] == [Verb.DELETE, Verb.CREATE]
+    assert [verb for _, verb in requested if verb is not Verb.CHECK] == [Verb.DELETE, Verb.CREATE]
     assert store.read().recovery_cause("extract/1") is None
 
 
@@ -199,15 +199,15 @@ def test_controllers_killed_after_any_step_are_followed_by_ones_that_create_noth
     store, rng = Kept(), random.Random(seed)
     members = fleet(6, others=(HOME, OTHER))
     cloud = VirtualCloud(members, CALM, 2 * HOUR_S, seed=seed)
-    one = controller(cloud, members, store)
+    item = controller(cloud, members, store)
     for key in ("extract/1", "extract/2", "extract/5"):
         cloud.lose(key)
     while cloud.now_s < HOUR_S:
-        one.step()
+        item.step()
         cloud.advance(cloud.now_s + rng.choice([5, 30, 90]))
         if rng.random() < 0.5:
             cloud.ended()  # nobody hears these
-            one = controller(cloud, members, store)
+            item = controller(cloud, members, store)
     assert all(node.state == "READY" for node in cloud.nodes.values())
     assert cloud.tally.creates == 3
     assert not cloud.tally.healthy_deleted
@@ -218,19 +218,19 @@ def test_a_poll_that_fails_is_no_refusal_and_nothing_is_created_a_second_time() 
     """What became of the creation isn't known; its zone refused nothing."""
     (member,) = members = fleet(1, others=(OTHER,))
     cloud = Shown(view(members, m0=""))
-    one = watching(cloud, members)
-    one.step()
+    entry = watching(cloud, members)
+    entry.step()
     (create,) = cloud.asked
     cloud.answers = [Answer(create, operation="operations/1")]
-    one.step()
+    entry.step()
     (_, check) = cloud.asked
     assert check.verb is Verb.CHECK
     cloud.answers = [Answer(check, Failure(Kind.TRANSIENT, "unavailable"))]
-    one.step()
-    assert [each.verb for each in cloud.asked] == [Verb.CREATE, Verb.CHECK, Verb.CHECK]
-    assert not one.state.refusals
+    entry.step()
+    assert [item.verb for item in cloud.asked] == [Verb.CREATE, Verb.CHECK, Verb.CHECK]
+    assert not entry.state.refusals
     cloud.answers = [Answer(check, Failure(Kind.STOCK_OUT, "none"), done=True)]
-    observation = one.step()
+    observation = entry.step()
     assert (observation.failures or {}).keys() == {member.key}
     assert cloud.asked[-1].node.zone == OTHER, "that is a refusal"
 
@@ -246,14 +246,14 @@ def test_what_cannot_be_written_down_is_not_done() -> None:
 
     members, store = fleet(2), Broken()
     cloud = Shown(view(members, m0="PREEMPTED"))
-    one = watching(cloud, members, store)
-    observation = one.step()
+    item = watching(cloud, members, store)
+    observation = item.step()
     assert (cloud.asked, observation.begun) == ([], ())
     assert "no action taken: no bucket" in observation.events
     store.broken = False
-    one.step()
+    item.step()
     assert [request.verb for request in cloud.asked] == [Verb.DELETE]
-    assert one.state.spent(Cause.PREEMPTION, NOW_S) == 1
+    assert item.state.spent(Cause.PREEMPTION, NOW_S) == 1
 
 
 def test_who_has_lost_the_lease_gives_no_node_new_settings() -> None:
@@ -266,16 +266,16 @@ def test_who_has_lost_the_lease_gives_no_node_new_settings() -> None:
 
     members, store = fleet(2), Lost()
     cloud = Shown(view(members))
-    one = watching(cloud, members, store)
-    one.follow(members, spec=lambda _: "new")
+    item = watching(cloud, members, store)
+    item.follow(members, spec=lambda _: "new")
     store.error = FleetError("another `fleet` acts")
     with pytest.raises(FleetError, match="another"):
-        one.step()
+        item.step()
     store.error = UnreachableError("no bucket")
-    assert "no action taken: no bucket" in one.step().events
+    assert "no action taken: no bucket" in item.step().events
     assert cloud.asked == []
     store.error = None
-    one.step()
+    item.step()
     assert [request.verb for request in cloud.asked] == [Verb.UPDATE, Verb.UPDATE]
 
 
@@ -284,21 +284,21 @@ def test_a_claim_without_proof_spends_no_budget_and_delays_no_recovery() -> None
     members = fleet(2, bundle="b")
     claims = {members[0].name: [WorkerStatus(NOW_S - 1, "failed", "bundle")]}
     cloud = Shown(view(members, statuses=claims))
-    one = watching(cloud, members)
-    one.step()
+    entry = watching(cloud, members)
+    entry.step()
     (request,) = cloud.asked
     assert (request.verb, request.claim, request.instance) == (Verb.DELETE, Claim.BOOT_FAILED, "1")
     cloud.answers = [Answer(request, Failure(Kind.TRANSIENT, "lives, and is left alone"), spared=True)]
-    observation = one.step()
+    observation = entry.step()
     assert observation.decisions[0].action is Action.HOLD, "asked again, later each time"
-    assert one.state.spent(Cause.FAILURE, NOW_S) == 0
-    assert not one.state.bundles, "nor is a bundle to blame"
+    assert entry.state.spent(Cause.FAILURE, NOW_S) == 0
+    assert not entry.state.bundles, "nor is a bundle to blame"
     cloud.looks = [view(members, NOW_S + 1, m0="PREEMPTED")]
-    one.step()
-    assert [each.claim for each in cloud.asked] == [Claim.BOOT_FAILED, Claim.NONE], "at once"
+    entry.step()
+    assert [item.claim for item in cloud.asked] == [Claim.BOOT_FAILED, Claim.NONE], "at once"
     cloud.answers = [Answer(cloud.asked[-1])]
     cloud.looks = [view(members, NOW_S + 2, m0="")]
-    one.step()
+    entry.step()
     assert cloud.asked[-1].verb is Verb.CREATE, "at once"
 
 
@@ -306,32 +306,32 @@ def test_a_bundle_that_failed_by_proof_and_booted_nowhere_is_rolled_to_nobody() 
     members = fleet(3, bundle="b1")
 
     def observation(at_s: float, **states: str) -> View:
-        found = view(
+        result = view(
             members, at_s, {members[0].name: [WorkerStatus(NOW_S - 1, "failed", "python")]}, **states
         )
-        for zone in found.zones.values():
+        for zone in result.zones.values():
             for name, observed in (zone.nodes or {}).items():
                 zone.nodes[name] = replace(observed, labels={**observed.labels, "bundle": "b1"})  # type: ignore[index]
-        return found
+        return result
 
     cloud = Shown(observation(NOW_S, m1="CREATING"))
-    one = watching(cloud, members)
-    one.step()
+    entry = watching(cloud, members)
+    entry.step()
     (request,) = cloud.asked
     cloud.answers = [Answer(request, done=True)]
     cloud.looks = [observation(NOW_S + 60, m0="", m1="PREEMPTED")]
-    one.step()
-    found = one.step().decisions
-    assert [each.action for each in found[:2]] == [Action.HOLD, Action.HOLD]
+    entry.step()
+    decisions = entry.step().decisions
+    assert [item.action for item in decisions[:2]] == [Action.HOLD, Action.HOLD]
     assert (
         "no node has booted with the bundle b1: tpu-us-central1-b-0: its boot failed at python"
-        in found[1].why
+        in decisions[1].why
     )
-    assert "fix: tpu publish" in found[1].why
+    assert "fix: tpu publish" in decisions[1].why
     assert len(cloud.asked) == 1
-    one.follow(fleet(3, bundle="b2"))
-    one.step()
-    assert [each.verb for each in cloud.asked[1:]] == [Verb.CREATE, Verb.DELETE]
+    entry.follow(fleet(3, bundle="b2"))
+    entry.step()
+    assert [item.verb for item in cloud.asked[1:]] == [Verb.CREATE, Verb.DELETE]
 
 
 def test_a_bundle_that_booted_elsewhere_is_not_to_blame() -> None:
@@ -340,31 +340,31 @@ def test_a_bundle_that_booted_elsewhere_is_not_to_blame() -> None:
         members[0].name: [WorkerStatus(NOW_S - 1, "failed", "python")],
         members[1].name: [WorkerStatus(NOW_S - 9, "ready")],
     }
-    found = view(members, NOW_S, statuses)
-    for zone in found.zones.values():
+    result = view(members, NOW_S, statuses)
+    for zone in result.zones.values():
         for name, observed in (zone.nodes or {}).items():
             zone.nodes[name] = replace(observed, labels={**observed.labels, "bundle": "b1"})  # type: ignore[index]
-    cloud = Shown(found)
-    one = watching(cloud, members)
-    one.step()
+    cloud = Shown(result)
+    entry = watching(cloud, members)
+    entry.step()
     cloud.answers = [Answer(cloud.asked[0], done=True)]
     cloud.looks = [view(members, NOW_S + 60, m0="")]
-    assert [each.verb for each in (one.step(), cloud.asked)[1]] == [Verb.DELETE, Verb.CREATE]
+    assert [item.verb for item in (entry.step(), cloud.asked)[1]] == [Verb.DELETE, Verb.CREATE]
 
 
 def test_a_zone_that_the_settings_name_no_more_is_looked_into_while_members_live_there() -> None:
     """What isn't seen would be made a second time."""
     before, after = fleet(4), fleet(4, zones=1)
     cloud = VirtualCloud(before, CALM, HOUR_S, seed=1)
-    one = Controller(
+    item = Controller(
         after, cloud, cloud, Notebook(), Limits(), cloud.OWNER, random.Random(0), zones={OTHER}
     )  # fmt: skip
-    observation = live(one, cloud, 0.1 * HOUR_S)[-1]
+    observation = live(item, cloud, 0.1 * HOUR_S)[-1]
     assert cloud.tally.creates == cloud.tally.deletes == 0
-    assert {each.condition for each in observation.decisions} == {Condition.WORKING}
+    assert {decision.condition for decision in observation.decisions} == {Condition.WORKING}
     assert "is a zone of its fleet no more" in observation.decisions[1].why
     cloud.lose("extract/1")
-    live(one, cloud, 0.5 * HOUR_S)
+    live(item, cloud, 0.5 * HOUR_S)
     assert (cloud.nodes["extract/1"].zone, cloud.nodes["extract/3"].zone) == (HOME, OTHER), "as it is lost"
 
 
@@ -382,16 +382,16 @@ def test_where_members_were_made_is_looked_into_by_who_comes_after() -> None:
 
 
 def test_what_google_took_away_and_nobody_asks_for_is_swept_and_what_lives_is_not() -> None:
-    (member, gone, alive, theirs) = fleet(4, zones=1)
-    found = view([member, gone, alive, theirs], m1="PREEMPTED", m3="PREEMPTED")
-    nodes = dict(found.zones[HOME].nodes or {})
-    nodes[theirs.name] = replace(nodes[theirs.name], labels=labels(theirs, "another"))
-    cloud = Shown(replace(found, zones={HOME: ZoneView(nodes)}))
-    one = watching(cloud, [member])
-    observation = one.step()
-    assert [(each.verb, each.node.name) for each in cloud.asked] == [(Verb.DELETE, gone.name)]
-    assert [each.name for each in observation.orphans] == [gone.name, alive.name]
-    one.step()
+    (member, gone, alive, foreign) = fleet(4, zones=1)
+    result = view([member, gone, alive, foreign], m1="PREEMPTED", m3="PREEMPTED")
+    nodes = dict(result.zones[HOME].nodes or {})
+    nodes[foreign.name] = replace(nodes[foreign.name], labels=labels(foreign, "another"))
+    cloud = Shown(replace(result, zones={HOME: ZoneView(nodes)}))
+    entry = watching(cloud, [member])
+    observation = entry.step()
+    assert [(item.verb, item.node.name) for item in cloud.asked] == [(Verb.DELETE, gone.name)]
+    assert [orphan.name for orphan in observation.orphans] == [gone.name, alive.name]
+    entry.step()
     assert len(cloud.asked) == 1, "asked once"
     watching(cloud, [member]).step(may=())
     assert len(cloud.asked) == 1, "not by who only looks"
@@ -399,28 +399,31 @@ def test_what_google_took_away_and_nobody_asks_for_is_swept_and_what_lives_is_no
 
 def test_nodes_of_another_stack_are_neither_replaced_nor_deleted_nor_made_beside() -> None:
     members = fleet(4)
-    found = view(
+    result = view(
         members,
-        statuses={one.name: [WorkerStatus(NOW_S - 1, "failed", "bundle")] for one in members},
+        statuses={member.name: [WorkerStatus(NOW_S - 1, "failed", "bundle")] for member in members},
         m1="PREEMPTED",
     )
     zones = {
         zone: ZoneView(
             {
                 name: replace(observed, labels={**observed.labels, "stack": "x"})
-                for name, observed in (each.nodes or {}).items()
+                for name, observed in (item.nodes or {}).items()
             }
         )
-        for zone, each in found.zones.items()
+        for zone, item in result.zones.items()
     }
-    cloud = Shown(replace(found, zones=zones))
-    one = watching(cloud, members)
+    cloud = Shown(replace(result, zones=zones))
+    entry = watching(cloud, members)
     for _ in range(3):
-        observation = one.step()
+        observation = entry.step()
     assert cloud.asked == []
     assert price_so_far(observation) == (0.0, []), "nor paid for"
-    assert price_so_far(watching(Shown(found), members).step()) != (0.0, [])
-    assert (observation.orphans, {each.action for each in observation.decisions}) == ([], {Action.HOLD})
+    assert price_so_far(watching(Shown(result), members).step()) != (0.0, [])
+    assert (observation.orphans, {decision.action for decision in observation.decisions}) == (
+        [],
+        {Action.HOLD},
+    )
 
 
 def test_how_long_the_bucket_is_silent_is_known_to_who_comes_after() -> None:
@@ -428,11 +431,11 @@ def test_how_long_the_bucket_is_silent_is_known_to_who_comes_after() -> None:
     members, store = fleet(1), Kept()
 
     def step(at_s: float, silent: bool = True) -> Action:
-        found = view(members, at_s, m0="PREEMPTED" if silent else "READY")
-        cloud = Shown(replace(found, statuses=None) if silent else found)
-        one = watching(cloud, members, store)
-        (decision,) = one.step().decisions
-        store.write(one.state)  # as a lease that is renewed does
+        result = view(members, at_s, m0="PREEMPTED" if silent else "READY")
+        cloud = Shown(replace(result, statuses=None) if silent else result)
+        item = watching(cloud, members, store)
+        (decision,) = item.step().decisions
+        store.write(item.state)  # as a lease that is renewed does
         return decision.action
 
     assert step(NOW_S) is Action.HOLD
@@ -463,7 +466,7 @@ def test_zones_that_only_ever_fail_lead_to_no_request_at_all() -> None:
     for kind in Kind:
         silent = {member.zone: ZoneView(None, Failure(kind, "no")) for member in fleet(4)}
         cloud = Shown(*(View(60.0 * n, silent, {}) for n in range(30)))
-        one = watching(cloud, fleet(4))
+        item = watching(cloud, fleet(4))
         for _ in range(30):
-            one.step()
+            item.step()
         assert not cloud.asked

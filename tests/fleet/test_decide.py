@@ -34,8 +34,8 @@ def view(
 ) -> View:
     zones: dict[str, ZoneView] = {}
     for member in fleet(4):
-        there = {one.name: one for one in observed if one.zone == member.zone}
-        zones[member.zone] = ZoneView(there)
+        mapping = {item.name: item for item in observed if item.zone == member.zone}
+        zones[member.zone] = ZoneView(mapping)
     for zone in silent:
         zones[zone] = ZoneView(None, Failure(Kind.TRANSIENT, "unavailable"))
     return View(NOW_S, zones, {} if statuses is None else statuses)
@@ -46,16 +46,16 @@ def observed(n: int, state: str = "READY", age_s: float = 100.0) -> ObservedNode
     return ObservedNode(member.name, member.zone, state, str(n), NOW_S - age_s, labels(member))
 
 
-def one(n: int, found: View, state: ControllerState | None = None) -> Decision:
-    return decide(fleet(4), found, state or ControllerState(), Limits(), OWNER)[n]
+def one(n: int, result: View, state: ControllerState | None = None) -> Decision:
+    return decide(fleet(4), result, state or ControllerState(), Limits(), OWNER)[n]
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_only_two_states_lead_to_a_replacement(state: str) -> None:
     """Of a node that isn't READY, whatever its workers said."""
     statuses = {} if state == "READY" else {fleet(4)[0].name: [WorkerStatus(NOW_S - 5, "failed", "bundle")]}
-    found = one(0, view(observed(0, state), statuses=statuses))
-    assert (found.action, found.condition) == MEANS.get(state, (Action.LEAVE, Condition.UNKNOWN))
+    result = one(0, view(observed(0, state), statuses=statuses))
+    assert (result.action, result.condition) == MEANS.get(state, (Action.LEAVE, Condition.UNKNOWN))
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED"])
@@ -79,10 +79,10 @@ def test_a_member_whose_work_is_done_is_not_paid_for_again(state: str) -> None:
 def test_whether_work_is_done_is_waited_for_while_the_bucket_does_not_answer_and_not_for_ever() -> None:
     lost = replace(view(observed(0, "PREEMPTED")), statuses=None)
     state, key = ControllerState(listed_s=NOW_S - 600), fleet(4)[0].key
-    found = one(0, lost, state)
-    assert (found.action, found.condition) == (Action.HOLD, Condition.UNKNOWN)
-    assert "Google says PREEMPTED; whether its work is done isn't known" in found.why
-    assert "the bucket didn't answer for 10 min, recreated after 30" in found.why
+    result = one(0, lost, state)
+    assert (result.action, result.condition) == (Action.HOLD, Condition.UNKNOWN)
+    assert "Google says PREEMPTED; whether its work is done isn't known" in result.why
+    assert "the bucket didn't answer for 10 min, recreated after 30" in result.why
     assert one(0, replace(lost, statuses={}), state).action is Action.REPLACE, "it says nothing of work"
     assert one(1, lost, state).action is Action.CREATE, "where there is no node, none was taken away"
     without = [replace(member, run=None) for member in fleet(4)]
@@ -93,15 +93,15 @@ def test_whether_work_is_done_is_waited_for_while_the_bucket_does_not_answer_and
 
 
 def test_what_a_complete_list_lacks_is_created() -> None:
-    found = one(1, view(observed(0)))
-    assert (found.action, found.cause) == (Action.CREATE, Cause.NEW)
+    result = one(1, view(observed(0)))
+    assert (result.action, result.cause) == (Action.CREATE, Cause.NEW)
 
 
 def test_a_zone_that_does_not_answer_is_left_alone() -> None:
     zone = fleet(4)[0].zone
-    found = one(0, view(silent=(zone,)))
-    assert (found.action, found.condition) == (Action.WAIT, Condition.UNKNOWN)
-    assert "transient" in found.why
+    result = one(0, view(silent=(zone,)))
+    assert (result.action, result.condition) == (Action.WAIT, Condition.UNKNOWN)
+    assert "transient" in result.why
 
 
 def test_silence_counts_only_while_others_speak() -> None:
@@ -109,8 +109,8 @@ def test_silence_counts_only_while_others_speak() -> None:
     spoken = old | {fleet(4)[1].name: [WorkerStatus(NOW_S - 10, boot="ready", work="running")]}
     both = (observed(0, age_s=9000), observed(1, age_s=9000))
     assert one(0, view(*both, statuses=old)).action is Action.LEAVE
-    found = one(0, view(*both, statuses=spoken))
-    assert (found.action, found.cause) == (Action.REPLACE, Cause.FAILURE)
+    result = one(0, view(*both, statuses=spoken))
+    assert (result.action, result.cause) == (Action.REPLACE, Cause.FAILURE)
     assert one(0, replace(view(*both), statuses=None)).action is Action.LEAVE
     for age_s, action in ((1800.0, Action.LEAVE), (1801.0, Action.REPLACE)):
         young = {**spoken, fleet(4)[0].name: [WorkerStatus(NOW_S - age_s, work="running")]}
@@ -138,20 +138,22 @@ def test_work_that_failed_on_a_full_disk_is_the_hosts_failure() -> None:
     failed = WorkerStatus(
         NOW_S - 5, boot="ready", work="failed", why="No space left on device", disk_full=True
     )
-    found = one(0, view(observed(0), statuses={name: [failed]}))
-    assert (found.action, found.cause) == (Action.REPLACE, Cause.FAILURE)
-    assert found.why == "its boot disk is full, and its work failed: No space left on device"
-    found = one(0, view(observed(0), statuses={name: [replace(failed, why="no such flag", disk_full=False)]}))
-    assert (found.action, found.why) == (Action.LEAVE, "its work failed: no such flag")
+    result = one(0, view(observed(0), statuses={name: [failed]}))
+    assert (result.action, result.cause) == (Action.REPLACE, Cause.FAILURE)
+    assert result.why == "its boot disk is full, and its work failed: No space left on device"
+    result = one(
+        0, view(observed(0), statuses={name: [replace(failed, why="no such flag", disk_full=False)]})
+    )
+    assert (result.action, result.why) == (Action.LEAVE, "its work failed: no such flag")
 
 
 def test_a_full_disk_is_shown_and_stops_no_work_that_goes_on() -> None:
     node = observed(0, age_s=9000)
-    found = one(
+    result = one(
         0, view(node, statuses={node.name: [WorkerStatus(NOW_S - 5, work="running", disk_full=True)]})
     )
-    assert (found.action, found.condition) == (Action.LEAVE, Condition.WORKING)
-    assert found.why == "its boot disk is full"
+    assert (result.action, result.condition) == (Action.LEAVE, Condition.WORKING)
+    assert result.why == "its boot disk is full"
     silent = {node.name: [WorkerStatus(NOW_S - 4000, work="running", disk_full=True)]}
     others = {fleet(4)[1].name: [WorkerStatus(NOW_S - 1, work="running")]}
     assert "its boot disk is full" in one(0, view(node, statuses=silent | others)).why
@@ -179,25 +181,25 @@ def test_an_old_failure_of_one_worker_says_nothing_of_a_new_boot_or_of_work() ->
 
 def test_hosts_that_never_spoke_are_shown_to_people_and_left() -> None:
     others = {fleet(4)[1].name: [WorkerStatus(NOW_S - 1, work="running")]}
-    found = one(0, view(observed(0, age_s=99_000), observed(1, age_s=99_000), statuses=others))
-    assert (found.action, found.condition) == (Action.LEAVE, Condition.UNKNOWN)
-    assert "no heartbeat: see its boot log" in found.why
+    result = one(0, view(observed(0, age_s=99_000), observed(1, age_s=99_000), statuses=others))
+    assert (result.action, result.condition) == (Action.LEAVE, Condition.UNKNOWN)
+    assert "no heartbeat: see its boot log" in result.why
     for node in (observed(0, age_s=1800.0), observed(0, age_s=NOW_S)):
-        found = one(0, view(node, statuses=others))
-        assert (found.condition, found.why) == (Condition.STARTING, "no heartbeat yet")
+        result = one(0, view(node, statuses=others))
+        assert (result.condition, result.why) == (Condition.STARTING, "no heartbeat yet")
 
 
 def test_a_list_from_before_a_creation_says_nothing_of_what_was_created() -> None:
     state, member = ControllerState(), fleet(4)[0]
     state.begin_attempt(member.key, Cause.PREEMPTION, NOW_S - 300, instance="0")
-    state.asked(member.key, member.zone, member.name)
+    state.requested(member.key, member.zone, member.name)
     state.succeeded(member.key, member.zone, NOW_S - 60)
     assert one(0, view(observed(0, "PREEMPTED")), state).action is Action.WAIT
     assert one(0, view(), state).action is Action.WAIT
     assert one(0, view(replace(observed(0, "PREEMPTED"), instance="8")), state).action is Action.REPLACE
     for later_s, actions in ((60, [Action.WAIT] * 2), (61, [Action.REPLACE, Action.CREATE])):
-        looks = [replace(found, at_s=NOW_S + later_s) for found in (view(observed(0, "PREEMPTED")), view())]
-        assert [one(0, found, state).action for found in looks] == actions, "no list is older than 120 s"
+        looks = [replace(result, at_s=NOW_S + later_s) for result in (view(observed(0, "PREEMPTED")), view())]
+        assert [one(0, look, state).action for look in looks] == actions, "no list is older than 120 s"
 
 
 def test_work_of_another_command_is_no_work_of_the_one_that_is_asked_for() -> None:
@@ -213,20 +215,20 @@ def test_work_of_another_command_is_no_work_of_the_one_that_is_asked_for() -> No
                 WorkerStatus(NOW_S - 50, work=work, command=command),
             ]
         }
-        found = one(0, view(observed(0), statuses=statuses))
-        assert (found.action, why in found.why) == (Action.LEAVE, True), found
+        result = one(0, view(observed(0), statuses=statuses))
+        assert (result.action, why in result.why) == (Action.LEAVE, True), result
     mixed = [
         WorkerStatus(NOW_S - 50, work="done", command=now),
         WorkerStatus(NOW_S - 50, work="done", command=old),
     ]
-    found = one(0, view(observed(0), statuses={node.name: mixed}))
-    assert found.condition is Condition.STARTING
+    result = one(0, view(observed(0), statuses={node.name: mixed}))
+    assert result.condition is Condition.STARTING
     others = {fleet(4)[1].name: [WorkerStatus(NOW_S - 1, work="running")]}
     silent = {node.name: [WorkerStatus(NOW_S - 90_000, work="done", command=old)]}
     assert one(0, view(observed(0, age_s=1e6), statuses=silent | others)).action is Action.LEAVE
     hung = {node.name: [WorkerStatus(NOW_S - 90_000, work="running", command=old)]}
-    found = one(0, view(observed(0, age_s=1e6), statuses=hung | others))
-    assert (found.action, found.claim) == (Action.REPLACE, Claim.SILENT)
+    result = one(0, view(observed(0, age_s=1e6), statuses=hung | others))
+    assert (result.action, result.claim) == (Action.REPLACE, Claim.SILENT)
 
 
 def test_a_slice_whose_job_reported_within_two_heartbeats_is_never_replaced() -> None:
@@ -236,14 +238,14 @@ def test_a_slice_whose_job_reported_within_two_heartbeats_is_never_replaced() ->
         job = WorkerStatus(NOW_S - age_s, work="running", command=command)
         for boot in ("failed", "rerun-failed", "booting", "rerunning", "ready"):
             statuses = {node.name: [job, WorkerStatus(NOW_S - 0.5, boot, "bundle")]}
-            found = one(0, view(node, statuses=statuses))
-            assert found.action is (Action.REPLACE if age_s >= 120 and boot == "failed" else Action.LEAVE)
+            result = one(0, view(node, statuses=statuses))
+            assert result.action is (Action.REPLACE if age_s >= 120 and boot == "failed" else Action.LEAVE)
             working = Condition.STARTING if command == "0" * 12 else Condition.WORKING
-            assert found.condition is (Condition.FAILED if found.action is Action.REPLACE else working)
+            assert result.condition is (Condition.FAILED if result.action is Action.REPLACE else working)
         full = WorkerStatus(NOW_S - 5, work="failed", disk_full=True)
-        found = one(0, view(node, statuses={node.name: [job, full]}))
+        result = one(0, view(node, statuses={node.name: [job, full]}))
         action = Action.REPLACE if age_s >= 120 else Action.LEAVE
-        assert (found.action, found.condition) == (action, Condition.FAILED), "another worker's work failed"
+        assert (result.action, result.condition) == (action, Condition.FAILED), "another worker's work failed"
 
 
 def test_a_report_is_as_old_as_googles_clock_says_where_this_machines_is_behind() -> None:
@@ -268,9 +270,9 @@ def test_a_rerun_that_failed_replaces_nothing_and_is_shown() -> None:
         ([], Condition.FAILED),
     ):
         rerun = WorkerStatus(NOW_S - 9, "rerun-failed", "bundle")
-        found = one(0, view(node, statuses={node.name: [rerun, *statuses]} | others))
-        assert (found.action, found.condition) == (Action.LEAVE, condition)
-        assert "its startup script was run again and failed at bundle" in found.why
+        result = one(0, view(node, statuses={node.name: [rerun, *statuses]} | others))
+        assert (result.action, result.condition) == (Action.LEAVE, condition)
+        assert "its startup script was run again and failed at bundle" in result.why
 
 
 def test_what_lives_is_replaced_only_for_a_claim_that_can_be_proven() -> None:
@@ -280,19 +282,19 @@ def test_what_lives_is_replaced_only_for_a_claim_that_can_be_proven() -> None:
         (WorkerStatus(NOW_S - 5, work="failed", disk_full=True), Claim.WORK_FAILED),
         (WorkerStatus(NOW_S - 4000, work="running"), Claim.SILENT),
     ):
-        found = one(0, view(node, statuses={node.name: [status]} | others))
-        assert (found.action, found.claim, found.instance) == (Action.REPLACE, claim, "0")
+        result = one(0, view(node, statuses={node.name: [status]} | others))
+        assert (result.action, result.claim, result.instance) == (Action.REPLACE, claim, "0")
     assert one(0, view(observed(0, "PREEMPTED"))).claim is Claim.NONE
 
 
 def test_a_node_of_another_stack_is_left_alone_whatever_its_state() -> None:
     member = fleet(4)[0]
     for state, stack in product(("READY", "PREEMPTED", "CREATING", "STOPPED"), ("another", "")):
-        theirs = replace(observed(0, state), labels=labels(member, stack))
+        foreign = replace(observed(0, state), labels=labels(member, stack))
         statuses = {member.name: [WorkerStatus(NOW_S - 5, "failed", "bundle")]}
-        found = one(0, view(theirs, statuses=statuses))
-        assert (found.action, found.condition) == (Action.HOLD, Condition.UNKNOWN)
-        assert "tpu fleet take-over" in found.why
+        result = one(0, view(foreign, statuses=statuses))
+        assert (result.action, result.condition) == (Action.HOLD, Condition.UNKNOWN)
+        assert "tpu fleet take-over" in result.why
 
 
 @pytest.mark.parametrize(
@@ -331,12 +333,12 @@ def test_a_named_slice_is_made_again_only_where_pulumi_is_there_and_holds_what_i
     """With whichever bundle: named slices' nodes don't say with which one they booted."""
     member, known = replace(fleet(1, bundle="b1")[0], name="train", member=None, spread=()), ControllerState()
     known.boot_failed("b1", "on a fleet's member")
-    there = (
+    existing = (
         view(ObservedNode("train", member.zone, state, "7", NOW_S - 100, OWNER.labels)) if state else view()
     )
-    (found,) = decide([member], there, known, Limits(), replace(OWNER, held=held))
-    assert (found.action, why in found.why) == (action, True), found
-    assert "zone of its fleet no more" not in found.why, "it has none"
+    (result,) = decide([member], existing, known, Limits(), replace(OWNER, held=held))
+    assert (result.action, why in result.why) == (action, True), result
+    assert "zone of its fleet no more" not in result.why, "it has none"
 
 
 def test_a_bundle_that_booted_nowhere_is_not_rolled_to_the_next() -> None:
@@ -350,9 +352,9 @@ def test_a_bundle_that_booted_nowhere_is_not_rolled_to_the_next() -> None:
     _, lost, absent, _ = found("b1")
     assert (lost.action, absent.action) == (Action.HOLD, Action.HOLD)
     assert "tpu-x-0: its boot failed at bundle\n    fix: tpu publish" in absent.why
-    assert [one.action for one in found("b2")[1:3]] == [Action.REPLACE, Action.CREATE]
+    assert [item.action for item in found("b2")[1:3]] == [Action.REPLACE, Action.CREATE]
     state.booted("b1")
-    assert [one.action for one in found("b1")[1:3]] == [Action.REPLACE, Action.CREATE]
+    assert [item.action for item in found("b1")[1:3]] == [Action.REPLACE, Action.CREATE]
     state.boot_failed("b1", "on another node")
     assert found("b1")[2].action is Action.CREATE, "it is that node's fault"
 
@@ -362,13 +364,13 @@ def test_a_member_in_a_zone_that_its_fleet_left_stays_and_says_how_to_go() -> No
     node = replace(observed(0), zone=member.zone)
     zones = {**view(observed(1)).zones, member.zone: ZoneView({node.name: node})}
     statuses = {node.name: [WorkerStatus(NOW_S - 5, work="running")]}
-    (found,) = decide([member], View(NOW_S, zones, statuses), ControllerState(), Limits(), OWNER)
-    assert (found.action, found.condition) == (Action.LEAVE, Condition.WORKING)
-    assert "us-south1-ai1b is a zone of its fleet no more: it stays" in found.why
-    assert "fix: tpu fleet delete dev --slice extract --zones us-south1-ai1b" in found.why
+    (result,) = decide([member], View(NOW_S, zones, statuses), ControllerState(), Limits(), OWNER)
+    assert (result.action, result.condition) == (Action.LEAVE, Condition.WORKING)
+    assert "us-south1-ai1b is a zone of its fleet no more: it stays" in result.why
+    assert "fix: tpu fleet delete dev --slice extract --zones us-south1-ai1b" in result.why
     gone = {**zones, member.zone: ZoneView({node.name: replace(node, state="PREEMPTED")})}
-    (found,) = decide([member], View(NOW_S, gone, statuses), ControllerState(), Limits(), OWNER)
-    assert (found.action, found.cause) == (Action.REPLACE, Cause.PREEMPTION), "it is kept"
+    (result,) = decide([member], View(NOW_S, gone, statuses), ControllerState(), Limits(), OWNER)
+    assert (result.action, result.cause) == (Action.REPLACE, Cause.PREEMPTION), "it is kept"
     for named in (
         replace(member, spread=(*member.spread, member.zone)),
         replace(member, others=(member.zone,)),
@@ -387,7 +389,7 @@ def test_a_member_that_is_not_seen_is_created_only_once_every_zone_it_may_be_in_
         )
     state, member = ControllerState(), replace(fleet(4)[0], zone="us-south1-ai1b")
     state.begin_attempt(member.key, Cause.NEW, NOW_S - 9000)
-    state.asked(member.key, member.zone, member.name)
+    state.requested(member.key, member.zone, member.name)
     state.succeeded(member.key, member.zone, NOW_S - 8000)
     assert one(0, view(), state).action is Action.WAIT, "it was made last where nobody looked"
 
@@ -406,19 +408,19 @@ def being_brought_back(zone: str, kind: Kind = Kind.STOCK_OUT) -> ControllerStat
     return state
 
 
-def movable(found: View, state: ControllerState, others: tuple[str, ...]) -> Decision:
-    return decide(fleet(4, others=others), found, state, Limits(), OWNER)[0]
+def movable(result: View, state: ControllerState, others: tuple[str, ...]) -> Decision:
+    return decide(fleet(4, others=others), result, state, Limits(), OWNER)[0]
 
 
 def test_where_a_zone_has_no_chips_the_next_is_tried_that_answers_and_was_not_refused() -> None:
     home, other = fleet(2)[0].zone, fleet(2)[1].zone
     lost = view(observed(0, "PREEMPTED"))
-    found = movable(lost, refused(home), (other,))
-    assert (found.action, found.zone) == (Action.REPLACE, home), "what is lost is deleted where it is"
+    result = movable(lost, refused(home), (other,))
+    assert (result.action, result.zone) == (Action.REPLACE, home), "what is lost is deleted where it is"
     gone = view()
-    found = movable(gone, being_brought_back(home), (other,))
-    assert (found.action, found.zone) == (Action.CREATE, other)
-    assert f"no chips in {home}, made in {other}" in found.why
+    result = movable(gone, being_brought_back(home), (other,))
+    assert (result.action, result.zone) == (Action.CREATE, other)
+    assert f"no chips in {home}, made in {other}" in result.why
     assert movable(gone, ControllerState(), (other,)).zone == home
     stays = [
         movable(gone, being_brought_back(home), ()),
@@ -436,14 +438,14 @@ def test_a_creation_whose_answer_was_lost_is_not_asked_for_again_in_another_zone
     """Though the zone refuses others meanwhile: it may have been made there, and Google's list is late."""
     home, other = fleet(2)[0].zone, fleet(2)[1].zone
     member, state = fleet(4)[0], being_brought_back(home)
-    state.asked(member.key, home, member.name)
-    found = movable(view(), state, (other,))
-    assert (found.action, found.zone) == (Action.HOLD, home)
+    state.requested(member.key, home, member.name)
+    result = movable(view(), state, (other,))
+    assert (result.action, result.zone) == (Action.HOLD, home)
     state.failed(member.key, home, Failure(Kind.STOCK_OUT, "none"), NOW_S, random.Random(0))
     assert movable(view(), state, (other,)).zone == other, "now it was refused itself"
 
 
 def test_a_healthy_member_is_never_moved() -> None:
     home, other = fleet(2)[0].zone, fleet(2)[1].zone
-    found = movable(view(observed(0)), refused(home), (other,))
-    assert (found.action, found.zone) == (Action.LEAVE, home)
+    result = movable(view(observed(0)), refused(home), (other,))
+    assert (result.action, result.zone) == (Action.LEAVE, home)

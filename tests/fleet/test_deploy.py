@@ -104,17 +104,17 @@ def test_a_step_that_fails_ends_it(
 
 
 def test_it_is_one_whole_fleet_that_takes_streams(world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
-    for flags, found in (
+    for flags, result in (
         ([], "a deployment is one fleet's"),
         (["--slice", "train"], "a deployment is one fleet's"),
         (["--slice", "extract", "--zones", "us-east5-b"], "members 1, 3 alone can't take all streams"),
     ):
         assert fleet(["deploy", "dev", "--skip-dataset", *flags]) == 1
-        assert found in capsys.readouterr().err
-    some = [one for one in nodes(settings()) if one.slice == "extract"]
+        assert result in capsys.readouterr().err
+    several = [node for node in nodes(settings()) if node.slice == "extract"]
     for run in (None, "train tiny.toml", "extract qwen2.5-0.5b.toml --stream gs://b/stream_000.safetensors"):
         with pytest.raises(FleetError, match="--stream gs://BUCKET/FOLDER"):
-            deploy.commands("dev", [replace(one, run=run) for one in some], None)
+            deploy.commands("dev", [replace(item, run=run) for item in several], None)
     assert fleet(EXTRACT) == 1
     assert "--skip-dataset" in capsys.readouterr().err
 
@@ -130,8 +130,8 @@ def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: Cloud) 
 
     def with_words(status: WorkerStatus) -> Controller:
         def told(zones: Sequence[str]) -> View:
-            found = observation(zones)
-            return replace(found, statuses={**(found.statuses or {}), "train": [status]})
+            result = observation(zones)
+            return replace(result, statuses={**(result.statuses or {}), "train": [status]})
 
         cloud.observe = told  # type: ignore[method-assign]
         return fleet.watcher()

@@ -166,18 +166,18 @@ def _clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]
 
 
 def of(findings: list[Finding], what: str) -> list[Finding]:
-    return [one for one in findings if one.what == what]
+    return [finding for finding in findings if finding.what == what]
 
 
 def states(findings: list[Finding]) -> dict[str, str]:
-    return {one.what: one.state for one in findings if one.state != OK}
+    return {finding.what: finding.state for finding in findings if finding.state != OK}
 
 
 def test_where_all_is_well_nothing_is_missing(clinic: Clinic) -> None:
-    found = clinic.look()
-    assert not states(found)
-    assert healthy(found)
-    output = format_report(found)
+    look = clinic.look()
+    assert not states(look)
+    assert healthy(look)
+    output = format_report(look)
     assert re.search(rf"ok +login +{OWNER}", output)
     assert re.search(r"ok +zone us-east5-b +offers v2-alpha-tpuv6e, v6e-16, v6e-8", output)
     name = "TPUV6EPreemptiblePerProjectPerRegionForTPUAPI"
@@ -198,16 +198,16 @@ def test_every_ill_is_found_at_once_and_has_a_fix(clinic: Clinic, monkeypatch: p
             "tpu:runtimeVersion": "my-image",
         }
     )  # fmt: skip
-    found = clinic.look(ill)
-    assert states(found) == dict.fromkeys(
+    look = clinic.look(ill)
+    assert states(look) == dict.fromkeys(
         ("APIs", "host account", "bundle", "stack network", "stack tpu", "zone us-east5-a", "zone us-east5-b",
          "quota us-east5-a"), MISSING,
     )  # fmt: skip
-    assert all(one.fix for one in found if one.state == MISSING)
-    assert not healthy(found)
-    assert of(found, "APIs")[0].found == "off: cloudkms.googleapis.com"
-    assert "8 missing: APIs, host account, bundle" in format_report(found)
-    (short,) = of(found, "quota us-east5-a")
+    assert all(item.fix for item in look if item.state == MISSING)
+    assert not healthy(look)
+    assert of(look, "APIs")[0].found == "off: cloudkms.googleapis.com"
+    assert "8 missing: APIs, host account, bundle" in format_report(look)
+    (short,) = of(look, "quota us-east5-a")
     assert "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI: the settings ask for 16 spot chips" in short.found
     request = "--quota-id=TPUV6EPreemptiblePerProjectPerZoneForTPUAPI --dimensions=zone=us-east5-a"
     assert f"{request} --preferred-value=16" in short.fix
@@ -218,61 +218,61 @@ def test_the_slice_that_the_pipeline_trains_on_needs_its_quota_too(clinic: Clini
         "pipeline:rawBucketName": "my-project-raw", "pipeline:train": "fleet",
         "pipeline:trainZone": "us-east5-a", "pipeline:trainSlice": "v6e-8",
     }  # fmt: skip
-    quotas = [one.found for one in of(clinic.look(settings(**pipeline)), "quota us-east5-a")]
-    assert [one for one in quotas if "the settings ask for 24 spot chips" in one]
+    quotas = [item.found for item in of(clinic.look(settings(**pipeline)), "quota us-east5-a")]
+    assert [quota for quota in quotas if "the settings ask for 24 spot chips" in quota]
 
 
 @pytest.mark.parametrize("quota", [*ON_DEMAND, *REVOCABLE], ids=lambda quota: quota.name)
 def test_a_quota_has_the_name_by_which_google_refuses(clinic: Clinic, quota: Any) -> None:
     place = quota.place("us-east5-b")
     clinic.cloud.quotas.set(quota.name, place, 15)
-    (short,) = [one for one in clinic.look() if one.state == MISSING]
+    (short,) = [item for item in clinic.look() if item.state == MISSING]
     assert short.what == f"quota {place}"
     assert short.found.startswith(f"{quota.name}: the settings ask for ")
     assert short.found.endswith("allowed are 15")
 
 
 def test_nobody_logged_in_leaves_the_rest_unknown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = clinic.look(session=clinic.session("1//revoked"))
-    assert of(found, "login")[0].state == MISSING
-    assert of(found, "login")[0].fix == "gcloud auth application-default login"
-    assert of(found, "bucket")[0].state == UNKNOWN
-    assert {one.state for one in found if one.what.startswith("stack")} == {OK}
+    look = clinic.look(session=clinic.session("1//revoked"))
+    assert of(look, "login")[0].state == MISSING
+    assert of(look, "login")[0].fix == "gcloud auth application-default login"
+    assert of(look, "bucket")[0].state == UNKNOWN
+    assert {item.state for item in look if item.what.startswith("stack")} == {OK}
 
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
-    found = examine(settings(), Google(PROJECT, BUCKET))
-    assert of(found, "login")[0].state == MISSING
-    assert "/nowhere.json" in of(found, "login")[0].found
-    assert of(found, "quota")[0].state == UNKNOWN
+    look = examine(settings(), Google(PROJECT, BUCKET))
+    assert of(look, "login")[0].state == MISSING
+    assert "/nowhere.json" in of(look, "login")[0].found
+    assert of(look, "quota")[0].state == UNKNOWN
 
 
 def test_what_an_account_lacks_is_named_with_the_role_that_holds_it(clinic: Clinic) -> None:
-    found = clinic.look(
+    look = clinic.look(
         session=clinic.as_("viewer@example.com", "roles/tpu.viewer", "roles/storage.objectViewer")
     )
-    lacking = of(found, "permissions")
-    assert {one.state for one in lacking} == {MISSING}
+    lacking = of(look, "permissions")
+    assert {item.state for item in lacking} == {MISSING}
     tpu, usage = lacking[:2]
-    assert [one.fix.rpartition("/")[2] for one in lacking] == [
+    assert [item.fix.rpartition("/")[2] for item in lacking] == [
         "tpu.admin", "serviceusage.serviceUsageConsumer", "logging.viewer", "compute.osAdminLogin",
         "iap.tunnelResourceAccessor",
     ]  # fmt: skip
     assert "tpu.nodes.create, tpu.nodes.delete, tpu.nodes.update (roles/tpu.admin holds it)" in tpu.found
     assert tpu.fix.endswith("--role=roles/tpu.admin")
     assert "serviceusage.quotas.get" in usage.found
-    (bucket,) = of(found, "bucket")
+    (bucket,) = of(look, "bucket")
     assert "storage.objects.create, storage.objects.delete (roles/storage.objectUser" in bucket.found
-    assert of(found, "host account")[0].state == MISSING
-    (quota,) = of(found, "quota")
+    assert of(look, "host account")[0].state == MISSING
+    (quota,) = of(look, "quota")
     assert (quota.state, "permission (serviceusage.quotas.get)" in quota.found) == (UNKNOWN, True)
-    assert of(found, "zone us-east5-b")[0].state == OK
+    assert of(look, "zone us-east5-b")[0].state == OK
 
 
 def test_a_bucket_that_is_not_there(clinic: Clinic) -> None:
-    found = clinic.look(settings(**{"storage:bucketName": "nobodys-bucket"}))
-    assert of(found, "bucket")[0].state == MISSING
-    assert of(found, "bucket")[0].fix == "pulumi -C infra/layers/storage up -s dev"
-    assert of(found, "bundle")[0].state == MISSING
+    look = clinic.look(settings(**{"storage:bucketName": "nobodys-bucket"}))
+    assert of(look, "bucket")[0].state == MISSING
+    assert of(look, "bucket")[0].fix == "pulumi -C infra/layers/storage up -s dev"
+    assert of(look, "bundle")[0].state == MISSING
 
 
 def test_a_start_up_script_that_an_update_would_refuse(
@@ -290,12 +290,12 @@ def test_a_start_up_script_that_an_update_would_refuse(
 
 def test_a_zone_without_v6e(clinic: Clinic) -> None:
     slices = [{"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-c"]}]
-    found = clinic.look(
+    look = clinic.look(
         settings(**{"tpu:slices": json.dumps(slices), "tpu:additionalZones": '["us-east5-c"]'})
     )
-    assert [one.state for one in of(found, "zone us-east5-c")] == [MISSING, MISSING]
-    assert "v6e-16" in of(found, "zone us-east5-c")[0].found
-    assert "us-east5-b" in of(found, "zone us-east5-c")[0].fix
+    assert [item.state for item in of(look, "zone us-east5-c")] == [MISSING, MISSING]
+    assert "v6e-16" in of(look, "zone us-east5-c")[0].found
+    assert "us-east5-b" in of(look, "zone us-east5-c")[0].fix
 
 
 def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
@@ -310,23 +310,23 @@ def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
     ]
     clinic.cloud.quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
     target = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})
-    found = clinic.look(target)
-    assert of(found, "zone us-east1-d")[0].state == OK
-    assert states(found) == {"quota us-east1-d": OPTIONAL}
-    assert "a slice that is moved here needs 16 on-demand chips" in of(found, "quota us-east1-d")[0].found
-    assert healthy(found)
+    look = clinic.look(target)
+    assert of(look, "zone us-east1-d")[0].state == OK
+    assert states(look) == {"quota us-east1-d": OPTIONAL}
+    assert "a slice that is moved here needs 16 on-demand chips" in of(look, "quota us-east1-d")[0].found
+    assert healthy(look)
 
 
 def test_a_cloud_that_answers_nothing_is_unknown_and_no_crash(clinic: Clinic) -> None:
     clinic.cloud.faults.add({"match": {"host": "*"}, "what": {"status": 503}})
     session = clinic.as_(OWNER)
-    found = clinic.look(session=session)
+    look = clinic.look(session=session)
     assert clinic.cloud.faults.report()[0]["observed"] > 10
     # Of what its stack holds, Google isn't asked.
-    asked = [one for one in found if not one.what.startswith("stack") and one.what != "unheld storage"]
-    assert {one.state for one in asked} == {UNKNOWN}
-    assert not healthy(found)
-    assert re.search(r"\d+ unknown: login, APIs", format_report(found))
+    items = [item for item in look if not item.what.startswith("stack") and item.what != "unheld storage"]
+    assert {item.state for item in items} == {UNKNOWN}
+    assert not healthy(look)
+    assert re.search(r"\d+ unknown: login, APIs", format_report(look))
 
 
 def test_one_question_without_an_answer_hides_no_other(clinic: Clinic) -> None:
@@ -337,10 +337,10 @@ def test_one_question_without_an_answer_hides_no_other(clinic: Clinic) -> None:
 
 def test_pulumi_without_a_login_is_unknown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.Pulumi, "broken", "`pulumi stack` of storage failed: error: no login")
-    found = clinic.look()
-    asked = [f"{what} {layer}" for what in ("stack", "unheld") for layer in LAYERS if layer not in OFF]
-    assert states(found) == dict.fromkeys(asked, UNKNOWN)
-    assert of(found, "stack data")[0].fix.startswith("pulumi login")
+    look = clinic.look()
+    requested = [f"{what} {layer}" for what in ("stack", "unheld") for layer in LAYERS if layer not in OFF]
+    assert states(look) == dict.fromkeys(requested, UNKNOWN)
+    assert of(look, "stack data")[0].fix.startswith("pulumi login")
 
 
 def test_what_a_killed_pulumi_left_is_named_with_the_command(
@@ -348,10 +348,10 @@ def test_what_a_killed_pulumi_left_is_named_with_the_command(
 ) -> None:
     left = "a `pulumi` was killed while creating Network tpu-training"
     monkeypatch.setattr(checks, "unsettled", lambda _, layer: [left] if layer == "network" else [])
-    found = clinic.look()
-    assert states(found) == {"stack network": MISSING}
-    (one,) = of(found, "stack network")
-    assert (one.found, one.fix) == (left, "tpu infra settle dev network")
+    look = clinic.look()
+    assert states(look) == {"stack network": MISSING}
+    (item,) = of(look, "stack network")
+    assert (item.found, item.fix) == (left, "tpu infra settle dev network")
 
 
 def test_what_is_at_google_without_the_stack_is_named(
@@ -361,28 +361,28 @@ def test_what_is_at_google_without_the_stack_is_named(
     network = {"name": "tpu-training", "autoCreateSubnetworks": False}
     url = f"https://compute.googleapis.com/compute/v1/projects/{PROJECT}/global/networks"
     assert clinic.session(TOKEN).post(url, json=network).ok
-    found = clinic.look()
-    unheld = [one for one in found if one.what.startswith("unheld") and one.state != OK]
-    named = [one.found.partition(" ")[0] for one in unheld]
+    look = clinic.look()
+    unheld = [item for item in look if item.what.startswith("unheld") and item.state != OK]
+    named = [item.found.partition(" ")[0] for item in unheld]
     assert named[0] == BUCKET
-    assert [one.rpartition("/")[2].partition("@")[0] for one in named[1:]] == ["tpu-training"] * 2
-    assert "storage:importBucket: true" in of(found, "unheld storage")[0].fix
-    assert all(one.fix for one in found if one.state == MISSING)
+    assert [item.rpartition("/")[2].partition("@")[0] for item in named[1:]] == ["tpu-training"] * 2
+    assert "storage:importBucket: true" in of(look, "unheld storage")[0].fix
+    assert all(item.fix for item in look if item.state == MISSING)
 
 
 def test_a_layer_that_is_off_is_not_mentioned(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.Pulumi, "down", OFF | {"data"})
-    found = clinic.look(settings(**{"data:snapshot": ""}))
-    assert not of(found, "stack data")
-    assert not of(found, "unheld data")
-    assert states(found) == {}
-    assert healthy(found)
+    look = clinic.look(settings(**{"data:snapshot": ""}))
+    assert not of(look, "stack data")
+    assert not of(look, "unheld data")
+    assert states(look) == {}
+    assert healthy(look)
 
 
 def test_what_is_left_of_a_layer_that_was_turned_off_is_named(clinic: Clinic) -> None:
-    (one,) = of(clinic.look(settings(**{"data:snapshot": ""})), "stack data")
-    assert (one.state, one.fix.rpartition(": ")[2]) == (OPTIONAL, "tpu down dev data")
-    assert one.found.startswith("holds ")
+    (item,) = of(clinic.look(settings(**{"data:snapshot": ""})), "stack data")
+    assert (item.state, item.fix.rpartition(": ")[2]) == (OPTIONAL, "tpu down dev data")
+    assert item.found.startswith("holds ")
 
 
 def test_a_controller_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clinic) -> None:
@@ -392,10 +392,10 @@ def test_a_controller_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clini
     store.write(
         ControllerState(refusals={"us-east5-b": held, "us-east5-a": Refusal(2, 0.0, "", "stock-out")})
     )
-    found = clinic.look()
-    assert re.match(r"one on \S+, its lease renewed \d+ s ago", of(found, "controller")[0].found)
-    assert states(found) == {"held us-east5-b": MISSING}
-    assert of(found, "held us-east5-b")[0].found == held.why
+    look = clinic.look()
+    assert re.match(r"one on \S+, its lease renewed \d+ s ago", of(look, "controller")[0].found)
+    assert states(look) == {"held us-east5-b": MISSING}
+    assert of(look, "held us-east5-b")[0].found == held.why
 
 
 def test_orphans_are_of_this_stack_and_in_no_ad_hoc_fleet(
@@ -410,18 +410,18 @@ def test_orphans_are_of_this_stack_and_in_no_ad_hoc_fleet(
     ]  # fmt: skip
     monkeypatch.setattr(Google, "all_nodes", lambda _: nodes)
     AdHoc(clinic.google(), mine.OWNER.stack).keep("adhoc", {"name": "adhoc"})
-    ours, theirs = of(clinic.look(), "orphans")
-    assert (ours.state, theirs.state) == (OPTIONAL, OPTIONAL)
-    assert "n-0 in us-east1-d, READY: orphaned, and billed" in ours.found
-    assert ours.fix == "tpu fleet delete dev --orphans"
-    assert "n-1 in us-east1-d, READY: of another stack, another" in theirs.found
+    own, foreign = of(clinic.look(), "orphans")
+    assert (own.state, foreign.state) == (OPTIONAL, OPTIONAL)
+    assert "n-0 in us-east1-d, READY: orphaned, and billed" in own.found
+    assert own.fix == "tpu fleet delete dev --orphans"
+    assert "n-1 in us-east1-d, READY: of another stack, another" in foreign.found
 
     def unreached(_: Google) -> list[ObservedNode]:
         raise RequestError(Failure(Kind.UNKNOWN, "us-east5-a can't be reached"))
 
     monkeypatch.setattr(Google, "all_nodes", unreached)
-    (found,) = of(clinic.look(), "orphans")
-    assert found.state == UNKNOWN
+    (result,) = of(clinic.look(), "orphans")
+    assert result.state == UNKNOWN
 
 
 def test_the_command_prints_json_and_fails_where_something_is_missing(
@@ -441,13 +441,13 @@ def test_the_command_prints_json_and_fails_where_something_is_missing(
 def test_limits_that_google_leaves_out_or_does_not_know() -> None:
     def of(quota: Quota, *buckets: dict[str, Any]) -> int | None:
         limit = {"unit": "1/{project}/{zone}", "quotaBuckets": [*buckets]}
-        return limit_of(quota, listed([{"metric": here.metric, "consumerQuotaLimits": [limit]}]))
+        return limit_of(quota, listed([{"metric": current.metric, "consumerQuotaLimits": [limit]}]))
 
-    here = chips("zone", "us-east5-b", spot=False)
-    assert of(here) is None
-    assert of(here, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-b"}}) == 0
-    assert of(here, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-a"}}) == 8
-    assert of(here, {"effectiveLimit": "-1"}) == UNLIMITED
+    current = chips("zone", "us-east5-b", spot=False)
+    assert of(current) is None
+    assert of(current, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-b"}}) == 0
+    assert of(current, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-a"}}) == 8
+    assert of(current, {"effectiveLimit": "-1"}) == UNLIMITED
     assert of(chips("zone", "us-east5-b", spot=True), {"effectiveLimit": "8"}) is None
 
 
@@ -456,8 +456,8 @@ def test_the_cpus_that_a_batch_of_the_pipeline_may_use(clinic: Clinic) -> None:
     on = settings(**code, **{"pipeline:maxExecutors": "10", "pipeline:minExecutors": "2"})
 
     def cpus() -> Finding:
-        (found,) = [one for one in of(clinic.look(on), "quota us-east5") if "CPUS" in one.found]
-        return found
+        (result,) = [item for item in of(clinic.look(on), "quota us-east5") if "CPUS" in item.found]
+        return result
 
     used = 4 + 10 * 4
     assert (cpus().state, cpus().found) == (

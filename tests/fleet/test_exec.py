@@ -91,8 +91,8 @@ def test_every_worker_of_every_member_runs_it_and_has_a_log(
 def test_several_words_reach_the_host_as_they_are(hosts: Hosts) -> None:
     statuses = ["a  b", "$HOME; rm -rf /", "it's", '"', "*", "-n"]
     assert hosts.run("--slice", "train", "--", "printf", "<%s>\n", *statuses) == 0
-    (one, *_) = hosts.logs().values()
-    assert [line for line in one.splitlines() if line.startswith("<")] == [
+    (item, *_) = hosts.logs().values()
+    assert [line for line in item.splitlines() if line.startswith("<")] == [
         f"<{status}>" for status in statuses
     ]
 
@@ -116,8 +116,8 @@ def test_the_first_failure_in_time_is_named_with_its_last_lines(
     )
     assert f"{Path('logs')}/" in output.err
     assert "late" not in output.err
-    assert len([one for one in output.out.splitlines() if one.startswith("  failed ")]) == 2
-    assert len([one for one in output.out.splitlines() if one.startswith("  ok ")]) == 6
+    assert len([line for line in output.out.splitlines() if line.startswith("  failed ")]) == 2
+    assert len([line for line in output.out.splitlines() if line.startswith("  ok ")]) == 6
 
 
 def test_a_worker_that_is_not_reached_keeps_it_from_running_anywhere(
@@ -179,7 +179,7 @@ def test_a_commands_own_255_and_a_cut_connection_are_told_apart(
     hosts.how("train-w0", "cut")
     line = "case $HOST in train-w3) exit 255 ;; *) : sleep ;; esac"
     assert hosts.run("--slice", "train", "--json", "--", line) == 1
-    reported = {one["worker"]: one for one in json.loads(capsys.readouterr().out)["workers"]}
+    reported = {worker["worker"]: worker for worker in json.loads(capsys.readouterr().out)["workers"]}
     assert (reported["train-w3"]["ending"], reported["train-w3"]["status"]) == ("failed", 255)
     assert (reported["train-w0"]["ending"], reported["train-w0"]["status"]) == ("lost", None)
     assert "it began there, and may continue" in reported["train-w0"]["why"]
@@ -198,7 +198,7 @@ def test_a_command_that_ends_at_once_has_not_taken_too_long(
 ) -> None:
     assert hosts.run("--slice", "train", "--json", "--", line) == 1
     reported = json.loads(capsys.readouterr().out)["workers"]
-    assert [(one["ending"], one["status"], one["why"]) for one in reported] == [
+    assert [(item["ending"], item["status"], item["why"]) for item in reported] == [
         ("failed", status, f"status {status}")
     ] * 4
 
@@ -283,8 +283,8 @@ def test_the_default_goes_through_identity_aware_proxy(monkeypatch: pytest.Monke
     monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(ssh, "os_login_name", lambda: "ada_example_com")
     target: Any = settings()
-    (one, *_) = ssh.workers(nodes(target))
-    line = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1").line(one, "echo 'a b'", 5)
+    (item, *_) = ssh.workers(nodes(target))
+    line = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1").line(item, "echo 'a b'", 5)
     assert line[:-1] == [
         "gcloud",
         "alpha",

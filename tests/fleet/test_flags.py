@@ -14,7 +14,7 @@ from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
 
 def test_flags_narrow_and_never_widen() -> None:
-    assert [one.name for one in members(settings(), zones=("us-east5-a",), workers_per_zone=1)] == [
+    assert [member.name for member in members(settings(), zones=("us-east5-a",), workers_per_zone=1)] == [
         "tpu-us-east5-a-0"
     ]
     with pytest.raises(FleetError, match="has 2 in us-east5-a"):
@@ -48,7 +48,7 @@ def test_list_is_narrowed_and_names_orphans_unless_a_slice_is_named(
     for z in "ab":
         cloud.stray(f"tpu-us-east5-{z}-7", f"us-east5-{z}")
     assert fleet(["list", "dev", "--json", *flags.split()]) == 0
-    assert {one["name"] for one in json.loads(capsys.readouterr().out)} == found
+    assert {load["name"] for load in json.loads(capsys.readouterr().out)} == found
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_a_flag_out_of_range_is_said_with_its_rule(
 def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nobody = settings([])
-    cloud = Cloud(nobody)
+    result = settings([])
+    cloud = Cloud(result)
     cloud.stray("tpu-us-east5-b-7", "us-east5-b")
-    enter(monkeypatch, cloud, nobody)
+    enter(monkeypatch, cloud, result)
     assert [fleet([name, "dev"]) for name in ("status", "list")] == [0, 0]
     assert capsys.readouterr().out.count("tpu-us-east5-b-7") == 2
     assert fleet(["delete", "dev", "--orphans", "--yes"]) == 0

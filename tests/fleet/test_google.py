@@ -48,12 +48,12 @@ def _cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
             query = parse_qs(parts.query)
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             cloud.asked.append((self.command, parts.path, query))
-            found = cloud.answers(self.command, parts.path, query)
-            if found is None:
+            answers = cloud.answers(self.command, parts.path, query)
+            if answers is None:
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            status, body, headers = found
+            status, body, headers = answers
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             for key, value in headers.items():
@@ -156,9 +156,9 @@ def test_a_thousand_members_are_seen_in_two_seconds(cloud: Cloud, asker: Google)
 
 def test_pages_are_read_to_their_end(cloud: Cloud, asker: Google) -> None:
     cloud.answers = listing(2500)
-    found = asker.zone("us-east5-a").nodes
-    assert found is not None
-    assert len(found) == 2500
+    nodes = asker.zone("us-east5-a").nodes
+    assert nodes is not None
+    assert len(nodes) == 2500
 
 
 def test_an_incomplete_list_is_no_list(cloud: Cloud, asker: Google) -> None:
@@ -202,11 +202,11 @@ def test_every_fault_of_every_request_has_a_kind_and_nothing_else_comes_out(
     answer, kind = FAULTS[fault]
     cloud.answers = lambda *_: answer
     try:
-        found = ASKS[ask](asker)
+        asks = ASKS[ask](asker)
     except RequestError as error:
         failure = error.failure
     else:
-        failure = found.failure
+        failure = asks.failure
     assert failure.kind is kind
     again = kind in (Kind.RATE, Kind.TRANSIENT, Kind.UNKNOWN)
     desired = (3 if again else 1) * (2 if ask == "objects.list" else 1)
@@ -228,8 +228,8 @@ def test_a_request_that_fails_once_is_asked_again(ask: str, cloud: Cloud, asker:
         return 200, {"generation": "4", "name": "operations/1"}, {"x-goog-generation": "4"}
 
     cloud.answers = once
-    found = ASKS[ask](asker)
-    assert getattr(found, "failure", None) is None
+    asks = ASKS[ask](asker)
+    assert getattr(asks, "failure", None) is None
     assert failed
 
 
@@ -321,9 +321,9 @@ def test_a_slow_zone_delays_no_other_and_what_it_says_later_is_of_the_next_look(
     free.set()
     while not asker._late["us-east5-a"][1].done():
         time.sleep(0.01)
-    asked = len(cloud.asked)
+    requested = len(cloud.asked)
     assert len(asker.observe(ZONES).zones["us-east5-a"].nodes or ()) == 2
-    assert len(cloud.asked) == asked + 3, "that zone wasn't asked again"
+    assert len(cloud.asked) == requested + 3, "that zone wasn't asked again"
 
 
 def test_an_answer_that_came_too_late_is_asked_for_again(
@@ -341,13 +341,13 @@ def test_an_answer_that_came_too_late_is_asked_for_again(
 
 def test_steps_of_a_trainer_are_not_summed_over_workers_and_samples_of_an_extractor_are() -> None:
     steps = [WorkerStatus(1.0, work="running", samples=40, of_samples=100) for _ in range(4)]
-    found = together(steps)
-    assert found is not None
-    assert (found.samples, found.of_samples) == (40, 100)
+    result = together(steps)
+    assert result is not None
+    assert (result.samples, result.of_samples) == (40, 100)
     samples = [WorkerStatus(1.0, work="running", samples=40, of_samples=100, shards=1) for _ in range(4)]
-    found = together(samples)
-    assert found is not None
-    assert (found.samples, found.of_samples, found.shards) == (160, 400, 4)
+    result = together(samples)
+    assert result is not None
+    assert (result.samples, result.of_samples, result.shards) == (160, 400, 4)
 
 
 def test_what_workers_attest_is_read_and_nonsense_is_nothing(cloud: Cloud, asker: Google) -> None:
@@ -391,8 +391,8 @@ def test_as_many_connections_are_kept_as_a_controller_has_threads(
     cloud.answers = answer
     asker = Google("p", "b")
     with ThreadPoolExecutor(together.parties) as pool:
-        found = list(pool.map(lambda n: asker.node("us-east5-a", f"n-{n}"), range(together.parties)))
-    assert all(found)
+        result = list(pool.map(lambda n: asker.node("us-east5-a", f"n-{n}"), range(together.parties)))
+    assert all(result)
     assert "pool is full" not in caplog.text
 
 

@@ -53,39 +53,39 @@ class Truth:
     def maybe(self, percent: int) -> bool:
         return self.rng.randrange(100) < percent
 
-    def make(self, zone: str, name: str, state: str, found: Mapping[str, str]) -> None:
+    def make(self, zone: str, name: str, state: str, result: Mapping[str, str]) -> None:
         self.instances += 1
-        observed = ObservedNode(name, zone, state, str(self.instances), self.now_s - 1, found, "HEALTHY")
+        observed = ObservedNode(name, zone, state, str(self.instances), self.now_s - 1, result, "HEALTHY")
         self.nodes[zone, name] = Machine(observed)
 
     def pass_time(self) -> None:
         """Machines work, break and are taken away; labels change hands; lists are kept for who lags."""
         self.now_s += self.rng.choice([5.0, 60.0, 300.0, 2400.0])
-        for where, one in list(self.nodes.items()):
-            state = one.observed.state
+        for where, entry in list(self.nodes.items()):
+            state = entry.observed.state
             if state == "DELETING" and self.maybe(50):
                 del self.nodes[where]
                 continue
             if state == "CREATING" and self.maybe(50):
-                one.observed = replace(one.observed, state="READY")
+                entry.observed = replace(entry.observed, state="READY")
             elif state == "READY" and self.maybe(12):
-                one.observed = replace(one.observed, state=self.rng.choice([*STATES, *TAKEN_AWAY]))
+                entry.observed = replace(entry.observed, state=self.rng.choice([*STATES, *TAKEN_AWAY]))
             elif state in STATES and self.maybe(50):
-                one.observed = replace(one.observed, state="READY")
+                entry.observed = replace(entry.observed, state="READY")
             if self.maybe(3):
-                one.observed = replace(one.observed, labels={**one.observed.labels, "stack": "another"})
-            if one.works and self.maybe(8):
-                one.works = False
+                entry.observed = replace(entry.observed, labels={**entry.observed.labels, "stack": "another"})
+            if entry.works and self.maybe(8):
+                entry.works = False
                 broken = [
                     Attested("failed", self.now_s), Attested("ready", self.now_s, "failed", self.now_s),
                     Attested("ready", self.now_s, "running", self.now_s),  # and falls silent
                 ]  # fmt: skip
-                one.attested = self.rng.choice(broken)
-            elif one.works:
+                entry.attested = self.rng.choice(broken)
+            elif entry.works:
                 state = self.rng.choice(["running", "running", "done", ""])
                 boot = self.rng.choice(["ready", "booting", "rerun-failed"])
-                one.attested = Attested(boot, self.now_s, state, self.now_s - self.rng.uniform(0, 90))
-        self.lists.append({where: one.observed for where, one in self.nodes.items()})
+                entry.attested = Attested(boot, self.now_s, state, self.now_s - self.rng.uniform(0, 90))
+        self.lists.append({where: item.observed for where, item in self.nodes.items()})
 
     # The API, as of one node
 
@@ -95,8 +95,8 @@ class Truth:
 
     def node(self, zone: str, name: str) -> ObservedNode | None:
         self._fails()
-        found = self.nodes.get((zone, name))
-        return found.observed if found else None
+        result = self.nodes.get((zone, name))
+        return result.observed if result else None
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
         self._fails()
@@ -107,17 +107,17 @@ class Truth:
         return "operation"
 
     def delete(self, zone: str, name: str) -> None:
-        one = self.nodes.get((zone, name))
-        if one and one.observed.state != "DELETING":
+        item = self.nodes.get((zone, name))
+        if item and item.observed.state != "DELETING":
             self.deleted += 1
-            silent = self.now_s - max(one.attested.boot_s, one.attested.job_s) > HEARTBEAT_TIMEOUT_S
-            useless = one.observed.state in TAKEN_AWAY or (
-                one.observed.state == "READY"
-                and (one.attested.boot == "failed" or one.attested.job == "failed" or silent)
+            silent = self.now_s - max(item.attested.boot_s, item.attested.job_s) > HEARTBEAT_TIMEOUT_S
+            useless = item.observed.state in TAKEN_AWAY or (
+                item.observed.state == "READY"
+                and (item.attested.boot == "failed" or item.attested.job == "failed" or silent)
             )
-            if not useless or not OWNER.owns(one.observed):
-                self.wrong.append(f"{name}: {one}")
-            one.observed = replace(one.observed, state="DELETING")
+            if not useless or not OWNER.owns(item.observed):
+                self.wrong.append(f"{name}: {item}")
+            item.observed = replace(item.observed, state="DELETING")
         self._fails()
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
@@ -161,7 +161,7 @@ class Later(Zones):
 
     def __init__(self, truth: Truth):
         super().__init__(
-            truth, OWNER, lambda one: {"labels": labels(one)}, lambda: truth.now_s, HEARTBEAT_TIMEOUT_S
+            truth, OWNER, lambda item: {"labels": labels(item)}, lambda: truth.now_s, HEARTBEAT_TIMEOUT_S
         )
         self._truth, self._queue, self._done = truth, list[NodeRequest](), list[Answer]()
 
@@ -177,8 +177,8 @@ class Later(Zones):
                 self._queue.append(request)
 
     def ended(self) -> list[Answer]:
-        found, self._done = self._done, []
-        return found
+        result, self._done = self._done, []
+        return result
 
 
 class Careless(Later):

@@ -46,8 +46,8 @@ def nothing(_: Lab, __: Sequence[Node]) -> Sequence[Node]:
 
 def three_lost(lab: Lab, members: Sequence[Node]) -> Sequence[Node]:
     lab.create(*members)
-    lost = [one for one in members if one.zone in (DRY, "us-central1-b", "europe-west4-a")]
-    lab.preempt(*(one.name for one in lost))
+    lost = [member for member in members if member.zone in (DRY, "us-central1-b", "europe-west4-a")]
+    lab.preempt(*(item.name for item in lost))
     return lost
 
 
@@ -73,10 +73,10 @@ SCENARIOS = {
 
 def of_members(lab: Lab) -> dict[str, list[dict[str, Any]]]:
     """All nodes, by the key of the member that they are."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in lab.everyone().values():
-        found.setdefault(f"{one['labels']['fleet']}/{one['labels']['member']}", []).append(one)
-    return found
+    mapping: dict[str, list[dict[str, Any]]] = {}
+    for item in lab.everyone().values():
+        mapping.setdefault(f"{item['labels']['fleet']}/{item['labels']['member']}", []).append(item)
+    return mapping
 
 
 def brought_back_if_asked(one: Environment) -> set[str]:
@@ -94,19 +94,21 @@ def killed(lab: Lab, scenario: Scenario, number: int, before: bool) -> str:
     lab.begin_anew()
     members = lab.fleet(scenario.meant).members
     lost = scenario.prepare(lab, members)
-    was = {name: one["id"] for name, one in lab.everyone().items()}
+    was = {name: item["id"] for name, item in lab.everyone().items()}
     deleted = lab.deleted
     rule = {"match": {"method": "tpu.*.nodes.create", "path": f"/{scenario.dry}/"},
             "what": {"operation_error": {"code": "RESOURCE_EXHAUSTED", "message": NO_CHIPS}}}  # fmt: skip
     fault = lab.cloud.faults.add(rule) if scenario.dry else ""
 
     def all_there() -> bool:
-        there = of_members(lab)
-        return len(there) == len(members) and all(
-            one["state"] == "READY" and one["id"] not in gone for some in there.values() for one in some
+        existing = of_members(lab)
+        return len(existing) == len(members) and all(
+            item["state"] == "READY" and item["id"] not in gone
+            for several in existing.values()
+            for item in several
         )
 
-    gone = {was[one.name] for one in lost}
+    gone = {was[item.name] for item in lost}
     first = lab.fleet(scenario.meant, lab.asking(kill_at=number, before=before))
     asking, controller = first.google, None
     assert hasattr(asking, "changes")
@@ -121,26 +123,30 @@ def killed(lab: Lab, scenario: Scenario, number: int, before: bool) -> str:
         controller.actor.wait()  # type: ignore[attr-defined]  # what was sent is carried out
     lab.settle()
     second = lab.fleet(scenario.meant)
-    there = of_members(lab)
-    missing = {one.key for one in lost if all(now["state"] == "PREEMPTED" for now in there.get(one.key, ()))}
+    present = of_members(lab)
+    missing = {
+        item.key for item in lost if all(now["state"] == "PREEMPTED" for now in present.get(item.key, ()))
+    }
     assert brought_back_if_asked(second) == missing
     controller = lab.controller(second)
     lab.keep(controller, lambda _: all_there() and not controller.busy)
     spent = sum(
-        len(some) for key, some in controller.state.attempts.items() if key in {one.key for one in lost}
+        len(several)
+        for key, several in controller.state.attempts.items()
+        if key in {item.key for item in lost}
     )
     assert spent == len(lost), "a loss costs one attempt, however often somebody was killed over it"
     controller.leave()
     if fault:
         assert lab.cloud.faults.lift(fault), "the zone had chips"
-    there = of_members(lab)
-    assert {key: len(some) for key, some in there.items()} == {one.key: 1 for one in members}
-    untouched = {name: one for name, one in was.items() if one not in gone}
-    assert untouched.items() <= {name: one["id"] for name, one in lab.everyone().items()}.items()
+    present = of_members(lab)
+    assert {key: len(several) for key, several in present.items()} == {member.key: 1 for member in members}
+    untouched = {name: item for name, item in was.items() if item not in gone}
+    assert untouched.items() <= {name: item["id"] for name, item in lab.everyone().items()}.items()
     assert lab.hosts.healthy_deleted == []
-    found = lab.deleted - deleted
-    assert found.keys() <= scenario.deletes
-    assert found.total() == len(lost), "each once"
+    result = lab.deleted - deleted
+    assert result.keys() <= scenario.deletes
+    assert result.total() == len(lost), "each once"
     return "" if done else asking.changes[number - 1]
 
 

@@ -29,8 +29,8 @@ def test_a_restart_stops_the_job_on_all_workers_before_it_starts_on_any(
 ) -> None:
     record = fake_sudo(hosts)
     assert fleet(["restart", "dev", "--yes", "--logs", str(hosts.folder / "logs")]) == 0
-    asked = record.read_text().splitlines()
-    stopped, started = asked[: len(EVERYONE)], asked[len(EVERYONE) :]
+    lines = record.read_text().splitlines()
+    stopped, started = lines[: len(EVERYONE)], lines[len(EVERYONE) :]
     assert sorted(stopped) == sorted(f"{host} systemctl stop tpu-job" for host in EVERYONE)
     assert sorted(started) == sorted(f"{host} systemctl start tpu-job" for host in EVERYONE)
     assert capsys.readouterr().out.count("8 of 8 ok") == 2
@@ -109,7 +109,7 @@ def test_a_login_by_gcloud_has_no_command_and_so_a_terminal(monkeypatch: pytest.
     monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(ssh, "os_login_name", lambda: "ada_example_com")
     target: Any = settings()
-    (one, *_) = ssh.workers(nodes(target))
+    (item, *_) = ssh.workers(nodes(target))
     program = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1")
-    assert not [word for word in program.interactive(one) if "--command" in word]
-    assert program.interactive(one, ["uptime"])[-1] == "--command=uptime"
+    assert not [word for word in program.interactive(item) if "--command" in word]
+    assert program.interactive(item, ["uptime"])[-1] == "--command=uptime"

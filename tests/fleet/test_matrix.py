@@ -26,13 +26,13 @@ SOME = [
 
 
 def cells() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(MATRIX.read_text())["cells"]
-    return found
+    result: list[dict[str, Any]] = json.loads(MATRIX.read_text())["cells"]
+    return result
 
 
 def on_record(ask: Ask) -> dict[str, Any]:
-    (one,) = [cell for cell in cells() if asked(cell) == ask]
-    return one
+    (item,) = [cell for cell in cells() if asked(cell) == ask]
+    return item
 
 
 def test_every_cell_is_on_record_and_classified() -> None:

@@ -18,23 +18,23 @@ def node(
 
 
 def view(*nodes: ObservedNode) -> View:
-    zones = {zone: {one.name: one for one in nodes if one.zone == zone} for zone in ZONES}
-    return View(0.0, {zone: ZoneView(there) for zone, there in zones.items()}, {})
+    zones = {zone: {item.name: item for item in nodes if item.zone == zone} for zone in ZONES}
+    return View(0.0, {zone: ZoneView(existing) for zone, existing in zones.items()}, {})
 
 
 def where(members: list[Node]) -> list[tuple[int | None, str, str]]:
-    return [(one.member, one.zone, one.name) for one in members]
+    return [(member.member, member.zone, member.name) for member in members]
 
 
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 12), st.integers(1, 6))
 def test_new_zones_and_another_count_rename_nobody(before: int, zones: int, after: int, more: int) -> None:
     """Members keep number, name and zone; new ones take names that nobody has."""
-    there = fleet(before, zones)
-    found = placed(fleet(after, more), view(*map(node, there)), OWNER, {})
-    assert where(found)[:before] == where(there)[:after]
-    assert len({(one.zone, one.name) for one in found}) == after
-    new = [(one.zone, one.name) for one in found[before:]]
-    assert not set(new) & {(one.zone, one.name) for one in there}
+    existing = fleet(before, zones)
+    result = placed(fleet(after, more), view(*map(node, existing)), OWNER, {})
+    assert where(result)[:before] == where(existing)[:after]
+    assert len({(item.zone, item.name) for item in result}) == after
+    new = [(item.zone, item.name) for item in result[before:]]
+    assert not set(new) & {(item.zone, item.name) for item in existing}
 
 
 def test_what_is_not_there_has_the_name_and_zone_of_the_settings() -> None:
@@ -43,8 +43,8 @@ def test_what_is_not_there_has_the_name_and_zone_of_the_settings() -> None:
 
 def test_a_creation_that_no_list_shows_yet_is_where_it_was_asked_for() -> None:
     first, *rest = fleet(3)
-    found = placed(fleet(3), view(), OWNER, {first.key: ("us-east5-a", "tpu-us-east5-a-4")})
-    assert where(found) == [(0, "us-east5-a", "tpu-us-east5-a-4"), *where(rest)]
+    result = placed(fleet(3), view(), OWNER, {first.key: ("us-east5-a", "tpu-us-east5-a-4")})
+    assert where(result) == [(0, "us-east5-a", "tpu-us-east5-a-4"), *where(rest)]
 
 
 def test_a_member_in_another_zone_takes_a_name_that_nobody_has_or_is_to_have() -> None:
@@ -52,8 +52,8 @@ def test_a_member_in_another_zone_takes_a_name_that_nobody_has_or_is_to_have() -
     moved = in_zone(members[0], members[1].zone, view(), members, {})
     assert (moved.zone, moved.name, moved.key) == ("us-east1-d", "tpu-us-east1-d-2", members[0].key)
     stranger = ObservedNode("tpu-us-east1-d-2", "us-east1-d", "READY")
-    asked = {"other/0": ("us-east1-d", "tpu-us-east1-d-3")}
-    assert in_zone(members[0], "us-east1-d", view(stranger), members, asked).name == "tpu-us-east1-d-4"
+    mapping = {"other/0": ("us-east1-d", "tpu-us-east1-d-3")}
+    assert in_zone(members[0], "us-east1-d", view(stranger), members, mapping).name == "tpu-us-east1-d-4"
     members[2] = replace(members[2], name="tpu-us-central1-b-7")
     assert in_zone(members[2], "us-central1-b", view(), members, {}).name == members[2].name, "home again"
 
@@ -61,25 +61,25 @@ def test_a_member_in_another_zone_takes_a_name_that_nobody_has_or_is_to_have() -
 def test_a_name_that_somebody_else_has_is_not_taken() -> None:
     first = fleet(1)[0]
     stranger = ObservedNode(first.name, first.zone, "READY", labels={"environment": "prod", "layer": "tpu"})
-    (found,) = placed([first], view(stranger), OWNER, {})
-    assert (found.zone, found.name) == (first.zone, "tpu-us-central1-b-1")
+    (result,) = placed([first], view(stranger), OWNER, {})
+    assert (result.zone, result.name) == (first.zone, "tpu-us-central1-b-1")
 
 
 def test_a_name_that_was_asked_for_is_not_taken_before_a_list_shows_it() -> None:
     first, second = fleet(2)
-    found = placed([first, second], view(), OWNER, {second.key: (first.zone, first.name)})
-    assert where(found) == [(0, first.zone, "tpu-us-central1-b-1"), (1, first.zone, first.name)]
+    result = placed([first, second], view(), OWNER, {second.key: (first.zone, first.name)})
+    assert where(result) == [(0, first.zone, "tpu-us-central1-b-1"), (1, first.zone, first.name)]
 
 
 def test_a_member_that_another_stack_has_is_left_to_it_and_none_is_made_beside_it() -> None:
     first, moved = fleet(2)
     away = replace(moved, zone="us-east5-a", name="tpu-us-east5-a-0")
-    theirs = [node(first, stack="another"), node(away, stack="")]
-    assert where(placed(fleet(2), view(*theirs), OWNER, {})) == where([first, away])
-    ours = node(replace(first, zone="us-east5-b", name="tpu-us-east5-b-0"))
+    foreign = [node(first, stack="another"), node(away, stack="")]
+    assert where(placed(fleet(2), view(*foreign), OWNER, {})) == where([first, away])
+    own = node(replace(first, zone="us-east5-b", name="tpu-us-east5-b-0"))
     for state in ("READY", "PREEMPTED"):
-        (found, _) = placed(fleet(2), view(*theirs, replace(ours, state=state)), OWNER, {})
-        assert (found.zone, found.name) == (ours.zone, ours.name)
+        (result, _) = placed(fleet(2), view(*foreign, replace(own, state=state)), OWNER, {})
+        assert (result.zone, result.name) == (own.zone, own.name)
 
 
 def test_labels_of_another_environment_or_without_a_number_make_no_node_a_member() -> None:
@@ -100,10 +100,10 @@ def test_of_two_nodes_that_are_one_member_the_one_that_lives_then_the_older_is_i
         ([gone, young], young),
         ([replace(old, created_s=3.0), young], young),
     ):
-        (found,) = placed([first], view(*nodes), OWNER, {})
-        assert (found.zone, found.name) == (it.zone, it.name)
-        assert [one.name for one in orphans([found], view(*nodes), OWNER)] == [
-            one.name for one in nodes if one.name != it.name
+        (result,) = placed([first], view(*nodes), OWNER, {})
+        assert (result.zone, result.name) == (it.zone, it.name)
+        assert [orphan.name for orphan in orphans([result], view(*nodes), OWNER)] == [
+            item.name for item in nodes if item.name != it.name
         ]
 
 
@@ -125,6 +125,8 @@ def test_a_named_slice_and_the_slices_of_one_job_are_where_the_settings_say() ->
     together = replace(first, together=(first.name, "other"))
     elsewhere = node(replace(first, zone="us-east5-a", name="tpu-us-east5-a-9"))
     assert placed([named, together], view(elsewhere), OWNER, {}) == [named, together]
-    there = ObservedNode("train", first.zone, "READY", labels=OWNER.labels)
-    asked = {"train": ("us-east5-a", "train")}
-    assert placed([named], view(there), OWNER, {}) == placed([named], view(), OWNER, asked) == [named]
+    observednode = ObservedNode("train", first.zone, "READY", labels=OWNER.labels)
+    mapping = {"train": ("us-east5-a", "train")}
+    assert (
+        placed([named], view(observednode), OWNER, {}) == placed([named], view(), OWNER, mapping) == [named]
+    )

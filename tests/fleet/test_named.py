@@ -31,8 +31,8 @@ def test_the_stack_says_its_id_and_what_it_holds_and_what_is_being_deleted_is_no
     resources = [stack, *node_state("a", "READY"), *old, *node_state("c", None)]
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
     pulumi_cli.answer("stack export", {"deployment": {"resources": resources}})
-    found = read_stack("dev", tmp_path)
-    assert (found.id, found.held) == ("5a5a5a5", {"a": "us-east5-b"})
+    result = read_stack("dev", tmp_path)
+    assert (result.id, result.held) == ("5a5a5a5", {"a": "us-east5-b"})
 
 
 @pytest.mark.parametrize("stacks", [[], [{"name": "dev"}]])
@@ -81,27 +81,27 @@ def said(node: str, statuses: str) -> Any:
 
 def test_fine_is_only_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deletion alone, or another's failure, is no creation."""
-    found = reporting(
+    result = reporting(
         monkeypatch,
         made("a", automation.OpType.DELETE_REPLACED),
         said("b", "googleapi: Error 429: Quota limit 'X' has been exceeded."),
         fails="error: update failed",
     )
-    assert found["a"] is not None
-    assert found["b"] is not None
-    assert (found["a"].kind, found["b"].kind) == (Kind.STACK, Kind.QUOTA)
+    assert result["a"] is not None
+    assert result["b"] is not None
+    assert (result["a"].kind, result["b"].kind) == (Kind.STACK, Kind.QUOTA)
     op = automation.OpType
     fine = reporting(monkeypatch, made("a", op.CREATE_REPLACEMENT), made("b", op.SAME))
     assert fine == {"a": None, "b": None}
 
 
 def test_an_update_that_failed_as_a_whole_says_so_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = reporting(
+    result = reporting(
         monkeypatch, said("", "could not find default credentials"), fails="error: exit status 255"
     )
-    assert {one.kind for one in found.values() if one} == {Kind.STACK}
-    assert all("default credentials" in one.message for one in found.values() if one)
-    assert all(one is not None for one in reporting(monkeypatch).values())
+    assert {item.kind for item in result.values() if item} == {Kind.STACK}
+    assert all("default credentials" in item.message for item in result.values() if item)
+    assert all(item is not None for item in reporting(monkeypatch).values())
 
 
 def test_updates_run_one_at_a_time_in_processes_of_their_own(

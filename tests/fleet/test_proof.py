@@ -77,4 +77,4 @@ def test_workers_that_never_spoke_have_not_fallen_silent() -> None:
 def test_nothing_but_failure_or_silence_is_ever_proof(workers: list[Attested], claim: Claim) -> None:
     if not why(claim, *workers):
         assert claim is Claim.SILENT
-        assert 0 < max(max(one.boot_s, one.job_s) for one in workers) < NOW_S - HEARTBEAT_TIMEOUT_S
+        assert 0 < max(max(worker.boot_s, worker.job_s) for worker in workers) < NOW_S - HEARTBEAT_TIMEOUT_S

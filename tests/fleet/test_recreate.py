@@ -42,12 +42,12 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackLab]:
 
 
 def controller(lab: StackLab) -> Controller:
-    one = lab.opened()
-    named = [node for node in one.members if node.member is None]
-    store = BucketStore(one.google, one.stack.id, lab.now_s)
+    opened = lab.opened()
+    named = [node for node in opened.members if node.member is None]
+    store = BucketStore(opened.google, opened.stack.id, lab.now_s)
     with mock.patch("fleet.store.runs", return_value=False):
         return Controller(
-            named, one.google, Here(lab, one), store, Limits(), one.owner, everyone=one.members,
+            named, opened.google, Here(lab, opened), store, Limits(), opened.owner, everyone=opened.members,
         )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_what_was_preempted_is_deleted_by_the_api_and_made_by_one_update(lab: St
     looks = lab.keep(keeper, lambda observation: lab.state("train") == "READY" and not keeper.busy)
     keeper.leave()
     begun = [event for observation in looks for event in observation.events if "train: " in event]
-    assert [one.split(" (")[0] for one in begun][:2] == ["train: replace", "train: create"], begun
+    assert [item.split(" (")[0] for item in begun][:2] == ["train: replace", "train: create"], begun
     assert lab.deleted - deletions == {"PREEMPTED": 1}
     assert (lab.node("train") or {})["id"] != lost
     assert (lab.node("eval") or {})["id"] == stood
@@ -94,8 +94,8 @@ def test_killed_between_deletion_and_update_the_next_run_finishes(lab: StackLab)
     lab.until(lambda: not lab.state("train"))
     later = controller(lab)
     observation = later.step(may=())
-    (one,) = [one for one in observation.decisions if one.node == "train"]
-    assert (one.action, recovery.was_lost(one, later)) == (Action.CREATE, True)
+    (item,) = [decision for decision in observation.decisions if decision.node == "train"]
+    assert (item.action, recovery.was_lost(item, later)) == (Action.CREATE, True)
     lab.keep(later, lambda observation: lab.state("train") == "READY" and not later.busy)
     later.leave()
     nothing_left(lab)
@@ -139,9 +139,9 @@ def test_killed_during_the_creation_what_was_made_is_taken_in_by_the_next(lab: S
     keeper = controller(lab)
     observation = keeper.step(may=())
     keeper.leave()
-    (one,) = [one for one in observation.decisions if one.node == "train"]
-    assert one.action is Action.HOLD
-    assert "fix: if an update of yours was killed: tpu infra settle dev tpu" in one.why
+    (item,) = [decision for decision in observation.decisions if decision.node == "train"]
+    assert item.action is Action.HOLD
+    assert "fix: if an update of yours was killed: tpu infra settle dev tpu" in item.why
     assert create("dev", ["train"], lab.root) == {"train": None}
     assert "train" in (lab.read().held or {})
     assert (lab.node("train") or {})["id"] == made

@@ -30,10 +30,10 @@ def environment(cloud: Cloud) -> Environment:
 
 def test_a_controller_that_is_written_over_stops_before_it_does_anything(world: Cloud) -> None:
     world.states["train"] = "PREEMPTED"
-    one = environment(world).controller()
+    controller = environment(world).controller()
     store(world).write(ControllerState())
     with pytest.raises(FleetError, match="another `fleet` acts"):
-        one.step()
+        controller.step()
     assert not world.asked
 
 
@@ -95,7 +95,7 @@ def test_a_request_that_the_bucket_refuses_is_not_taken_for_written(world: Cloud
 
 
 def test_what_cannot_be_written_down_is_not_done(world: Cloud) -> None:
-    one = environment(world).controller()
+    controller = environment(world).controller()
     world.states["train"] = "PREEMPTED"
     write = world.write
 
@@ -103,15 +103,15 @@ def test_what_cannot_be_written_down_is_not_done(world: Cloud) -> None:
         raise RequestError(Failure(Kind.TRANSIENT, "unavailable"))
 
     world.write = refuse  # type: ignore[method-assign]
-    observation = one.step()
+    observation = controller.step()
     assert not world.asked
     assert any("no action taken" in event for event in observation.events)
     world.write = write  # type: ignore[method-assign]
-    one.step()
+    controller.step()
     while not world.asked:
         time.sleep(0.01)
     assert world.asked == [("delete", "train")]
-    assert one.state.spent(Cause.PREEMPTION, world.at_s) == 1
+    assert controller.state.spent(Cause.PREEMPTION, world.at_s) == 1
 
 
 def test_a_controller_whose_process_is_gone_from_this_host_is_followed_at_once(
@@ -120,13 +120,13 @@ def test_a_controller_whose_process_is_gone_from_this_host_is_followed_at_once(
     store(world).write(ControllerState())
     ended = subprocess.Popen(["true"])
     ended.wait()
-    found = json.loads(world.kept or "")
+    parsed = json.loads(world.kept or "")
     with pytest.raises(FleetError, match=rf"process {os.getpid()}, its lease renewed 0 s ago"):
         store(world).read()
-    found["leader"] |= {"process": ended.pid, "host": "another"}
-    world.objects[object_of(OWNER.stack)] = json.dumps(found), 1
+    parsed["leader"] |= {"process": ended.pid, "host": "another"}
+    world.objects[object_of(OWNER.stack)] = json.dumps(parsed), 1
     with pytest.raises(FleetError, match="wait 180 s"):
         store(world).read()
-    found["leader"] |= {"host": socket.gethostname()}
-    world.objects[object_of(OWNER.stack)] = json.dumps(found), 1
+    parsed["leader"] |= {"host": socket.gethostname()}
+    world.objects[object_of(OWNER.stack)] = json.dumps(parsed), 1
     store(world).read()

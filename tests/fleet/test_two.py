@@ -40,13 +40,13 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def nodes(lab: Lab) -> dict[str, str]:
-    return {name: one["id"] for name, one in lab.everyone().items()}
+    return {name: item["id"] for name, item in lab.everyone().items()}
 
 
 def changed(asking: object) -> list[str]:
     """Requests that change nodes."""
     assert isinstance(asking, Asking)
-    return [one for one in asking.changes if "/nodes" in one]
+    return [change for change in asking.changes if "/nodes" in change]
 
 
 def test_another_stack_with_the_same_settings_touches_and_counts_none_of_ours(lab: Lab) -> None:
@@ -57,7 +57,7 @@ def test_another_stack_with_the_same_settings_touches_and_counts_none_of_ours(la
     other = lab.controller(yours)
     looks = [other.step() for _ in range(3)]
     other.leave()
-    assert {one.action for observation in looks for one in observation.decisions} == {Action.HOLD}
+    assert {decision.action for observation in looks for decision in observation.decisions} == {Action.HOLD}
     assert "it is of another stack, 1a2b3c4" in looks[-1].decisions[0].why
     assert not any(observation.orphans or observation.outdated for observation in looks)
     assert yours.all_nodes == []
@@ -69,13 +69,13 @@ def test_another_stack_with_the_same_settings_touches_and_counts_none_of_ours(la
     assert nodes(lab)["tpu-us-central1-b-0"] == stood["tpu-us-central1-b-0"]
     assert nodes(lab)["tpu-us-east5-b-0"] != stood["tpu-us-east5-b-0"]
     state = lab.request("GET", "storage.googleapis.com/storage/v1/b/wire-test-checkpoints-fleet/o")
-    assert {one["name"] for one in state["items"]} >= {f"{STACK}/controller.json"}
+    assert {item["name"] for item in state["items"]} >= {f"{STACK}/controller.json"}
 
 
 def test_a_second_controller_of_one_stack_is_refused_until_the_lease_has_expired(lab: Lab) -> None:
-    one = lab.fleet(TWO)
-    first = lab.controller(one)
-    lab.keep(first, lambda _: lab.all_ready([each.name for each in one.members], first))
+    fleet = lab.fleet(TWO)
+    first = lab.controller(fleet)
+    lab.keep(first, lambda _: lab.all_ready([member.name for member in fleet.members], first))
     lab.preempt("tpu-us-east5-b-0")
     stood = nodes(lab)
 
@@ -104,7 +104,7 @@ def test_a_command_that_was_killed_outright_is_followed_by_one_that_goes_on(
     lab = Lab(tmp_path_factory.mktemp("lab"), rate=20.0)
     try:
         with lab.entered():
-            names = [one.name for one in lab.fleet().members]
+            names = [member.name for member in lab.fleet().members]
             # One creation reaches Google after who asked for it is gone.
             late = {"match": {"method": "tpu.*.nodes.create", "path": "/us-east5-b/"}, "times": 1,
                     "what": {"delay_s": 3.0}}  # fmt: skip

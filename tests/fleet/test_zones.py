@@ -70,11 +70,11 @@ def zones(api: Any) -> Zones:
 
 
 def ask(api: Api, verb: Verb, node: Node = MEMBER, claim: Claim = Claim.NONE, instance: str = "7") -> Answer:
-    one = zones(api)
-    one.begin(NodeRequest(verb, node, instance, claim, "operations/1", generation=5))
-    one.wait()
-    (answer,) = one.ended()
-    assert one.ended() == [], "each answer once"
+    item = zones(api)
+    item.begin(NodeRequest(verb, node, instance, claim, "operations/1", generation=5))
+    item.wait()
+    (answer,) = item.ended()
+    assert item.ended() == [], "each answer once"
     return answer
 
 
@@ -137,10 +137,10 @@ def test_a_proven_claim_deletes_that_node_and_no_newer_one() -> None:
     api.workers = [Attested("failed", NOW_S - 9)]
     assert ask(api, Verb.DELETE, claim=Claim.BOOT_FAILED).done
     assert api.asked == ["node", "attested", "node", "delete"], "its id stands on both sides"
-    for one in (Api(instance="8"), Api("REPAIRING")):
-        one.workers = api.workers
-        assert ask(one, Verb.DELETE, claim=Claim.BOOT_FAILED).spared
-        assert "delete" not in one.asked
+    for item in (Api(instance="8"), Api("REPAIRING")):
+        item.workers = api.workers
+        assert ask(item, Verb.DELETE, claim=Claim.BOOT_FAILED).spared
+        assert "delete" not in item.asked
 
 
 @pytest.mark.parametrize("claim", [Claim.BOOT_FAILED, Claim.WORK_FAILED, Claim.SILENT])
@@ -212,13 +212,13 @@ def test_a_creation_whose_answer_was_lost_finds_its_own_node_there() -> None:
 
 
 def test_a_creation_that_finds_somebody_elses_node_there_fails() -> None:
-    for found in (
+    for result in (
         labels(MEMBER, "another"), labels(NEIGHBOUR), {**labels(MEMBER), "fleet": "other"},
     ):  # fmt: skip
         other = Api()
         other.fails["create"] = Failure(Kind.EXISTS, "already exists")
         assert other.observed is not None
-        other.observed = replace(other.observed, labels=found)
+        other.observed = replace(other.observed, labels=result)
         failure = ask(other, Verb.CREATE).failure
         assert failure is not None
         assert (failure.kind, "isn't this member" in failure.message) == (Kind.EXISTS, True)
@@ -268,16 +268,16 @@ def test_a_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
             assert zone != MEMBER.zone or free.wait(HANG_S)
             return zone
 
-    one = zones(Slow())
+    item = zones(Slow())
     begun = [replace(MEMBER, name=f"n{number}") for number in range(20)]
     for node in (*begun, NEIGHBOUR):
-        one.begin(NodeRequest(Verb.CREATE, node))
-    while not (quick := one.ended()):
+        item.begin(NodeRequest(Verb.CREATE, node))
+    while not (quick := item.ended()):
         pass
     assert [answer.operation for answer in quick] == [NEIGHBOUR.zone]
     free.set()
-    one.wait()
-    assert len(one.ended()) == 20
+    item.wait()
+    assert len(item.ended()) == 20
 
 
 def test_requests_under_way_are_waited_for_though_one_died_of_something_else() -> None:
@@ -292,13 +292,13 @@ def test_requests_under_way_are_waited_for_though_one_died_of_something_else() -
             return super().create(zone, name, body)
 
     api = Dying()
-    one = zones(api)
-    one.begin(NodeRequest(Verb.CREATE, MEMBER))
-    while not one._running[0].done():
+    item = zones(api)
+    item.begin(NodeRequest(Verb.CREATE, MEMBER))
+    while not item._running[0].done():
         pass
-    one.begin(NodeRequest(Verb.CREATE, NEIGHBOUR))
+    item.begin(NodeRequest(Verb.CREATE, NEIGHBOUR))
     with pytest.raises(KeyboardInterrupt):
-        one.ended()
+        item.ended()
     threading.Timer(0.2, free.set).start()
-    one.wait()
+    item.wait()
     assert api.asked == ["create"]

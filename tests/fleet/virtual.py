@@ -69,26 +69,26 @@ class Weather:
         self.losses = self._draw_losses(rng, zone_of, zones)
 
     def _spans(self, rng: random.Random, apart_h: float, for_h: float) -> list[tuple[float, float]]:
-        found, at_s = [], 0.0
+        result, at_s = [], 0.0
         while apart_h and (at_s := at_s + rng.expovariate(1 / apart_h) * HOUR_S) < self._span_s:
             end_s = at_s + rng.expovariate(1 / for_h) * HOUR_S
-            found.append((at_s, end_s))
+            result.append((at_s, end_s))
             at_s = end_s
-        return found
+        return result
 
     def _draw_losses(
         self, rng: random.Random, zone_of: Mapping[str, str], zones: Sequence[str]
     ) -> list[tuple[float, str]]:
-        found = []
+        result = []
         for name in zone_of:
-            found += [(begin, name) for begin, _ in self._spans(rng, self.climate.preemption_h, 1e-9)]
+            result += [(begin, name) for begin, _ in self._spans(rng, self.climate.preemption_h, 1e-9)]
         for zone in zones:
-            there = [name for name, place in zone_of.items() if place == zone]
+            names = [name for name, place in zone_of.items() if place == zone]
             for begin, _ in self._spans(rng, self.climate.wave_h, 1e-9):
-                some = rng.sample(there, round(self.climate.wave_share * len(there)))
-                found += [(begin + rng.uniform(0, 600), name) for name in some]
-        heapq.heapify(found)
-        return found
+                sample = rng.sample(names, round(self.climate.wave_share * len(names)))
+                result += [(begin + rng.uniform(0, 600), name) for name in sample]
+        heapq.heapify(result)
+        return result
 
 
 @dataclass
@@ -142,7 +142,7 @@ class VirtualCloud:
         self._instances = len(members)
         self._down: dict[str, float] = {}  # since when a member is lost
         more = [zone for member in members for zone in member.others]
-        weather = Weather({one.key: one.zone for one in members}, climate, span_s, seed, more)
+        weather = Weather({member.key: member.zone for member in members}, climate, span_s, seed, more)
         self._dry, self._ill, self._losses = weather.dry, weather.ill, weather.losses
         self._rng = random.Random(seed + 1)
         self._answers: list[Answer] = []
@@ -194,7 +194,7 @@ class VirtualCloud:
                 views[zone] = ZoneView(None, Failure(Kind.TRANSIENT, "The service is currently unavailable."))
                 continue
             views[zone] = ZoneView(
-                {one.name: self.observed(one) for one in self.nodes.values() if one.zone == zone}
+                {node.name: self.observed(node) for node in self.nodes.values() if node.zone == zone}
             )
         statuses = {
             node.name: [WorkerStatus(self.now_s, "ready", "launch", "running")]
@@ -229,8 +229,8 @@ class VirtualCloud:
 
     def ended(self) -> list[Answer]:
         """See `controller.Actor`."""
-        found, self._answers = self._answers, []
-        return found
+        result, self._answers = self._answers, []
+        return result
 
     def _delete(self, key: str, request: NodeRequest) -> None:
         self.tally.deletes += 1

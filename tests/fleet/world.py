@@ -57,13 +57,15 @@ class Cloud:
     bucket, controller_bucket = "my-project-checkpoints", "my-project-checkpoints-fleet"
 
     def __init__(self, meant: Settings):
-        stack = StackState(OWNER.stack, {one.name: one.zone for one in nodes(meant) if one.member is None})
+        stack = StackState(
+            OWNER.stack, {node.name: node.zone for node in nodes(meant) if node.member is None}
+        )
         self.stack = stack
-        one = Environment(meant, nodes(meant), self, stack)  # type: ignore[arg-type]
+        item = Environment(meant, nodes(meant), self, stack)  # type: ignore[arg-type]
         self.states = {node.name: "READY" for node in nodes(meant)}
         self.zones = {node.name: node.zone for node in nodes(meant)}
         self.labels: dict[str, Mapping[str, str]] = {
-            node.name: OURS if node.member is None else one.body(node)["labels"] for node in nodes(meant)
+            node.name: OURS if node.member is None else item.body(node)["labels"] for node in nodes(meant)
         }
         self.instances = dict.fromkeys(self.states, 1)
         self.silent, self.dry = set[str](), set[str]()
@@ -97,8 +99,8 @@ class Cloud:
     def zone(self, zone: str) -> ZoneView:
         if zone in self.silent:
             return ZoneView(None, Failure(Kind.TRANSIENT, "unavailable"))
-        there = [name for name, state in self.states.items() if state and self.zones[name] == zone]
-        return ZoneView({name: self._seen(name) for name in there})
+        names = [name for name, state in self.states.items() if state and self.zones[name] == zone]
+        return ZoneView({name: self._seen(name) for name in names})
 
     def observe(self, zones: Sequence[str]) -> View:
         self.at_s += 1
@@ -178,8 +180,8 @@ class Named:
             self._answers.append(Answer(request, error.failure))
 
     def ended(self) -> list[Answer]:
-        found, self._answers = self._answers, []
-        return found
+        result, self._answers = self._answers, []
+        return result
 
 
 @pytest.fixture(name="world")

@@ -104,10 +104,10 @@ def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
         networks = {f"network:subnetRanges.{where}": text for where, text in ranges.items()}
     taken = dict(networks)
     for path, text in own.items():
-        for owner, another in taken.items():
-            if ipaddress.IPv4Network(text).overlaps(ipaddress.IPv4Network(another)):
+        for owner, second in taken.items():
+            if ipaddress.IPv4Network(text).overlaps(ipaddress.IPv4Network(second)):
                 yield Problem(
-                    path, f'"{text}"', f"ranges of one network don't overlap; {owner} is {another}",
+                    path, f'"{text}"', f"ranges of one network don't overlap; {owner} is {second}",
                     "choose another range",
                 )  # fmt: skip
         taken[path] = text

@@ -22,12 +22,12 @@ def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
     ranges = subnet_ranges(settings, nodes.regions(settings))
     networks = [(region, ipaddress.IPv4Network(text)) for region, text in sorted(ranges.items())]
     for i, (region, network) in enumerate(networks):
-        for neighbor, another in networks[:i]:
-            if network.overlaps(another):
+        for neighbor, second in networks[:i]:
+            if network.overlaps(second):
                 yield Problem(
                     f"network:subnetRanges.{region}",
                     f'"{network}"',
-                    f"ranges of one network don't overlap; {neighbor} has {another}",
+                    f"ranges of one network don't overlap; {neighbor} has {second}",
                     "choose another range",
                 )
 

@@ -233,7 +233,7 @@ class _Pod:
         self._restarts: dict[str, int] = {}
         self.address = ""
         self.full_name = f"{self._hostname()}.{pod['spec'].get('subdomain', '')}.{self.namespace}"
-        self._asked: set[str] = set()
+        self._terminating: set[str] = set()
         self._disrupted = self._deleted = False
         self._thread = threading.Thread(target=self._live, daemon=True)
 
@@ -354,8 +354,8 @@ class _Pod:
         for name, process in self._running.items():
             if late:
                 _signal(process, signal.SIGKILL)
-            elif name not in self._asked:  # once: a second one means "at once" to many programs
-                self._asked.add(name)
+            elif name not in self._terminating:  # once: a second one means "at once" to many programs
+                self._terminating.add(name)
                 _signal(process, signal.SIGTERM)
 
     def _start(self, sandbox: Sandbox, volumes: Volumes, container: Object) -> None:

@@ -203,10 +203,10 @@ def _access(record: Record) -> str:
     ]
     refused = [
         ("failed", (escape(entry["account"]), "none", "", escape(entry["permission"])))
-        for entry in record.asked
+        for entry in record.permissions
         if not entry["granted_by"]
     ]
-    title = f"Who was asked for what: {len(record.asked)} permissions, {len(refused)} refused"
+    title = f"Who was asked for what: {len(record.permissions)} permissions, {len(refused)} refused"
     table = _table(head, [*rows, *refused])
     return f"<section><details><summary>{title}</summary>{table}</details></section>" if rows else ""
 

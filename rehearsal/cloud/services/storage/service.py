@@ -41,7 +41,9 @@ class StorageService:
         finalized: Callable[[JsonObject], None],
         handlers: Sequence[Any] = (),
     ) -> None:
-        """`finalized` receives the StorageObjectData of each new object; `handlers`: other gRPC services'."""
+        """Create the service.
+
+        `finalized` receives the StorageObjectData of each new object; `handlers`: other gRPC services'."""
         self._blobs = BlobStore(root / "content")
         self._store = Store(world, iam, self._blobs, finalized)
         self.limit = self._store.limit

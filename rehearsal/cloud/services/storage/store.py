@@ -34,7 +34,7 @@ class Store:
     def __init__(
         self, world: World, iam: Iam, blobs: BlobStore, finalized: Callable[[JsonObject], None]
     ) -> None:
-        """`finalized` receives the StorageObjectData of each new object."""
+        """Create the store; `finalized` receives the StorageObjectData of each new object."""
         self.world = world
         self.iam = iam
         self.blobs = blobs

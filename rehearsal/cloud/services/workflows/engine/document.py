@@ -24,16 +24,16 @@ class _Loader(yaml.SafeLoader):
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> Map:
     loader.flatten_mapping(node)
-    found = Map()
-    found.line, found.column = node.start_mark.line + 1, node.start_mark.column + 1
+    result = Map()
+    result.line, result.column = node.start_mark.line + 1, node.start_mark.column + 1
     for key_node, value_node in node.value:
         key, line = loader.construct_object(key_node), key_node.start_mark.line + 1
         if not isinstance(key, str):
             raise SourceError(f"line {line}: the key {key!r} must be a string")
-        if key in found:
+        if key in result:
             raise SourceError(f"line {line}: the key '{key}' stands twice in one map")
-        found[key] = loader.construct_object(value_node, deep=True)
-    return found
+        result[key] = loader.construct_object(value_node, deep=True)
+    return result
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)

@@ -43,10 +43,10 @@ class Scope(Protocol):
         """Its value."""
 
     def named(self, name: str) -> Any:
-        """A constant of the library, or a function as a value."""
+        """Return a constant of the library, or a function as a value."""
 
     def function(self, name: str, arguments: list[Any]) -> Any:
-        """What the library's function answers."""
+        """Return what the library's function answers."""
 
 
 Run = Callable[[Scope], Any]
@@ -90,15 +90,15 @@ class _Parser:
         self._functions: set[str] = set()
 
     def _scan(self) -> list[tuple[str, str]]:
-        found, at = [], 0
+        result, at = [], 0
         while self._text[at:].strip():
             token = _TOKEN.match(self._text, at)
             if token is None:
                 raise SourceError(f"'{self._text[at:].strip()[0]}' isn't expected in '{self._text}'")
             kind = str(token.lastgroup)
-            found.append((kind, token[kind]))
+            result.append((kind, token[kind]))
             at = token.end()
-        return found
+        return result
 
     def whole(self) -> Expression:
         node = self._or()
@@ -113,7 +113,7 @@ class _Parser:
         return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
 
     def _take(self, *words: str) -> str:
-        """The next token if it is one of these words, else ''."""
+        """Return the next token if it is one of these words, else ''."""
         if self._at < len(self._tokens) and self._tokens[self._at][0] != "string" and self._peek() in words:
             self._at += 1
             return self._tokens[self._at - 1][1]
@@ -124,11 +124,11 @@ class _Parser:
             raise self._unexpected()
 
     def _unexpected(self) -> SourceError:
-        found = f"'{self._peek()}' isn't expected" if self._peek() else "it ends too early"
-        return SourceError(f"parse error in expression '{self._text}': {found}")
+        result = f"'{self._peek()}' isn't expected" if self._peek() else "it ends too early"
+        return SourceError(f"parse error in expression '{self._text}': {result}")
 
     def _use(self, node: _Node) -> None:
-        """A dotted name that wasn't called is a variable and its members, or a function as a value."""
+        """Return a dotted name that wasn't called is a variable and its members, or a function as a value."""
         if node.root:
             self._variables.add(node.root)
 
@@ -192,7 +192,7 @@ class _Parser:
         return node
 
     def _named(self, name: str) -> _Node:
-        """A function that isn't called, or a constant of the library."""
+        """Return a function that isn't called, or a constant of the library."""
         self._functions.add(name)
         return _Node(lambda scope: scope.named(name))
 
@@ -208,7 +208,7 @@ class _Parser:
                 self._need(",")
         name = node.name
         self._functions.add(name)
-        return _Node(lambda scope: scope.function(name, [one(scope) for one in arguments]))
+        return _Node(lambda scope: scope.function(name, [argument(scope) for argument in arguments]))
 
     def _atom(self) -> _Node:
         if self._at >= len(self._tokens):
@@ -245,7 +245,7 @@ class _Parser:
             items.append(item.run)
             if self._peek() != "]":
                 self._need(",")
-        return _Node(lambda scope: [one(scope) for one in items])
+        return _Node(lambda scope: [item(scope) for item in items])
 
 
 def _constant(value: Any) -> Run:
@@ -282,9 +282,9 @@ def _signed(sign: str, operand: Run) -> Run:
 
 
 def _unquoted(text: str) -> str:
-    def escaped(found: re.Match[str]) -> str:
-        if found[1] not in _ESCAPES:
-            raise SourceError(f"unknown escape '\\{found[1]}' in {text}")
-        return _ESCAPES[found[1]]
+    def escaped(result: re.Match[str]) -> str:
+        if result[1] not in _ESCAPES:
+            raise SourceError(f"unknown escape '\\{result[1]}' in {text}")
+        return _ESCAPES[result[1]]
 
     return re.sub(r"\\(.)", escaped, text[1:-1], flags=re.DOTALL)

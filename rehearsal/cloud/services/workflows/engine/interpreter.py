@@ -68,11 +68,11 @@ class _Frame:
         raise error("KeyError", f"variable not assigned: {name}")
 
     def named(self, name: str) -> Any:
-        """A constant of the library, or a function."""
+        """Return a constant of the library, or a function."""
         return copy.deepcopy(library.CONSTANTS[name]) if name in library.CONSTANTS else Function(name)
 
     def function(self, name: str, arguments: list[Any]) -> Any:
-        """What the library's function answers."""
+        """Return what the library's function answers."""
         if name in outside.READS:
             return outside.read(self.outside, name, arguments)
         return library.call(name, arguments)
@@ -96,7 +96,7 @@ class Interpreter:
         self.at: Place | None = None  # the step that runs now
 
     async def run(self, argument: Any) -> Any:
-        """What `main` returns; Raised for an error that it doesn't catch."""
+        """Return what `main` returns; Raised for an error that it doesn't catch."""
         main = self._program.routines["main"]
         given = {main.parameters[0]: argument} if main.parameters else {}
         return await self._enter(main, given)
@@ -150,9 +150,9 @@ class Interpreter:
                 self._assign(frame, variable, [key(frame) for key in keys], value(frame))
         elif isinstance(action, Invoke):
             given = {name: value(frame) for name, value in action.arguments.items()}
-            found = await self._call(action.function, given)
+            result = await self._call(action.function, given)
             if action.result:
-                self._assign(frame, action.result, [], found)
+                self._assign(frame, action.result, [], result)
         elif isinstance(action, Switch):
             for condition, case in action.cases:
                 if truth(condition(frame), "a condition"):
@@ -263,16 +263,16 @@ class Interpreter:
             again = library.call(predicate.name, [raised.value])
         if not truth(again, "what a predicate answers"):
             return None
-        first, longest, multiplier = (float(one) for one in numbers)  # type: ignore[arg-type]
+        first, longest, multiplier = (float(number) for number in numbers)  # type: ignore[arg-type]
         return float(min(first * multiplier**retries, longest))
 
 
-def _over(loop: For, found: Any) -> list[Any]:
+def _over(loop: For, result: Any) -> list[Any]:
     if not loop.is_range:
-        if not isinstance(found, list):
-            raise error("TypeError", f"'in' of a loop must be a list, not a {type_name(found)}")
-        return found
-    if not isinstance(found, list) or len(found) != 2 or not all(map(is_number, found)):
+        if not isinstance(result, list):
+            raise error("TypeError", f"'in' of a loop must be a list, not a {type_name(result)}")
+        return result
+    if not isinstance(result, list) or len(result) != 2 or not all(map(is_number, result)):
         raise error("TypeError", "'range' must be a list of two numbers")
-    first, last = found
+    first, last = result
     return [first + step for step in range(int(last - first) + 1)] if last >= first else []

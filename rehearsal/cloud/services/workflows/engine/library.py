@@ -106,8 +106,8 @@ _NOT_RE2 = re.compile(r"(?<!\\)(?:\\\\)*(\(\?<?[=!]|\(\?>|\(\?\(|\(\?P=|\\[1-9])
 
 def _regex(regexp: str) -> re.Pattern[str]:
     _need("string", regexp)
-    if found := _NOT_RE2.search(regexp):
-        raise error("ValueError", f"{regexp} isn't a regular expression: RE2 has no {found[1]}")
+    if match := _NOT_RE2.search(regexp):
+        raise error("ValueError", f"{regexp} isn't a regular expression: RE2 has no {match[1]}")
     try:
         return re.compile(regexp)
     except re.error as wrong:
@@ -116,12 +116,12 @@ def _regex(regexp: str) -> re.Pattern[str]:
 
 def _find_all(source: Any, substr: Any) -> list[int]:
     _need("string", source, substr)
-    return [found.start() for found in re.finditer(re.escape(substr), source)]
+    return [result.start() for result in re.finditer(re.escape(substr), source)]
 
 
 def _find_all_regex(source: Any, regexp: Any) -> list[dict[str, Any]]:
     _need("string", source)
-    return [{"index": found.start(), "match": found[0]} for found in _regex(regexp).finditer(source)]
+    return [{"index": result.start(), "match": result[0]} for result in _regex(regexp).finditer(source)]
 
 
 def _match_regex(source: Any, regexp: Any) -> bool:
@@ -274,8 +274,8 @@ def _abs(x: Any) -> Any:
 
 def _floor(x: Any) -> int:
     _numbers(x)
-    found: int = math.floor(x)
-    return found
+    floor: int = math.floor(x)
+    return floor
 
 
 def _max(x: Any, y: Any) -> Any:
@@ -380,13 +380,13 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 @cache
 def parameters(name: str) -> tuple[tuple[str, ...], int]:
-    """The names of a function's parameters, and how many of them must be given."""
-    found = inspect.signature(FUNCTIONS[name]).parameters.values()
-    return tuple(one.name for one in found), sum(one.default is one.empty for one in found)
+    """Return the names of a function's parameters, and how many of them must be given."""
+    result = inspect.signature(FUNCTIONS[name]).parameters.values()
+    return tuple(item.name for item in result), sum(item.default is item.empty for item in result)
 
 
 def call(name: str, arguments: list[Any]) -> Any:
-    """What a function answers; TypeError of the workflow for a wrong number of arguments."""
+    """Return what a function answers; TypeError of the workflow for a wrong number of arguments."""
     names, needed = parameters(name)
     if not needed <= len(arguments) <= len(names):
         raise error("TypeError", f"{name} takes {needed} to {len(names)} arguments, not {len(arguments)}")

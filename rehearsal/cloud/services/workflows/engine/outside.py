@@ -103,10 +103,10 @@ def _answer(reply: Reply) -> dict[str, Any]:
             raise error("ResponseTypeError", "the response isn't the JSON that its type says") from None
     elif kind.startswith("text/") or not reply.body:
         body = reply.body.decode(errors="replace")
-    found = {"code": reply.status, "headers": dict(reply.headers), "body": body}
+    mapping = {"code": reply.status, "headers": dict(reply.headers), "body": body}
     if reply.status >= 400:
-        raise error("HttpError", f"HTTP server responded with error code {reply.status}", **found)
-    return found
+        raise error("HttpError", f"HTTP server responded with error code {reply.status}", **mapping)
+    return mapping
 
 
 def _header(value: Any) -> str:
@@ -116,7 +116,7 @@ def _header(value: Any) -> str:
 
 
 def _body(body: Any, headers: dict[str, str]) -> bytes | None:
-    """A map or list as JSON, or as a form where the header says so; adds the header of the type."""
+    """Return a map or list as JSON, or as a form where the header says so; adds the header of the type."""
     kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
     if body is None or isinstance(body, bytes):
         return body
@@ -166,12 +166,12 @@ READS = {"sys.now": ((), 0), "sys.get_env": (("name", "default"), 1)}
 
 
 async def perform(outside: Outside, name: str, values: Mapping[str, Any]) -> Any:
-    """A function of `CALLS`."""
+    """Return a function of `CALLS`."""
     return await CALLS[name][0](outside, _Args(values, name))
 
 
 def read(outside: Outside, name: str, arguments: list[Any]) -> Any:
-    """A function of `READS`."""
+    """Return a function of `READS`."""
     if name == "sys.now":
         return outside.now()
     if not arguments or not isinstance(arguments[0], str):

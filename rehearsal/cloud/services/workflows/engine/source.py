@@ -85,13 +85,13 @@ class _Reader:
 
     def routine(self, body: Map) -> Routine:
         names, parameters, defaults = _Names(), [], {}
-        for one in body.get("params") or ():
-            name, *more = one if isinstance(one, dict) else (one,)
+        for item in body.get("params") or ():
+            name, *more = item if isinstance(item, dict) else (item,)
             if more or not _NAME.fullmatch(str(name)):
-                raise self._wrong(body.line, f"'{one}' can't be a parameter")
+                raise self._wrong(body.line, f"'{item}' can't be a parameter")
             parameters.append(name)
-            if isinstance(one, dict):
-                defaults[name] = self._value(one[name], names, body.line)
+            if isinstance(item, dict):
+                defaults[name] = self._value(item[name], names, body.line)
         if self._routine == "main" and len(parameters) > 1:
             raise self._wrong(body.line, "'main' takes one parameter at most")
         names.own.update(parameters)
@@ -104,22 +104,22 @@ class _Reader:
     def _wrong(self, line: int, why: str) -> SourceError:
         return SourceError(f"line {line}, in workflow '{self._routine}': {why}")
 
-    def _block(self, found: Any, where: _Where, line: int) -> Block:
-        if not isinstance(found, list) or not found:
+    def _block(self, result: Any, where: _Where, line: int) -> Block:
+        if not isinstance(result, list) or not result:
             raise self._wrong(line, "'steps' must be a list of at least one step")
-        for one in found:
-            if not isinstance(one, Map) or len(one) != 1:
-                raise self._wrong(getattr(one, "line", line), "a step must be a map of its name alone")
-        names = [next(iter(one)) for one in found]
-        for name, one in zip(names, found, strict=True):
+        for entry in result:
+            if not isinstance(entry, Map) or len(entry) != 1:
+                raise self._wrong(getattr(entry, "line", line), "a step must be a map of its name alone")
+        names = [next(iter(item)) for item in result]
+        for name, entry in zip(names, result, strict=True):
             if not _STEP_NAME.fullmatch(name) or name in (*_LOOP, "end"):
-                raise self._wrong(one.line, f"'{name}' can't be the name of a step")
+                raise self._wrong(entry.line, f"'{name}' can't be the name of a step")
             if name in self._steps:
-                raise self._wrong(one.line, f"there are two steps '{name}'")
+                raise self._wrong(entry.line, f"there are two steps '{name}'")
             self._steps.add(name)
         inside = _Where(where.names, where.targets | {*names}, where.in_loop)
         steps = (
-            self._step(name, one[name], inside, one.line) for name, one in zip(names, found, strict=True)
+            self._step(name, item[name], inside, item.line) for name, item in zip(names, result, strict=True)
         )
         return Block(tuple(steps), {name: number for number, name in enumerate(names)})
 
@@ -129,17 +129,17 @@ class _Reader:
             raise self._wrong(line, f"step '{name}' must be a map of what it does")
         if "parallel" in body:
             raise UncoveredError(str(self._wrong(body.line, "'parallel' is not covered")))
-        found = [key for key in _ACTIONS if key in body]
-        known = {"next", *found, *more, *(key for kind in found for key in _ACTIONS[kind])}
+        result = [key for key in _ACTIONS if key in body]
+        known = {"next", *result, *more, *(key for kind in result for key in _ACTIONS[kind])}
         if unknown := [key for key in body if key not in known]:
             raise self._wrong(body.line, f"step '{name}' has an unknown key '{unknown[0]}'")
-        if len(found) > 1 or not (found or "next" in body):
+        if len(result) > 1 or not (result or "next" in body):
             keys = ", ".join(_ACTIONS)
             raise self._wrong(body.line, f"step '{name}' must have exactly one of {keys}, or next alone")
         to = body.get("next", "")
         if to != "" and to != "end" and to not in where.targets and not (to in _LOOP and where.in_loop):
             raise self._wrong(body.line, f"step '{name}' can't jump to '{to}'")
-        action = self._action(found[0], body, where) if found else Nothing()
+        action = self._action(result[0], body, where) if result else Nothing()
         return Step(Place(name, self._routine, body.line, body.column), action, to)
 
     def _action(self, kind: str, body: Map, where: _Where) -> Action:
@@ -156,24 +156,24 @@ class _Reader:
             return self._try(body, where)
         if kind == "steps":
             return self._block(value, where, line)
-        found = self._value(value, names, line)
-        return RaiseValue(found) if kind == "raise" else Return(found)
+        result = self._value(value, names, line)
+        return RaiseValue(result) if kind == "raise" else Return(result)
 
-    def _assign(self, found: Any, names: _Names, line: int) -> Assign:
-        if not isinstance(found, list) or not 0 < len(found) <= MOST:
+    def _assign(self, result: Any, names: _Names, line: int) -> Assign:
+        if not isinstance(result, list) or not 0 < len(result) <= MOST:
             raise self._wrong(line, f"'assign' must be a list of 1 to {MOST} maps")
         targets = []
-        for one in found:
-            if not isinstance(one, Map) or len(one) != 1:
+        for item in result:
+            if not isinstance(item, Map) or len(item) != 1:
                 raise self._wrong(line, "an assignment must be a map of one variable")
-            ((text, value),) = one.items()
-            target = self._expression(text, names, one.line)
+            ((text, value),) = item.items()
+            target = self._expression(text, names, item.line)
             if target.steps is None:
-                raise self._wrong(one.line, f"'{text}' can't be assigned to")
+                raise self._wrong(item.line, f"'{text}' can't be assigned to")
             variable = re.match(r"\w+", text.strip())
             assert variable is not None
             names.own.add(variable[0])
-            targets.append((variable[0], target.steps, self._value(value, names, one.line)))
+            targets.append((variable[0], target.steps, self._value(value, names, item.line)))
         return Assign(tuple(targets))
 
     def _call(self, body: Map, names: _Names) -> Invoke:
@@ -197,11 +197,11 @@ class _Reader:
         return Invoke(function, arguments, result)
 
     def _parameters(self, function: Any, line: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What a function takes, and what of that it needs."""
+        """Return what a function takes, and what of that it needs."""
         if function in self._document and function != "main":
             given = self._document[function].get("params") or ()
-            known = tuple(next(iter(one)) if isinstance(one, dict) else one for one in given)
-            return known, tuple(one for one in given if not isinstance(one, dict))
+            known = tuple(next(iter(item)) if isinstance(item, dict) else item for item in given)
+            return known, tuple(item for item in given if not isinstance(item, dict))
         if function in outside.CALLS:
             return outside.CALLS[function][1], ()
         if function in outside.READS:
@@ -212,26 +212,26 @@ class _Reader:
             return known, known[:needed]
         raise self._wrong(line, f"there is no function '{function}'")
 
-    def _switch(self, found: Any, where: _Where, line: int) -> Switch:
-        if not isinstance(found, list) or not 0 < len(found) <= MOST:
+    def _switch(self, result: Any, where: _Where, line: int) -> Switch:
+        if not isinstance(result, list) or not 0 < len(result) <= MOST:
             raise self._wrong(line, f"'switch' must be a list of 1 to {MOST} conditions")
         cases = []
-        for number, one in enumerate(found):
-            if not isinstance(one, Map) or "condition" not in one:
-                raise self._wrong(getattr(one, "line", line), "each case of a switch needs a 'condition'")
-            condition = self._value(one["condition"], where.names, one.line)
-            cases.append((condition, self._step(f"case {number + 1}", one, where, one.line, ["condition"])))
+        for number, item in enumerate(result):
+            if not isinstance(item, Map) or "condition" not in item:
+                raise self._wrong(getattr(item, "line", line), "each case of a switch needs a 'condition'")
+            condition = self._value(item["condition"], where.names, item.line)
+            cases.append((condition, self._step(f"case {number + 1}", item, where, item.line, ["condition"])))
         return Switch(tuple(cases))
 
-    def _for(self, found: Any, where: _Where, line: int) -> For:
-        if not isinstance(found, Map) or found.keys() - {"value", "index", "in", "range", "steps"}:
+    def _for(self, result: Any, where: _Where, line: int) -> For:
+        if not isinstance(result, Map) or result.keys() - {"value", "index", "in", "range", "steps"}:
             raise self._wrong(line, "'for' must have value, in or range, steps, and may have index")
-        if "value" not in found or "steps" not in found or ("in" in found) is ("range" in found):
-            raise self._wrong(found.line, "'for' needs value, steps, and one of in and range")
-        names = _Names(where.names, {str(found[key]) for key in ("value", "index") if key in found})
-        over = self._value(found["in"] if "in" in found else found["range"], where.names, found.line)
-        block = self._block(found["steps"], _Where(names, frozenset(), True), found.line)
-        return For(found["value"], found.get("index", ""), over, "range" in found, block)
+        if "value" not in result or "steps" not in result or ("in" in result) is ("range" in result):
+            raise self._wrong(result.line, "'for' needs value, steps, and one of in and range")
+        names = _Names(where.names, {str(result[key]) for key in ("value", "index") if key in result})
+        over = self._value(result["in"] if "in" in result else result["range"], where.names, result.line)
+        block = self._block(result["steps"], _Where(names, frozenset(), True), result.line)
+        return For(result["value"], result.get("index", ""), over, "range" in result, block)
 
     def _try(self, body: Map, where: _Where) -> Try:
         if not {"retry", "except"} & body.keys():
@@ -254,34 +254,34 @@ class _Reader:
     # Values
 
     def _value(self, raw: Any, names: _Names, line: int) -> Value:
-        """Maps and lists of values, expressions, and plain ones."""
+        """Map and lists of values, expressions, and plain ones."""
         if isinstance(raw, str):
             text = raw.strip()
             if text.startswith("${") and text.endswith("}"):
-                found = self._expression(text[2:-1], names, line)
-                return found.run
+                expression = self._expression(text[2:-1], names, line)
+                return expression.run
             if "${" in raw:
                 why = f"'{raw}': an expression must be the whole value, as in ${{\"a\" + b}}"
                 raise self._wrong(line, why)
             return lambda scope: raw
         line = getattr(raw, "line", line)
         if isinstance(raw, list):
-            items = [self._value(one, names, line) for one in raw]
-            return lambda scope: [one(scope) for one in items]
+            items = [self._value(item, names, line) for item in raw]
+            return lambda scope: [item(scope) for item in items]
         if isinstance(raw, dict):
-            members = {key: self._value(one, names, line) for key, one in raw.items()}
-            return lambda scope: {key: one(scope) for key, one in members.items()}
+            members = {key: self._value(item, names, line) for key, item in raw.items()}
+            return lambda scope: {key: item(scope) for key, item in members.items()}
         return lambda scope: raw
 
     def _expression(self, text: str, names: _Names, line: int) -> Expression:
         try:
-            found = expressions.parse(text, self._is_function)
+            result = expressions.parse(text, self._is_function)
         except UncoveredError as error:
             raise UncoveredError(str(self._wrong(line, str(error)))) from None
         except SourceError as error:
             raise self._wrong(line, str(error)) from None
-        self._used.extend((name, names, line) for name in sorted(found.variables))
-        for name in sorted(found.functions):
+        self._used.extend((name, names, line) for name in sorted(result.variables))
+        for name in sorted(result.functions):
             if name in outside.CALLS:
                 raise self._wrong(line, f"'{name}' waits, and can't be called in an expression")
             if not self._is_function(name):
@@ -290,7 +290,7 @@ class _Reader:
                 raise UncoveredError(
                     str(self._wrong(line, f"calling '{name}' in an expression is not covered"))
                 )
-        return found
+        return result
 
     def _is_function(self, name: str) -> bool:
         tables = (library.FUNCTIONS, library.CONSTANTS, outside.READS, outside.CALLS)

@@ -57,7 +57,7 @@ class Raised(Exception):  # noqa: N818  # an error of the workflow, not of ours
 
 
 def error(tag: str, message: str, **more: Any) -> Raised:
-    """An error with this tag, and those of the kinds that it belongs to."""
+    """Return an error with this tag, and those of the kinds that it belongs to."""
     tags = [tag, *([_KINDS[tag]] if tag in _KINDS else [])]
     return Raised({"tags": tags, "message": message, **more})
 
@@ -100,17 +100,17 @@ def size(value: Any) -> int:
     if isinstance(value, list):
         return 8 + sum(map(size, value))
     if isinstance(value, dict):
-        return 8 + sum(size(key) + size(one) for key, one in value.items())
+        return 8 + sum(size(key) + size(item) for key, item in value.items())
     return 8
 
 
 def is_number(value: Any) -> bool:
-    """An integer or a double; true and false aren't."""
+    """Return an integer or a double; true and false aren't."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def truth(value: Any, what: str) -> bool:
-    """A boolean; TypeError for everything else."""
+    """Return a boolean; TypeError for everything else."""
     if not isinstance(value, bool):
         raise error("TypeError", f"{what} must be a boolean, not a {type_name(value)}")
     return value
@@ -129,12 +129,12 @@ def _arithmetic(sign: str, left: Any, right: Any, run: Callable[[Any, Any], Any]
         names = f"{type_name(left)} and {type_name(right)}"
         raise error("TypeError", f"unsupported operand types for {sign}: {names}")
     try:
-        found = run(left, right)
+        result = run(left, right)
     except ZeroDivisionError:
         raise error("ZeroDivisionError", "division by zero") from None
-    if isinstance(found, int) and not -(1 << _INT_BITS - 1) <= found < 1 << _INT_BITS - 1:
+    if isinstance(result, int) and not -(1 << _INT_BITS - 1) <= result < 1 << _INT_BITS - 1:
         raise error("ValueError", f"the result of {sign} isn't an integer of {_INT_BITS} bits")
-    return found
+    return result
 
 
 def equal(left: Any, right: Any) -> bool:
@@ -162,7 +162,7 @@ def _contains(left: Any, right: Any) -> bool:
         return left in right if isinstance(left, str) else False
     if not isinstance(right, list):
         raise error("TypeError", f"'in' needs a list or a map, not a {type_name(right)}")
-    return any(equal(left, one) for one in right)
+    return any(equal(left, item) for item in right)
 
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -196,7 +196,7 @@ def member(of: Any, key: Any) -> Any:
 
 
 def position(of: list[Any], key: Any) -> int:
-    """An index that is in the list."""
+    """Return an index that is in the list."""
     if isinstance(key, bool) or not isinstance(key, int):
         raise error("TypeError", f"an index must be an integer, not a {type_name(key)}")
     if not 0 <= key < len(of):
