@@ -47,7 +47,7 @@ def roles(root: Path, environment: str, as_json: bool) -> int:
 @_ALL_ON
 @click.pass_obj
 def settle(root: Path, environment: str, layers: Sequence[str]) -> int:
-    """Recover from a killed pulumi: clear its lock, adopt what it created."""
+    """Recover from a killed pulumi: clear its lock, import what it created."""
     return stacks.settle_layers(environment, layers, root)
 
 

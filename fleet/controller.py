@@ -411,15 +411,15 @@ class Controller:
                 self._blamed[entry.member.key] = bundle, f"{entry.node}: {entry.why}"
         return before != self.state.bundles
 
-    def _in_hand(self, one: Decision) -> Decision:
-        key = one.member.key
+    def _in_hand(self, decision: Decision) -> Decision:
+        key = decision.member.key
         if key not in self._running and key not in self._made:
-            return one
+            return decision
         verb = self._running[key].verb if key in self._running else Verb.CREATE
         if verb is Verb.UPDATE:
-            return one
+            return decision
         why = "being deleted, to be recreated" if verb is Verb.DELETE else "being brought back"
-        return replace(one, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
+        return replace(decision, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
 
     def _changes(self, decisions: Sequence[Decision]) -> list[str]:
         """Return a line for each condition that has changed since the last step."""

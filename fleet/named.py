@@ -59,5 +59,5 @@ def _answers(requests: Sequence[NodeRequest], status: int, output: IO[bytes]) ->
         return [Answer(request, failure) for request in requests]
 
 
-def _failure(told: dict[str, str] | None) -> Failure | None:
-    return None if told is None else Failure(Kind(told["kind"]), told["message"], told["about"])
+def _failure(report: dict[str, str] | None) -> Failure | None:
+    return None if report is None else Failure(Kind(report["kind"]), report["message"], report["about"])

@@ -1,4 +1,4 @@
-"""Delete members and orphans; adopt another stack's members."""
+"""Delete members and orphans; import another stack's members."""
 
 import json
 import sys

@@ -49,7 +49,7 @@ class BucketStore:
 
     def read(self) -> ControllerState:
         """Return the stored state. Raises FleetError if another controller holds the lease."""
-        result = self._found()
+        result = self._stored()
         if result is None:
             return ControllerState()
         state, stored, self._generation = result
@@ -74,7 +74,7 @@ class BucketStore:
         try:
             self._write(text)
         except _StaleError:
-            result = self._found()  # our own, if only the answer to an earlier write was lost
+            result = self._stored()  # our own, if only the answer to an earlier write was lost
             if result is None or (result[1].get("leader") or {}).get("id") != self._id:
                 raise self._other((result[1] if result else {}).get("leader") or {}) from None
             self._generation = result[2]
@@ -100,7 +100,7 @@ class BucketStore:
         if self._now() - self._written_s > RENEW_S:
             self.write(state)
 
-    def _found(self) -> tuple[ControllerState, Mapping[str, Any], int] | None:
+    def _stored(self) -> tuple[ControllerState, Mapping[str, Any], int] | None:
         try:
             result = self._google.read(self._object)
         except RequestError as error:

@@ -137,7 +137,7 @@ class Keeper:
 
     def _report(self, name: str, state: str, message: str) -> None:
         log.info("%s: %s %s %s", name, state, message, self._nodes)
-        self._control.described("report", name=name, state=state, message=message, nodes=self._nodes)
+        self._control.clusters("report", name=name, state=state, message=message, nodes=self._nodes)
 
 
 def _names(hosts: str) -> dict[str, str]:

@@ -41,16 +41,19 @@ def test_every_step_can_be_used() -> None:
 
 
 def test_the_default_story_tells_what_it_promises() -> None:
-    story = load(find("default")).steps
-    assert [step.arguments["how"] for step in story if step.kind == "kill"] == ["notice", "power-loss"]
-    assert {step.arguments["layer"] for step in story if step.kind == "up"} == {
+    planned = load(find("default")).steps
+    assert [step.arguments["how"] for step in planned if step.kind == "kill"] == [
+        "notice",
+        "power-loss",
+    ]
+    assert {step.arguments["layer"] for step in planned if step.kind == "up"} == {
         "storage",
         "network",
         "data",
         "tpu",
     }
-    assert any(step.kind == "same" for step in story)
-    assert any(step.kind == "destroy" and step.arguments["refused"] for step in story)
+    assert any(step.kind == "same" for step in planned)
+    assert any(step.kind == "destroy" and step.arguments["refused"] for step in planned)
 
 
 def test_kills_strikes_twenty_times() -> None:
