@@ -228,13 +228,13 @@ def _number(message: object) -> float:
     return 0.0
 
 
-def _begin(ask: Callable[[str], T], what: str) -> Future[T]:
+def _begin(call: Callable[[str], T], what: str) -> Future[T]:
     """Call a function in a thread that doesn't keep the process alive."""
     answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(ask(what))
+            answer.set_result(call(what))
         except BaseException as error:
             answer.set_exception(error)
 

@@ -130,12 +130,12 @@ class Zones:
             item.exception()
 
     def _answer(self, request: NodeRequest) -> Answer:
-        ask = {
+        send = {
             Verb.DELETE: self._delete, Verb.CREATE: self._create, Verb.UPDATE: self._update,
             Verb.CHECK: self._check,
         }[request.verb]  # fmt: skip
         try:
-            return ask(request)
+            return send(request)
         except RequestError as error:
             return Answer(request, error.failure)
 

@@ -228,7 +228,7 @@ make(cache_dir(), print)' &
 locked(ROOT / "workload/locks/cpu.txt")'
   # The bundle contains gcsfuse; where another process is building it, this waits for that.
   program=$(on_path gcsfuse) || program=$(tools/install.sh storage)/gcsfuse
-  PATH=${program%/*}:$PATH .venv/bin/python -m infra.publish dev --lock cpu --dry-run
+  PATH=${program%/*}:$PATH .venv/bin/python -m cli publish dev --lock cpu --dry-run
   wait "$image"
   touch "$(host_stamp)"
 }

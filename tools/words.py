@@ -35,7 +35,7 @@ GONE = {
     r"\bnote_strike\b|\b[Ss]trike a node\b|- strike:": "fault, interrupt, preempt",
     r"\bwarden\b": "supervisor",
     r"\bthe plug\b(?!-)|\bhow: plug\b|\bplug pulled\b": "power loss",
-    r"\bancestor'?s?\b(?!s =)": "activation-extract",
+    r"\bancestors?\b(?! =)": "activation-extract",
     r"\bJournal\(.*run|\bclass Ledger\b|\bLasting\b": "step log, goodput, durable copies",
     r"\badopt(s|ed|ing|Bucket)?\b": "import",
     r"\bother_?[zZ]ones\b": "fallback zones",
