@@ -142,7 +142,7 @@ def test_a_build_that_failed_shows_its_log_and_why(
     ended: dict[str, Any], google: Google, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     google.states, google.ended, google.log = ["FAILURE"], ended, ["one", "two"]
-    with pytest.raises(CommandError, match="the build b-1 ended as FAILURE: step 1\n    fix: what its log"):
+    with pytest.raises(CommandError, match="the build b-1 ended as FAILURE: step 1\n    fix: see its log"):
         call(builds.builds, ["submit", "dev", "preview"], root)
     assert capsys.readouterr().err == "  | one\n  | two\n"
     (body,) = [body for _, url, _, body in google.asked if "logging" in url]
@@ -167,7 +167,7 @@ def test_a_log_that_may_not_be_read_hides_no_failure(
     (["submit", "dev", "preview"], (*RUNS, *IMAGES), "fix: write builds:baseImage and builds:dockerImage"),
     (["render", "dev"], (*RUNS, *IMAGES), "no build can be rendered"),
     (["plan", "dev", "--from", "p-9", "--to", "plans"], (), "the build p-9 saved no plan of data"),
-    (["submit", "dev", "image"], (), "cloudbuild/dev/Dockerfile isn't there"),
+    (["submit", "dev", "image"], (), "cloudbuild/dev/Dockerfile is missing, or older"),
 ])  # fmt: skip
 def test_what_cant_be_built_is_refused_with_the_next_command(
     line: list[str], lacking: tuple[str, ...], message: str, google: Google, tmp_path: Path,
@@ -194,7 +194,7 @@ def test_the_image_is_built_of_what_was_rendered_from_these_settings(google: Goo
     for name in ("Dockerfile", "queue/kueue.yaml"):
         call(builds.builds, ["render", "dev"], root)
         (folder / name).write_text("another")
-        with pytest.raises(CommandError, match=f"{name} .*isn't what .* say\n    fix: tpu builds render"):
+        with pytest.raises(CommandError, match=f"{name} .*is missing, or older than the settings\n    fix: tpu builds render"):
             call(builds.builds, ["submit", "dev", "image"], root)
         (folder / name).unlink()
         with pytest.raises(CommandError, match=f"{name} isn't there"):
@@ -224,7 +224,7 @@ def test_rendering_names_the_first_build_that_was_rendered(
 
 def test_a_folder_that_cant_be_written_is_named(root: Path) -> None:
     (root / "cloudbuild").write_text("")
-    with pytest.raises(CommandError, match=r"cloudbuild/dev: Not a directory\n    fix: let it be written to"):
+    with pytest.raises(CommandError, match=r"cloudbuild/dev: Not a directory\n    fix: make it writable"):
         call(builds.builds, ["render", "dev"], root)
 
 

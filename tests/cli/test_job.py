@@ -277,7 +277,7 @@ def test_jobs_of_another_team_are_not_shown_and_it_is_named(
     listing(monkeypatch, vision=[], speech=REFUSED)
     assert main(["job", "list", "dev"]) == 0
     shown = capsys.readouterr()
-    assert shown.err == "not shown, since they are other teams': speech\n"
+    assert shown.err == "not shown, no access: speech\n"
     assert shown.out == "no jobs\n  next: tpu job submit dev vision -- train tiny.toml\n"
     listing(monkeypatch, vision=REFUSED, speech=REFUSED)
     assert main(["job", "list", "dev"]) == 1
@@ -367,10 +367,10 @@ def test_a_cluster_that_isnt_yours_to_see_names_who_can_change_that(
     def refused(*_: object) -> None:
         raise REFUSED
 
-    monkeypatch.setattr(command, "found", refused)
+    monkeypatch.setattr(command, "cluster_named", refused)
     assert main(["job", "list", "dev", "vision"]) == 1
     shown = capsys.readouterr().err
-    assert "the cluster tpu isn't yours to see: may not list jobsets" in shown
+    assert "no access to the cluster tpu: may not list jobsets" in shown
     assert "adds your account to the members of a team in queue:teams" in shown
 
 

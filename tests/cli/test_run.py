@@ -116,7 +116,7 @@ def test_detached_it_returns_when_the_node_is_there(
 ) -> None:
     assert call(run.run, [str(script), "--slice", "v6e-1", "--name", "own", "--detach", "--yes"]) == 0
     reported = capsys.readouterr().out
-    assert "environment: dev, as none was named" in reported
+    assert "environment: dev (default)" in reported
     assert "tpu logs dev own --follow" in reported
     assert "tpu fleet delete dev --slice own" in reported
     assert world.states[NODE] == "READY"
@@ -183,7 +183,7 @@ def test_a_folder_goes_whole_and_its_script_is_chosen_with_a_reason(tmp_path: Pa
     (folder / "other.py").write_text("")
     result = program(folder, None, None, [], work)
     assert (result.entry, result.requirements) == ("other.py", None)
-    assert "the only script of" in result.why
+    assert "the only script of" in result.reason
     (folder / "more.py").write_text("")
     with pytest.raises(
         CommandError, match=r"which script starts\? It has more.py, other.py\n    fix: --entry"
@@ -216,10 +216,10 @@ def test_a_scripts_inline_metadata_names_its_packages(tmp_path: Path, script: Pa
 @pytest.mark.parametrize(
     ("what", "more", "said"),
     [
-        ("nowhere.py", {}, "there is no such file or folder"),
+        ("nowhere.py", {}, "no such file or folder"),
         ("notes.txt", {}, "is no Python script"),
         ("train.py", {"entry": "other.py"}, "is a script already"),
-        ("train.py", {"requirements": Path("/nowhere.txt")}, "there is no such file"),
+        ("train.py", {"requirements": Path("/nowhere.txt")}, "no such file"),
         ("train.py", {"words": ["x" * 600]}, "at most 500 printable characters"),
         ("bad.py", {}, "its inline script metadata can't be read"),
         ("folder", {"entry": "x.py"}, "isn't in"),

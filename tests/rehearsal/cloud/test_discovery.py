@@ -236,7 +236,7 @@ def test_there_are_recordings_of_every_type_in_use() -> None:
     recorded = {".".join(path.name.split(".")[:2]) for path in FILES}
     assert recorded >= {
         *("compute.Network", "compute.Subnetwork", "compute.Router", "compute.RouterNat", "compute.Firewall"),
-        *("compute.Disk", "compute.Snapshot", "storage.Bucket", "storage.BucketIAMMember"),
+        *("compute.Disk", "storage.Bucket", "storage.BucketIAMMember"),
         *("storage.BucketObject", "serviceaccount.Account", "serviceaccount.IAMMember", "projects.Service"),
         *("projects.IAMMember", "kms.KeyRing", "kms.CryptoKey", "tpu.V2Vm"),
     }

@@ -381,10 +381,8 @@ def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.Captur
         return
     assert program == "tpu"
     assert words[0] in {**COMMANDS, **SUBCOMMANDS}
-    with pytest.raises(SystemExit) as ended:
-        cli([*words, "--help"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: ")
+    assert cli([*words, "--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: tpu ")
 
 
 @pytest.mark.parametrize("alert", [alert.name for alert in ALERTS])
