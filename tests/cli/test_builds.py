@@ -194,10 +194,11 @@ def test_the_image_is_built_of_what_was_rendered_from_these_settings(google: Goo
     for name in ("Dockerfile", "queue/kueue.yaml"):
         call(builds.builds, ["render", "dev"], root)
         (folder / name).write_text("another")
-        with pytest.raises(CommandError, match=f"{name} .*is missing, or older than the settings\n    fix: tpu builds render"):
+        refusal = f"{name} is missing, or older than the settings\n    fix: tpu builds render"
+        with pytest.raises(CommandError, match=refusal):
             call(builds.builds, ["submit", "dev", "image"], root)
         (folder / name).unlink()
-        with pytest.raises(CommandError, match=f"{name} isn't there"):
+        with pytest.raises(CommandError, match=refusal):
             call(builds.builds, ["submit", "dev", "image"], root)
 
 
