@@ -156,7 +156,7 @@ def test_a_detached_run_is_submitted_and_not_waited_for(
     assert call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "submitted as r17",
-        "  how far it is: tpu pipeline status dev r17",
+        "  progress: tpu pipeline status dev r17",
     ]
 
 

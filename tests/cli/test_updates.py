@@ -88,7 +88,7 @@ def test_up_publishes_the_first_bundle_before_the_slices(
     before: list[list[str]] = []
     monkeypatch.setattr(updates, "_publish", lambda environment: before.append(updated(pulumi_cli, "up")))
     assert call(updates.up, ["dev", "--yes"], root) == 0
-    assert before == [[str(root / f"infra/{name}") for name in LAYERS[:-1]]]
+    assert before == [[str(root / f"infra/layers/{name}") for name in LAYERS[:-1]]]
 
 
 def test_a_plan_that_failed_is_not_applied(

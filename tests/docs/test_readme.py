@@ -106,10 +106,9 @@ def test_doctor_says_what_it_found_and_how_to_mend_what_is_missing() -> None:
     [(date(2025, 4, 1), "ok", r"\d+ prices"), (date(2026, 12, 1), "optional", r"read more than 90 days ago")],
 )
 def test_doctor_warns_of_prices_that_are_old_and_fails_for_none(
-    today: date, state: str, message: str, monkeypatch: pytest.MonkeyPatch
+    today: date, state: str, message: str
 ) -> None:
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    prices = importlib.import_module("doctor").prices(today)
+    prices = importlib.import_module("infra.doctor.machine").prices(today)
     assert prices.state == state
     assert re.search(message, prices.found)
     assert bool(prices.fix) == (state == "optional")
@@ -118,8 +117,7 @@ def test_doctor_warns_of_prices_that_are_old_and_fails_for_none(
 def test_doctor_blames_the_kernel_for_nothing_that_is_kept_from_a_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    doctor = importlib.import_module("doctor")
+    doctor = importlib.import_module("infra.doctor.machine")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("os.access", lambda *_: False)
     monkeypatch.setattr(doctor, "output_of", lambda *_: None)
