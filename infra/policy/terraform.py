@@ -176,9 +176,9 @@ def _value(module: str, attribute: _Property, value: Any) -> tuple[Any, Any]:
     if value == _UNKNOWN or (isinstance(value, Mapping) and _SPECIAL in value):
         return _HIDDEN, True
     if isinstance(value, list):
-        items = [_value(module, _Property(attribute.name, attribute.shape, False), item) for item in value]
-        items = [item for item, _ in items if item is not _HIDDEN]
-        return items, [unknown or False for _, unknown in items] if any(u for _, u in items) else False
+        pairs = [_value(module, _Property(attribute.name, attribute.shape, False), item) for item in value]
+        items = [item for item, _ in pairs if item is not _HIDDEN]
+        return items, [unknown or False for _, unknown in pairs] if any(u for _, u in pairs) else False
     if isinstance(value, Mapping) and attribute.shape:
         converted, unknown = _object(module, attribute.shape, value)
         return ([converted], [unknown] if unknown else False) if attribute.block else (converted, unknown)
