@@ -181,11 +181,16 @@ def test_impatience_while_it_cleans_up_leaves_nothing_either(folder: Path) -> No
 
 
 @pytest.mark.parametrize("to_all", [True, False], ids=["Ctrl+C", "SIGTERM"])
-def test_a_story_that_is_interrupted_still_writes_its_report(
+def test_a_scenario_that_is_interrupted_still_writes_its_report(
     folder: Path, tmp_path: Path, to_all: bool
 ) -> None:
-    scenario = tmp_path / "sleepy.yaml"
-    scenario.write_text("title: t\nsteps:\n  - command: {run: sleep 100}\n")
+    scenario = tmp_path / "sleepy.py"
+    scenario.write_text(
+        '"""Sleep."""\n\n'
+        "from rehearsal.scenario import steps as step\n"
+        "from rehearsal.scenario.scenario import Scenario\n\n"
+        'SCENARIO = Scenario(steps=(step.command("sleep 100"),))\n'
+    )
     report = tmp_path / "report"
     command = [*COMMAND, "run", str(scenario), "--dir", str(folder), "--report", str(report)]
     child = subprocess.Popen(
