@@ -54,7 +54,7 @@ def test_parts_of_an_epoch_share_its_tokens_out(run: Path) -> None:
     assert all(parts)
     concatenate = np.concatenate([batch for part in parts for batch in part])
     assert np.array_equal(rows(concatenate.view(everything(run).dtype)), everything(run))
-    with pytest.raises(ValueError, match="part must lie between 0 and 2, not be 3"):
+    with pytest.raises(ValueError, match="part must be between 0 and 2, not 3"):
         next(batches(activations, POINT, SIZE, part=3, parts=3))
 
 

@@ -50,6 +50,7 @@ class Watched(Lab):
     """A lab in which the layer is up."""
 
     def __init__(self, folder: Path, settings: str = CHANNELS) -> None:
+        logging.getLogger("workload.host.logs").addFilter(_refuse)
         super().__init__(folder, apis=APIS, spark_python=sys.executable)
         self.settings.write_text(SETTINGS + settings)
         self.pulumi("monitoring", "stack", "init", "dev")
@@ -66,6 +67,10 @@ class Watched(Lab):
             self.cloud.world.clock.rate = 0.0
 
         self.call(stop())
+
+    def close(self) -> None:
+        logging.getLogger("workload.host.logs").removeFilter(_refuse)
+        super().close()
 
     def minutes(self, count: float, after: Callable[[], None] | None = None) -> None:
         """So many minutes pass, with `after` called behind every one; policies are evaluated in each."""
@@ -234,9 +239,6 @@ def alert_of(incident: Incident) -> str:
 
 def _refuse(record: logging.LogRecord) -> bool:
     raise AssertionError(record.getMessage())
-
-
-logging.getLogger("workload.host.logs").addFilter(_refuse)
 
 
 __all__ = ["ACCOUNT", "OWNER", "PROJECT", "REGION", "ZONE", "Beating", "P", "Watched", "alert_of"]
