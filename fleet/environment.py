@@ -160,7 +160,7 @@ def opened(request: Request, before: Environment | None = None, *, allow_empty: 
     google, stack = (
         (before.google, before.stack) if before else (google_of(settings), read_stack(request.environment))
     )
-    fleets: dict[str, Item] = {**AdHoc(google, stack.id).read()}
+    fleets: Mapping[str, Item] = AdHoc(google, stack.id).read()
     if request.adhoc and before is None:
         fleets = _added(request.environment, fleets, request.adhoc)
     if fleets:
