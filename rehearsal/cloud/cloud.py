@@ -45,8 +45,8 @@ from rehearsal.cloud.services.storage import StorageService
 from rehearsal.cloud.services.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.services.storage.xml import XmlApi
 from rehearsal.cloud.services.tpu import TpuService
+from rehearsal.cloud.services.tpu.entry import entry
 from rehearsal.cloud.services.tpu.nodes import Durations
-from rehearsal.cloud.services.tpu.queued import entry
 from rehearsal.cloud.services.tpu.quotas import Quotas
 from rehearsal.hosts.firewall import Firewall
 from rehearsal.hosts.machine import Hosts

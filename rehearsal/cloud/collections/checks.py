@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from rehearsal.cloud.collections.change import Change
 from rehearsal.cloud.collections.entry import KEEP, Hook, Reference
 from rehearsal.cloud.collections.shape import values
 from rehearsal.cloud.core.errors import ApiError, NotEmulatedError, bad_request
+
+_LABEL = {"key": re.compile(r"[a-z][-_a-z0-9]{0,62}"), "value": re.compile(r"[-_a-z0-9]{0,63}")}
+
+
+def wrong_labels(labels: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Yield key, value and "key" or "value" for each part of a label that is malformed.
+
+    https://cloud.google.com/compute/docs/labeling-resources#restrictions
+    """
+    for key, value in labels.items():
+        for part, text in (("key", key), ("value", value)):
+            if not _LABEL[part].fullmatch(str(text)):
+                yield key, value, part
 
 
 def acts_as(field: str) -> Reference:

@@ -12,17 +12,8 @@ from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.world import World
 
 LINK = re.compile(r"(?:https?:)?//[\w.-]+\.googleapis\.com/(?:compute/)?(?:(?:v\d\w*|beta|alpha)/)?")
-# Collections that are served manually: what their resources name.
-_NODE = Collection(
-    "tpu.projects.locations.nodes",
-    references=(
-        Reference("dataDisks.sourceDisk", ("compute.disks",)),
-        Reference("networkConfig.network", ("compute.networks",)),
-        Reference("networkConfig.subnetwork", ("compute.subnetworks",)),
-    ),
-)
+# Collections that are served manually.
 BY_HAND: dict[tuple[str, ...], Collection] = {
-    ("projects", "{}", "locations", "{}", "nodes", "{}"): _NODE,
     ("projects", "_", "buckets", "{}"): Collection("storage.buckets"),
 }
 
@@ -49,11 +40,7 @@ class References:
 
     def full(self, value: str, relative: str = "") -> str:
         """Return the full name of a link, a name with the project's number, or one relative to `relative`."""
-        name = LINK.sub("", value, count=1)
-        if relative and not name.startswith("projects/"):
-            name = f"{relative}/{name}"
-        number = f"projects/{self._world.number}/"
-        return f"projects/{self._world.project}/{name[len(number) :]}" if name.startswith(number) else name
+        return full_name(self._world, value, relative)
 
     def target(self, reference: Reference, user: str, value: str) -> str:
         """Return the full name for the value of a reference of `user`."""
@@ -73,6 +60,15 @@ class References:
                 named = (v for v in values(body, reference.field) if isinstance(v, str))
                 if any(self.target(reference, user, value) == name for value in named):
                     yield user, reference
+
+
+def full_name(world: World, value: str, relative: str = "") -> str:
+    """Return the full name of a link, a name with the project's number, or one relative to `relative`."""
+    name = LINK.sub("", value, count=1)
+    if relative and not name.startswith("projects/"):
+        name = f"{relative}/{name}"
+    number = f"projects/{world.number}/"
+    return f"projects/{world.project}/{name[len(number) :]}" if name.startswith(number) else name
 
 
 def rewrite(body: JsonObject, path: str, change: Callable[[str], str]) -> None:

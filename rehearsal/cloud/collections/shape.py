@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from rehearsal.cloud.collections.entry import Collection, Entry
@@ -30,6 +30,16 @@ def template(method: JsonObject, version: str) -> list[str]:
     path = method.get("flatPath") or method["path"]
     parts = [re.sub(r"\{.*?\}", "{}", part) for part in path.split("/")]
     return parts[1:] if parts[0] == version else parts
+
+
+@lru_cache
+def _by_collection(api: str, version: str) -> dict[str, dict[str, JsonObject]]:
+    """Return the methods of a document, by what their ids begin with, then by the last word."""
+    collections: dict[str, dict[str, JsonObject]] = {}
+    for name, method in discovery.document(api, version).methods.items():
+        collection, _, verb = name.rpartition(".")
+        collections.setdefault(collection, {})[verb] = method
+    return collections
 
 
 _VERSION = re.compile(r"v\d+((alpha|beta)\d*)?")
@@ -79,12 +89,7 @@ class Shape:
     @cached_property
     def methods(self) -> dict[str, JsonObject]:
         """The document's methods of this collection, by the last word of their ids."""
-        prefix = f"{self.collection.method}."
-        return {
-            name.removeprefix(prefix): method
-            for name, method in self.document.methods.items()
-            if name.startswith(prefix) and "." not in name.removeprefix(prefix)
-        }
+        return _by_collection(self.entry.api, self.version).get(self.collection.method, {})
 
     @cached_property
     def item(self) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from rehearsal.cloud.collections import masks, words
 from rehearsal.cloud.collections.answers import answer
 from rehearsal.cloud.collections.change import Change
+from rehearsal.cloud.collections.checks import wrong_labels
 from rehearsal.cloud.collections.entry import KEEP, REFUSE, Reference, Verb
 from rehearsal.cloud.collections.masks import fingerprint
 from rehearsal.cloud.collections.references import rewrite
@@ -19,9 +19,6 @@ from rehearsal.cloud.collections.shape import COMPUTE, CONTAINER, Shape, values
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.operations import compute_link
 from rehearsal.cloud.core.service import Call
-
-_LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
-_LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 
 
 def create(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
@@ -244,12 +241,11 @@ def _check_labels(shape: Shape, field: str, labels: Any) -> None:
         return
     if len(labels) > 64:
         raise words.invalid(f"resource.{field}", len(labels), "A resource can have at most 64 labels.")
-    for key, value in labels.items():
-        for what, text, pattern in (("key", key, _LABEL_KEY), ("value", value, _LABEL_VALUE)):
-            if not pattern.fullmatch(str(text)):
-                why = (
-                    f"Label {what} '{text}' violates format constraints. The {what} can only contain "
-                    f"lowercase letters, numeric characters, underscores and dashes. The {what} can be at "
-                    "most 63 characters long."
-                )
-                raise words.invalid(f"resource.{field}", "", why)
+    for key, value, part in wrong_labels(labels):
+        text = key if part == "key" else value
+        why = (
+            f"Label {part} '{text}' violates format constraints. The {part} can only contain "
+            f"lowercase letters, numeric characters, underscores and dashes. The {part} can be at "
+            "most 63 characters long."
+        )
+        raise words.invalid(f"resource.{field}", "", why)

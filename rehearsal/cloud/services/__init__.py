@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rehearsal.cloud.collections import Engine, Entry
 from rehearsal.cloud.core.operations import Operations
@@ -13,6 +13,7 @@ from rehearsal.cloud.core.service import Service
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.services.compute.places import add_places
+from rehearsal.cloud.services.tpu.entry import add_offer
 
 
 def entries() -> list[Entry]:
@@ -27,9 +28,10 @@ def services(
     operations: Operations,
     iam: Iam,
     runtime: Runtime,
-    zones: Iterable[str] = (),
+    zones: Sequence[str] = (),
     more: Iterable[Entry] = (),
 ) -> list[Service]:
     """Create all of them and more over one world, which gets these zones. EntryError for a wrong one."""
     add_places(world, zones)
+    add_offer(world, zones)
     return list(Engine(world, operations, iam, runtime, [*entries(), *more]).services)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rehearsal.cloud.cloud import Cloud
+from rehearsal.cloud.control import Control
 from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.runtime import Runtime
 from tests.emulated import EVERY_API, NUMBER, OWNER, PROJECT, REFRESH_TOKEN, ZONES, Emulated, Reply
@@ -36,6 +37,7 @@ class CloudFront(Emulated):
     def __init__(self, folder: Path, *, lags: bool = False, **more: Any) -> None:
         self._lags, self.real_s = lags, 0.0
         super().__init__(folder, **{"zones": ZONES, "enabled_apis": EVERY_API, **more})
+        self.control = Control(folder / "control")
 
     def monotonic_s(self) -> float:
         return self.real_s if self._lags else super().monotonic_s()

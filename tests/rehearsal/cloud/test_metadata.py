@@ -79,38 +79,36 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
             yield Machine(lab, client, vantage)
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("instance/attributes/agent-worker-number", "2"),
-        ("instance/attributes/accelerator-type", "v6e-16"),
-        (
-            "instance/attributes/worker-network-endpoints",
-            ",".join(f"unknown:unknown:10.128.0.{k}" for k in (2, 3, 4, 5)),
-        ),
-        ("instance/attributes/startup-script", "#!/bin/bash\n"),
-        ("instance/attributes/tpu-slice", "tpu-dev"),
-        ("instance/attributes/instance-id", "tpu-dev"),
-        ("instance/zone", "projects/123456789012/zones/us-east5-b"),
-        ("instance/machine-type", "projects/123456789012/machineTypes/ct6e-standard-4t"),
-        ("instance/preempted", "FALSE"),
-        ("instance/maintenance-event", "NONE"),
-        ("instance/scheduling/preemptible", "TRUE"),
-        ("instance/network-interfaces/0/ip", "10.128.0.4"),
-        ("instance/network-interfaces/0/gateway", "10.128.0.1"),
-        ("instance/network-interfaces/0/mtu", "8896"),
-        ("instance/network-interfaces/0/mac", "42:01:0a:80:00:04"),
-        ("instance/network-interfaces/0/subnetmask", "255.255.255.224"),
-        ("instance/service-accounts/default/email", ACCOUNT),
-        ("instance/service-accounts/default/aliases", "default\n"),
-        (f"instance/service-accounts/{ACCOUNT}/scopes", "https://www.googleapis.com/auth/cloud-platform\n"),
-        ("project/project-id", "wire-test"),
-        ("project/numeric-project-id", "123456789012"),
-        ("universe/universe-domain", "googleapis.com"),
-    ],
-)
-async def test_values(machine: Machine, path: str, value: str) -> None:
-    assert await machine.text(path) == value
+VALUES = {
+    "instance/attributes/agent-worker-number": "2",
+    "instance/attributes/accelerator-type": "v6e-16",
+    "instance/attributes/worker-network-endpoints": ",".join(
+        f"unknown:unknown:10.128.0.{k}" for k in (2, 3, 4, 5)
+    ),
+    "instance/attributes/startup-script": "#!/bin/bash\n",
+    "instance/attributes/tpu-slice": "tpu-dev",
+    "instance/attributes/instance-id": "tpu-dev",
+    "instance/zone": "projects/123456789012/zones/us-east5-b",
+    "instance/machine-type": "projects/123456789012/machineTypes/ct6e-standard-4t",
+    "instance/preempted": "FALSE",
+    "instance/maintenance-event": "NONE",
+    "instance/scheduling/preemptible": "TRUE",
+    "instance/network-interfaces/0/ip": "10.128.0.4",
+    "instance/network-interfaces/0/gateway": "10.128.0.1",
+    "instance/network-interfaces/0/mtu": "8896",
+    "instance/network-interfaces/0/mac": "42:01:0a:80:00:04",
+    "instance/network-interfaces/0/subnetmask": "255.255.255.224",
+    "instance/service-accounts/default/email": ACCOUNT,
+    "instance/service-accounts/default/aliases": "default\n",
+    f"instance/service-accounts/{ACCOUNT}/scopes": "https://www.googleapis.com/auth/cloud-platform\n",
+    "project/project-id": "wire-test",
+    "project/numeric-project-id": "123456789012",
+    "universe/universe-domain": "googleapis.com",
+}
+
+
+async def test_values(machine: Machine) -> None:
+    assert {path: await machine.text(path) for path in VALUES} == VALUES
 
 
 async def test_tpu_env_as_jax_reads_it(machine: Machine) -> None:
@@ -141,26 +139,16 @@ async def test_the_flavor_header_is_required_and_returned(machine: Machine) -> N
     assert refused.status == 403
     assert "Missing Metadata-Flavor:Google header" in await refused.text()
     assert (await machine.get("instance/id")).headers["Metadata-Flavor"] == "Google"
+    forwarded = await machine.get("instance/id", headers={**FLAVOR, "X-Forwarded-For": "10.0.0.1"})
+    assert forwarded.status == 403
+    root = await machine.get("/", headers={})
+    assert (root.status, root.headers["Metadata-Flavor"]) == (200, "Google")
 
 
-async def test_forwarded_requests_are_refused(machine: Machine) -> None:
-    response = await machine.get("instance/id", headers={**FLAVOR, "X-Forwarded-For": "10.0.0.1"})
-    assert response.status == 403
-
-
-async def test_the_root_says_who_it_is_without_a_header(machine: Machine) -> None:
-    response = await machine.get("/", headers={})
-    assert (response.status, response.headers["Metadata-Flavor"]) == (200, "Google")
-
-
-@pytest.mark.parametrize("path", ["instance/nothing", "instance/id/deeper", "/other", "nothing/"])
-async def test_what_is_not_there_is_404(machine: Machine, path: str) -> None:
-    response = await machine.get(path)
-    assert response.status == 404
-    assert "Error 404" in await response.text()
-
-
-async def test_strangers_are_told_nothing(machine: Machine) -> None:
+async def test_what_is_not_there_is_404_and_all_to_strangers(machine: Machine) -> None:
+    for path in ("instance/nothing", "instance/id/deeper", "/other", "nothing/"):
+        response = await machine.get(path)
+        assert (response.status, "Error 404" in await response.text()) == (404, True), path
     machine.vantage.address = "10.128.0.20"
     assert (await machine.get("instance/service-accounts/default/token")).status == 404
 
@@ -172,7 +160,9 @@ async def test_folders_are_listed_with_a_slash_and_redirected_without(machine: M
     assert (response.status, response.headers["Location"]) == (301, f"{V1}instance/?recursive=true")
 
 
-async def test_recursive_json_is_in_camel_case_but_for_attributes(machine: Machine) -> None:
+async def test_a_folder_as_json_is_in_camel_case_but_for_attributes_and_as_text_it_is_lines(
+    machine: Machine,
+) -> None:
     response = await machine.get("instance/?recursive=true")
     assert response.content_type == "application/json"
     instance = json.loads(await response.text())
@@ -184,14 +174,8 @@ async def test_recursive_json_is_in_camel_case_but_for_attributes(machine: Machi
     }
     assert instance["attributes"]["agent-worker-number"] == "2"
     assert isinstance(instance["id"], int)
-
-
-async def test_recursive_text(machine: Machine) -> None:
     lines = (await machine.text("instance/scheduling/?recursive=true&alt=text")).splitlines()
     assert lines == ["automatic-restart FALSE", "on-host-maintenance TERMINATE", "preemptible TRUE"]
-
-
-async def test_a_leaf_as_json(machine: Machine) -> None:
     assert json.loads(await machine.text("instance/tags?alt=json")) == []
     assert json.loads(await machine.text("instance/preempted?alt=json")) == "FALSE"
 
@@ -296,12 +280,12 @@ async def test_googles_own_client_finds_account_project_and_token(
     assert known.principal == ACCOUNT
 
 
-@pytest.mark.parametrize("path", ["instance/service-accounts/default/identity", "instance/disks/"])
-async def test_what_google_has_and_this_server_lacks_fails_the_rehearsal(machine: Machine, path: str) -> None:
-    response = await machine.get(path)
-    assert (response.status, (await response.text())[-16:]) == (501, "is not emulated.")
-    counted = machine.lab.requests.counts()["methods"][f"metadata.computeMetadata/v1/{path.rstrip('/')}"]
-    assert counted["refused"] == 1
+async def test_what_google_has_and_this_server_lacks_fails_the_rehearsal(machine: Machine) -> None:
+    for path in ("instance/service-accounts/default/identity", "instance/disks/"):
+        response = await machine.get(path)
+        assert (response.status, (await response.text())[-16:]) == (501, "is not emulated.")
+        counted = machine.lab.requests.counts()["methods"][f"metadata.computeMetadata/v1/{path.rstrip('/')}"]
+        assert counted["refused"] == 1
 
 
 async def test_a_fault_strikes_a_machines_request_and_is_logged(machine: Machine) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tpu_lab import REGION, ZONE, Lab, P, open_lab
+from tpu_lab import REGION, ZONE, Lab, P
 
 from infra.google.failures import Kind, classify
 from rehearsal.cloud.services.tpu.quotas import GRANTED, Quotas
@@ -15,12 +13,6 @@ from tests.emulated import NUMBER
 
 METRICS = f"serviceusage.googleapis.com/v1beta1/{P}/services/tpu.googleapis.com/consumerQuotaMetrics"
 REVOCABLE = "TPUV6EPreemptiblePerProjectPer{}ForTPUAPI"
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
-    async with open_lab(tmp_path) as opened:
-        yield opened
 
 
 def buckets(answer: Any, metric: str, unit: str) -> list[dict[str, Any]]:

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tpu_lab import DISK, ZONE, Lab, P, node_body, open_lab
+from tpu_lab import DISK, ZONE, Lab, P, node_body, until
 
 from rehearsal.cloud.core.errors import ApiError
 from rehearsal.cloud.services.tpu import nodes
-from tests.limits import HANG_S
 
 HOSTS = [f"tpu-dev-w{k}" for k in range(4)]
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
-    async with open_lab(tmp_path) as opened:
-        yield opened
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(HANG_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def state(lab: Lab) -> str:
@@ -42,7 +26,7 @@ async def test_preemption_with_notice(lab: Lab) -> None:
     guest = lab.tpu.guest("10.128.0.3")
     assert guest is not None
     assert guest.preempted
-    await until(lambda: lab.tpu.nodes_status()[0]["state"] == "PREEMPTED")
+    await until(lambda: state(lab) == "PREEMPTED")
     assert not any(event == "cut_power" for event, _ in lab.hosts.events)
     _, node = await lab.get()
     assert node["state"] == "PREEMPTED"
@@ -60,14 +44,14 @@ async def test_plug_is_pulled_when_the_notice_has_run_out(lab: Lab, monkeypatch:
     await lab.tpu.preempt("tpu-dev", notice=True)
     await asyncio.sleep(0.1)
     assert sorted(lab.hosts.on) == HOSTS
-    await until(lambda: lab.tpu.nodes_status()[0]["state"] == "PREEMPTED")
+    await until(lambda: state(lab) == "PREEMPTED")
     assert lab.hosts.events[-4:] == [("cut_power", name) for name in HOSTS]
 
 
 async def test_preemption_without_notice(lab: Lab) -> None:
     await lab.ready()
     await lab.tpu.preempt("tpu-dev", notice=False)
-    await until(lambda: lab.tpu.nodes_status()[0]["state"] == "PREEMPTED")
+    await until(lambda: state(lab) == "PREEMPTED")
     assert not any(event == "power_off" for event, _ in lab.hosts.events)
 
 
@@ -82,7 +66,7 @@ async def test_only_nodes_that_run_can_be_preempted_and_once(lab: Lab) -> None:
     await lab.tpu.preempt("tpu-dev", notice=False)
     with pytest.raises(Exception, match="being preempted"):
         await lab.tpu.preempt("tpu-dev", notice=False)
-    await until(lambda: lab.tpu.nodes_status()[0]["state"] == "PREEMPTED")
+    await until(lambda: state(lab) == "PREEMPTED")
     with pytest.raises(Exception, match="is PREEMPTED"):
         await lab.tpu.preempt("tpu-dev", notice=False)
 
@@ -90,7 +74,7 @@ async def test_only_nodes_that_run_can_be_preempted_and_once(lab: Lab) -> None:
 async def test_a_node_that_maintenance_ended_is_not_preempted(lab: Lab) -> None:
     await lab.ready()
     await lab.tpu.maintain("tpu-dev", "TERMINATED")
-    await until(lambda: lab.tpu.nodes_status()[0]["state"] == "TERMINATED")
+    await until(lambda: state(lab) == "TERMINATED")
     with pytest.raises(Exception, match="is TERMINATED"):
         await lab.tpu.preempt("tpu-dev", notice=False)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.services.compute.disks import add_snapshot
 from tests.emulated import OWNER, PROJECT, PretendedHosts, config
+from tests.limits import HANG_S
 
 ZONE, REGION = "us-east5-b", "us-east5"
 P = f"projects/{PROJECT}"
@@ -145,3 +147,9 @@ async def open_lab(tmp_path: Path) -> AsyncIterator[Lab]:
         for task in list(lab.world.tasks):
             task.cancel()
     assert lab.world.mistakes == []
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(HANG_S):
+        while not condition():
+            await asyncio.sleep(0.01)

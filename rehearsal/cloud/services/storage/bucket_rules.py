@@ -11,6 +11,7 @@ import ipaddress
 import re
 from contextlib import suppress
 
+from rehearsal.cloud.collections.checks import wrong_labels
 from rehearsal.cloud.collections.masks import merge
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.services.storage.resources import STORAGE_CLASSES
@@ -20,40 +21,16 @@ DEFAULT_SOFT_DELETE_S = 7 * 86_400
 _SOFT_DELETE_RANGE_S = (7 * 86_400, 90 * 86_400)
 _UNIFORM_LOCK_S = 90 * 86_400
 
-_SETTABLE = frozenset(
-    (
-        "autoclass",
-        "billing",
-        "cors",
-        "defaultEventBasedHold",
-        "encryption",
-        "hierarchicalNamespace",
-        "iamConfiguration",
-        "labels",
-        "lifecycle",
-        "location",
-        "name",
-        "retentionPolicy",
-        "rpo",
-        "softDeletePolicy",
-        "storageClass",
-        "versioning",
-    )
-)
+# Fields of the schema that the server sets, and those that aren't emulated; clients set the others.
 _OUTPUT = frozenset(
     (
-        "etag",
-        "generation",
-        "id",
-        "kind",
-        "locationType",
-        "metageneration",
-        "owner",
-        "projectNumber",
-        "selfLink",
-        "timeCreated",
-        "updated",
+        *("etag", "generation", "id", "kind", "locationType", "metageneration"),
+        *("owner", "projectNumber", "selfLink", "timeCreated", "updated"),
     )
+)
+_NOT_EMULATED = (
+    *("acl", "customPlacementConfig", "defaultObjectAcl", "hardDeleteTime", "ipFilter", "logging"),
+    *("objectRetention", "satisfiesPZI", "satisfiesPZS", "softDeleteTime", "website"),
 )
 _FIXED = ("name", "location", "hierarchicalNamespace")
 _MULTI_REGIONS = frozenset(("US", "EU", "ASIA"))
@@ -64,8 +41,6 @@ _REGION = re.compile(
     "-(CENTRAL|(NORTH|SOUTH)(EAST|WEST)?|EAST|WEST)[1-9][0-9]?"
 )
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]")
-_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _ACTIONS = frozenset(("Delete", "SetStorageClass", "AbortIncompleteMultipartUpload"))
 
 
@@ -123,10 +98,10 @@ def _enabled(feature: JsonObject | None) -> bool:
 
 
 def _finish(base: JsonObject, body: JsonObject, before: JsonObject, now: str) -> JsonObject:
-    for key, value in body.items():
-        if key not in _SETTABLE and key not in _OUTPUT and value:
+    for key in _NOT_EMULATED:
+        if body.get(key):
             raise NotEmulatedError(f"Bucket field '{key}'")
-    desired = {key: value for key, value in body.items() if key in _SETTABLE}
+    desired = {key: value for key, value in body.items() if key not in (*_OUTPUT, *_NOT_EMULATED)}
     bucket = copy.deepcopy(base)
     merge(bucket, copy.deepcopy(desired))
     bucket["location"] = bucket["location"].upper()
@@ -208,9 +183,8 @@ def _check(bucket: JsonObject) -> None:
 def _check_labels(labels: dict[str, str]) -> None:
     if len(labels) > 64:
         raise bad_request("Too many labels: a bucket has at most 64.")
-    for key, value in labels.items():
-        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            raise bad_request(f"Invalid label: '{key}': '{value}'")
+    for key, value, _ in wrong_labels(labels):
+        raise bad_request(f"Invalid label: '{key}': '{value}'")
 
 
 def _check_rule(rule: JsonObject) -> None:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.service import Call
+from rehearsal.cloud.door import discovery
 from rehearsal.cloud.services.storage.versions import Version
 
 SETTABLE = (
@@ -20,36 +21,7 @@ SETTABLE = (
     "metadata",
     "temporaryHold",
 )
-# What clients send back after reading it, and the API ignores.
-_OUTPUT = frozenset(
-    (
-        "bucket",
-        "componentCount",
-        "crc32c",
-        "customerEncryption",
-        "etag",
-        "generation",
-        "hardDeleteTime",
-        "id",
-        "kind",
-        "kmsKeyName",
-        "md5Hash",
-        "mediaLink",
-        "metageneration",
-        "name",
-        "owner",
-        "retentionExpirationTime",
-        "selfLink",
-        "size",
-        "softDeleteTime",
-        "storageClass",
-        "timeCreated",
-        "timeDeleted",
-        "timeFinalized",
-        "timeStorageClassUpdated",
-        "updated",
-    )
-)
+_NOT_EMULATED = ("acl", "contexts", "restoreToken", "retention")
 _METADATA_BYTES = 8 << 10  # https://cloud.google.com/storage/quotas
 STORAGE_CLASSES = frozenset(
     (
@@ -78,8 +50,9 @@ def refuse_acls(call: Call) -> None:
 
 def settable(body: JsonObject) -> JsonObject:
     """Return the settable fields of a client's object body; NotEmulatedError for the others."""
+    known = discovery.document("storage", "v1").definitions["Object"]["properties"]
     for key, value in body.items():
-        if key not in SETTABLE and key not in _OUTPUT and value:
+        if value and (key in _NOT_EMULATED or key not in known):
             raise NotEmulatedError(f"Object field '{key}'")
     storage_class(body)
     custom = body.get("metadata") or {}
@@ -134,9 +107,19 @@ def check_custom_time(before: JsonObject, after: JsonObject) -> None:
 
 def object_body(version: Version, call: Call, *, written: bool = False) -> JsonObject:
     """Return the object resource; `written`: with hashes under a customer's key, as for a caller with it."""
-    base = base_url(call)
+    body = resource(version, base_url(call)) | {"timeFinalized": version.created}
     needed = version.fields.get("customerEncryption", {}).get("keySha256")
-    hashes = written or not needed or call.raw.headers.get("X-Goog-Encryption-Key-Sha256") == needed
+    if needed and not written and call.raw.headers.get("X-Goog-Encryption-Key-Sha256") != needed:
+        del body["crc32c"]
+        body.pop("md5Hash", None)
+    return body
+
+
+def resource(version: Version, base: str = "https://www.googleapis.com") -> JsonObject:
+    """Return a StorageObjectData, which events have; the object resource has one field more.
+
+    https://github.com/googleapis/google-cloudevents/tree/main/proto/google/events/cloud/storage
+    """
     path = f"/b/{version.bucket}/o/{quote(version.name, safe='')}"
     body: JsonObject = {
         "kind": "storage#object",
@@ -150,18 +133,15 @@ def object_body(version: Version, call: Call, *, written: bool = False) -> JsonO
         **version.fields,
         "storageClass": version.storage_class,
         "size": str(version.blob.size),
+        "crc32c": version.blob.crc32c,
+        "md5Hash": version.blob.md5,
         "etag": version.etag,
         "timeCreated": version.created,
         "updated": version.updated,
         "timeStorageClassUpdated": version.storage_class_updated,
-        "timeFinalized": version.created,
-    }
-    optional = {
-        "crc32c": version.blob.crc32c if hashes else None,
-        "md5Hash": version.blob.md5 if hashes else None,
         "componentCount": version.component_count,
         "timeDeleted": version.deleted,
         "softDeleteTime": version.soft_deleted,
         "hardDeleteTime": version.hard_deleted,
     }
-    return body | {key: value for key, value in optional.items() if value is not None}
+    return {key: value for key, value in body.items() if value is not None}

@@ -8,8 +8,8 @@ from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.services.storage.blobs import BlobStore
-from rehearsal.cloud.services.storage.events import event_data
 from rehearsal.cloud.services.storage.limits import MutationLimit
+from rehearsal.cloud.services.storage.resources import resource as object_data
 from rehearsal.cloud.services.storage.versions import Objects, Version
 
 
@@ -52,7 +52,7 @@ class Store:
         self.iam.create_bucket(resource)
         self._objects[name] = Objects(
             name, lambda: directory[resource], self.blobs, self.world.clock, self.next_generation, self.limit,
-            lambda version: self._finalized(event_data(version)),
+            lambda version: self._finalized(object_data(version)),
         )  # fmt: skip
 
     def remove_bucket(self, name: str) -> None:

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from functools import partial
 
-from rehearsal.cloud.collections import Change, Collection, Entry
+from rehearsal.cloud.collections import Change, Collection
 from rehearsal.cloud.collections.checks import every, not_emulated
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.operations import Operations
@@ -22,13 +22,13 @@ _WAIT_S = 30.0  # in the queue; of the order of what is seen where chips are fre
 _NODES = "tpu.projects.locations.nodes"
 
 
-def entry(tpu: TpuService, operations: Operations) -> Entry:
-    """Queued resources over these nodes.
+def queued_resources(tpu: TpuService, operations: Operations) -> Collection:
+    """Return the collection of queued resources over these nodes.
 
     IAM has no permissions for them, so those for nodes are asked for; not tried against Google
     (https://cloud.google.com/iam/docs/roles-permissions/tpu).
     """
-    collection = Collection(
+    return Collection(
         "tpu.projects.locations.queuedResources",
         permission="tpu.nodes",
         pattern=r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?",
@@ -46,9 +46,6 @@ def entry(tpu: TpuService, operations: Operations) -> Entry:
         created=lambda change: change.world.spawn(_provision(tpu, operations, change)),
         shown=_show,
         deleting=partial(_delete, tpu, operations),
-    )
-    return Entry(
-        "tpu", ("v2", "v2alpha1"), (collection,), package="google.cloud.tpu.{version}", own_operations=False
     )
 
 

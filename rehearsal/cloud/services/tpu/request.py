@@ -7,6 +7,8 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from rehearsal.cloud.collections.checks import wrong_labels
+from rehearsal.cloud.collections.references import full_name
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, not_found
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.core.world import World
@@ -23,11 +25,8 @@ from rehearsal.cloud.services.tpu.catalog import (
 from rehearsal.cloud.services.tpu.node import ENDPOINT_PORT, Node, Place
 
 _NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
-_LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 _METADATA_KEY = re.compile(r"[-_a-zA-Z0-9]{1,128}")
 _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_LINK = re.compile(r"https://(?:www|compute)\.googleapis\.com/compute/(?:v1|beta)/")
 # https://cloud.google.com/compute/docs/metadata/setting-custom-metadata#limitations
 _METADATA_VALUE_BYTES = 256 * 1024
 _METADATA_BYTES = 512 * 1024
@@ -101,9 +100,8 @@ class Requests:
         """Return the fields that nodes.patch may change, checked, in canonical form, without empty ones."""
         if len(sent.get("description") or "") > _DESCRIPTION_CHARACTERS:
             raise refusal(f"description has more than {_DESCRIPTION_CHARACTERS} characters")
-        for key, value in (sent.get("labels") or {}).items():
-            if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-                raise refusal(f'invalid label "{key}": "{value}"')
+        for key, value, _ in wrong_labels(sent.get("labels") or {}):
+            raise refusal(f'invalid label "{key}": "{value}"')
         for tag in sent.get("tags") or ():
             if not _TAG.fullmatch(tag):
                 raise refusal(f'invalid network tag "{tag}"')
@@ -127,7 +125,7 @@ class Requests:
         )
         subnet_body = self._world.require(subnetwork)
         network_body = self._world.require(self._parent(subnet_body) if not sent.get("network") else network)
-        network = _LINK.sub("", network_body["selfLink"])
+        network = full_name(self._world, network_body["selfLink"])
         if self._parent(subnet_body) != network:
             raise refusal(f"subnetwork {subnetwork} is not in network {network}")
         if subnetwork.split("/")[3] != region:
@@ -142,16 +140,11 @@ class Requests:
         return Place(network, subnetwork, mtu, gateway, cidr)
 
     def _parent(self, subnet: JsonObject) -> str:
-        return _LINK.sub("", subnet["network"])
+        return full_name(self._world, subnet["network"])
 
     def _full_name(self, text: str, collection: str) -> str:
-        name = _LINK.sub("", text)
-        name = name.replace(f"projects/{self._world.number}/", f"projects/{self._world.project}/", 1)
-        if name.startswith("projects/"):
-            return name
-        if "/" in name:
-            return f"projects/{self._world.project}/{name}"
-        return f"{collection}/{name}"
+        relative = f"projects/{self._world.project}" if "/" in text else collection
+        return full_name(self._world, text, relative)
 
     def _disk(self, sent: JsonObject, zone: str, hosts: int) -> JsonObject:
         """Check a data disk, which must exist in the zone and allow the requested mode."""

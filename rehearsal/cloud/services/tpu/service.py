@@ -1,6 +1,6 @@
-"""tpu.googleapis.com, v2 and v2alpha1: nodes and what they can be made of.
+"""tpu.googleapis.com, v2 and v2alpha1: changes of nodes, by operations that boot and stop machines.
 
-Not emulated, and answered with 501: reservations, maintenance. Queued resources: `queued`.
+Lists and look-ups are served by `entry`. Not emulated, and answered with 501: reservations, maintenance.
 """
 
 from __future__ import annotations
@@ -10,14 +10,8 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from rehearsal.cloud.core.errors import (
-    ApiError,
-    JsonObject,
-    NotEmulatedError,
-    already_exists,
-    bad_request,
-    not_found,
-)
+from rehearsal.cloud.collections.listing import page
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, already_exists, not_found
 from rehearsal.cloud.core.operations import Operations
 from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.core.world import World
@@ -25,14 +19,12 @@ from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.guestattributes import DISABLED
 from rehearsal.cloud.machines.metadata import Guest
-from rehearsal.cloud.services.tpu.catalog import ACCELERATOR, RUNTIME_VERSIONS, SLICES, ZONES, find
 from rehearsal.cloud.services.tpu.node import Node
 from rehearsal.cloud.services.tpu.nodes import Durations, Nodes, still
 from rehearsal.cloud.services.tpu.quotas import Quotas
 from rehearsal.cloud.services.tpu.request import Requests, refusal
 from rehearsal.hosts.machine import Hosts
 
-_PAGE_SIZE = 1000
 # updateMask paths, in both spellings of field masks.
 _CHANGEABLE = {
     "dataDisks": "dataDisks",
@@ -73,18 +65,10 @@ class TpuService:
     def methods(self) -> Mapping[str, Method]:
         """By method id."""
         table: dict[str, tuple[Callable[[Call], Awaitable[JsonObject]], str]] = {
-            "get": (self.get_location, "tpu.locations.get"),
-            "list": (self.list_locations, "tpu.locations.list"),
-            "acceleratorTypes.get": (self.get_accelerator_type, "tpu.acceleratortypes.get"),
-            "acceleratorTypes.list": (self.list_accelerator_types, "tpu.acceleratortypes.list"),
-            "runtimeVersions.get": (self.get_runtime_version, "tpu.runtimeversions.get"),
-            "runtimeVersions.list": (self.list_runtime_versions, "tpu.runtimeversions.list"),
             "nodes.create": (self.create, "tpu.nodes.create"),
-            "nodes.get": (self.get, "tpu.nodes.get"),
             # https://cloud.google.com/iam/docs/roles-permissions/tpu has no permission of its own for it;
             # getMaintenanceInfo, its sibling, asks for this one. Not tried against Google.
             "nodes.getGuestAttributes": (self.get_guest_attributes, "tpu.nodes.get"),
-            "nodes.list": (self.list_nodes, "tpu.nodes.list"),
             "nodes.patch": (self.patch, "tpu.nodes.update"),
             "nodes.delete": (self.delete, "tpu.nodes.delete"),
             "nodes.stop": (self.stop, "tpu.nodes.stop"),
@@ -131,10 +115,6 @@ class TpuService:
         self._quotas.require(node, nodes.all())
         return node
 
-    async def get(self, call: Call) -> JsonObject:
-        """nodes.get."""
-        return self._nodes.render(self._find(call))
-
     async def get_guest_attributes(self, call: Call) -> JsonObject:
         """nodes.getGuestAttributes: an entry a worker, which has no number but its place in the list.
 
@@ -151,12 +131,6 @@ class TpuService:
         workers = [int(worker) for worker in desired] or range(hosts)
         path = sent.get("queryPath") or ""
         return {"guestAttributes": [node.guest_attributes[worker].entry(path) for worker in workers]}
-
-    async def list_nodes(self, call: Call) -> JsonObject:
-        """nodes.list: of one zone, or of all with `locations/-`."""
-        zone = self._resource(call).split("/")[3]
-        nodes = [self._nodes.render(node) for node in self._nodes.all() if zone in ("-", node.zone)]
-        return _page(call, "nodes", nodes)
 
     async def patch(self, call: Call) -> JsonObject:
         """nodes.patch: what `updateMask` names. A data disk reaches the machines at their next boot."""
@@ -257,61 +231,6 @@ class TpuService:
             on_error=on_error,
         )
 
-    # What nodes can be made of
-
-    async def list_accelerator_types(self, call: Call) -> JsonObject:
-        """acceleratorTypes.list."""
-        location = self._location(call)
-        types = [self._accelerator_type(location, slice_.accelerator_type) for slice_ in SLICES]
-        return _page(call, "acceleratorTypes", types)
-
-    async def get_accelerator_type(self, call: Call) -> JsonObject:
-        """acceleratorTypes.get."""
-        name = self._resource(call)
-        return self._accelerator_type(self._location(call), name.rsplit("/", 1)[-1])
-
-    def _accelerator_type(self, location: str, kind: str) -> JsonObject:
-        piece, name = find(kind), f"{location}/acceleratorTypes/{kind}"
-        if piece is None:
-            raise not_found(name)
-        config = {"type": ACCELERATOR, "topology": piece.topology}
-        return {"name": name, "type": kind, "acceleratorConfigs": [config]}
-
-    async def list_runtime_versions(self, call: Call) -> JsonObject:
-        """runtimeVersions.list."""
-        location = self._location(call)
-        versions = [_runtime_version(location, version) for version in RUNTIME_VERSIONS]
-        return _page(call, "runtimeVersions", versions)
-
-    async def get_runtime_version(self, call: Call) -> JsonObject:
-        """runtimeVersions.get."""
-        name = self._resource(call)
-        version = name.rsplit("/", 1)[-1]
-        if version not in RUNTIME_VERSIONS:
-            raise not_found(name)
-        return _runtime_version(self._location(call), version)
-
-    async def list_locations(self, call: Call) -> JsonObject:
-        """locations.list: the zones that have v6e."""
-        prefix = f"projects/{self._world.project}/zones/"
-        zones = sorted(zone for zone in ZONES if f"{prefix}{zone}" in self._world.directory)
-        return _page(call, "locations", [self._render_location(zone) for zone in zones])
-
-    async def get_location(self, call: Call) -> JsonObject:
-        """locations.get."""
-        return self._render_location(self._location(call).rsplit("/", 1)[-1])
-
-    def _location(self, call: Call) -> str:
-        """Return the location of the call, which must have v6e; ApiError 404."""
-        zone = self._requests.zone(self._resource(call))
-        name = f"projects/{self._world.project}/locations/{zone}"
-        if zone not in ZONES:
-            raise not_found(name)
-        return name
-
-    def _render_location(self, zone: str) -> JsonObject:
-        return {"name": f"projects/{self._world.project}/locations/{zone}", "locationId": zone}
-
     # Operations
 
     async def get_operation(self, call: Call) -> JsonObject:
@@ -321,7 +240,8 @@ class TpuService:
     async def list_operations(self, call: Call) -> JsonObject:
         """operations.list."""
         names = self._operations.names(call.api, self._resource(call))
-        return _page(call, "operations", [self._operations.get(name) for name in names])
+        items, token = page(call, [self._operations.get(name) for name in names])
+        return ({"operations": items} if items else {}) | ({"nextPageToken": token} if token else {})
 
     # The control socket and the metadata server
 
@@ -348,6 +268,10 @@ class TpuService:
     def all(self) -> list[Node]:
         """Every node, oldest first."""
         return self._nodes.all()
+
+    def render(self, name: str) -> JsonObject:
+        """Return a node's resource as it is read now; ApiError 404."""
+        return self._nodes.render(self._nodes.get(name))
 
     def deletions(self) -> dict[str, int]:
         """Return counts of deletions by the node's state at their beginning."""
@@ -395,22 +319,6 @@ def _require_idle(node: Node) -> None:
         raise ApiError(409, "ABORTED", "unable to queue the operation", reason="aborted")
 
 
-def _runtime_version(location: str, version: str) -> JsonObject:
-    return {"name": f"{location}/runtimeVersions/{version}", "version": version}
-
-
 def _wrong_state(node: Node, what: str) -> ApiError:
     text = f"Cloud TPU received a bad request. the node {node.name} is {node.state} and cannot be {what}"
     return ApiError(400, "FAILED_PRECONDITION", text, reason="failedPrecondition")
-
-
-def _page(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
-    """Return a page of a list; the token is the number of the item that comes next."""
-    if call.query.get("filter") or call.query.get("orderBy"):
-        raise NotEmulatedError("A list with filter or orderBy")
-    token = str(call.query.get("pageToken") or "0")
-    if not token.isdigit():
-        raise bad_request(f"Invalid page token '{token}'.")
-    start, size = int(token), int(call.query.get("pageSize") or _PAGE_SIZE)
-    page: JsonObject = {key: items[start : start + size]} if items else {}
-    return page | ({"nextPageToken": str(start + size)} if start + size < len(items) else {})

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
+import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import requests
@@ -144,17 +141,17 @@ def test_the_uploader_brings_every_point_once_and_the_newest_of_a_step(
     next((tmp_path / "tensorboard").iterdir()).write_bytes(whole)
     assert upload(curves, to) == 1
     assert upload(curves, to) == 0
-    written(tmp_path, {"loss": [(3, 2.5), (4, float("nan"))]}, purge=3)  # a later start
-    assert upload(curves, to) == 2
+    strange = [float("nan"), float("inf"), float("-inf")]
+    later = [(3, 2.5), *enumerate(strange, start=4)]
+    written(tmp_path, {"loss": later}, purge=3)  # a later start
+    assert upload(curves, to) == 4
     result = series(services, to.name)
     assert result["loss"][:3] == [(1, 4.0), (2, 3.0), (3, 2.5)]
     assert result["tokens_per_s"] == [(1, 10.0)]
-    step, value = result["loss"][3]
-    assert step == 4
-    assert value != value
+    assert str(result["loss"][3:]) == str(later[1:])
 
     again = Board(board, "vision", "Run_1")  # an uploader that was restarted
-    assert upload(Curves(FolderStore(tmp_path)), again) == 5
+    assert upload(Curves(FolderStore(tmp_path)), again) == 7
     assert again.name == to.name
     assert series(services, to.name)["loss"][:3] == result["loss"][:3]
 
@@ -255,109 +252,97 @@ def test_what_is_no_event_file_is_passed_over_and_a_damaged_one_is_named(tmp_pat
         list(Curves(FolderStore(tmp_path)).new())
 
 
-@pytest.mark.parametrize("title", ["loss", "my--team", "0-", "x" * 128])
-def test_an_id_of_vertex_stays_as_it_is(title: str) -> None:
-    assert id_of(title) == title
-
-
-@pytest.mark.parametrize(("value", "written_as"), [
-    (0.0, 0.0), (float("inf"), "Infinity"), (float("-inf"), "-Infinity"), (float("nan"), "NaN"),
-])  # fmt: skip
-def test_what_json_has_no_number_for_is_written_as_protocol_buffers_do(
-    value: float, written_as: float | str
-) -> None:
-    result = vertex._value(Point(7, value, 1_767_225_600.5))
-    assert result == {
-        "step": "7", "wallTime": "2026-01-01T00:00:00.500000Z", "scalar": {"value": written_as},
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("title", ["loss", "eval_loss", "Loss", "a/b", "ü", "x" * 300, "-"])
 def test_ids_are_ones_that_vertex_takes_and_differ_where_titles_do(title: str) -> None:
-    import re
-
     assert re.fullmatch("[a-z0-9][a-z0-9-]{0,127}", id_of(title))
     assert len({id_of(title), id_of(f"{title}_"), id_of(f"{title}-")}) == 3
+    assert [id_of(id_) for id_ in ("loss", "my--team", "0-", "x" * 128)] == [
+        "loss",
+        "my--team",
+        "0-",
+        "x" * 128,
+    ]
 
 
-PROGRAM = """
-import os, subprocess, sys
-from pathlib import Path
-from workload.errors import BoardError
-from workload.runs import curves
+class Flaky:
+    """A board that fails twice when it is opened, and once when it is written to."""
 
-tries = Path(sys.argv[1]) / "tries"
-
-class Board:
     name = "board"
-    def __init__(self, *names):
-        self.count = count = int(tries.read_text()) + 1 if tries.exists() else 1
-        tries.write_text(str(count))
-        if count <= 2:
-            raise BoardError("503: later")
-        print(*names, flush=True)
-    def write(self, batch):
-        if self.count == 3:  # what was read by then isn't written
-            raise BoardError("503: later")
-        self.show(batch)
-    def show(self, batch): print({curve: sorted(points) for curve, points in batch.items()}, flush=True)
+    attempts = 0
+    written: list[dict[str, list[int]]]
 
-curves.Board = Board
-sys.exit(curves.main(sys.argv[1:]))
-"""
-FIRST = [
-    "curves: 503: later", *[f"{L}/tensorboards/1 tiny tiny", "curves: uploading to board"] * 2,
-    "{'loss': [1]}", "curves: 1 points uploaded",
-]  # fmt: skip
-LAST = ["{'loss': [2]}", "curves: 1 points uploaded"]
+    def __init__(self, *names: str) -> None:
+        type(self).attempts += 1
+        if self.attempts <= 2:
+            raise BoardError("503: later")
+        print(*names)
+
+    def write(self, batch: dict[str, dict[int, Point]]) -> None:
+        if self.attempts == 3:
+            raise BoardError("503: later")
+        self.written.append({curve: sorted(points) for curve, points in batch.items()})
+        if len(self.written) == 1:
+            self.after_the_first_points()
+
+    @staticmethod
+    def after_the_first_points() -> None: ...
+
+
+@pytest.fixture(name="flaky")
+def _flaky(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Flaky]]:
+    """The uploader's board; signal handlers are Python's before, and put back."""
+
+    class Board(Flaky):
+        written: ClassVar[list[dict[str, list[int]]]] = []
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr("workload.runs.curves.Board", Board)
+    yield Board
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("ended_by", ["SIGTERM", "SIGINT", "parent"])
 def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothing(
-    ended_by: str, tmp_path: Path
+    ended_by: str,
+    flaky: type[Flaky],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = tmp_path / "tiny"
+    folder, experiment = tmp_path / "tiny", "vision" if ended_by == "SIGINT" else "tiny"
     written(folder, {"loss": [(1, 1.0), (2, 0.5)]})
     whole = cut(folder, 1)
-    line = [sys.executable, "-c", PROGRAM, str(folder), "--to", f"{L}/tensorboards/1", "--every-s", "0.2"]
-    first = FIRST
-    if ended_by == "SIGINT":
-        line += ["--experiment", "vision"]
-        first = [item.replace("tiny tiny", "vision tiny") for item in FIRST]
-    begin = f"exec {shlex.join(line)}"
-    if ended_by == "parent":
-        begin = f"{shlex.join([*line, '--with-parent'])} & echo $!; read -r _; kill -9 $$"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(["bash", "-c", begin], text=True, env=environment, **pipes) as parent:  # type: ignore[call-overload]
-        assert parent.stdin
-        assert parent.stdout
-        if ended_by == "parent":
-            assert parent.stdout.readline().strip().isdecimal()
-        assert [parent.stdout.readline().strip() for _ in first] == first
+    line = [str(folder), "--to", f"{L}/tensorboards/1", "--every-s", "0.01", "--experiment", experiment]
+
+    def end() -> None:
         next((folder / "tensorboard").iterdir()).write_bytes(whole)
         if ended_by == "parent":
-            parent.stdin.write("\n")
-            parent.stdin.flush()
+            monkeypatch.setattr(os, "getppid", lambda: 1)
         else:
-            parent.send_signal(getattr(signal, ended_by))
-        assert parent.stdout.read().splitlines() == LAST
+            signal.raise_signal(getattr(signal, ended_by))
+
+    monkeypatch.setattr(flaky, "after_the_first_points", staticmethod(end))
+    assert main([*line, "--with-parent"] if ended_by == "parent" else line) == 0
+    assert flaky.written == [{"loss": [1]}, {"loss": [2]}]
+    opened = [f"{L}/tensorboards/1 {experiment} tiny", "curves: uploading to board"]
+    uploaded = ["curves: 1 points uploaded"] * 2
+    assert capsys.readouterr().out.splitlines() == ["curves: 503: later", *opened, *opened, *uploaded]
 
 
 @pytest.mark.parametrize("options", [(), ("--once",)])
-def test_ctrl_c_ends_an_uploader_that_waits_for_vertex(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_ctrl_c_ends_an_uploader_that_waits_for_vertex(
+    tmp_path: Path, options: tuple[str, ...], flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
-    (tmp_path / "tiny" / "tries").write_text("3")  # Vertex answers
-    slow = "def show(self, batch): time.sleep(60); print"
-    waiting = PROGRAM.replace("def show(self, batch): print", slow).replace("import os,", "import os, time,")
-    line = [sys.executable, "-c", waiting, str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1", *options]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as uploader:
-        assert uploader.stdout
-        for _ in range(2):
-            uploader.stdout.readline()
-        begun = time.monotonic()
-        while uploader.poll() is None and time.monotonic() < begun + 30:
-            uploader.send_signal(signal.SIGINT)  # the second one, of an uploader that finishes first
-            time.sleep(0.5)
-        assert b"KeyboardInterrupt" in uploader.communicate()[1]
+    monkeypatch.setattr(flaky, "attempts", 3)
+
+    def wait() -> None:
+        if not options:
+            signal.raise_signal(signal.SIGINT)  # an uploader that finishes first
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(flaky, "after_the_first_points", staticmethod(wait))
+    with pytest.raises(KeyboardInterrupt):
+        main([str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1", *options])

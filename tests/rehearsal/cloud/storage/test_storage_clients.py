@@ -154,6 +154,7 @@ class TestGcsfs:
         assert files.find(f"{bucket}/dir") == [f"{bucket}/dir/b"]
 
 
+@pytest.mark.prove
 def test_tensorstore_and_orbax(front: Front, bucket: str) -> None:
     """Checkpoints as the trainer makes them, in a process whose environment names our endpoint."""
     program = """

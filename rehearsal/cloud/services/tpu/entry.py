@@ -1,0 +1,66 @@
+"""The TPU API's entry: look-ups of nodes and of the offer, and queued resources.
+
+`service` serves what changes nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rehearsal.cloud.collections import Change, Collection, Entry, Reference
+from rehearsal.cloud.core.operations import Operations
+from rehearsal.cloud.core.world import World
+from rehearsal.cloud.services.tpu.catalog import ACCELERATOR, RUNTIME_VERSIONS, SLICES, ZONES
+from rehearsal.cloud.services.tpu.queued import queued_resources
+from rehearsal.cloud.services.tpu.service import TpuService
+
+_LOCATIONS = "tpu.projects.locations"
+# Read-only, and apart from the locations of other APIs.
+_OFFER = (
+    Collection(_LOCATIONS, qualified=True),
+    Collection(f"{_LOCATIONS}.acceleratorTypes", permission="tpu.acceleratortypes", qualified=True),
+    Collection(f"{_LOCATIONS}.runtimeVersions", permission="tpu.runtimeversions", qualified=True),
+)
+
+
+def entry(tpu: TpuService, operations: Operations) -> Entry:
+    """Return the entry over these nodes."""
+
+    def show(change: Change) -> None:
+        change.body = tpu.render(change.name)
+
+    nodes = Collection(
+        f"{_LOCATIONS}.nodes",
+        omit=("create", "patch", "delete"),
+        references=(
+            Reference("dataDisks.sourceDisk", ("compute.disks",)),
+            Reference("networkConfig.network", ("compute.networks",)),
+            Reference("networkConfig.subnetwork", ("compute.subnetworks",)),
+        ),
+        shown=show,
+    )
+    return Entry(
+        "tpu",
+        ("v2", "v2alpha1"),
+        (*_OFFER, nodes, queued_resources(tpu, operations)),
+        package="google.cloud.tpu.{version}",
+        own_operations=False,
+    )
+
+
+def add_offer(world: World, zones: Iterable[str]) -> None:
+    """Add the types and runtime versions of each of the zones that has v6e to the directory."""
+    for zone in ZONES.intersection(zones):
+        location = f"projects/{world.project}/locations/{zone}"
+        types = {
+            slice_.accelerator_type: {
+                "type": slice_.accelerator_type,
+                "acceleratorConfigs": [{"type": ACCELERATOR, "topology": slice_.topology}],
+            }
+            for slice_ in SLICES
+        }
+        bodies = {location: {"locationId": zone}}
+        bodies |= {f"{location}/acceleratorTypes/{name}": body for name, body in types.items()}
+        bodies |= {f"{location}/runtimeVersions/{name}": {"version": name} for name in RUNTIME_VERSIONS}
+        for name, body in bodies.items():
+            world.directory[f"//tpu.googleapis.com/{name}"] = {"name": name, **body}
