@@ -131,7 +131,7 @@ class Cloud:
         config, world, iam, write_log = self._config, self.world, self.iam, self.logging.write
         if not config.builder:
             return Runtime(self.caller, self.telemetry, write_log)
-        write = self.logging.methods()["logging.entries.write"]
+        write = self.logging.write_as
         boxes = Sandboxes(self._guests, config.directory / "sandboxes", config.builder)
         python = config.function_python
         return Runtime(

@@ -106,6 +106,15 @@ class Sandbox:
         root = Path(__file__).resolve().parents[3]
         return await self.run([sys.executable, "-m", name, *arguments], {}, root, lines)
 
+    async def output(self, name: str, arguments: Sequence[str]) -> tuple[int, list[str]]:
+        """Run a module of this program; return its exit status and the lines that it printed."""
+        printed: list[str] = []
+
+        async def collect(output: Sequence[str]) -> None:
+            printed.extend(output)
+
+        return await self.module(name, arguments, collect), printed
+
 
 async def copy(process: asyncio.subprocess.Process, lines: Lines) -> None:
     """Forward the output of a process, some lines at a time, until it is closed."""

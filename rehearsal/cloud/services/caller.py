@@ -1,7 +1,7 @@
-"""Requests that Google's own services make: a workflow's, an event's, a scheduled job's.
+"""Requests of Google's own services: of workflows, events and scheduled jobs.
 
-They go through the front door like everybody's: with a token of the account that they are sent as, past fault
-rules and the log. A cluster's DNS name leads to its API server. No other host has an address here.
+They go through the front door like all others: with a token of their account, past fault rules and into the
+log. A cluster's DNS name leads to its API server. No other host has an address here.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ class Caller:
     async def send(self, request: Request, account: str) -> Reply:
         """Return the answer, as `account` where the request has `auth`.
 
-        ConnectionError where no one answers, TimeoutError after `timeout_s` real seconds, PermissionError
-        where there is no such account.
+        Raises:
+            ConnectionError: nothing answers.
+            TimeoutError: no answer within `timeout_s` real seconds.
+            PermissionError: the account doesn't exist.
         """
         url = URL(request.url)
         cluster = url.host and _CLUSTER.fullmatch(url.host)

@@ -89,7 +89,7 @@ def _marked(name: str) -> ApiError:
 
 
 def _check_role(change: Change) -> None:
-    """Return a role that is ready to grant what it holds; ApiError for what Google refuses."""
+    """Define what a role grants; ApiError for what Google refuses."""
     body = change.body
     if not change.old:
         since = _deleted_at(change).pop(change.name, float("-inf"))

@@ -1,4 +1,4 @@
-"""Service Usage: which APIs the project may call, the refusal where one is off, the quotas of TPUs."""
+"""Service Usage: the APIs that are enabled, the refusal of others, and quotas of TPUs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MAX_BATCH = 20
 
 
 class ServiceUsage:
-    """The serviceusage API, and what the front door asks about other APIs."""
+    """The serviceusage API, and the front door's check of other APIs."""
 
     api = "serviceusage"
     versions = ("v1", "v1beta1")
@@ -131,7 +131,7 @@ class ServiceUsage:
         return _page(call, "services", [self._service(name) for name in names])
 
     async def _quota_metrics(self, call: Call) -> JsonObject:
-        """Return the limits are shown for each place, whether the view is BASIC or FULL: each was granted."""
+        """List the limits for each place, in the BASIC view too."""
         name = self._named(call.path["parent"])
         if name not in OF_SERVICES:
             raise NotEmulatedError(f"A quota of {name}")
@@ -185,7 +185,7 @@ class ServiceUsage:
         return self._start(call, "DisableServiceResponse", work)
 
     async def _identity(self, call: Call) -> JsonObject:
-        """Return the service's agent, which is there from then on (v1beta1 only)."""
+        """Create and return the service's agent (v1beta1 only)."""
         api = self._named(call.path["parent"]).partition(".")[0]
         email = agent(self._world, api)
 

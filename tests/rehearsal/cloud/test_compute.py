@@ -158,20 +158,13 @@ def test_a_network_with_something_in_it_stays(cloud: CloudFront) -> None:
 
 def test_who_does_not_wait_for_an_operation_is_told_so(cloud: CloudFront) -> None:
     network = fresh("net")
-    cloud.call(_set_rate(cloud, 1.0))
-    try:
+    with cloud.stopped_clock():
         first = cloud.compute("POST", "global/networks", {"name": network, "autoCreateSubnetworks": False})
         reply = cloud.compute("POST", f"regions/{REGION}/subnetworks", subnet_body(fresh("subnet"), network))
         assert reply.status == 400
         assert reply.error == f"The resource 'projects/{PROJECT}/global/networks/{network}' is not ready"
         assert cloud.compute("DELETE", f"global/networks/{network}").status == 400
-    finally:
-        cloud.call(_set_rate(cloud, 1000.0))
     cloud.done(first)
-
-
-async def _set_rate(cloud: CloudFront, rate: float) -> None:
-    cloud.world.clock.rate = rate
 
 
 @pytest.mark.parametrize(

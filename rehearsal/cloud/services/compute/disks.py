@@ -40,7 +40,7 @@ def _check_disk(change: Change) -> None:
 
 
 def _from_source(change: Change) -> None:
-    """Images aren't emulated, so none is found."""
+    """Complete a new disk from its snapshot; ApiError for an image, since none is emulated."""
     body, world = change.body, change.world
     place = "/".join(change.name.split("/")[:4])
     body["type"] = body.get("type") or compute_link(f"{place}/diskTypes/pd-standard")
@@ -83,7 +83,7 @@ def _check_limits(body: JsonObject, kind: str, limits: DiskType) -> None:
 
 
 def _show_users(change: Change) -> None:
-    """Read from what refers to the disk, so that nothing can be left over."""
+    """Show the users, read from the resources that refer to the disk."""
     change.body["users"] = [compute_link(user) for user in change.resources.users(change.name)]
 
 
@@ -116,7 +116,7 @@ def _snapshot(change: Change) -> JsonObject:
 
 
 def add_snapshot(world: World, name: str, image: Path, disk_size_gib: int) -> None:
-    """Return a snapshot that was there before the scenario begins, with the content of `image`."""
+    """Add a snapshot with the content of `image`, as one that existed before the scenario."""
     if not image.is_file():
         raise bad_request(f"snapshot {name}: the image {image} is not there")
     full_name = f"projects/{world.project}/global/snapshots/{name}"

@@ -37,7 +37,7 @@ def _held(body: JsonObject) -> set[str]:
 
 
 def _taken(change: Change) -> set[str]:
-    """Every address that something in the project has."""
+    """Return every address in use in the project."""
     bodies = change.world.directory.values()
     return {body.get("address", "") for body in bodies}.union(*(_held(body) for body in bodies))
 
@@ -184,7 +184,7 @@ def _attach(change: Change, disk: JsonObject, index: int, place: str) -> None:
 
 
 def _deleted(change: Change) -> None:
-    """Disks that are to go with their machine."""
+    """Delete the disks with `autoDelete`."""
     for disk in change.old.get("disks", ()):
         if disk.get("autoDelete"):
             change.resources.drop(change.resources.references.full(disk["source"]))

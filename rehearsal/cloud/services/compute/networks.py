@@ -23,7 +23,7 @@ _NAT_DEFAULTS = {
 }
 _PROTOCOLS = {"tcp", "udp", "icmp", "esp", "ah", "sctp", "ipip", "all"}
 _PORTS = re.compile(r"\d{1,5}(-\d{1,5})?")
-# Who puts something into a network changes it.
+# A resource in a network needs the permission to change the network.
 _IN_NETWORK = Reference("network", ("compute.networks",), permission="compute.networks.updatePolicy")
 
 
@@ -67,7 +67,7 @@ def _refuse(text: str) -> None:
 
 
 def _expand(change: Change) -> None:
-    """subnetworks.expandIpCidrRange: to a range that holds the old one."""
+    """Serve subnetworks.expandIpCidrRange: the new range must contain the current one."""
     desired, old = change.sent.get("ipCidrRange", ""), _cidr(change.old["ipCidrRange"], "ipCidrRange")
     if not old.subnet_of(_cidr(desired, "ipCidrRange")):
         raise invalid("ipCidrRange", desired, f"The new range must contain the current one, {old}.")
@@ -96,7 +96,7 @@ def _ranges(body: JsonObject) -> Iterator[ipaddress.IPv4Network]:
 
 
 def _check_router(change: Change) -> None:
-    """Fill in what NATs don't say; ApiError 400 for names that are double."""
+    """Set the defaults of NATs; ApiError 400 for a name that two of them have."""
     nats = change.body.get("nats", ())
     names = [nat.get("name") for nat in nats]
     for index, nat in enumerate(nats):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 CONNECT = "container.clusters.connect"
-"""To reach a control plane by its DNS endpoint."""
+"""Permission to connect to a control plane by its DNS endpoint."""
 _KINDS = {
     kind.lower(): kind
     for kind in (
@@ -45,7 +45,7 @@ _OWN_VERBS = ("bind", "escalate")
 
 
 def permission(group: str, resource: str, subresource: str, verb: str) -> str | None:
-    """`container.pods.list`; None for what no permission is for: RBAC alone decides."""
+    """Return a request's permission (`container.pods.list`); None if RBAC alone decides."""
     kind = _KINDS.get(resource)
     if resource in _NEWER or ("." in group and not group.endswith(".k8s.io")):
         kind, subresource = _CUSTOM, ""
@@ -62,7 +62,7 @@ def permission(group: str, resource: str, subresource: str, verb: str) -> str | 
 
 
 def permissions() -> Iterator[str]:
-    """All that may be asked for, and what the special ones are called."""
+    """Yield every permission, the special ones included."""
     for kind in (*_KINDS.values(), _CUSTOM):
         yield from (f"container.{kind}.{verb}" for verb in _PLAIN)
     yield from (f"container.{kind}.{verb}" for (kind, _), verb in _SPECIAL.items())

@@ -62,14 +62,14 @@ def _check_cluster(change: Change) -> None:
     _check_ranges(change)
     _give_endpoints(change, place)
     if change.world.control_planes is not None:
-        _ask_for_a_control_plane(change)
+        _await_control_plane(change)
     first = body.get("nodeConfig")
     for pool in pools or [{"name": "default-pool", "initialNodeCount": count, "config": first or {}}]:
         change.finish.append(lambda pool=pool: add_pool(change, pool))  # type: ignore[misc]
 
 
-def _ask_for_a_control_plane(change: Change) -> None:
-    """Return the cluster is RUNNING once its control plane answers. There is one at a time."""
+def _await_control_plane(change: Change) -> None:
+    """Let the creation wait until the control plane answers; a world has one control plane."""
     if any("/clusters/" in name and name.count("/") == 5 for name in change.world.directory):
         raise NotEmulatedError("A second cluster beside one that has a control plane")
     change.waits.append(partial(_until_it_answers, change.world, change.name))
@@ -94,7 +94,7 @@ def _version(wanted: str, channel: dict[str, str]) -> str:
 
 
 def _check_ranges(change: Change) -> None:
-    """Return the secondary ranges that are named must be the subnet's."""
+    """ApiError 400 unless the subnet has the secondary ranges that are named; adds their addresses."""
     policy = change.body.get("ipAllocationPolicy") or {}
     subnet = _full(change, "subnetwork")
     existing = change.world.directory.get(subnet, {}).get("secondaryIpRanges", ())

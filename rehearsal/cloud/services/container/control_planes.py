@@ -1,7 +1,6 @@
 """Requests of the control planes of clusters, by the control socket.
 
-Which clusters there are, whose a token is, what an account may do. None of it counts as a request of the
-people in the world.
+Clusters, accounts of tokens, and permissions. None counts as a request of the world's people.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from rehearsal.cloud.iam.iam import Iam, denied
 from rehearsal.cloud.services.container import access
 from rehearsal.cloud.services.container.pools import resize, sizes
 
-# What a fault rule matches to let the autoscaler find no machines.
+# Method of the fault rules that refuse machines to the autoscaler.
 SCALE_UP = "container.autoscaler.scaleUp"
 
 
@@ -67,7 +66,7 @@ class Clusters:
         return {"allowed": allowed, "denied": False, "reason": reason}
 
     async def scale(self, body: JsonObject) -> JsonObject:
-        """Give a pool so many nodes in a zone, as the autoscaler does; ApiError by a fault rule."""
+        """Resize a pool in a zone, as the autoscaler does; ApiError by a fault rule."""
         if body["count"]:
             fault = self._faults.inject(SCALE_UP, "container.googleapis.com", body["pool"], "")
             if fault is not None and (error := fault.error or fault.operation_error):
@@ -80,7 +79,7 @@ class Clusters:
         return {"image": str(self._world.images.get(body["id"], ""))}
 
     async def lose(self, body: JsonObject) -> JsonObject:
-        """Take all nodes of a pool away, with notice or without, for so many virtual seconds."""
+        """Remove all nodes of a pool, with notice or without, for `for_s` virtual seconds."""
         pools = [full for full, _ in self._below("nodePools", 8) if full.rpartition("/")[2] == body["pool"]]
         if not pools:
             raise ApiError(404, "NOT_FOUND", f"The node pool '{body['pool']}' was not found")

@@ -26,7 +26,7 @@ _MOST_PODS = 256
 
 
 def add_pool(cluster: Change, pool: JsonObject) -> None:
-    """Return a pool that is made with its cluster."""
+    """Add a pool that is created with its cluster."""
     name = f"{cluster.name}/nodePools/{pool['name']}"
     shape = cluster.resources.shape(_POOL)
     link = f"{cluster.body['selfLink']}/nodePools/{pool['name']}"
@@ -156,13 +156,13 @@ def _created(change: Change) -> None:
 
 
 def forget_groups(world: World, name: str, body: JsonObject) -> None:
-    """Return the instance groups of a pool go with it."""
+    """Delete the instance groups of a pool."""
     for group in _groups(world, name, body):
         world.directory.pop(group, None)
 
 
 def _update_pool(change: Change) -> None:
-    """nodePools.update: what nodes share goes into `config`, out of its wrapping (`{labels: {labels}}`)."""
+    """Serve nodePools.update: fields of NodeConfig go into `config`, unwrapped (`{labels: {labels}}`)."""
     config = change.shape.properties("NodeConfig")
     for key, value in change.sent.items():
         if key in PATH_FIELDS:
@@ -185,7 +185,7 @@ def _resize(change: Change) -> None:
 
 
 def set_fields(change: Change) -> None:
-    """Return a method whose request has fields of the resource by their own names."""
+    """Serve a method whose request has fields of the resource under their own names."""
     change.body |= {key: value for key, value in change.sent.items() if key not in PATH_FIELDS}
 
 

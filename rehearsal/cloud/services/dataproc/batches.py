@@ -66,7 +66,10 @@ def _of_files(given: JsonObject) -> list[str]:
 
 
 def _reaches_google(change: Change) -> None:
-    """No batch without it: https://cloud.google.com/dataproc-serverless/docs/concepts/network."""
+    """ApiError 400 for a subnet without Private Google Access.
+
+    https://cloud.google.com/dataproc-serverless/docs/concepts/network
+    """
     subnet = change.body.get("environmentConfig", {}).get("executionConfig", {}).get("subnetworkUri", "")
     place = f"projects/{change.world.project}/regions/{change.name.split('/')[3]}/subnetworks"
     name = subnet.rpartition("/")[2]
@@ -92,7 +95,7 @@ def _ended(change: Change) -> None:
 
 
 def _failed(change: Change, error: ApiError) -> None:
-    """Return a batch whose operation was cancelled, or that failed, is still there."""
+    """Keep a batch that failed or was cancelled, in that state."""
     state = "CANCELLED" if error.status == "CANCELLED" else "FAILED"
     move(change.world, change.world.directory[change.name], state, error.message)
 

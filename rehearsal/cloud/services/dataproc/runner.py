@@ -14,14 +14,10 @@ import os
 import shlex
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import cast
-
-from aiohttp import web
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
-from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.sandboxes import Lines, Sandbox, Sandboxes
@@ -37,16 +33,22 @@ _PYTHON = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
 
 class Batches:
-    """Runs them in `sandboxes`, with the interpreter `python`; `write_log` takes their output."""
+    """Runs them in `sandboxes`, with the interpreter `python`; `write_log` takes an account and its request
+    to write their output."""
 
     def __init__(
-        self, world: World, iam: Iam, sandboxes: Sandboxes, write_log: Method, python: str = ""
+        self,
+        world: World,
+        iam: Iam,
+        sandboxes: Sandboxes,
+        write_log: Callable[[str, JsonObject], Awaitable[None]],
+        python: str = "",
     ) -> None:
         self._world, self._iam, self._sandboxes, self._write_log = world, iam, sandboxes, write_log
         self._python = python
 
     async def run(self, batch: JsonObject) -> None:
-        """From PENDING to SUCCEEDED; ApiError for a batch that fails, or that its time to live ends."""
+        """Run a PENDING batch to its end; ApiError if it fails or exceeds its time to live."""
         if not self._python:
             raise _failed("this rehearsal has no Python with PySpark to run batches with (spark_python)")
         if "pysparkBatch" not in batch:
@@ -81,16 +83,11 @@ class Batches:
         given = batch["pysparkBatch"]
         files = [given["mainPythonFileUri"], *given.get("pythonFileUris", ()), *given.get("fileUris", ())]
         files += given.get("jarFileUris", ())
-        what = json.dumps({"files": files, "archives": given.get("archiveUris", [])})
-        printed: list[str] = []
-
-        async def collect(output: Sequence[str]) -> None:
-            printed.extend(output)
-
-        if (
-            await sandbox.module("rehearsal.cloud.services.dataproc.worker", [what, str(folder)], collect)
-            != 0
-        ):
+        what = {"files": files, "archives": given.get("archiveUris", [])}
+        status, printed = await sandbox.output(
+            "rehearsal.cloud.services.transfer", [json.dumps(what), str(folder)]
+        )
+        if status != 0:
             raise _failed("\n".join(printed[-_LAST_LINES:]))
 
     async def _main(self, batch: JsonObject, sandbox: Sandbox, folder: Path, lines: Lines) -> int:
@@ -149,7 +146,7 @@ class Batches:
         }
 
     async def _log(self, batch: JsonObject, account: str, lines: Sequence[str]) -> None:
-        """Write to Cloud Logging as the batch's account; what it may not write is lost, as at Google."""
+        """Write to Cloud Logging as the batch's account; lines without permission are lost, as at Google."""
         _, project, _, location, _, short = batch["name"].split("/")
         labels = {"project_id": project, "location": location, "batch_id": short}
         body = {
@@ -160,10 +157,8 @@ class Batches:
                 for line in lines
             ],
         }
-        method = "logging.entries.write"
-        call = Call("logging", "v2", method, {}, {}, body, account, cast(web.Request, None))
         try:
-            await self._write_log.handler(call)
+            await self._write_log(account, body)
         except ApiError as error:
             if error.code != 403:
                 raise

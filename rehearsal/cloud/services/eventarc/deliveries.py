@@ -39,7 +39,7 @@ class Deliveries:
         self._ids = itertools.count(10**16)
 
     def finalized(self, data: JsonObject) -> None:
-        """Return an object has a new generation: `data` is a StorageObjectData."""
+        """Deliver the event of an object's new generation, whose StorageObjectData is `data`."""
         event = {
             "specversion": "1.0",
             "id": str(next(self._ids)),

@@ -47,7 +47,7 @@ def _deploys(change: Change) -> None:
 
 
 def _service(change: Change) -> None:
-    """Return the Run service behind a function, which has its policy."""
+    """Create the Run service behind a function, with a policy of its own."""
     body, now = change.body, change.world.clock.rfc3339()
     name = body["serviceConfig"]["service"]
     account = body["serviceConfig"]["serviceAccountEmail"]
@@ -74,7 +74,7 @@ def _gone(change: Change) -> None:
 
 
 def _failed(change: Change, error: ApiError) -> None:
-    """Return a function that couldn't be built stays, and says why."""
+    """Keep a function that couldn't be built, with the reason."""
     if change.runtime.functions is None:
         change.resources.drop(change.name)
         return

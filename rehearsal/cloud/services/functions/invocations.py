@@ -1,6 +1,6 @@
-"""Requests to the URLs of Run services: who may invoke one, and who answers.
+"""Requests to the URLs of Run services.
 
-https://cloud.google.com/run/docs/authenticating/service-to-service. Only functions have something behind them
+https://cloud.google.com/run/docs/authenticating/service-to-service. Only functions answer
 (rehearsal/cloud/services/functions/runner.py).
 """
 
@@ -49,7 +49,7 @@ class Invocations:
         return next((token.principal for token in tokens if token), "")
 
     async def serve(self, request: web.Request, host: str, principal: str) -> web.StreamResponse:
-        """Return the service's answer; ApiError 404 for no service, 401 and 403 for who may not invoke it."""
+        """Return the service's answer; ApiError 404 for no service, 401 and 403 without permission."""
         path = request.raw_path
         name = next((name for name in self._world.directory if self._is(name, host, path)), None)
         if name is None:

@@ -1,4 +1,4 @@
-"""Cloud Run: services and jobs. They are taken to start; nothing calls a service, and no job is executed.
+"""Cloud Run: services and jobs. They count as started; services aren't called, and jobs aren't executed.
 
 https://cloud.google.com/run/docs/reference/rest/v2/projects.locations.services
 """

@@ -66,7 +66,7 @@ class Functions:
         self._count = 0
 
     async def deploy(self, name: str, function: JsonObject) -> None:
-        """Build and start it in the place of what runs under this name; ApiError if it can't."""
+        """Build and start a function in place of the one of this name; ApiError if that fails."""
         self._count += 1
         folder = f"function-{self._count}"
         async with self._sandboxes.open(f"{folder}-build", _build_account(function)) as sandbox:
@@ -81,7 +81,7 @@ class Functions:
             old.stop.set()
 
     def remove(self, name: str) -> None:
-        """End what runs."""
+        """Stop a function."""
         if (running := self._running.pop(name, None)) is not None:
             running.stop.set()
 
@@ -95,20 +95,21 @@ class Functions:
                     f"{account} lacks {permission}"
                 )
         source = function["buildConfig"]["source"]["storageSource"]
-        what = {"files": [], "archives": [f"gs://{source['bucket']}/{source['object']}#source"]}
-        printed: list[str] = []
-
-        async def collect(output: Sequence[str]) -> None:
-            printed.extend(output)
-
+        what = {"archives": [f"gs://{source['bucket']}/{source['object']}#source"]}
         arguments = [json.dumps(what), str(sandbox.place)]
-        if await sandbox.module("rehearsal.cloud.services.dataproc.worker", arguments, collect) != 0:
+        status, printed = await sandbox.output("rehearsal.cloud.services.transfer", arguments)
+        if status != 0:
             raise _failed("\n".join(printed[-_LAST_LINES:]))
         if not (sandbox.place / "source" / "main.py").exists():
             raise _failed("missing main.py: the source of a Python function must have it at its root")
+        unmet: list[str] = []
+
+        async def collect(output: Sequence[str]) -> None:
+            unmet.extend(output)
+
         line = [self._python, str(_CHECK), str(sandbox.place / "source" / "requirements.txt")]
         if await sandbox.run(line, {}, sandbox.place, collect) != 0:
-            raise _failed("requirements.txt: " + "; ".join(filter(None, printed)))
+            raise _failed("requirements.txt: " + "; ".join(filter(None, unmet)))
 
     async def _serve(
         self,
@@ -118,7 +119,7 @@ class Functions:
         source: dict[str, bytes],
         ready: asyncio.Future[_Running],
     ) -> None:
-        """From its start until it is stopped."""
+        """Start a function and serve it until it is stopped."""
         config = function["serviceConfig"]
         signature = "cloudevent" if "eventTrigger" in function else "http"
         last: list[str] = []

@@ -29,7 +29,7 @@ _WORDS = ("{kind} {name} not found.", "{kind} {name} already exists.")
 
 
 def _first_version(change: Change) -> None:
-    """Return a key is made with a version, which is its primary one for good: rotation is not emulated."""
+    """Create the version that stays a new key's primary one: rotation is not emulated."""
     if not change.call.query.get("skipInitialVersionCreation"):
         resources = change.resources
         shape, name = resources.shape(_VERSION), f"{change.name}/cryptoKeyVersions/1"

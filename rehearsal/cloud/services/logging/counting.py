@@ -1,4 +1,4 @@
-"""Log-based metrics: which entries they take, with which labels and value.
+"""Log-based metrics: points of the entries that match.
 
 https://cloud.google.com/logging/docs/logs-based-metrics/labels
 """
@@ -21,7 +21,7 @@ def matcher(text: str) -> logfilter.Matches:
 
 
 def check(body: JsonObject) -> None:
-    """Refuses what isn't emulated, which would count nothing in silence."""
+    """Raise ApiError for a metric that isn't emulated: it would count nothing without a notice."""
     matcher(body.get("filter", ""))
     labels = {label["key"] for label in body.get("metricDescriptor", {}).get("labels", ())}
     extractors = body.get("labelExtractors", {})

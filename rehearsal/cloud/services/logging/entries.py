@@ -12,7 +12,10 @@ import uuid
 from bisect import insort
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import cast
 from urllib.parse import unquote
+
+from aiohttp import web
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.runtime import Telemetry
@@ -142,6 +145,11 @@ class LoggingService:
         if name[1] not in (self._world.project, self._world.number):
             raise ApiError(403, "PERMISSION_DENIED", f"Permission denied on resource projects/{name[1]}.")
         self._iam.require(call.principal, "logging.logEntries.create", f"projects/{self._world.project}")
+
+    async def write_as(self, account: str, body: JsonObject) -> None:
+        """Serve entries.write to a user's program that a service of Google's runs."""
+        method = "logging.entries.write"
+        await self._write(Call("logging", "v2", method, {}, {}, body, account, cast(web.Request, None)))
 
     def write(self, entry: JsonObject) -> None:
         """Keep what a service of Google's logs itself, which takes no permission."""

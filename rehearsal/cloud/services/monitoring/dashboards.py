@@ -17,7 +17,7 @@ _LAYOUTS = ("gridLayout", "mosaicLayout", "rowLayout", "columnLayout")
 
 
 def _queries(change: Change) -> None:
-    """PromQL that can't be evaluated shows nothing."""
+    """ApiError 400 for PromQL that can't be evaluated."""
     for text in _expressions(change.body):
         promql.parse(text)
 

@@ -1,4 +1,4 @@
-"""Cloud Scheduler: jobs, whose attempts are made when the cloud's clock says so.
+"""Cloud Scheduler: jobs, attempted by the cloud's virtual clock.
 
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
 """
@@ -46,7 +46,7 @@ def _scheduled(change: Change) -> None:
 
 
 def _plan(change: Change) -> None:
-    """Follow the schedule as it is now, and no longer as it was."""
+    """Follow the current schedule in place of an earlier one."""
     _stop(change)
     change.private["task"] = change.world.start(_follow(change))
 
@@ -71,7 +71,7 @@ async def _follow(change: Change) -> None:
 
 
 async def _attempts(change: Change) -> None:
-    """Return an attempt, and those that its retry configuration has for one that fails."""
+    """Make an attempt, and the retries that the job's configuration allows."""
     job, clock = change.world.directory[change.name], change.world.clock
     retry = job["retryConfig"]
     pause_s = float(retry["minBackoffDuration"].removesuffix("s"))
@@ -86,7 +86,7 @@ async def _attempts(change: Change) -> None:
 
 
 async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
-    """Return the canonical name of what went wrong, or "", and what the target answered."""
+    """Return the canonical name of an error, or "", and the target's answer."""
     if target := job.get("pubsubTarget"):
         message = {key: target[key] for key in ("data", "attributes") if key in target}
         if target["topicName"] not in change.world.directory:
@@ -141,7 +141,7 @@ def _log(change: Change, job: JsonObject, code: str, detail: str) -> None:
 
 
 def _run_now(change: Change) -> JsonObject:
-    """jobs.run: an attempt beside the schedule, also of a job that is paused."""
+    """Serve jobs.run: an attempt outside the schedule, also of a paused job."""
     change.world.spawn(_attempts(change))
     return change.old
 

@@ -30,7 +30,7 @@ class Blob:
 
 
 class BlobWriter:
-    """Takes the content of one blob in; then `finish`, or `discard` what came.
+    """A writer of one blob; end it by `finish` or `discard`.
 
     A thread hashes and stores a full piece while the next one arrives, so that neither a slow disk nor a
     hash holds up other requests; at most two pieces are in memory.
@@ -66,7 +66,7 @@ class BlobWriter:
         return blob
 
     def discard(self) -> None:
-        """Forget what came."""
+        """Delete the content written so far."""
         self._file.close()
         self._store.path(self._id).unlink(missing_ok=True)
 
@@ -96,7 +96,7 @@ class BlobStore:
         return self._root / blob_id
 
     def writer(self) -> BlobWriter:
-        """For a new blob."""
+        """Return a writer of a new blob."""
         self._root.mkdir(parents=True, exist_ok=True)
         return BlobWriter(self)
 

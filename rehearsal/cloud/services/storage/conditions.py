@@ -73,7 +73,7 @@ class Conditions:
         self._check(*numbers, etag, reading)
 
     def check_resource(self, body: JsonObject, *, reading: bool = False) -> None:
-        """Return the same of a bucket or a folder."""
+        """Check them on a bucket or a folder; ApiError as `check`."""
         self._check(0, int(body["metageneration"]), body.get("etag"), reading)
 
     def _check(self, generation: int, metageneration: int, etag: str | None, reading: bool) -> None:

@@ -54,12 +54,12 @@ class StorageService:
         self.control = StorageControl(self.methods(), iam, root / "grpc.sock", doorway, handlers)
 
     async def start(self) -> None:
-        """Open the gRPC door."""
+        """Open the gRPC server."""
         self.control.path.parent.mkdir(parents=True, exist_ok=True)
         await self.control.start()
 
     async def close(self) -> None:
-        """Shut the gRPC door."""
+        """Close the gRPC server."""
         await self.control.close()
 
     @property

@@ -63,7 +63,7 @@ class _Session:
 
 
 class Uploads:
-    """Takes content in; a session lives until it is finished, refused or cancelled."""
+    """Uploads; a resumable one is a session until it is finished, refused or cancelled."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -189,7 +189,7 @@ class Uploads:
             self._sessions.pop(self._finished.popleft(), None)
 
     async def _receive(self, session: _Session, call: Call) -> bool:
-        """Take in this request's bytes; whether they complete the upload."""
+        """Store this request's bytes; return True if they complete the upload."""
         first, last, total = _content_range(call.raw)
         writer = session.writer
         if first is None:  # a question for the state, or the end of a stream whose last chunk is in

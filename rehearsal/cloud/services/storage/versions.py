@@ -221,7 +221,7 @@ class Objects:
         )
 
     def discard(self) -> None:
-        """Let go of everything: the bucket is gone."""
+        """Release the content of every generation."""
         for names in (self._live, self._noncurrent, self._soft):
             for generations in names.by_name.values():
                 for version in generations:

@@ -1,4 +1,4 @@
-"""A TPU node: its API resource, its machines, and what their metadata server tells them."""
+"""A TPU node: its API resource, its machines, and their metadata."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rehearsal.hosts.spec import AttachedDisk, HostSpec
 
 # The port that every network endpoint of a node names.
 ENDPOINT_PORT = 8470
-# What the TPU's own agent tells a machine, some time after that has begun to boot.
+# Keys that the TPU's own agent adds to a machine's metadata, some time after its boot began.
 LATE_KEYS = ("agent-worker-number", "worker-network-endpoints")
 
 
@@ -87,7 +87,7 @@ class Node:
         return [GuestAttributes(name) for name in self.host_names]
 
     @property
-    def tells_guest_attributes(self) -> bool:
+    def has_guest_attributes(self) -> bool:
         """True if its metadata enable them."""
         return str(self.body.get("metadata", {}).get(ENABLE, "")).upper() == "TRUE"
 
@@ -156,7 +156,7 @@ class Node:
             revocable=self.revocable,
             service_account=account["email"],
             scopes=tuple(account["scope"]),
-            guest_attributes=self.guest_attributes[worker] if self.tells_guest_attributes else None,
+            guest_attributes=self.guest_attributes[worker] if self.has_guest_attributes else None,
         )
 
     def _tpu_env(self, world: World, worker: int) -> str:

@@ -1,4 +1,4 @@
-"""The nodes that exist, and what brings their machines up and down."""
+"""The nodes that exist, and the power of their machines."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ class Nodes:
             del node.body["dataDisks"]
 
     def announce(self) -> None:
-        """Something that a metadata server tells has changed."""
+        """Wake those that wait for a change of metadata."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def changed(self) -> None:
-        """Return at the next announcement."""
+        """Wait for the next announcement."""
         await self._changed.wait()
 
     def guest(self, address: str) -> Guest | None:
@@ -137,13 +137,13 @@ class Nodes:
         return self.render(node)
 
     async def _write_attribute(self, node: Node, unwritten: tuple[int, str], after_s: float) -> None:
-        """Return a machine's agent writes a key."""
+        """Let a machine's agent write a key of its metadata, later."""
         await self._world.clock.sleep(after_s)
         node.unwritten.discard(unwritten)
         self.announce()
 
     def abandon(self, node: Node) -> None:
-        """After a creation that failed: no node is left, and its machines go."""
+        """Remove a node whose creation failed, with its machines."""
         if self._nodes.get(node.name) is node and node.state == "CREATING":
             self._remove(node)
             self._world.spawn(self._discard(node))
@@ -165,12 +165,12 @@ class Nodes:
             node.body["state"] = "STOPPED"
         return self.render(node)
 
-    # What a scenario does
+    # Actions of scenarios
 
     async def preempt(self, node: Node, notice: bool) -> None:
-        """Google takes a spot node back. With notice its machines learn of it and have 30 real seconds.
+        """Preempt a spot node; with notice its machines are told and have 30 real seconds.
 
-        Returns once it has begun. The node is PREEMPTED when the last machine is off, and stays.
+        Returns once that has begun. The node is PREEMPTED when the last machine is off, and stays.
         """
         if not node.revocable or node.state != "READY" or node.preempted:
             why = "is neither spot nor preemptible" if not node.revocable else f"is {node.state}"
@@ -191,8 +191,9 @@ class Nodes:
                 self._audit.terminated(node.name)
 
     async def maintain(self, node: Node, ends: str) -> None:
-        """Google's maintenance of the machines, which `ends` in READY, TERMINATED or UNKNOWN (a repair that
-        failed); PENDING announces it only. Machines are switched off in order, once this has returned.
+        """Start maintenance, which `ends` in READY, TERMINATED or UNKNOWN (a failed repair).
+
+        PENDING only announces it. Machines are switched off in order after this has returned.
         """
         if ends not in ("PENDING", "READY", "TERMINATED", "UNKNOWN"):
             raise ApiError(400, "INVALID_ARGUMENT", f"Maintenance doesn't end in {ends}.")

@@ -68,7 +68,7 @@ def _call(change: Change, verb: str, name: str, body: JsonObject | None = None) 
 
 
 def _check(tpu: TpuService, change: Change) -> None:
-    """Refuses what nodes.create would."""
+    """Raise the ApiError of nodes.create for each node of a new request."""
     if change.old:
         return
     parent = change.name.partition("/queuedResources/")[0]
@@ -79,7 +79,7 @@ def _check(tpu: TpuService, change: Change) -> None:
 
 
 async def _provision(tpu: TpuService, operations: Operations, change: Change) -> None:
-    """From the queue to nodes that are READY, or to FAILED."""
+    """Create the nodes of a request; it is ACTIVE when they are READY, or FAILED."""
     clock, body = change.world.clock, change.world.directory[change.name]
     await clock.sleep(_WAIT_S)
     if body is not change.world.directory.get(change.name):  # deleted

@@ -116,13 +116,13 @@ class TpuService:
         return node
 
     async def get_guest_attributes(self, call: Call) -> JsonObject:
-        """nodes.getGuestAttributes: an entry a worker, which has no number but its place in the list.
+        """nodes.getGuestAttributes: an entry per worker, in worker order.
 
-        gcloud asks for all workers by an empty id. What Google answers where they are switched off, or where
-        some worker has nothing of the path, isn't documented: an error here, as compute's API has it.
+        gcloud sends an empty id for all workers. Google doesn't document its answer where attributes are
+        disabled, or a worker has nothing at the path: an error here, as in compute's API.
         """
         node, sent = self._find(call), call.body or {}
-        if not node.tells_guest_attributes:
+        if not node.has_guest_attributes:
             raise ApiError(400, "FAILED_PRECONDITION", DISABLED)
         hosts, desired = node.slice.hosts, [worker for worker in sent.get("workerIds") or () if worker]
         for worker in desired:
@@ -133,7 +133,7 @@ class TpuService:
         return {"guestAttributes": [node.guest_attributes[worker].entry(path) for worker in workers]}
 
     async def patch(self, call: Call) -> JsonObject:
-        """nodes.patch: what `updateMask` names. A data disk reaches the machines at their next boot."""
+        """nodes.patch: the fields of `updateMask`. A data disk is attached at the next boot."""
         node, sent = self._find(call), call.body or {}
         paths = [path.strip() for path in str(call.query.get("updateMask") or "").split(",") if path.strip()]
         if not paths:
@@ -297,7 +297,7 @@ class TpuService:
         return self._nodes.guest(address)
 
     async def changed(self) -> None:
-        """Return when the metadata of a guest have changed."""
+        """Wait until the metadata of a guest change."""
         await self._nodes.changed()
 
 

@@ -15,7 +15,25 @@ EMAIL, NOBODY = (f"{name}@{PROJECT}.iam.gserviceaccount.com" for name in ("worke
 NET, SUBNET = f"{P}/global/networks/net", f"{P}/regions/us-east5/subnetworks/subnet"
 IMAGE = "us-docker.pkg.dev/cloudrun/container/hello"
 IAM = frozenset({"getIamPolicy", "setIamPolicy", "testIamPermissions"})
-MADE = Callable[[Door, str], Client]
+BY = Callable[["Row", Door, str], Client]
+
+
+def gapic(package: Any, client: str, noun: str, kind: type[Gapic] = Gapic, **more: Any) -> BY:
+    """A client of google-cloud-python, by the name of its class."""
+
+    def make(row: Row, door: Door, principal: str) -> Client:
+        host, collection = row.method.partition(".")[0], row.method.rpartition(".")[2]
+        return kind(package, getattr(package, client), noun, host, collection, door, principal, **more)
+
+    return make
+
+
+def discovered(kind: type[Discovered] = Discovered, host: str = "") -> BY:
+    """google-api-python-client; `host` where it isn't the API's."""
+    return lambda row, door, principal: kind(row.method, row.version, door, principal, host)
+
+
+_DISCOVERED = discovered()
 
 
 @dataclass(frozen=True)
@@ -24,11 +42,11 @@ class Row:
 
     Attributes:
         method, version: what its method ids begin with, and the version of the document.
-        make: its client, of a principal.
+        by: makes its client.
         body, change: a resource that is fine, and what an update changes.
         wrong: what of a body Google refuses with 400, beside an id that can't be one.
         missing: what of a body names something that isn't there; None where nothing can be named.
-        permission: what creating asks for.
+        permission: to create one, if that isn't named as the method.
         viewer: the role on one resource that lets somebody get it.
         absent: the methods that the API doesn't have, `nextPageToken` where its lists have no pages, and
             `name` where the server makes the names.
@@ -36,24 +54,24 @@ class Row:
     """
 
     method: str
-    version: str
-    make: MADE
     parent: str
     body: Any
     change: Any
-    permission: str
+    by: BY = _DISCOVERED
+    version: str = "v1"
+    permission: str = ""
     wrong: Any = None
     missing: Any = None
     viewer: str = "roles/viewer"
     absent: frozenset[str] = field(default_factory=frozenset)
     unserved: frozenset[str] = field(default_factory=frozenset)
 
+    def make(self, door: Door, principal: str) -> Client:
+        """Its client, of a principal."""
+        return self.by(self, door, principal)
 
-def gapic(
-    package: Any, client: Any, noun: str, host: str, collection: str, kind: type[Gapic] = Gapic, **more: Any
-) -> MADE:
-    return lambda door, principal: kind(package, client, noun, host, collection, door, principal, **more)
-
-
-def discovered(method: str, version: str, host: str = "") -> MADE:
-    return lambda door, principal: Discovered(method, version, door, principal, host)
+    @property
+    def needed(self) -> str:
+        """The permission to create one."""
+        api, collection = self.method.partition(".")[0], self.method.rpartition(".")[2]
+        return self.permission or f"{api}.{collection}.create"

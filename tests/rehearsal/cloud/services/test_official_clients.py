@@ -88,7 +88,7 @@ def test_a_resource_lives_as_at_google(services: Services, row: Row) -> None:
     ):
         assert "ermission" in refusal(403, run=run).text
     assert (
-        row.permission
+        row.needed
         in refusal(403, run=lambda: stranger.create(row.parent, "strange", filled(row.body, "strange"))).text
     )
 
@@ -96,9 +96,9 @@ def test_a_resource_lives_as_at_google(services: Services, row: Row) -> None:
         assert client.policy(name) == []
         client.set_policy(name, row.viewer, f"user:{READER}")
         assert client.policy(name) == [(row.viewer, [f"user:{READER}"])]
-        reads = re.sub(r"create$", "get", row.permission)
+        reads = re.sub(r"create$", "get", row.needed)
         reader = row.make(services, READER)
-        assert reader.held(name, [reads, row.permission]) == [reads]
+        assert reader.held(name, [reads, row.needed]) == [reads]
         assert reader.get(name)
         refusal(403, run=lambda: reader.get(names[1]))
 

@@ -31,7 +31,7 @@ def limited(front: Front) -> Iterator[None]:
 
 @pytest.fixture
 def tls_url(front: Front, tmp_path: Path) -> Iterator[str]:
-    with front.tls(tmp_path / "ca.pem") as url:
+    with front.tls(tmp_path) as url:
         yield url
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import json
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -16,11 +14,9 @@ from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from multidict import CIMultiDict
 
+from rehearsal import authority
 from rehearsal.cloud.config import CloudConfig
 from rehearsal.cloud.services.storage import HttpOrGrpcSite
 from tests.emulated import EVERY_API, NUMBER, OWNER, PROJECT, Emulated, Reply, url
@@ -50,10 +46,11 @@ class Front(Emulated):
         self.port = self.runner.addresses[0][1]
 
     @contextmanager
-    def tls(self, ca: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-        """Also on TLS, with gRPC, as in the rehearsal's network; writes the certificate, yields the URL."""
+    def tls(self, folder: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+        """Serve TLS and gRPC too, as in the rehearsal's network; writes `ca.pem`, yields the URL."""
+        files = authority.issue(folder, ["storage.googleapis.com"], ["127.0.0.1"])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate(ca))
+        context.load_cert_chain(files.certificate, files.key)
         site = HttpOrGrpcSite(self.runner, host, port, context, self.service.grpc_socket)
         self.call(site.start())
         yield f"https://{host}:{self.runner.addresses[-1][1]}"
@@ -118,30 +115,3 @@ def object_path(bucket: str, name: str) -> str:
 
 def _text(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def certificate(path: Path) -> Path:
-    """A self-signed certificate with its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "storage")])
-    names = [x509.DNSName("storage.googleapis.com"), x509.IPAddress(ip_address("127.0.0.1"))]
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
-    return path

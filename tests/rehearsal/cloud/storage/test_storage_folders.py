@@ -167,24 +167,10 @@ def test_gcsfuse_works_on_folders_with_the_hosts_role(
     policy["bindings"].append({"role": "roles/storage.objectUser", "members": [f"serviceAccount:{HOST}"]})
     front.iam.set_policy(f"projects/_/buckets/{tree}", policy)
     before = front.requests.since(0)["next"]
-    with front.tls(tmp_path / "ca.pem", address, 443):
+    with front.tls(tmp_path, address, 443):
         url = f"{front.url}/token?principal={HOST}"
         done = subprocess.run(
-            # Whatever it leaves behind ends with it.
-            [
-                "unshare",
-                "--mount",
-                "--pid",
-                "--fork",
-                "--kill-child",
-                "bash",
-                "-euc",
-                SCRIPT,
-                "-",
-                tmp_path,
-                url,
-                tree,
-            ],
+            [*ALONE, "bash", "-euc", SCRIPT, "-", tmp_path, url, tree],
             env={**os.environ, "SSL_CERT_FILE": str(tmp_path / "ca.pem")},
             capture_output=True,
             text=True,

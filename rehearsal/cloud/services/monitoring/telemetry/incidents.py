@@ -1,7 +1,7 @@
 """Alert policies at work: conditions that hold open incidents, which are notified and closed again.
 
 https://cloud.google.com/monitoring/alerts/concepts-indepth: an incident is one condition's, for one set of
-labels; it opens once the condition has held for its duration, and closes when it holds no more.
+labels; it opens once the condition has held for its duration, and closes when it clears.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Telemetry:
             self.evaluate()
 
     def observe(self, entry: JsonObject) -> None:
-        """Return an entry that was written: each metric that takes it gets a point."""
+        """Add a point to each metric that matches a log entry."""
         resource, now = entry["resource"], self._world.clock.now()
         for body in self._bodies("metrics"):
             if made := counting.point(body, entry):
@@ -58,12 +58,12 @@ class Telemetry:
     def measure(
         self, metric: str, resource_labels: dict[str, str], labels: dict[str, str], value: float = 1.0
     ) -> None:
-        """Return a point of one of Google's own metrics."""
+        """Add a point of one of Google's own metrics."""
         now = self._world.clock.now()
         self.points.add(metric, NATIVE[metric], resource_labels, labels, now, value)
 
     def evaluate(self) -> None:
-        """Every enabled policy, as of now."""
+        """Evaluate every enabled policy; open and close incidents."""
         self._count_executions()
         seen: set[tuple[str, str, Labels]] = set()
         now = self._world.clock.now()
@@ -86,7 +86,7 @@ class Telemetry:
                 self._notify(incident)
 
     def check(self, condition: JsonObject) -> None:
-        """Refuses, by ApiError, what Google refuses. What isn't emulated fails where it is evaluated."""
+        """Raise ApiError for a condition that Google refuses; others may fail when evaluated."""
         with suppress(NotEmulatedError):
             self._check(condition)
 

@@ -1,4 +1,4 @@
-"""Notifications: what a channel is sent of an incident.
+"""Notifications of incidents to channels.
 
 The message to Pub/Sub and to webhooks: https://cloud.google.com/monitoring/support/notification-options.
 """
@@ -39,9 +39,9 @@ def message(incident: Incident, world: World) -> JsonObject:
 
 
 def send(channel: JsonObject, incident: Incident, world: World, iam: Iam) -> str:
-    """Delivers where there is something to deliver to; "" or why it couldn't be.
+    """Publish to the channel's topic; return the reason of a failure, or "".
 
-    E-mails and webhooks are recorded by the caller, and leave the emulated cloud by no way.
+    E-mails and webhooks don't leave the emulated cloud; the caller records them.
     """
     if channel.get("type") != "pubsub":
         return ""

@@ -53,7 +53,7 @@ class Points:
         at_s: float,
         value: float,
     ) -> None:
-        """Return a point, not older than the newest of its series."""
+        """Add a point, not older than the newest of its series."""
         key = metric, resource, frozenset(resource_labels.items()), frozenset(metric_labels.items())
         series = self._series.get(key)
         if series is None:

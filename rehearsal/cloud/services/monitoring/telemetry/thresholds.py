@@ -36,7 +36,7 @@ _KNOWN = {"filter", "comparison", "thresholdValue", "duration", "aggregations", 
 
 
 def check(condition: JsonObject) -> None:
-    """Refuses what isn't emulated, and filters that Google refuses."""
+    """Raise ApiError for conditions that Google refuses or that aren't emulated."""
     if unknown := {key for key, value in condition.items() if value} - _KNOWN:
         raise NotEmulatedError(f"Of a threshold {', '.join(sorted(unknown))}")
     given = _filter(condition["filter"])
