@@ -44,10 +44,10 @@ from rehearsal.cloud.services.serviceusage import ServiceUsage
 from rehearsal.cloud.services.storage import StorageService
 from rehearsal.cloud.services.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.services.storage.xml import XmlApi
-from rehearsal.cloud.services.tpu import TpuService
 from rehearsal.cloud.services.tpu.entry import entry
-from rehearsal.cloud.services.tpu.nodes import Durations
+from rehearsal.cloud.services.tpu.nodes import Durations, Nodes
 from rehearsal.cloud.services.tpu.quotas import Quotas
+from rehearsal.cloud.services.tpu.service import TpuService
 from rehearsal.hosts.firewall import Firewall
 from rehearsal.hosts.machine import Hosts
 
@@ -92,12 +92,14 @@ class Cloud:
         audit = Audit(world, iam, self.logging.keep, self.telemetry)
         self.caller = Caller(iam, lambda: (address(config.front_door)[0], self.port), self._own_certificate())
         self.quotas = Quotas()
-        self.nodes = TpuService(world, operations, iam, hosts, audit, durations, self.quotas, config.seed)
+        durations = durations or Durations()
+        self.nodes = Nodes(world, hosts, audit, durations, config.seed)
+        tpu = TpuService(world, operations, iam, self.nodes, durations, self.quotas)
         self._guests = PodGuests(world, self.nodes)
         self.runtime = self.make_runtime()
         deliveries = Deliveries(world, iam, doorway, self.caller)
         # The APIs.
-        more = [entry(self.nodes, operations)]
+        more = [entry(tpu, self.nodes, operations)]
         entered = services(world, operations, iam, self.runtime, config.zones, more)
         usage = ServiceUsage(world, operations, config.enabled_apis, self.quotas, iam)
         kms = next(service for service in entered if service.api == "cloudkms")
@@ -116,7 +118,7 @@ class Cloud:
             world,
             iam,
             usage,
-            [usage, oauth, projects, credentials, self.logging, *entered, self.storage, self.nodes],
+            [usage, oauth, projects, credentials, self.logging, *entered, self.storage, tpu],
             endpoints=oauth.endpoints(),
             doorway=doorway,
             audit=audit,

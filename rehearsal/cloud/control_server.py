@@ -19,7 +19,7 @@ from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.pods import PodGuests
 from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.services.container.control_planes import Clusters
-from rehearsal.cloud.services.tpu import TpuService
+from rehearsal.cloud.services.tpu.nodes import Nodes
 from rehearsal.cloud.services.tpu.quotas import Quotas
 from rehearsal.hosts.firewall import Firewall
 
@@ -40,7 +40,7 @@ class Controls:
     iam: Iam
     faults: Faults
     requests: RequestLog
-    nodes: TpuService
+    nodes: Nodes
     quotas: Quotas
     clusters: Clusters
     pods: PodGuests
@@ -92,9 +92,9 @@ class ControlServer:
                     "now": self._controls.world.clock.rfc3339(),
                     "rate": self._controls.world.clock.rate,
                 },
-                "nodes": self._controls.nodes.nodes_status(),
+                "nodes": self._controls.nodes.status(),
                 "control_planes": self._controls.clusters.reports(),
-                "deletions": self._controls.nodes.deletions(),
+                "deletions": dict(self._controls.nodes.deleted),
                 "requests": self._controls.requests.counts(),
                 "faults": self._controls.faults.report(),
                 "mistakes": list(self._controls.world.mistakes),

@@ -210,7 +210,7 @@ class Lab(Emulated):
     @property
     def deleted(self) -> Counter[str]:
         """Requests for deletions, by the state in which each found its node."""
-        return Counter(self.cloud.nodes.deletions())
+        return Counter(self.cloud.nodes.deleted)
 
     def settle(self) -> None:
         """Wait until all operations on nodes have ended, but for those of slow machines."""

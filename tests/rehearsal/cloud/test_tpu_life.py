@@ -14,7 +14,7 @@ HOSTS = [f"tpu-dev-w{k}" for k in range(4)]
 
 
 def state(lab: Lab) -> str:
-    return str(lab.tpu.nodes_status()[0]["state"])
+    return str(lab.tpu.status()[0]["state"])
 
 
 # Taking away
@@ -85,7 +85,7 @@ async def test_pulled_host_shows_in_status_and_health(lab: Lab) -> None:
     _, node = await lab.get()
     assert (node["state"], node["health"]) == ("READY", "TIMEOUT")
     assert node["healthDescription"] == "Workers that do not respond: 2."
-    (status,) = lab.tpu.nodes_status()
+    (status,) = lab.tpu.status()
     assert [host["running"] for host in status["hosts"]] == [True, True, False, True]
     assert status["hosts"][2] == {"name": "tpu-dev-w2", "address": "10.128.0.4", "running": False}
 

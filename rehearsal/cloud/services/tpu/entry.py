@@ -11,6 +11,7 @@ from rehearsal.cloud.collections import Change, Collection, Entry, Reference
 from rehearsal.cloud.core.operations import Operations
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.services.tpu.catalog import ACCELERATOR, RUNTIME_VERSIONS, SLICES, ZONES
+from rehearsal.cloud.services.tpu.nodes import Nodes
 from rehearsal.cloud.services.tpu.queued import queued_resources
 from rehearsal.cloud.services.tpu.service import TpuService
 
@@ -23,13 +24,13 @@ _OFFER = (
 )
 
 
-def entry(tpu: TpuService, operations: Operations) -> Entry:
+def entry(tpu: TpuService, nodes: Nodes, operations: Operations) -> Entry:
     """Return the entry over these nodes."""
 
     def show(change: Change) -> None:
-        change.body = tpu.render(change.name)
+        change.body = nodes.render(nodes.get(change.name))
 
-    nodes = Collection(
+    looked_up = Collection(
         f"{_LOCATIONS}.nodes",
         omit=("create", "patch", "delete"),
         references=(
@@ -42,7 +43,7 @@ def entry(tpu: TpuService, operations: Operations) -> Entry:
     return Entry(
         "tpu",
         ("v2", "v2alpha1"),
-        (*_OFFER, nodes, queued_resources(tpu, operations)),
+        (*_OFFER, looked_up, queued_resources(tpu, operations)),
         package="google.cloud.tpu.{version}",
         own_operations=False,
     )

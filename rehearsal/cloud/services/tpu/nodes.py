@@ -167,11 +167,12 @@ class Nodes:
 
     # Actions of scenarios
 
-    async def preempt(self, node: Node, notice: bool) -> None:
+    async def preempt(self, node_id: str, notice: bool) -> None:
         """Preempt a spot node; with notice its machines are told and have 30 real seconds.
 
         Returns once that has begun. The node is PREEMPTED when the last machine is off, and stays.
         """
+        node = self._by_id(node_id)
         if not node.revocable or node.state != "READY" or node.preempted:
             why = "is neither spot nor preemptible" if not node.revocable else f"is {node.state}"
             text = f"The node {node.id} {why}{' and being preempted' if node.preempted else ''}."
@@ -182,6 +183,33 @@ class Nodes:
             await asyncio.gather(*(self._hosts.power_off(name) for name in node.host_names))
         self._world.spawn(self._finish_preemption(node, NOTICE_S if notice else 0.0))
 
+    async def cut_power(self, host: str) -> None:
+        """Cut one host's power; ApiError 404 if no host has this name."""
+        if not any(host in node.host_names for node in self.all()):
+            raise not_found(host)
+        await self._hosts.cut_power(host)
+
+    def status(self) -> list[JsonObject]:
+        """Every node with its hosts, as GET /status of the control socket has them."""
+        return [
+            {
+                "name": node.id,
+                "zone": node.zone,
+                "state": node.state,
+                "hosts": [
+                    {"name": name, "address": address, "running": self._hosts.running(name)}
+                    for name, address in zip(node.host_names, node.addresses, strict=True)
+                ],
+            }
+            for node in self.all()
+        ]
+
+    def _by_id(self, node_id: str) -> Node:
+        match = next((node for node in self.all() if node.id == node_id), None)
+        if match is None:
+            raise not_found(node_id)
+        return match
+
     async def _finish_preemption(self, node: Node, notice_s: float) -> None:
         async with node.power:
             await self._wait_off(node, notice_s)
@@ -190,11 +218,12 @@ class Nodes:
                 node.body["state"] = "PREEMPTED"
                 self._audit.terminated(node.name)
 
-    async def maintain(self, node: Node, ends: str) -> None:
+    async def maintain(self, node_id: str, ends: str) -> None:
         """Start maintenance, which `ends` in READY, TERMINATED or UNKNOWN (a failed repair).
 
         PENDING only announces it. Machines are switched off in order after this has returned.
         """
+        node = self._by_id(node_id)
         if ends not in ("PENDING", "READY", "TERMINATED", "UNKNOWN"):
             raise ApiError(400, "INVALID_ARGUMENT", f"Maintenance doesn't end in {ends}.")
         if node.state != "READY" or node.preempted:

@@ -11,19 +11,16 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from rehearsal.cloud.collections.listing import page
-from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, already_exists, not_found
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, already_exists
 from rehearsal.cloud.core.operations import Operations
 from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.guestattributes import DISABLED
-from rehearsal.cloud.machines.metadata import Guest
 from rehearsal.cloud.services.tpu.node import Node
 from rehearsal.cloud.services.tpu.nodes import Durations, Nodes, still
 from rehearsal.cloud.services.tpu.quotas import Quotas
 from rehearsal.cloud.services.tpu.request import Requests, refusal
-from rehearsal.hosts.machine import Hosts
 
 # updateMask paths, in both spellings of field masks.
 _CHANGEABLE = {
@@ -37,7 +34,7 @@ _CHANGEABLE = {
 
 
 class TpuService:
-    """The API, and the nodes for the control socket and the metadata server."""
+    """The methods that change `nodes`."""
 
     api = "tpu"
     versions = ("v2", "v2alpha1")
@@ -47,19 +44,16 @@ class TpuService:
         world: World,
         operations: Operations,
         iam: Iam,
-        hosts: Hosts,
-        audit: Audit,
-        durations: Durations | None = None,
-        quotas: Quotas | None = None,
-        seed: int = 0,
+        nodes: Nodes,
+        durations: Durations,
+        quotas: Quotas,
     ) -> None:
         self._world = world
         self._operations = operations
-        self._hosts = hosts
         self._requests = Requests(world, iam)
-        self._durations = durations or Durations()
-        self._quotas = quotas or Quotas()
-        self._nodes = Nodes(world, hosts, audit, self._durations, seed)
+        self._durations = durations
+        self._quotas = quotas
+        self._nodes = nodes
         self._ids = itertools.count(int(time.time()) * 1_000_000)
 
     def methods(self) -> Mapping[str, Method]:
@@ -242,63 +236,6 @@ class TpuService:
         names = self._operations.names(call.api, self._resource(call))
         items, token = page(call, [self._operations.get(name) for name in names])
         return ({"operations": items} if items else {}) | ({"nextPageToken": token} if token else {})
-
-    # The control socket and the metadata server
-
-    async def preempt(self, node: str, notice: bool) -> None:
-        """Take a spot node back; see Nodes.preempt. ApiError 404 if no node has this id."""
-        await self._nodes.preempt(self._by_id(node), notice)
-
-    async def maintain(self, node: str, ends: str) -> None:
-        """Maintenance; see Nodes.maintain. ApiError 404 if no node has this id."""
-        await self._nodes.maintain(self._by_id(node), ends)
-
-    def _by_id(self, node: str) -> Node:
-        match = next((existing for existing in self._nodes.all() if existing.id == node), None)
-        if match is None:
-            raise not_found(node)
-        return match
-
-    async def cut_power(self, host: str) -> None:
-        """Cut one host's power; ApiError 404 if no host has this name."""
-        if not any(host in node.host_names for node in self._nodes.all()):
-            raise not_found(host)
-        await self._hosts.cut_power(host)
-
-    def all(self) -> list[Node]:
-        """Every node, oldest first."""
-        return self._nodes.all()
-
-    def render(self, name: str) -> JsonObject:
-        """Return a node's resource as it is read now; ApiError 404."""
-        return self._nodes.render(self._nodes.get(name))
-
-    def deletions(self) -> dict[str, int]:
-        """Return counts of deletions by the node's state at their beginning."""
-        return dict(self._nodes.deleted)
-
-    def nodes_status(self) -> list[JsonObject]:
-        """Every node with its hosts, as GET /status of the control socket has them."""
-        return [
-            {
-                "name": node.id,
-                "zone": node.zone,
-                "state": node.state,
-                "hosts": [
-                    {"name": name, "address": address, "running": self._hosts.running(name)}
-                    for name, address in zip(node.host_names, node.addresses, strict=True)
-                ],
-            }
-            for node in self._nodes.all()
-        ]
-
-    def guest(self, address: str) -> Guest | None:
-        """Return the worker with this address."""
-        return self._nodes.guest(address)
-
-    async def changed(self) -> None:
-        """Wait until the metadata of a guest change."""
-        await self._nodes.changed()
 
 
 def _enter(node: Node, state: str) -> Callable[[ApiError], None]:
