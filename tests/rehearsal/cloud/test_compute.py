@@ -113,18 +113,13 @@ def test_a_network_reads_back_as_google_shows_it(cloud: CloudFront) -> None:
     assert v1["selfLink"] == body["selfLink"].replace("/beta/", "/v1/")
 
 
-def test_names_are_taken_once(cloud: CloudFront) -> None:
-    name = make_network(cloud)
+def test_names_are_taken_once_and_others_not_found_in_computes_words(cloud: CloudFront) -> None:
+    name, networks = make_network(cloud), f"projects/{PROJECT}/global/networks"
     again = cloud.compute("POST", "global/networks", {"name": name, "autoCreateSubnetworks": False})
-    assert again.status == 409
-    assert again.error == f"The resource 'projects/{PROJECT}/global/networks/{name}' already exists"
-    assert again.json["error"]["errors"][0]["reason"] == "alreadyExists"
-
-
-def test_what_is_not_there_is_not_found(cloud: CloudFront) -> None:
-    reply = cloud.compute("GET", "global/networks/nowhere")
-    assert reply.status == 404
-    assert reply.error == f"The resource 'projects/{PROJECT}/global/networks/nowhere' was not found"
+    assert (again.status, again.reason) == (409, "alreadyExists")
+    assert again.error == f"The resource '{networks}/{name}' already exists"
+    missing = cloud.compute("GET", "global/networks/nowhere")
+    assert (missing.status, missing.error) == (404, f"The resource '{networks}/nowhere' was not found")
 
 
 def test_another_project_is_not_found(cloud: CloudFront) -> None:
@@ -150,7 +145,7 @@ def test_a_network_with_something_in_it_stays(cloud: CloudFront) -> None:
         f"The network resource 'projects/{PROJECT}/global/networks/{name}' is already being used by "
         f"'projects/{PROJECT}/regions/{REGION}/subnetworks/{subnet}'"
     )
-    assert reply.json["error"]["errors"][0]["reason"] == "resourceInUseByAnotherResource"
+    assert reply.reason == "resourceInUseByAnotherResource"
     cloud.done(cloud.compute("DELETE", f"regions/{REGION}/subnetworks/{subnet}"))
     cloud.done(cloud.compute("DELETE", f"global/networks/{name}"))
     assert cloud.compute("GET", f"global/networks/{name}").status == 404
@@ -182,9 +177,11 @@ def test_subnetworks_are_checked(cloud: CloudFront, change: dict[str, str], mess
     assert message in cloud.compute("POST", f"regions/{REGION}/subnetworks", body).error
 
 
-def test_an_unknown_region_is_refused(cloud: CloudFront) -> None:
+def test_an_unknown_region_or_zone_is_refused(cloud: CloudFront) -> None:
     reply = cloud.compute("POST", "regions/mars-1/subnetworks", subnet_body("s", make_network(cloud)))
     assert reply.error == "Invalid value for field 'region': 'mars-1'. Unknown region."
+    reply = cloud.compute("POST", "zones/mars-1-a/disks", disk_body("d", None))
+    assert reply.error == "Invalid value for field 'zone': 'mars-1-a'. Unknown zone."
 
 
 def test_overlapping_ranges_fail_in_the_operation_and_leave_nothing(cloud: CloudFront) -> None:
@@ -318,12 +315,6 @@ def test_a_disk_from_a_snapshot_has_its_content(cloud: CloudFront, snapshot: str
 def test_disks_are_checked(cloud: CloudFront, snapshot: str, change: dict[str, Any], message: str) -> None:
     reply = cloud.compute("POST", f"zones/{ZONE}/disks", disk_body(fresh("disk"), snapshot) | change)
     assert message in reply.error
-
-
-def test_an_unknown_zone_is_refused(cloud: CloudFront) -> None:
-    assert cloud.compute("POST", "zones/mars-1-a/disks", disk_body("d", None)).error == (
-        "Invalid value for field 'zone': 'mars-1-a'. Unknown zone."
-    )
 
 
 def test_a_disk_changes(cloud: CloudFront, snapshot: str) -> None:

@@ -65,7 +65,7 @@ def test_what_is_written_twice_is_kept_once(cloud: CloudFront, node: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("more", "found"),
+    ("more", "expected"),
     [
         ("", ["a", "b", "c"]),
         ('AND textPayload="b"', ["b"]),
@@ -80,7 +80,7 @@ def test_what_is_written_twice_is_kept_once(cloud: CloudFront, node: str) -> Non
         ('timestamp>="2020-01-01T00:00:00Z" AND timestamp<"2020-01-02T00:00:00Z"', []),
     ],
 )
-def test_filters(cloud: CloudFront, node: str, more: str, found: list[str]) -> None:
+def test_filters(cloud: CloudFront, node: str, more: str, expected: list[str]) -> None:
     write(
         cloud,
         node,
@@ -88,7 +88,7 @@ def test_filters(cloud: CloudFront, node: str, more: str, found: list[str]) -> N
         {"textPayload": "b", "severity": "WARNING"},
         {"textPayload": "c", "severity": "ERROR"},
     )
-    assert sorted(texts(cloud, f'labels.node="{node}" {more}')) == found
+    assert sorted(texts(cloud, f'labels.node="{node}" {more}')) == expected
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_filter_that_is_not_emulated_fails_loudly(cloud: CloudFront, wanted: s
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "says"),
+    ("change", "status", "message"),
     [
         ({"entries": []}, 400, "entries"),
         ({"logName": None}, 400, "missing the logs component"),
@@ -133,12 +133,12 @@ def test_a_filter_that_is_not_emulated_fails_loudly(cloud: CloudFront, wanted: s
     ],
 )
 def test_what_google_refuses_is_refused(
-    cloud: CloudFront, node: str, change: dict[str, Any], status: int, says: str
+    cloud: CloudFront, node: str, change: dict[str, Any], status: int, message: str
 ) -> None:
     more = {"entries": [{"textPayload": "x"}], **change}
     body = {"logName": LOG, "resource": RESOURCE, **more}
     reply = cloud.request("POST", WRITE, {key: value for key, value in body.items() if value is not None})
-    assert (reply.status, says in reply.error) == (status, True), reply.body
+    assert (reply.status, message in reply.error) == (status, True), reply.body
 
 
 def test_with_partial_success_the_good_ones_are_kept(cloud: CloudFront, node: str) -> None:

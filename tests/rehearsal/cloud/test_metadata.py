@@ -205,15 +205,15 @@ async def test_work_goes_on_when_tokens_end(machine: Machine) -> None:
         return str(json.loads(text)["access_token"])
 
     first = await token()
-    assert await machine.lab.ask("GET", url, first) == 200
+    assert await machine.lab.status("GET", url, first) == 200
     ahead_s = 3600 - 310
     assert await token() == first, "more than five minutes are left of it"
     ahead_s = 3600 - 290
     second = await token()
     assert second != first
-    assert await machine.lab.ask("GET", url, first) == 200, "it is good to its end"
+    assert await machine.lab.status("GET", url, first) == 200, "it is good to its end"
     ahead_s = 3601
-    assert [await machine.lab.ask("GET", url, item) for item in (first, second)] == [401, 200]
+    assert [await machine.lab.status("GET", url, item) for item in (first, second)] == [401, 200]
 
 
 async def test_no_token_for_an_account_that_is_gone_or_foreign(machine: Machine) -> None:
@@ -266,14 +266,14 @@ async def test_googles_own_client_finds_account_project_and_token(
     monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", where)
     monkeypatch.setenv("GCE_METADATA_IP", where)
 
-    def ask() -> tuple[Any, ...]:
+    def refreshed() -> tuple[Any, ...]:
         transport = google.auth.transport.requests.Request()
         credentials = Credentials()
         credentials.refresh(transport)
         account = credentials.service_account_email
         return _metadata.ping(transport), _metadata.get_project_id(transport), account, credentials.token
 
-    result, project, account, token = await asyncio.to_thread(ask)
+    result, project, account, token = await asyncio.to_thread(refreshed)
     assert (result, project, account) == (True, "wire-test", ACCOUNT)
     known = machine.lab.iam.find_token(token)
     assert known is not None

@@ -100,7 +100,7 @@ async def test_a_pod_that_may_not_be_its_google_account_is_refused(pods: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "needed"),
+    ("sent", "needed"),
     [
         (("", "pods", "", "watch"), "container.pods.list"),
         (("", "pods", "log", "get"), "container.pods.getLogs"),
@@ -114,5 +114,5 @@ async def test_a_pod_that_may_not_be_its_google_account_is_refused(pods: Any) ->
         (("", "", "", "get"), None),
     ],
 )  # fmt: skip
-def test_which_permission_a_request_needs(asked: tuple[str, str, str, str], needed: str | None) -> None:
-    assert permission(*asked) == needed
+def test_which_permission_a_request_needs(sent: tuple[str, str, str, str], needed: str | None) -> None:
+    assert permission(*sent) == needed

@@ -49,7 +49,7 @@ class Lab:
         async with self.client.request(method, f"/{path}", json=body, headers=headers) as response:
             return response.status, await response.json()
 
-    async def ask(self, method: str, url: str, token: str) -> int:
+    async def status(self, method: str, url: str, token: str) -> int:
         """The status of a request with this token."""
         host, _, path = url.partition("/")
         headers = {"Host": host, "Authorization": f"Bearer {token}"}

@@ -58,7 +58,7 @@ def test_gcsfs_learns_the_layout_and_goes_on_over_http(
     assert done.stdout.splitlines() == [*expected, "True"], done.stderr
 
 
-def ask(front: Front, bucket: str, token: str, method: str = METHOD) -> str:
+def layout(front: Front, bucket: str, token: str, method: str = METHOD) -> str:
     """The layout's location, or the name of the code that the call ended with."""
     with grpc.insecure_channel(f"unix:{front.service.grpc_socket}") as channel:
         call = channel.unary_unary(
@@ -91,7 +91,7 @@ def test_a_fault_strikes_a_grpc_call_and_is_logged(
     rule = {"match": {"method": METHOD, "principal": OWNER}, "times": 1, "what": what}
     rule_id, since = front.faults.add(rule), front.requests.since(0)["next"]
     token = front.token_of(OWNER)
-    assert [ask(front, bucket, token) for _ in range(2)] == [code, "US"]
+    assert [layout(front, bucket, token) for _ in range(2)] == [code, "US"]
     assert front.faults.lift(rule_id) == 1
     log = front.requests.since(since)["requests"]
     entries = [(item["method_id"], item["principal"], item["reason"], item["status"]) for item in log]
@@ -100,8 +100,8 @@ def test_a_fault_strikes_a_grpc_call_and_is_logged(
 
 def test_grpc_calls_are_judged_as_at_the_front_door(front: Front, bucket: str) -> None:
     other = METHOD.replace("GetStorageLayout", "GetAnywhereCache")
-    assert ask(front, bucket, "ya29.forged") == "UNAUTHENTICATED"
-    assert ask(front, bucket, front.token_of("stranger@example.com")) == "PERMISSION_DENIED"
-    assert ask(front, "none-such", front.token_of(OWNER)) == "NOT_FOUND"
-    assert ask(front, bucket, front.token_of(OWNER), other) == "UNIMPLEMENTED"
+    assert layout(front, bucket, "ya29.forged") == "UNAUTHENTICATED"
+    assert layout(front, bucket, front.token_of("stranger@example.com")) == "PERMISSION_DENIED"
+    assert layout(front, "none-such", front.token_of(OWNER)) == "NOT_FOUND"
+    assert layout(front, bucket, front.token_of(OWNER), other) == "UNIMPLEMENTED"
     assert front.requests.counts()["methods"][other] == {"validated": 0, "refused": 1}

@@ -343,30 +343,12 @@ class TestProtection:
         assert (refused.status, refused.reason) == (403, "retentionPolicyNotMet")
 
 
-def test_a_batch_answers_every_part(front: Front, bucket: str) -> None:
-    front.put(bucket, "dir/a", b"1")
-    parts = "".join(
-        f"--B\r\nContent-Type: application/http\r\nContent-ID: <x+{k}>\r\n\r\n"
-        f"DELETE /storage/v1/b/{bucket}/o/{name} HTTP/1.1\r\naccept: application/json\r\n\r\n\r\n"
-        for k, name in enumerate(("dir%2Fa", "none"), start=1)
-    )
-    headers = {"Content-Type": 'multipart/mixed; boundary="B"'}
-    reply = front.request("POST", "/batch/storage/v1", f"{parts}--B--".encode(), headers=headers)
-    assert reply.status == 200
-    text = reply.body.decode()
-    assert text.index("HTTP/1.1 204") < text.index("HTTP/1.1 404")
-    assert "Content-ID: <response-x+1>" in text
-    assert front.request("GET", object_path(bucket, "dir/a")).status == 404
-
-
 def test_errors_are_in_google_s_form(front: Front, bucket: str) -> None:
     missing = front.request("GET", object_path(bucket, "none"))
     assert (missing.status, missing.reason) == (404, "notFound")
     assert missing.json["error"]["message"] == f"No such object: {bucket}/none"
     absent = front.request("GET", "b/no-such-bucket/o")
     assert absent.json["error"]["message"] == "The specified bucket does not exist."
-    for name in ("", "a\nb", ".", "x" * 1025):
-        assert front.put(bucket, name, b"1").status == 400, name
 
 
 class TestEtags:
@@ -395,7 +377,7 @@ class TestEtags:
 
 
 @pytest.mark.parametrize(
-    "name", ["%FF", "a%80b", ".well-known/acme-challenge/x", "..", "x" * 1025, "line%0Afeed"]
+    "name", ["%FF", "a%80b", ".well-known/acme-challenge/x", ".", "..", "x" * 1025, "line%0Afeed"]
 )
 def test_names_that_google_refuses(front: Front, bucket: str, name: str) -> None:
     upload = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
