@@ -135,10 +135,11 @@ async def test_an_unknown_operation_is_not_found() -> None:
 
 
 async def test_a_wait_ends_without_the_operation() -> None:
-    operations = Operations(World("p", "1", VirtualClock(rate=0)))
+    clock = VirtualClock(rate=0)
+    operations = Operations(World("p", "1", clock))
 
     async def work() -> JsonObject:
-        await operations._world.clock.sleep(1)
+        await clock.sleep(1)
         return {}
 
     first = operations.longrunning(api="tpu", parent="", metadata={}, response_type="x", work=work)

@@ -20,12 +20,7 @@ READS = ["compute.networks.list", "compute.networks.get"]
 @pytest.fixture(scope="module", autouse=True)
 def unwatched(cloud: CloudFront) -> None:
     """Without the evaluation of alert policies every minute: these tests jump over weeks."""
-
-    async def cancel() -> None:
-        for task in cloud.world.tasks:
-            task.cancel()
-
-    cloud.call(cancel())
+    cloud.loop.call_soon_threadsafe(cloud.unwatch)
 
 
 @pytest.fixture(name="role")

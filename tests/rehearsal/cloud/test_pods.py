@@ -32,9 +32,13 @@ BODY = {
 }  # fmt: skip
 
 
+@pytest.fixture(name="world")
+def _world() -> World:
+    return World("p", "1", VirtualClock(1.0))
+
+
 @pytest.fixture(name="iam")
-def _iam() -> Iam:
-    world = World("p", "1", VirtualClock(1.0))
+def _iam(world: World) -> Iam:
     for account in (GOOGLE, BODY["node_account"]):
         world.directory[f"projects/p/serviceAccounts/{account}"] = {}
     return Iam(world, "owner@example.com")
@@ -66,8 +70,7 @@ class NoMachines:
 
 
 @pytest.fixture(name="pods")
-async def _pods(iam: Iam) -> AsyncIterator[tuple[PodGuests, Any]]:
-    world = iam._world
+async def _pods(world: World, iam: Iam) -> AsyncIterator[tuple[PodGuests, Any]]:
     guests = PodGuests(world, NoMachines())
     door = Doorway(world, Faults(world.clock), RequestLog())
     app: web.Application = MetadataServer(world, guests, iam, door).app()

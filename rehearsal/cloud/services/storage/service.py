@@ -44,8 +44,8 @@ class StorageService:
         """Create the service.
 
         `finalized` receives the StorageObjectData of each new object; `handlers`: other gRPC services'."""
-        self._blobs = BlobStore(root / "content")
-        self._store = Store(world, iam, self._blobs, finalized)
+        self.blobs = BlobStore(root / "content")
+        self._store = Store(world, iam, self.blobs, finalized)
         self.limit = self._store.limit
         self._uploads = Uploads(self._store)
         self._objects = Objects(self._store)

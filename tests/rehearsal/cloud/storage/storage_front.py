@@ -37,6 +37,7 @@ class Front(Emulated):
 
     async def _open(self, config: CloudConfig) -> None:
         await super()._open(config)
+        self.unwatch()
         self.service = self.cloud.storage
         self.limit = self.service.limit
         self.limit.now = unhurried

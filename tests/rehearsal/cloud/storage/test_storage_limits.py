@@ -19,7 +19,7 @@ def test_more_than_a_burst_is_refused_until_a_second_has_passed(
     seconds = [1000.0]
     monkeypatch.setattr(front.limit, "now", lambda: seconds[0])
     path, content = object_path(bucket, "a"), f"{BURST - 1}".encode()
-    before = front.service._blobs.count
+    before = front.service.blobs.count
     for k in range(BURST):
         assert front.put(bucket, "a", str(k).encode()).status == 200
     for refused in (
@@ -34,7 +34,7 @@ def test_more_than_a_burst_is_refused_until_a_second_has_passed(
         assert f"The object {bucket}/a exceeded the rate limit" in refused.json["error"]["message"]
     assert front.read(bucket, "a").body == content
     assert front.put(bucket, "another", b"x").status == 200
-    assert front.service._blobs.count == before + 2, "what was refused is kept nowhere"
+    assert front.service.blobs.count == before + 2, "what was refused is kept nowhere"
     seconds[0] += 1
     assert front.request("DELETE", path).status == 204
     assert front.put(bucket, "a", b"too soon").status == 429

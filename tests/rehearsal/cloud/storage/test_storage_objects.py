@@ -245,22 +245,18 @@ class TestSoftDelete:
         bucket = new_bucket(softDeletePolicy={"retentionDurationSeconds": "604800"})
         front.put(bucket, "a", b"1")
         front.request("DELETE", object_path(bucket, "a"))
-
-        async def week() -> None:
-            front.world.clock._virtual += 604_801  # type: ignore[attr-defined]
-
-        front.call(week())
+        front.call(front.world.clock.jump(604_801))
         assert "items" not in front.request("GET", f"b/{bucket}/o", softDeleted=True).json
 
     def test_blobs_go_with_their_last_generation(self, front: Front, bucket: str) -> None:
-        before = front.service._blobs.count
+        before = front.service.blobs.count
         front.put(bucket, "a", b"1")
         front.request("POST", f"{object_path(bucket, 'a')}/rewriteTo/{object_path(bucket, 'b')}", {})
-        assert front.service._blobs.count == before + 1
+        assert front.service.blobs.count == before + 1
         front.request("DELETE", object_path(bucket, "a"))
         assert front.read(bucket, "b").body == b"1"
         front.request("DELETE", object_path(bucket, "b"))
-        assert front.service._blobs.count == before
+        assert front.service.blobs.count == before
 
 
 class TestCopies:

@@ -60,13 +60,13 @@ class TestMultipart:
         assert front.read(bucket, "a").body == content
 
     def test_a_wrong_hash_is_refused_and_leaves_nothing(self, front: Front, bucket: str) -> None:
-        before = front.service._blobs.count
+        before = front.service.blobs.count
         wrong = base64.b64encode(hashlib.md5(b"other").digest()).decode()
         for declared in ({"md5Hash": wrong}, {"crc32c": "AAAAAA=="}):
             refused = self.upload(front, bucket, {"name": "a", **declared}, b"content")
             assert (refused.status, refused.reason) == (400, "invalid")
         assert front.request("GET", object_path(bucket, "a")).status == 404
-        assert front.service._blobs.count == before
+        assert front.service.blobs.count == before
 
     def test_malformed(self, front: Front, bucket: str) -> None:
         path = f"/upload/storage/v1/b/{bucket}/o"
@@ -143,22 +143,22 @@ class TestResumable:
         assert (reply.status, reply.headers["X-HTTP-Status-Code-Override"]) == (200, "308")
 
     def test_cancelled(self, front: Front, bucket: str) -> None:
-        before = front.service._blobs.count
+        before = front.service.blobs.count
         session = begin(front, bucket, "a")
         send(front, session, b"x" * QUANTUM, f"bytes 0-{QUANTUM - 1}/*")
         assert front.request("DELETE", session).status == 499
         assert send(front, session, b"", "bytes */*").status == 404
-        assert front.service._blobs.count == before
+        assert front.service.blobs.count == before
 
     def test_a_hash_that_comes_with_the_last_chunk_is_checked(self, front: Front, bucket: str) -> None:
-        before = front.service._blobs.count
+        before = front.service.blobs.count
         for wrong in ("crc32c=AAAAAA==", "md5=AAAAAAAAAAAAAAAAAAAAAA=="):
             session = begin(front, bucket, "a")
             refused = front.request("PUT", session, b"content", headers={"X-Goog-Hash": wrong})
             assert (refused.status, refused.reason) == (400, "invalid")
             assert send(front, session, b"", "bytes */*").status == 404, "nothing is left to resume"
         assert front.request("GET", object_path(bucket, "a")).status == 404
-        assert front.service._blobs.count == before
+        assert front.service.blobs.count == before
 
     def test_its_uri_is_a_credential_and_no_other_uri_is(self, front: Front, bucket: str) -> None:
         session = begin(front, bucket, "a")
