@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
+from rehearsal.cloud.collections.listing import page
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.operations import Operations
-from rehearsal.cloud.core.service import Call, Method
+from rehearsal.cloud.core.service import Call, Handler, Method
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam, agent
 from rehearsal.cloud.iam.oauth import account_id
@@ -99,20 +100,20 @@ class ServiceUsage:
 
     def methods(self) -> Mapping[str, Method]:
         """By method id; v1 and v1beta1 share them."""
+        table: dict[str, tuple[Handler, str | None]] = {
+            "services.list": (self._list, "services.list"),
+            "services.get": (self._get, "services.get"),
+            "services.batchGet": (self._batch_get, "services.get"),
+            "services.enable": (self._switch, "services.enable"),
+            "services.batchEnable": (self._batch_enable, "services.enable"),
+            "services.disable": (self._switch, "services.disable"),
+            "services.generateServiceIdentity": (self._identity, "services.enable"),
+            "services.consumerQuotaMetrics.list": (self._quota_metrics, "quotas.get"),
+            "operations.get": (self._operation, None),
+        }
         return {
-            "serviceusage.services.list": Method(self._list, "serviceusage.services.list"),
-            "serviceusage.services.get": Method(self._get, "serviceusage.services.get"),
-            "serviceusage.services.batchGet": Method(self._batch_get, "serviceusage.services.get"),
-            "serviceusage.services.enable": Method(self._enable, "serviceusage.services.enable"),
-            "serviceusage.services.batchEnable": Method(self._batch_enable, "serviceusage.services.enable"),
-            "serviceusage.services.disable": Method(self._disable, "serviceusage.services.disable"),
-            "serviceusage.services.generateServiceIdentity": Method(
-                self._identity, "serviceusage.services.enable"
-            ),
-            "serviceusage.operations.get": Method(self._operation),
-            "serviceusage.services.consumerQuotaMetrics.list": Method(
-                self._quota_metrics, "serviceusage.quotas.get"
-            ),
+            f"serviceusage.{name}": Method(handler, permission and f"serviceusage.{permission}")
+            for name, (handler, permission) in table.items()
         }
 
     async def _list(self, call: Call) -> JsonObject:
@@ -128,30 +129,22 @@ class ServiceUsage:
             for name in sorted(self._known)
             if desired[filter_] is None or (name in self._enabled) == desired[filter_]
         ]
-        return _page(call, "services", [self._service(name) for name in names])
+        services, token = page(call, [self._service(name) for name in names], 50)
+        return {"services": services} | ({"nextPageToken": token} if token else {})
 
     async def _quota_metrics(self, call: Call) -> JsonObject:
         """List the limits for each place, in the BASIC view too."""
         name = self._named(call.path["parent"])
         if name not in OF_SERVICES:
             raise NotEmulatedError(f"A quota of {name}")
-        return _page(call, "metrics", self._quotas.metrics(f"projects/{self._world.number}", name))
+        metrics, token = page(call, self._quotas.metrics(f"projects/{self._world.number}", name))
+        return {"metrics": metrics} | ({"nextPageToken": token} if token else {})
 
     async def _get(self, call: Call) -> JsonObject:
         return self._service(self._named(call.path["name"]))
 
     async def _batch_get(self, call: Call) -> JsonObject:
         return {"services": [self._service(self._named(name)) for name in call.query.get("names", ())]}
-
-    async def _enable(self, call: Call) -> JsonObject:
-        name = self._named(call.path["name"])
-
-        async def work() -> JsonObject:
-            await self._world.clock.sleep(_CHANGE_S)
-            self._enable_now(name)
-            return {"service": self._service(name)}
-
-        return self._start(call, "EnableServiceResponse", work)
 
     async def _batch_enable(self, call: Call) -> JsonObject:
         self._check_parent(call.path["parent"])
@@ -162,27 +155,26 @@ class ServiceUsage:
             )
         for name in names:
             self._check_known(name)
+        return await self._switch(call)
+
+    async def _switch(self, call: Call) -> JsonObject:
+        """Enable or disable the services that the request names."""
+        verb = call.method_id.rpartition(".")[2]
+        batch: list[str] = (call.body or {}).get("serviceIds", [])
+        names = batch or [self._named(call.path["name"])]
 
         async def work() -> JsonObject:
             await self._world.clock.sleep(_CHANGE_S)
-            self._enable_now(*names)
-            return {"services": [self._service(name) for name in names]}
+            since = self._world.monotonic_s() + self._world.lags.api_s
+            for name in names:
+                if verb == "disable":
+                    self._enabled.pop(name, None)
+                else:
+                    self._enabled.setdefault(name, since)
+            services = [self._service(name) for name in names]
+            return {"services": services} if batch else {"service": services[0]}
 
-        return self._start(call, "BatchEnableServicesResponse", work)
-
-    def _enable_now(self, *names: str) -> None:
-        since = self._world.monotonic_s() + self._world.lags.api_s
-        self._enabled = dict.fromkeys(names, since) | self._enabled
-
-    async def _disable(self, call: Call) -> JsonObject:
-        name = self._named(call.path["name"])
-
-        async def work() -> JsonObject:
-            await self._world.clock.sleep(_CHANGE_S)
-            self._enabled.pop(name, None)
-            return {"service": self._service(name)}
-
-        return self._start(call, "DisableServiceResponse", work)
+        return self._start(call, f"{verb[0].upper()}{verb[1:]}Service{'s' if batch else ''}Response", work)
 
     async def _identity(self, call: Call) -> JsonObject:
         """Create and return the service's agent (v1beta1 only)."""
@@ -242,10 +234,3 @@ class ServiceUsage:
         if name not in self._known:
             text = f"Not found or permission denied for service(s): {name}."
             raise ApiError(400, "FAILED_PRECONDITION", text)
-
-
-def _page(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
-    """Return a page of a list; the token is the number of the item that comes next."""
-    start = int(call.query.get("pageToken") or 0)
-    end = start + min(int(call.query.get("pageSize") or 50), 200)
-    return {key: items[start:end]} | ({"nextPageToken": str(end)} if end < len(items) else {})
