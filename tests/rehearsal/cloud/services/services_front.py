@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+from cloud_front import PROJECT, CloudFront
 from google.oauth2.credentials import Credentials
 from official import Door
 
-from tests.emulated import PROJECT, Emulated
-
 LOCATION = f"projects/{PROJECT}/locations/us-east5"
-APIS = (
-    "aiplatform", "artifactregistry", "billingbudgets", "cloudfunctions", "cloudscheduler", "compute",
-    "container", "dataproc", "eventarc", "iam", "logging", "monitoring", "pubsub", "run", "secretmanager",
-    "storage", "tpu", "workflowexecutions", "workflows",
-)  # fmt: skip
 
 
-class Services(Emulated, Door):
+class Services(CloudFront, Door):
     """The cloud, and what the resources of the tests refer to."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, enabled_apis=tuple(f"{api}.googleapis.com" for api in APIS))
 
     def credentials(self, principal: str) -> Credentials:
         return Credentials(token=self.token_of(principal))  # type: ignore[no-untyped-call]
@@ -33,18 +23,12 @@ class Services(Emulated, Door):
         assert reply.status < 300, reply.body
         return reply.json
 
-    def make_compute(self, path: str, body: Any) -> None:
-        started = self.made("POST", f"compute.googleapis.com/compute/v1/projects/{PROJECT}/{path}", body)
-        link = started["selfLink"].removeprefix("https://www.googleapis.com/")
-        done = self.made("POST", f"compute.googleapis.com/{link}/wait")
-        assert "error" not in done, done
-
     def furnish(self) -> None:
         """A network, a bucket with an object, an account and a topic."""
-        self.make_compute("global/networks", {"name": "net", "autoCreateSubnetworks": False, "mtu": 8896})
+        self.done(self.compute("POST", "global/networks", {"name": "net", "autoCreateSubnetworks": False}))
         subnet = {"name": "subnet", "network": f"projects/{PROJECT}/global/networks/net"}
         subnet |= {"ipCidrRange": "10.0.0.0/24", "privateIpGoogleAccess": True}
-        self.make_compute("regions/us-east5/subnetworks", subnet)
+        self.done(self.compute("POST", "regions/us-east5/subnetworks", subnet))
         bucket = {"name": "bucket-of-tests", "location": "us-east5"}
         self.made("POST", f"storage.googleapis.com/storage/v1/b?project={PROJECT}", bucket)
         upload = "storage.googleapis.com/upload/storage/v1/b/bucket-of-tests/o?uploadType=media&name=f.zip"
