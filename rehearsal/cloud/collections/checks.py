@@ -10,7 +10,10 @@ from rehearsal.cloud.collections.change import Change
 from rehearsal.cloud.collections.entry import KEEP, Hook, Reference
 from rehearsal.cloud.collections.shape import values
 from rehearsal.cloud.core.errors import ApiError, NotEmulatedError, bad_request
+from rehearsal.cloud.iam.iam import compute_account
 
+# Names of most resources, network tags included (RFC 1035).
+NAME = r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _LABEL = {"key": re.compile(r"[a-z][-_a-z0-9]{0,62}"), "value": re.compile(r"[-_a-z0-9]{0,63}")}
 
 
@@ -45,7 +48,7 @@ def default_account(change: Change) -> str:
 
     ApiError 403 unless the caller may act as it.
     """
-    email = f"{change.world.number}-compute@developer.gserviceaccount.com"
+    email = compute_account(change.world)
     name = f"projects/{change.world.project}/serviceAccounts/{email}"
     change.resources.iam.require(change.call.principal, "iam.serviceAccounts.actAs", name)
     return email

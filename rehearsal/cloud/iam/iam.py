@@ -453,6 +453,11 @@ def agent(world: World, api: str) -> str:
     return f"service-{world.number}@{_AGENTS[api]}.iam.gserviceaccount.com"
 
 
+def compute_account(world: World) -> str:
+    """Return the address of the Compute Engine default service account."""
+    return f"{world.number}-compute@developer.gserviceaccount.com"
+
+
 def member(principal: str) -> str:
     """Return an account's e-mail address in the form of policies; a principal has it already."""
     if principal.startswith("principal://"):

@@ -1,10 +1,11 @@
 """Artifact Registry: repositories, without what is in them."""
 
 from rehearsal.cloud.collections import Collection, Entry
+from rehearsal.cloud.collections.checks import NAME
 
 _REPOSITORY = Collection(
     "artifactregistry.projects.locations.repositories",
-    pattern=r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?",
+    pattern=NAME,
     required=("format",),
     immutable=("format", "mode", "kmsKeyName"),
     defaults={"mode": "STANDARD_REPOSITORY"},

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rehearsal.cloud.collections import Collection
 from rehearsal.cloud.core.operations import compute_link
 from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.iam import compute_account
 
 _GIB_PER_TIB = 1024
 
@@ -62,8 +63,7 @@ def add_places(world: World, zones: Iterable[str]) -> None:
                     defaultDiskSizeGb=str(limits.default_gib),
                     zone=compute_link(zone),
                 )
-    account = f"{world.number}-compute@developer.gserviceaccount.com"
-    _enter(world, "project", project, id=world.number, defaultServiceAccount=account)
+    _enter(world, "project", project, id=world.number, defaultServiceAccount=compute_account(world))
 
 
 def _enter(world: World, kind: str, name: str, **more: object) -> None:

@@ -6,7 +6,7 @@ https://cloud.google.com/eventarc/docs/reference/rest/v1/projects.locations.trig
 from __future__ import annotations
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
-from rehearsal.cloud.collections.checks import acts_as, every, not_emulated, one_of, topic
+from rehearsal.cloud.collections.checks import NAME, acts_as, every, not_emulated, one_of, topic
 from rehearsal.cloud.core.errors import ApiError, NotEmulatedError, bad_request
 from rehearsal.cloud.iam.iam import agent
 from rehearsal.cloud.services.eventarc.deliveries import FINALIZED
@@ -88,7 +88,7 @@ ENTRY = Entry(
         Collection(
             "eventarc.projects.locations.triggers",
             shows_deleted=True,
-            pattern="[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?",
+            pattern=NAME,
             seconds=15.0,
             immutable=("transport",),
             references=(

@@ -11,8 +11,9 @@ import re
 import uuid
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
-from rehearsal.cloud.collections.checks import acts_as, default_account, every, not_emulated, topic
+from rehearsal.cloud.collections.checks import NAME, acts_as, default_account, every, not_emulated, topic
 from rehearsal.cloud.core.errors import ApiError, bad_request
+from rehearsal.cloud.iam.iam import compute_account
 
 _RUNTIME = re.compile(r"(python3\d{1,2}|nodejs\d{2}|go1\d{2}|java\d{2}|ruby3\d|php8\d|dotnet\d{1,2})")
 
@@ -37,8 +38,7 @@ def _deploys(change: Change) -> None:
     service |= {"service": change.name.replace("/functions/", "/services/"), "uri": f"https://{host}"}
     change.body["url"] = f"https://{location}-{project}.cloudfunctions.net/{short}"
     if not build.get("serviceAccount"):
-        email = f"{change.world.number}-compute@developer.gserviceaccount.com"
-        build["serviceAccount"] = f"projects/{project}/serviceAccounts/{email}"
+        build["serviceAccount"] = f"projects/{project}/serviceAccounts/{compute_account(change.world)}"
     own = f"projects/{project}/locations/{location}/repositories/gcf-artifacts"  # which Functions makes
     if build.setdefault("dockerRepository", own) != own:
         change.resources.find(build["dockerRepository"])
@@ -90,7 +90,7 @@ ENTRY = Entry(
     (
         Collection(
             "cloudfunctions.projects.locations.functions",
-            pattern="[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?",
+            pattern=NAME,
             seconds=90.0,
             # The documentation of ServiceConfig names these.
             defaults={

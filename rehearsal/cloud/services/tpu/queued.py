@@ -11,7 +11,7 @@ import math
 from functools import partial
 
 from rehearsal.cloud.collections import Change, Collection
-from rehearsal.cloud.collections.checks import every, not_emulated
+from rehearsal.cloud.collections.checks import NAME, every, not_emulated
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.operations import Operations
 from rehearsal.cloud.core.service import Call
@@ -31,7 +31,7 @@ def queued_resources(tpu: TpuService, operations: Operations) -> Collection:
     return Collection(
         "tpu.projects.locations.queuedResources",
         permission="tpu.nodes",
-        pattern=r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?",
+        pattern=NAME,
         required=("tpu.nodeSpec",),
         seconds=2.0,
         creating={"state": {"state": "CREATING"}},

@@ -7,12 +7,12 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from rehearsal.cloud.collections.checks import wrong_labels
+from rehearsal.cloud.collections.checks import NAME, wrong_labels
 from rehearsal.cloud.collections.references import full_name
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, not_found
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.iam.iam import Iam, compute_account
 from rehearsal.cloud.services.tpu.catalog import (
     ACCELERATOR,
     DISK_TYPES,
@@ -24,9 +24,7 @@ from rehearsal.cloud.services.tpu.catalog import (
 )
 from rehearsal.cloud.services.tpu.node import ENDPOINT_PORT, Node, Place
 
-_NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _METADATA_KEY = re.compile(r"[-_a-zA-Z0-9]{1,128}")
-_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 # https://cloud.google.com/compute/docs/metadata/setting-custom-metadata#limitations
 _METADATA_VALUE_BYTES = 256 * 1024
 _METADATA_BYTES = 512 * 1024
@@ -57,7 +55,7 @@ class Requests:
         sent = call.body or {}
         zone = self.zone(call.path["parent"])
         node_id = str(call.query.get("nodeId") or "")
-        if not _NODE_ID.fullmatch(node_id):
+        if not re.fullmatch(NAME, node_id):
             raise refusal(
                 f'invalid nodeId "{node_id}": it must start with a lower-case letter, followed by up to 62 '
                 "lower-case letters, digits or hyphens, and not end with a hyphen"
@@ -103,7 +101,7 @@ class Requests:
         for key, value, _ in wrong_labels(sent.get("labels") or {}):
             raise refusal(f'invalid label "{key}": "{value}"')
         for tag in sent.get("tags") or ():
-            if not _TAG.fullmatch(tag):
+            if not re.fullmatch(NAME, tag):
                 raise refusal(f'invalid network tag "{tag}"')
         _check_metadata(sent.get("metadata") or {})
         disks = [self._disk(disk, zone, hosts) for disk in sent.get("dataDisks") or ()]
@@ -173,7 +171,7 @@ class Requests:
 
     def _service_account(self, principal: str, sent: JsonObject) -> JsonObject:
         """Return the account, which must exist and which the caller must be allowed to act as."""
-        default = f"{self._world.number}-compute@developer.gserviceaccount.com"
+        default = compute_account(self._world)
         email = sent.get("email") or default
         name = f"projects/{self._world.project}/serviceAccounts/{email}"
         if email != default:
