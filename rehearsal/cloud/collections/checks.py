@@ -43,6 +43,17 @@ def topic(field: str) -> Reference:
     return Reference(field, ("pubsub.projects.topics",), on_delete=KEEP)
 
 
+def network(field: str) -> Reference:
+    """Return the reference of a field with a network, by its full or its short name."""
+    return Reference(field, ("compute.networks",), short="projects/{project}/global/networks/{id}")
+
+
+def subnetwork(field: str) -> Reference:
+    """Return the reference of a field with a subnetwork of the resource's region, by full or short name."""
+    short = "projects/{project}/regions/{region}/subnetworks/{id}"
+    return Reference(field, ("compute.subnetworks",), short=short)
+
+
 def default_account(change: Change) -> str:
     """Return the Compute Engine default service account, which most products use by default.
 

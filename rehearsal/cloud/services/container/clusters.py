@@ -8,8 +8,8 @@ import re
 from functools import partial
 from types import MappingProxyType
 
-from rehearsal.cloud.collections import Change, Collection, Reference, Verb, fingerprint
-from rehearsal.cloud.collections.checks import acts_as
+from rehearsal.cloud.collections import Change, Collection, Verb, fingerprint
+from rehearsal.cloud.collections.checks import acts_as, network, subnetwork
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.services.container.pools import UPDATE, add_pool, forget_groups, set_fields
@@ -29,6 +29,7 @@ _DEFAULTS = MappingProxyType(
 _VERSION = re.compile(r"1\.(\d+)(?:\.\d+)?(-gke\.\d+)?")
 _NO_CHANNEL = "1.35.7-gke.1222000"
 _POLL_S = 0.1
+_NETWORKS = {"network": network("network"), "subnetwork": subnetwork("subnetwork")}
 
 
 def _check_cluster(change: Change) -> None:
@@ -118,19 +119,16 @@ def _give_endpoints(change: Change, place: str) -> None:
     )
     if (endpoints.get("ipEndpointsConfig") or {}).get("enabled") is not False:
         change.body["endpoint"] = "192.0.2.10"
-    network = change.body.setdefault("networkConfig", {})
+    shown = change.body.setdefault("networkConfig", {})
     for field in ("network", "subnetwork"):
         if change.body.get(field):
-            network[field] = _full(change, field)
+            shown[field] = _full(change, field)
 
 
 def _full(change: Change, field: str) -> str:
     """Return the full name of the network or subnetwork, which a request may name by its last word."""
     given = change.body.get(field, "")
-    if given and "/" not in given:
-        place = "global" if field == "network" else f"regions/{change.name.split('/')[3]}"
-        return f"projects/{change.world.project}/{place}/{field}s/{given}"
-    return change.resources.references.full(given)
+    return change.resources.references.target(_NETWORKS[field], change.name, given) if given else ""
 
 
 def _zones(change: Change) -> str:
@@ -188,15 +186,7 @@ CLUSTERS = Collection(
     _CLUSTER,
     pattern=_NAME,
     defaults={"network": "default"},
-    references=(
-        Reference("network", ("compute.networks",), short="projects/{project}/global/networks/{id}"),
-        Reference(
-            "subnetwork",
-            ("compute.subnetworks",),
-            short="projects/{project}/regions/{region}/subnetworks/{id}",
-        ),
-        acts_as("nodeConfig.serviceAccount"),
-    ),
+    references=(*_NETWORKS.values(), acts_as("nodeConfig.serviceAccount")),
     creating={"status": "PROVISIONING"},
     ready={"status": "RUNNING"},
     ending={"status": "STOPPING"},

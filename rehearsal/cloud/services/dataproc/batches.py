@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import uuid
 
-from rehearsal.cloud.collections import Change, Collection, Entry, Reference
+from rehearsal.cloud.collections import Change, Collection, Entry
 from rehearsal.cloud.collections.checks import (
     acts_as,
     default_account,
     every,
+    network,
     not_emulated,
     one_of,
+    subnetwork,
     wrong_state,
 )
+from rehearsal.cloud.collections.shape import values
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.services.dataproc import rules as spark_rules
 from rehearsal.cloud.services.dataproc.runner import move
@@ -70,12 +73,14 @@ def _reaches_google(change: Change) -> None:
 
     https://cloud.google.com/dataproc-serverless/docs/concepts/network
     """
-    subnet = change.body.get("environmentConfig", {}).get("executionConfig", {}).get("subnetworkUri", "")
-    place = f"projects/{change.world.project}/regions/{change.name.split('/')[3]}/subnetworks"
-    name = subnet.rpartition("/")[2]
-    if subnet and not change.world.directory[f"{place}/{name}"].get("privateIpGoogleAccess"):
+    field = f"{_RUN}.subnetworkUri"
+    for subnet in values(change.body, field):
+        name = change.resources.references.target(subnetwork(field), change.name, subnet)
+        if change.world.directory[name].get("privateIpGoogleAccess"):
+            continue
+        short = name.rpartition("/")[2]
         raise bad_request(
-            f"Subnetwork '{name}' does not support Private Google Access which is required for Dataproc "
+            f"Subnetwork '{short}' does not support Private Google Access which is required for Dataproc "
             "clusters when 'internal_ip_only' is set to 'true'. Enable Private Google Access on it."
         )
 
@@ -111,16 +116,8 @@ ENTRY = Entry(
             defaults={"runtimeConfig": {"version": spark_rules.DEFAULT_VERSION}},
             references=(
                 acts_as(f"{_RUN}.serviceAccount"),
-                Reference(
-                    f"{_RUN}.networkUri",
-                    ("compute.networks",),
-                    short="projects/{project}/global/networks/{id}",
-                ),
-                Reference(
-                    f"{_RUN}.subnetworkUri",
-                    ("compute.subnetworks",),
-                    short="projects/{project}/regions/{region}/subnetworks/{id}",
-                ),
+                network(f"{_RUN}.networkUri"),
+                subnetwork(f"{_RUN}.subnetworkUri"),
             ),
             check=every(
                 one_of("pysparkBatch", "sparkBatch", "sparkRBatch", "sparkSqlBatch", "pysparkNotebookBatch"),
