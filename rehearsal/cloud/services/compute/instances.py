@@ -121,6 +121,7 @@ def _check_instance(change: Change) -> None:
     if not _MACHINE_TYPE.search(machine) or not machine.startswith(f"{place}/"):
         raise invalid("resource.machineType", body["machineType"], "The URL is malformed.")
     body["machineType"] = compute_link(machine)
+    # Network interfaces: an internal address from the subnetwork, and an external one for each access config.
     taken: set[str] = set()
     for number, card in enumerate(body["networkInterfaces"]):
         if not card.get("subnetwork"):

@@ -37,6 +37,7 @@ def _check_cluster(change: Change) -> None:
     body, place = change.body, change.name.split("/")[3]
     if change.old:
         return
+    # Exactly one of node pools and a number of nodes for a default pool.
     pools, count = body.pop("nodePools", []), body.get("initialNodeCount", 0)
     autopilot = (body.get("autopilot") or {}).get("enabled")
     if pools and count:
@@ -45,6 +46,7 @@ def _check_cluster(change: Change) -> None:
         raise bad_request("Cluster.initial_node_count must be greater than zero.")
     if autopilot:
         raise NotEmulatedError("An Autopilot cluster")
+    # Zones: the location itself, or those of a region.
     known = (name.rpartition("/")[2] for name, _ in change.resources.below(_zones(change)))
     zones = [zone for zone in known if zone == place or zone.rpartition("-")[0] == place]
     for zone in body.get("locations", ()):

@@ -75,6 +75,7 @@ def _check_tpus(body: JsonObject) -> None:
         raise bad_request(f"Disk type {config.get('diskType')} is not supported by {config['machineType']}.")
     if config.get("spot") and config.get("flexStart"):
         raise bad_request("Spot and flex-start can't both be set.")
+    # A slice of several machines: its topology decides the number of nodes.
     chips, scaling = int(machine[1]), body.get("autoscaling") or {}
     if topology is None:
         return

@@ -147,6 +147,7 @@ class Functions:
             process = await sandbox.start(line, variables, place)
             copying = asyncio.ensure_future(copy(process, lines))
             running = _Running(sandbox.address, float(config["timeoutSeconds"]), asyncio.Event())
+            # The function is ready once its port is open; then it is served until it is replaced or removed.
             try:
                 if not await _answers(process, sandbox.address):
                     await asyncio.wait([copying], timeout=1)

@@ -88,6 +88,7 @@ class LoggingService:
                 good.append(self._completed(call, sent, given))
             except ApiError as error:
                 refused[number] = error
+        # All or none, unless the request allows a part.
         first = next(iter(refused.values()), None)
         if first and not (sent.get("partialSuccess") and good):
             raise first

@@ -67,6 +67,7 @@ def parse(text: str) -> Cron | None:
     if len(fields) != len(_RANGES):
         return None
     numbers: list[frozenset[int]] = []
+    # Each field is a list of `*`, numbers and ranges, all with an optional step.
     for field, (low, high) in zip(fields, _RANGES, strict=True):
         values: set[int] = set()
         for part in field.split(","):

@@ -58,6 +58,7 @@ def list_page(objects: Objects, query: Mapping[str, Any]) -> Page:
         name, versions = entry
         if options.end and name >= options.end:
             break
+        # A name with the delimiter behind the prefix is listed as a prefix, once for all that share it.
         folder = _folder(name, options)
         if folder is not None:
             if folder > after_name:
@@ -69,6 +70,7 @@ def list_page(objects: Objects, query: Mapping[str, Any]) -> Page:
                 items += versions
             entry = _jump(scan, folder)
             continue
+        # Other names are listed with each of their generations; a page may end between two of them.
         if options.glob is None or options.glob.fullmatch(name):
             for version in versions:
                 if name == after_name and (version.generation <= after_generation or not several):

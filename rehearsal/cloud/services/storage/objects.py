@@ -174,6 +174,7 @@ class Objects:
         objects = self._store.objects(bucket)
         self._store.require_write(call.principal, bucket, name)
         conditions.check(objects.live(name))
+        # The sources' content must stay while it is read, even if they are deleted.
         for source in sources:
             self._store.blobs.retain(source.blob)
         try:

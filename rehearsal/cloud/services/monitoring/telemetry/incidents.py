@@ -77,6 +77,7 @@ class Telemetry:
                     since = self._holds.setdefault(key, now)
                     if now - since >= _duration_s(condition) and not self._open(key):
                         self._begin(policy, condition, labels, value, now)
+        # Conditions that don't hold any more lose their duration so far, and their incidents close.
         for key in self._holds.keys() - seen:
             del self._holds[key]
         for incident in self.incidents:
