@@ -234,6 +234,22 @@ def labels_of(result: Mapping[str, Any]) -> dict[str, Any]:
     return {"labels": result["effectiveLabels"]} if result.get("effectiveLabels") else {}
 
 
+@pytest.mark.parametrize("name", ["storage.BucketIAMMember", "projects.IAMMember"])
+def test_a_member_is_imported_by_its_words_and_kept_by_its_id(name: str) -> None:
+    with google(load(name)) as played:
+        provider, token, content = replayed(played), played.recording.token, played.recording.content
+        played.phase = "refresh"
+        scope, role, member = (
+            content["inputs"][key] for key in ("bucket" if "Bucket" in name else "project", "role", "member")
+        )
+        result = provider.read(token, f"{scope} {role} {member}", {})
+        assert result
+        assert (result["id"], result["role"], result["member"]) == (content["id"], role, member)
+        assert provider.read(token, f"{scope} {role} user:b", {}) is None
+    with pytest.raises(StandInError, match="SCOPE ROLE MEMBER"):
+        provider.read(token, content["id"], {})
+
+
 # Taken from the provider's published source instead.
 NOT_RECORDED = {
     "gcp:cloudrunv2/serviceIamMember:ServiceIamMember",

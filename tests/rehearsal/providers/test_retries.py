@@ -198,7 +198,7 @@ def test_what_does_not_pass_fails_at_once(line: Callable[..., Line], lasting: An
 
 
 def test_a_timeout_is_tried_again(line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rehearsal.providers.gcp.api._HTTP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rehearsal.providers.gcp.api.HTTP_TIMEOUT_S", 0.2)
     silent = socket.create_server(("127.0.0.1", 0))
     with silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
