@@ -4,11 +4,13 @@ One job over two slices (multislice), of which first the one and then the other 
 that stays saves with it, waits at the job's barrier, and continues when the other is back.
 """
 
+from typing import Any
+
 from rehearsal.scenario import steps as step
 from rehearsal.scenario.parts import FOUNDATION, spot, train
 from rehearsal.scenario.scenario import Scenario
 
-PAIR = {"name": "pair", "count": 2, "multislice": True}
+PAIR: dict[str, Any] = {"name": "pair", "count": 2, "multislice": True}
 SCENARIO = Scenario(
     clock=20,
     settings={"tpu:slices": [spot("v6e-8", train("reference", 100, 20), **PAIR)]},

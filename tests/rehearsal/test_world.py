@@ -42,7 +42,7 @@ def rehearsal(*words: str, timeout_s: float = HANG_S) -> subprocess.CompletedPro
 
 
 def traces(root: Path) -> list[str]:
-    """Everything that could be left of a world: processes, mounts, loop devices, control groups, files."""
+    """Return all leftovers of a world: processes, mounts, loop devices, control groups, files."""
     result = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -63,7 +63,7 @@ def traces(root: Path) -> list[str]:
 
 
 def gone(root: Path, within_s: float = HANG_S) -> list[str]:
-    """What is left after a while; empty is clean."""
+    """Return the leftovers after a while; empty is clean."""
     end = time.monotonic() + within_s
     while (left := traces(root)) and time.monotonic() < end:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What the tests do inside of private namespaces: boots machines and prints what it saw, as JSON.
+"""Part of the tests inside private namespaces: boot machines, print observations as JSON.
 
 python tests/rehearsal/hosts/inside.py FOLDER IMAGE scenario|hang
 
@@ -91,7 +91,7 @@ def loops_of(disk: Path) -> str:
 
 
 def gateway_mac() -> str:
-    """What machines send to when they send to their gateway."""
+    """Return the address to which machines send frames for their gateway."""
     command = ["ip", "-json", "link", "show", "dev", "tpu0"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return str(json.loads(shown)[0]["address"])

@@ -102,10 +102,10 @@ def test_inputs_are_checked_compared_and_previewed_over_grpc(engine: Any) -> Non
     outputs = from_struct(planned.properties)
     assert (planned.id, outputs["project"], outputs["selfLink"]) == ("", "p", UNKNOWN)
     olds = to_struct({**outputs, "mtu": 1460, "description": "old"})
-    asked = provider_pb2.DiffRequest(
+    request = provider_pb2.DiffRequest(
         id="n", urn=NETWORK, olds=olds, news=news, old_inputs=news, ignoreChanges=["description"]
     )
-    diff = engine.Diff(asked)
+    diff = engine.Diff(request)
     assert (diff.changes, list(diff.replaces)) == (provider_pb2.DiffResponse.DIFF_SOME, ["mtu"])
     assert diff.detailedDiff["mtu"].kind == provider_pb2.PropertyDiff.UPDATE_REPLACE
 
