@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from rehearsal.cloud.services.tpu.nodes import Nodes
 from rehearsal.cloud.services.tpu.quotas import Quotas
 from rehearsal.hosts.firewall import Firewall
 
-Action = Callable[[JsonObject], Awaitable[JsonObject]]
+Action = Callable[[JsonObject], Awaitable[JsonObject | None] | JsonObject | None]
+"""A change by the body of a request; the answer, or None for an empty one."""
 
 
 @dataclass(frozen=True)
@@ -57,50 +59,50 @@ class ControlServer:
 
     def app(self) -> web.Application:
         """Return the application for the socket."""
+        controls = self._controls
+        nodes, clusters, pods, faults = controls.nodes, controls.clusters, controls.pods, controls.faults
         app = web.Application()
         app.router.add_get("/status", self._status)
         app.router.add_get("/requests", self._log)
         app.router.add_get("/faults", self._list_faults)
         app.router.add_get("/access", self._access)
-        for path, action in (
-            ("/preempt", self._preempt),
-            ("/maintain", self._maintain),
-            ("/cut-power", self._cut_power),
-            ("/clock", self._set_clock),
-            ("/faults", self._add_fault),
-            ("/quotas", self._set_quota),
-            ("/login", self._login),
-            ("/snapshots", self._snapshot),
-            ("/dashboards", self._page),
-            ("/clusters", self._controls.clusters.clusters),
-            ("/clusters/report", self._controls.clusters.report),
-            ("/clusters/account", self._controls.clusters.account),
-            ("/clusters/access", self._controls.clusters.access),
-            ("/clusters/scale", self._controls.clusters.scale),
-            ("/clusters/lose", self._controls.clusters.lose),
-            ("/clusters/disk", self._controls.clusters.disk),
-            ("/clusters/join", self._controls.pods.join),
-            ("/clusters/leave", self._controls.pods.leave),
-        ):
+        actions: dict[str, Action] = {
+            "/preempt": lambda body: nodes.preempt(body["node"], bool(body["notice"])),
+            "/maintain": lambda body: nodes.maintain(body["node"], body["ends"]),
+            "/cut-power": lambda body: nodes.cut_power(body["host"]),
+            "/clock": self._set_clock,
+            "/faults": lambda body: {"id": faults.add(body)},
+            "/quotas": lambda body: controls.quotas.set(body["name"], body["place"], int(body["chips"])),
+            "/login": self._login,
+            "/snapshots": self._snapshot,
+            "/dashboards": lambda body: {"html": controls.dashboards(float(body["window_s"]))},
+            "/clusters": clusters.clusters,
+            "/clusters/report": clusters.report,
+            "/clusters/account": clusters.account,
+            "/clusters/access": clusters.access,
+            "/clusters/scale": clusters.scale,
+            "/clusters/lose": clusters.lose,
+            "/clusters/disk": clusters.disk,
+            "/clusters/join": pods.join,
+            "/clusters/leave": pods.leave,
+        }
+        for path, action in actions.items():
             app.router.add_post(path, _posted(action))
         return app
 
     async def _status(self, request: web.Request) -> web.Response:
+        controls = self._controls
+        dropped = await asyncio.to_thread(controls.firewall.dropped) if controls.firewall else []
         return web.json_response(
             {
-                "clock": {
-                    "now": self._controls.world.clock.rfc3339(),
-                    "rate": self._controls.world.clock.rate,
-                },
-                "nodes": self._controls.nodes.status(),
-                "control_planes": self._controls.clusters.reports(),
-                "deletions": dict(self._controls.nodes.deleted),
-                "requests": self._controls.requests.counts(),
-                "faults": self._controls.faults.report(),
-                "mistakes": list(self._controls.world.mistakes),
-                "dropped": await asyncio.to_thread(self._controls.firewall.dropped)
-                if self._controls.firewall
-                else [],
+                "clock": {"now": controls.world.clock.rfc3339(), "rate": controls.world.clock.rate},
+                "nodes": controls.nodes.status(),
+                "control_planes": controls.clusters.reports(),
+                "deletions": dict(controls.nodes.deleted),
+                "requests": controls.requests.counts(),
+                "faults": controls.faults.report(),
+                "mistakes": list(controls.world.mistakes),
+                "dropped": dropped,
             }
         )
 
@@ -120,43 +122,20 @@ class ControlServer:
         ]
         return web.json_response({"served": self._controls.served(), "asked": uses})
 
-    async def _login(self, body: JsonObject) -> JsonObject:
+    def _login(self, body: JsonObject) -> None:
         for permission in SSH:
             self._controls.iam.require(body["account"], permission, self._controls.iam.project)
-        return {}
-
-    async def _preempt(self, body: JsonObject) -> JsonObject:
-        await self._controls.nodes.preempt(body["node"], bool(body["notice"]))
-        return {}
-
-    async def _maintain(self, body: JsonObject) -> JsonObject:
-        await self._controls.nodes.maintain(body["node"], body["ends"])
-        return {}
-
-    async def _cut_power(self, body: JsonObject) -> JsonObject:
-        await self._controls.nodes.cut_power(body["host"])
-        return {}
 
     async def _set_clock(self, body: JsonObject) -> JsonObject:
+        clock = self._controls.world.clock
         if "jump_s" in body:
-            await self._controls.world.clock.jump(float(body["jump_s"]))
+            await clock.jump(float(body["jump_s"]))
         else:
-            self._controls.world.clock.rate = float(body["rate"])
-        return {"rate": self._controls.world.clock.rate}
+            clock.rate = float(body["rate"])
+        return {"rate": clock.rate}
 
-    async def _add_fault(self, body: JsonObject) -> JsonObject:
-        return {"id": self._controls.faults.add(body)}
-
-    async def _set_quota(self, body: JsonObject) -> JsonObject:
-        self._controls.quotas.set(body["name"], body["place"], int(body["chips"]))
-        return {}
-
-    async def _page(self, body: JsonObject) -> JsonObject:
-        return {"html": self._controls.dashboards(float(body["window_s"]))}
-
-    async def _snapshot(self, body: JsonObject) -> JsonObject:
+    def _snapshot(self, body: JsonObject) -> None:
         add_snapshot(self._controls.world, body["name"], Path(body["image"]), int(body["disk_size_gb"]))
-        return {}
 
 
 def listening(path: Path) -> socket.socket:
@@ -182,8 +161,10 @@ def _posted(action: Action) -> Callable[[web.Request], Awaitable[web.Response]]:
 
     async def handle(request: web.Request) -> web.Response:
         try:
-            body = await request.json()
-            return web.json_response(await action(body))
+            answer = action(await request.json())
+            if inspect.isawaitable(answer):
+                answer = await answer
+            return web.json_response(answer or {})
         except KeyError as missing:
             return _refusal(400, f"{request.path}: the body lacks {missing}")
         except (FaultError, ValueError, TypeError) as wrong:

@@ -10,63 +10,40 @@ real is one thing: a minute of the idle host (`chips-idle` counts 25 of them) la
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import ALERT_TOPIC, FOUNDATION, SSH, SUBSCRIBE, spot, train
 from rehearsal.scenario.scenario import Scenario
 
+ALERTS = [
+    {"name": name, "threshold": threshold}
+    for name, threshold in (
+        ("job-failing", 1), ("run-stalled", 60), ("checkpoint-old", 120), ("goodput-low", 25),
+        ("preemption-storm", 2),
+    )
+]  # fmt: skip
 SCENARIO = Scenario(
     clock=80,
     settings={
-        "monitoring:channels": [{"name": "bus", "topic": "tpu-alerts"}],
-        "monitoring:alerts": [
-            {"name": "job-failing", "threshold": 1},
-            {"name": "run-stalled", "threshold": 60},
-            {"name": "checkpoint-old", "threshold": 120},
-            {"name": "goodput-low", "threshold": 25},
-            {"name": "preemption-storm", "threshold": 2},
-        ],
+        **ALERT_TOPIC,
+        "monitoring:alerts": ALERTS,
         "tpu:slices": [
-            {
-                "name": "fails",
-                "acceleratorType": "v6e-1",
-                "zones": ["us-east5-b"],
-                "spot": True,
-                "run": 'python -c "import absent"',
-            },
-            {
-                "name": "saves",
-                "acceleratorType": "v6e-1",
-                "zones": ["us-east5-b"],
-                "spot": True,
-                "run": (
-                    "train tiny.toml --name saves --set train.steps=300 --set "
-                    "checkpoint.every_steps=1000 --set checkpoint.timeout_s=80"
-                ),
-            },
-            {
-                "name": "slow",
-                "acceleratorType": "v6e-1",
-                "zones": ["us-east5-b"],
-                "spot": True,
-                "run": (
-                    "train tiny.toml --name slow --set train.steps=100000 --set "
-                    "checkpoint.every_steps=100000 --set data.path=/mnt/checkpoints/text --set "
-                    "data.sequence_length=512 --set train.batch_size=2"
-                ),
-            },
-            {
-                "name": "diverges",
-                "acceleratorType": "v6e-4",
-                "zones": ["us-east5-b"],
-                "count": 1,
-                "spot": True,
-                "run": "train tiny.toml --name diverges --set optimizer.learning_rate=1e30",
-            },
+            spot("v6e-1", 'python -c "import absent"', "fails"),
+            spot("v6e-1", train("saves", 300, 1000) + " --set checkpoint.timeout_s=80", "saves"),
+            spot(
+                "v6e-1",
+                train("slow", 100000, 100000) + " --set data.path=/mnt/checkpoints/text "
+                "--set data.sequence_length=512 --set train.batch_size=2",
+                "slow",
+            ),
+            spot(
+                "v6e-4",
+                "train tiny.toml --name diverges --set optimizer.learning_rate=1e30",
+                "diverges",
+                count=1,
+            ),
         ],
     },
     steps=(
-        step.up("storage"),
-        step.publish("cpu"),
-        step.up("network"),
-        step.up("data"),
+        *FOUNDATION,
         step.command(
             """
         # token files in the bucket
@@ -110,13 +87,7 @@ SCENARIO = Scenario(
         step.fleet("create"),
         # It is up before the hosts have booted.
         step.up("monitoring"),
-        step.request(
-            "pubsub.v1.projects.subscriptions.create",
-            arguments={
-                "name": "projects/$project/subscriptions/oncall",
-                "body": {"topic": "projects/$project/topics/tpu-alerts"},
-            },
-        ),
+        SUBSCRIBE,
         # The project's owner takes public access prevention off and opens a bucket; both alerts are about
         # that. To close it changes its access again: within the five minutes of one incident.
         step.clock(10),
@@ -157,24 +128,13 @@ SCENARIO = Scenario(
                 "loss-not-finite": "us-east5-b-0-w0 .* loss-not-finite ",
             },
             subscription="oncall",
-            mend="ssh -o BatchMode=yes -o ConnectTimeout=60 fails-w0 sudo systemctl stop tpu-job",
+            mend=f"{SSH} fails-w0 sudo systemctl stop tpu-job",
             clock=600,
         ),
         # Storage is slow, so a run waits for its examples and makes few steps. The host whose run has
         # diverged is still up, idle and paid for; the fleet's limit is set below what it alone costs, and
         # above what all others do.
-        step.settings(
-            {
-                "monitoring:alerts": [
-                    {"name": "job-failing", "threshold": 1},
-                    {"name": "run-stalled", "threshold": 60},
-                    {"name": "checkpoint-old", "threshold": 120},
-                    {"name": "goodput-low", "threshold": 25},
-                    {"name": "preemption-storm", "threshold": 2},
-                    {"name": "spend-high", "threshold": 5},
-                ]
-            }
-        ),
+        step.settings({"monitoring:alerts": [*ALERTS, {"name": "spend-high", "threshold": 5}]}),
         step.clock(25),
         step.up("monitoring"),
         step.ssh(
@@ -199,9 +159,9 @@ SCENARIO = Scenario(
                 "spend-high": "diverges +1 +v6e-4",
             },
             subscription="oncall",
-            mend="""
+            mend=f"""
         set -e
-        ssh -o BatchMode=yes -o ConnectTimeout=60 slow-w0 sudo systemctl stop tpu-job
+        {SSH} slow-w0 sudo systemctl stop tpu-job
         tpu fleet delete dev --slice diverges --yes
         """,
             clock=600,
@@ -215,10 +175,7 @@ SCENARIO = Scenario(
                 "run-stalled": "saves +us-east5-b +READY +working +300 of 300",
             },
             subscription="oncall",
-            mend=(
-                "ssh -o BatchMode=yes -o ConnectTimeout=60 saves-w0 'sudo systemctl kill "
-                "--signal=KILL tpu-job; sudo systemctl stop tpu-job'"
-            ),
+            mend=(f"{SSH} saves-w0 'sudo systemctl kill --signal=KILL tpu-job; sudo systemctl stop tpu-job'"),
             clock=600,
             timeout_s=300,
         ),

@@ -6,24 +6,19 @@ run resumes.
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import spot, train
 from rehearsal.scenario.scenario import Scenario
 
+KEY = "projects/$project/locations/$region/keyRings/training/cryptoKeys/checkpoints"
+AGENT = "serviceAccount:service-123456789012@gs-project-accounts.iam.gserviceaccount.com"
+GRANT = {"role": "roles/cloudkms.cryptoKeyEncrypterDecrypter", "members": [AGENT]}
 SCENARIO = Scenario(
     clock=20,
     settings={
         "storage:versioning": False,
         "storage:hierarchicalNamespace": True,
-        "storage:kmsKey": "projects/my-project/locations/us-east5/keyRings/training/cryptoKeys/checkpoints",
-        "tpu:slices": [
-            {
-                "name": "tpu-dev",
-                "acceleratorType": "v6e-8",
-                "zones": ["us-east5-b"],
-                "run": (
-                    "train tiny.toml --name reference --set train.steps=600 --set checkpoint.every_steps=100"
-                ),
-            }
-        ],
+        "storage:kmsKey": KEY.replace("$project", "my-project").replace("$region", "us-east5"),
+        "tpu:slices": [spot("v6e-8", train("reference", 600, 100), spot=False)],
     },
     steps=(
         # The key is another team's: it is there before, and is granted as `gcloud storage service-agent`
@@ -48,19 +43,8 @@ SCENARIO = Scenario(
         step.request(
             "cloudkms.v1.projects.locations.keyRings.cryptoKeys.setIamPolicy",
             arguments={
-                "resource": "projects/$project/locations/$region/keyRings/training/cryptoKeys/checkpoints",
-                "body": {
-                    "policy": {
-                        "bindings": [
-                            {
-                                "role": "roles/cloudkms.cryptoKeyEncrypterDecrypter",
-                                "members": [
-                                    "serviceAccount:service-123456789012@gs-project-accounts.iam.gserviceaccount.com"
-                                ],
-                            }
-                        ]
-                    }
-                },
+                "resource": KEY,
+                "body": {"policy": {"bindings": [GRANT]}},
             },
         ),
         # Meanwhile the grant reaches Cloud KMS, as at Google not at once.
@@ -72,21 +56,7 @@ SCENARIO = Scenario(
         step.up("tpu"),
         step.ready("tpu-dev"),
         step.done("reference"),
-        step.settings(
-            {
-                "tpu:slices": [
-                    {
-                        "name": "tpu-dev",
-                        "acceleratorType": "v6e-8",
-                        "zones": ["us-east5-b"],
-                        "run": (
-                            "train tiny.toml --name interrupted --set train.steps=600 --set "
-                            "checkpoint.every_steps=100"
-                        ),
-                    }
-                ]
-            }
-        ),
+        step.settings({"tpu:slices": [spot("v6e-8", train("interrupted", 600, 100), spot=False)]}),
         step.up("tpu"),
         step.ssh("tpu-dev", "sudo systemctl restart google-startup-scripts"),
         step.ready("tpu-dev"),

@@ -6,6 +6,7 @@ a job is there.
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import DIGEST, QUEUE, TEAMS, pool
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -18,22 +19,15 @@ SCENARIO = Scenario(
         "storage:stateKeyRing": "tpu-state",
         "storage:stateUsers": ["user:platform-engineer@example.com"],
         "gke:deletionProtection": True,
-        "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-4", "zone": "us-east5-b", "spot": True}],
+        "gke:tpuPools": [pool("train", "v6e-4")],
         "gke:namespaces": ["vision"],
-        "queue:kueueImage": (
-            "registry.k8s.io/kueue/kueue:v0.18.4@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-        ),
-        "queue:image": (
-            "us-docker.pkg.dev/my-project/images/debian@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-        ),
+        **QUEUE,
         "queue:install": "bundle",
-        "queue:teams": [{"name": "vision", "members": ["user:ml-engineer@example.com"]}],
+        "queue:teams": TEAMS[:1],
         "builds:layers": ["network", "data", "gke", "queue"],
         "builds:previewUsers": ["user:ml-engineer@example.com"],
         "builds:applyUsers": ["user:platform-engineer@example.com"],
-        "builds:image": (
-            "us-east5-docker.pkg.dev/my-project/tpu-builds/builder@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-        ),
+        "builds:image": f"us-east5-docker.pkg.dev/my-project/tpu-builds/builder@{DIGEST}",
     },
     steps=(
         step.up("storage"),

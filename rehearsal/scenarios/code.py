@@ -6,21 +6,14 @@ until then is in Cloud Logging, and once the slice is back they resume where the
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import spot
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
     clock=20,
     settings={
         "tpu:code": "rehearsal/scenarios/code",
-        "tpu:slices": [
-            {
-                "name": "tpu-dev",
-                "acceleratorType": "v6e-16",
-                "zones": ["us-east5-b"],
-                "spot": True,
-                "run": "python train.py",
-            }
-        ],
+        "tpu:slices": [spot("v6e-16", "python train.py")],
     },
     steps=(
         step.up("storage"),

@@ -5,24 +5,13 @@ second slice, and ended bit for bit where an undisturbed one ended.
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import NO_CAPACITY, spot, train
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
     clock=20,
     token_lifetime_s=300,  # shorter than the scenario: every client must renew its own
-    settings={
-        "tpu:slices": [
-            {
-                "name": "tpu-dev",
-                "acceleratorType": "v6e-16",
-                "zones": ["us-east5-b"],
-                "spot": True,
-                "run": (
-                    "train tiny.toml --name reference --set train.steps=100 --set checkpoint.every_steps=20"
-                ),
-            }
-        ]
-    },
+    settings={"tpu:slices": [spot("v6e-16", train("reference", 100, 20))]},
     steps=(
         step.preview().by("ci"),
         # Four stacks, while storage stumbles and there is no capacity at first.
@@ -53,15 +42,7 @@ SCENARIO = Scenario(
         step.unchanged("storage", "network", "data"),
         step.fault(
             "there is no v6e left in the zone",
-            what={
-                "operation_error": {
-                    "code": "RESOURCE_EXHAUSTED",
-                    "message": (
-                        'There is no more capacity in the zone "us-east5-b"; you can try in another zone '
-                        "where Cloud TPU Nodes are offered"
-                    ),
-                }
-            },
+            what=NO_CAPACITY,
             match={"method": "tpu.projects.locations.nodes.create"},
         ),
         step.up("tpu", refused="no more capacity"),
@@ -79,22 +60,7 @@ SCENARIO = Scenario(
         step.done("reference"),
         step.unchanged("tpu"),
         # Another job on the same hosts: the same run, killed twice.
-        step.settings(
-            {
-                "tpu:slices": [
-                    {
-                        "name": "tpu-dev",
-                        "acceleratorType": "v6e-16",
-                        "zones": ["us-east5-b"],
-                        "spot": True,
-                        "run": (
-                            "train tiny.toml --name interrupted --set train.steps=100 --set "
-                            "checkpoint.every_steps=20"
-                        ),
-                    }
-                ]
-            }
-        ),
+        step.settings({"tpu:slices": [spot("v6e-16", train("interrupted", 100, 20))]}),
         step.up("tpu").by("ci"),
         step.ssh("tpu-dev", "sudo systemctl restart google-startup-scripts"),
         step.ready("tpu-dev"),

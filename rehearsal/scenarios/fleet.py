@@ -6,27 +6,40 @@ second time. Nobody brings a slice back manually: `tpu fleet monitor` does. Both
 byte for byte.
 """
 
+from typing import Any
+
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import CHIPS_PER_ZONE, FOUNDATION, SSH, spot, train
 from rehearsal.scenario.scenario import Scenario
+
+STREAMS = "gs://my-project-checkpoints/streams"
+EIGHT: dict[str, Any] = {"name": "extract", "zones": ["us-east5-a", "us-east5-b"], "count": 8}
+
+
+def extract(name: str, stream: str = STREAMS) -> str:
+    """Return the command of an extraction from the small model."""
+    return (
+        f"extract qwen2.5-0.5b.toml --name {name} --stream {stream} --set model.weights=run:model@10 "
+        "--set extract.batch_tokens=1024 --set extract.shard_bytes=100000"
+    )
+
 
 SCENARIO = Scenario(
     clock=20,
     settings={
-        "fleet:ssh": "ssh -o BatchMode=yes -o ConnectTimeout=60 {node}-w{worker} {command}",
+        "fleet:ssh": SSH + " {node}-w{worker} {command}",
         "tpu:slices": [
-            {
-                "name": "model",
-                "acceleratorType": "v6e-1",
-                "zones": ["us-east5-a"],
-                "run": "train tiny.toml --name model --set train.steps=10 --set optimizer.warmup_steps=2",
-            }
+            spot(
+                "v6e-1",
+                train("model", 10) + " --set optimizer.warmup_steps=2",
+                "model",
+                zones=["us-east5-a"],
+                spot=False,
+            )
         ],
     },
     steps=(
-        step.up("storage"),
-        step.publish("cpu"),
-        step.up("network"),
-        step.up("data"),
+        *FOUNDATION,
         # A small model of our own, which the first slice trains; and real text: what Python's own library
         # says of itself.
         step.up("tpu"),
@@ -49,57 +62,21 @@ SCENARIO = Scenario(
         """),
         step.done("model"),
         # The extraction that nobody disturbs.
-        step.settings(
-            {
-                "tpu:slices": [
-                    {
-                        "name": "extract",
-                        "acceleratorType": "v6e-8",
-                        "zones": ["us-east5-a", "us-east5-b"],
-                        "count": 8,
-                        "spot": True,
-                        "run": (
-                            "extract qwen2.5-0.5b.toml --name reference --stream "
-                            "gs://my-project-checkpoints/streams --set model.weights=run:model@10 --set "
-                            "extract.batch_tokens=1024 --set extract.shard_bytes=100000"
-                        ),
-                    }
-                ]
-            }
-        ),
+        step.settings({"tpu:slices": [spot("v6e-8", extract("reference"), **EIGHT)]}),
         step.up("data"),
-        step.quota("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-b", chips=8),
+        step.quota(CHIPS_PER_ZONE, "us-east5-b", chips=8),
         step.command(
             "tpu doctor dev",
-            prints=(
-                "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI: the settings ask for 32 spot chips, "
-                "allowed are 8"
-            ),
+            prints=f"{CHIPS_PER_ZONE}: the settings ask for 32 spot chips, allowed are 8",
             fails=True,
         ),
-        step.quota("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-b", chips=8192),
+        step.quota(CHIPS_PER_ZONE, "us-east5-b", chips=8192),
         step.up("tpu"),
         step.fleet("create"),
         step.command("tpu doctor dev", prints="nothing is missing"),
         step.extracted("reference", workers=8),
         step.settings(
-            {
-                "tpu:slices": [
-                    {
-                        "name": "extract",
-                        "acceleratorType": "v6e-8",
-                        "zones": ["us-east5-a", "us-east5-b"],
-                        "fallbackZones": ["us-east5-a", "us-east5-b"],
-                        "count": 8,
-                        "spot": True,
-                        "run": (
-                            "extract qwen2.5-0.5b.toml --name disturbed --stream "
-                            "gs://my-project-checkpoints/streams --set model.weights=run:model@10 --set "
-                            "extract.batch_tokens=1024 --set extract.shard_bytes=100000"
-                        ),
-                    }
-                ]
-            }
+            {"tpu:slices": [spot("v6e-8", extract("disturbed"), **EIGHT, fallbackZones=EIGHT["zones"])]}
         ),
         step.up("tpu"),
         step.fleet("create"),
@@ -138,12 +115,9 @@ SCENARIO = Scenario(
         # A worker stands still in the middle of its stream; somebody starts that on another host.
         step.stall("tpu-us-east5-a-2", "disturbed", worker=4),
         step.command(
-            "ssh -o BatchMode=yes -o ConnectTimeout=60 tpu-us-east5-b-3-w0 sudo systemd-run "
-            "--unit=second -p EnvironmentFile=/etc/tpu/environment /opt/tpu/venv/bin/workload "
-            "extract qwen2.5-0.5b.toml --name disturbed --stream "
-            "gs://my-project-checkpoints/streams/stream_004.safetensors --set "
-            "model.weights=run:model@10 --set extract.batch_tokens=1024 --set "
-            "extract.shard_bytes=100000"
+            f"{SSH} tpu-us-east5-b-3-w0 sudo systemd-run --unit=second "
+            "-p EnvironmentFile=/etc/tpu/environment /opt/tpu/venv/bin/workload "
+            + extract("disturbed", f"{STREAMS}/stream_004.safetensors")
         ),
         # A host's disk is full: what runs there continues, and is seen to have no room. It doesn't survive
         # its next boot, and the fleet replaces the host.
@@ -164,8 +138,8 @@ SCENARIO = Scenario(
         step.extracted("disturbed", workers=8),
         # Who began the stream elsewhere gives the host its job back; it finds that nothing is left to do.
         step.command(
-            "ssh -o BatchMode=yes -o ConnectTimeout=60 tpu-us-east5-a-2-w0 'sudo systemctl start "
-            "tpu-job; while systemctl is-active --quiet tpu-job; do sleep 1; done'"
+            f"{SSH} tpu-us-east5-a-2-w0 'sudo systemctl start tpu-job; "
+            "while systemctl is-active --quiet tpu-job; do sleep 1; done'"
         ),
         step.stop(
             "monitor",

@@ -7,44 +7,24 @@ back, and nothing left at the end.
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import CLUSTER, FOUNDATION, NO_RESOURCES, QUEUE, TEAMS, pool, train
 from rehearsal.scenario.scenario import Scenario
 
+TRAIN = pool("train", "v6e-8", machineType="ct6e-standard-4t", count=2)
+FLEX = pool("flex", "v6e-4", flexStart=True)
 SCENARIO = Scenario(
     clock=60,
     control_planes=True,
     settings={
-        "tpu:slices": [],
-        "tpu:zones": ["us-east5-b"],
-        "gke:nodeAccountUsers": ["user:platform-engineer@example.com"],
+        **CLUSTER,
         "gke:namespaces": ["vision", "speech"],
-        "gke:tpuPools": [
-            {
-                "name": "train",
-                "acceleratorType": "v6e-8",
-                "machineType": "ct6e-standard-4t",
-                "zone": "us-east5-b",
-                "spot": True,
-                "count": 2,
-            },
-            {"name": "flex", "acceleratorType": "v6e-4", "zone": "us-east5-b", "flexStart": True},
-        ],
-        "queue:kueueImage": (
-            "registry.k8s.io/kueue/kueue:v0.18.4@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-        ),
-        "queue:image": (
-            "us-docker.pkg.dev/my-project/images/debian@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-        ),
+        "gke:tpuPools": [TRAIN, FLEX],
+        **QUEUE,
         "queue:install": "bundle",
-        "queue:teams": [
-            {"name": "vision", "members": ["user:ml-engineer@example.com"]},
-            {"name": "speech", "members": ["serviceAccount:ci@build-project.iam.gserviceaccount.com"]},
-        ],
+        "queue:teams": TEAMS,
     },
     steps=(
-        step.up("storage"),
-        step.publish("cpu"),
-        step.up("network"),
-        step.up("data"),
+        *FOUNDATION,
         step.up("gke"),
         step.up("queue"),
         # What a team may do, and what it is refused in words.
@@ -70,10 +50,7 @@ SCENARIO = Scenario(
         ),
         step.start(
             "still",
-            (
-                "tpu job submit dev vision --pool train --name still -- train tiny.toml --name still "
-                "--set train.steps=60 --set checkpoint.every_steps=20"
-            ),
+            f"tpu job submit dev vision --pool train --name still -- {train('still', 60, 20)}",
         ),
         step.unchanged("gke", "queue"),
         step.command(
@@ -93,10 +70,7 @@ SCENARIO = Scenario(
         # other one.
         step.start(
             "moved",
-            (
-                "tpu job submit dev vision --pool train --name moved -- train tiny.toml --name moved "
-                "--set train.steps=60 --set checkpoint.every_steps=20"
-            ),
+            f"tpu job submit dev vision --pool train --name moved -- {train('moved', 60, 20)}",
         ),
         step.reach("moved", 30),
         step.lose("train-0", how="notice", run="moved", for_s=1800),
@@ -163,12 +137,7 @@ SCENARIO = Scenario(
         # A slice that Google hasn't got for a while; meanwhile the four continue.
         step.fault(
             "there is no v6e for flex-start",
-            what={
-                "operation_error": {
-                    "code": "RESOURCE_EXHAUSTED",
-                    "message": "Google Compute Engine does not have enough resources",
-                }
-            },
+            what=NO_RESOURCES,
             match={"method": "container.autoscaler.scaleUp"},
             times=2,
         ),
@@ -208,27 +177,7 @@ SCENARIO = Scenario(
             prints="PendingWorkloadsSummary",
         ).by("platform-engineer"),
         # Pools go, and come back; the queue's quota with them.
-        step.settings(
-            {
-                "gke:tpuPools": [
-                    {
-                        "name": "train",
-                        "acceleratorType": "v6e-8",
-                        "machineType": "ct6e-standard-4t",
-                        "zone": "us-east5-b",
-                        "spot": True,
-                        "count": 0,
-                    },
-                    {
-                        "name": "flex",
-                        "acceleratorType": "v6e-4",
-                        "zone": "us-east5-b",
-                        "flexStart": True,
-                        "count": 0,
-                    },
-                ]
-            }
-        ),
+        step.settings({"gke:tpuPools": [{**TRAIN, "count": 0}, {**FLEX, "count": 0}]}),
         step.up("gke"),
         step.up("queue"),
         step.command(
@@ -239,21 +188,7 @@ SCENARIO = Scenario(
         """,
             prints="^0$",
         ).by("platform-engineer"),
-        step.settings(
-            {
-                "gke:tpuPools": [
-                    {
-                        "name": "train",
-                        "acceleratorType": "v6e-8",
-                        "machineType": "ct6e-standard-4t",
-                        "zone": "us-east5-b",
-                        "spot": True,
-                        "count": 2,
-                    },
-                    {"name": "flex", "acceleratorType": "v6e-4", "zone": "us-east5-b", "flexStart": True},
-                ]
-            }
-        ),
+        step.settings({"gke:tpuPools": [TRAIN, FLEX]}),
         step.up("gke"),
         step.up("queue"),
         step.command(

@@ -6,48 +6,29 @@ TensorBoard.
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import CLUSTER, FOUNDATION, QUEUE, TEAMS, pool, train
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
     clock=60,
     control_planes=True,
     settings={
-        "tpu:slices": [],
-        "tpu:zones": ["us-east5-b"],
-        "gke:nodeAccountUsers": ["user:platform-engineer@example.com"],
+        **CLUSTER,
         "gke:namespaces": ["vision", "speech"],
         "gke:workloadRoles": ["roles/logging.logWriter", "roles/aiplatform.user"],
         "gke:tpuPools": [
-            {
-                "name": "train",
-                "acceleratorType": "v6e-8",
-                "machineType": "ct6e-standard-4t",
-                "zone": "us-east5-b",
-                "spot": True,
-                "count": 2,
-            },
-            {"name": "single", "acceleratorType": "v6e-4", "zone": "us-east5-b", "spot": True, "count": 2},
+            pool("train", "v6e-8", machineType="ct6e-standard-4t", count=2),
+            pool("single", "v6e-4", count=2),
         ],
-        "queue:kueueImage": (
-            "registry.k8s.io/kueue/kueue:v0.18.4@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-        ),
-        "queue:image": (
-            "us-docker.pkg.dev/my-project/images/debian@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-        ),
-        "queue:teams": [
-            {"name": "vision", "members": ["user:ml-engineer@example.com"]},
-            {"name": "speech", "members": ["serviceAccount:ci@build-project.iam.gserviceaccount.com"]},
-        ],
+        **QUEUE,
+        "queue:teams": TEAMS,
     },
     steps=(
         step.request(
             "serviceusage.v1.services.enable",
             arguments={"name": "projects/$project/services/aiplatform.googleapis.com", "body": {}},
         ),
-        step.up("storage"),
-        step.publish("cpu"),
-        step.up("network"),
-        step.up("data"),
+        *FOUNDATION,
         step.up("gke"),
         step.up("queue"),
         # As `gcloud ai tensorboards create` by the project's owner, and the setting with the name that
@@ -75,19 +56,13 @@ SCENARIO = Scenario(
         ).by("platform-engineer"),
         # Two slices of two hosts are one job.
         step.command(
-            (
-                "tpu job submit dev vision --pool train --slices 2 --name still -- train tiny.toml "
-                "--name still --set train.steps=60 --set checkpoint.every_steps=10"
-            ),
+            f"tpu job submit dev vision --pool train --slices 2 --name still -- {train('still', 60, 10)}",
             prints="(?s)2 x v6e-8.*running, 4 of 4 hosts.*still: completed",
             timeout_s=300,
         ),
         step.start(
             "moved",
-            (
-                "tpu job submit dev vision --pool train --slices 2 --name moved -- train tiny.toml "
-                "--name moved --set train.steps=60 --set checkpoint.every_steps=10"
-            ),
+            f"tpu job submit dev vision --pool train --slices 2 --name moved -- {train('moved', 60, 10)}",
         ),
         step.reach("moved", 20),
         step.lose("train-1", how="notice", run="moved", for_s=1200),

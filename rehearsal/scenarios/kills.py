@@ -4,43 +4,19 @@ Twenty kills of three kinds at random moments of one run. `--seed` repeats an ea
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import FOUNDATION, spot, train
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
     clock=60,
-    settings={
-        "tpu:slices": [
-            {
-                "name": "tpu-dev",
-                "acceleratorType": "v6e-16",
-                "zones": ["us-east5-b"],
-                "spot": True,
-                "run": "train tiny.toml --name reference --set train.steps=600",
-            }
-        ]
-    },
+    settings={"tpu:slices": [spot("v6e-16", train("reference", 600))]},
     steps=(
-        step.up("storage"),
-        step.publish("cpu"),
-        step.up("network"),
-        step.up("data"),
+        *FOUNDATION,
         step.up("tpu"),
         step.ready("tpu-dev"),
         step.done("reference"),
         step.destroy("tpu"),
-        step.settings(
-            {
-                "tpu:slices": [
-                    {
-                        "name": "tpu-dev",
-                        "acceleratorType": "v6e-16",
-                        "zones": ["us-east5-b"],
-                        "spot": True,
-                        "run": "train tiny.toml --name killed --set train.steps=600",
-                    }
-                ]
-            }
-        ),
+        step.settings({"tpu:slices": [spot("v6e-16", train("killed", 600))]}),
         step.up("tpu"),
         step.ready("tpu-dev"),
         step.kills("tpu-dev", run="killed", times=20, steps=600),

@@ -7,6 +7,7 @@ schedule starts its run. What goes wrong on the way is the scenario pipeline-fau
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import FOUNDATION, PIPELINE, TRAIN_ON_SHARDS
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -14,28 +15,16 @@ SCENARIO = Scenario(
     runtimes=("spark", "functions"),
     prepare=("tpu pipeline publish dev --dry-run",),
     settings={
-        "tpu:slices": [],
-        "tpu:zones": ["us-east5-b"],
-        "pipeline:rawBucketName": "my-project-raw",
+        **PIPELINE,
         "pipeline:config": "text.toml",
-        "pipeline:accountUsers": ["user:platform-engineer@example.com"],
-        "pipeline:runners": ["user:ml-engineer@example.com"],
         "pipeline:schedule": "0 3 * * *",
         "pipeline:train": "fleet",
         "pipeline:trainSlice": "v6e-1",
         "pipeline:trainZone": "us-east5-b",
-        "pipeline:trainRun": (
-            "train tiny.toml --name @RUN@ --set train.steps=12 --set checkpoint.every_steps=6 "
-            "--set data.path=@DATA@"
-        ),
-        "pipeline:changes": ["output.shards=4", "output.sequence_length=128"],
-        "pipeline:pollS": 60,
+        "pipeline:trainRun": TRAIN_ON_SHARDS,
     },
     steps=(
-        step.up("storage"),
-        step.publish("cpu"),
-        step.up("network"),
-        step.up("data"),
+        *FOUNDATION,
         step.up("tpu"),
         step.up("pipeline"),
         step.command("tpu pipeline publish dev", prints="pipeline:code is set"),

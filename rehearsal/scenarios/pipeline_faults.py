@@ -7,8 +7,12 @@ published and looked into.
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import ALERT_TOPIC, CHIPS_PER_ZONE, PIPELINE, SUBSCRIBE
 from rehearsal.scenario.scenario import Scenario
 
+RETRY = "next +tpu pipeline retry"
+RAW = {"method": "storage.objects.list", "query": "prefix=a(%2F|/)&", "principal": "tpu-pipeline-run@*"}
+BATCHES, FUNCTION = {"method": "dataproc.*.batches.create"}, {"method": "run.services.invoke"}
 SCENARIO = Scenario(
     clock=60,
     runtimes=("spark", "functions"),
@@ -16,18 +20,12 @@ SCENARIO = Scenario(
     settings={
         "data:snapshot": None,
         "data:sizeGib": None,
-        "tpu:slices": [],
-        "tpu:zones": ["us-east5-b"],
-        "monitoring:channels": [{"name": "bus", "topic": "tpu-alerts"}],
-        "pipeline:rawBucketName": "my-project-raw",
+        **PIPELINE,
+        **ALERT_TOPIC,
         "pipeline:config": "text.toml",
-        "pipeline:accountUsers": ["user:platform-engineer@example.com"],
-        "pipeline:runners": ["user:ml-engineer@example.com"],
         "pipeline:viewers": ["user:platform-engineer@example.com"],
         "pipeline:trainSlice": "v6e-1",
         "pipeline:trainZone": "us-east5-b",
-        "pipeline:changes": ["output.shards=4", "output.sequence_length=128"],
-        "pipeline:pollS": 60,
         "pipeline:schedule": "*/10 * * * *",
     },
     steps=(
@@ -39,13 +37,7 @@ SCENARIO = Scenario(
         step.command("tpu pipeline publish dev", prints="pipeline:code is set"),
         step.up("pipeline"),
         step.up("monitoring"),
-        step.request(
-            "pubsub.v1.projects.subscriptions.create",
-            arguments={
-                "name": "projects/$project/subscriptions/oncall",
-                "body": {"topic": "projects/$project/topics/tpu-alerts"},
-            },
-        ),
+        SUBSCRIBE,
         # The event is lost: the schedule starts the run, of a folder in which nothing lies.
         step.fault(
             "an event is lost",
@@ -66,11 +58,7 @@ SCENARIO = Scenario(
                     "'storage.objects.list' denied on resource my-project-raw"
                 ),
             },
-            match={
-                "method": "storage.objects.list",
-                "query": "prefix=a(%2F|/)&",
-                "principal": "tpu-pipeline-run@*",
-            },
+            match=RAW,
         ),
         step.ends(
             "a/",
@@ -82,18 +70,14 @@ SCENARIO = Scenario(
         step.fault(
             "the raw bucket is not there",
             what={"status": 404, "message": "The specified bucket does not exist."},
-            match={
-                "method": "storage.objects.list",
-                "query": "prefix=a(%2F|/)&",
-                "principal": "tpu-pipeline-run@*",
-            },
+            match=RAW,
         ),
         step.ends("a/", outcome="refused", at="preprocess", prints="bucket does not exist", again=True),
         # No batch is created.
         step.fault(
             "no batch may be created",
             what={"status": 403, "message": "Permission 'dataproc.batches.create' denied on resource"},
-            match={"method": "dataproc.*.batches.create"},
+            match=BATCHES,
         ),
         step.ends(
             "a/",
@@ -105,30 +89,18 @@ SCENARIO = Scenario(
         step.fault(
             "no quota for a batch",
             what={"status": 403, "message": "Insufficient 'CPUS' quota. Requested 12.0, available 8.0."},
-            match={"method": "dataproc.*.batches.create"},
+            match=BATCHES,
         ),
-        step.ends("a/", outcome="quota", at="preprocess", prints="next +tpu pipeline retry", again=True),
-        step.fault(
-            "too many batches", what={"status": 429}, match={"method": "dataproc.*.batches.create"}, times=6
-        ),
-        step.ends("a/", outcome="throttled", at="preprocess", prints="next +tpu pipeline retry", again=True),
-        step.fault(
-            "Dataproc is down", what={"status": 503}, match={"method": "dataproc.*.batches.create"}, times=6
-        ),
-        step.ends(
-            "a/", outcome="unavailable", at="preprocess", prints="next +tpu pipeline retry", again=True
-        ),
-        step.fault(
-            "a batch by another's name", what={"status": 409}, match={"method": "dataproc.*.batches.create"}
-        ),
+        step.ends("a/", outcome="quota", at="preprocess", prints=RETRY, again=True),
+        step.fault("too many batches", what={"status": 429}, match=BATCHES, times=6),
+        step.ends("a/", outcome="throttled", at="preprocess", prints=RETRY, again=True),
+        step.fault("Dataproc is down", what={"status": 503}, match=BATCHES, times=6),
+        step.ends("a/", outcome="unavailable", at="preprocess", prints=RETRY, again=True),
+        step.fault("a batch by another's name", what={"status": 409}, match=BATCHES),
         step.ends("a/", outcome="refused", at="preprocess", prints="batch", again=True),
         step.made("a/", batches=()),
         # The answer to its creation is lost: the second request is refused with 409, and finds the batch.
-        step.fault(
-            "an answer of Dataproc is lost",
-            what={"lost_answer": True},
-            match={"method": "dataproc.*.batches.create"},
-        ),
+        step.fault("an answer of Dataproc is lost", what={"lost_answer": True}, match=BATCHES),
         step.ends("a/", outcome="running", at="preprocess", prints="^batch ", again=True),
         # A batch fails by its input, and its alerts say so.
         step.quiet(),
@@ -146,7 +118,7 @@ SCENARIO = Scenario(
         step.fault(
             "the function may not be called",
             what={"status": 403, "message": "Permission 'run.routes.invoke' denied on the service"},
-            match={"method": "run.services.invoke"},
+            match=FUNCTION,
         ),
         step.retry("b/"),
         step.ends("b/", outcome="running", at="preprocess", prints="^batch +.*-1, "),
@@ -163,18 +135,11 @@ SCENARIO = Scenario(
         step.ends(
             "b/", outcome="permission", at="check", prints="it needs roles/run.invoker on the function"
         ),
-        step.fault(
-            "the function is down", what={"status": 503}, match={"method": "run.services.invoke"}, times=6
-        ),
-        step.ends("b/", outcome="unavailable", at="check", prints="next +tpu pipeline retry", again=True),
-        step.fault(
-            "the function is unreachable",
-            what={"reset": True},
-            match={"method": "run.services.invoke"},
-            times=6,
-        ),
-        step.ends("b/", outcome="unavailable", at="check", prints="next +tpu pipeline retry", again=True),
-        step.ends("c/", outcome="cancelled", at="preprocess", prints="next +tpu pipeline retry"),
+        step.fault("the function is down", what={"status": 503}, match=FUNCTION, times=6),
+        step.ends("b/", outcome="unavailable", at="check", prints=RETRY, again=True),
+        step.fault("the function is unreachable", what={"reset": True}, match=FUNCTION, times=6),
+        step.ends("b/", outcome="unavailable", at="check", prints=RETRY, again=True),
+        step.ends("c/", outcome="cancelled", at="preprocess", prints=RETRY),
         step.shard("b/"),
         step.ends("b/", outcome="invalid", at="check", prints="is missing", again=True),
         step.shard("b/", back=True),
@@ -194,23 +159,23 @@ SCENARIO = Scenario(
         step.up("pipeline"),
         step.quiet(),
         step.clock(300),
-        step.ends("c/", outcome="ttl", at="preprocess", prints="next +tpu pipeline retry", again=True),
+        step.ends("c/", outcome="ttl", at="preprocess", prints=RETRY, again=True),
         step.fired(
             {"batch-failed": "CANCELLED", "workflow-failed": "tpu-pipeline"}, subscription="oncall"
         ).by("platform-engineer"),
         step.clock(60),
-        step.quota("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-b", chips=0),
-        step.ends("b/", outcome="quota", at="train", prints="next +tpu pipeline retry", again=True),
+        step.quota(CHIPS_PER_ZONE, "us-east5-b", chips=0),
+        step.ends("b/", outcome="quota", at="train", prints=RETRY, again=True),
         step.fired(
             {
-                "quota-exceeded": "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI.*allowed are 0",
+                "quota-exceeded": f"{CHIPS_PER_ZONE}.*allowed are 0",
                 "creation-refused": r"exit status 0|r\d{10,}",
                 "workflow-failed": "tpu-pipeline",
             },
             subscription="oncall",
             clock=600,
         ).by("platform-engineer"),
-        step.quota("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-b", chips=64),
+        step.quota(CHIPS_PER_ZONE, "us-east5-b", chips=64),
         step.submit("d/", documents=0, gib=80),
         step.ends(
             "d/",
@@ -220,7 +185,7 @@ SCENARIO = Scenario(
         ),
         step.made("d/", batches=()),
         step.fault("too many slices", what={"status": 429}, match={"method": "tpu.*.nodes.create"}, times=6),
-        step.ends("b/", outcome="throttled", at="train", prints="next +tpu pipeline retry", again=True),
+        step.ends("b/", outcome="throttled", at="train", prints=RETRY, again=True),
         step.fault(
             "no slice may be created",
             what={"status": 403, "message": "Permission 'tpu.nodes.create' denied on resource"},

@@ -5,6 +5,7 @@ the team, Kueue admits it, its pod trains on the shards, and the workflow sees i
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import CLUSTER, FOUNDATION, PIPELINE, QUEUE, TRAIN_ON_SHARDS, pool
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -13,17 +14,11 @@ SCENARIO = Scenario(
     runtimes=("spark", "functions"),
     prepare=("tpu pipeline publish dev --dry-run",),
     settings={
-        "tpu:slices": [],
-        "tpu:zones": ["us-east5-b"],
-        "gke:nodeAccountUsers": ["user:platform-engineer@example.com"],
+        **CLUSTER,
+        **PIPELINE,
+        **QUEUE,
         "gke:namespaces": ["vision"],
-        "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-4", "zone": "us-east5-b", "spot": True}],
-        "queue:kueueImage": (
-            "registry.k8s.io/kueue/kueue:v0.18.4@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-        ),
-        "queue:image": (
-            "us-docker.pkg.dev/my-project/images/debian@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-        ),
+        "gke:tpuPools": [pool("train", "v6e-4")],
         "queue:install": "bundle",
         "queue:teams": [
             {
@@ -34,25 +29,14 @@ SCENARIO = Scenario(
                 ],
             }
         ],
-        "pipeline:rawBucketName": "my-project-raw",
-        "pipeline:accountUsers": ["user:platform-engineer@example.com"],
-        "pipeline:runners": ["user:ml-engineer@example.com"],
         "pipeline:train": "jobset",
         "pipeline:trainTeam": "vision",
         "pipeline:trainSlice": "v6e-4",
-        "pipeline:trainRun": (
-            "train tiny.toml --name @RUN@ --set train.steps=12 --set checkpoint.every_steps=6 "
-            "--set data.path=@DATA@"
-        ),
-        "pipeline:changes": ["output.shards=4", "output.sequence_length=128"],
+        "pipeline:trainRun": TRAIN_ON_SHARDS,
         "pipeline:maxRunCostUsd": 1000,
-        "pipeline:pollS": 60,
     },
     steps=(
-        step.up("storage"),
-        step.publish("cpu"),
-        step.up("network"),
-        step.up("data"),
+        *FOUNDATION,
         step.up("gke"),
         step.up("pipeline"),
         step.command("tpu pipeline publish dev", prints="pipeline:code is set"),

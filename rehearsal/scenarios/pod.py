@@ -5,15 +5,14 @@ would show nothing about the boot that four don't.
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import spot
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
     clock=60,
     settings={
         "data:throughputMibps": 6400,  # 100 for each host
-        "tpu:slices": [
-            {"name": "tpu-dev", "acceleratorType": "v6e-256", "zones": ["us-east5-b"], "spot": True}
-        ],
+        "tpu:slices": [spot("v6e-256")],
     },
     steps=(
         step.preview(),

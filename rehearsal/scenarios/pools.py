@@ -6,8 +6,10 @@ is deleted. No control plane runs behind the cluster here: scenario gke has one.
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import NO_RESOURCES, pool
 from rehearsal.scenario.scenario import Scenario
 
+TRAIN = pool("train", "v6e-16", count=2)
 SCENARIO = Scenario(
     clock=20,
     settings={
@@ -18,7 +20,7 @@ SCENARIO = Scenario(
         "gke:artifactBucket": "my-project-artifacts",
         "gke:forceDestroy": True,
         "gke:tpuPools": [
-            {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True, "count": 2},
+            TRAIN,
             {"name": "big", "topology": "16x16", "zone": "us-east5-b", "flexStart": True},
         ],
     },
@@ -28,30 +30,13 @@ SCENARIO = Scenario(
         step.up("network"),
         step.fault(
             "there is no v6e left in the zone",
-            what={
-                "operation_error": {
-                    "code": "RESOURCE_EXHAUSTED",
-                    "message": "Google Compute Engine does not have enough resources",
-                }
-            },
+            what=NO_RESOURCES,
             match={"method": "container.projects.locations.clusters.nodePools.create"},
         ),
         step.up("gke", refused="does not have enough resources"),
         step.up("gke"),
         step.unchanged("storage", "network", "gke"),
-        step.settings(
-            {
-                "gke:tpuPools": [
-                    {
-                        "name": "train",
-                        "acceleratorType": "v6e-16",
-                        "zone": "us-east5-b",
-                        "spot": True,
-                        "count": 0,
-                    }
-                ]
-            }
-        ),
+        step.settings({"gke:tpuPools": [{**TRAIN, "count": 0}]}),
         step.up("gke"),
         step.unchanged("gke"),
         step.destroy("gke"),

@@ -5,16 +5,14 @@ takes the slice down when the script has ended. The script knows nothing of this
 """
 
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import FOUNDATION
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
     clock=20,
     settings={"tpu:code": "rehearsal/scenarios/code", "tpu:slices": [], "tpu:zones": ["us-east5-b"]},
     steps=(
-        step.up("storage"),
-        step.publish("cpu"),
-        step.up("network"),
-        step.up("data"),
+        *FOUNDATION,
         step.up("tpu"),
         step.command(
             "tpu run dev rehearsal/scenarios/code --slice v6e-17 --yes",

@@ -4,54 +4,24 @@ One job over two slices (multislice), of which first the one and then the other 
 that stays saves with it, waits at the job's barrier, and continues when the other is back.
 """
 
+from typing import Any
+
 from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import FOUNDATION, spot, train
 from rehearsal.scenario.scenario import Scenario
 
+PAIR: dict[str, Any] = {"name": "pair", "count": 2, "multislice": True}
 SCENARIO = Scenario(
     clock=20,
-    settings={
-        "tpu:slices": [
-            {
-                "name": "pair",
-                "acceleratorType": "v6e-8",
-                "count": 2,
-                "multislice": True,
-                "zones": ["us-east5-b"],
-                "spot": True,
-                "run": (
-                    "train tiny.toml --name reference --set train.steps=100 --set checkpoint.every_steps=20"
-                ),
-            }
-        ]
-    },
+    settings={"tpu:slices": [spot("v6e-8", train("reference", 100, 20), **PAIR)]},
     steps=(
-        step.up("storage"),
-        step.publish("cpu"),
-        step.up("network"),
-        step.up("data"),
+        *FOUNDATION,
         step.up("tpu"),
         step.fleet("create"),
         step.ready("tpu-us-east5-b-0"),
         step.ready("tpu-us-east5-b-1"),
         step.done("reference"),
-        step.settings(
-            {
-                "tpu:slices": [
-                    {
-                        "name": "pair",
-                        "acceleratorType": "v6e-8",
-                        "count": 2,
-                        "multislice": True,
-                        "zones": ["us-east5-b"],
-                        "spot": True,
-                        "run": (
-                            "train tiny.toml --name interrupted --set train.steps=100 --set "
-                            "checkpoint.every_steps=20"
-                        ),
-                    }
-                ]
-            }
-        ),
+        step.settings({"tpu:slices": [spot("v6e-8", train("interrupted", 100, 20), **PAIR)]}),
         step.up("tpu"),
         step.fleet("create"),
         step.ssh("tpu-us-east5-b-0", "sudo systemctl restart google-startup-scripts"),

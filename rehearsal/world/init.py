@@ -50,27 +50,13 @@ def set_stage(layout: Layout) -> None:
     socket.sethostname("rehearsal")
 
 
-def start_cloud(layout: Layout) -> subprocess.Popen[bytes]:
-    """Start the front door and its services, with their output in the cloud's log."""
-    with layout.cloud_log.open("ab") as log:
+def start(module: str, config: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start a process of the cloud with its configuration, and its output in a log."""
+    with log.open("ab") as sink:
         return subprocess.Popen(
-            [sys.executable, "-m", "rehearsal.cloud", "--config", str(layout.cloud_config)],
+            [sys.executable, "-m", module, "--config", str(config)],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=Path(__file__).resolve().parents[2],
-        )
-
-
-def start_control_planes(layout: Layout) -> subprocess.Popen[bytes] | None:
-    """Start the process behind the emulated clusters, if the world has it; it waits for the cloud itself."""
-    if not layout.kubernetes_config.exists():
-        return None
-    with layout.kubernetes_log.open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "rehearsal.kubernetes", "--config", str(layout.kubernetes_config)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=sink,
             stderr=subprocess.STDOUT,
             cwd=Path(__file__).resolve().parents[2],
         )
@@ -113,7 +99,10 @@ def main() -> int:
     except (OSError, subprocess.CalledProcessError) as refused:
         print(f"failed: this machine doesn't let a world be made: {refused}", flush=True)
         return 1
-    cloud, clusters = start_cloud(layout), start_control_planes(layout)
+    cloud = start("rehearsal.cloud", layout.cloud_config, layout.cloud_log)
+    clusters = None
+    if layout.kubernetes_config.exists():  # it waits for the cloud itself
+        clusters = start("rehearsal.kubernetes", layout.kubernetes_config, layout.kubernetes_log)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the command in front, which ends us in order
     try:

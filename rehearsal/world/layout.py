@@ -22,16 +22,52 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tpu-pulumi"
 
 
+class _Below:
+    """A path below a world's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layout: Layout, owner: type[Layout]) -> Path:
+        return layout.root / self._name
+
+
 @dataclass(frozen=True)
 class Layout:
     """The paths inside a world's folder."""
 
     root: Path
 
-    @property
-    def marker(self) -> Path:
-        """Says that this folder is a world and may be erased as one; the first file to be written."""
-        return self.root / "this-is-a-rehearsal"
+    marker = _Below("this-is-a-rehearsal")
+    """The mark of a folder that is a world and may be erased as one; the first file to be written."""
+    program = _Below("program")
+    """The private copy of the tree, in which the Pulumi CLI runs."""
+    pulumi_home = _Below("pulumi")
+    """PULUMI_HOME: plugins and the CLI's own settings."""
+    stacks = _Below("stacks")
+    """The file backend with the stacks' state."""
+    home = _Below("home")
+    """Credentials and ssh files of the person who works in the world."""
+    tls = _Below("tls")
+    """The CA, the front door's certificate, the bundle of trusted CAs."""
+    cloud = _Below("cloud")
+    """State of the emulated cloud: objects, disks, hosts."""
+    control = _Below("control.sock")
+    """The emulated cloud's control socket."""
+    cloud_config = _Below("cloud.json")
+    """The configuration file that the front door reads."""
+    cloud_log = _Below("cloud.log")
+    """Output of the front door and its services."""
+    kubernetes_config = _Below("kubernetes.json")
+    """Configuration of the process with the clusters' control planes; absent in a world without them."""
+    images = _Below("images")
+    """Container images that were built in the world."""
+    kubernetes_log = _Below("kubernetes.log")
+    """Output of that process."""
+    bin = _Below("bin")
+    """Programs that a world brings along, first on the PATH."""
+    state = _Below("world.json")
+    """`State` as JSON; it exists while the world is up."""
 
     def claim(self) -> int:
         """Make the folder this process's own, until it ends or lets go; WorldError where it is another's.
@@ -57,76 +93,6 @@ class Layout:
         """Let go of what `claim` took, if it did."""
         if self.root in _CLAIMS:
             os.close(_CLAIMS.pop(self.root))
-
-    @property
-    def program(self) -> Path:
-        """The private copy of the tree, in which the Pulumi CLI runs."""
-        return self.root / "program"
-
-    @property
-    def pulumi_home(self) -> Path:
-        """PULUMI_HOME: plugins and the CLI's own settings."""
-        return self.root / "pulumi"
-
-    @property
-    def stacks(self) -> Path:
-        """The file backend with the stacks' state."""
-        return self.root / "stacks"
-
-    @property
-    def home(self) -> Path:
-        """Credentials and ssh files of the person who works in the world."""
-        return self.root / "home"
-
-    @property
-    def tls(self) -> Path:
-        """The CA, the front door's certificate, the bundle of trusted CAs."""
-        return self.root / "tls"
-
-    @property
-    def cloud(self) -> Path:
-        """State of the emulated cloud: objects, disks, hosts."""
-        return self.root / "cloud"
-
-    @property
-    def control(self) -> Path:
-        """The emulated cloud's control socket."""
-        return self.root / "control.sock"
-
-    @property
-    def cloud_config(self) -> Path:
-        """The configuration file that the front door reads."""
-        return self.root / "cloud.json"
-
-    @property
-    def cloud_log(self) -> Path:
-        """Output of the front door and its services."""
-        return self.root / "cloud.log"
-
-    @property
-    def kubernetes_config(self) -> Path:
-        """Configuration of the process with the clusters' control planes; absent in a world without them."""
-        return self.root / "kubernetes.json"
-
-    @property
-    def images(self) -> Path:
-        """Container images that were built in the world."""
-        return self.root / "images"
-
-    @property
-    def kubernetes_log(self) -> Path:
-        """Output of that process."""
-        return self.root / "kubernetes.log"
-
-    @property
-    def bin(self) -> Path:
-        """Programs that a world brings along, first on the PATH."""
-        return self.root / "bin"
-
-    @property
-    def state(self) -> Path:
-        """`State` as JSON; it exists while the world is up."""
-        return self.root / "world.json"
 
     @property
     def cgroup_name(self) -> str:

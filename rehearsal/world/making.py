@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from rehearsal.providers.gcp.install import PACKAGES, Package, is_standin
 from rehearsal.world import names, person, runtimes
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, cache_dir
-from rehearsal.world.program import change_settings, copy_program, read_settings
+from rehearsal.world.program import change_settings, copy_program, read_settings, run
 from rehearsal.world.snapshot import Text, snapshot_image
 
 
@@ -86,10 +86,12 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
             note.text = str(runtimes.ensure(name, cache_dir(), narrator.line))
     for lock in plan.locks:
         with narrator.step(f"download what the bundle `{lock}` is made of"):
-            _build_bundle(layout, plan, lock)
-    for line in plan.prepare:
-        with narrator.step(f"outside: $ {line}"):
-            _run_outside(layout, shlex.split(line))
+            # Out here: inside, there is no way to a package registry.
+            line = [sys.executable, "-m", "cli", "publish", plan.environment, "--lock", lock, "--dry-run"]
+            run(line, layout.program)
+    for text in plan.prepare:
+        with narrator.step(f"outside: $ {text}"):
+            run(shlex.split(text), layout.program)
     _write_cloud_config(layout, plan, project, image, tls, tokens, public_key)
     return environment
 
@@ -121,15 +123,13 @@ def _write_kubernetes_config(layout: Layout, image: Path, tls: authority.TlsFile
 def _people(layout: Layout, plan: Plan, tokens: Mapping[str, str]) -> dict[str, object]:
     """Each account with the roles that the program has it ask for; who acts as what, the stacks grant."""
     command = [sys.executable, "-m", "cli", "infra", "roles", plan.environment, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=layout.program)
-    if done.returncode != 0:
-        raise WorldError(f"`{' '.join(command)}` failed:\n{done.stderr.strip()[-1500:]}")
+    granted = json.loads(run(command, layout.program))
     return {
         person.PEOPLE[account]: {
             "refresh_token": tokens[account],
             "roles": [[role, on] for role, on in roles if "/serviceAccounts/" not in on],
         }
-        for account, roles in json.loads(done.stdout).items()
+        for account, roles in granted.items()
     }
 
 
@@ -139,19 +139,6 @@ def _require_programs(environment: dict[str, str]) -> None:
     missing = [name for name in programs if shutil.which(name, path=environment["PATH"]) is None]
     if missing:
         raise WorldError(f"not installed: {', '.join(missing)}", "make setup, then make doctor")
-
-
-def _build_bundle(layout: Layout, plan: Plan, lock: str) -> None:
-    """Fill the publisher's cache out here: inside, there is no way to a package registry."""
-    _run_outside(
-        layout, [sys.executable, "-m", "cli", "publish", plan.environment, "--lock", lock, "--dry-run"]
-    )
-
-
-def _run_outside(layout: Layout, command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=layout.program)
-    if done.returncode != 0:
-        raise WorldError(f"`{' '.join(command)}` failed:\n{done.stderr.strip()[-1500:]}")
 
 
 def _runtime(plan: Plan, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     Layer: TypeAlias = str
 else:
     Layer = Literal[*PROJECTS]
+
+
+def run(command: Sequence[str], folder: Path = TREE, fix: str = "") -> str:
+    """Run a command of the program, in a copy of it or in this tree; return its standard output.
+
+    Raises:
+        WorldError: it failed, with the end of what it printed.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    if done.returncode != 0:
+        output = (done.stderr or done.stdout).strip()[-1500:]
+        raise WorldError(f"`{' '.join(command)}` failed:\n{output}", fix)
+    return done.stdout
 
 
 def copy_program(target: Path, tree: Path = TREE) -> int:

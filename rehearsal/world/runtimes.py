@@ -9,14 +9,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import uv
 
-from rehearsal.errors import WorldError
+from rehearsal.world.program import run
 
 RUNTIMES = ("spark", "functions")
 _LOCKS = Path(__file__).parent / "locks"
@@ -37,17 +36,9 @@ def ensure(name: str, cache: Path, report: Callable[[str], None] = lambda line: 
         if not (folder / ".complete").exists():
             report(f"installing the runtime `{name}` (once)")
             shutil.rmtree(folder, ignore_errors=True)
-            _uv("venv", "--quiet", "--python", sys.executable, str(folder))
-            _uv("pip", "install", "--quiet", "--require-hashes", "--python", str(python), "-r", str(lock))
+            fix, command = "it needs a package registry, as uv is configured for", uv.find_uv_bin()
+            run([command, "venv", "--quiet", "--python", sys.executable, str(folder)], fix=fix)
+            install = [command, "pip", "install", "--quiet", "--require-hashes", "--python", str(python)]
+            run([*install, "-r", str(lock)], fix=fix)
             (folder / ".complete").touch()
     return python
-
-
-def _uv(*words: str) -> None:
-    command: Sequence[str] = [uv.find_uv_bin(), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise WorldError(
-            f"`{' '.join(command)}` failed:\n{done.stderr.strip()[-1500:]}",
-            "it needs a package registry, as uv is configured for",
-        )

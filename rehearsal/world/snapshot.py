@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 from rehearsal.errors import WorldError
 from rehearsal.hosts.disks import image_from_folder
 from rehearsal.world.layout import cache_dir
-from rehearsal.world.program import TREE
+from rehearsal.world.program import TREE, run
 
 # Text that every machine with this project's requirements has: licences, and Python's own library.
 LICENSES = "/usr/share/common-licenses"
@@ -90,13 +89,6 @@ def _make(scratch: Path, files: Sequence[Path], image: Path) -> None:
     for number, path in enumerate(files):
         shutil.copyfile(path, gathered / f"{number:05d}-{path.name}.txt")
     tokens = scratch / "tokens"
-    _run(
-        [sys.executable, "-m", "workload", "data", "prepare", "--source", str(gathered), "--out", str(tokens)]
-    )
+    command = [sys.executable, "-m", "workload", "data", "prepare"]
+    run([*command, "--source", str(gathered), "--out", str(tokens)])
     image_from_folder(tokens, image)
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise WorldError(f"`{' '.join(command)}` failed:\n{(done.stderr or done.stdout).strip()[-1000:]}")

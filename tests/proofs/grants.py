@@ -147,7 +147,7 @@ class Proof:
     def submitted(self, folder: str) -> str:
         """An object `_SUBMIT` alone, by a program; its run."""
         self.lab.upload(f"{folder}%2F_SUBMIT", b"", RAW)
-        ask = self.lab.ask("GET", f"storage.googleapis.com/storage/v1/b/{RAW}/o/{folder}%2F_SUBMIT")
+        ask = self.lab.answer("GET", f"storage.googleapis.com/storage/v1/b/{RAW}/o/{folder}%2F_SUBMIT")
         return f"r{ask['generation']}"
 
     def _deliveries(self) -> list[dict[str, Any]]:
@@ -226,7 +226,7 @@ def _first(proof: Proof) -> None:
     assert not lab.record(proof.run)
     proof.again(proof.grant("run", "logging.logWriter"), "preprocess")
     proof.again(proof.grant("run", "storage.objectViewer", RAW), "preprocess")
-    assert not lab.ask("GET", f"dataproc.googleapis.com/v1/{PLACE}/batches").get("batches")
+    assert not lab.answer("GET", f"dataproc.googleapis.com/v1/{PLACE}/batches").get("batches")
     proof.again(proof.grant("run", "batches"), "preprocess")
     proof.again(
         proof.grant("run", "iam.serviceAccountUser", f"{places.name(lab.settings)}-spark"), "preprocess"

@@ -207,13 +207,13 @@ class PipelineLab(Boxed):
     def executions(self) -> list[dict[str, Any]]:
         """Of the workflow, the newest first."""
         at = f"workflowexecutions.googleapis.com/v1/{places.workflow_id(self.settings)}/executions?view=FULL"
-        result = self.ask("GET", at).get("executions", [])
+        result = self.answer("GET", at).get("executions", [])
         return sorted(result, key=lambda item: str(item["startTime"]), reverse=True)
 
     def sweep(self) -> dict[str, Any]:
         """Let the schedule come now; the job with its last attempt."""
         before = self._job().get("lastAttemptTime")
-        self.ask("POST", f"{self._job_url()}:run", {})
+        self.answer("POST", f"{self._job_url()}:run", {})
         end = time.monotonic() + HANG_S
         while True:
             job = self._job()
@@ -241,7 +241,7 @@ class PipelineLab(Boxed):
         return f"cloudscheduler.googleapis.com/v1/{PLACE}/jobs/{places.name(self.settings)}"
 
     def _job(self) -> dict[str, Any]:
-        return dict(self.ask("GET", self._job_url()))
+        return dict(self.answer("GET", self._job_url()))
 
     def heartbeat(self, run: str, state: str) -> None:
         """What a host of a run's slice reports."""

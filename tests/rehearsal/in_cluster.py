@@ -1,4 +1,4 @@
-"""What the tests of clusters do inside a world: requests to GKE's API, and kubectl by the DNS endpoint."""
+"""Part of the test of clusters inside a world: requests to GKE's API, and kubectl by the DNS endpoint."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def home(account: str) -> str:
 
 
 class Person:
-    """Somebody who is logged in."""
+    """A user who is logged in."""
 
     def __init__(self, account: str, folder: Path):
         self.login, self.config = home(account), folder / f"{account}-kubeconfig.json"
         self._credentials = Credentials.from_authorized_user_file(self.login)  # type: ignore[no-untyped-call]
         self._session = google.auth.transport.requests.AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
 
-    def ask(self, method: str, url: str, body: Any = None) -> Any:
+    def answer(self, method: str, url: str, body: Any = None) -> Any:
         answer = self._session.request(method, url, json=body)
         assert answer.ok, f"{method} {url}: {answer.status_code} {answer.text}"
         return answer.json()
@@ -61,20 +61,20 @@ class Person:
 
     def done(self, method: str, url: str, body: Any = None, of: str = LOCATION) -> None:
         """A change, and the end of its operation."""
-        name = self.ask(method, url, body)["name"]
+        name = self.answer(method, url, body)["name"]
 
         def ended() -> Any:
-            ask = self.ask("GET", f"{of}/operations/{name}")
-            return ask if ask["status"] == "DONE" else None
+            operation = self.answer("GET", f"{of}/operations/{name}")
+            return operation if operation["status"] == "DONE" else None
 
         item = until(ended, url, 120)
         assert "error" not in item, item
 
     def grant(self, role: str, member: str) -> None:
         """On the project; it takes a while to hold."""
-        policy = self.ask("POST", f"{RESOURCES}:getIamPolicy", {})
+        policy = self.answer("POST", f"{RESOURCES}:getIamPolicy", {})
         policy["bindings"].append({"role": role, "members": [member]})
-        self.ask("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
+        self.answer("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
 
     def use(self, endpoint: str) -> None:
         """Write a kubeconfig as the gke layer's."""
@@ -113,11 +113,11 @@ def until(result: Callable[[], Any], what: str, seconds: float = 60) -> Any:
 
 def begin(owner: Person) -> str:
     """A network and a cluster; the DNS endpoint."""
-    owner.ask("POST", ENABLE, {"serviceIds": ["compute.googleapis.com", "container.googleapis.com"]})
+    owner.answer("POST", ENABLE, {"serviceIds": ["compute.googleapis.com", "container.googleapis.com"]})
 
     def answers() -> bool:
         try:
-            return bool(owner.ask("GET", f"{LOCATION}/clusters") is not None)
+            return bool(owner.answer("GET", f"{LOCATION}/clusters") is not None)
         except AssertionError:
             return False
 
@@ -131,7 +131,7 @@ def begin(owner: Person) -> str:
     }  # fmt: skip
     owner.done("POST", f"{COMPUTE}/regions/{REGION}/subnetworks", subnet, f"{COMPUTE}/regions/{REGION}")
     owner.done("POST", f"{LOCATION}/clusters", {"cluster": CLUSTER})
-    cluster = owner.ask("GET", f"{LOCATION}/clusters/tpu")
+    cluster = owner.answer("GET", f"{LOCATION}/clusters/tpu")
     assert cluster["status"] == "RUNNING"
     return str(cluster["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"])
 
@@ -141,7 +141,7 @@ def nodes(person: Person) -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """What test_clusters.py looks at: facts, printed as JSON."""
+    """Print the facts that test_clusters.py compares, as JSON."""
     owner, engineer = Person("owner", folder), Person("ml-engineer", folder)
     endpoint = begin(owner)
     for person in (owner, engineer):
@@ -164,7 +164,7 @@ def main(folder: Path) -> None:
     facts["bound"] = engineer.read("auth", "can-i", "create", "clusterroles")
     facts["logged"] = [item for item in logged()[len(requests_before) :] if "googleapis" not in item]
     owner.done("POST", f"{LOCATION}/clusters/tpu/nodePools", {"nodePool": SLICE})
-    facts["slice"] = until(lambda: len(found := nodes(owner)) == 5 and found, "the slice's nodes")
+    facts["slice"] = until(lambda: len(names := nodes(owner)) == 5 and names, "the slice's nodes")
     facts |= pods_in_the_world(owner) | a_slice_that_scales(owner)
     facts["second"] = refusal(owner, {"cluster": CLUSTER | {"name": "other"}})
     owner.done("DELETE", f"{LOCATION}/clusters/tpu/nodePools/v6e")
@@ -189,13 +189,13 @@ def pods_in_the_world(owner: Person) -> dict[str, Any]:
     """A pod whose account was granted a bucket, and one of another account."""
     uniform = {"uniformBucketLevelAccess": {"enabled": True}}
     bucket = {"name": BUCKET, "location": REGION, "iamConfiguration": uniform}
-    owner.ask("POST", f"{STORAGE}?project={PROJECT}", bucket)
-    number = owner.ask("GET", RESOURCES)["projectNumber"]
+    owner.answer("POST", f"{STORAGE}?project={PROJECT}", bucket)
+    number = owner.answer("GET", RESOURCES)["projectNumber"]
     pool = f"projects/{number}/locations/global/workloadIdentityPools/{PROJECT}.svc.id.goog"
     member = f"principal://iam.googleapis.com/{pool}/subject/ns/default/sa/default"
-    policy = owner.ask("GET", f"{STORAGE}/{BUCKET}/iam")
+    policy = owner.answer("GET", f"{STORAGE}/{BUCKET}/iam")
     policy["bindings"].append({"role": "roles/storage.objectUser", "members": [member]})
-    owner.ask("PUT", f"{STORAGE}/{BUCKET}/iam", policy)
+    owner.answer("PUT", f"{STORAGE}/{BUCKET}/iam", policy)
     time.sleep(3)  # the grant's way
     account = "http://metadata/computeMetadata/v1/instance/service-accounts/default"
     who = f"curl -sSf -H 'Metadata-Flavor: Google' {account}"
@@ -261,7 +261,7 @@ def phase(person: Person, name: str) -> str:
 
 def refusal(person: Person, body: Any) -> str:
     try:
-        person.ask("POST", f"{LOCATION}/clusters", body)
+        person.answer("POST", f"{LOCATION}/clusters", body)
     except AssertionError as refused:
         return str(refused)
     return ""

@@ -9,12 +9,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import requests
 from rich.console import Console
 
+from rehearsal.cloud.control import Control, ControlError
 from rehearsal.kubernetes.errors import KubernetesError
+from rehearsal.kubernetes.node.reviews import Reviews
 from rehearsal.kubernetes.plane.programs import KUBERNETES, QUEUE, folder
 from rehearsal.world import making
 from rehearsal.world.console import Narrator
@@ -101,3 +106,28 @@ def test_a_cluster_of_a_world_is_real_from_its_first_node_to_its_end(root: Path)
         time.sleep(0.1)
     assert left == []
     assert links() == before
+
+
+class FakeControl:
+    """A cloud that knows one token, and is away for accesses."""
+
+    def clusters(self, what: str, **body: Any) -> dict[str, Any]:
+        if what == "access":
+            raise ControlError("no emulated cloud answers")
+        return {"account": "ada@example.com" if body["token"] == "known" else ""}
+
+
+def test_reviews_pass_on_whose_a_token_is_and_fail_while_the_cloud_is_away() -> None:
+    reviews = Reviews(cast(Control, FakeControl()), "projects/p/locations/l/clusters/c")
+    reviews.start()
+    try:
+        post = partial(requests.post, timeout=HANG_S)
+        url = f"{reviews.url}/tokens"
+        known, unknown = (post(url, json={"spec": {"token": token}}) for token in ("known", "other"))
+        status = {"authenticated": True, "user": {"username": "ada@example.com"}}
+        assert known.json() == {"spec": {"token": "known"}, "status": status}
+        assert unknown.json()["status"] == {"authenticated": False}
+        away = post(f"{reviews.url}/access", json={"spec": {"user": "ada@example.com"}})
+        assert (away.status_code, away.json()["status"]) == (500, {"error": "no emulated cloud answers"})
+    finally:
+        reviews.stop()

@@ -28,7 +28,7 @@ class World:
         self.shards: dict[str, ObjectFacts] = {}
         self.requests: list[dict[str, Any]] = []
         self.on_host: list[str] = []
-        self.says = ENDED
+        self.output = ENDED
         self.boot: dict[str, Any] = {}
 
     def facts(self, prefix: str) -> dict[str, ObjectFacts]:
@@ -42,7 +42,7 @@ class World:
         self.on_host.append(line)
         if "CONT" in line:
             self.requests += self.woken
-        return [self.says]
+        return [self.output]
 
     woken: tuple[dict[str, Any], ...] = ()
 
@@ -119,7 +119,7 @@ def test_one_that_never_asked_for_its_lease_did_not_wake_up(scene: Scene, world:
 
 def test_one_that_ends_well_was_not_refused(scene: Scene, world: World) -> None:
     stalled(scene)
-    world.says = ENDED.replace("Status=2", "Status=0")
+    world.output = ENDED.replace("Status=2", "Status=0")
     with pytest.raises(ScenarioFailed, match="should have ended with 2"):
         woken(scene)
 

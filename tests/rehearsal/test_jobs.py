@@ -1,4 +1,4 @@
-"""What the steps about a job's heartbeats and logs take for proof."""
+"""Evidence that the steps about a job's heartbeats and logs require."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the steps about runs of the pipeline and about alerts take for proof."""
+"""Evidence that the steps about runs of the pipeline and about alerts require."""
 
 from __future__ import annotations
 

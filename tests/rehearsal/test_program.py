@@ -1,4 +1,4 @@
-"""What a world is made of: the copy of the program, its settings, the text on the data disk, the login."""
+"""Parts of a world: the copy of the program, its settings, the text on the data disk, the login."""
 
 from __future__ import annotations
 

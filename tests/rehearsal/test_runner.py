@@ -136,7 +136,7 @@ def test_a_failing_step_ends_the_story_and_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "said"),
+    ("step", "reason"),
     [
         (steps.command("true", fails=True), "should have been refused, but succeeded"),
         (steps.command("echo yes", prints="^no"), "printed nothing that matches"),
@@ -144,9 +144,9 @@ def test_a_failing_step_ends_the_story_and_says_why(tmp_path: Path) -> None:
         (steps.command("sleep 20", timeout_s=0.2), "not done within"),
     ],
 )
-def test_a_command_that_does_not_do_as_it_should(tmp_path: Path, step: Step, said: str) -> None:
+def test_a_command_that_does_not_do_as_it_should(tmp_path: Path, step: Step, reason: str) -> None:
     runner, _, _ = make_runner(tmp_path, step)
-    assert said in runner.act().reason
+    assert reason in runner.act().reason
 
 
 def test_a_fault_that_nobody_met_fails_the_story(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Discovery documents: routing of requests to methods, and checks of their form.
 
 The discovery documents are those that google-api-python-client ships. They are parsed when a request for
-their API first arrives (compute takes about 0.1 s), and looked up segment by segment after that.
+their API first arrives (compute takes about 0.1 s).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
@@ -132,16 +132,6 @@ class Route:
                 )
 
 
-@dataclass
-class _Node:
-    """A path segment. Children by literal text; one for any text (`wildcard`); and those for `{any}:verb`."""
-
-    literals: dict[str, _Node] = field(default_factory=dict)
-    verbs: dict[str, _Node] = field(default_factory=dict)
-    wildcard: _Node | None = None
-    routes: dict[str, list[Route]] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class Match:
     """The method that a request is for. `media`: the body is an upload and is not to be parsed."""
@@ -152,7 +142,7 @@ class Match:
 
 
 class Document:
-    """A discovery document as a tree of its paths."""
+    """A discovery document, with the routes to its methods."""
 
     def __init__(self, text: str, api: str, version: str) -> None:
         document: JsonObject = json.loads(text)
@@ -173,44 +163,29 @@ class Document:
         self.methods: dict[str, JsonObject] = {method["id"]: method for method in _methods(document)}
 
     @cached_property
-    def _root(self) -> _Node:
-        """The tree of paths: built for the first request, since services look at methods alone."""
-        root = _Node()
+    def _routes(self) -> dict[tuple[str, int], list[Route]]:
+        """The routes by HTTP method and number of segments, the most literal first; for the first request."""
+        ranked: dict[tuple[str, int], list[tuple[list[int], Route]]] = {}
         for method in self.methods.values():
-            self._add(root, method, self._base, method["httpMethod"])
+            places = [(self._base, method["httpMethod"])]
             for protocol in method.get("mediaUpload", {}).get("protocols", {}).values():
                 prefix = protocol["path"].removesuffix(method["path"])
-                for http_method in (method["httpMethod"], "PUT", "DELETE"):
-                    self._add(root, method, prefix, http_method)
+                places += [(prefix, http_method) for http_method in (method["httpMethod"], "PUT", "DELETE")]
             if method.get("useMediaDownloadService"):
-                self._add(root, method, f"/download{self._base}", method["httpMethod"])
-        return root
+                places.append((f"/download{self._base}", method["httpMethod"]))
+            for prefix, http_method in places:
+                rank = _rank(f"{prefix}{method.get('flatPath') or method['path']}")
+                route = self._route(method, prefix, http_method)
+                ranked.setdefault((http_method, len(rank)), []).append((rank, route))
+        return {
+            key: [route for _, route in sorted(routes, key=lambda item: item[0])]
+            for key, routes in ranked.items()
+        }
 
     def find(self, http_method: str, raw_path: str) -> Route | None:
         """Return the route of this percent-encoded path, or None."""
-        segments = raw_path.split("/")
-        return next(
-            (
-                route
-                for node in _descend(self._root, segments, 0)
-                for route in node.routes.get(http_method, ())
-                if route.path_pattern.fullmatch(raw_path)
-            ),
-            None,
-        )
-
-    def _add(self, node: _Node, method: JsonObject, prefix: str, http_method: str) -> None:
-        for segment in f"{prefix}{method.get('flatPath') or method['path']}".split("/"):
-            if not segment.startswith("{"):
-                node = node.literals.setdefault(segment, _Node())
-                continue
-            verb = segment.partition("}")[2].removeprefix(":")
-            if verb:
-                node = node.verbs.setdefault(verb, _Node())
-            else:
-                node.wildcard = node.wildcard or _Node()
-                node = node.wildcard
-        node.routes.setdefault(http_method, []).append(self._route(method, prefix, http_method))
+        routes = self._routes.get((http_method, raw_path.count("/") + 1), ())
+        return next((route for route in routes if route.path_pattern.fullmatch(raw_path)), None)
 
     def _route(self, method: JsonObject, prefix: str, http_method: str) -> Route:
         parameters: JsonObject = method.get("parameters", {})
@@ -269,19 +244,10 @@ def _methods(resources: JsonObject) -> Iterator[JsonObject]:
         yield from _methods(resource)
 
 
-def _descend(node: _Node, segments: list[str], depth: int) -> Iterator[_Node]:
-    """Yield the nodes that the segments lead to, the most literal first."""
-    if depth == len(segments):
-        yield node
-        return
-    segment = segments[depth]
-    if segment in node.literals:
-        yield from _descend(node.literals[segment], segments, depth + 1)
-    verb = segment.rpartition(":")[2]
-    if verb in node.verbs and verb != segment:
-        yield from _descend(node.verbs[verb], segments, depth + 1)
-    if node.wildcard is not None and segment:
-        yield from _descend(node.wildcard, segments, depth + 1)
+def _rank(path: str) -> list[int]:
+    """Return how literal each segment is: before any text comes a verb behind it, before that a word."""
+    segments = path.split("/")
+    return [2 if part.endswith("}") else 1 if part.startswith("{") else 0 for part in segments]
 
 
 def _path_pattern(template: str, parameters: JsonObject) -> re.Pattern[str]:

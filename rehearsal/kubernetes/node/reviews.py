@@ -7,54 +7,28 @@ endpoint asks for `container.clusters.connect`; here the second webhook does, be
 
 from __future__ import annotations
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError
+from rehearsal.kubernetes.node.answering import JsonServer
 
-_ADDRESS = "127.0.0.1"
 
-
-class Reviews:
+class Reviews(JsonServer):
     """A server at `url` that passes the questions of one cluster's API server on to the cloud."""
 
     def __init__(self, control: Control, cluster: str):
         """`cluster`: its full name."""
+        super().__init__(self._review)
         self._control, self._cluster = control, cluster
-        reviews = self
+        self.url = f"http://{self.place}"
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                try:
-                    answers = reviews.token if self.path.startswith("/tokens") else reviews.access
-                    status, code = answers(review["spec"]), 200
-                except RehearsalError as error:  # the cloud is away
-                    status, code = {"error": str(error)}, 500
-                answer = json.dumps({**review, "status": status}).encode()
-                self.send_response(code)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *_: object) -> None:
-                """Log nothing: reviews are frequent."""
-
-        self._server = ThreadingHTTPServer((_ADDRESS, 0), Handler)
-        self.url = f"http://{_ADDRESS}:{self._server.server_port}"
-
-    def start(self) -> None:
-        """Answer, in threads."""
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def stop(self) -> None:
-        """Stop answering."""
-        self._server.shutdown()
-        self._server.server_close()
+    def _review(self, path: str, review: Any) -> tuple[int, Any]:
+        try:
+            status = (self.token if path.startswith("/tokens") else self.access)(review["spec"])
+        except RehearsalError as error:  # the cloud is away
+            return 500, {**review, "status": {"error": str(error)}}
+        return 200, {**review, "status": status}
 
     def token(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Return the status of a TokenReview. A user is called as the account."""

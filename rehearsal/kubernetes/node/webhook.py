@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
-import threading
 from collections.abc import Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from rehearsal.authority import Pair
+from rehearsal.kubernetes.node.answering import ADDRESS, JsonServer
 from rehearsal.kubernetes.plane.api import Object
 from rehearsal.kubernetes.plane.control_plane import ControlPlane
 
-_ADDRESS, _NAME, _TPU = "127.0.0.1", "gke-tpu-imitated", "google.com/tpu"
+_NAME, _TPU = "gke-tpu-imitated", "google.com/tpu"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
@@ -54,44 +53,17 @@ def injected(job: Mapping[str, Any]) -> list[Object]:
     return patch
 
 
-class Webhook:
+class Webhook(JsonServer):
     """A server beside one control plane, which asks it about every Job."""
 
     def __init__(self, control_plane: ControlPlane):
+        super().__init__(_reviewed)
         self._control_plane = control_plane
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
-                response: Object = {"uid": request["uid"], "allowed": True}
-                if patch := injected(request["object"]):
-                    encoded = base64.b64encode(json.dumps(patch).encode()).decode()
-                    response |= {"patchType": "JSONPatch", "patch": encoded}
-                review = {
-                    "apiVersion": "admission.k8s.io/v1",
-                    "kind": "AdmissionReview",
-                    "response": response,
-                }
-                answer = json.dumps(review).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *_: object) -> None:
-                """Log nothing: reviews are frequent."""
-
-        self._server = ThreadingHTTPServer((_ADDRESS, 0), Handler)
-
-    def start(self) -> None:
-        """Answer, in threads, and register with the API server, which must be up."""
+    def start(self, pair: Pair | None = None) -> None:
+        """Answer, and register with the API server, which must be up."""
         authority = self._control_plane.authority
-        pair = authority.server("gke-webhook", ["localhost"], [_ADDRESS])
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(pair.certificate, pair.key)
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        super().start(pair or authority.server("gke-webhook", ["localhost"], [ADDRESS]))
         rule = {
             "apiGroups": ["batch"],
             "apiVersions": ["v1"],
@@ -99,7 +71,7 @@ class Webhook:
             "operations": ["CREATE"],
         }
         client = {
-            "url": f"https://{_ADDRESS}:{self._server.server_port}/jobs",
+            "url": f"https://{self.place}/jobs",
             "caBundle": base64.b64encode(authority.ca.read_bytes()).decode(),
         }
         webhook = {
@@ -116,7 +88,12 @@ class Webhook:
             "rehearsal",
         )
 
-    def stop(self) -> None:
-        """Stop answering; the API server works without it."""
-        self._server.shutdown()
-        self._server.server_close()
+
+def _reviewed(path: str, review: Any) -> tuple[int, Any]:
+    """Return the AdmissionReview that answers one."""
+    request = review["request"]
+    response: Object = {"uid": request["uid"], "allowed": True}
+    if patch := injected(request["object"]):
+        encoded = base64.b64encode(json.dumps(patch).encode()).decode()
+        response |= {"patchType": "JSONPatch", "patch": encoded}
+    return 200, {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}

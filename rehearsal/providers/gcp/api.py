@@ -27,7 +27,7 @@ from rehearsal.providers.plugin.errors import ApiError, StandInError
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 10.0
 DEFAULT_TIMEOUT_S = 1200.0  # the official provider's, for most types
-_HTTP_TIMEOUT_S = 120.0
+HTTP_TIMEOUT_S = 120.0
 
 Query = Mapping[str, str | Iterable[str]]
 
@@ -83,12 +83,6 @@ class Client:
             self.pause(backoff_s)
             backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
 
-    def token(self) -> str:
-        """Return a valid access token."""
-        headers: dict[str, str] = {}
-        self._authorize("GET", "", headers)
-        return next((v.split()[-1] for k, v in headers.items() if k.lower() == "authorization"), "")
-
     def pause(self, seconds: float) -> None:
         """Sleep, or raise when the engine has asked to stop."""
         if self.cancelled.wait(seconds):
@@ -116,7 +110,7 @@ class Client:
             attempts -= 1
             try:
                 response = self._session.request(
-                    method, url, data=data, headers=headers, timeout=_HTTP_TIMEOUT_S
+                    method, url, data=data, headers=headers, timeout=HTTP_TIMEOUT_S
                 )
             except requests.RequestException as problem:
                 lost = why_lost(problem)

@@ -83,25 +83,10 @@ def _get_project(context: Context, arguments: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _get_client_config(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    _only("getClientConfig", arguments, ())
-    settings = context.settings
-    region = settings.location("region")
-    return {
-        "id": "/".join(("projects", settings.project, "regions", region, "zones", settings.zone)),
-        "accessToken": context.client.token(),
-        "project": settings.project,
-        "region": region,
-        "zone": settings.zone,
-        "defaultLabels": settings.effective_labels(None),
-    }
-
-
 INVOKES: dict[str, Invoke] = {
     "gcp:compute/getNetwork:getNetwork": _get_network,
     "gcp:compute/getSubnetwork:getSubnetwork": _get_subnetwork,
     "gcp:storage/getBucket:getBucket": _get_bucket,
     "gcp:storage/getBucketObject:getBucketObject": _get_bucket_object,
     "gcp:organizations/getProject:getProject": _get_project,
-    "gcp:organizations/getClientConfig:getClientConfig": _get_client_config,
 }

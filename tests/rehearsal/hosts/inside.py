@@ -1,4 +1,4 @@
-"""What the tests do inside of private namespaces: boots machines and prints what it saw, as JSON.
+"""Part of the tests inside private namespaces: boot machines, print observations as JSON.
 
 python tests/rehearsal/hosts/inside.py FOLDER IMAGE scenario|hang
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from rehearsal.hosts.machine import NspawnHosts
 from rehearsal.hosts.network import Network
 from rehearsal.hosts.spec import AttachedDisk, HostSpec
 from rehearsal.world.sweep import loop_devices
+from tests.infra.layers.tpu.boot.metadata import Metadata
 from tests.limits import HANG_S
 
 METADATA = "169.254.169.254"
@@ -32,20 +33,6 @@ echo "hello from $(hostname)"
 echo "boot $(cat /proc/sys/kernel/random/boot_id)" >> /var/lib/boots
 exit 3
 """
-
-
-class Metadata(BaseHTTPRequestHandler):
-    """Only what the script runner asks for."""
-
-    def do_GET(self) -> None:
-        known = self.path.endswith("/instance/attributes/startup-script")
-        self.send_response(200 if known and self.headers["Metadata-Flavor"] == "Google" else 404)
-        self.end_headers()
-        if known:
-            self.wfile.write(STARTUP.encode())
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
 
 
 class Stage:
@@ -65,7 +52,8 @@ class Stage:
         self.network.open()
         everything = Rule(False, True, 1000, ANYWHERE, ANYWHERE, (("all", ()),))
         self.network.firewall.apply([Vpc(("10.128.0.2", "10.128.0.3"), (everything,))])
-        server = ThreadingHTTPServer((METADATA, 80), Metadata)
+        metadata = Metadata({"instance/attributes/startup-script": STARTUP})
+        server = metadata.server(socket.create_server((METADATA, 80)))
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         access = Access(folder / "hosts", bundle, bundle, self.key.with_suffix(".pub"))
         self.hosts = NspawnHosts(folder / "hosts.d", image, access, self.network)
@@ -103,7 +91,7 @@ def loops_of(disk: Path) -> str:
 
 
 def gateway_mac() -> str:
-    """What machines send to when they send to their gateway."""
+    """Return the address to which machines send frames for their gateway."""
     command = ["ip", "-json", "link", "show", "dev", "tpu0"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return str(json.loads(shown)[0]["address"])

@@ -1,4 +1,4 @@
-"""What the firewalls of the emulated cloud let pass between machines."""
+"""Traffic between machines under the firewalls of the emulated cloud."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _start(groups: list[Path], *arguments: str | Path) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def seen(image: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Everything that the scenario saw; see inside.py."""
+    """Observations of the scenario; see inside.py."""
     with _groups() as groups:
         process = _start(groups, tmp_path_factory.mktemp("scenario"), image, "scenario")
         output, _ = process.communicate(timeout=HANG_S)

@@ -50,7 +50,7 @@ class Namespace:
 
 
 class Machine(Namespace):
-    """What a TPU host is to the network: an address with a prefix of 32 bits, and a gateway."""
+    """A TPU host as the network has it: an address with a prefix of 32 bits, and a gateway."""
 
     def __init__(self, wire: Wire, address: str, network: str) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Wire(Namespace):
         )
 
     def passes(self, source: str, destination: str, port: int) -> bool:
-        """Whether a TCP connection comes about; else the firewall has counted its packets."""
+        """Return True if a TCP connection comes about; else the firewall has counted its packets."""
         address = {"front door": FRONT_DOOR, "metadata": METADATA}.get(destination)
         target = self.machines.get(destination, self)
         address = address or getattr(target, "address", "")

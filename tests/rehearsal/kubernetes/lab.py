@@ -15,6 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from infra.layers.queue import kueue, namespace
+from infra.layers.queue.jobs.jobset import Job, jobset
+from infra.layers.queue.kueue import Team
+from infra.layers.queue.namespace import Volumes
 from infra.layers.queue.ready import checks
 from rehearsal.kubernetes.errors import ApiError
 from rehearsal.kubernetes.node.agent import Agent
@@ -59,7 +63,7 @@ def pool(name: str, **more: Any) -> Object:
 
 
 def output(name: str, **more: Any) -> Object:
-    """That pool, as the gke layer exports it."""
+    """Return the pool as the gke layer exports it."""
     return {"name": name, "acceleratorType": "v6e-16", "topology": "4x4", "machineType": "ct6e-standard-4t",
             "hosts": HOSTS, "chips": 16, "zone": "us-east5-b", "provisioning": "spot", "scales": False,
             "provisioningLabel": more.get("provisioning", "spot"),
@@ -91,7 +95,7 @@ class Lab:
         for file in files:
             self.api.apply_all(documents((folder(QUEUE) / f"{file}.yaml").read_text()), "tests")
         self.until(lambda: all(
-            one.get("status", {}).get("readyReplicas") for one in self.api.list("apps/v1", "Deployment")
+            item.get("status", {}).get("readyReplicas") for item in self.api.list("apps/v1", "Deployment")
         ), "Kueue and JobSet", 180)  # fmt: skip
         self.began_s = self.control_plane.ready_s, time.monotonic() - begun
 
@@ -100,8 +104,8 @@ class Lab:
 
         def answer() -> bool:
             try:
-                for path, one in checks():
-                    self.api.request("POST", path, one, dryRun="All")
+                for path, resource in checks():
+                    self.api.request("POST", path, resource, dryRun="All")
             except ApiError as error:
                 if error.status < 500:
                     raise
@@ -115,9 +119,9 @@ class Lab:
         self.webhook.stop()
         self.control_plane.stop()
 
-    def add_pool(self, one: Object, count: int = HOSTS) -> list[str]:
+    def add_pool(self, resource: Object, count: int = HOSTS) -> list[str]:
         """Make a pool's nodes; their names."""
-        made = list(nodes("tpu", one, count))
+        made = list(nodes("tpu", resource, count))
         self.agent.add(made)
         return [node["metadata"]["name"] for node in made]
 
@@ -133,25 +137,91 @@ class Lab:
         for name in names:
             self.api.delete(self.api.place("v1", "Node", name=name))
 
+    def queue(
+        self, pools: Mapping[str, Object], teams: Mapping[Team, Sequence[str]], see: bool = False
+    ) -> None:
+        """Make pools' nodes, and the queue's objects for them and for teams with their members.
+
+        `pools`: by name, what the gke layer exports of each besides. `see`: pods may see this machine.
+        """
+        for name in pools:
+            self.add_pool(pool(name))
+        exported = [output(name, **more) for name, more in pools.items()]
+        self.api.apply_all(list(kueue.objects(exported)), "tests")
+        for team, members in teams.items():
+            space, *rest = namespace.objects(team, members, "trainer", None, Volumes("bucket"))
+            if see:
+                del space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+            self.api.apply_all([space, *rest], "tests")
+
+    # Jobs
+
+    def submit(self, job: Job) -> None:
+        """Create the job's JobSet."""
+        self.api.create(jobset(job))
+
+    def status(self, job: Job) -> Object:
+        """Return the status of the job's JobSet."""
+        answer = self.api.get(*JOBSET, job.name, job.team.namespace)
+        assert answer is not None
+        return dict(answer.get("status", {}))
+
+    def ended(self, job: Job) -> str:
+        """Return the terminal state: Completed, Failed, or empty."""
+        return str(self.status(job).get("terminalState", ""))
+
+    def pods(self, job: Job, phase: str = "") -> list[Object]:
+        """Return the job's pods that aren't being deleted, in a phase or in any."""
+        label = f"jobset.sigs.k8s.io/jobset-name={job.name}"
+        pods = self.api.list("v1", "Pod", job.team.namespace, labelSelector=label)
+        return [
+            pod
+            for pod in pods
+            if phase in ("", pod["status"].get("phase")) and "deletionTimestamp" not in pod["metadata"]
+        ]
+
+    def running(self, job: Job) -> bool:
+        """Return True if all pods of the job run, a moment later: their shells have set their traps."""
+        if len(self.pods(job, "Running")) < job.hosts * job.slices:
+            return False
+        time.sleep(0.2)
+        return True
+
+    def remove(self, *jobs: Job) -> None:
+        """Delete jobs, and wait for the end of their pods."""
+        for job in jobs:
+            self.api.delete(self.api.place(*JOBSET, job.team.namespace, job.name))
+        for job in jobs:
+            label = f"jobset.sigs.k8s.io/jobset-name={job.name}"
+            self.until(
+                lambda job=job, label=label: (
+                    not self.api.list(  # type: ignore[misc]
+                        "v1", "Pod", job.team.namespace, labelSelector=label
+                    )
+                ),
+                f"the end of {job.name}",
+                60,
+            )
+
     def until(self, is_so: Callable[[], Any], what: str, seconds: float = HANG_S) -> Any:
         """Wait for something; how long that took is its second value where it is a pair."""
         begun = time.monotonic()
-        while not (found := is_so()):
+        while not (answer := is_so()):
             assert time.monotonic() - begun < seconds, f"{what}: not within {seconds} s\n{self.state()}"
             time.sleep(0.05)
-        return found
+        return answer
 
     def state(self) -> str:
         """Pods, workloads and JobSets, for a message."""
         lines = []
         for version, kind in (("v1", "Pod"), WORKLOAD, JOBSET):
-            for one in self.api.list(version, kind):
-                status = one.get("status", {})
+            for resource in self.api.list(version, kind):
+                status = resource.get("status", {})
                 messages = [condition.get("message") for condition in status.get("conditions", ())]
                 words = (
                     kind,
-                    one["metadata"]["name"],
-                    one["spec"].get("nodeName"),
+                    resource["metadata"]["name"],
+                    resource["spec"].get("nodeName"),
                     status.get("phase"),
                     messages,
                 )

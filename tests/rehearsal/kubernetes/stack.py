@@ -130,7 +130,7 @@ class Stack:
         return ["pulumi", "--non-interactive", *arguments]
 
     def pulumi(self, *arguments: str, fine: bool = True, **more: str) -> str:
-        """What a command of the CLI prints."""
+        """Return the output of a command of the CLI."""
         done = subprocess.run(
             self.line(*arguments), cwd=self.folder, env={**self.environment, **more}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=HANG_S, check=False,

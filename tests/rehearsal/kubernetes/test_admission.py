@@ -45,57 +45,57 @@ def _cluster(lab: Lab) -> Iterator[Lab]:
     yield lab
 
     def end() -> None:
-        for one in rules:
-            lab.api.delete(lab.api.path(one))
+        for body in rules:
+            lab.api.delete(lab.api.path(body))
         lab.until(lambda: not refusal(lab, manifest(image="debian")), "the policy's end")
 
     INSIDE.submit(end).result()
 
 
-def manifest(change: Change = lambda one: None, **more: Any) -> dict[str, Any]:
+def manifest(change: Change = lambda body: None, **more: Any) -> dict[str, Any]:
     job = {"topology": "4x4", "hosts": HOSTS, "chips_per_host": 4, "image": IMAGE, "cluster": CLUSTER, **more}
-    one = copy.deepcopy(jobset(Job("raw", TEAM, command=["workload"], **job)))
-    change(one)
-    return one
+    body = copy.deepcopy(jobset(Job("raw", TEAM, command=["workload"], **job)))
+    change(body)
+    return body
 
 
-def refusal(lab: Lab, one: dict[str, Any]) -> str:
-    """What the API server has against a JobSet, applied as kubectl does; nothing if it takes it."""
+def refusal(lab: Lab, body: dict[str, Any]) -> str:
+    """Return the API server's refusal of a JobSet, applied as kubectl does; empty if it is accepted."""
     try:
-        lab.api.apply(one, "tests", dry=True)
+        lab.api.apply(body, "tests", dry=True)
     except ApiError as error:
         return str(error)
     return ""
 
 
-def pod(one: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = one["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    return found
+def pod(body: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return answer
 
 
-def only_at_the_start(one: dict[str, Any]) -> None:
-    worker = pod(one)["containers"][0]
+def only_at_the_start(body: dict[str, Any]) -> None:
+    worker = pod(body)["containers"][0]
     chips = worker.pop("resources")
-    pod(one)["initContainers"] = [{"name": "first", "image": IMAGE, "resources": chips}]
+    pod(body)["initContainers"] = [{"name": "first", "image": IMAGE, "resources": chips}]
 
 
 def test_what_this_project_writes_is_taken(cluster: Lab) -> None:
-    for one in (
+    for body in (
         manifest(),
         manifest(slices=2),
         manifest(topology="16x16", hosts=64),
         manifest(cluster=""),
     ):
-        assert refusal(cluster, one) == ""
+        assert refusal(cluster, body) == ""
 
 
 def test_the_examples_of_the_page_are_taken(
     cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = examples(tmp_path, monkeypatch)
-    assert len(found) == 4
-    for one in found.values():
-        assert refusal(cluster, one) == ""
+    answer = examples(tmp_path, monkeypatch)
+    assert len(answer) == 4
+    for body in answer.values():
+        assert refusal(cluster, body) == ""
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -105,7 +105,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("another, nearer to the other pool", manifest(topology="8x16", hosts=32), "gke-tpu-topology: 4x4, or"),
     ("a topology that isn't v6e's", manifest(topology="2x2x1"),
      "the topology 2x2x1, and the pools have 2x4, 4x4, 16x16; fix: cloud.google.com/gke-tpu-topology: 2x4"),
-    ("no topology", manifest(lambda one: pod(one).pop("nodeSelector")), "slice has the topology none"),
+    ("no topology", manifest(lambda body: pod(body).pop("nodeSelector")), "slice has the topology none"),
     ("more hosts than a slice has", manifest(hosts=8),
      "slice has 8x4 chips (parallelism x google.com/tpu of a pod), and a slice of 4x4 is 4x4; fix: one pod "
      "on each host, with all of its chips"),
@@ -115,13 +115,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "slice has an image without a digest, which may be another one tomorrow; fix: IMAGE@sha256:..., by "
      "crane digest"),
     ("an initial container without one",
-     manifest(lambda one: pod(one).update(initContainers=[{"name": "i", "image": "debian"}])),
+     manifest(lambda body: pod(body).update(initContainers=[{"name": "i", "image": "debian"}])),
      "slice has an image without a digest"),
     ("chips for an initial container alone", manifest(only_at_the_start, hosts=8), "slice has 8x4 chips"),
-    ("another queue", manifest(lambda one: one["metadata"]["labels"].update({QUEUE: "fast"})),
+    ("another queue", manifest(lambda body: body["metadata"]["labels"].update({QUEUE: "fast"})),
      "the label kueue.x-k8s.io/queue-name is fast, and jobs wait in queues alone; fix: write "
      "kueue.x-k8s.io/queue-name: default"),
-    ("a namespace without a queue", manifest(lambda one: one["metadata"].update(namespace="default")),
+    ("a namespace without a queue", manifest(lambda body: body["metadata"].update(namespace="default")),
      "the namespace default is no team's and has no queue; fix: write the namespace of a team (speech, "
      "vision), or add a team to queue:teams"),
     ("a manifest for another cluster", manifest(cluster=CLUSTER.replace("my-project", "prod")),
@@ -130,13 +130,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("one", "message"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+@pytest.mark.parametrize(("body", "message"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
 def test_what_cannot_run_is_refused_with_the_rule_and_the_way_out(
-    one: dict[str, Any], message: str, cluster: Lab
+    body: dict[str, Any], message: str, cluster: Lab
 ) -> None:
-    found = refusal(cluster, one)
-    assert message in found
-    assert "ValidatingAdmissionPolicy 'tpu-jobs'" in found
+    answer = refusal(cluster, body)
+    assert message in answer
+    assert "ValidatingAdmissionPolicy 'tpu-jobs'" in answer
 
 
 def test_where_all_pools_are_gone_a_pool_is_the_way_out(cluster: Lab) -> None:
@@ -153,31 +153,31 @@ def test_where_all_pools_are_gone_a_pool_is_the_way_out(cluster: Lab) -> None:
 
 
 def test_without_a_label_kueue_puts_a_job_into_the_teams_queue(cluster: Lab) -> None:
-    one = manifest(lambda one: one["metadata"].pop("labels"))
-    made = cluster.api.apply(one, "tests", dry=True)
+    body = manifest(lambda body: body["metadata"].pop("labels"))
+    made = cluster.api.apply(body, "tests", dry=True)
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "default"
 
 
 def test_all_that_is_wrong_is_named_at_once(cluster: Lab) -> None:
-    found = refusal(cluster, manifest(topology="8x8", image="debian", cluster="projects/p"))
+    answer = refusal(cluster, manifest(topology="8x8", image="debian", cluster="projects/p"))
     for part in ("has the topology 8x8", "without a digest", "was written for projects/p"):
-        assert part in found
+        assert part in answer
 
 
 def test_what_asks_for_no_chips_is_left_alone(cluster: Lab) -> None:
-    def without(one: dict[str, Any]) -> None:
-        del pod(one)["containers"][0]["resources"]
-        one["metadata"]["namespace"] = "default"
+    def without(body: dict[str, Any]) -> None:
+        del pod(body)["containers"][0]["resources"]
+        body["metadata"]["namespace"] = "default"
 
     assert refusal(cluster, manifest(without, image="debian")) == ""
 
 
 def test_the_api_server_finds_no_error_in_the_rules(cluster: Lab) -> None:
     def status() -> Any:
-        found = cluster.api.get(
+        answer = cluster.api.get(
             "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", admission.NAME
         )
-        assert found is not None
-        return found.get("status", {}).get("typeChecking")
+        assert answer is not None
+        return answer.get("status", {}).get("typeChecking")
 
     assert cluster.until(lambda: status() is not None and [status()], "the rules' types") == [{}]

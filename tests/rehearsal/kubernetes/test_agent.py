@@ -25,13 +25,13 @@ def test_a_pod_that_is_deleted_while_its_node_shuts_down_is_gone_with_the_node(
 ) -> None:
     """Also where the watch tells of the deletion too late: Kubernetes itself keeps such a pod for 40 s."""
     node, *_ = lab.add_pool(pool(f"ending-{watched}".lower()), 1)
-    one = lab.api.create(pod(f"slow-{watched}".lower(), node))
-    path = lab.api.path({**one, "apiVersion": "v1", "kind": "Pod"})
-    name = one["metadata"]["name"]
+    created = lab.api.create(pod(f"slow-{watched}".lower(), node))
+    path = lab.api.path({**created, "apiVersion": "v1", "kind": "Pod"})
+    name = created["metadata"]["name"]
 
     def phase() -> str:
-        found = lab.api.get("v1", "Pod", name, "default")
-        return "gone" if found is None else str(found["status"]["phase"])
+        answer = lab.api.get("v1", "Pod", name, "default")
+        return "gone" if answer is None else str(answer["status"]["phase"])
 
     lab.until(lambda: phase() == "Running", "the pod", 60)
     time.sleep(0.5)  # until its shell has set the trap

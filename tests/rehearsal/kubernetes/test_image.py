@@ -6,8 +6,6 @@ its own without a network, and the pod gets that root.
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from infra.layers.queue.kueue import Team, objects
 from infra.layers.queue.namespace import Volumes
 from infra.publish import image
 from infra.publish.wheels import cache_dir
-from infra.settings.sources import ROOT
 from rehearsal.hosts.image import ensure_image
 from rehearsal.kubernetes.node import docker
 from tests.cli.call import call
@@ -56,17 +53,6 @@ def _context(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
         image.write(place / "context", bundle, read, IMAGE, BUILT.partition("@")[0])
     front.close()
     return place / "context"
-
-
-@pytest.fixture(scope="module", name="shared")
-def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    shared = tmp_path_factory.mktemp("shared")
-    (shared / "text").mkdir()
-    (shared / "text" / "a.txt").write_text("".join(f"{n} bottles of beer on the wall\n" for n in range(4000)))
-    workload = str(Path(sys.executable).parent / "workload")
-    command = [workload, "data", "prepare", "--source", str(shared / "text"), "--out", str(shared / "tokens")]
-    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
-    return shared
 
 
 def test_a_job_trains_in_an_image_of_the_bundle(
@@ -104,12 +90,12 @@ def test_a_job_trains_in_an_image_of_the_bundle(
 
     def printed() -> str:
         pods = lab.api.list("v1", "Pod", "vision", labelSelector="jobset.sigs.k8s.io/jobset-name=built")
-        return "\n".join(lab.agent.log("vision", one["metadata"]["name"], "worker") for one in pods)
+        return "\n".join(lab.agent.log("vision", entry["metadata"]["name"], "worker") for entry in pods)
 
     def ended() -> str:
-        found = lab.api.get(*JOBSET, "built", "vision")
-        assert found is not None
-        return str(found.get("status", {}).get("terminalState", ""))
+        answer = lab.api.get(*JOBSET, "built", "vision")
+        assert answer is not None
+        return str(answer.get("status", {}).get("terminalState", ""))
 
     lab.until(ended, "the job's end", 300)
     assert ended() == "Completed", printed()

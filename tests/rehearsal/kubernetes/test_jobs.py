@@ -16,17 +16,15 @@ from infra.errors import InfraError
 from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.google.kubernetes import Cluster
-from infra.layers.queue import namespace
 from infra.layers.queue.jobs.client import COMPLETED, FAILED, QUEUED, RUNNING, STARTING, Jobs
 from infra.layers.queue.jobs.jobset import Claim, Job, jobset
-from infra.layers.queue.kueue import Team, objects
-from infra.layers.queue.namespace import Volumes
+from infra.layers.queue.kueue import Team
 from infra.layers.queue.ready import wait
 from infra.prices.run import of_hours
 from rehearsal.kubernetes.plane.api import documents
 from rehearsal.kubernetes.plane.programs import QUEUE, folder, program
 from tests.limits import HANG_S
-from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab, output, pool
+from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab
 
 VISION, SPEECH = Team("vision", "vision"), Team("speech", "speech")
 ADA, BEN = "ada@example.com", "ben@example.com"
@@ -35,14 +33,8 @@ WAIT = ["sh", "-c", "trap 'exit 143' TERM; echo ready; sleep 1000 & wait"]
 
 @pytest.fixture(scope="module", name="queue")
 def _queue(lab: Lab) -> Lab:
-    def make() -> None:
-        lab.add_pool(pool("jobs-0"))
-        lab.api.apply_all(list(objects([output("jobs-0")])), "tests")
-        for team, who in ((VISION, ADA), (SPEECH, BEN)):
-            mine = namespace.objects(team, [f"user:{who}"], "trainer", None, Volumes("bucket"))
-            lab.api.apply_all(list(mine), "tests")
-
-    INSIDE.submit(make).result()
+    teams = {VISION: [f"user:{ADA}"], SPEECH: [f"user:{BEN}"]}
+    INSIDE.submit(lab.queue, {"jobs-0": {}}, teams).result()
     return lab
 
 
@@ -53,8 +45,8 @@ def _empty(queue: Lab) -> Iterator[None]:
     def clean() -> None:
         for team, who in ((VISION, ADA), (SPEECH, BEN)):
             jobs = as_user(queue, who, team)
-            for one in jobs.all():
-                jobs.cancel(one.name)
+            for status in jobs.all():
+                jobs.cancel(status.name)
             queue.until(lambda jobs=jobs: not jobs.all(), "an empty queue", 60)  # type: ignore[misc]
 
     INSIDE.submit(clean).result()
@@ -62,10 +54,10 @@ def _empty(queue: Lab) -> Iterator[None]:
 
 def session(lab: Lab, who: str) -> requests.Session:
     pair = lab.control_plane.authority.client(who.partition("@")[0], who)
-    one = requests.Session()
-    one.trust_env = False
-    one.verify, one.cert = str(lab.control_plane.authority.ca), (str(pair.certificate), str(pair.key))
-    return one
+    opened = requests.Session()
+    opened.trust_env = False
+    opened.verify, opened.cert = str(lab.control_plane.authority.ca), (str(pair.certificate), str(pair.key))
+    return opened
 
 
 def as_user(lab: Lab, who: str, team: Team) -> Jobs:
@@ -77,49 +69,57 @@ def job(name: str, line: list[str], team: Team = VISION, **more: Any) -> Job:
 
 
 def test_a_job_is_submitted_seen_in_its_place_and_cancelled(queue: Lab) -> None:
-    ours, theirs = as_user(queue, ADA, VISION), as_user(queue, BEN, SPEECH)
-    ours.submit(job("first", WAIT))
-    queue.until(lambda: (one := ours.status("first")) and one.state == RUNNING, "the first job", 60)
-    theirs.submit(job("second", WAIT, SPEECH))
-    theirs.submit(job("third", WAIT, SPEECH, priority="high"))
-    queue.until(lambda: (one := theirs.status("third")) and one.state == RUNNING, "preemption", 60)
-    queue.until(lambda: (one := ours.status("first")) and one.position == 1, "the preempted job's place", 30)
-    waiting, moved = theirs.status("second"), ours.status("first")
+    vision, speech = as_user(queue, ADA, VISION), as_user(queue, BEN, SPEECH)
+    vision.submit(job("first", WAIT))
+    queue.until(lambda: (status := vision.status("first")) and status.state == RUNNING, "the first job", 60)
+    speech.submit(job("second", WAIT, SPEECH))
+    speech.submit(job("third", WAIT, SPEECH, priority="high"))
+    queue.until(lambda: (status := speech.status("third")) and status.state == RUNNING, "preemption", 60)
+    queue.until(
+        lambda: (status := vision.status("first")) and status.position == 1, "the preempted job's place", 30
+    )
+    waiting, moved = speech.status("second"), vision.status("first")
     assert waiting is not None
     assert moved is not None
     assert (waiting.state, waiting.position) == (QUEUED, 2)
     assert (moved.state, moved.counted) == (QUEUED, 0)
     assert "16 more needed" in moved.why
     assert "cpu" not in moved.why
-    assert theirs.cancel("third")
-    assert theirs.cancel("second")
-    queue.until(lambda: (one := ours.status("first")) and one.state == RUNNING, "the first job again", 60)
-    assert not ours.cancel("nothing")
+    assert speech.cancel("third")
+    assert speech.cancel("second")
+    queue.until(
+        lambda: (status := vision.status("first")) and status.state == RUNNING, "the first job again", 60
+    )
+    assert not vision.cancel("nothing")
 
 
 def test_how_a_job_ended_is_seen_with_what_it_printed(queue: Lab) -> None:
-    ours = as_user(queue, ADA, VISION)
-    ours.submit(job("good", ["sh", "-c", "echo 'one …'; echo two $JOB_WORKER"]))
-    queue.until(lambda: (one := ours.status("good")) and one.state == COMPLETED, "the good job", 60)
-    pod = ours.worker("good", 2)
+    vision = as_user(queue, ADA, VISION)
+    vision.submit(job("good", ["sh", "-c", "echo 'one …'; echo two $JOB_WORKER"]))
+    queue.until(lambda: (status := vision.status("good")) and status.state == COMPLETED, "the good job", 60)
+    pod = vision.worker("good", 2)
     assert pod
-    lines = list(ours.log(pod))
+    lines = list(vision.log(pod))
     assert [text for _, text in lines] == ["one …", "two 2"]
-    assert [text for _, text in ours.log(pod, since=lines[0][0])] == ["two 2"]
-    ours.submit(job("bad", ["sh", "-c", "exit 3"]))
-    queue.until(lambda: (one := ours.status("bad")) and one.state == FAILED, "the bad job", 60)
-    ended = ours.status("bad")
+    assert [text for _, text in vision.log(pod, since=lines[0][0])] == ["two 2"]
+    vision.submit(job("bad", ["sh", "-c", "exit 3"]))
+    queue.until(lambda: (status := vision.status("bad")) and status.state == FAILED, "the bad job", 60)
+    ended = vision.status("bad")
     assert ended is not None
     assert (ended.restarts, bool(ended.why)) == (0, True)
 
 
 def test_what_holds_a_jobs_pods_is_named(queue: Lab) -> None:
-    ours = as_user(queue, ADA, VISION)
-    ours.submit(job("held", WAIT, claims={"/data": Claim("missing")}))
-    queue.until(lambda: (one := ours.status("held")) and one.state == STARTING and one.why, "the reason", 60)
-    found = ours.status("held")
-    assert found is not None
-    assert re.fullmatch(r"held-slice-0-\d-\w+ isn't scheduled: .*\"missing\" not found.*", found.why)
+    vision = as_user(queue, ADA, VISION)
+    vision.submit(job("held", WAIT, claims={"/data": Claim("missing")}))
+    queue.until(
+        lambda: (status := vision.status("held")) and status.state == STARTING and status.why,
+        "the reason",
+        60,
+    )
+    held = vision.status("held")
+    assert held is not None
+    assert re.fullmatch(r"held-slice-0-\d-\w+ isn't scheduled: .*\"missing\" not found.*", held.why)
 
 
 def test_a_team_reaches_neither_another_team_nor_more_than_jobs(queue: Lab) -> None:
@@ -174,8 +174,8 @@ def test_kubectl_alone_applies_sees_and_deletes_what_the_command_writes(queue: L
         return done.stdout or done.stderr
 
     assert "by-kubectl serverside-applied" in kubectl("apply --server-side -f job.yaml")
-    ours = as_user(queue, ADA, VISION)
-    queue.until(lambda: (one := ours.status("by-kubectl")) and one.state == RUNNING, "the job", 60)
+    vision = as_user(queue, ADA, VISION)
+    queue.until(lambda: (status := vision.status("by-kubectl")) and status.state == RUNNING, "the job", 60)
     # Once more: Kueue has placed it, and the manifest's node selector isn't the manifest's any more.
     assert 'conflict with "kueue"' in kubectl("apply --server-side -f job.yaml", 1)
     shown = kubectl("-n vision get jobsets,workloads")
@@ -184,14 +184,14 @@ def test_kubectl_alone_applies_sees_and_deletes_what_the_command_writes(queue: L
     assert kubectl("-n vision logs -l jobset.sigs.k8s.io/jobset-name=by-kubectl").split() == ["ready"] * HOSTS
     kubectl("-n vision delete jobset by-kubectl")
     # The garbage collector learns new kinds every 30 s.
-    queue.until(lambda: not ours.all() and not queue.api.list("v1", "Pod", "vision"), "its pods' end", 90)
+    queue.until(lambda: not vision.all() and not queue.api.list("v1", "Pod", "vision"), "its pods' end", 90)
 
 
 def test_a_name_is_taken_once(queue: Lab) -> None:
-    ours = as_user(queue, ADA, VISION)
-    ours.submit(job("twice", WAIT))
+    vision = as_user(queue, ADA, VISION)
+    vision.submit(job("twice", WAIT))
     with pytest.raises(InfraError, match="vision has a job twice already"):
-        ours.submit(job("twice", WAIT))
+        vision.submit(job("twice", WAIT))
 
 
 def test_a_namespace_without_the_queue_is_named(queue: Lab) -> None:
@@ -207,9 +207,9 @@ def test_a_namespace_without_the_queue_is_named(queue: Lab) -> None:
 def test_the_command_follows_a_job_to_its_end(
     line: list[str], status: int, last: str, queue: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ours = as_user(queue, ADA, VISION)
-    ours.submit(job("followed", line))
-    assert command._follow(ours, "followed", 36.0, of_hours(36.0, 1)) == status
+    vision = as_user(queue, ADA, VISION)
+    vision.submit(job("followed", line))
+    assert command._follow(vision, "followed", 36.0, of_hours(36.0, 1)) == status
     shown = capsys.readouterr().out.splitlines()
     assert [text for text in shown if text.startswith("  | ")] == ["  | one", "  | two"][: 2 - status]
     assert any(text.startswith(f"followed: {last}") for text in shown)
@@ -220,14 +220,16 @@ def test_the_command_follows_a_job_to_its_end(
 def test_after_a_failure_the_worker_that_failed_first_is_shown(
     queue: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ours = as_user(queue, ADA, VISION)
-    ours.submit(job("third", ["sh", "-c", "[ $JOB_WORKER = 2 ] || exec sleep 60; sleep 2; echo NaN; exit 3"]))
-    assert command._follow(ours, "third", None, of_hours(None, None)) == 1
+    vision = as_user(queue, ADA, VISION)
+    vision.submit(
+        job("third", ["sh", "-c", "[ $JOB_WORKER = 2 ] || exec sleep 60; sleep 2; echo NaN; exit 3"])
+    )
+    assert command._follow(vision, "third", None, of_hours(None, None)) == 1
     shown = capsys.readouterr().out.splitlines()
     assert shown[-2:] == ["third: worker 2 failed first, with status 3", "  | NaN"]
-    status = ours.status("third")
+    status = vision.status("third")
     assert status is not None
-    assert command._logs(ours, status, command._worker(ours, status, None), None, follow=False) == 0
+    assert command._logs(vision, status, command._worker(vision, status, None), None, follow=False) == 0
     assert capsys.readouterr().out == "NaN\n"
 
 

@@ -79,8 +79,8 @@ def test_a_programs_life(cluster: Lab, stack: Stack) -> None:
 
     def versions() -> dict[str, str]:
         kinds = (("v1", "ConfigMap"), ("v1", "Secret"), ("example.com/v1", "Wall"), ("v1", "Namespace"))
-        found = [one["metadata"] for kind in kinds for one in api.list(*kind)]
-        return {one["uid"]: one["resourceVersion"] for one in found}
+        listed = [resource["metadata"] for kind in kinds for resource in api.list(*kind)]
+        return {resource["uid"]: resource["resourceVersion"] for resource in listed}
 
     before = versions()
     stack.up("--expect-no-changes")
@@ -96,13 +96,15 @@ def test_a_programs_life(cluster: Lab, stack: Stack) -> None:
     live = api.get(*sleeper)
     assert live is not None
     assert live["status"]["readyReplicas"] == 2, "it was waited for"
-    (owner,) = [one for one in live["metadata"]["managedFields"] if one["operation"] == "Apply"]
+    (owner,) = [
+        resource for resource in live["metadata"]["managedFields"] if resource["operation"] == "Apply"
+    ]
     assert re.fullmatch("pulumi-kubernetes-[0-9a-f]{8}", owner["manager"])
     assert versions() == before, "nothing else was touched"
 
     stack.pulumi("config", "set", "settings", "other")
     assert "1 replaced" in stack.up()
-    names = {one["metadata"]["name"] for one in api.list("v1", "ConfigMap", "life")}
+    names = {resource["metadata"]["name"] for resource in api.list("v1", "ConfigMap", "life")}
     assert names == {named, "other", "kube-root-ca.crt"}
     stack.destroy()
     assert api.get("v1", "Namespace", "life") is None
@@ -148,8 +150,8 @@ def test_what_is_there_already_is_an_error_unless_it_may_be_taken_over(cluster: 
 
 
 def test_an_import_takes_what_is_there_into_the_state(cluster: Lab, stack: Stack) -> None:
-    one = config_map("imported", metadata={"labels": {"colour": "blue"}}, data={"a": "b"})
-    cluster.api.apply(one, "somebody")
+    resource = config_map("imported", metadata={"labels": {"colour": "blue"}}, data={"a": "b"})
+    cluster.api.apply(resource, "somebody")
     stack.write({})
     stack.up()
     urn = "urn:pulumi:dev::demo::pulumi:providers:kubernetes::cluster"
@@ -163,15 +165,15 @@ def test_an_import_takes_what_is_there_into_the_state(cluster: Lab, stack: Stack
         "--protect=false",
     )
     stack.pulumi("import", kind, "map", "default/imported", *more)
-    stack.write({"map": one})
+    stack.write({"map": resource})
     stack.up("--expect-no-changes")
     stack.destroy()
     assert held(cluster, "imported") is None
 
 
 def test_deletion_waits_for_finalizers_and_names_them(cluster: Lab, stack: Stack) -> None:
-    one = config_map("held", metadata={"finalizers": ["example.com/hold"]})
-    stack.write({"map": {**one, "timeouts": {"delete": "8s"}}})
+    resource = config_map("held", metadata={"finalizers": ["example.com/hold"]})
+    stack.write({"map": {**resource, "timeouts": {"delete": "8s"}}})
     stack.up()
     printed = stack.destroy(fine=False)
     assert "still there after its deletion: its finalizers may hold it: example.com/hold" in printed
@@ -183,7 +185,7 @@ def test_deletion_waits_for_finalizers_and_names_them(cluster: Lab, stack: Stack
         cluster.api.request("PATCH", path, {"metadata": {"finalizers": None}}, "application/merge-patch+json")
         done.append(time.monotonic())
 
-    stack.write({"map": one})
+    stack.write({"map": resource})
     thread = threading.Thread(target=remove)
     thread.start()
     stack.destroy()
@@ -207,8 +209,8 @@ def test_a_cluster_that_is_not_there_yet_can_be_planned_for(cluster: Lab, stack:
 def test_another_cluster_gets_everything_anew(cluster: Lab, stack: Stack) -> None:
     stack.write({"map": config_map("moving")})
     stack.up()
-    there = re.sub(r"https://[\d.]+", "https://127.0.0.1", stack.settings["kubeconfig"])
-    stack.settings["kubeconfig"] = there
+    moved = re.sub(r"https://[\d.]+", "https://127.0.0.1", stack.settings["kubeconfig"])
+    stack.settings["kubeconfig"] = moved
     stack.write({"map": config_map("moving")})
     assert "+-2 to replace" in stack.pulumi("preview")
     stack.settings["cluster_identifier"] = "one"
@@ -311,7 +313,7 @@ def test_credentials_of_a_program(cluster: Lab, stack: Stack, tmp_path: Path) ->
         status = {"token": value, "expirationTimestamp": until}
         answer.write_text(json.dumps({"kind": "ExecCredential", "status": status}))
 
-    def asked() -> int:
+    def called() -> int:
         return len(calls.read_text().splitlines())
 
     connection = kubeconfig.connect(kubeconfig.choose(config))
@@ -321,14 +323,14 @@ def test_credentials_of_a_program(cluster: Lab, stack: Stack, tmp_path: Path) ->
     give(token, 3600)
     connection.request("GET", "/api")
     connection.request("GET", "/api")
-    assert asked() == 2, "one that was refused isn't used again, one that was taken is"
+    assert called() == 2, "one that was refused isn't used again, one that was taken is"
     given = json.loads(calls.read_text().splitlines()[0])["spec"]["cluster"]
     assert given["server"] == cluster.control_plane.url
     connection = kubeconfig.connect(kubeconfig.choose(config))
     give(token, -1)
     connection.request("GET", "/api")
     connection.request("GET", "/api")
-    assert asked() == 4, "one that expired isn't used again"
+    assert called() == 4, "one that expired isn't used again"
     give(token, 3600)
     stack.settings["kubeconfig"] = json.dumps(config)
     stack.write({"map": config_map("by-token")})
@@ -345,9 +347,9 @@ def test_credentials_of_a_program(cluster: Lab, stack: Stack, tmp_path: Path) ->
 
 
 def test_what_differs_and_what_is_replaced() -> None:
-    def found(old: Object, new: Object, **more: Any) -> dict[str, str]:
+    def listed(old: Object, new: Object, **more: Any) -> dict[str, str]:
         named = difference.differences(difference.pruned(old, old), difference.normalized(new), **more)
-        return {one.path: one.kind + " replaces" * one.replaces for one in named}
+        return {resource.path: resource.kind + " replaces" * resource.replaces for resource in named}
 
     old = deployment("one", ["sleep"], spec={"replicas": 1})
     pod = old["spec"]["template"]["spec"]
@@ -356,36 +358,38 @@ def test_what_differs_and_what_is_replaced() -> None:
     limits = new["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
     limits |= {"cpu": 0.5, "memory": str(2**30)}
     new["spec"]["template"]["spec"] |= {"volumes": [], "hostNetwork": False, "nodeSelector": None}
-    assert found(old, new) == {}, "the API server writes these so, or not at all"
+    assert listed(old, new) == {}, "the API server writes these so, or not at all"
     limits["cpu"] = "1"
     new["spec"]["selector"]["matchLabels"]["app"] = "other"
     new["spec"]["replicas"] = UNKNOWN
-    assert found(old, new, ignored=["spec.replicas"]) == {
+    assert listed(old, new, ignored=["spec.replicas"]) == {
         "spec.selector.matchLabels.app": "UPDATE replaces",
         "spec.template.spec.containers[0].resources.limits.cpu": "UPDATE",
     }
     colours = config_map("one", data={"a.b": "blue", "c": "d"}), config_map("one", data={"a.b": "red"})
-    assert found(*colours) == {'data["a.b"]': "UPDATE replaces", "data.c": "DELETE replaces"}
-    assert found(*colours, mutable=["ConfigMap"]) == {'data["a.b"]': "UPDATE", "data.c": "DELETE"}
-    assert found(config_map("one"), config_map("two")) == {"metadata.name": "UPDATE replaces"}
+    assert listed(*colours) == {'data["a.b"]': "UPDATE replaces", "data.c": "DELETE replaces"}
+    assert listed(*colours, mutable=["ConfigMap"]) == {'data["a.b"]': "UPDATE", "data.c": "DELETE"}
+    assert listed(config_map("one"), config_map("two")) == {"metadata.name": "UPDATE replaces"}
     custom = {"apiVersion": "example.com/v1", "kind": "Wall", "metadata": {"name": "w"}, "spec": {}}
-    assert found(custom, {**custom, "spec": {"height": 0}}) == {"spec.height": "ADD"}, "it isn't dropped"
+    assert listed(custom, {**custom, "spec": {"height": 0}}) == {"spec.height": "ADD"}, "it isn't dropped"
 
 
 @pytest.mark.prove
 def test_kueue_and_jobset_whole(cluster: Lab, stack: Stack) -> None:
-    found = [
-        one for file in ("jobset", "kueue") for one in documents((folder(QUEUE) / f"{file}.yaml").read_text())
+    listed = [
+        resource
+        for file in ("jobset", "kueue")
+        for resource in documents((folder(QUEUE) / f"{file}.yaml").read_text())
     ]
     first = {"Namespace": 0, "CustomResourceDefinition": 1}
-    found.sort(key=lambda one: first.get(one["kind"], 2))
+    listed.sort(key=lambda resource: first.get(resource["kind"], 2))
     objects: dict[str, Object] = {}
-    for one in found:
-        meta = one["metadata"]
+    for resource in listed:
+        meta = resource["metadata"]
         before = [name for name, other in objects.items() if other["kind"] in first]
-        after = before if one["kind"] not in first else []
-        name = "/".join(filter(None, (one["kind"], meta.get("namespace"), meta["name"])))
-        objects[name] = {**one, "after": after}
+        after = before if resource["kind"] not in first else []
+        name = "/".join(filter(None, (resource["kind"], meta.get("namespace"), meta["name"])))
+        objects[name] = {**resource, "after": after}
     managers = [name for name in objects if name.startswith("Deployment/")]
     flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "any"}}
     objects["flavor"] = {**flavor, "spec": {}, "after": managers}
@@ -406,11 +410,11 @@ def test_kueue_and_jobset_whole(cluster: Lab, stack: Stack) -> None:
     times = {"preview": planned - begun, "up": up - planned, "no-op": same - up,
              "refresh and no-op": gone - same, "destroy": end - gone}  # fmt: skip
     print(f"{len(objects)} objects: {', '.join(f'{what} {s:.0f} s' for what, s in times.items())}")
-    for one in found:
+    for resource in listed:
         left = None
         try:
-            left = cluster.api.get(one["apiVersion"], one["kind"], one["metadata"]["name"],
-                                   one["metadata"].get("namespace", ""))  # fmt: skip
+            left = cluster.api.get(resource["apiVersion"], resource["kind"], resource["metadata"]["name"],
+                                   resource["metadata"].get("namespace", ""))  # fmt: skip
         except KubernetesError:
             continue
-        assert left is None, one["metadata"]
+        assert left is None, resource["metadata"]

@@ -16,7 +16,7 @@ def test_jobs_are_admitted_in_order_and_one_to_a_slice(lab: Lab, tmp_path: Path)
     of the turn (docs/benchmarks.md). With StrictFIFO it doesn't, and no order is broken at all.
     """
     queue = Queue(lab, POOLS, tmp_path / "kwok")
-    found = {}
+    results = {}
     try:
         for strategy in ("BestEffortFIFO", "StrictFIFO"):
             queue.use(strategy)
@@ -24,17 +24,17 @@ def test_jobs_are_admitted_in_order_and_one_to_a_slice(lab: Lab, tmp_path: Path)
             queue.submit(mix)
             queue.wait(JOBS, LIMIT_S)
             names = {job.name for job in queue.history.jobs.values()}
-            assert names >= {f"{one.job.team.namespace}/{one.job.name}" for one in mix}
-            found[strategy] = judged(queue)
-            print(strategy, found[strategy])
+            assert names >= {f"{result.job.team.namespace}/{result.job.name}" for result in mix}
+            results[strategy] = judged(queue)
+            print(strategy, results[strategy])
     finally:
         queue.close()
-    for one in found.values():
-        assert one["collisions"] == 0
-        assert one["most_held"] == POOLS
-        assert one["preemptions"] > 0
-        assert one["preempted_by_no_higher"] == 0
+    for result in results.values():
+        assert result["collisions"] == 0
+        assert result["most_held"] == POOLS
+        assert result["preemptions"] > 0
+        assert result["preempted_by_no_higher"] == 0
         # A preempted job may finish before its pods are gone.
-        assert JOBS <= one["admissions"] <= JOBS + one["preemptions"]
-    assert found["BestEffortFIFO"]["out_of_order"] <= JOBS // 4
-    assert found["StrictFIFO"]["out_of_order"] == 0
+        assert JOBS <= result["admissions"] <= JOBS + result["preemptions"]
+    assert results["BestEffortFIFO"]["out_of_order"] <= JOBS // 4
+    assert results["StrictFIFO"]["out_of_order"] == 0

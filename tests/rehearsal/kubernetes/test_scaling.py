@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from infra.layers.queue import kueue, namespace
-from infra.layers.queue.jobs.jobset import Job, jobset
+from infra.layers.queue.jobs.jobset import Job
 from infra.layers.queue.kueue import Team, objects
 from infra.layers.queue.namespace import Volumes
 from rehearsal.cloud.control import ControlError
 from rehearsal.kubernetes.plane.api import Object
 from rehearsal.kubernetes.plane.autoscaler import Autoscaler
-from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, JOBSET, MACHINE, Lab, output, pool
+from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab, output, pool
 
 TEAM = Team("scaling", "scaling")
 MACHINE_OF_4 = {"machineType": "ct6e-standard-4t"}
@@ -46,19 +46,19 @@ class Google:
     def clusters(self, what: str, *, pool: str, zone: str, count: int) -> dict[str, Any]:
         assert (what, zone) == ("scale", "us-east5-b")
         name = pool.rpartition("/")[2]
-        body = next(one for one in POOLS.values() if one["name"] == name)
+        body = next(work for work in POOLS.values() if work["name"] == name)
         if count and not self.chips:
             self.refused += 1
             raise ControlError("Google Compute Engine does not have enough resources")
         if count:
             self.lab.add_pool(body, count)
         else:
-            self.lab.lose(*(one for one in list(self.lab.agent.nodes) if f"-{name}-" in one))
+            self.lab.lose(*(work for work in list(self.lab.agent.nodes) if f"-{name}-" in work))
         self.sizes[name] = count
         return {}
 
     def pools(self) -> list[Object]:
-        return [{"body": one, "sizes": {"us-east5-b": self.sizes[one["name"]]}} for one in POOLS.values()]
+        return [{"body": work, "sizes": {"us-east5-b": self.sizes[work["name"]]}} for work in POOLS.values()]
 
 
 @pytest.fixture(name="google")
@@ -80,29 +80,22 @@ def test_a_slice_that_google_has_not_got_comes_later_and_goes_when_idle(
     control: Any = google
     autoscaler = Autoscaler(control, lab.api, "projects/p/locations/us-east5/clusters/tpu")
     flavor = kueue.flavor(output("any", provisioning=how, scales=True))
-    one = Job(
+    work = Job(
         f"on-{how}", TEAM, MACHINE, ["sleep", "2"], "4x4", HOSTS, 4, selector=flavor.labels, scales=True
     )
-    lab.api.create(jobset(one))
+    lab.submit(work)
 
-    def looked(found: Any) -> Any:
+    def looked(answer: Any) -> Any:
         autoscaler.look(google.pools(), RATE)
-        return found
-
-    def state() -> str:
-        found = lab.api.get(*JOBSET, one.name, TEAM.namespace)
-        assert found is not None
-        return str(found.get("status", {}).get("terminalState", ""))
+        return answer
 
     lab.until(lambda: looked(google.refused >= 2), "refusals", 60)
-    # Its own: those of a job that is deleted go up to half a minute later.
-    mine = f"jobset.sigs.k8s.io/jobset-name={one.name}"
-    waiting = lab.api.list("v1", "Pod", TEAM.namespace, labelSelector=mine)
+    waiting = lab.pods(work)
     assert bool(waiting) is (how == "flex-start"), "a queued job has no pods until its nodes are there"
     requests = lab.api.list("autoscaling.x-k8s.io/v1", "ProvisioningRequest", TEAM.namespace)
     assert len(requests) == (how == "queued")
     google.chips, begun = True, time.monotonic()
-    lab.until(lambda: looked(state() == "Completed"), "the job's end", 90)
+    lab.until(lambda: looked(lab.ended(work) == "Completed"), "the job's end", 90)
     print(f"{how}: completed {time.monotonic() - begun:.1f} s after there were chips")
-    lab.api.delete(lab.api.place(*JOBSET, TEAM.namespace, one.name))
+    lab.remove(work)
     lab.until(lambda: looked(not any(google.sizes.values())), "the end of the idle slice", 60)

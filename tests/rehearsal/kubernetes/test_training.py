@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from infra.layers.queue import namespace
 from infra.layers.queue.jobs.jobset import Job, jobset
-from infra.layers.queue.kueue import Team, objects
-from infra.layers.queue.namespace import Volumes
+from infra.layers.queue.kueue import Team
 from infra.settings.sources import ROOT
-from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, JOBSET, MACHINE, Lab, output, pool
+from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab
 
 TEAM, STEPS = Team("training", "training"), 40
 WORKLOAD = str(Path(sys.executable).parent / "workload")
@@ -23,26 +20,9 @@ WORKLOAD = str(Path(sys.executable).parent / "workload")
 
 @pytest.fixture(scope="module", name="queue")
 def _queue(lab: Lab) -> Lab:
-    def make() -> None:
-        for name in ("run-0", "run-1"):
-            lab.add_pool(pool(name))
-        lab.api.apply_all(list(objects([output("run-0"), output("run-1")])), "tests")
-        space, *rest = namespace.objects(TEAM, [], "trainer", None, Volumes("bucket"))
-        del space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]  # its pods see this machine
-        lab.api.apply_all([space, *rest], "tests")
-
-    INSIDE.submit(make).result()
+    # Its pods see this machine.
+    INSIDE.submit(lab.queue, {"run-0": {}, "run-1": {}}, {TEAM: []}, see=True).result()
     return lab
-
-
-@pytest.fixture(scope="module", name="shared")
-def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    shared = tmp_path_factory.mktemp("shared")
-    (shared / "text").mkdir()
-    (shared / "text" / "a.txt").write_text("".join(f"{n} bottles of beer on the wall\n" for n in range(4000)))
-    command = [WORKLOAD, "data", "prepare", "--source", str(shared / "text"), "--out", str(shared / "tokens")]
-    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
-    return shared
 
 
 def submit(lab: Lab, name: str, shared: Path) -> Job:
@@ -52,7 +32,7 @@ def submit(lab: Lab, name: str, shared: Path) -> Job:
     line = [WORKLOAD, "launch", "--", *train, *changes]
     environment = {"DATA_DIR": str(shared / "tokens"), "JAX_PLATFORMS": "cpu", "HOME": "/tmp", **{
         key: os.environ[key] for key in os.environ if key.startswith("JAX_")}}  # fmt: skip
-    one = Job(
+    entry = Job(
         name,
         TEAM,
         MACHINE,
@@ -63,7 +43,7 @@ def submit(lab: Lab, name: str, shared: Path) -> Job:
         environment=environment,
         restarts=0,
     )
-    manifest = jobset(one)
+    manifest = jobset(entry)
     pod: dict[str, Any] = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     cache = os.environ["JAX_COMPILATION_CACHE_DIR"]
     paths = {str(Path(path).resolve()) for path in (ROOT, ROOT / ".venv", sys.base_prefix, shared, cache)}
@@ -72,13 +52,7 @@ def submit(lab: Lab, name: str, shared: Path) -> Job:
     worker["volumeMounts"] = [{"name": f"v{i}", "mountPath": path} for i, path in enumerate(sorted(paths))]
     worker["workingDir"] = str(ROOT.resolve())
     lab.api.create(manifest)
-    return one
-
-
-def state(lab: Lab, name: str) -> str:
-    found = lab.api.get(*JOBSET, name, TEAM.namespace)
-    assert found is not None
-    return str(found.get("status", {}).get("terminalState", ""))
+    return entry
 
 
 def results(shared: Path, name: str) -> Path:
@@ -87,10 +61,12 @@ def results(shared: Path, name: str) -> Path:
 
 def losses(shared: Path, name: str) -> dict[int, str]:
     """Step → loss to the last bit, as saved."""
-    found: dict[int, str] = {}
+    answer: dict[int, str] = {}
     for path in results(shared, name).glob("metrics/*.jsonl"):
-        found |= {one["step"]: one["loss_hex"] for one in map(json.loads, path.read_text().splitlines())}
-    return found
+        answer |= {
+            entry["step"]: entry["loss_hex"] for entry in map(json.loads, path.read_text().splitlines())
+        }
+    return answer
 
 
 def last(shared: Path, name: str) -> int:
@@ -107,33 +83,28 @@ def logs(lab: Lab) -> str:
 
 @pytest.mark.slow
 def test_a_preempted_job_ends_where_an_undisturbed_one_ends(queue: Lab, shared: Path) -> None:
-    def ended(name: str) -> str:
-        assert state(queue, name) != "Failed", logs(queue)
-        return state(queue, name)
+    def completed(work: Job) -> bool:
+        assert queue.ended(work) != "Failed", logs(queue)
+        return queue.ended(work) == "Completed"
 
-    submit(queue, "still", shared)
-    queue.until(lambda: ended("still") == "Completed", "the undisturbed run", 240)
-    submit(queue, "preempted", shared)
+    still = submit(queue, "still", shared)
+    queue.until(lambda: completed(still), "the undisturbed run", 240)
+    preempted = submit(queue, "preempted", shared)
     queue.until(lambda: last(shared, "preempted") >= 10, "its 10th step", 240)
-    selector = "jobset.sigs.k8s.io/jobset-name=preempted"
-    pods = queue.api.list("v1", "Pod", TEAM.namespace, labelSelector=selector)
-    before = {pod["spec"]["nodeName"] for pod in pods}
-    assert ended("preempted") == "", "it is in the middle"
+    before = {pod["spec"]["nodeName"] for pod in queue.pods(preempted)}
+    assert not completed(preempted), "it is in the middle"
     begun = time.monotonic()
     queue.preempt(*before)
     saved = last(shared, "preempted")
     assert 10 <= saved < STEPS
     queue.until(lambda: last(shared, "preempted") > saved, "training again", 240)
     print(f"preempted after step {saved}; five steps later {time.monotonic() - begun:.1f} s after the notice")
-    queue.until(lambda: ended("preempted") == "Completed", "the preempted run", 240)
-    after = {
-        pod["spec"]["nodeName"] for pod in queue.api.list("v1", "Pod", TEAM.namespace, labelSelector=selector)
-    }
+    queue.until(lambda: completed(preempted), "the preempted run", 240)
+    after = {pod["spec"]["nodeName"] for pod in queue.pods(preempted)}
     assert not after & before
     assert len(losses(shared, "still")) == STEPS
     assert losses(shared, "preempted") == losses(shared, "still")
     finals = [(results(shared, name) / "final.json").read_text() for name in ("still", "preempted")]
     assert finals[0] == finals[1], "parameters and optimizer state, too"
-    found = queue.api.get(*JOBSET, "preempted", TEAM.namespace)
-    assert found is not None
-    assert (found["status"]["restarts"], found["status"].get("restartsCountTowardsMax", 0)) == (1, 0)
+    status = queue.status(preempted)
+    assert (status["restarts"], status.get("restartsCountTowardsMax", 0)) == (1, 0)

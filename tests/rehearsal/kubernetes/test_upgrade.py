@@ -10,7 +10,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from rehearsal.kubernetes.node.sandbox import Image
 from rehearsal.kubernetes.plane.api import Api, Object, documents
 from rehearsal.kubernetes.plane.programs import QUEUE, QUEUE_PREVIOUS, folder
 from tests.limits import HANG_S
-from tests.rehearsal.kubernetes.lab import HOSTS, JOBSET, MACHINE, WORKLOAD, Lab, inside, output, pool
+from tests.rehearsal.kubernetes.lab import HOSTS, MACHINE, WORKLOAD, Lab, inside, output, pool
 from tests.rehearsal.kubernetes.stack import Stack, made
 from tests.rehearsal.kubernetes.test_jobs import WAIT
 
@@ -72,15 +72,15 @@ def _stack(cluster: Lab, tmp_path: Path) -> Stack:
 
 def storing(version: str, source: Path, place: Path) -> Path:
     """A folder with Kueue's manifests, whose kinds are stored in this version where they have it."""
-    found = documents((source / "kueue.yaml").read_text())
-    for one in found:
-        if one["kind"] == "CustomResourceDefinition":
-            versions = one["spec"]["versions"]
-            if version in [each["name"] for each in versions]:
-                for each in versions:
-                    each["storage"] = each["name"] == version
+    listed = documents((source / "kueue.yaml").read_text())
+    for resource in listed:
+        if resource["kind"] == "CustomResourceDefinition":
+            versions = resource["spec"]["versions"]
+            if version in [entry["name"] for entry in versions]:
+                for entry in versions:
+                    entry["storage"] = entry["name"] == version
     place.mkdir()
-    (place / "kueue.yaml").write_text(yaml.safe_dump_all(found))
+    (place / "kueue.yaml").write_text(yaml.safe_dump_all(listed))
     return place
 
 
@@ -97,11 +97,9 @@ def job(name: str, team: Team) -> Job:
     return Job(name, team, MACHINE, WAIT, topology="4x4", hosts=HOSTS, chips_per_host=4)
 
 
-def running(lab: Lab, one: Job) -> set[str]:
-    """The uids of its pods, once all of them run."""
-    label = f"jobset.sigs.k8s.io/jobset-name={one.name}"
-    found = lab.api.list("v1", "Pod", one.team.namespace, labelSelector=label)
-    uids = {each["metadata"]["uid"] for each in found if each["status"].get("phase") == "Running"}
+def running(lab: Lab, work: Job) -> set[str]:
+    """Return the uids of its pods, once all of them run."""
+    uids = {pod["metadata"]["uid"] for pod in lab.pods(work, "Running")}
     return uids if len(uids) == HOSTS else set()
 
 
@@ -113,42 +111,46 @@ def stored() -> dict[str, str]:
 
     body = {"key": encoded("/registry/kueue.x-k8s.io/"), "range_end": encoded("/registry/kueue.x-k8s.io0")}
     answer = requests.post("http://127.0.0.1:2379/v3/kv/range", json=body, timeout=HANG_S).json()
-    found = [json.loads(base64.b64decode(each["value"])) for each in answer["kvs"]]
+    listed = [json.loads(base64.b64decode(entry["value"])) for entry in answer["kvs"]]
     return {
-        "/".join(filter(None, (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]))): one[
-            "apiVersion"
-        ].rpartition("/")[2]
-        for one in found
+        "/".join(
+            filter(
+                None, (resource["kind"], resource["metadata"].get("namespace"), resource["metadata"]["name"])
+            )
+        ): resource["apiVersion"].rpartition("/")[2]
+        for resource in listed
     }
 
 
-def workload(api: Api, one: Job) -> str:
+def workload(api: Api, resource: Job) -> str:
     """Its workload, as `stored` names it."""
-    (found,) = [
-        f"Workload/{one.team.namespace}/{each['metadata']['name']}"
-        for each in api.list(*WORKLOAD, one.team.namespace)
-        if each["metadata"]["ownerReferences"][0]["name"] == one.name
+    (listed,) = [
+        f"Workload/{resource.team.namespace}/{entry['metadata']['name']}"
+        for entry in api.list(*WORKLOAD, resource.team.namespace)
+        if entry["metadata"]["ownerReferences"][0]["name"] == resource.name
     ]
-    return found
+    return listed
 
 
 def readable(api: Api, version: str) -> dict[str, Object]:
     """Specs of all objects by their uids."""
     return {
-        one["metadata"]["uid"]: one.get("spec") or one.get("value")
+        resource["metadata"]["uid"]: resource.get("spec") or resource.get("value")
         for kind in KINDS
-        for one in api.list(f"kueue.x-k8s.io/{version}", kind)
+        for resource in api.list(f"kueue.x-k8s.io/{version}", kind)
     }
 
 
 def assert_v1beta1_is_needed(api: Api) -> None:
     """A release without it would be refused."""
     flavors = next(
-        one
-        for one in documents((folder(QUEUE) / "kueue.yaml").read_text())
-        if one["metadata"]["name"] == "resourceflavors.kueue.x-k8s.io"
+        resource
+        for resource in documents((folder(QUEUE) / "kueue.yaml").read_text())
+        if resource["metadata"]["name"] == "resourceflavors.kueue.x-k8s.io"
     )
-    flavors["spec"]["versions"] = [one for one in flavors["spec"]["versions"] if one["name"] != OLD]
+    flavors["spec"]["versions"] = [
+        resource for resource in flavors["spec"]["versions"] if resource["name"] != OLD
+    ]
     with pytest.raises(ApiError, match="storedVersions"):
         api.apply(flavors, "tests", dry=True)
 
@@ -156,8 +158,8 @@ def assert_v1beta1_is_needed(api: Api) -> None:
 def rewrite(api: Api) -> None:
     """Store every object anew: `kubectl get -o yaml KIND -A | kubectl replace -f -`."""
     for kind in KINDS:
-        for one in api.list(f"kueue.x-k8s.io/{NEW}", kind):
-            api.request("PUT", api.path(one), one)
+        for resource in api.list(f"kueue.x-k8s.io/{NEW}", kind):
+            api.request("PUT", api.path(resource), resource)
 
 
 class Prober(threading.Thread):
@@ -166,7 +168,7 @@ class Prober(threading.Thread):
     def __init__(self, api: Api, manifest: Object) -> None:
         super().__init__(daemon=True)
         self._api, self._manifest, self._over = api, manifest, threading.Event()
-        self.asked, self.refused_s, self.messages = 0, 0.0, set[str]()
+        self.attempts, self.refused_s, self.messages = 0, 0.0, set[str]()
 
     def run(self) -> None:
         while not self._over.is_set():
@@ -178,7 +180,7 @@ class Prober(threading.Thread):
                 self.messages.add(str(error)[:300])
                 self._over.wait(0.2)
                 self.refused_s += time.monotonic() - begun
-            self.asked += 1
+            self.attempts += 1
 
     def stop(self) -> None:
         self._over.set()
@@ -186,14 +188,19 @@ class Prober(threading.Thread):
 
 
 def create(lab: Lab, *jobs: Job) -> None:
-    for one in jobs:
-        manifest = jobset(one)
-        lab.until(lambda manifest=manifest: accepted(lab.api, manifest), f"{one.name} accepted", 60)  # type: ignore[misc]
+    for work in jobs:
+        manifest = jobset(work)
+        lab.until(
+            lambda manifest=manifest: tried(lambda: lab.api.create(manifest)),  # type: ignore[misc]
+            f"{work.name} accepted",
+            60,
+        )
 
 
-def accepted(api: Api, manifest: Object) -> bool:
+def tried(change: Callable[[], object]) -> bool:
+    """Return False where a webhook that starts refused the change."""
     try:
-        api.create(manifest)
+        change()
     except ApiError as error:
         if "webhook" not in str(error):
             raise
@@ -201,21 +208,8 @@ def accepted(api: Api, manifest: Object) -> bool:
     return True
 
 
-def remove(lab: Lab, one: Job) -> None:
-    lab.api.delete(lab.api.place(*JOBSET, one.team.namespace, one.name))
-
-
 def apply(lab: Lab, made: Sequence[Object]) -> None:
-    def is_applied() -> bool:
-        try:
-            lab.api.apply_all(made, "tests")
-        except ApiError as error:
-            if "webhook" not in str(error):
-                raise
-            return False
-        return True
-
-    lab.until(is_applied, "the queue's objects", 60)
+    lab.until(lambda: tried(lambda: lab.api.apply_all(made, "tests")), "the queue's objects", 60)
 
 
 def space(team: Team) -> list[Object]:
@@ -253,7 +247,7 @@ def test_a_newer_kueue_takes_over_what_an_older_one_left(cluster: Lab, stack: St
     prober.start()
     seconds = install(stack, folder(QUEUE), KUEUE)
     prober.stop()
-    print(f"upgraded in {seconds:.1f} s; of {prober.asked} dry runs refused for {prober.refused_s:.1f} s")
+    print(f"upgraded in {seconds:.1f} s; of {prober.attempts} dry runs refused for {prober.refused_s:.1f} s")
     assert prober.refused_s < 30, prober.messages
 
     assert running(lab, runs) == before, "the same pods"
@@ -261,10 +255,10 @@ def test_a_newer_kueue_takes_over_what_an_older_one_left(cluster: Lab, stack: St
     assert f":{KUEUE}@" in controller["spec"]["containers"][0]["image"]
     assert readable(api, NEW) == specs
     assert readable(api, OLD).keys() == specs.keys()
-    remove(lab, runs)
+    lab.remove(runs)
     lab.until(lambda: running(lab, waits), "the job that waited", 90)
     assert not running(lab, waits_too)
-    remove(lab, waits)
+    lab.remove(waits)
     lab.until(lambda: running(lab, waits_too), "the last job", 60)
     assert_v1beta1_is_needed(api)
     rewrite(api)

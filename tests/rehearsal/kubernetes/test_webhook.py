@@ -1,15 +1,13 @@
-"""What GKE's webhook puts into TPU pods, imitated, says the same as the variables of our own JobSets."""
+"""The imitated webhook of GKE injects the same values as the variables of this project's own JobSets."""
 
 from typing import Any
 
 import pytest
 
-from infra.layers.queue import namespace
-from infra.layers.queue.jobs.jobset import Job, jobset
-from infra.layers.queue.kueue import Team, objects
-from infra.layers.queue.namespace import Volumes
+from infra.layers.queue.jobs.jobset import Job
+from infra.layers.queue.kueue import Team
 from rehearsal.kubernetes.node.webhook import injected
-from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, JOBSET, MACHINE, Lab, output, pool
+from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab
 
 TEAM = Team("webhook", "webhook")
 # Each worker's place as both have it; then every name that it was given, until all of them resolve.
@@ -24,29 +22,16 @@ done
 
 @pytest.fixture(scope="module", name="queue")
 def _queue(lab: Lab) -> Lab:
-    def make() -> None:
-        pools = ("hook-0", "hook-1")
-        for name in pools:
-            lab.add_pool(pool(name))
-        lab.api.apply_all(list(objects([output(name) for name in pools])), "tests")
-        lab.api.apply_all(list(namespace.objects(TEAM, [], "trainer", None, Volumes("b"))), "tests")
-
-    INSIDE.submit(make).result()
+    INSIDE.submit(lab.queue, {"hook-0": {}, "hook-1": {}}, {TEAM: []}).result()
     return lab
 
 
 def test_both_number_the_workers_alike_and_every_name_resolves_in_a_pod(queue: Lab) -> None:
     command = ["sh", "-c", f"{PRINT}sleep 5"]  # for the others to ask for its name
-    one = Job("two", TEAM, MACHINE, command, topology="4x4", hosts=HOSTS, chips_per_host=4, slices=2)
-    queue.api.create(jobset(one))
-
-    def state() -> str:
-        found = queue.api.get(*JOBSET, "two", TEAM.namespace)
-        assert found is not None
-        return str(found.get("status", {}).get("terminalState", ""))
-
-    queue.until(state, "the job's end", 120)
-    assert state() == "Completed"
+    work = Job("two", TEAM, MACHINE, command, topology="4x4", hosts=HOSTS, chips_per_host=4, slices=2)
+    queue.submit(work)
+    queue.until(lambda: queue.ended(work), "the job's end", 120)
+    assert queue.ended(work) == "Completed"
     pods = queue.api.list("v1", "Pod", TEAM.namespace)
     seen = set()
     for one_pod in pods:
@@ -76,7 +61,7 @@ def job(**changes: Any) -> dict[str, Any]:
 def test_only_containers_with_chips_get_variables_and_keep_their_own() -> None:
     (change,) = injected(job())
     assert change["path"] == "/spec/template/spec/containers/1/env"
-    assert [one["name"] for one in change["value"]] == ["TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"]
+    assert [work["name"] for work in change["value"]] == ["TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"]
     assert change["value"][1]["value"] == "j-0.a,j-1.a"
     mine = job()
     own = [{"name": "TPU_WORKER_ID", "value": "7"}]

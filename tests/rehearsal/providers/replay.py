@@ -34,7 +34,7 @@ def momentless(text: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """One request, in a form that two equal ones share."""
+    """A request in a normal form: equal requests are equal objects."""
 
     method: str
     path: str
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Recording:
-    """One file: what the official provider sent for one resource, phase by phase."""
+    """A file: requests of the official provider for a resource, by phase."""
 
     name: str
     content: Mapping[str, Any]
@@ -89,7 +89,7 @@ class Google:
     recording: Recording
     url: str = ""
     phase: str = ""
-    asked: dict[str, list[Request]] = field(default_factory=lambda: defaultdict(list))
+    sent: dict[str, list[Request]] = field(default_factory=lambda: defaultdict(list))
     unexpected: list[str] = field(default_factory=list)
     _answers: dict[tuple[str, str, str], list[tuple[int, Any]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -116,8 +116,8 @@ class Google:
                 return shared.pop(0) if len(shared) > 1 else shared[0]
             if (method, path) in SHARED:
                 return SHARED[method, path]
-            changed = any(item.method != "GET" for item in self.asked[self.phase])
-            self.asked[self.phase].append(Request.of(method, path, body))
+            changed = any(item.method != "GET" for item in self.sent[self.phase])
+            self.sent[self.phase].append(Request.of(method, path, body))
             reads_policy = ":getIamPolicy" in path or ("/iam?" in path and method == "GET")
             if reads_policy and self._policy is not None:
                 return 200, self._policy  # read back as written, however the readers take turns

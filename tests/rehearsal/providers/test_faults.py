@@ -1,4 +1,4 @@
-"""What the official provider did when Google refused, failed, or changed things behind its back."""
+"""Refusals, failures and changes behind its back: the official provider's recorded behaviour."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def faults() -> Iterator[tuple[Google, Provider]]:
         provider.configure(played.settings())
         yield played, provider
         assert played.unexpected == []
-        for phase, requests in played.asked.items():
+        for phase, requests in played.sent.items():
             assert requests == played.recording.requests(phase), phase
 
 
@@ -71,7 +71,7 @@ def test_a_stockout_leaves_no_resource_and_says_why() -> None:
             provider.create(VM, checked("wire-tpu-f"))
     assert not isinstance(failed.value, CreatedButError)
     assert "Error code 8, message: There is no more capacity in the zone" in str(failed.value)
-    assert played.asked["create"] == played.recording.requests("create")
+    assert played.sent["create"] == played.recording.requests("create")
 
 
 def test_both_ways_to_say_an_accelerator_are_refused_as_recorded() -> None:
@@ -105,7 +105,7 @@ def test_retries_end_at_the_resources_timeout() -> None:
         played.phase = "create-429-twice"
         with pytest.raises(StandInError, match="Error 429"):
             provider.create(VM, checked("wire-tpu-o", labels={"a": "1"}), timeout_s=0.1)
-    assert len(played.asked["create-429-twice"]) == 1
+    assert len(played.sent["create-429-twice"]) == 1
 
 
 def test_a_refused_connection_is_one_sentence() -> None:

@@ -16,7 +16,6 @@ from rehearsal.providers.gcp.types import TYPES
 from rehearsal.providers.gcp.types.compute import EXCEPTIONS
 from rehearsal.providers.plugin.errors import StandInError, UnsupportedError
 from rehearsal.providers.plugin.values import UNKNOWN, from_struct, to_struct
-from tests.rehearsal.providers.small_cloud import small_cloud
 
 NETWORK = "gcp:compute/network:Network"
 SUBNETWORK = "gcp:compute/subnetwork:Subnetwork"
@@ -250,28 +249,3 @@ def paths_of(fields: tuple[Field, ...], prefix: str) -> Iterator[str]:
     for f in fields:
         yield prefix + f.name
         yield from paths_of(f.fields, f"{prefix}{f.name}.")
-
-
-@pytest.mark.parametrize(
-    ("token", "imported", "policy", "kept"),
-    [
-        (
-            "gcp:storage/bucketIAMMember:BucketIAMMember", "b/logs roles/r user:a", "b/logs/iam",
-            "b/logs/roles/r/user:a",
-        ),
-        ("gcp:projects/iAMMember:IAMMember", "demo roles/r user:a", "projects/demo", "demo/roles/r/user:a"),
-    ],
-)  # fmt: skip
-def test_a_member_is_imported_by_its_words_and_kept_by_its_id(
-    token: str, imported: str, policy: str, kept: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with small_cloud() as cloud:
-        for name, value in cloud.environment().items():
-            monkeypatch.setenv(name, value)
-        cloud.policies[policy] = {"bindings": [{"role": "roles/r", "members": ["user:a"]}]}
-        result = provider().read(token, imported, {})
-        assert result
-        assert (result["id"], result["role"], result["member"]) == (kept, "roles/r", "user:a")
-        assert provider().read(token, imported.replace("user:a", "user:b"), {}) is None
-    with pytest.raises(StandInError, match="SCOPE ROLE MEMBER"):
-        provider().read(token, kept, {})

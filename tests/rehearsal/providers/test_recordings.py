@@ -34,7 +34,7 @@ NEIGHBOURS = {"container.Cluster", "container.NodePool", "container.NodePool.cpu
 
 
 class Resource:
-    """One resource on its way through the phases, as the engine would lead it."""
+    """A resource on its way through the phases, as the engine would lead it."""
 
     def __init__(self, provider: Provider, recording: Recording) -> None:
         self.provider = provider
@@ -60,7 +60,7 @@ class Resource:
         self.id, self.state = self.provider.create(self.recording.token, self.inputs)
 
     def up(self, key: str) -> list[str]:
-        """What `pulumi up` does with a resource that is there; returns what differed."""
+        """Update a resource as `pulumi up` does; return the paths that differed."""
         inputs = self.checked(key)
         change = self.provider.diff(self.recording.token, self.state, inputs, before=self.inputs)
         if change.replaces:
@@ -150,7 +150,7 @@ def test_requests_are_the_recorded_ones(name: str) -> None:
         recorded_requests = played.recording.requests(phase)
         if (name, phase) == ("compute.RouterNat", "refresh"):
             recorded_requests.pop()  # the router's own refresh
-        items = played.asked[phase]
+        items = played.sent[phase]
         if name in NEIGHBOURS:
             assert items or phase in ("noop", "refresh"), phase
             items = [item for item in items if item.method != "GET"]
@@ -194,7 +194,7 @@ def test_requests_on_something_shared_are_the_recorded_ones(names: tuple[str, ..
         list(pool.map(Resource.delete, reversed(resources) if last_first else resources))
     assert played.unexpected == []
     for phase in ("create", "noop", "refresh", "update", "delete"):
-        assert counted(played.asked[phase]) == counted(recordings[0].requests(phase)), phase
+        assert counted(played.sent[phase]) == counted(recordings[0].requests(phase)), phase
 
 
 @pytest.mark.parametrize(
@@ -232,6 +232,22 @@ def test_a_resource_can_be_read_by_its_id_alone(name: str) -> None:
 
 def labels_of(result: Mapping[str, Any]) -> dict[str, Any]:
     return {"labels": result["effectiveLabels"]} if result.get("effectiveLabels") else {}
+
+
+@pytest.mark.parametrize("name", ["storage.BucketIAMMember", "projects.IAMMember"])
+def test_a_member_is_imported_by_its_words_and_kept_by_its_id(name: str) -> None:
+    with google(load(name)) as played:
+        provider, token, content = replayed(played), played.recording.token, played.recording.content
+        played.phase = "refresh"
+        scope, role, member = (
+            content["inputs"][key] for key in ("bucket" if "Bucket" in name else "project", "role", "member")
+        )
+        result = provider.read(token, f"{scope} {role} {member}", {})
+        assert result
+        assert (result["id"], result["role"], result["member"]) == (content["id"], role, member)
+        assert provider.read(token, f"{scope} {role} user:b", {}) is None
+    with pytest.raises(StandInError, match="SCOPE ROLE MEMBER"):
+        provider.read(token, content["id"], {})
 
 
 # Taken from the provider's published source instead.
@@ -275,7 +291,7 @@ def within(value: Any, given: Any) -> Any:
 
 
 def _meaning(value: Any) -> str:
-    """What two equal values share: all but what is empty."""
+    """Return a text that two equal values share: all but what is empty."""
     if isinstance(value, Mapping):
         return str(sorted((key, _meaning(item)) for key, item in value.items() if _meaning(item)))
     return str(value or "")

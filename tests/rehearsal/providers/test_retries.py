@@ -32,14 +32,14 @@ def refusal(status: int, message: str, **more: Any) -> tuple[int, Any]:
 
 @dataclass
 class Line:
-    """A server on loopback whose connections end as the script says; `asked` is what came in.
+    """A server on loopback whose connections end as the script says; `requests` are their methods.
 
     An entry is an answer (status, JSON), or how the connection ends: "ended" cleanly, "reset", or in the
     "middle" of an answer.
     """
 
     script: list[Any]
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     url: str = ""
 
     def serve(self, listener: socket.socket) -> None:
@@ -58,7 +58,7 @@ class Line:
                     if line.startswith(b"content-length:"):
                         length = int(line.split(b":")[1])
                 stream.read(length)
-                self.asked.append(words[0].decode())
+                self.requests.append(words[0].decode())
                 match self.script.pop(0):
                     case "ended":
                         return
@@ -116,7 +116,7 @@ def test_a_change_whose_connection_ends_is_not_sent_again(
         sender.send(TPU, "GET", NODE)
     with pytest.raises(ApiError, match=f'^{method.capitalize()} "{played.url}{NODE}.*": EOF$'):
         sender.send(TPU, method, NODE)
-    assert played.asked == ["GET"] * len(first) + [method]
+    assert played.requests == ["GET"] * len(first) + [method]
 
 
 def test_a_reading_is_sent_again_once_where_the_connection_was_used_before(line: Callable[..., Line]) -> None:
@@ -145,7 +145,7 @@ def test_a_node_whose_deletion_got_no_answer_fails_at_once(line: Callable[..., L
     played = line("ended")
     with pytest.raises(StandInError, match=r'Delete ".*": EOF$'):
         provider(played).delete(VM, NODE, {**INPUTS, "project": "p"})
-    assert played.asked == ["DELETE"]
+    assert played.requests == ["DELETE"]
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,11 @@ def test_a_node_whose_deletion_got_no_answer_fails_at_once(line: Callable[..., L
 def test_what_passes_is_sent_again(line: Callable[..., Line], passing: Any) -> None:
     played = line(passing, passing, (200, DONE))
     assert client(played).send(TPU, "POST", NODE, body={}) == DONE
-    assert played.asked == ["POST"] * 3
+    assert played.requests == ["POST"] * 3
 
 
 @pytest.mark.parametrize(
-    ("lasting", "said"),
+    ("lasting", "message"),
     [
         ("middle", "unexpected EOF"),
         (
@@ -190,15 +190,15 @@ def test_what_passes_is_sent_again(line: Callable[..., Line], passing: Any) -> N
     ],
     ids=lambda item: item if isinstance(item, str) else str(item[0]),
 )
-def test_what_does_not_pass_fails_at_once(line: Callable[..., Line], lasting: Any, said: str) -> None:
+def test_what_does_not_pass_fails_at_once(line: Callable[..., Line], lasting: Any, message: str) -> None:
     played = line(lasting)
-    with pytest.raises(ApiError, match=said):
+    with pytest.raises(ApiError, match=message):
         client(played).send(TPU, "POST", NODE, body={})
-    assert played.asked == ["POST"]
+    assert played.requests == ["POST"]
 
 
 def test_a_timeout_is_tried_again(line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rehearsal.providers.gcp.api._HTTP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rehearsal.providers.gcp.api.HTTP_TIMEOUT_S", 0.2)
     silent = socket.create_server(("127.0.0.1", 0))
     with silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
@@ -230,4 +230,4 @@ def test_a_new_account_is_waited_for_until_it_shows(line: Callable[..., Line]) -
     made.configure(Settings(project="p", access_token="t", endpoints={"iamCustomEndpoint": played.url}))
     _, outputs = made.create("gcp:serviceaccount/account:Account", {"accountId": "workers"})
     assert outputs["email"] == account["email"]
-    assert played.asked == ["POST", *["GET"] * 5]
+    assert played.requests == ["POST", *["GET"] * 5]

@@ -79,7 +79,7 @@ class Boxed(Emulated):
         reply: Reply = self.call(self.cloud.caller.send(request, account))
         return reply
 
-    def ask(self, method: str, url: str, body: Any = None) -> Any:
+    def answer(self, method: str, url: str, body: Any = None) -> Any:
         """The answer's JSON, which must be fine."""
         reply = self.send(method, url, body)
         assert reply.status < 300, reply.body
@@ -87,10 +87,10 @@ class Boxed(Emulated):
 
     def bucket(self, name: str) -> None:
         body = {"name": name, "location": REGION}
-        self.ask("POST", f"storage.googleapis.com/storage/v1/b?project={self.project}", body)
+        self.answer("POST", f"storage.googleapis.com/storage/v1/b?project={self.project}", body)
 
     def upload(self, name: str, content: bytes, bucket: str = "raw") -> None:
-        self.ask(
+        self.answer(
             "POST",
             f"storage.googleapis.com/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}",
             content,
@@ -103,7 +103,7 @@ class Boxed(Emulated):
 
     def account(self, name: str, *roles: str) -> str:
         """A service account with these roles on the project; its address."""
-        self.ask("POST", f"iam.googleapis.com/v1/{P}/serviceAccounts", {"accountId": name})
+        self.answer("POST", f"iam.googleapis.com/v1/{P}/serviceAccounts", {"accountId": name})
         email = f"{name}@{PROJECT}.iam.gserviceaccount.com"
         for role in roles:
             self.grant(P, role, f"serviceAccount:{email}")
@@ -115,18 +115,18 @@ class Boxed(Emulated):
         while not operation.get("done"):
             assert time.monotonic() < end, operation
             time.sleep(0.05)
-            operation = self.ask("GET", f"{host}/{operation['name']}")
+            operation = self.answer("GET", f"{host}/{operation['name']}")
         return operation
 
     def compute(self, path: str, body: Any) -> None:
-        started = self.ask("POST", f"compute.googleapis.com/compute/v1/{P}/{path}", body)
+        started = self.answer("POST", f"compute.googleapis.com/compute/v1/{P}/{path}", body)
         link = started["selfLink"].removeprefix("https://www.googleapis.com/")
-        assert "error" not in self.ask("POST", f"compute.googleapis.com/{link}/wait")
+        assert "error" not in self.answer("POST", f"compute.googleapis.com/{link}/wait")
 
     def logged(self, matching: str) -> list[Any]:
         """Entries of Cloud Logging, oldest first."""
         body = {"resourceNames": [P], "filter": matching, "orderBy": "timestamp asc", "pageSize": 1000}
-        entries: list[Any] = self.ask("POST", "logging.googleapis.com/v2/entries:list", body).get(
+        entries: list[Any] = self.answer("POST", "logging.googleapis.com/v2/entries:list", body).get(
             "entries", []
         )
         return entries

@@ -63,24 +63,24 @@ def batch(email: str, main: str = "job.py", *args: str, **run: Any) -> Any:
 def running(boxed: Boxed, name: str) -> None:
     """Wait until it is."""
     end = time.monotonic() + HANG_S  # beside other tests
-    while (ask := boxed.ask("GET", f"{BATCHES}/{name}"))["state"] != "RUNNING":
-        assert ask["state"] == "PENDING", ask.get("stateMessage")
+    while (described := boxed.answer("GET", f"{BATCHES}/{name}"))["state"] != "RUNNING":
+        assert described["state"] == "PENDING", described.get("stateMessage")
         assert time.monotonic() < end
         time.sleep(0.05)
 
 
 def test_a_batch_runs_its_main_file_as_its_account(boxed: Boxed, spark: str) -> None:
-    started = boxed.ask("POST", f"{BATCHES}?batchId=first", batch(spark, "job.py", "--shards", "8"))
+    started = boxed.answer("POST", f"{BATCHES}?batchId=first", batch(spark, "job.py", "--shards", "8"))
     operation = boxed.done("dataproc.googleapis.com/v1", started)
-    ask = boxed.ask("GET", f"{BATCHES}/first")
-    assert (ask["state"], "error" in operation) == ("SUCCEEDED", False), ask.get("stateMessage")
-    assert [item["state"] for item in ask["stateHistory"]] == ["PENDING", "RUNNING"]
+    described = boxed.answer("GET", f"{BATCHES}/first")
+    assert (described["state"], "error" in operation) == ("SUCCEEDED", False), described.get("stateMessage")
+    assert [item["state"] for item in described["stateHistory"]] == ["PENDING", "RUNNING"]
     made = json.loads(boxed.read("result.json"))
     assert (made["args"], made["helper"], made["mode"]) == (["--shards", "8"], "shipped", "given")
     assert "spark.executor.memory=8g" in made["submit"]
     assert "spark.master=local[" in made["submit"]
     assert made["own"] == []
-    usage = ask["runtimeInfo"]["approximateUsage"]
+    usage = described["runtimeInfo"]["approximateUsage"]
     # A driver of 4 cores with 9600m and 40 % overhead, two executors with 8g, for the least of a minute.
     dcu = 4 * 0.6 + 9600 * 1.4 / 1024 * 0.1 + 2 * (4 * 0.6 + 8 * 1.4 * 0.1)
     assert abs(int(usage["milliDcuSeconds"]) - dcu * 60_000) <= 1
@@ -96,34 +96,34 @@ def test_a_batch_runs_its_main_file_as_its_account(boxed: Boxed, spark: str) -> 
 
 
 def test_a_batch_whose_main_file_fails_says_how_it_ended(boxed: Boxed, spark: str) -> None:
-    started = boxed.ask("POST", f"{BATCHES}?batchId=fails", batch(spark, "fails.py"))
+    started = boxed.answer("POST", f"{BATCHES}?batchId=fails", batch(spark, "fails.py"))
     operation = boxed.done("dataproc.googleapis.com/v1", started)
-    ask = boxed.ask("GET", f"{BATCHES}/fails")
-    assert (ask["state"], "error" in operation) == ("FAILED", True)
-    assert ask["stateMessage"] == "Job failed with exit status 1:\nreading\nno such input"
+    described = boxed.answer("GET", f"{BATCHES}/fails")
+    assert (described["state"], "error" in operation) == ("FAILED", True)
+    assert described["stateMessage"] == "Job failed with exit status 1:\nreading\nno such input"
 
 
 def test_a_batch_is_killed_when_its_time_to_live_is_over(boxed: Boxed, spark: str) -> None:
-    started = boxed.ask("POST", f"{BATCHES}?batchId=lasts", batch(spark, "sleeps.py", ttl="600s"))
+    started = boxed.answer("POST", f"{BATCHES}?batchId=lasts", batch(spark, "sleeps.py", ttl="600s"))
     running(boxed, "lasts")
     boxed.call(boxed.cloud.world.clock.jump(600))
     boxed.done("dataproc.googleapis.com/v1", started)
-    ask = boxed.ask("GET", f"{BATCHES}/lasts")
-    assert (ask["state"], "time to live of 600 s" in ask["stateMessage"]) == ("CANCELLED", True)
+    described = boxed.answer("GET", f"{BATCHES}/lasts")
+    assert (described["state"], "time to live of 600 s" in described["stateMessage"]) == ("CANCELLED", True)
 
 
 def test_cancelling_the_operation_kills_the_batch(boxed: Boxed, spark: str) -> None:
-    started = boxed.ask("POST", f"{BATCHES}?batchId=stops", batch(spark, "sleeps.py"))
+    started = boxed.answer("POST", f"{BATCHES}?batchId=stops", batch(spark, "sleeps.py"))
     running(boxed, "stops")
-    boxed.ask("POST", f"dataproc.googleapis.com/v1/{started['name']}:cancel", {})
-    assert boxed.ask("GET", f"{BATCHES}/stops")["state"] == "CANCELLED"
+    boxed.answer("POST", f"dataproc.googleapis.com/v1/{started['name']}:cancel", {})
+    assert boxed.answer("GET", f"{BATCHES}/stops")["state"] == "CANCELLED"
     assert not list((boxed.cloud._config.directory / "sandboxes").iterdir())
-    boxed.ask("DELETE", f"{BATCHES}/stops")
+    boxed.answer("DELETE", f"{BATCHES}/stops")
     assert boxed.send("GET", f"{BATCHES}/stops").status == 404
 
 
 @pytest.mark.parametrize(
-    ("main", "role", "says"),
+    ("main", "role", "reason"),
     [
         ("job.py", None, "lacks dataproc.agents.create, dataproc.tasks.lease; roles/dataproc.worker has"),
         ("none.py", "roles/dataproc.worker", "could not fetch gs://raw/none.py: 404"),
@@ -131,32 +131,32 @@ def test_cancelling_the_operation_kills_the_batch(boxed: Boxed, spark: str) -> N
     ],
 )
 def test_what_the_account_lacks_is_named_in_the_message(
-    boxed: Boxed, main: str, role: str | None, says: str
+    boxed: Boxed, main: str, role: str | None, reason: str
 ) -> None:
     name = f"lacks-{(role or 'all').rpartition('.')[2].lower()}"
     email = boxed.account(name[:28], *([role] if role else []))
-    started = boxed.ask("POST", f"{BATCHES}?batchId={name}", batch(email, main))
+    started = boxed.answer("POST", f"{BATCHES}?batchId={name}", batch(email, main))
     boxed.done("dataproc.googleapis.com/v1", started)
-    ask = boxed.ask("GET", f"{BATCHES}/{name}")
-    assert (ask["state"], says in ask["stateMessage"]) == ("FAILED", True), ask
-    assert [item["state"] for item in ask["stateHistory"]] == ["PENDING"]
+    described = boxed.answer("GET", f"{BATCHES}/{name}")
+    assert (described["state"], reason in described["stateMessage"]) == ("FAILED", True), described
+    assert [item["state"] for item in described["stateHistory"]] == ["PENDING"]
 
 
 def test_a_request_that_is_sent_again_starts_nothing_and_an_id_in_use_is_a_409(
     boxed: Boxed, spark: str
 ) -> None:
     url = f"{BATCHES}?batchId=twice&requestId=7f2c"
-    first, second = (boxed.ask("POST", url, batch(spark, "fails.py")) for _ in range(2))
+    first, second = (boxed.answer("POST", url, batch(spark, "fails.py")) for _ in range(2))
     assert first["name"] == second["name"]
     other = boxed.send("POST", f"{BATCHES}?batchId=twice&requestId=8a1d", batch(spark, "fails.py"))
     assert other.status == 409
     boxed.done("dataproc.googleapis.com/v1", first)
-    listed = [batch["name"] for batch in boxed.ask("GET", BATCHES)["batches"]]
+    listed = [batch["name"] for batch in boxed.answer("GET", BATCHES)["batches"]]
     assert listed.count(f"{L}/batches/twice") == 1
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "reason"),
     [
         ({"runtimeConfig": {"version": "2.1"}}, "version '2.1' is not supported"),
         ({"runtimeConfig": {"version": "2.2"}}, "not supported since 2026-09-30"),
@@ -175,7 +175,7 @@ def test_a_request_that_is_sent_again_starts_nothing_and_an_id_in_use_is_a_409(
     ],
 )
 def test_a_batch_that_breaks_a_rule_of_the_service_is_refused(
-    boxed: Boxed, spark: str, change: Any, says: str
+    boxed: Boxed, spark: str, change: Any, reason: str
 ) -> None:
     body = batch(spark)
     for field, inner in change.items():
@@ -184,7 +184,7 @@ def test_a_batch_that_breaks_a_rule_of_the_service_is_refused(
             merged = {"executionConfig": {**body[field]["executionConfig"], **inner["executionConfig"]}}
         body[field] = merged
     reply = boxed.send("POST", f"{BATCHES}?batchId=breaks-a-rule", body)
-    assert (reply.status, says in reply.body.decode()) == (400, True), reply.body
+    assert (reply.status, reason in reply.body.decode()) == (400, True), reply.body
 
 
 def test_a_quota_that_a_scenario_takes_away_fails_the_batch(boxed: Boxed, spark: str) -> None:
@@ -196,8 +196,8 @@ def test_a_quota_that_a_scenario_takes_away_fails_the_batch(boxed: Boxed, spark:
             "what": {"operation_error": {"code": "RESOURCE_EXHAUSTED", "message": message}},
         }
     )
-    started = boxed.ask("POST", f"{BATCHES}?batchId=no-quota", batch(spark))
+    started = boxed.answer("POST", f"{BATCHES}?batchId=no-quota", batch(spark))
     boxed.done("dataproc.googleapis.com/v1", started)
-    ask = boxed.ask("GET", f"{BATCHES}/no-quota")
-    assert (ask["state"], ask["stateMessage"]) == ("FAILED", message)
+    described = boxed.answer("GET", f"{BATCHES}/no-quota")
+    assert (described["state"], described["stateMessage"]) == ("FAILED", message)
     assert boxed.cloud.faults.lift(rule) == 1

@@ -22,7 +22,7 @@ def account(boxed: Boxed) -> str:
     roles = ("roles/logging.logWriter", "roles/artifactregistry.reader", "roles/storage.objectUser")
     email = boxed.account("builder", *roles)
     url = f"artifactregistry.googleapis.com/v1/{L}/repositories?repositoryId=images"
-    boxed.done("artifactregistry.googleapis.com/v1", boxed.ask("POST", url, {"format": "DOCKER"}))
+    boxed.done("artifactregistry.googleapis.com/v1", boxed.answer("POST", url, {"format": "DOCKER"}))
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         entry = tarfile.TarInfo("input.txt")
@@ -40,7 +40,7 @@ def start(boxed: Boxed, email: str, script: str, **more: Any) -> tuple[Any, str]
         "options": {"logging": "CLOUD_LOGGING_ONLY"},
         **more,
     }
-    operation = boxed.ask("POST", BUILDS, body)
+    operation = boxed.answer("POST", BUILDS, body)
     return operation, f"{BUILDS}/{operation['metadata']['build']['id']}"
 
 
@@ -51,7 +51,7 @@ def test_a_step_reads_the_source_and_leaves_an_artifact_as_the_account(boxed: Bo
     operation, url = start(boxed, account, script, source=source, artifacts=artifacts)
     ended = boxed.done("cloudbuild.googleapis.com/v1", operation)
     assert "error" not in ended, ended
-    assert boxed.ask("GET", url)["status"] == "SUCCESS"
+    assert boxed.answer("GET", url)["status"] == "SUCCESS"
     assert boxed.read("out%2Fmade.txt") == b"TEXT"
     entries = boxed.logged(f'resource.type="build" AND resource.labels.build_id="{url.rpartition("/")[2]}"')
     assert 'Step #0 - "one": done' in [entry["textPayload"] for entry in entries]
@@ -66,25 +66,25 @@ def test_a_step_reads_the_source_and_leaves_an_artifact_as_the_account(boxed: Bo
 def test_a_failed_step_fails_the_build(boxed: Boxed, account: str) -> None:
     operation, url = start(boxed, account, "exit 3")
     assert "error" in boxed.done("cloudbuild.googleapis.com/v1", operation)
-    ask = boxed.ask("GET", url)
-    assert (ask["status"], ask["steps"][0]["status"]) == ("FAILURE", "FAILURE")
-    assert "status: 3" in ask["failureInfo"]["detail"]
+    described = boxed.answer("GET", url)
+    assert (described["status"], described["steps"][0]["status"]) == ("FAILURE", "FAILURE")
+    assert "status: 3" in described["failureInfo"]["detail"]
 
 
 def test_a_cancelled_build_kills_its_step(boxed: Boxed, account: str) -> None:
     operation, url = start(boxed, account, "sleep 600")
     end = time.monotonic() + HANG_S
-    while boxed.ask("GET", url)["steps"][0]["status"] != "WORKING":
+    while boxed.answer("GET", url)["steps"][0]["status"] != "WORKING":
         assert time.monotonic() < end
         time.sleep(0.05)
-    boxed.ask("POST", f"{url}:cancel", {})
+    boxed.answer("POST", f"{url}:cancel", {})
     assert "error" in boxed.done("cloudbuild.googleapis.com/v1", operation)
-    ask = boxed.ask("GET", url)
-    assert (ask["status"], ask["steps"][0]["status"]) == ("CANCELLED", "CANCELLED")
+    described = boxed.answer("GET", url)
+    assert (described["status"], described["steps"][0]["status"]) == ("CANCELLED", "CANCELLED")
     assert not list((boxed.cloud._config.directory / "sandboxes").iterdir())
 
 
 def test_a_build_that_takes_too_long_is_ended(boxed: Boxed, account: str) -> None:
     operation, url = start(boxed, account, "sleep 600", timeout="1s")
     boxed.done("cloudbuild.googleapis.com/v1", operation)
-    assert boxed.ask("GET", url)["status"] == "TIMEOUT"
+    assert boxed.answer("GET", url)["status"] == "TIMEOUT"

@@ -42,14 +42,14 @@ def made(boxed: Boxed) -> None:
     runner = boxed.account("runner")
     boxed.account("trigger", "roles/eventarc.eventReceiver", "roles/workflows.invoker")
     body = {"sourceContents": SOURCE, "serviceAccount": runner}
-    boxed.done("workflows.googleapis.com/v1", boxed.ask("POST", f"{WORKFLOWS}?workflowId=handles", body))
+    boxed.done("workflows.googleapis.com/v1", boxed.answer("POST", f"{WORKFLOWS}?workflowId=handles", body))
 
 
 def identity(boxed: Boxed) -> str:
     """Google makes Eventarc's agent; its address."""
     url = f"serviceusage.googleapis.com/v1beta1/{P}/services/eventarc.googleapis.com:generateServiceIdentity"
     return str(
-        boxed.done("serviceusage.googleapis.com/v1beta1", boxed.ask("POST", url, {}))["response"]["email"]
+        boxed.done("serviceusage.googleapis.com/v1beta1", boxed.answer("POST", url, {}))["response"]["email"]
     )
 
 
@@ -57,7 +57,7 @@ def executions(boxed: Boxed, name: str, count: int, within_s: float = HANG_S) ->
     """The results of the executions that an object's events have started, once there are so many."""
     end = time.monotonic() + within_s
     while True:
-        listed = boxed.ask("GET", f"{EXECUTIONS}/workflows/handles/executions?view=FULL").get(
+        listed = boxed.answer("GET", f"{EXECUTIONS}/workflows/handles/executions?view=FULL").get(
             "executions", []
         )
         items = [item for item in listed if json.loads(item["argument"])["data"]["name"] == name]
@@ -83,11 +83,11 @@ def test_a_trigger_needs_both_agents_with_their_roles(boxed: Boxed) -> None:
     silent = boxed.send("POST", url, trigger())
     assert (silent.status, b"roles/pubsub.publisher" in silent.body) == (400, True)
     boxed.grant(P, "roles/pubsub.publisher", f"serviceAccount:{STORAGE}")
-    boxed.done("eventarc.googleapis.com/v1", boxed.ask("POST", url, trigger()))
+    boxed.done("eventarc.googleapis.com/v1", boxed.answer("POST", url, trigger()))
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "reason"),
     [
         ({"eventFilters": trigger()["eventFilters"][:1]}, "the attribute 'bucket'"),
         (
@@ -96,15 +96,15 @@ def test_a_trigger_needs_both_agents_with_their_roles(boxed: Boxed) -> None:
         ),
     ],
 )
-def test_a_trigger_that_leads_nowhere_is_refused(boxed: Boxed, change: Any, says: str) -> None:
+def test_a_trigger_that_leads_nowhere_is_refused(boxed: Boxed, change: Any, reason: str) -> None:
     reply = boxed.send("POST", f"{TRIGGERS}?triggerId=wrong", trigger(name=f"{L}/triggers/wrong", **change))
-    assert (reply.status, says in reply.body.decode()) == (400, True), reply.body
+    assert (reply.status, reason in reply.body.decode()) == (400, True), reply.body
 
 
 def test_a_new_object_starts_one_execution_with_its_event(boxed: Boxed) -> None:
     boxed.upload("in%2Fa.txt", b"text")
     assert executions(boxed, "in/a.txt", 1) == ['"in/a.txt"']
-    (result,) = boxed.ask("GET", f"{EXECUTIONS}/workflows/handles/executions?view=FULL")["executions"]
+    (result,) = boxed.answer("GET", f"{EXECUTIONS}/workflows/handles/executions?view=FULL")["executions"]
     event = json.loads(result["argument"])
     assert (event["type"], event["bucket"], event["subject"], event["data"]["size"]) == (
         "google.cloud.storage.object.v1.finalized", "raw", "objects/in/a.txt", "4",
@@ -182,7 +182,7 @@ def test_without_a_role_nothing_is_delivered_until_it_is_granted(
 
 
 def test_a_deleted_trigger_delivers_nothing(boxed: Boxed) -> None:
-    boxed.done("eventarc.googleapis.com/v1", boxed.ask("DELETE", f"{TRIGGERS}/new-object"))
+    boxed.done("eventarc.googleapis.com/v1", boxed.answer("DELETE", f"{TRIGGERS}/new-object"))
     boxed.upload("after.txt", b"x")
     boxed.call(boxed.cloud.world.clock.sleep(10))
     assert executions(boxed, "after.txt", 0) == []

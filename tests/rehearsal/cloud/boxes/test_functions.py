@@ -59,7 +59,7 @@ def made(boxed: Boxed) -> None:
     boxed.account("caller")
     boxed.grant("projects/_/buckets/raw", "roles/storage.objectViewer", f"serviceAccount:{runner}")
     url = f"artifactregistry.googleapis.com/v1/{L}/repositories?repositoryId=images"
-    boxed.done("artifactregistry.googleapis.com/v1", boxed.ask("POST", url, {"format": "DOCKER"}))
+    boxed.done("artifactregistry.googleapis.com/v1", boxed.answer("POST", url, {"format": "DOCKER"}))
     boxed.grant(REPOSITORY, "roles/artifactregistry.writer", f"serviceAccount:{builder}")
     boxed.upload("a.txt", b"one")
     source(boxed, "f.zip", MAIN, "functions-framework>=3\ngoogle-cloud-storage\n")
@@ -94,7 +94,7 @@ def body(source: str = "f.zip", builder: str = "builder", **more: Any) -> Any:
 
 
 def deploy(boxed: Boxed, name: str, **of: Any) -> Any:
-    started = boxed.ask("POST", f"{FUNCTIONS}?functionId={name}", body(**of))
+    started = boxed.answer("POST", f"{FUNCTIONS}?functionId={name}", body(**of))
     return boxed.done("cloudfunctions.googleapis.com/v2", started)
 
 
@@ -102,7 +102,7 @@ def invoke(
     boxed: Boxed, path: str = "/", account: str = "caller", auth: str = "OIDC", audience: str = ""
 ) -> Any:
     """Send a request to the function's own address."""
-    uri = boxed.ask("GET", f"{FUNCTIONS}/checks")["serviceConfig"]["uri"]
+    uri = boxed.answer("GET", f"{FUNCTIONS}/checks")["serviceConfig"]["uri"]
     sent = json.dumps({"name": "a.txt"}).encode()
     kind = {"Content-Type": "application/json"}
     request = Request("POST", uri + path, kind, sent, auth, audience or uri, 30)
@@ -153,7 +153,7 @@ def test_an_event_of_a_new_object_is_handed_to_it_in_binary_mode(boxed: Boxed) -
         "serviceAccount": email("trigger"),
     }
     url = f"eventarc.googleapis.com/v1/{L}/triggers?triggerId=to-function"
-    boxed.done("eventarc.googleapis.com/v1", boxed.ask("POST", url, body))
+    boxed.done("eventarc.googleapis.com/v1", boxed.answer("POST", url, body))
     boxed.upload("new.txt", b"12345")
     of_it = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
     end = time.monotonic() + HANG_S
@@ -175,7 +175,7 @@ def test_a_fault_of_the_scenario_strikes_invocations(boxed: Boxed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("main", "requirements", "says"),
+    ("main", "requirements", "reason"),
     [
         ("def check(request: return 1", "", "SyntaxError"),
         ("def other(request): return 1", "", "check"),
@@ -184,29 +184,29 @@ def test_a_fault_of_the_scenario_strikes_invocations(boxed: Boxed) -> None:
     ],
 )
 def test_a_source_that_cannot_run_fails_and_says_why(
-    boxed: Boxed, main: str, requirements: str, says: str
+    boxed: Boxed, main: str, requirements: str, reason: str
 ) -> None:
     name = f"fails-{len(main)}-{len(requirements)}"
     source(boxed, f"{name}.zip", main, requirements)
     operation = deploy(boxed, name, source=f"{name}.zip")
-    assert says in operation["error"]["message"]
-    ask = boxed.ask("GET", f"{FUNCTIONS}/{name}")
-    assert (ask["state"], says in ask["stateMessages"][0]["message"]) == ("FAILED", True)
+    assert reason in operation["error"]["message"]
+    described = boxed.answer("GET", f"{FUNCTIONS}/{name}")
+    assert (described["state"], reason in described["stateMessages"][0]["message"]) == ("FAILED", True)
 
 
 @pytest.mark.parametrize(
-    ("roles", "says"),
+    ("roles", "reason"),
     [
         ((), "lacks logging.logEntries.create"),
         (("roles/logging.logWriter",), "lacks artifactregistry.repositories.uploadArtifacts"),
         (("roles/logging.logWriter", "roles/artifactregistry.writer"), "storage.objects.get"),
     ],
 )
-def test_what_the_build_account_lacks_is_named(boxed: Boxed, roles: tuple[str, ...], says: str) -> None:
+def test_what_the_build_account_lacks_is_named(boxed: Boxed, roles: tuple[str, ...], reason: str) -> None:
     name = f"builds-{len(roles)}"
     boxed.account(name, *roles)
     operation = deploy(boxed, name, builder=name)
-    assert says in operation["error"]["message"]
+    assert reason in operation["error"]["message"]
 
 
 def test_a_new_source_takes_the_place_of_the_old_one(boxed: Boxed) -> None:
@@ -215,13 +215,13 @@ def test_a_new_source_takes_the_place_of_the_old_one(boxed: Boxed) -> None:
     )
     changed = {"buildConfig": {"source": {"storageSource": {"bucket": "raw", "object": "g.zip"}}}}
     url = f"{FUNCTIONS}/checks?updateMask=buildConfig.source.storageSource"
-    operation = boxed.done("cloudfunctions.googleapis.com/v2", boxed.ask("PATCH", url, changed))
+    operation = boxed.done("cloudfunctions.googleapis.com/v2", boxed.answer("PATCH", url, changed))
     assert "error" not in operation, operation
     assert invoke(boxed).body == b"new"
 
 
 def test_a_deleted_function_answers_nothing_and_takes_its_service_along(boxed: Boxed) -> None:
-    uri = boxed.ask("GET", f"{FUNCTIONS}/checks")["serviceConfig"]["uri"]
-    boxed.done("cloudfunctions.googleapis.com/v2", boxed.ask("DELETE", f"{FUNCTIONS}/checks"))
+    uri = boxed.answer("GET", f"{FUNCTIONS}/checks")["serviceConfig"]["uri"]
+    boxed.done("cloudfunctions.googleapis.com/v2", boxed.answer("DELETE", f"{FUNCTIONS}/checks"))
     assert boxed.send("GET", f"run.googleapis.com/v2/{L}/services/checks").status == 404
     assert boxed.send("GET", uri.removeprefix("https://")).status == 404

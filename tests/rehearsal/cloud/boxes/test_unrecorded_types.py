@@ -121,7 +121,7 @@ def test_who_may_invoke_a_service_is_a_member_of_its_policy(boxed: Boxed, driven
     image = "us-docker.pkg.dev/cloudrun/container/hello"
     body = {"template": {"containers": [{"image": image}], "serviceAccount": email}}
     url = f"run.googleapis.com/v2/{L}/services?serviceId=invoked"
-    boxed.done("run.googleapis.com/v2", boxed.ask("POST", url, body))
+    boxed.done("run.googleapis.com/v2", boxed.answer("POST", url, body))
     member = {"role": "roles/run.invoker", "member": f"serviceAccount:{email}"}
     news = driven.checked(MEMBER, {"name": "invoked", "location": REGION, **member})
     driven.sent()

@@ -1,0 +1,82 @@
+"""Settings and steps that several scenarios share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rehearsal.scenario import steps as step
+
+DIGEST = f"sha256:{'0' * 64}"
+ZONE = "us-east5-b"
+NO_CAPACITY = {
+    "operation_error": {
+        "code": "RESOURCE_EXHAUSTED",
+        "message": f'There is no more capacity in the zone "{ZONE}"; you can try in another zone '
+        "where Cloud TPU Nodes are offered",
+    }
+}
+# GKE's words for the same.
+NO_RESOURCES = {
+    "operation_error": {
+        "code": "RESOURCE_EXHAUSTED",
+        "message": "Google Compute Engine does not have enough resources",
+    }
+}
+CHIPS_PER_ZONE = "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"
+SSH = "ssh -o BatchMode=yes -o ConnectTimeout=60"
+
+# The queue of a cluster: Kueue, and an image for jobs.
+QUEUE = {
+    "queue:kueueImage": f"registry.k8s.io/kueue/kueue:v0.18.4@{DIGEST}",
+    "queue:image": f"us-docker.pkg.dev/my-project/images/debian@{DIGEST}",
+}
+TEAMS = [
+    {"name": "vision", "members": ["user:ml-engineer@example.com"]},
+    {"name": "speech", "members": ["serviceAccount:ci@build-project.iam.gserviceaccount.com"]},
+]
+# Pools without slices of the layer `tpu`.
+CLUSTER = {
+    "tpu:slices": [],
+    "tpu:zones": [ZONE],
+    "gke:nodeAccountUsers": ["user:platform-engineer@example.com"],
+}
+PIPELINE = {
+    "tpu:slices": [],
+    "tpu:zones": [ZONE],
+    "pipeline:rawBucketName": "my-project-raw",
+    "pipeline:accountUsers": ["user:platform-engineer@example.com"],
+    "pipeline:runners": ["user:ml-engineer@example.com"],
+    "pipeline:changes": ["output.shards=4", "output.sequence_length=128"],
+    "pipeline:pollS": 60,
+}
+TRAIN_ON_SHARDS = (
+    "train tiny.toml --name @RUN@ --set train.steps=12 --set checkpoint.every_steps=6 --set data.path=@DATA@"
+)
+# The four first layers' stacks but the slices', and the bundle.
+FOUNDATION = (step.up("storage"), step.publish("cpu"), step.up("network"), step.up("data"))
+ALERT_TOPIC = {"monitoring:channels": [{"name": "bus", "topic": "tpu-alerts"}]}
+SUBSCRIBE = step.request(
+    "pubsub.v1.projects.subscriptions.create",
+    arguments={
+        "name": "projects/$project/subscriptions/oncall",
+        "body": {"topic": "projects/$project/topics/tpu-alerts"},
+    },
+)
+
+
+def spot(accelerator: str, run: str = "", name: str = "tpu-dev", **more: Any) -> dict[str, Any]:
+    """Return an entry of `tpu:slices`; `more` are further keys, or other values of these."""
+    known = {"name": name, "acceleratorType": accelerator, "zones": [ZONE], "spot": True}
+    return {**known, **({"run": run} if run else {}), **more}
+
+
+def pool(name: str, accelerator: str, **more: Any) -> dict[str, Any]:
+    """Return an entry of `gke:tpuPools`, of spot nodes unless `more` says otherwise."""
+    provisioning = {} if "flexStart" in more else {"spot": True}
+    return {"name": name, "acceleratorType": accelerator, "zone": ZONE, **provisioning, **more}
+
+
+def train(name: str, steps: int, every: int | None = None) -> str:
+    """Return the command of a run of the smallest model; `every`: steps from one checkpoint to the next."""
+    saves = f" --set checkpoint.every_steps={every}" if every else ""
+    return f"train tiny.toml --name {name} --set train.steps={steps}{saves}"
