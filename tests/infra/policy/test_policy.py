@@ -18,7 +18,8 @@ from infra.errors import InfraError
 from infra.policy import RULES, STACK, Resource, findings, wrong_settings
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
-from tests.infra.layers.test_all_layers import EVERYTHING, LAYERS, UP
+from tests.infra.declared import EVERYTHING, LAYERS
+from tests.infra.declared import declared as declared_by
 from tests.infra.policy.policy_mutants import (
     ALERT,
     BATCHES,
@@ -40,17 +41,7 @@ from tests.infra.policy.policy_mutants import (
     UNFINISHED,
     VM,
 )
-from tests.infra.recording import BASE, Registration, run
-
-OF_ALL_KINDS = {
-    **EVERYTHING,
-    "gke:tpuPools": [
-        *EVERYTHING["gke:tpuPools"],
-        {"name": "flex", "acceleratorType": "v6e-16", "zone": "us-east5-b", "flexStart": True},
-        {"name": "queued", "acceleratorType": "v6e-16", "zone": "us-east5-b", "queued": True},
-        {"name": "spot", "acceleratorType": "v6e-8", "zone": "us-east5-b", "spot": True, "autoscaling": True},
-    ],
-}
+from tests.infra.recording import BASE, Registration
 
 
 def settings(environment: str = "dev", **more: Any) -> Settings:
@@ -58,23 +49,23 @@ def settings(environment: str = "dev", **more: Any) -> Settings:
     return parse(environment, as_pulumi_hands_it_over(values, "f"), "f")
 
 
-def resource(one: Registration) -> Resource:
-    options = one.options
+def resource(item: Registration) -> Resource:
+    options = item.options
     return Resource(
-        one.type, one.name, one.inputs, bool(options.get("protect")), bool(options.get("retainOnDelete"))
+        item.type, item.name, item.inputs, bool(options.get("protect")), bool(options.get("retainOnDelete"))
     )
 
 
 @pytest.fixture(scope="module", name="declared")
 def _declared() -> list[Resource]:
     """All that all layers declare."""
-    return [resource(item) for layer in LAYERS for item in run(layer, EVERYTHING, up=UP).resources]
+    return [resource(item) for layer in LAYERS for item in declared_by(layer).resources]
 
 
 @pytest.mark.parametrize("preview", [True, False])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_every_layer_obeys_every_rule(layer: str, preview: bool) -> None:
-    done = [resource(item) for item in run(layer, OF_ALL_KINDS, preview=preview, up=UP).resources]
+    done = [resource(item) for item in declared_by(layer, preview).resources]
     assert done
     assert [str(finding.problem) for finding in findings(RULES, done, settings())] == []
 

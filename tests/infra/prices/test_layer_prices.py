@@ -18,7 +18,7 @@ from infra.prices.row import NOTE, Rate, Row, cost
 from infra.prices.table import rates_table
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
-from tests.infra.layers.test_all_layers import EVERYTHING, OFF
+from tests.infra.declared import EVERYTHING, OFF
 from tests.infra.recording import BASE
 
 

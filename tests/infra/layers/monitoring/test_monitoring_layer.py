@@ -18,7 +18,7 @@ from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
 from rehearsal.cloud.services.logging import counting
 from rehearsal.cloud.services.monitoring.telemetry import promql, thresholds
-from tests.infra.layers.test_all_layers import EVERYTHING, OFF, UP
+from tests.infra.declared import EVERYTHING, OFF, UP, declared
 from tests.infra.recording import BASE, Recording, run
 
 GOLDEN = Path(__file__).parent / "dashboards"
@@ -37,7 +37,7 @@ def up(**changes: Any) -> Recording:
 
 @pytest.fixture(scope="module")
 def everything() -> Recording:
-    return run("monitoring", EVERYTHING, preview=False)
+    return declared("monitoring")
 
 
 def test_each_alert_says_how_bad_it_is_what_to_do_and_to_whom(everything: Recording) -> None:

@@ -14,9 +14,8 @@ from google.api_core.exceptions import PreconditionFailed
 from infra.errors import SettingsError
 from infra.layers.pipeline import access, schedule, spark
 from infra.publish import pipeline as code
+from tests.infra.declared import CLUSTER, OFF, UP
 from tests.infra.layers.pipeline.test_pipeline_layer import JOBSET, settings, up
-from tests.infra.layers.queue.test_queue_layer import CLUSTER
-from tests.infra.layers.test_all_layers import OFF, UP
 from tests.infra.recording import Recording, run
 
 BUCKETS, CHECKPOINTS = "gcp:storage/bucket:Bucket", "my-project-checkpoints"

@@ -9,7 +9,8 @@ from infra.errors import InfraError
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.layers.queue import cluster
-from tests.infra.layers.queue.test_queue_layer import CLUSTER, up
+from tests.infra.declared import CLUSTER
+from tests.infra.layers.queue.test_queue_layer import up
 from tests.infra.layers.queue.test_submission import settings
 
 ENDPOINT = str(CLUSTER["endpoint"])

@@ -11,14 +11,11 @@ import yaml
 from infra.layers.queue import manifests, versions
 from infra.layers.queue.versions import IMAGES
 from infra.settings.sources import ROOT
+from tests.infra.declared import CLUSTER, POOL
 from tests.infra.recording import UNKNOWN, UPSTREAM, Recording, run
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KUEUE = f"{IMAGES['kueue']}@sha256:{'0' * 64}"
-POOL = {
-    "name": "train-0", "topology": "4x4", "machineType": "ct6e-standard-4t", "hosts": 4.0, "chips": 16.0,
-    "zone": "us-east5-b", "provisioning": "spot", "provisioningLabel": "spot", "scales": False,
-}  # fmt: skip
 SETTINGS: dict[str, Any] = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True}],
     "gke:namespaces": ["vision", "speech"],
@@ -31,10 +28,6 @@ SETTINGS: dict[str, Any] = {
         {"name": "speech"},
     ],
 }
-CLUSTER = {
-    "pools": [POOL], "kubeconfig": "{}", "endpoint": "gke-1.us-east5.gke.goog", "clusterName": "tpu",
-    "location": "us-east5",
-}  # fmt: skip
 
 
 def up(
