@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = """#!{python}
+SCRIPT = """#!{python} -IS
 import json, os, pathlib, sys
 home = pathlib.Path({home!r})
 directory, arguments = sys.argv[2], sys.argv[3:]

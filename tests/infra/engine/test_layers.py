@@ -264,23 +264,6 @@ def test_a_program_gives_what_its_layer_declares(declared: list[Layer]) -> None:
         run("extra", {"extra:size": 1})
 
 
-def test_each_module_can_be_the_first_that_is_imported() -> None:
-    """Layers import what all of them share, which imports their settings."""
-    names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for path in sorted((ROOT / "infra").rglob("*.py"))
-        if path.stem != "__main__"
-    ]
-    script = (
-        "import importlib, sys\n"
-        "for name in sys.argv[1:]:\n"
-        "    for one in [one for one in sys.modules if one.partition('.')[0] == 'infra']:\n"
-        "        del sys.modules[one]\n"
-        "    importlib.import_module(name)\n"
-    )
-    subprocess.run([sys.executable, "-c", script, *names], cwd=ROOT, check=True)
-
-
 def test_who_only_reads_the_settings_does_not_wait_for_pulumi() -> None:
     script = "from infra.engine.settings import from_file; from_file('dev')"
     script += "; import sys; print('pulumi' in sys.modules)"

@@ -27,6 +27,12 @@ NO_DATA = {key: value for key, value in BASE.items() if not key.startswith("data
 FOLDERS = [layer.directory for layer in ON]
 
 
+@pytest.fixture(autouse=True)
+def _no_preflight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a process of its own, which takes half a second."""
+    monkeypatch.setattr("infra.slices.preflight.verdict_on", lambda *_: None)
+
+
 def test_before_anything_exists_nothing_is_written_anywhere(
     pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:

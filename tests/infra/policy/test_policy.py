@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from datetime import date
+from functools import cache
 from typing import Any
 
 import pulumi
@@ -45,6 +46,15 @@ from tests.infra.recording import BASE, Registration
 
 
 def settings(environment: str = "dev", **more: Any) -> Settings:
+    return changed_settings(environment, more) if more else known(environment)
+
+
+@cache
+def known(environment: str) -> Settings:
+    return changed_settings(environment, {})
+
+
+def changed_settings(environment: str, more: Mapping[str, Any]) -> Settings:
     values = {key: value for key, value in {**BASE, **EVERYTHING, **more}.items() if value is not None}
     return parse(environment, as_pulumi_hands_it_over(values, "f"), "f")
 

@@ -50,13 +50,13 @@ class Watched(Lab):
     """A lab in which the layer is up."""
 
     def __init__(self, folder: Path, settings: str = CHANNELS) -> None:
-        logging.getLogger("workload.host.logs").addFilter(_refuse)
         super().__init__(folder, apis=APIS, spark_python=sys.executable)
         self.settings.write_text(SETTINGS + settings)
         self.pulumi("monitoring", "stack", "init", "dev")
         self.pulumi("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
         self.furnish()
         self.stop_clock()
+        logging.getLogger("workload.host.logs").addFilter(_refuse)
 
     # Time
 
