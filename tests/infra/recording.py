@@ -69,18 +69,18 @@ class EngineError(grpc.RpcError):  # type: ignore[misc]  # grpc has no types
 
     def __init__(self, message: str):
         super().__init__(message)
-        self.said = message
+        self.message = message
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNKNOWN
 
     def details(self) -> str:
-        return self.said
+        return self.message
 
 
 @dataclass(frozen=True)
 class Registration:
-    """One resource as the program declared it: inputs in Pulumi's own spelling, and its options."""
+    """A resource as the program declared it: inputs in Pulumi's own spelling, and its options."""
 
     type: str
     name: str
@@ -90,7 +90,7 @@ class Registration:
 
 @dataclass
 class Recording(pulumi.runtime.Mocks):
-    """What a program did, and what it is told in return."""
+    """Calls of a program, and the answers to them."""
 
     preview: bool
     stacks: Mapping[str, Mapping[str, Any]]

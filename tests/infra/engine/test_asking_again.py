@@ -57,7 +57,7 @@ def _slept(pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch) -> list[floa
 
 
 def errors(pulumi: FakePulumi, *messages: tuple[str, str]) -> None:
-    """What the update says of resources, and of the stack."""
+    """Let the update report these errors of resources, and one of the stack."""
     pulumi.log(
         *(
             {"diagnosticEvent": {"urn": urn, "severity": "error", "message": message}}

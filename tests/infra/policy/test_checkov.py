@@ -39,9 +39,11 @@ def _checkov() -> str:
     return made.stdout.splitlines()[-1]
 
 
-def resource(one: Registration) -> Resource:
-    depends = {key: item.get("urns", ()) for key, item in one.options.get("propertyDependencies", {}).items()}
-    return Resource(one.type, one.name, one.inputs, bool(one.options.get("protect")), depends=depends)
+def resource(item: Registration) -> Resource:
+    depends = {
+        key: made.get("urns", ()) for key, made in item.options.get("propertyDependencies", {}).items()
+    }
+    return Resource(item.type, item.name, item.inputs, bool(item.options.get("protect")), depends=depends)
 
 
 def declared(preview: bool) -> dict[str, list[Resource]]:

@@ -80,11 +80,11 @@ def test_every_layer_obeys_every_rule(layer: str, preview: bool) -> None:
     assert [str(finding.problem) for finding in findings(RULES, done, settings())] == []
 
 
-def changed(one: Resource, path: str, value: Any) -> Resource:
+def changed(resource: Resource, path: str, value: Any) -> Resource:
     """A resource with another input, or without it; `protect` is its option."""
     if path == "protect":
-        return replace(one, protect=value)
-    inputs = deepcopy(dict(one.inputs))
+        return replace(resource, protect=value)
+    inputs = deepcopy(dict(resource.inputs))
     *above, last = path.split(".")
     place: Any = inputs
     for part in above:
@@ -93,7 +93,7 @@ def changed(one: Resource, path: str, value: Any) -> Resource:
         del place[last]
     else:
         place[last] = value
-    return replace(one, inputs=inputs)
+    return replace(resource, inputs=inputs)
 
 
 @pytest.mark.parametrize(("rule", "kind", "name", "path", "value"), [*MUTANTS, *FURTHER])
@@ -106,9 +106,9 @@ def test_one_property_breaks_one_rule(
     assert path.rpartition(".")[2] in result[0].found or path.partition(".")[0] in result[0].found
 
 
-@pytest.mark.parametrize(("rule", "one"), OF_OTHER_TYPES)
-def test_what_no_stack_declares_is_refused(rule: str, one: Resource) -> None:
-    assert {finding.rule.id for finding in findings(RULES, [one], settings())} == {rule}
+@pytest.mark.parametrize(("rule", "item"), OF_OTHER_TYPES)
+def test_what_no_stack_declares_is_refused(rule: str, item: Resource) -> None:
+    assert {finding.rule.id for finding in findings(RULES, [item], settings())} == {rule}
 
 
 def line(filter_: str, legend: str = "") -> Resource:
@@ -118,7 +118,7 @@ def line(filter_: str, legend: str = "") -> Resource:
     return Resource(DASHBOARD, "chart", {"dashboardJson": json.dumps(content)})
 
 
-@pytest.mark.parametrize(("one", "found"), [
+@pytest.mark.parametrize(("chart", "texts"), [
     (line('resource.type="tpu_workers"'), ['resource.type="tpu_workers", perhaps tpu_worker']),
     (line('resource.type = "tpu_worker"', "${resource.labels.node_name}"), ["labels.node_name, where tpu"]),
     (line('resource.type="tpu_worker"', "${resource.labels.node_id}"), []),
@@ -127,10 +127,10 @@ def line(filter_: str, legend: str = "") -> Resource:
     (line('resource.type="tpu_worker" OR resource.type="gcs_bucket"',
           "${resource.labels.node_id} ${resource.labels.bucket_name}"), []),
 ])  # fmt: skip
-def test_a_chart_names_a_resource_and_labels_that_there_are(one: Resource, found: list[str]) -> None:
-    problems = [finding.found for finding in findings(RULES, [one], settings())]
-    assert len(problems) == len(found)
-    assert all(text in problem for text, problem in zip(found, problems, strict=True))
+def test_a_chart_names_a_resource_and_labels_that_there_are(chart: Resource, texts: list[str]) -> None:
+    problems = [finding.found for finding in findings(RULES, [chart], settings())]
+    assert len(problems) == len(texts)
+    assert all(text in problem for text, problem in zip(texts, problems, strict=True))
 
 
 def test_a_functions_source_is_uploaded_before_the_function(declared: list[Resource]) -> None:

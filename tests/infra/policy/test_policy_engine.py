@@ -23,7 +23,7 @@ def _lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def policy(lab: Lab, *words: str, fine: bool = True) -> str:
-    """What `tpu policy` prints, in the lab's project."""
+    """Return the output of `tpu policy` in the lab's project."""
     line = "import sys; from pathlib import Path; from cli.__main__ import main; "
     line += "sys.exit(main(['policy', *sys.argv[2:]], Path(sys.argv[1])))"
     return lab.run(sys.executable, "-c", line, str(lab.root), *words, fine=fine)

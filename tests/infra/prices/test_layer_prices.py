@@ -1,4 +1,4 @@
-"""What each layer says that it costs, out of the price book; docs/prices.md."""
+"""Prices of each layer, out of the price book; docs/prices.md."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What is made of a state with pending operations, ids of all types, locks, and the settings' file."""
+"""Recovery of states with pending operations: ids of all types, locks, and the settings' file."""
 
 from __future__ import annotations
 

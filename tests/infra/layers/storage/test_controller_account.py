@@ -97,7 +97,7 @@ def test_an_up_killed_at_what_it_grants_is_taken_in(lab: Lab, method: str, end: 
         answer = await handle(request)
         own = b"reports and manifests" in await request.read() or method == "POST"
         if request.method == method and request.path.endswith(end) and own:
-            lab._kill_at = lab.asked + 1
+            lab._kill_at = lab.answered + 1
         return answer
 
     with mock.patch.object(lab.cloud.front_door, "handle", kill_then):

@@ -50,7 +50,7 @@ def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> 
     assert listed(gcs, "boot/") == {
         "boot/tpu-lab/worker-0.json": {"state": "ready", "stage": "launch", "instance": "4711"}
     }
-    reported = host.lab.metadata.told()
+    reported = host.lab.metadata.reports()
     last = {key: reported[-1][key] for key in ("state", "stage", "boot_id", "why")}
     assert last == {"state": "ready", "stage": "launch", "boot_id": status["boot_id"], "why": ""}
     assert (reported[0]["state"], reported[0]["stage"]) == ("booting", "identity")

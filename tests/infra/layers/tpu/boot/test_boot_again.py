@@ -157,7 +157,7 @@ def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
         status = host.status()
         assert (status["state"], status["stage"]) == (state, stage), host.log()
         assert last in host.log().splitlines()[-1]
-        assert [seen["state"] for seen in host.lab.metadata.told()][-1] == state
+        assert [seen["state"] for seen in host.lab.metadata.reports()][-1] == state
         assert host.run(*running) == pids
         assert os.readlink(host.files / "opt/tpu/venv") == venv
         assert "boot" in host.run("ls", "/mnt/checkpoints").split()

@@ -150,7 +150,7 @@ def test_the_published_script_runs_and_is_kept_on_the_disk(lab: Lab) -> None:
 def test_a_passing_refusal_is_waited_for_and_reported(lab: Lab) -> None:
     done = lab.boot([403, "-", 503])
     assert done.stdout == f"boots {lab.bundle}\n"
-    waits = [(told["state"], told["stage"], told["why"]) for told in lab.guest]
+    waits = [(report["state"], report["stage"], report["why"]) for report in lab.guest]
     assert waits == [
         ("booting", "script", f"waiting for gs://b/bundles/manifests/{lab.bundle}: HTTP 403"),
         ("booting", "script", f"waiting for gs://b/bundles/blobs/{lab.script}: HTTP 503"),

@@ -55,11 +55,11 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     words: list[dict[str, str]] = []  # as they are written: one may stand for no longer than a restart takes
     host.lab.front.on_status = lambda item: words.append(item) if "stages" not in item else None
 
-    def said(state: str) -> dict[str, str] | None:
+    def reported(state: str) -> dict[str, str] | None:
         return next((word for word in words if word["state"] == state), None)
 
     ready(host)
-    word = until(lambda: said("failed"), host)
+    word = until(lambda: reported("failed"), host)
     assert word["why"] == "exit status 7: it fails until somebody has seen it"
     (host.files / "opt/training/seen").touch()  # a busy machine may miss the first of its failures
     assert (word["instance"], len(word["command"])) == ("4711", 12)
