@@ -23,6 +23,7 @@ class Account(pulumi.ComponentResource):
         token: type token of the component; it never changes.
         id_: of the account; a prefix of its grants' names.
         users: members who may act as it.
+        protect: no destroy takes the account or its later grants.
     """
 
     account: gcp.serviceaccount.Account
@@ -35,7 +36,8 @@ class Account(pulumi.ComponentResource):
         title: str,
         about: str,
         users: Iterable[str],
-        opts: pulumi.ResourceOptions,
+        opts: pulumi.ResourceOptions | None,
+        protect: bool | None = None,
     ):
         super().__init__(token, id_, None, opts)
         self.id_, self.settings = id_, settings
@@ -46,11 +48,12 @@ class Account(pulumi.ComponentResource):
             account_id=id_,
             display_name=title,
             description=about,
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=pulumi.ResourceOptions(parent=self, protect=protect),
         )
         self.after = pulumi.ResourceOptions(parent=self, depends_on=[self.account])
         for user in users:
             self.user(user)
+        self.after = pulumi.ResourceOptions.merge(self.after, pulumi.ResourceOptions(protect=protect))
         self.register_outputs({})
 
     def user(self, member: str) -> None:
@@ -84,11 +87,16 @@ class Account(pulumi.ComponentResource):
         return f"projects/{self.settings.project}/roles/{role_id}"
 
     def bucket_role(
-        self, bucket: str, role: str, only: str = "", why: str = "", after: Sequence[pulumi.Resource] = ()
-    ) -> None:
-        """Grant a role on a bucket; `only`: under this condition, called `why`; `after`: what makes it."""
+        self, bucket: str, role: str, only: str = "", why: str = "", after: Sequence[pulumi.Resource] = (),
+        name: str | None = None,
+    ) -> None:  # fmt: skip
+        """Grant a role on a bucket; `only`: under this condition, called `why`; `after`: what makes it.
+
+        `name`: part of the grant's name; the bucket's, unless given.
+        """
+        called = f"-{bucket}" if name is None else name
         gcp.storage.BucketIAMMember(
-            f"{self.id_}-{bucket}-{short(role)}{f'-{why}' if why else ''}".replace(" ", "-"),
+            f"{self.id_}{called}-{short(role)}{f'-{why}' if why else ''}".replace(" ", "-"),
             bucket=bucket,
             role=role,
             member=self.member,

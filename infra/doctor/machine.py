@@ -82,21 +82,14 @@ def go() -> Finding:
 
 def programs() -> Iterator[Finding]:
     """Check the pinned programs that set-up builds or finds."""
-    for name, arguments in {
-        "pulumi": ("version",),
-        "pulumi-language-python": (),
-        "gcsfuse": ("--version",),
-    }.items():
+    versions = {"pulumi": ("version",), "pulumi-language-python": (), "gcsfuse": ("--version",)}
+    for name, arguments in versions.items():
         where = program(name)
         if where is None:
             yield Finding(name, MISSING, "not found", "make setup")
         else:
             version = output_of(where, *arguments) if arguments else "yes"
-            yield Finding(
-                name,
-                OK,
-                f"{version} ({origin(where)})",
-            )
+            yield Finding(name, OK, f"{version} ({origin(where)})")
 
 
 def plugin(package: str) -> Finding:
@@ -126,55 +119,41 @@ def plugin(package: str) -> Finding:
 def machine() -> Iterator[Finding]:
     """Check the rehearsal's requirements of the kernel and of the user."""
     root = os.geteuid() == 0
-
-    def kernel(what: str, result: str, missing: str, fix: str) -> Finding:
-        """`found` is empty where there is none; what is kept from a user says nothing about the machine."""
-        if result:
-            return Finding(what, OK, result)
-        return Finding(
-            what, MISSING, missing if root else "only root can tell", fix if root else "sudo make doctor"
-        )
-
     yield (
         Finding("root", OK, "yes")
         if root
         else Finding("root", MISSING, f"uid {os.geteuid()}", "sudo make rehearse")
     )
-    fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    yield kernel("/dev/fuse", "yes" if fuse else "", "no", "modprobe fuse")
-    loop = os.access("/dev/loop-control", os.R_OK | os.W_OK)
-    yield kernel("loop devices", "yes" if loop else "", "no", "modprobe loop")
-    yield kernel(
-        "control groups",
-        control_groups(),
-        "none that can be written",
-        "run outside of a container, or in one with a writable /sys/fs/cgroup",
-    )
-    unshared = output_of("unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true") is not None
-    yield kernel(
-        "namespaces",
-        "mount, net, uts, pid" if unshared else "",
-        "refused",
-        "run outside of a container that forbids unshare",
-    )
+    unshared = output_of("unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true")
     # What the rehearsal's firewall consists of, tried where it touches nobody's rules.
-    table = (
+    rules = (
         "table inet t { set s { type ipv4_addr; flags dynamic; }; chain c { ct state established accept; }; }"
     )
-    nft = output_of("unshare", "--net", "nft", table) is not None
-    yield kernel(
-        "firewall",
-        "nftables, connection tracking" if nft else "",
-        "nftables refuses a table",
-        "apt-get install nftables; modprobe -a nf_tables nf_conntrack",
-    )
+    nft = output_of("unshare", "--net", "nft", rules)
+    for what, result, missing, fix in (
+        ("/dev/fuse", _usable("/dev/fuse"), "no", "modprobe fuse"),
+        ("loop devices", _usable("/dev/loop-control"), "no", "modprobe loop"),
+        ("control groups", control_groups(), "none that can be written",
+         "run outside of a container, or in one with a writable /sys/fs/cgroup"),
+        ("namespaces", "" if unshared is None else "mount, net, uts, pid", "refused",
+         "run outside of a container that forbids unshare"),
+        ("firewall", "" if nft is None else "nftables, connection tracking", "nftables refuses a table",
+         "apt-get install nftables; modprobe -a nf_tables nf_conntrack"),
+    ):  # fmt: skip
+        if result:
+            yield Finding(what, OK, result)
+        elif root:
+            yield Finding(what, MISSING, missing, fix)
+        else:  # what is kept from a user says nothing about the machine
+            yield Finding(what, MISSING, "only root can tell", "sudo make doctor")
     free_gib = shutil.disk_usage(Path.home()).free / 2**30
-    yield Finding(
-        "disk",
-        OK if free_gib > 15 else MISSING,
-        f"{free_gib:.0f} GiB free",
-        "" if free_gib > 15 else "free 15 GiB: 5 for programs, 5 for the tests' torch, the rest for a world",
-    )
+    fix = "free 15 GiB: 5 for programs, 5 for the tests' torch, the rest for a world"
+    state, fix = (OK, "") if free_gib > 15 else (MISSING, fix)
+    yield Finding("disk", state, f"{free_gib:.0f} GiB free", fix)
+
+
+def _usable(device: str) -> str:
+    return "yes" if os.access(device, os.R_OK | os.W_OK) else ""
 
 
 def control_groups() -> str:
@@ -196,43 +175,26 @@ def debian_packages() -> Finding:
     desired = match.group(1).split() if match else []
     if shutil.which("dpkg-query") is None:
         return Finding("Debian packages", OPTIONAL, "not Debian", f"install yourself: {' '.join(desired)}")
-    missing = [
-        p
-        for p in desired
-        if "ok installed" not in (output_of("dpkg-query", "-W", "-f", "${Status}", p) or "")
-    ]
+    query = ("dpkg-query", "-W", "-f", "${Status}")
+    missing = [name for name in desired if "ok installed" not in (output_of(*query, name) or "")]
     if missing:
-        return Finding(
-            "Debian packages",
-            MISSING,
-            f"missing: {' '.join(missing)}",
-            f"apt-get install {' '.join(missing)}",
-        )
+        names = " ".join(missing)
+        return Finding("Debian packages", MISSING, f"missing: {names}", f"apt-get install {names}")
     return Finding("Debian packages", OK, f"all {len(desired)}")
 
 
 def login() -> Finding:
     """Check for a Google Cloud login, which only the real cloud needs."""
-    adc = Path(
-        os.environ.get(
-            "GOOGLE_APPLICATION_CREDENTIALS",
-            Path.home() / ".config/gcloud/application_default_credentials.json",
-        )
-    )
-    if adc.exists():
-        try:
-            kind = json.loads(adc.read_text()).get("type", "unknown")
-        except (OSError, ValueError):
-            return Finding(
-                "Google login", OPTIONAL, f"{adc} can't be read", "gcloud auth application-default login"
-            )
-        return Finding("Google login", OK, f"application default credentials ({kind})")
-    return Finding(
-        "Google login",
-        OPTIONAL,
-        "none: the rehearsal needs none",
-        "for the real cloud: gcloud auth application-default login",
-    )
+    what, fix = "Google login", "gcloud auth application-default login"
+    usual = Path.home() / ".config/gcloud/application_default_credentials.json"
+    path = Path(os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", usual))
+    if not path.exists():
+        return Finding(what, OPTIONAL, "none: the rehearsal needs none", f"for the real cloud: {fix}")
+    try:
+        kind = json.loads(path.read_text()).get("type", "unknown")
+    except (OSError, ValueError):
+        return Finding(what, OPTIONAL, f"{path} can't be read", fix)
+    return Finding(what, OK, f"application default credentials ({kind})")
 
 
 def catalog() -> Finding:

@@ -7,14 +7,16 @@ A slice that isn't in its stack any more, since a creation failed, can't be refr
 """
 
 import json
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from infra.core import names
-from infra.engine.pulumi import Pulumi
+from infra.engine.pulumi import Pulumi, errors
 from infra.engine.recovery.settle import settle
 from infra.errors import CommandError, InfraError
 from infra.google.failures import Failure, Kind, classify
@@ -22,6 +24,9 @@ from infra.settings.sources import ROOT
 from infra.slices.names import NODE_TYPE, node_urn, slice_urn, zone_of
 
 LAYER = "tpu"
+_LOG = logging.getLogger(__name__)
+_MADE = ("create", "create-replacement", "same")
+"""Operations after which a resource exists as declared."""
 
 
 @dataclass(frozen=True)
@@ -64,56 +69,44 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
 
 def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[str, Failure | None]:
     """Create slices whose nodes are gone, and nothing else. Returns each node's failure, None for success."""
-    # Imported late: Pulumi's SDK takes twice as long as everything else.
-    from pulumi import automation
-    from pulumi.automation import errors as refused
-
-    class Workspace(automation.LocalWorkspace):
-        """The user's own, whose selected stack stays what it is: every call here names its stack."""
-
-        def select_stack(self, stack_name: str) -> None:
-            pass
-
-    op = automation.OpType
     settle(environment, LAYER, root)  # imports what a killed update made, removes its lock
-    workspace = Workspace(work_dir=str(root), env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true"})
-    stack = automation.Stack.select(environment, workspace)
-    errors: dict[str, list[str]] = {}
-    done: set[str] = set()
+    pulumi = Pulumi(environment, root)
+    urns = {node: node_urn(environment, node) for node in nodes}
+    held = sorted({resource["urn"] for resource in pulumi.state(LAYER)} & {*urns.values()})
 
-    def on_event(event: automation.EngineEvent) -> None:
-        output, ended = event.diagnostic_event, event.res_outputs_event
-        if output and output.severity == "error":
-            errors.setdefault(output.urn or "", []).append(output.message.strip())
-        if ended and ended.metadata.op in (op.CREATE, op.CREATE_REPLACEMENT, op.SAME):
-            done.add(ended.metadata.urn)
+    def update(command: str, targets: Iterable[str], *options: str) -> tuple[bool, str, list[dict[str, Any]]]:
+        _LOG.info("pulumi %s of %s", command, ", ".join(nodes))
+        aimed = [part for urn in targets for part in ("--target", urn)]
+        always = ("--stack", environment, "--yes", "--skip-preview", "--non-interactive")
+        return pulumi.capture(LAYER, command, *always, *options, *aimed)
 
     # The slice that holds the node, too: what isn't in the stack yet needs its parent made.
-    urn = {node: node_urn(environment, node) for node in nodes}
-    targets = [*urn.values(), *(slice_urn(environment, node) for node in nodes)]
-    whole = ""
-    held = {resource["urn"] for resource in Pulumi(environment, root).state(LAYER)} & {*urn.values()}
-    refreshed = held if len(held) < len(nodes) else set[str]()
-    try:
-        if refreshed:
-            stack.refresh(target=sorted(refreshed))
-        # A zone without capacity must not keep slices in other zones from being created.
-        stack.up(target=targets, refresh=len(held) == len(nodes), continue_on_error=True, on_event=on_event)
-    except refused.ConcurrentUpdateError as error:
-        whole = f"another update of the stack is under way ({_last(error)})"
-    except refused.CommandError as error:
-        whole = _last(error)
+    targets = [*urns.values(), *(slice_urn(environment, node) for node in nodes)]
+    # A zone without capacity must not keep slices in other zones from being created.
+    options = ["--continue-on-error"]
+    fine, output, events = True, "", list[dict[str, Any]]()
+    if len(held) == len(nodes):
+        options.append("--refresh")
+    elif held:
+        fine, output, events = update("refresh", held)
+    if fine:
+        fine, output, events = update("up", targets, *options)
+    ended = [event["resOutputsEvent"]["metadata"] for event in events if "resOutputsEvent" in event]
+    made = {item["urn"] for item in ended if item["op"] in _MADE}
+    messages = errors(events)
+    whole = " ".join(messages.get("", [])) or ("" if fine else _last(output)) or "Pulumi did nothing"
     outcome: dict[str, Failure | None] = {}
-    for node in nodes:
-        output = " ".join(errors.get(urn[node], []))
-        outcome[node] = classify(output) if output else None
-        if not output and urn[node] not in done:
-            outcome[node] = Failure(Kind.STACK, " ".join(errors.get("", [])) or whole or "Pulumi did nothing")
+    for node, urn in urns.items():
+        if urn in messages:
+            outcome[node] = classify(" ".join(messages[urn]))
+        else:
+            outcome[node] = None if urn in made else Failure(Kind.STACK, whole)
     return outcome
 
 
-def _last(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def _last(output: str) -> str:
+    """Return the line of Pulumi's output that says why it failed."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     reported = (line for line in lines if "error:" in line or "panic:" in line)
     return next(reported, lines[-1] if lines else "no output")
 

@@ -146,52 +146,39 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
     """
     checked = from_file(environment, root)
     prices.within_budget(checked)
-    names = [layer.name for layer in layers_on(checked) if not only or layer.name in only]
-    real = Pulumi(environment, root)
     if save:
         save.mkdir(parents=True, exist_ok=True)
-    # No layer's plan needs another's, and each spends its seconds on starting up.
-    with (
-        formatting_kept(environment, root),
-        empty_state(environment, names, root, keyed=save is not None) as empty,
-        ThreadPoolExecutor(max(1, len(names))) as pool,
-    ):
-        up, why_not = _up(real, names, pool)
-        if up:
-            real.require_passphrase()
+    with _stacks(checked, root, only, keyed=save is not None) as stacks:
 
         def preview(layer: str) -> LayerPlan:
-            pulumi = real if layer in up else empty
             saving = ("--save-plan", str(save.absolute() / f"{layer}.json")) if save else ()
-            if pulumi is empty:
-                empty.create(layer)
-            fine, output, events = pulumi.capture(
+            fine, output, events = stacks.of(layer).capture(
                 layer, "preview", "--stack", environment, "--non-interactive", *saving
             )
-            changes = [
+            changes = (
                 _change(event["resourcePreEvent"]["metadata"])
                 for event in events
                 if "resourcePreEvent" in event
-            ]
+            )
             diagnostics = [event["diagnosticEvent"] for event in events if "diagnosticEvent" in event]
-            warnings = [
+            warnings = (
                 sentence(diagnostic["message"])
                 for diagnostic in diagnostics
                 if diagnostic.get("severity") == "warning"
-            ]
-            warnings = [warning for warning in warnings if not warning.startswith(_FROM_PATH)]
+            )
+            own = [warning for warning in warnings if not warning.startswith(_FROM_PATH)]
             return LayerPlan(
                 layer,
-                layer in up,
+                layer in stacks.up,
                 tuple(change for change in changes if change),
-                tuple(dict.fromkeys([*why_not, *warnings])),
-                _cost(checked, layer),
+                tuple(dict.fromkeys([*stacks.why_not, *own])),
+                cost_of(list(registry.named(layer).prices(checked))),
                 not fine,
                 output.rstrip(),
             )
 
-        verdicts = pool.submit(preflight.of, nodes(checked) if "tpu" in names else ())
-        planned = tuple(pool.map(preview, names))
+        verdicts = stacks.pool.submit(preflight.of, nodes(checked) if "tpu" in stacks.names else ())
+        planned = tuple(stacks.pool.map(preview, stacks.names))
         rates = tuple(prices.rates(checked))
         return Plan(environment, planned, tuple(prices.of(checked)), tuple(verdicts.result()), rates)
 
@@ -203,27 +190,13 @@ def foreseen(
 
     Raises InfraError: wrong settings, or a preview that fails.
     """
-    names = [
-        layer.name for layer in layers_on(from_file(environment, root)) if not only or layer.name in only
-    ]
-    real = Pulumi(environment, root)
-    with (
-        formatting_kept(environment, root),
-        empty_state(environment, names, root) as empty,
-        ThreadPoolExecutor(max(1, len(names))) as pool,
-    ):
-        up, _ = _up(real, names, pool)
-        if up:
-            real.require_passphrase()
+    with _stacks(from_file(environment, root), root, only) as stacks:
 
         def resources(layer: str) -> list[dict[str, Any]]:
-            pulumi = real if layer in up else empty
-            if pulumi is empty:
-                empty.create(layer)
-            steps = json.loads(pulumi.execute(layer, "preview", "--json", "--stack", environment))["steps"]
-            return [step["newState"] for step in steps if "newState" in step]
+            preview = stacks.of(layer).execute(layer, "preview", "--json", "--stack", environment)
+            return [step["newState"] for step in json.loads(preview)["steps"] if "newState" in step]
 
-        return dict(zip(names, pool.map(resources, names), strict=True))
+        return dict(zip(stacks.names, stacks.pool.map(resources, stacks.names), strict=True))
 
 
 def text(plan: Plan, full: bool = False) -> str:
@@ -314,17 +287,51 @@ def _change(metadata: Mapping[str, Any]) -> Change | None:
     return Change(metadata["op"], metadata["type"], metadata["urn"].rpartition("::")[2], keys)
 
 
-def _cost(checked: Settings, layer: str) -> Cost:
-    return cost_of(list(registry.named(layer).prices(checked)))
+@dataclass(frozen=True)
+class _Stacks:
+    """Stacks of some layers, with empty ones in place of those that don't exist.
+
+    Attributes:
+        names: the layers, in their order.
+        up: those with a stack of the environment.
+        why_not: why no stack is known, if no backend can be read.
+        pool: a thread for each, since no layer's preview needs another's, and each takes seconds to start.
+    """
+
+    names: Sequence[str]
+    real: Pulumi
+    empty: Pulumi
+    up: set[str]
+    why_not: Sequence[str]
+    pool: Executor
+
+    def of(self, layer: str) -> Pulumi:
+        """Return the project in which a layer is previewed."""
+        if layer in self.up:
+            return self.real
+        self.empty.create(layer)
+        return self.empty
 
 
-def _up(pulumi: Pulumi, names: Sequence[str], pool: Executor) -> tuple[set[str], list[str]]:
-    """Return the layers that have a stack of this environment; without a backend none, and the reason."""
-    try:
-        stacks = zip(names, pool.map(pulumi.stacks, names), strict=True)
-        return {layer for layer, known in stacks if pulumi.environment in known}, []
-    except CommandError as error:
-        return set(), [f"no Pulumi state to compare with (`pulumi login` chooses one): {error}"]
+@contextmanager
+def _stacks(checked: Settings, root: Path, only: Sequence[str], *, keyed: bool = False) -> Iterator[_Stacks]:
+    """Yield the stacks of the layers that are on, `only` some of them, if given; see `empty_state`."""
+    environment = checked.environment
+    names = [layer.name for layer in layers_on(checked) if not only or layer.name in only]
+    real = Pulumi(environment, root)
+    with (
+        formatting_kept(environment, root),
+        empty_state(environment, names, root, keyed=keyed) as empty,
+        ThreadPoolExecutor(max(1, len(names))) as pool,
+    ):
+        try:
+            known = zip(names, pool.map(real.stacks, names), strict=True)
+            up, why_not = {layer for layer, stacks in known if environment in stacks}, []
+        except CommandError as error:
+            up, why_not = set(), [f"no Pulumi state to compare with (`pulumi login` chooses one): {error}"]
+        if up:
+            real.require_passphrase()
+        yield _Stacks(names, real, empty, up, why_not, pool)
 
 
 @contextmanager

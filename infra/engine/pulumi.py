@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -83,11 +83,11 @@ class Pulumi:
                     with suppress(KeyboardInterrupt):
                         process.wait()
             if process.returncode != 0:
-                errors = _errors(events.read().decode())
-                lacking = _lacking(errors, layer, self.environment, self.root)
+                messages = errors(map(json.loads, events.read().decode().splitlines()))
+                lacking = _lacking(messages, layer, self.environment, self.root)
                 fixes = "".join(f"\n    fix: {fix}" for fix in lacking)
                 failed = f"`pulumi {arguments[0]}` of {layer} failed; see the output above{fixes}"
-                raise UpdateError(failed, errors)
+                raise UpdateError(failed, messages)
 
     def execute(self, layer: str, *arguments: str, given: str = "") -> str:
         """Run a command without questions, with `given` on its standard input; return its output.
@@ -179,14 +179,15 @@ def sentence(message: str) -> str:
     return _COLOUR.sub("", _FRAME.sub("", message)).strip("\n")
 
 
-def _errors(events: str) -> dict[str, list[str]]:
-    """Return the errors in an event log of Pulumi, by the resource's URN."""
-    errors: dict[str, list[str]] = {}
-    for line in events.splitlines():
-        diagnostic = json.loads(line).get("diagnosticEvent", {})
+def errors(events: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the errors of Pulumi's events by the resource's URN; "" for those of the whole update."""
+    messages: dict[str, list[str]] = {}
+    for event in events:
+        diagnostic = event.get("diagnosticEvent", {})
         if diagnostic.get("severity") == "error":
-            errors.setdefault(str(diagnostic.get("urn", "")), []).append(str(diagnostic["message"]))
-    return errors
+            message = sentence(str(diagnostic["message"])).strip()
+            messages.setdefault(str(diagnostic.get("urn", "")), []).append(message)
+    return messages
 
 
 def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, root: Path) -> Iterator[str]:

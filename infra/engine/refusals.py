@@ -21,13 +21,13 @@ def refuse(environment: str, layers: Sequence[str], root: Path = ROOT) -> None:
     """Raise CommandError with all obstacles to destroying these layers."""
     pulumi = Pulumi(environment, root)
     pulumi.require_passphrase()
-    problems: list[Problem] = []
+    problems: dict[Problem, None] = {}  # layers that lie upon one another have obstacles in common
     for layer in layers:
         state = pulumi.export(layer)
         resources = (state or {}).get("deployment", {}).get("resources") or []
-        problems += against(environment, layer, resources)
+        problems |= dict.fromkeys(against(environment, layer, resources))
     if problems:
-        raise CommandError(listed(f"a destroy of {', '.join(layers)} in {environment}", _once(problems)))
+        raise CommandError(listed(f"a destroy of {', '.join(layers)} in {environment}", [*problems]))
 
 
 def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
@@ -59,8 +59,3 @@ def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]
             except guard.LivingError as error:
                 what, _, fix = str(error).partition("\n    fix: ")
                 yield Problem(str(held["what"]), what, "nothing is taken from under what lives", fix)
-
-
-def _once(problems: Sequence[Problem]) -> list[Problem]:
-    """Layers that lie upon one another say the same of what lives on all."""
-    return list(dict.fromkeys(problems))

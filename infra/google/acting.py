@@ -6,6 +6,7 @@ answer nor Pulumi's provider waits for that. https://cloud.google.com/iam/docs/a
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from infra.google.failures import Kind
 
 PATIENCE_S, POLL_S = 420.0, 1.0
 PERMISSION = "iam.serviceAccounts.actAs"
+_LOG = logging.getLogger(__name__)
 
 
 def wait_until_it_may_act(
@@ -42,9 +44,7 @@ def wait_until_it_may_act(
                 if client.json("POST", url, body={"permissions": [PERMISSION]}).get("permissions"):
                     break
             except RequestError as error:
-                if error.failure.kind not in (
-                    Kind.MISSING,
-                    Kind.PERMISSION,
-                ):  # or new
+                if error.failure.kind not in (Kind.MISSING, Kind.PERMISSION):  # or new
                     return
+            _LOG.info("%s: waiting for %s", account, PERMISSION)
             sleep(POLL_S)

@@ -4,6 +4,7 @@ Errors are as https://cloud.google.com/apis/design/errors says; pages as https:/
 """
 
 import json
+import logging
 import os
 import re
 import time
@@ -36,6 +37,7 @@ NOBODY = "no Google credentials|no token"
 _PASSING = re.compile(r'"code": *(429|5\d\d)')  # in an answer that impersonation quotes
 _TRIES, _PAUSE_S, _LONGEST_PAUSE_S = 3, 1.0, 30.0
 _CONNECTIONS = 128  # kept to one API: more than a controller of all of v6e's zones has threads
+_LOG = logging.getLogger(__name__)
 
 
 class RequestError(InfraError):
@@ -128,6 +130,7 @@ class Client:
                 pause_s = failure.retry_after_s or _PAUSE_S * 2**attempt
                 if pause_s > _LONGEST_PAUSE_S:
                     break  # a controller asks later, and continues with the rest until then
+                _LOG.info("%s %s: again in %.0f s: %s", method, url, pause_s, failure.message)
                 self._sleep(pause_s)
             try:
                 answer = self._session.request(

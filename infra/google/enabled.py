@@ -4,6 +4,7 @@ Neither Google's operation nor Pulumi's provider waits for that, so that whateve
 https://cloud.google.com/service-usage/docs/enable-disable
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from infra.google.failures import Kind
 
 PATIENCE_S, POLL_S = 600.0, 1.0
+_LOG = logging.getLogger(__name__)
 # Service → product as the provider's variables for private endpoints name it, the usual base, and a list that
 # is cheap to ask for. Those that layers declare resources of.
 _PROBES = {
@@ -48,6 +50,7 @@ def wait_until_it_answers(
             client.send("GET", url)
         except RequestError as error:
             if error.failure.kind is Kind.API_OFF:
+                _LOG.info("%s: enabled, but it refuses yet", service)
                 sleep(POLL_S)
                 continue
         return

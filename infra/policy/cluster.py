@@ -10,29 +10,9 @@ _POOL = ("gcp:container/nodePool:NodePool",)
 _PODS = ("kubernetes:apps/v1:*", "kubernetes:batch/v1:*", "kubernetes:core/v1:Pod")
 
 
-def _private(resource: Resource, _: Settings) -> Iterator[str]:
-    if resource.get("privateClusterConfig.enablePrivateNodes") is not True:
-        yield "privateClusterConfig.enablePrivateNodes: false"
-    if resource.get("controlPlaneEndpointsConfig.ipEndpointsConfig.enabled") is not False:
-        yield "controlPlaneEndpointsConfig.ipEndpointsConfig.enabled: true"
-
-
 def _workload_identity(resource: Resource, settings: Settings) -> Iterator[str]:
     if (pool := resource.get("workloadIdentityConfig.workloadPool")) != f"{settings.project}.svc.id.goog":
         yield f"workloadIdentityConfig.workloadPool: {pool or 'nothing'}"
-
-
-def _shielded(resource: Resource, _: Settings) -> Iterator[str]:
-    for key in ("enableSecureBoot", "enableIntegrityMonitoring"):
-        if resource.get(f"nodeConfig.shieldedInstanceConfig.{key}") is not True:
-            yield f"nodeConfig.shieldedInstanceConfig.{key}: false"
-
-
-def _old_logins(resource: Resource, _: Settings) -> Iterator[str]:
-    if resource.get("masterAuth.clientCertificateConfig.issueClientCertificate"):
-        yield "masterAuth.clientCertificateConfig.issueClientCertificate: true"
-    if resource.get("enableLegacyAbac"):
-        yield "enableLegacyAbac: true"
 
 
 def _repaired(resource: Resource, _: Settings) -> Iterator[str]:
@@ -61,13 +41,17 @@ def _confined(resource: Resource, _: Settings) -> Iterator[str]:
 
 RULES = (
     Rule("K01", _CLUSTER, "nodes have no external address, nor has the control plane",
-         "private nodes, and the DNS endpoint alone", "CKV_GCP_25, CKV_GCP_64, CKV_GCP_18", _private),
+         "private nodes, and the DNS endpoint alone", "CKV_GCP_25, CKV_GCP_64, CKV_GCP_18",
+         every(literal("privateClusterConfig.enablePrivateNodes", True),
+               literal("controlPlaneEndpointsConfig.ipEndpointsConfig.enabled", False))),
     Rule("K02", _CLUSTER, "pods get accounts by Workload Identity", "workload_identity_config", "CKV_GCP_69",
          _workload_identity),
     Rule("K11", _POOL, "pods can't read their node's metadata", "workload_metadata_config", "CKV_GCP_69",
          literal("nodeConfig.workloadMetadataConfig.mode", "GKE_METADATA")),
     Rule("K03", _POOL, "nodes boot what is signed, and tell where they didn't", "shielded_instance_config",
-         "CKV_GCP_68, CKV_GCP_72", _shielded),
+         "CKV_GCP_68, CKV_GCP_72",
+         every(literal("nodeConfig.shieldedInstanceConfig.enableSecureBoot", True),
+               literal("nodeConfig.shieldedInstanceConfig.enableIntegrityMonitoring", True))),
     Rule("K04", _CLUSTER, "a cluster is in a release channel", "gke:channel", "CKV_GCP_70",
          literal("releaseChannel.channel", "REGULAR", "STABLE", "RAPID", "EXTENDED")),
     Rule("K12", _POOL, "broken nodes are repaired", "management.auto_repair", "CKV_GCP_9",
@@ -76,7 +60,9 @@ RULES = (
          "VPC_NATIVE and ADVANCED_DATAPATH", "CKV_GCP_12, CKV_GCP_23",
          every(literal("networkingMode", "VPC_NATIVE"), literal("datapathProvider", "ADVANCED_DATAPATH"))),
     Rule("K06", _CLUSTER, "no login by client certificates, and no ABAC", "leave both out",
-         "CKV_GCP_13, CKV_GCP_7", _old_logins),
+         "CKV_GCP_13, CKV_GCP_7",
+         every(literal("masterAuth.clientCertificateConfig.issueClientCertificate", None, False),
+               literal("enableLegacyAbac", None, False))),
     Rule("K07", _POOL, "nodes run as an account of their own", "node_config.service_account", "CKV2_GCP_1",
          given("nodeConfig.serviceAccount")),
     Rule("K09", _CLUSTER, "outside of dev no destroy takes a cluster", "gke:deletionProtection: true", "",

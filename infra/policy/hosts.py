@@ -33,11 +33,6 @@ def _runtime(resource: Resource, _: Settings) -> Iterator[str]:
         yield f"runtimeVersion: {version or 'nothing'}"
 
 
-def _forwards(resource: Resource, _: Settings) -> Iterator[str]:
-    if resource.get("networkConfig.canIpForward"):
-        yield "networkConfig.canIpForward: true"
-
-
 RULES = (
     Rule("T01", _VM, "hosts have no external address", "networkConfig.enableExternalIps: false",
          "CKV2_GCP_32, CIS 4.9", literal("networkConfig.enableExternalIps", False)),
@@ -50,7 +45,7 @@ RULES = (
     Rule("T06", _VM, "the serial console is closed", "serial-port-enable: FALSE", "CKV_GCP_35, CIS 4.5",
          literal("metadata.serial-port-enable", None, "FALSE")),
     Rule("T07", _VM, "hosts forward no packets", "no can_ip_forward", "CKV_GCP_36, CIS 4.6",
-         _forwards),
+         literal("networkConfig.canIpForward", None, False)),
     Rule("T08", _VM, "no secret in metadata, which every process of a host can read", "Secret Manager", "",
          _secrets),
     Rule("T09", _VM, "data disks are attached for reading", 'mode="READ_ONLY"', "", _read_only),

@@ -10,7 +10,7 @@ from infra.layers.pipeline import places
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.names import controller_account_email, service_account_email
 from infra.layers.storage.settings import StorageSettings
-from infra.policy.rule import Check, Resource, Rule, forbidden
+from infra.policy.rule import Check, Resource, Rule, forbidden, never
 from infra.settings.schema import Settings
 
 _PROJECT = ("gcp:projects/iAMMember:IAMMember",)
@@ -23,11 +23,6 @@ _QUARTER_S = 90 * 86400
 
 def _role(resource: Resource) -> str:
     return str(resource.inputs.get("role", ""))
-
-
-def _basic(resource: Resource, _: Settings) -> Iterator[str]:
-    if _role(resource) in BASIC:
-        yield f"role: {_role(resource)}"
 
 
 def _is_machine(resource: Resource) -> bool:
@@ -43,11 +38,6 @@ def _applies(resource: Resource, settings: Settings) -> bool:
     """Return True for a grant to the account that brings stacks up in builds, as a platform engineer does."""
     builds = settings.get(BuildsSettings)
     return builds is not None and f":{builds.apply_account_id}@" in str(resource.inputs.get("member"))
-
-
-def _impersonation(resource: Resource, _: Settings) -> Iterator[str]:
-    if _role(resource) in _IMPERSONATION:
-        yield f"role: {_role(resource)}"
 
 
 def _storage(resource: Resource, settings: Settings) -> Iterator[str]:
@@ -110,23 +100,18 @@ def _its_own(resource: Resource, settings: Settings) -> Iterator[str]:
             yield f"{path}: {account}, the account of {owner}"
 
 
-def _invoker(resource: Resource, _: Settings) -> Iterator[str]:
-    if _role(resource) == "roles/cloudfunctions.invoker":
-        yield f"role: {_role(resource)}"
-
-
 def _on_project(id_: str, about: str, fix: str, maps: str, check: Check) -> Rule:
     return Rule(id_, _PROJECT, about, fix, maps, check)
 
 
 RULES = (
     _on_project("I01", "no basic role, which holds thousands of permissions", "a role of one service",
-                "CKV_GCP_117", _basic),
+                "CKV_GCP_117", never("role", *BASIC)),
     _on_project("I02", "no program administers a service of the whole project, but the account "
                 "of builds that applies", "a custom role, or the role on the resource",
                 "CKV_GCP_42, CIS 1.5", _admin),
     _on_project("I03", "who may act as an account is granted on the account", "gcp.serviceaccount.IAMMember",
-                "CKV_GCP_41, CKV_GCP_49, CIS 1.6", _impersonation),
+                "CKV_GCP_41, CKV_GCP_49, CIS 1.6", never("role", *_IMPERSONATION)),
     Rule("I04", ("gcp:serviceaccount/key:Key", "gcp:storage/hmacKey:HmacKey"), "no account has a key",
          "attach the account, or workload identity", "CKV2_GCP_3, CIS 1.4", forbidden),
     Rule("I05", ("gcp:*",), "nothing runs as, or is granted to, a default account",
@@ -141,7 +126,8 @@ RULES = (
          "an account of the component's own", "", _its_own),
     Rule("I12", ("gcp:cloudfunctionsv2/functionIamMember:FunctionIamMember",),
          "who calls a function of the second generation, a Cloud Run service, may invoke that",
-         'gcp.cloudrunv2.ServiceIamMember(role="roles/run.invoker")', "", _invoker),
+         'gcp.cloudrunv2.ServiceIamMember(role="roles/run.invoker")', "",
+         never("role", "roles/cloudfunctions.invoker")),
     Rule("I10", ("gcp:kms/cryptoKey:CryptoKey",), "a key is rotated each 90 days, and no destroy takes it",
          'rotation_period="7776000s" and protect=True', "CKV_GCP_43, CIS 1.10", _rotation),
 )  # fmt: skip

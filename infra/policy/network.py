@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from infra.layers.network.names import IAP_RANGE
-from infra.policy.rule import Resource, Rule, literal
+from infra.policy.rule import Resource, Rule, every, literal
 from infra.settings.schema import Settings
 
 _FIREWALL = ("gcp:compute/firewall:Firewall",)
@@ -47,13 +47,6 @@ def _flow_logs(resource: Resource, _: Settings) -> Iterator[str]:
         yield f"logConfig.flowSampling: {resource.get('logConfig.flowSampling') or 'nothing'}"
 
 
-def _nat(resource: Resource, _: Settings) -> Iterator[str]:
-    if resource.get("natIpAllocateOption") != "AUTO_ONLY":
-        yield f"natIpAllocateOption: {resource.get('natIpAllocateOption')}"
-    if resource.get("logConfig.enable") is not True:
-        yield f"logConfig.enable: {resource.get('logConfig.enable') or 'nothing'}"
-
-
 RULES = (
     Rule("N01", ("gcp:compute/network:Network",), "a network has the subnets that it declares and no others",
          "auto_create_subnetworks=False", "CKV2_GCP_18, CIS 3.1", literal("autoCreateSubnetworks", False)),
@@ -68,5 +61,6 @@ RULES = (
     Rule("N06", _FIREWALL, "a rule says whom it lets reach whom, and in which direction",
          "target_tags, and direction", "", _targeted),
     Rule("N07", _NAT, "a NAT takes addresses of Google's choice, and logs what it refuses",
-         'nat_ip_allocate_option="AUTO_ONLY" and log_config', "", _nat),
+         'nat_ip_allocate_option="AUTO_ONLY" and log_config', "",
+         every(literal("natIpAllocateOption", "AUTO_ONLY"), literal("logConfig.enable", True))),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from infra.layers.monitoring.settings import MonitoringSettings
 from infra.layers.pipeline import facts, places
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.settings import StorageSettings
-from infra.policy.rule import STACK, Resource, Rule, forbidden, nothing
+from infra.policy.rule import STACK, Resource, Rule, every, forbidden, given, literal, nothing
 from infra.settings.schema import Settings
 
 _OBJECT = ("gcp:storage/bucketObject:BucketObject",)
@@ -27,13 +27,7 @@ _ENDLESS = re.compile(
 )
 
 
-def _complete_alert(resource: Resource, _: Settings) -> Iterator[str]:
-    if not resource.inputs.get("notificationChannels"):
-        yield "notificationChannels: nothing"
-    if not resource.get("documentation.content"):
-        yield "documentation.content: nothing"
-    if not resource.get("severity"):
-        yield "severity: nothing"
+def _living_language(resource: Resource, _: Settings) -> Iterator[str]:
     for condition in resource.inputs.get("conditions") or ():
         if "conditionMonitoringQueryLanguage" in condition:
             yield "conditions: MQL, which Google ended support of on 2025-07-22"
@@ -45,27 +39,12 @@ def _by_content(resource: Resource, _: Settings) -> Iterator[str]:
         yield f"name: {name}"
 
 
-def _workflow(resource: Resource, settings: Settings) -> Iterator[str]:
-    if not resource.get("serviceAccount"):
-        yield "serviceAccount: nothing"
-    if resource.get("deletionProtection") is not False:
-        yield f"deletionProtection: {resource.get('deletionProtection')}"
-
-
 def _trigger(resource: Resource, settings: Settings) -> Iterator[str]:
     account = str(resource.get("serviceAccount") or "")
     pipeline = settings.get(PipelineSettings)
     accounts = {places.account(settings, which) for which in places.ACCOUNTS if which != places.TRIGGER}
     if not account or (pipeline and account in accounts):
         yield f"serviceAccount: {account or 'nothing'}"
-
-
-def _function(resource: Resource, _: Settings) -> Iterator[str]:
-    for path in ("serviceConfig.serviceAccountEmail", "buildConfig.serviceAccount"):
-        if not resource.get(path):
-            yield f"{path}: nothing"
-    if (ingress := resource.get("serviceConfig.ingressSettings")) != "ALLOW_INTERNAL_ONLY":
-        yield f"serviceConfig.ingressSettings: {ingress or 'nothing'}"
 
 
 def _offered(resource: Resource, _: Settings) -> Iterator[str]:
@@ -192,12 +171,15 @@ RULES = (
          "its sha256 in the name", "", _by_content),
     Rule("PL4", ("gcp:workflows/workflow:Workflow",),
          "a workflow has an account of its own, and can be destroyed with its stack",
-         "service_account, and deletion_protection=False", "", _workflow),
+         "service_account, and deletion_protection=False", "",
+         every(given("serviceAccount"), literal("deletionProtection", False))),
     Rule("PL5", ("gcp:eventarc/trigger:Trigger",),
          "what starts runs has an account that can do nothing else", "an account of its own", "", _trigger),
     Rule("PL16", ("gcp:cloudfunctionsv2/function:Function",),
          "a function and its build have accounts of their own, and no one calls it from outside",
-         'both accounts, and ingress_settings="ALLOW_INTERNAL_ONLY"', "", _function),
+         'both accounts, and ingress_settings="ALLOW_INTERNAL_ONLY"', "",
+         every(given("serviceConfig.serviceAccountEmail", "buildConfig.serviceAccount"),
+               literal("serviceConfig.ingressSettings", "ALLOW_INTERNAL_ONLY"))),
     Rule("PL18", ("gcp:cloudfunctionsv2/function:Function",),
          "a function's source is an object that its own stack uploads, and has uploaded before",
          "a gcp.storage.BucketObject, and its name as storage_source.object", "", nothing, _uploaded),
@@ -217,7 +199,7 @@ RULES = (
          _bare_names),
     Rule("PL6", ("gcp:monitoring/alertPolicy:AlertPolicy",),
          "an alert tells somebody, how bad it is and what to do", "channels, severity, documentation", "",
-         _complete_alert),
+         every(given("notificationChannels", "documentation.content", "severity"), _living_language)),
     Rule("PL15", ("gcp:monitoring/notificationChannel:NotificationChannel",),
          "no secret of a channel is in the state, and no incident is sent in the clear",
          "an https URL without a token, a topic, or monitoring:channels[].existing", "", _without_secret),

@@ -162,12 +162,21 @@ def literal(path: str, *allowed: Any) -> Check:
     return check
 
 
-def given(path: str) -> Check:
-    """Return a check that an input is present."""
+def given(*paths: str) -> Check:
+    """Return a check that inputs are present."""
 
     def check(resource: Resource, _: Settings) -> Iterator[str]:
-        if not resource.get(path):
-            yield f"{path}: nothing"
+        yield from (f"{path}: nothing" for path in paths if not resource.get(path))
+
+    return check
+
+
+def never(path: str, *refused: Any) -> Check:
+    """Return a check that an input has none of some values."""
+
+    def check(resource: Resource, _: Settings) -> Iterator[str]:
+        if (value := resource.get(path)) in refused:
+            yield f"{path}: {value}"
 
     return check
 
@@ -183,10 +192,10 @@ def every(*checks: Check) -> Check:
 
 
 def nothing(resource: Resource, _: Settings) -> Iterator[str]:
-    """Return a check that every resource passes, for rules on resources beside it."""
+    """Check nothing, for rules on resources beside it."""
     yield from ()
 
 
 def forbidden(resource: Resource, _: Settings) -> Iterator[str]:
-    """Return a check that no resource of a type passes."""
+    """Refuse every resource of a type."""
     yield f"a {resource.type.rpartition(':')[2]}"

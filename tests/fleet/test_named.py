@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
-from pulumi import automation
 
 from fleet import named
 from fleet.named import NamedSlices
@@ -45,63 +45,51 @@ def test_a_stack_that_is_not_up_is_said_with_the_command_that_brings_it_up(
         read_stack("dev", tmp_path)
 
 
-def reporting(monkeypatch: pytest.MonkeyPatch, *events: Any, fails: str = "") -> Outcome:
-    """The outcome of making a and b, where Pulumi says all that and then ends."""
-
-    def up(target: list[str], on_event: Any, **options: Any) -> None:
-        assert options == {"refresh": True, "continue_on_error": True}, "what is gone, only a refresh finds"
-        assert {node_urn("dev", "a"), slice_urn("dev", "a")} < {*target}
-        for event in events:
-            on_event(event)
-        if fails:
-            result = SimpleNamespace(stdout="", stderr=fails, code=255)
-            raise automation.CommandError(result)  # type: ignore[arg-type]
-
-    held = [{"urn": node_urn("dev", node)} for node in ("a", "b")]
-    monkeypatch.setattr(stack, "settle", lambda *_: [])
-    monkeypatch.setattr(stack, "Pulumi", lambda *_: SimpleNamespace(state=lambda _: held))
-    monkeypatch.setattr(automation, "LocalWorkspace", lambda **_: None)
-    monkeypatch.setattr(automation.Stack, "select", lambda *_: SimpleNamespace(up=up))
-    monkeypatch.setattr(
-        automation, "LocalWorkspace", type("Workspace", (), {"__init__": lambda *_, **__: None})
-    )
-    return stack.create("dev", ["a", "b"])
+def reporting(pulumi: FakePulumi, *events: dict[str, Any], fails: str = "") -> Outcome:
+    """Return the outcome of creating a and b, where Pulumi writes these events and then ends."""
+    resources = [{"urn": node_urn("dev", node)} for node in ("a", "b")]
+    pulumi.answer("stack export", {"deployment": {"resources": resources}})
+    pulumi.answer("up", status=255 if fails else 0, err=fails)
+    pulumi.log(*events)
+    with mock.patch.object(stack, "settle"):
+        outcome = stack.create("dev", ["a", "b"])
+    *_, up = (arguments for _, arguments, _ in pulumi.calls if arguments[0] == "up")
+    assert {"--refresh", "--continue-on-error"} < {*up}, "what is gone, only a refresh finds"
+    assert {node_urn("dev", "a"), slice_urn("dev", "a")} < {*up}
+    return outcome
 
 
-def made(node: str, op: automation.OpType) -> Any:
-    ended = SimpleNamespace(metadata=SimpleNamespace(op=op, urn=node_urn("dev", node)))
-    return SimpleNamespace(diagnostic_event=None, res_outputs_event=ended)
+def made(node: str, op: str) -> dict[str, Any]:
+    return {"resOutputsEvent": {"metadata": {"op": op, "urn": node_urn("dev", node)}}}
 
 
-def said(node: str, statuses: str) -> Any:
-    urn = node_urn("dev", node) if node else None
-    diagnostic = SimpleNamespace(severity="error", urn=urn, message=statuses)
-    return SimpleNamespace(diagnostic_event=diagnostic, res_outputs_event=None)
+def said(node: str, message: str) -> dict[str, Any]:
+    urn = {"urn": node_urn("dev", node)} if node else {}
+    return {"diagnosticEvent": {"severity": "error", "message": message, **urn}}
 
 
-def test_fine_is_only_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fine_is_only_what_was_made(pulumi_cli: FakePulumi) -> None:
     """A deletion alone, or another's failure, is no creation."""
     result = reporting(
-        monkeypatch,
-        made("a", automation.OpType.DELETE_REPLACED),
+        pulumi_cli,
+        made("a", "delete-replaced"),
         said("b", "googleapi: Error 429: Quota limit 'X' has been exceeded."),
         fails="error: update failed",
     )
     assert result["a"] is not None
     assert result["b"] is not None
     assert (result["a"].kind, result["b"].kind) == (Kind.STACK, Kind.QUOTA)
-    op = automation.OpType
-    fine = reporting(monkeypatch, made("a", op.CREATE_REPLACEMENT), made("b", op.SAME))
+    fine = reporting(pulumi_cli, made("a", "create-replacement"), made("b", "same"))
     assert fine == {"a": None, "b": None}
 
 
-def test_an_update_that_failed_as_a_whole_says_so_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_that_failed_as_a_whole_says_so_for_all(pulumi_cli: FakePulumi) -> None:
     result = reporting(
-        monkeypatch, said("", "could not find default credentials"), fails="error: exit status 255"
+        pulumi_cli, said("", "could not find default credentials"), fails="error: exit status 255"
     )
     assert {item.kind for item in result.values() if item} == {Kind.STACK}
     assert all("default credentials" in item.message for item in result.values() if item)
-    assert all(item is not None for item in reporting(monkeypatch).values())
+    assert all(item is not None for item in reporting(pulumi_cli).values())
 
 
 def test_updates_run_one_at_a_time_in_processes_of_their_own(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = """#!{python}
+SCRIPT = """#!{python} -IS
 import json, os, pathlib, sys
 home = pathlib.Path({home!r})
 directory, arguments = sys.argv[2], sys.argv[3:]
@@ -28,7 +28,7 @@ print("plan of", directory)
 
 
 class FakePulumi:
-    """What it will answer, and what it was asked."""
+    """Answers of a pretended CLI, and the calls that it got."""
 
     def __init__(self, home: Path):
         self.home = home
@@ -42,7 +42,7 @@ class FakePulumi:
         self._write()
 
     def log(self, *events: dict[str, Any]) -> None:
-        """What commands with an event log write there."""
+        """Set the events that commands with an event log write."""
         (self.home / "events").write_text("".join(f"{json.dumps(event)}\n" for event in events))
 
     def _write(self) -> None:

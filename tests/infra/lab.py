@@ -94,7 +94,7 @@ class Lab(Emulated):
         """
         self.tree = tree
         self.folder, self.root = folder, folder / "project"
-        self._kill_at, self._victim, self.asked, self.killed_at = 0, 0, 0, ""
+        self._kill_at, self._victim, self.answered, self.killed_at = 0, 0, 0, ""
         super().__init__(
             folder, PROJECT, clock_rate=rate, enabled_apis=apis, people=dict(people or {}), **lags,
             spark_python=spark_python, builder={"PATH": os.environ["PATH"]} if spark_python else {},
@@ -108,7 +108,7 @@ class Lab(Emulated):
     # Commands
 
     def run(self, *line: str, fine: bool | None = True) -> str:
-        """What a command prints, whose exit status must be as said; None: whatever it is."""
+        """Return the output of a command, which must succeed or fail as `fine` has it; None: either."""
         done = subprocess.run(
             line, cwd=self.tree, env=self.environment, text=True, check=False, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=HANG_S,
@@ -117,7 +117,7 @@ class Lab(Emulated):
         return done.stdout
 
     def pulumi(self, layer: str, *arguments: str, fine: bool = True) -> str:
-        """What a command of the CLI prints."""
+        """Return the output of a command of the CLI."""
         return self.run(*self.line(layer, *arguments), fine=fine)
 
     def line(self, layer: str, *arguments: str) -> list[str]:
@@ -126,7 +126,7 @@ class Lab(Emulated):
         return ["pulumi", "-C", place, "--non-interactive", *arguments]
 
     def infra(self, *arguments: str, fine: bool = True) -> str:
-        """What `tpu infra` prints, in the lab's project."""
+        """Return the output of `tpu infra` in the lab's project."""
         return self.run(sys.executable, "-m", "tests.infra.lab", str(self.root), *arguments, fine=fine)
 
     def state(self, layer: str) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Lab(Emulated):
         return state["deployment"]  # type: ignore[no-any-return]
 
     def locked(self, layer: str) -> bool:
-        """Whether anybody's lock is on the layer's stack."""
+        """Return True if the layer's stack is locked."""
         folder = self.folder / "state/.pulumi/locks/organization" / layer / "dev"
         return any(path.suffix == ".json" for path in folder.glob("*"))
 
@@ -145,7 +145,7 @@ class Lab(Emulated):
         """Run a command; once its `at`th request is done at Google, and before it hears of that, SIGKILL it
         and all its children. At 0 its first request is never done. The request; empty where it ended before.
         """
-        self.asked, self.killed_at = 0, ""
+        self.answered, self.killed_at = 0, ""
         with (self.folder / "killed.log").open("w") as log:
             process = subprocess.Popen(
                 line, cwd=self.tree, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -160,10 +160,10 @@ class Lab(Emulated):
         return self.killed_at
 
     def count(self, line: list[str]) -> int:
-        """How many requests a command sends that nobody disturbs."""
-        self.asked = 0
+        """Return the number of requests that a command sends."""
+        self.answered = 0
         self.run(*line)
-        return self.asked
+        return self.answered
 
     # The cloud
 
@@ -187,7 +187,7 @@ class Lab(Emulated):
         return {item["name"] for item in answer.json().get("items", ())}
 
     def _granted(self) -> set[str]:
-        """What policies grant to our account and on it, as Pulumi's ids say it."""
+        """Return the grants to the hosts' account and on it, as Pulumi's ids."""
         account = f"projects/{PROJECT}/serviceAccounts/{ACCOUNT}"
         policies = {
             PROJECT: ("POST", f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}:getIamPolicy"),
@@ -219,8 +219,8 @@ class Lab(Emulated):
                 self._kill(f"before {request.method} {host}{request.path}")
                 return web.Response(status=499)
             answer = await self.forward(request, host)
-            self.asked += 1
-            if self._kill_at and self.asked == self._kill_at:
+            self.answered += 1
+            if self._kill_at and self.answered == self._kill_at:
                 self._kill(f"after {request.method} {host}{request.path}")
             return answer
 

@@ -6,6 +6,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core import names
+from infra.core.account import Account, short
 from infra.layers.builds.names import applying_member
 from infra.layers.gke.settings import GkeSettings
 from infra.settings.schema import Settings
@@ -14,41 +15,16 @@ from infra.settings.schema import Settings
 BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
 
 
-class NodeIdentity(pulumi.ComponentResource):
+class NodeIdentity(Account):
     """The account that all nodes run as, its roles, and who may create nodes that run as it."""
-
-    account: gcp.serviceaccount.Account
 
     def __init__(self, settings: Settings, opts: pulumi.ResourceOptions | None = None):
         desired = settings[GkeSettings]
-        id_ = desired.node_account_id
-        super().__init__("tpu:gke:NodeIdentity", id_, None, opts)
-        self.account = gcp.serviceaccount.Account(
-            id_,
-            account_id=id_,
-            display_name="GKE nodes",
-            description="Pulls images and writes logs; pods never see its token",
-            opts=pulumi.ResourceOptions(parent=self),
-        )
-        email = names.account_email(settings, id_)
-        after = pulumi.ResourceOptions(parent=self, depends_on=[self.account])
+        users = dict.fromkeys([*desired.node_account_users, *filter(None, [applying_member(settings)])])
+        title, about = "GKE nodes", "Pulls images and writes logs; pods never see its token"
+        super().__init__("tpu:gke:NodeIdentity", settings, desired.node_account_id, title, about, users, opts)
         for role in desired.node_roles:
-            gcp.projects.IAMMember(
-                f"{id_}-{short(role)}",
-                project=settings.project,
-                role=role,
-                member=f"serviceAccount:{email}",
-                opts=after,
-            )
-        for user in dict.fromkeys([*desired.node_account_users, *filter(None, [applying_member(settings)])]):
-            gcp.serviceaccount.IAMMember(
-                f"{id_}-user-{user}",
-                service_account_id=f"projects/{settings.project}/serviceAccounts/{email}",
-                role="roles/iam.serviceAccountUser",
-                member=user,
-                opts=after,
-            )
-        self.register_outputs({})
+            self.project_role(role)
 
 
 class WorkloadIdentity(pulumi.ComponentResource):
@@ -122,8 +98,3 @@ class WorkloadIdentity(pulumi.ComponentResource):
                 opts=after,
             )
         return account
-
-
-def short(role: str) -> str:
-    """ "roles/storage.objectUser" → "objectUser"."""
-    return role.rpartition("/")[2].rpartition(".")[2]

@@ -3,9 +3,9 @@
 import pulumi
 import pulumi_gcp as gcp
 
+from infra.core.account import Account
 from infra.google.role import ON_NODES
 from infra.layers.storage.names import (
-    controller_account_email,
     controller_account_id,
     controller_role_id,
     service_account_id,
@@ -22,14 +22,12 @@ LISTED, READ = ("boot/", "heartbeats/"), (MANIFESTS, BLOBS)
 USER_ROLES = ("roles/iam.serviceAccountUser", "roles/iam.serviceAccountTokenCreator")
 
 
-class ControllerAccount(pulumi.ComponentResource):
+class ControllerAccount(Account):
     """A service account with a custom role, its grants, and grants to run as it.
 
     None of it is protected, so that it can be switched off: while members live, `destroy` is refused anyway
     (infra/core/guard.py).
     """
-
-    account: gcp.serviceaccount.Account
 
     def __init__(
         self,
@@ -41,15 +39,10 @@ class ControllerAccount(pulumi.ComponentResource):
     ):
         """Declare the account; `controllers` holds its state, and its nodes run as `hosts`."""
         account_id = str(settings[StorageSettings].controller_account_id)
-        super().__init__("tpu:storage:ControllerAccount", account_id, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
-        self.account = gcp.serviceaccount.Account(
-            account_id,
-            account_id=account_id,
-            display_name="Fleet controller",
-            description="Creates and deletes the members of TPU fleets",
-            opts=child,
-        )
+        super().__init__(
+            "tpu:storage:ControllerAccount", settings, account_id, "Fleet controller",
+            "Creates and deletes the members of TPU fleets", (), opts,
+        )  # fmt: skip
         project, role_id = settings.project, controller_role_id(settings)
         role = gcp.projects.IAMCustomRole(
             f"{account_id}-role",
@@ -57,11 +50,9 @@ class ControllerAccount(pulumi.ComponentResource):
             title="TPU fleet controller",
             description="Creates, reads, updates and deletes TPU nodes",
             permissions=ON_NODES,
-            opts=child,
+            opts=pulumi.ResourceOptions(parent=self),
         )
-        # Written out instead of taken from the resources, so that a preview and a policy see who gets what.
-        member = f"serviceAccount:{controller_account_email(settings)}"
-        after = pulumi.ResourceOptions(parent=self, depends_on=[self.account, role, hosts])
+        after, member = self.with_(role, hosts), self.member
         gcp.projects.IAMMember(
             f"{account_id}-nodes",
             project=project,
@@ -104,7 +95,6 @@ class ControllerAccount(pulumi.ComponentResource):
                     member=user,
                     opts=after,
                 )
-        self.register_outputs({})
 
 
 def _reports(bucket: str) -> str:

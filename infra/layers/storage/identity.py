@@ -1,12 +1,13 @@
 """The hosts' account and its grants."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.layers.storage.names import service_account_email, service_account_id
+from infra.core.account import Account
+from infra.layers.storage.names import steps_bucket
 from infra.layers.storage.settings import BOARD_ROLE, StorageSettings
 from infra.settings.schema import Settings
 
@@ -19,10 +20,8 @@ BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
 PROJECT_ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
 
 
-class TrainingIdentity(pulumi.ComponentResource):
+class TrainingIdentity(Account):
     """A service account, its grants, and grants to use it."""
-
-    account: gcp.serviceaccount.Account
 
     def __init__(
         self,
@@ -30,52 +29,15 @@ class TrainingIdentity(pulumi.ComponentResource):
         buckets: Mapping[str, gcp.storage.Bucket],
         opts: pulumi.ResourceOptions | None = None,
     ):
-        """Declare the account; hosts read and write `buckets`, by the suffix of their grants' names."""
-        account_id = settings[StorageSettings].service_account_id
-        super().__init__("tpu:storage:TrainingIdentity", account_id, None, opts)
+        """Declare the account; hosts read and write `buckets`, by name."""
+        storage = settings[StorageSettings]
         # Every slice runs as this account: a destroy that stops at the bucket must not delete it first.
-        stored = pulumi.ResourceOptions(parent=self, protect=True)
-        self.account = gcp.serviceaccount.Account(
-            account_id,
-            account_id=account_id,
-            display_name="TPU hosts",
-            description="Runs the training jobs on TPU slices",
-            opts=stored,
-        )
-        # Written out instead of taken from the account, so that a preview and a policy see who gets what.
-        member = f"serviceAccount:{service_account_email(settings)}"
-        after = pulumi.ResourceOptions(parent=self, depends_on=[self.account])
-        granted = pulumi.ResourceOptions.merge(after, pulumi.ResourceOptions(protect=True))
-        for (which, bucket), role in product(buckets.items(), BUCKET_ROLES):
-            gcp.storage.BucketIAMMember(
-                f"{account_id}{which}-{_short(role)}",
-                bucket=bucket.name,
-                role=role,
-                member=member,
-                opts=granted,
-            )
-        for role in (*PROJECT_ROLES, *([BOARD_ROLE] if settings[StorageSettings].tensorboard else [])):
-            gcp.projects.IAMMember(
-                f"{account_id}-{_short(role)}",
-                project=settings.project,
-                role=role,
-                member=member,
-                opts=granted,
-            )
-        self._users(settings, settings[StorageSettings].service_account_users, after)
-        self.register_outputs({})
-
-    def _users(self, settings: Settings, users: Sequence[str], opts: pulumi.ResourceOptions) -> None:
-        for user in users:
-            gcp.serviceaccount.IAMMember(
-                f"{settings[StorageSettings].service_account_id}-user-{user}",
-                service_account_id=service_account_id(settings),
-                role="roles/iam.serviceAccountUser",
-                member=user,
-                opts=opts,
-            )
-
-
-def _short(role: str) -> str:
-    """ "roles/storage.objectUser" → "objectUser"."""
-    return role.rpartition(".")[2]
+        super().__init__(
+            "tpu:storage:TrainingIdentity", settings, storage.service_account_id, "TPU hosts",
+            "Runs the training jobs on TPU slices", storage.service_account_users, opts, protect=True,
+        )  # fmt: skip
+        for (name, bucket), role in product(buckets.items(), BUCKET_ROLES):
+            which = "-steps" if name == steps_bucket(settings) else ""
+            self.bucket_role(name, role, after=[bucket], name=which)
+        for role in (*PROJECT_ROLES, *([BOARD_ROLE] if storage.tensorboard else [])):
+            self.project_role(role)

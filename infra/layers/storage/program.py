@@ -33,7 +33,8 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     steps = ProtectedBucket(
         steps_bucket(settings), gone, opts, import_existing=desired.import_steps_bucket
     ).bucket
-    identity = TrainingIdentity(settings, {"": bucket, "-steps": steps}, opts)
+    written = {desired.bucket_name: bucket, steps_bucket(settings): steps}
+    identity = TrainingIdentity(settings, written, opts)
     controllers = ControllerBucket(controller_bucket(settings), plain, opts).bucket
     account = state = key = None
     if desired.controller_account_id:

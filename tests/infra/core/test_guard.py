@@ -1,4 +1,4 @@
-"""What a fleet stands on isn't destroyed while its members live, or while nobody can say whether they do."""
+"""A destroy is refused while members or jobs depend on the stack, or while that isn't known."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ class Api:
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, Any]] = []
-        self.asked: list[tuple[str, dict[str, list[str]], str]] = []
+        self.requests: list[tuple[str, dict[str, list[str]], str]] = []
 
 
 @pytest.fixture(name="api")
@@ -36,7 +36,7 @@ def _api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
-            api.asked.append((parts.path, parse_qs(parts.query), self.headers["Authorization"]))
+            api.requests.append((parts.path, parse_qs(parts.query), self.headers["Authorization"]))
             status, body = api.answers.pop(0) if len(api.answers) > 1 else api.answers[0]
             self.send_response(status)
             self.end_headers()
@@ -68,8 +68,8 @@ def test_members_that_live_are_named_with_the_command_that_ends_them(api: Api) -
         "7 members of fleets stand on this: n-0, n-1, n-2, n-3, n-4 and 2 more\n"
         "    fix: tpu fleet delete dev --orphans, which ends them; then again"
     )
-    assert [item[1].get("pageToken") for item in api.asked] == [None, ["2"]]
-    assert {(path, output) for path, _, output in api.asked} == {
+    assert [item[1].get("pageToken") for item in api.requests] == [None, ["2"]]
+    assert {(path, output) for path, _, output in api.requests} == {
         ("/private/projects/p/locations/-/nodes", "Bearer token")
     }
 
@@ -78,13 +78,13 @@ def test_what_is_no_member_of_this_stack_keeps_nothing(api: Api) -> None:
     others = [node(0), node(1, fleet="extract", stack="another"), {"name": "projects/p/locations/z/nodes/n"}]
     api.answers = [(200, {"nodes": others})]
     refuse(MEMBERS, "p", "dev", LABELS)
-    assert api.asked
+    assert api.requests
 
 
 def test_without_the_api_there_are_no_nodes(api: Api) -> None:
     api.answers = [(403, {"error": {"message": "Cloud TPU API has not been used in project p before"}})]
     refuse(MEMBERS, "p", "dev", LABELS)
-    assert len(api.asked) == 1
+    assert len(api.requests) == 1
 
 
 def test_that_another_api_is_off_says_nothing_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_a_login_that_is_none_is_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said", "fix", "requests"),
+    ("status", "body", "text", "fix", "requests"),
     [
         (200, {"unreachable": ["us-east5-a"]}, "us-east5-a can't be reached", "the same command again", 1),
         (503, {"error": {"message": "unavailable"}}, "transient: unavailable", "the same command again", 3),
@@ -126,26 +126,26 @@ def test_a_login_that_is_none_is_a_sentence(
     ],
 )  # fmt: skip
 def test_what_nobody_can_say_is_refused(
-    status: int, body: Any, said: str, fix: str, requests: int, api: Api
+    status: int, body: Any, text: str, fix: str, requests: int, api: Api
 ) -> None:
     api.answers = [(status, body)]
     with pytest.raises(LivingError) as refused:
         refuse(MEMBERS, "p", "dev", LABELS)
     head, _, how = str(refused.value).partition("\n    fix: ")
     assert head.startswith("it isn't known whether members of fleets live: ")
-    assert said in head
+    assert text in head
     assert how.startswith(fix)
-    assert len(api.asked) == requests
+    assert len(api.requests) == requests
 
 
 class Web:
     """Answers by URL, a 404 for the rest."""
 
     def __init__(self, pages: dict[str, Any]):
-        self.pages, self.asked = pages, []
+        self.pages, self.requests = pages, []
 
     def request(self, method: str, url: str, **_: Any) -> requests.Response:
-        self.asked.append(url)
+        self.requests.append(url)
         answer = requests.Response()
         answer.status_code = 200 if url in self.pages else 404
         answer._content = json.dumps(self.pages.get(url, {"kind": "Status", "message": "not found"})).encode()
@@ -198,7 +198,7 @@ def test_jobs_that_run_or_wait_keep_what_they_stand_on(
     else:
         with pytest.raises(LivingError, match=living):
             refuse(JOBS, "p", "dev", {"environment": "dev"})
-    assert web.asked
+    assert web.requests
     if living == "vision/waits":
         refuse(JOBS, "p", "dev", {"environment": "dev"}, "speech")
         with pytest.raises(LivingError):

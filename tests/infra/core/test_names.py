@@ -1,5 +1,6 @@
 """Golden names: another layer, or somebody's bill, depends on each of them."""
 
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -78,7 +79,10 @@ def test_fleet_members(zone: str, worker_id: int, name: str) -> None:
 
 def fleet(count: int, zones: list[str], **more: Any) -> list[tuple[str, str]]:
     mapping = {"name": "extract", "acceleratorType": "v6e-8", "zones": zones, "count": count, **more}
-    return [(node.name, node.zone) for node in nodes(settings(tpu__slices=[mapping]))]
+    return [
+        (node.name, node.zone)
+        for node in nodes(settings(storage__allowCrossRegion=True, tpu__slices=[mapping]))
+    ]
 
 
 def test_a_fleet_is_dealt_out_over_its_zones() -> None:
@@ -93,24 +97,7 @@ def test_a_fleet_is_dealt_out_over_its_zones() -> None:
 @pytest.mark.parametrize("count", range(1, 9))
 def test_a_larger_fleet_keeps_the_nodes_it_has(count: int) -> None:
     zones = ["us-east5-a", "us-east5-b", "us-central1-b"]
-    smaller = [
-        (node.name, node.zone)
-        for node in nodes(
-            settings(
-                storage__allowCrossRegion=True,
-                tpu__slices=[{"name": "f", "topology": "2x4", "zones": zones, "count": count}],
-            )
-        )
-    ]
-    larger = [
-        (node.name, node.zone)
-        for node in nodes(
-            settings(
-                storage__allowCrossRegion=True,
-                tpu__slices=[{"name": "f", "topology": "2x4", "zones": zones, "count": count + 1}],
-            )
-        )
-    ]
+    smaller, larger = fleet(count, zones), fleet(count + 1, zones)
     assert larger[:-1] == smaller
     assert len(set(larger)) == count + 1
 
@@ -122,9 +109,7 @@ def test_a_slice_without_count_keeps_its_own_name() -> None:
 
 
 def test_default_ranges_do_not_overlap() -> None:
-    import ipaddress
-
-    networks = [ipaddress.ip_network(text) for text in DEFAULT_RANGES.values()]
+    networks = [ip_network(text) for text in DEFAULT_RANGES.values()]
     assert not any(a.overlaps(b) for i, a in enumerate(networks) for b in networks[:i])
 
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NotesSettings:
-    """Where notes are kept."""
+    """Name and size of the notes."""
 
     name: str = setting("name of the notes", rule=rules.NETWORK_NAME, example="notes")
     mtu: int = setting("largest note, bytes", default=1460, rule=rules.between(1300, 8896, "bytes"))
 
 
 class NotesOutputs(Outputs, layer="notes"):
-    """Where they are."""
+    """The network of the notes."""
 
     notes_id: pulumi.Output[str] = output("`projects/P/global/networks/N`")
 

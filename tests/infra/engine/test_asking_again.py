@@ -1,8 +1,6 @@
 """`up` asks again while all that Google refuses is what a layer names as not yet."""
 
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +11,8 @@ from infra.engine.registry import layers
 from infra.errors import CommandError
 from infra.settings.sources import ROOT
 from tests.infra.conftest import FakePulumi
-from tests.infra.lab import OWNER, PROJECT, SETTINGS, Lab
 from tests.infra.recording import BASE
 
-RAW = f"{PROJECT}-raw"
 URN = "urn:pulumi:dev::pipeline::tpu:pipeline:Triggers$gcp:eventarc/trigger:Trigger::tpu-pipeline"
 OTHER = "urn:pulumi:dev::pipeline::gcp:storage/bucket:Bucket::raw"
 STACK = "urn:pulumi:dev::pipeline::pulumi:pulumi:Stack::pipeline-dev"
@@ -61,7 +57,7 @@ def _slept(pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch) -> list[floa
 
 
 def errors(pulumi: FakePulumi, *messages: tuple[str, str]) -> None:
-    """What the update says of resources, and of the stack."""
+    """Let the update report these errors of resources, and one of the stack."""
     pulumi.log(
         *(
             {"diagnosticEvent": {"urn": urn, "severity": "error", "message": message}}
@@ -119,41 +115,3 @@ def test_a_saved_plan_is_applied_once(root: Path, pulumi_cli: FakePulumi, slept:
     with pytest.raises(CommandError, match="make it again: tpu plan dev pipeline"):
         stacks.up("dev", ["pipeline"], root, ["--yes"], plans=root)
     assert (ups(pulumi_cli), slept) == (1, [])
-
-
-@pytest.fixture(name="lab")
-def _lab(tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(tmp_path)
-    usage = f"{lab.urls['serviceusage.googleapis.com']}/v1beta1/"  # where service agents are made
-    lab.environment["GOOGLE_SERVICE_USAGE_CUSTOM_ENDPOINT"] = usage
-    yield lab
-    lab.close()
-
-
-@pytest.mark.prove
-@pytest.mark.slow
-def test_one_up_makes_a_trigger_that_google_refuses_three_times_since_its_agent_is_new(lab: Lab) -> None:
-    lab.settings.write_text(
-        f'{SETTINGS}  pipeline:rawBucketName: {RAW}\n  pipeline:accountUsers: ["user:{OWNER}"]\n'
-    )
-    for layer in ("storage", "network"):
-        lab.infra("up", "dev", layer, "--yes", "--skip-preview")
-    method = "eventarc.projects.locations.triggers.create"
-    lab.cloud.faults.add(
-        {"match": {"method": method}, "times": 3, "what": {"status": 400, "message": TOO_NEW}}
-    )
-    line = (
-        "import sys; from pathlib import Path; from cli.__main__ import main; "
-        "from infra.engine import updates as stacks; stacks.PAUSE_S = 0.5; "
-        "sys.exit(main(['up', 'dev', 'pipeline', '--yes'], Path(sys.argv[1])))"
-    )
-    printed = lab.run(sys.executable, "-c", line, str(lab.root))
-    (fault,) = lab.cloud.faults.report()
-    assert fault["observed"] == 3
-    assert printed.count(f"pipeline: {SAID}; retrying") == 3
-    requests = [
-        request for request in lab.cloud.requests.since(0)["requests"] if request["method_id"] == method
-    ]
-    assert [item["status"] for item in requests] == [400, 400, 400, 200]
-    assert [item for item in lab.cloud.world.directory if "/triggers/" in item]
-    lab.pulumi("pipeline", "preview", "-s", "dev", "--expect-no-changes")

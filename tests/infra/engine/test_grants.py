@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from infra.engine.registry import layers
-from tests.infra.layers.test_all_layers import LAYERS, UP
-from tests.infra.policy.test_policy import OF_ALL_KINDS
-from tests.infra.recording import Registration, run
+from tests.infra.declared import LAYERS, declared
+from tests.infra.recording import Registration
 
 TABLE = Path(__file__).with_name("grants.txt")
 _ON = {
@@ -30,16 +29,16 @@ def table() -> str:
 
 
 def lines(layer: str) -> Iterator[str]:
-    for resource in run(layer, OF_ALL_KINDS, up=UP).resources:
+    for resource in declared(layer).resources:
         if re.fullmatch("gcp:.*IAM(Member|Binding|Policy)", resource.type, re.IGNORECASE):
             yield f"{layer}: {resource.inputs['member']} {resource.inputs['role']} on {place(resource)}"
 
 
-def place(one: Registration) -> str:
-    """The kind of what it is on, its name, and the title of the condition, if there is one."""
-    kind = one.type.split(":")[1]
-    name = str(one.inputs[_ON[kind]]).rpartition("/")[2]
-    only = (one.inputs.get("condition") or {}).get("title")
+def place(grant: Registration) -> str:
+    """Return the kind and name of the resource that it is on, and the title of its condition, if any."""
+    kind = grant.type.split(":")[1]
+    name = str(grant.inputs[_ON[kind]]).rpartition("/")[2]
+    only = (grant.inputs.get("condition") or {}).get("title")
     return f"{kind.partition('/')[0]} {name}" + (f", {only}" if only else "")
 
 

@@ -1,4 +1,4 @@
-"""What a layer may declare, and what comes of a declaration that can't be."""
+"""Declarations of layers, and the messages about wrong ones."""
 
 import asyncio
 import dataclasses
@@ -42,12 +42,12 @@ def layer(name: str, **more: Any) -> Layer:
     })  # fmt: skip
 
 
-def refused(tmp_path: Path, *found: tuple[str, Layer], project: str | None = None) -> str:
-    for folder, item in found:
+def refused(tmp_path: Path, *declarations: tuple[str, Layer], project: str | None = None) -> str:
+    for folder, item in declarations:
         (tmp_path / "infra" / "layers" / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / "infra" / "layers" / folder / "Pulumi.yaml").write_text(f"name: {project or item.name}\n")
     with pytest.raises(LayersError) as caught:
-        ordered(found, tmp_path)
+        ordered(declarations, tmp_path)
     return str(caught.value)
 
 
@@ -201,7 +201,7 @@ def test_outputs_may_be_unknown_in_a_preview_and_secret(
         assert existing.spare is None
         return reader.outputs()
 
-    async def told() -> dict[str, tuple[Any, bool]]:
+    async def values() -> dict[str, tuple[Any, bool]]:
         return {
             name: (await item.future() if await item.is_known() else "unknown", await item.is_secret())
             for name, item in seen.items()
@@ -211,27 +211,27 @@ def test_outputs_may_be_unknown_in_a_preview_and_secret(
     foretold = {"name": "planned", "pools": {"us-east5-b": "pool"}}
     monkeypatch.setattr(Cluster, "planned", lambda _: foretold)
     declared += [layer("cluster", outputs=Cluster), reader]
-    values = {**BASE, "cluster:size": 1, "reader:size": 1}
+    given = {**BASE, "cluster:size": 1, "reader:size": 1}
 
     up = {"endpoint": "10.0.0.2", "ca": "pem", "name": "", "pools": {"us-east5-b": "one"}}
     recording = Recording(True, {**UPSTREAM, "cluster": up}, secret=("endpoint", "ca"))
-    execute("reader", values, recording)
-    assert asyncio.run(told()) == {
+    execute("reader", given, recording)
+    assert asyncio.run(values()) == {
         "endpoint": ("10.0.0.2", True), "ca": ("pem", True), "name": ("", False), "pool": ("one", False),
     }  # fmt: skip
 
     recording = Recording(True, UPSTREAM)
-    execute("reader", values, recording)
-    assert {name: value for name, (value, _) in asyncio.run(told()).items()} == {
+    execute("reader", given, recording)
+    assert {name: value for name, (value, _) in asyncio.run(values()).items()} == {
         "endpoint": "unknown", "ca": "unknown", "name": "planned", "pool": "pool",
     }  # fmt: skip
     assert "cluster is not up yet: this preview doesn't know its endpoint" in recording.log
 
     with pytest.raises(pulumi.RunError, match=r"cluster is not up; run this first: pulumi .*up -s dev"):
-        execute("reader", values, Recording(False, UPSTREAM))
+        execute("reader", given, Recording(False, UPSTREAM))
     monkeypatch.setattr(Cluster, "planned", lambda _: {"colour": "red"})
     with pytest.raises(pulumi.RunError, match="cluster plans colour, and declares no such output"):
-        execute("reader", values, Recording(True, UPSTREAM))
+        execute("reader", given, Recording(True, UPSTREAM))
 
 
 ON = {
@@ -262,23 +262,6 @@ def test_a_program_gives_what_its_layer_declares(declared: list[Layer]) -> None:
     declared.append(layer("extra", program=lambda *_: Cluster(endpoint=1, ca=1, name=1, pools=1)))  # type: ignore[arg-type]
     with pytest.raises(pulumi.RunError, match="the program of extra gives Cluster and declares Made"):
         run("extra", {"extra:size": 1})
-
-
-def test_each_module_can_be_the_first_that_is_imported() -> None:
-    """Layers import what all of them share, which imports their settings."""
-    names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for path in sorted((ROOT / "infra").rglob("*.py"))
-        if path.stem != "__main__"
-    ]
-    script = (
-        "import importlib, sys\n"
-        "for name in sys.argv[1:]:\n"
-        "    for one in [one for one in sys.modules if one.partition('.')[0] == 'infra']:\n"
-        "        del sys.modules[one]\n"
-        "    importlib.import_module(name)\n"
-    )
-    subprocess.run([sys.executable, "-c", script, *names], cwd=ROOT, check=True)
 
 
 def test_who_only_reads_the_settings_does_not_wait_for_pulumi() -> None:

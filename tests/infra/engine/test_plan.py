@@ -27,6 +27,12 @@ NO_DATA = {key: value for key, value in BASE.items() if not key.startswith("data
 FOLDERS = [layer.directory for layer in ON]
 
 
+@pytest.fixture(autouse=True)
+def _no_preflight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a process of its own, which takes half a second."""
+    monkeypatch.setattr("infra.slices.preflight.verdict_on", lambda *_: None)
+
+
 def test_before_anything_exists_nothing_is_written_anywhere(
     pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,7 +215,7 @@ def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("up nowhere", "Pulumi.nowhere.yaml does not exist"),
         ("down nowhere tpu", "Pulumi.nowhere.yaml does not exist"),
@@ -220,10 +226,10 @@ def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest
     ],
 )
 def test_a_wrong_environment_or_layer_asks_pulumi_nothing(
-    line: str, said: str, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+    line: str, message: str, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["infra", *line.split()]) == 1
-    assert capfd.readouterr().err.startswith(f"error: {said}")
+    assert capfd.readouterr().err.startswith(f"error: {message}")
     assert pulumi_cli.calls == []
 
 
@@ -286,7 +292,7 @@ def test_layers_go_down_behind_those_that_read_them(pulumi_cli: FakePulumi, tmp_
 
 
 @pytest.mark.parametrize(
-    ("one", "hourly", "on_demand"),
+    ("slice_", "hourly", "on_demand"),
     [
         ({"acceleratorType": "v6e-16", "zones": ["us-east5-b"], "spot": True}, 16 * 1.4033, 16 * 2.70),
         ({"acceleratorType": "v6e-256", "zones": ["us-east5-b"]}, 256 * 2.70, 256 * 2.70),
@@ -296,9 +302,9 @@ def test_layers_go_down_behind_those_that_read_them(pulumi_cli: FakePulumi, tmp_
     ],
 )
 def test_a_price_is_chips_times_price_or_unknown(
-    one: dict[str, object], hourly: float | None, on_demand: float
+    slice_: dict[str, object], hourly: float | None, on_demand: float
 ) -> None:
-    slices = [{"name": "a", **one}]
+    slices = [{"name": "a", **slice_}]
     values = {**BASE, "storage:allowCrossRegion": True, "data:throughputMibps": 6400, "tpu:slices": slices}
     (row,) = rows(nodes(parse("dev", as_pulumi_hands_it_over(values, "f"), "f")))
     assert row.hourly == (None if hourly is None else pytest.approx(hourly))

@@ -19,11 +19,11 @@ class Google:
     """Answers in order, the last one again and again; a Kind is a failure."""
 
     def __init__(self, *answers: Any) -> None:
-        self.answers, self.asked = list(answers), list[str]()
+        self.answers, self.requests = list(answers), list[str]()
 
     def json(self, method: str, url: str, body: Any) -> Any:
         assert (method, body) == ("POST", {"permissions": [PERMISSION]})
-        self.asked.append(url.rpartition("/")[2])
+        self.requests.append(url.rpartition("/")[2])
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Kind):
             raise RequestError(Failure(answer, "of the test"))
@@ -40,7 +40,7 @@ def waited(
 ) -> list[str]:
     monkeypatch.setattr(client, "Client", lambda project: google)
     wait_until_it_may_act("p", ACCOUNTS, patience_s=patience_s, sleep=slept.append)
-    return google.asked
+    return google.requests
 
 
 def test_each_account_is_waited_for(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:

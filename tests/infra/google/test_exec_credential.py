@@ -1,4 +1,4 @@
-"""What stands for Google's plug-in in the builder image: a token for kubectl and for Pulumi's provider."""
+"""Stand-in for Google's plug-in in the builder image: a token for kubectl and for Pulumi's provider."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def _metadata() -> Iterator[tuple[str, list[str]]]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

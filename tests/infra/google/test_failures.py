@@ -57,15 +57,15 @@ SAID = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "kind"), SAID, ids=[kind for _, kind in SAID])
-def test_what_was_said_is_told_apart(said: str, kind: Kind) -> None:
-    result = classify(said)
+@pytest.mark.parametrize(("message", "kind"), SAID, ids=[kind for _, kind in SAID])
+def test_what_was_said_is_told_apart(message: str, kind: Kind) -> None:
+    result = classify(message)
     assert result.kind is kind
     assert result.fix
 
 
 @pytest.mark.parametrize(
-    ("said", "role"),
+    ("message", "role"),
     [
         ("googleapi: Error 403: Permission 'tpu.nodes.create' denied on resource", "roles/tpu.admin"),
         (
@@ -92,8 +92,8 @@ def test_what_was_said_is_told_apart(said: str, kind: Kind) -> None:
         ("googleapi: Error 403: Forbidden", "a role that holds the permission"),
     ],
 )  # fmt: skip
-def test_a_permission_names_the_role(said: str, role: str) -> None:
-    result = classify(said)
+def test_a_permission_names_the_role(message: str, role: str) -> None:
+    result = classify(message)
     assert result.kind is Kind.PERMISSION
     assert f"logged in as {role}" in with_roles(result.fix)
 

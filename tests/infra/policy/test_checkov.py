@@ -13,15 +13,16 @@ import yaml
 
 from infra.policy import RULES, Resource
 from infra.policy.terraform import document
-from tests.infra.layers.test_all_layers import LAYERS, UP
+from tests.infra.declared import EVERYTHING as ALL
+from tests.infra.declared import LAYERS, UP
 from tests.infra.policy.policy_mutants import MUTANTS
-from tests.infra.policy.test_policy import OF_ALL_KINDS, changed
+from tests.infra.policy.test_policy import changed
 from tests.infra.recording import Registration, run
 from tests.limits import HANG_S
 
 ROOT = Path(__file__).parents[3]
 REASONS = Path(__file__).with_name("checkov.yaml")
-EVERYTHING = {**OF_ALL_KINDS, "gke:securityGroup": "gke-security-groups@example.com"}
+EVERYTHING = {**ALL, "gke:securityGroup": "gke-security-groups@example.com"}
 FOUND_BY_BOTH = "B01 B02 B03 I01 I02 I03 I10 K03 K04 K06 K11 K12 N02 N03 T01"
 """Rules whose mutants checkov finds, too; its checks of the others know other types, or look elsewhere."""
 
@@ -38,9 +39,11 @@ def _checkov() -> str:
     return made.stdout.splitlines()[-1]
 
 
-def resource(one: Registration) -> Resource:
-    depends = {key: item.get("urns", ()) for key, item in one.options.get("propertyDependencies", {}).items()}
-    return Resource(one.type, one.name, one.inputs, bool(one.options.get("protect")), depends=depends)
+def resource(item: Registration) -> Resource:
+    depends = {
+        key: made.get("urns", ()) for key, made in item.options.get("propertyDependencies", {}).items()
+    }
+    return Resource(item.type, item.name, item.inputs, bool(item.options.get("protect")), depends=depends)
 
 
 def declared(preview: bool) -> dict[str, list[Resource]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from datetime import date
+from functools import cache
 from typing import Any
 
 import pulumi
@@ -18,7 +19,8 @@ from infra.errors import InfraError
 from infra.policy import RULES, STACK, Resource, findings, wrong_settings
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
-from tests.infra.layers.test_all_layers import EVERYTHING, LAYERS, UP
+from tests.infra.declared import EVERYTHING, LAYERS
+from tests.infra.declared import declared as declared_by
 from tests.infra.policy.policy_mutants import (
     ALERT,
     BATCHES,
@@ -40,50 +42,49 @@ from tests.infra.policy.policy_mutants import (
     UNFINISHED,
     VM,
 )
-from tests.infra.recording import BASE, Registration, run
-
-OF_ALL_KINDS = {
-    **EVERYTHING,
-    "gke:tpuPools": [
-        *EVERYTHING["gke:tpuPools"],
-        {"name": "flex", "acceleratorType": "v6e-16", "zone": "us-east5-b", "flexStart": True},
-        {"name": "queued", "acceleratorType": "v6e-16", "zone": "us-east5-b", "queued": True},
-        {"name": "spot", "acceleratorType": "v6e-8", "zone": "us-east5-b", "spot": True, "autoscaling": True},
-    ],
-}
+from tests.infra.recording import BASE, Registration
 
 
 def settings(environment: str = "dev", **more: Any) -> Settings:
+    return changed_settings(environment, more) if more else known(environment)
+
+
+@cache
+def known(environment: str) -> Settings:
+    return changed_settings(environment, {})
+
+
+def changed_settings(environment: str, more: Mapping[str, Any]) -> Settings:
     values = {key: value for key, value in {**BASE, **EVERYTHING, **more}.items() if value is not None}
     return parse(environment, as_pulumi_hands_it_over(values, "f"), "f")
 
 
-def resource(one: Registration) -> Resource:
-    options = one.options
+def resource(item: Registration) -> Resource:
+    options = item.options
     return Resource(
-        one.type, one.name, one.inputs, bool(options.get("protect")), bool(options.get("retainOnDelete"))
+        item.type, item.name, item.inputs, bool(options.get("protect")), bool(options.get("retainOnDelete"))
     )
 
 
 @pytest.fixture(scope="module", name="declared")
 def _declared() -> list[Resource]:
     """All that all layers declare."""
-    return [resource(item) for layer in LAYERS for item in run(layer, EVERYTHING, up=UP).resources]
+    return [resource(item) for layer in LAYERS for item in declared_by(layer).resources]
 
 
 @pytest.mark.parametrize("preview", [True, False])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_every_layer_obeys_every_rule(layer: str, preview: bool) -> None:
-    done = [resource(item) for item in run(layer, OF_ALL_KINDS, preview=preview, up=UP).resources]
+    done = [resource(item) for item in declared_by(layer, preview).resources]
     assert done
     assert [str(finding.problem) for finding in findings(RULES, done, settings())] == []
 
 
-def changed(one: Resource, path: str, value: Any) -> Resource:
+def changed(resource: Resource, path: str, value: Any) -> Resource:
     """A resource with another input, or without it; `protect` is its option."""
     if path == "protect":
-        return replace(one, protect=value)
-    inputs = deepcopy(dict(one.inputs))
+        return replace(resource, protect=value)
+    inputs = deepcopy(dict(resource.inputs))
     *above, last = path.split(".")
     place: Any = inputs
     for part in above:
@@ -92,7 +93,7 @@ def changed(one: Resource, path: str, value: Any) -> Resource:
         del place[last]
     else:
         place[last] = value
-    return replace(one, inputs=inputs)
+    return replace(resource, inputs=inputs)
 
 
 @pytest.mark.parametrize(("rule", "kind", "name", "path", "value"), [*MUTANTS, *FURTHER])
@@ -105,9 +106,9 @@ def test_one_property_breaks_one_rule(
     assert path.rpartition(".")[2] in result[0].found or path.partition(".")[0] in result[0].found
 
 
-@pytest.mark.parametrize(("rule", "one"), OF_OTHER_TYPES)
-def test_what_no_stack_declares_is_refused(rule: str, one: Resource) -> None:
-    assert {finding.rule.id for finding in findings(RULES, [one], settings())} == {rule}
+@pytest.mark.parametrize(("rule", "item"), OF_OTHER_TYPES)
+def test_what_no_stack_declares_is_refused(rule: str, item: Resource) -> None:
+    assert {finding.rule.id for finding in findings(RULES, [item], settings())} == {rule}
 
 
 def line(filter_: str, legend: str = "") -> Resource:
@@ -117,7 +118,7 @@ def line(filter_: str, legend: str = "") -> Resource:
     return Resource(DASHBOARD, "chart", {"dashboardJson": json.dumps(content)})
 
 
-@pytest.mark.parametrize(("one", "found"), [
+@pytest.mark.parametrize(("chart", "texts"), [
     (line('resource.type="tpu_workers"'), ['resource.type="tpu_workers", perhaps tpu_worker']),
     (line('resource.type = "tpu_worker"', "${resource.labels.node_name}"), ["labels.node_name, where tpu"]),
     (line('resource.type="tpu_worker"', "${resource.labels.node_id}"), []),
@@ -126,10 +127,10 @@ def line(filter_: str, legend: str = "") -> Resource:
     (line('resource.type="tpu_worker" OR resource.type="gcs_bucket"',
           "${resource.labels.node_id} ${resource.labels.bucket_name}"), []),
 ])  # fmt: skip
-def test_a_chart_names_a_resource_and_labels_that_there_are(one: Resource, found: list[str]) -> None:
-    problems = [finding.found for finding in findings(RULES, [one], settings())]
-    assert len(problems) == len(found)
-    assert all(text in problem for text, problem in zip(found, problems, strict=True))
+def test_a_chart_names_a_resource_and_labels_that_there_are(chart: Resource, texts: list[str]) -> None:
+    problems = [finding.found for finding in findings(RULES, [chart], settings())]
+    assert len(problems) == len(texts)
+    assert all(text in problem for text, problem in zip(texts, problems, strict=True))
 
 
 def test_a_functions_source_is_uploaded_before_the_function(declared: list[Resource]) -> None:

@@ -8,9 +8,8 @@ import pytest
 from infra.errors import InfraError
 from infra.policy import Resource
 from infra.policy.terraform import document, type_name
-from tests.infra.layers.test_all_layers import LAYERS, UP
-from tests.infra.policy.test_policy import OF_ALL_KINDS
-from tests.infra.recording import UNKNOWN, run
+from tests.infra.declared import LAYERS, declared
+from tests.infra.recording import UNKNOWN
 
 SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "value": "hunter2"}
 FILE = {"4dabf18193072939515e22adb298388d": "c44067f5952c0a294b673a41bacd8c17", "path": "/tmp/f.zip"}
@@ -70,8 +69,8 @@ def planned(kind: str, **inputs: Any) -> tuple[dict[str, Any], Any]:
 
 
 def test_names_of_all_types_that_layers_declare_were_compared_with_the_providers() -> None:
-    declared = {resource.type for layer in LAYERS for resource in run(layer, OF_ALL_KINDS, up=UP).resources}
-    assert {kind for kind in declared if kind.startswith("gcp:")} == set(TYPES)
+    types = {resource.type for layer in LAYERS for resource in declared(layer).resources}
+    assert {kind for kind in types if kind.startswith("gcp:")} == set(TYPES)
     assert {kind: type_name(kind) for kind in TYPES} == TYPES
 
 

@@ -1,4 +1,4 @@
-"""What each layer says that it costs, out of the price book; docs/prices.md."""
+"""Prices of each layer, out of the price book; docs/prices.md."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from infra.prices.row import NOTE, Rate, Row, cost
 from infra.prices.table import rates_table
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
-from tests.infra.layers.test_all_layers import EVERYTHING, OFF
+from tests.infra.declared import EVERYTHING, OFF
 from tests.infra.recording import BASE
 
 

@@ -1,4 +1,4 @@
-"""What a run will cost, and what refuses it; Spark batches by Google's own figures."""
+"""Predicted price of a run, and its limit; Spark batches by Google's own figures."""
 
 import pytest
 

@@ -49,7 +49,7 @@ def test_a_run_that_nobody_asked_about_is_warned_of_with_the_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("temporaries_gib", "refused", "warn", "says"),
+    ("temporaries_gib", "refused", "warn", "text"),
     [
         (10.0, "", False, "fits v6e-16: 11.00 of 31.25 GiB a chip, 35%"),
         (29.5, "", True, "may not fit v6e-16: 30.50 of 31.25 GiB"),
@@ -57,12 +57,12 @@ def test_a_run_that_nobody_asked_about_is_warned_of_with_the_command() -> None:
         (0.0, "out of memory", True, "does not fit v6e-16: the compiler refuses the step: out of memory"),
     ],
 )
-def test_what_was_found_is_said(temporaries_gib: float, refused: str, warn: bool, says: str) -> None:
+def test_what_was_found_is_said(temporaries_gib: float, refused: str, warn: bool, text: str) -> None:
     keep(temporaries_gib, refused)
     output = preflight.verdict_on(RUN, "v6e-16")
     assert output is not None
     assert output.warn == warn
-    assert says in output.line
+    assert text in output.line
 
 
 def test_another_slice_or_step_has_no_answer_yet() -> None:

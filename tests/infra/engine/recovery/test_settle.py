@@ -1,4 +1,4 @@
-"""What is made of a state with pending operations, ids of all types, locks, and the settings' file."""
+"""Recovery of states with pending operations: ids of all types, locks, and the settings' file."""
 
 from __future__ import annotations
 
@@ -15,46 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from cli.__main__ import main
 from infra.engine.recovery.ids import forms, google_id
 from infra.engine.recovery.interrupted import MARK, REPEATED, interrupted, mark_of, mark_pending, marked
 from infra.engine.recovery.locks import Lock
 from infra.engine.recovery.lookups import find_id, lookup
 from infra.engine.registry import layers
 from infra.errors import CommandError
-from infra.layers.queue.versions import IMAGES
 from infra.settings.record import formatting_kept
 from rehearsal.providers.gcp.settings import Settings
 from rehearsal.providers.gcp.types import TYPES
-from tests.infra.layers.queue.test_queue_layer import CLUSTER
-from tests.infra.recording import UPSTREAM, run
+from tests.infra.conftest import FakePulumi
+from tests.infra.declared import LAYERS, declared
+from tests.infra.recording import BASE
 from tests.limits import HANG_S
 
 STACK = "urn:pulumi:dev::network::"
 NETWORK, SUBNET = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
 PROVIDER = f"{STACK}pulumi:providers:gcp::gcp"
-LAYERS = [layer.name for layer in layers()]
-ALL_OF_IT = {
-    "network:cloudNat": True,
-    "storage:stateBucketName": "my-state",
-    "storage:stateKeyRing": "pulumi",
-    "storage:stateUsers": ["user:ann@example.com"],
-    "builds:applyUsers": ["user:ann@example.com"],
-    "storage:serviceAccountUsers": ["user:ann@example.com"],
-    "storage:controllerAccountId": "tpu-fleet",
-    "gke:namespaces": ["vision"],
-    "queue:kueueImage": f"{IMAGES['kueue']}@sha256:{'0' * 64}",
-    "queue:teams": [{"name": "vision", "members": ["user:ann@example.com"]}],
-    "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
-    "monitoring:channels": [{"name": "bus", "topic": "tpu-alerts"}],
-    "monitoring:billingAccount": "012345-6789AB-CDEF01",
-    "monitoring:budgetDollarsPerMonth": 1000,
-    "pipeline:rawBucketName": "my-project-raw",
-    "pipeline:schedule": "0 3 * * *",
-    "pipeline:train": "fleet",
-    "pipeline:trainZone": "us-east5-b",
-}
-UP = {**UPSTREAM, "gke": CLUSTER, "tpu": {"stackId": "0123abc", "slices": [], "fleets": []}}
 
 
 def record(kind: str, name: str, **more: Any) -> dict[str, Any]:
@@ -77,22 +57,17 @@ def state(
 
 
 def test_every_type_that_the_program_declares_has_an_id() -> None:
-    declared = {
-        resource.type
-        for layer in LAYERS
-        for resource in run(layer, ALL_OF_IT, up=UP).resources
-        if resource.type.startswith("gcp:")
-    }
+    types = {resource.type for layer in LAYERS for resource in declared(layer).resources}
     chosen = {kind for layer in layers() for kind in layer.hooks.lookups}
     repeated = {item for item in REPEATED if item.startswith("gcp:")}
-    assert declared == set(forms()) | chosen | repeated
+    assert {kind for kind in types if kind.startswith("gcp:")} == set(forms()) | chosen | repeated
     assert not set(forms()) & (chosen | repeated)
 
 
 def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
     """The stand-in's parsing of ids is that of the official provider's imports, as far as it was recorded."""
     for layer in LAYERS:
-        for resource in run(layer, ALL_OF_IT, up=UP).resources:
+        for resource in declared(layer).resources:
             if not resource.type.startswith("gcp:") or resource.type in REPEATED:
                 continue
             id_ = google_id(resource.type, resource.inputs, "my-project")
@@ -117,9 +92,7 @@ def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
 
 def test_an_object_of_a_cluster_is_called_by_its_namespace_and_name() -> None:
     objects = [
-        resource
-        for resource in run("queue", ALL_OF_IT, up=UP).resources
-        if resource.type.startswith("kubernetes:")
+        resource for resource in declared("queue").resources if resource.type.startswith("kubernetes:")
     ]
     result = {google_id(item.type, item.inputs, "p") for item in objects}
     assert {"vision", "vision/checkpoints", "tpu", "kueue-system/kueue-controller-manager"} <= result
@@ -297,6 +270,71 @@ def test_a_process_that_nobody_has_asked_after_its_end_is_gone() -> None:
     process.wait()
 
 
+@pytest.fixture(name="backend")
+def _backend(tmp_path: Path, pulumi_cli: FakePulumi) -> Path:
+    """Return a folder as backend, whose stack of data has nothing to settle."""
+    folder = tmp_path / "state/.pulumi"
+    for name in ("locks/organization/data/dev", "stacks/data"):
+        (folder / name).mkdir(parents=True)
+    (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": BASE}))
+    pulumi_cli.answer("whoami", {"url": f"file://{tmp_path / 'state'}"})
+    pulumi_cli.answer("stack export", {"deployment": {}})
+    return folder
+
+
+def locked(backend: Path, pid: int, host: str) -> Path:
+    """Write a lock as Pulumi does; return its file."""
+    text = {"pid": pid, "username": "ann", "hostname": host, "timestamp": datetime.now(UTC).isoformat()}
+    path = backend / "locks/organization/data/dev/1.json"
+    path.write_text(json.dumps(text))
+    return path
+
+
+@pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
+@pytest.mark.parametrize("command", ["settle dev data", "up dev data --yes", "down dev data --yes"])
+def test_a_lock_whose_holder_may_live_stays(
+    command: str, host: str, backend: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = locked(backend, os.getpid(), host)
+    assert main(["infra", *command.split()], backend.parents[1]) == 1
+    output = capfd.readouterr().err
+    assert f"error: data is being worked on: locked by ann@{host} (pid {os.getpid()}) at 20" in output
+    assert "pulumi -C infra/layers/data cancel -s dev --yes, and then tpu infra settle dev data" in output
+    assert path.exists()
+    assert not {"cancel", "up", "destroy", "stack import"} & {*pulumi_cli.commands()}
+
+
+def test_the_lock_of_a_dead_process_and_the_files_that_it_left_empty_are_removed(
+    backend: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    locked(backend, ended(), socket.gethostname())
+    empty, whole = backend / "stacks/data/dev.json.attrs", backend / "stacks/data/dev.json"
+    empty.touch()
+    whole.write_text("{}")
+    assert main(["infra", "settle", "dev", "data"], backend.parents[1]) == 0
+    output = capfd.readouterr().out
+    assert "data: put aside the lock of ann@" in output
+    assert "data: removed dev.json.attrs" in output
+    assert pulumi_cli.commands().count("cancel") == 1
+    assert (empty.exists(), whole.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("command", ["settle dev data", "up dev data --yes", "down dev data --yes"])
+@pytest.mark.usefixtures("backend")
+def test_without_a_passphrase_the_fix_is_named_before_anything_is_done(
+    command: str, tmp_path: Path, pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
+    assert main(["infra", *command.split()], tmp_path) == 1
+    output = capfd.readouterr().err
+    assert output.startswith("error: no passphrase for the stacks' secrets")
+    assert "fix: export PULUMI_CONFIG_PASSPHRASE=" in output
+    assert set(pulumi_cli.commands()) == {"whoami"}
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE_FILE", str(tmp_path / "passphrase"))
+    assert main(["infra", *command.split()], tmp_path) == 0
+
+
 # Ctrl+C
 
 SLOW = """#!{python}
@@ -373,10 +411,3 @@ def test_pulumi_adds_its_keys_and_formats_nothing(
     assert path.read_bytes().decode() == wanted
     assert path.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir()] == ["Pulumi.dev.yaml"]
-
-
-def test_a_lock_is_read_as_pulumi_writes_it() -> None:
-    from infra.engine.recovery.locks import _parse
-
-    text = {"pid": 7, "username": "a", "hostname": "h", "timestamp": "2026-11-22T14:37:04.258045012+01:00"}
-    assert str(_parse(json.dumps(text).encode())).startswith("a@h (pid 7) at 2026-11-22 14:37:04 UTC+01:00")

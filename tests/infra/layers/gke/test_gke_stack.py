@@ -32,15 +32,15 @@ def write(lab: Lab, slices: int, *lines: str) -> None:
     lab.settings.write_text(SETTINGS + POOLS % slices + "".join(f"  {line}\n" for line in lines))
 
 
-def there(lab: Lab) -> dict[str, int]:
+def pools(lab: Lab) -> dict[str, int]:
     """Node pool → nodes, as the instance groups have them."""
     directory = lab.cloud.world.directory
     sizes = {name.rpartition("/")[2]: body["targetSize"] for name, body in directory.items()
              if "/instanceGroupManagers/" in name}  # fmt: skip
-    pools = {name: body for name, body in directory.items() if name.startswith(f"{PLACE}/nodePools/")}
+    declared = {name: body for name, body in directory.items() if name.startswith(f"{PLACE}/nodePools/")}
     return {
         name.rpartition("/")[2]: sum(sizes[url.rpartition("/")[2]] for url in body["instanceGroupUrls"])
-        for name, body in pools.items()
+        for name, body in declared.items()
     }
 
 
@@ -52,7 +52,7 @@ def changes(lab: Lab) -> str:
 @pytest.mark.slow
 def test_a_cluster_from_nothing_to_nothing(lab: Lab) -> None:
     cluster = lab.cloud.world.directory[PLACE]
-    assert there(lab) == {"cpu": 3, "train-0": 4, "train-1": 4, "flex-0": 0, "small-0": 0}
+    assert pools(lab) == {"cpu": 3, "train-0": 4, "train-1": 4, "flex-0": 0, "small-0": 0}
     assert cluster["currentMasterVersion"] == "1.35.7-gke.1222000"
     assert cluster["controlPlaneEndpointsConfig"]["ipEndpointsConfig"]["enabled"] is False
     assert "endpoint" not in cluster
@@ -77,15 +77,15 @@ def test_a_cluster_from_nothing_to_nothing(lab: Lab) -> None:
             body["targetSize"] = 8
     lab.pulumi("gke", "refresh", "--yes", "--skip-preview", "-s", "dev")
     lab.pulumi("gke", "preview", "--expect-no-changes", "-s", "dev")
-    assert there(lab)["flex-0"] == 8
+    assert pools(lab)["flex-0"] == 8
 
     write(lab, 0)
     changes(lab)
-    assert there(lab) == {"cpu": 3, "flex-0": 8, "small-0": 0}
+    assert pools(lab) == {"cpu": 3, "flex-0": 8, "small-0": 0}
     assert lab.cloud.world.directory[PLACE]["status"] == "RUNNING"
     write(lab, 1)
     changes(lab)
-    assert there(lab)["train-0"] == 4
+    assert pools(lab)["train-0"] == 4
 
     write(lab, 1, "gke:deletionProtection: true")
     changes(lab)

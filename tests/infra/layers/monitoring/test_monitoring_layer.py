@@ -18,7 +18,7 @@ from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
 from rehearsal.cloud.services.logging import counting
 from rehearsal.cloud.services.monitoring.telemetry import promql, thresholds
-from tests.infra.layers.test_all_layers import EVERYTHING, OFF, UP
+from tests.infra.declared import EVERYTHING, OFF, declared
 from tests.infra.recording import BASE, Recording, run
 
 GOLDEN = Path(__file__).parent / "dashboards"
@@ -37,7 +37,7 @@ def up(**changes: Any) -> Recording:
 
 @pytest.fixture(scope="module")
 def everything() -> Recording:
-    return run("monitoring", EVERYTHING, preview=False)
+    return declared("monitoring")
 
 
 def test_each_alert_says_how_bad_it_is_what_to_do_and_to_whom(everything: Recording) -> None:
@@ -97,9 +97,9 @@ def test_thresholds_are_compared_as_the_page_says() -> None:
 
 
 def test_metrics_have_few_labels_and_filters_that_can_be_evaluated(everything: Recording) -> None:
-    declared = everything.of("gcp:logging/metric:Metric")
-    assert len(declared) == len(metrics.METRICS)
-    for item in declared:
+    counters = everything.of("gcp:logging/metric:Metric")
+    assert len(counters) == len(metrics.METRICS)
+    for item in counters:
         counting.check(item.inputs)
         assert item.inputs["name"] == f"tpu-dev-{item.name}"
         assert len(item.inputs.get("labelExtractors", ())) <= 2
@@ -109,18 +109,17 @@ def test_metrics_have_few_labels_and_filters_that_can_be_evaluated(everything: R
 
 
 def test_access_is_watched_on_every_bucket_that_is_declared() -> None:
-    given = {**EVERYTHING, "storage:stateBucketName": "my-project-pulumi"}
-    declared = {
+    buckets = {
         resource.inputs["name"]
         for layer in ("storage", "gke", "pipeline")
-        for resource in run(layer, given, up=UP).of("gcp:storage/bucket:Bucket")
+        for resource in declared(layer).of("gcp:storage/bucket:Bucket")
     }
-    assert len(declared) == 7
-    known = parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
+    assert len(buckets) == 7
+    known = parse("dev", as_pulumi_hands_it_over({**BASE, **EVERYTHING}, "f"), "f")
     for name in ("bucket-public", "bucket-access-changed"):
         watched = re.search(r'bucket_name=~"\^\(([^)]+)\)\$"', metrics.filter_of(metrics.OF[name], known))
         assert watched
-        assert {*watched[1].split("|")} == declared
+        assert {*watched[1].split("|")} == buckets
 
 
 GRANTED: list[tuple[str, str, str, bool]] = [

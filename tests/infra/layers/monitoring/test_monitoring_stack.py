@@ -22,7 +22,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     lab.close()
 
 
-def ours(lab: Lab) -> list[str]:
+def at_google(lab: Lab) -> list[str]:
     """Return the layer's resources at Google."""
     kinds = ("alertPolicies", "notificationChannels", "dashboards", "metrics", "topics", "budgets")
     return [name for name in lab.cloud.world.directory if name.split("/")[-2] in kinds]
@@ -36,14 +36,14 @@ def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
     yes = ("-s", "dev", "--yes", "--skip-preview")
     assert "+ 53 to create" in lab.pulumi("monitoring", "preview", "-s", "dev"), "no rule is broken"
     lab.pulumi("monitoring", "up", *yes)
-    assert len(ours(lab)) == len(metrics.METRICS) + len(alerts.ALERTS) + 3 + 3 + 1 + 1
+    assert len(at_google(lab)) == len(metrics.METRICS) + len(alerts.ALERTS) + 3 + 3 + 1 + 1
     lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")
     lab.pulumi("monitoring", "refresh", *yes, "--expect-no-changes")
     changed = "config:\n  monitoring:alerts: [{name: run-stalled, threshold: 60}]\n"
     lab.settings.write_text(lab.settings.read_text().replace("config:\n", changed, 1))
     assert "~ 1 updated" in lab.pulumi("monitoring", "up", *yes)
     lab.pulumi("monitoring", "destroy", *yes)
-    assert ours(lab) == []
+    assert at_google(lab) == []
 
 
 def test_a_channel_that_google_does_not_have_ends_the_plan(lab: Lab) -> None:
@@ -54,7 +54,7 @@ def test_a_channel_that_google_does_not_have_ends_the_plan(lab: Lab) -> None:
     lab.pulumi("monitoring", "stack", "init", "dev")
     output = lab.pulumi("monitoring", "preview", "-s", "dev", fine=False)
     assert "projects/wire-test/notificationChannels/4711" in output
-    assert ours(lab) == []
+    assert at_google(lab) == []
 
 
 def test_a_role_that_was_taken_away_is_put_back_by_a_refresh_alone(lab: Lab) -> None:
@@ -75,11 +75,11 @@ def test_what_a_killed_up_was_making_is_found_by_its_name(lab: Lab) -> None:
     lab.pulumi("monitoring", "stack", "init", "dev")
     up_ = lab.line("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
     assert lab.killed(up_, 60)
-    before = ours(lab)
+    before = at_google(lab)
     assert any("/dashboards/" in name or "/notificationChannels/" in name for name in before)
     output = lab.infra("up", "dev", "monitoring", "--yes", "--skip-preview")
     assert "made, and imported" in output
-    after = ours(lab)
+    after = at_google(lab)
     assert set(before) <= set(after)
     shown = [lab.cloud.world.directory[name].get("displayName") for name in after]
     named = [name for name in shown if name]

@@ -14,9 +14,8 @@ from google.api_core.exceptions import PreconditionFailed
 from infra.errors import SettingsError
 from infra.layers.pipeline import access, schedule, spark
 from infra.publish import pipeline as code
+from tests.infra.declared import CLUSTER, OFF, UP
 from tests.infra.layers.pipeline.test_pipeline_layer import JOBSET, settings, up
-from tests.infra.layers.queue.test_queue_layer import CLUSTER
-from tests.infra.layers.test_all_layers import OFF, UP
 from tests.infra.recording import Recording, run
 
 BUCKETS, CHECKPOINTS = "gcp:storage/bucket:Bucket", "my-project-checkpoints"
@@ -87,17 +86,19 @@ def test_people_have_a_runners_roles_or_a_viewers_and_who_applies_acts_as_what_r
 
 
 @pytest.mark.parametrize("preview", [True, False])
-@pytest.mark.parametrize(("location", "found"), [
+@pytest.mark.parametrize(("location", "message"), [
     ("US-CENTRAL1", "my-project-raw, which is in us-central1"),
     ("US", "my-project-raw, which is in us"),
     ("", "my-project-raw, which can't be looked up: .*does not exist"),
 ])  # fmt: skip
 def test_somebody_elses_raw_bucket_is_beside_spark_or_nothing_is_made(
-    preview: bool, location: str, found: str
+    preview: bool, location: str, message: str
 ) -> None:
     into: list[Recording] = []
     values = {**OFF["pipeline"], "pipeline:existingRawBucket": True}
-    with pytest.raises(pulumi.RunError, match=rf"pipeline:rawBucketName: found {found}.*in us-east5.*Fix: "):
+    with pytest.raises(
+        pulumi.RunError, match=rf"pipeline:rawBucketName: found {message}.*in us-east5.*Fix: "
+    ):
         run("pipeline", values, preview=preview, up=UP, raw_location=location, into=into)
     (recording,) = into
     (call,) = [item for item in recording.calls if item[0].endswith(":getBucket")]

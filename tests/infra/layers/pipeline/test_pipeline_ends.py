@@ -9,6 +9,8 @@ from rehearsal.cloud.services.workflows.engine import Request
 from tests.infra.layers.pipeline.test_pipeline_layer import JOBSET, VERTEX, settings
 from tests.infra.layers.pipeline.test_pipeline_workflow import BUCKET, SETTINGS, Google, failed, run
 
+SOON = {"pipeline__trainHours": 1}
+
 
 @dataclass
 class Cluster(Google):
@@ -27,8 +29,8 @@ class Cluster(Google):
 
 
 def test_a_jobset_that_takes_too_long_is_deleted() -> None:
-    google = Cluster(train=False)
-    known = settings(**{key.replace(":", "__"): value for key, value in JOBSET.items()})
+    google = Cluster(train=False, given=SOON)
+    known = settings(**{key.replace(":", "__"): value for key, value in JOBSET.items()}, **SOON)
     google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"] = handoff.handoff(known, "", "cluster.example")
     record = failed(google)
     assert (record["outcome"], google.jobsets) == ("train_hours", [])
@@ -46,8 +48,8 @@ def test_a_jobset_that_is_done_is_left_to_the_queue() -> None:
 
 
 def test_a_custom_job_that_takes_too_long_is_named_as_one_that_ends_itself() -> None:
-    google = Google(heartbeats=[{"state": "running"}])
-    known = settings(**{key.replace(":", "__"): value for key, value in VERTEX.items()})
+    google = Google(heartbeats=[{"state": "running"}], given=SOON)
+    known = settings(**{key.replace(":", "__"): value for key, value in VERTEX.items()}, **SOON)
     given = handoff.handoff(known)
     assert given
     google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"]["ends"] = given["ends"]

@@ -22,8 +22,7 @@ from infra.publish import pipeline as code
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
-from tests.infra.layers.queue.test_queue_layer import CLUSTER
-from tests.infra.layers.test_all_layers import OFF, UP
+from tests.infra.declared import CLUSTER, OFF, UP
 from tests.infra.recording import BASE, Recording, run
 from workload.preprocess.config import load
 

@@ -28,10 +28,10 @@ class Api(Cluster):
     def __init__(self, objects: Mapping[str, Any], failure: Kind | None = None):
         super().__init__(Client("p"), "gke-1.us-east5.gke.goog")
         self._objects, self._failure = objects, failure
-        self.asked: list[tuple[str, Mapping[str, Any]]] = []
+        self.requests: list[tuple[str, Mapping[str, Any]]] = []
 
     def items(self, path: str, query: Mapping[str, Any] = {}) -> Iterator[dict[str, Any]]:
-        self.asked.append((path, query))
+        self.requests.append((path, query))
         yield from self._objects.get(path, ())
 
     def get(self, path: str) -> dict[str, Any] | None:
@@ -39,7 +39,7 @@ class Api(Cluster):
         return result
 
     def create(self, path: str, item: Mapping[str, Any], query: Mapping[str, Any] = {}) -> dict[str, Any]:
-        self.asked.append((path, query))
+        self.requests.append((path, query))
         self._fail()
         return dict(item)
 
@@ -47,7 +47,7 @@ class Api(Cluster):
         return path in self._objects
 
     def text(self, path: str, query: Mapping[str, Any] = {}) -> str:
-        self.asked.append((path, query))
+        self.requests.append((path, query))
         self._fail()
         return str(self._objects[path])
 
@@ -177,7 +177,7 @@ def test_a_worker_is_counted_over_all_slices_and_its_newest_pod_is_found() -> No
     assert [own.worker("train", number) for number in (2, 0, 1)] == [
         "train-slice-1-0-2", "train-slice-0-0-1", None,
     ]  # fmt: skip
-    (_, query), *_ = api.asked
+    (_, query), *_ = api.requests
     assert query["labelSelector"] == (
         "jobset.sigs.k8s.io/jobset-name=train,jobset.sigs.k8s.io/replicatedjob-name=slice"
     )
@@ -206,7 +206,7 @@ def test_a_log_continues_behind_the_last_line() -> None:
     own, api = jobs(**{f"{PODS}/p/log": text})
     assert [line for _, line in own.log("p")] == ["one", "two  ", ""]
     assert [line for _, line in own.log("p", "2026-11-24T09:00:01.5Z", 7)] == ["two  ", ""]
-    first, second = (query for _, query in api.asked)
+    first, second = (query for _, query in api.requests)
     assert first == {"container": "worker", "timestamps": "true"}
     assert (second["sinceTime"], second["tailLines"]) == ("2026-11-24T09:00:01Z", "7")
 
@@ -238,14 +238,14 @@ def test_why_a_job_isnt_taken(failure: Kind, error: type[Exception], message: st
 def test_a_job_is_tried_before_it_is_made_and_not_without_its_queue() -> None:
     own, api = jobs(**{f"/apis/kueue.x-k8s.io/v1beta2/{QUEUE}": {}})
     own.submit(job())
-    assert api.asked == [(JOBSETS, {"dryRun": "All"}), (JOBSETS, {})]
+    assert api.requests == [(JOBSETS, {"dryRun": "All"}), (JOBSETS, {})]
     own, api = jobs()
     message = (
         r"the namespace vision-space has no queue default\n    fix: .*pulumi -C infra/layers/queue up -s dev$"
     )
     with pytest.raises(InfraError, match=message):
         own.submit(job())
-    assert api.asked == []
+    assert api.requests == []
 
 
 def test_what_is_cancelled_was_there() -> None:

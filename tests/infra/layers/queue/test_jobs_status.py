@@ -33,12 +33,12 @@ def test_a_job_that_ended_held_its_pools_from_its_admission() -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "job",
     [status(ended=None), status(admitted=None), status(admitted={"type": "Admitted", "status": "True"})],
 )
-def test_what_nobody_stamped_is_unknown(found: Status) -> None:
-    assert found.admitted_s is None
-    assert _price(found, 40.0, None) == ""
+def test_what_nobody_stamped_is_unknown(job: Status) -> None:
+    assert job.admitted_s is None
+    assert _price(job, 40.0, None) == ""
 
 
 def test_the_actual_price_of_a_job_stands_beside_the_predicted_one() -> None:

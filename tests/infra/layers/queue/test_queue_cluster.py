@@ -1,4 +1,4 @@
-"""A cluster that is gone, or another in its place: found before anything is applied, with the way out."""
+"""A cluster that is gone, or another in its place: result before anything is applied, with the way out."""
 
 from typing import Any
 
@@ -9,7 +9,8 @@ from infra.errors import InfraError
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.layers.queue import cluster
-from tests.infra.layers.queue.test_queue_layer import CLUSTER, up
+from tests.infra.declared import CLUSTER
+from tests.infra.layers.queue.test_queue_layer import up
 from tests.infra.layers.queue.test_submission import settings
 
 ENDPOINT = str(CLUSTER["endpoint"])
@@ -30,17 +31,17 @@ def answer(monkeypatch: pytest.MonkeyPatch, result: Any) -> list[str]:
     return requests
 
 
-MISSING = RequestError(Failure(Kind.MISSING, "Not found"))
+MISSING = RequestError(Failure(Kind.MISSING, "Not result"))
 
 
-@pytest.mark.parametrize(("found", "message"), [
+@pytest.mark.parametrize(("result", "message"), [
     (MISSING, f"the cluster of the gke layer, {NAME}, is gone"),
     ("gke-2.us-east5.gke.goog", f"{NAME}, was replaced: it answers at gke-2.us-east5.gke.goog, and was at"),
 ])  # fmt: skip
 def test_the_layer_is_not_brought_up_on_another_cluster(
-    found: Any, message: str, monkeypatch: pytest.MonkeyPatch
+    result: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests = answer(monkeypatch, found)
+    requests = answer(monkeypatch, result)
     with pytest.raises(InfraError) as refused:
         cluster.check(settings(), ENDPOINT)
     assert message in str(refused.value)
@@ -49,11 +50,11 @@ def test_the_layer_is_not_brought_up_on_another_cluster(
     assert requests == [f"GET https://container.googleapis.com/v1/{NAME}"]
 
 
-@pytest.mark.parametrize("found", [ENDPOINT, RequestError(Failure(Kind.TRANSIENT, "503"))])
+@pytest.mark.parametrize("result", [ENDPOINT, RequestError(Failure(Kind.TRANSIENT, "503"))])
 def test_what_is_there_or_not_known_is_left_to_the_provider(
-    found: Any, monkeypatch: pytest.MonkeyPatch
+    result: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer(monkeypatch, found)
+    answer(monkeypatch, result)
     cluster.check(settings(), ENDPOINT)
 
 

@@ -29,7 +29,7 @@ def settings(**changes: Any) -> Settings:
     return parse("dev", as_pulumi_hands_it_over(known, "f"), "f")
 
 
-def ask(run: str = "train tiny.toml", pools: Any = None, **more: Any) -> Submission:
+def submit(run: str = "train tiny.toml", pools: Any = None, **more: Any) -> Submission:
     changes = {key: more.pop(key) for key in list(more) if ":" in key}
     request = Request(**{"team": "vision", "program": shlex.split(run), **more})
     return submission(settings(**{"gke:tpuPools": pools or SETTINGS["gke:tpuPools"], **changes}), request)
@@ -47,7 +47,7 @@ def notes(item: Submission) -> dict[str, str]:
 
 
 def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
-    item = ask()
+    item = submit()
     assert (item.job.name, item.job.hosts, item.job.chips_per_host, item.job.slices) == (
         "train-tiny",
         4,
@@ -59,29 +59,29 @@ def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
 
 
 def test_a_multislice_job_pays_for_all_of_its_slices() -> None:
-    assert ask(pools=TWO, size="v6e-16", slices=2).hourly == pytest.approx(2 * (ask().hourly or 0))
+    assert submit(pools=TWO, size="v6e-16", slices=2).hourly == pytest.approx(2 * (submit().hourly or 0))
 
 
 @pytest.mark.parametrize(("given", "restarts"), [({}, 4), ({"queue:restarts": 0}, 0)])
 def test_how_often_a_job_is_restarted_is_a_setting(given: dict[str, int], restarts: int) -> None:
-    assert jobset(ask(**given).job)["spec"]["failurePolicy"]["maxRestarts"] == restarts
+    assert jobset(submit(**given).job)["spec"]["failurePolicy"]["maxRestarts"] == restarts
 
 
 @pytest.mark.parametrize("words", [{"size": "v6e-256"}, {"size": "16x16"}, {"pool": "big"}])
 def test_a_pool_is_chosen_by_size_or_by_name(words: dict[str, str]) -> None:
-    assert ask(pools=TWO, **words).job.hosts == 64
+    assert submit(pools=TWO, **words).job.hosts == 64
 
 
 def test_a_job_on_pools_that_scale_is_placed_by_jobset() -> None:
     flex = [{"name": "flex", "acceleratorType": "v6e-16", "zone": "us-east5-b", "flexStart": True}]
     pair = [*flex, {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}]
     with pytest.raises(SubmissionError, match="--pool: found nothing"):
-        ask(pools=pair)
+        submit(pools=pair)
     for pool, keys in (
         ("flex", ["alpha.jobset.sigs.k8s.io/exclusive-topology"]),
         ("train", ["kueue.x-k8s.io/podset-required-topology"]),
     ):
-        template = jobset(ask(pools=pair, pool=pool).job)["spec"]["replicatedJobs"][0]["template"]
+        template = jobset(submit(pools=pair, pool=pool).job)["spec"]["replicatedJobs"][0]["template"]
         result = (
             template.get("metadata", {}).get("annotations", {})
             | template["spec"]["template"]["metadata"]["annotations"]
@@ -90,7 +90,7 @@ def test_a_job_on_pools_that_scale_is_placed_by_jobset() -> None:
 
 
 def test_a_pod_finds_what_a_host_finds() -> None:
-    item = worker(ask())
+    item = worker(submit())
     assert {e["name"]: e["value"] for e in item["env"] if "value" in e} == {
         "JOB_SLICES": "1",
         "JOB_HOSTS": "4",
@@ -111,7 +111,9 @@ def test_a_pod_finds_what_a_host_finds() -> None:
         "data-training-data-us-east5-b",
     ]
     assert item["selector"]["topology.kubernetes.io/zone"] == "us-east5-b"
-    assert notes(ask())["gke-gcsfuse/volumes"] == "true", "GKE puts the bucket's sidecar into such pods alone"
+    assert notes(submit())["gke-gcsfuse/volumes"] == "true", (
+        "GKE adds the bucket's sidecar to such pods alone"
+    )
 
 
 @pytest.mark.parametrize(("install", "command"), [
@@ -119,13 +121,13 @@ def test_a_pod_finds_what_a_host_finds() -> None:
     ("image", ["workload", "launch", "--", "workload", "train", "tiny.toml"]),
 ])  # fmt: skip
 def test_what_a_pod_starts(install: str, command: list[str]) -> None:
-    result = worker(ask(**{"queue:install": install}))["command"]
+    result = worker(submit(**{"queue:install": install}))["command"]
     assert result[-len(command) :] == command
     assert result[:2] == (["bash", "-c"] if install == "bundle" else ["workload", "launch"])
 
 
 def test_a_program_of_ones_own_is_started_as_it_is() -> None:
-    assert worker(ask("python train.py --lr 3e-4", **{"tpu:code": "training"}))["command"][3:] == [
+    assert worker(submit("python train.py --lr 3e-4", **{"tpu:code": "training"}))["command"][3:] == [
         "job",
         "python",
         "train.py",
@@ -136,7 +138,7 @@ def test_a_program_of_ones_own_is_started_as_it_is() -> None:
 
 def test_a_pod_gets_the_words_that_were_typed_and_kubernetes_fills_nothing_into_them() -> None:
     typed = ["bash", "-c", "echo $$ $(DATA_DIR) $DATA_DIR $$(date) a$ $$$$"]
-    shown = worker(ask(shlex.join(typed)))["command"]
+    shown = worker(submit(shlex.join(typed)))["command"]
     assert [expanded(word, {"DATA_DIR": "/mnt/data"}) for word in shown][-3:] == typed
 
 
@@ -148,16 +150,16 @@ TENSORBOARD = {
 
 def test_curves_are_copied_to_vertex_only_where_the_settings_say_so() -> None:
     own = "train tiny.toml --set observe.experiment=mine"
-    assert worker(ask(own, **TENSORBOARD))["command"][3:] == [
+    assert worker(submit(own, **TENSORBOARD))["command"][3:] == [
         "job", "workload", "train",
         "--set", "observe.tensorboard=projects/my-project/locations/us-east5/tensorboards/1",
         "--set", "observe.experiment=vision",
         "tiny.toml", "--set", "observe.experiment=mine",
     ]  # fmt: skip
     for second in (
-        ask(),
-        ask("goodput gs://b/runs/tiny", **TENSORBOARD),
-        ask("train tiny.toml --dir /tmp", **TENSORBOARD),
+        submit(),
+        submit("goodput gs://b/runs/tiny", **TENSORBOARD),
+        submit("train tiny.toml --dir /tmp", **TENSORBOARD),
     ):
         assert not [word for word in worker(second)["command"] if "observe" in word]
 
@@ -199,28 +201,28 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("words", "message"), REFUSED)
 def test_what_cant_run_is_refused_before_it_is_submitted(words: dict[str, Any], message: str) -> None:
     with pytest.raises(SubmissionError) as refused:
-        ask(**words)
+        submit(**words)
     assert message in str(refused.value)
     assert str(refused.value).startswith("1 problem in the job:")
 
 
 def test_all_that_is_wrong_is_named_at_once() -> None:
     with pytest.raises(SubmissionError, match="4 problems in the job"):
-        ask("rm -rf /", team="others", priority="now", size="8x8")
+        submit("rm -rf /", team="others", priority="now", size="8x8")
 
 
 def test_extraction_has_slices_of_one_host() -> None:
     with pytest.raises(SubmissionError, match=r"a host extracts alone, on its own chips, and v6e-16"):
-        ask("extract qwen2.5-0.5b.toml --stream gs://b/streams")
+        submit("extract qwen2.5-0.5b.toml --stream gs://b/streams")
     single = [{"name": "single", "acceleratorType": "v6e-8", "zone": "us-east5-b", "count": 2}]
-    assert ask("extract qwen2.5-0.5b.toml --stream gs://b/streams", pools=single, slices=2).job.hosts == 1
+    assert submit("extract qwen2.5-0.5b.toml --stream gs://b/streams", pools=single, slices=2).job.hosts == 1
 
 
 def test_without_data_a_pool_is_in_any_zone_of_the_cluster() -> None:
     elsewhere = [{"name": "far", "acceleratorType": "v6e-16", "zone": "us-east5-a"}]
     with pytest.raises(SettingsError, match="jobs read the data from a disk in their zone"):
-        ask(pools=elsewhere)
-    pool = worker(ask(pools=elsewhere, **{"data:snapshot": None}))
+        submit(pools=elsewhere)
+    pool = worker(submit(pools=elsewhere, **{"data:snapshot": None}))
     assert pool["selector"]["topology.kubernetes.io/zone"] == "us-east5-a"
     assert [mount["mountPath"] for mount in pool["volumeMounts"]] == ["/mnt/checkpoints"]
     assert "DATA_DIR" not in {variable["name"] for variable in pool["env"]}

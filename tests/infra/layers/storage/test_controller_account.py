@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -10,7 +9,7 @@ from unittest import mock
 import pytest
 from aiohttp import web
 
-from tests.infra.engine.test_kills import UP, WITHOUT_ASKING, names_of_programs
+from tests.infra.engine.test_kills import UP, WITHOUT_ASKING
 from tests.infra.lab import PROJECT, SETTINGS, Lab
 
 pytestmark = [pytest.mark.prove, pytest.mark.slow]
@@ -30,8 +29,7 @@ ROLE, EMAIL = f"projects/{PROJECT}/roles/tpu_fleet", f"tpu-fleet@{PROJECT}.iam.g
 
 
 @pytest.fixture(name="lab")
-def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    monkeypatch.setenv("PATH", f"{names_of_programs()}{os.pathsep}{os.environ['PATH']}")
+def _lab(tmp_path: Path) -> Iterator[Lab]:
     lab = Lab(tmp_path, lags={"grant_lag_s": 1, "account_lag_s": 1, "api_lag_s": _FOREVER_S})
     let_apis_answer_once_it_waits(lab)
     lab.pulumi("storage", "stack", "init", "dev")
@@ -99,7 +97,7 @@ def test_an_up_killed_at_what_it_grants_is_taken_in(lab: Lab, method: str, end: 
         answer = await handle(request)
         own = b"reports and manifests" in await request.read() or method == "POST"
         if request.method == method and request.path.endswith(end) and own:
-            lab._kill_at = lab.asked + 1
+            lab._kill_at = lab.answered + 1
         return answer
 
     with mock.patch.object(lab.cloud.front_door, "handle", kill_then):

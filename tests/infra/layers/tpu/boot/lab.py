@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.layers.tpu.startup import render
 from rehearsal.hosts.groups import ControlGroup
 from tests.limits import HANG_S
 
@@ -148,20 +147,6 @@ class Host:
 
         self.lab.inside(resize)
 
-    def hurry(self, *waits: tuple[str, str]) -> None:
-        """Let the published script wait for less: each text of it, which must be there once, for another.
-
-        The loader puts no other script there than was published; so the changed one runs beside it.
-        """
-        script = render()
-        for published, hurried in waits:
-            assert script.count(published) == 1, published
-            script = script.replace(published, hurried)
-        (self.root / "hurried").write_text(script)
-        loader = (self.root / "boot-script").read_text()
-        assert loader.endswith('exec bash "$script" "$bundle"\n')
-        (self.root / "boot-script").write_text(loader.replace('"$script" "$bundle"', '/hurried "$bundle"'))
-
     @property
     def init(self) -> int:
         """The process id of the host's init, seen from here."""
@@ -199,10 +184,8 @@ class Host:
             )
 
         self._process = self.lab.inside(start)
-        deadline = time.monotonic() + HANG_S
         while (init := self._find_init()) is None:
             assert self._process.poll() is None, (self.lab.folder / "console").read_text(errors="replace")
-            assert time.monotonic() < deadline, "no init within 30 s"
             time.sleep(0.02)
         self._init = init
 
@@ -235,15 +218,10 @@ class Host:
             return result
         return {}
 
-    def wait(self, *states: str, timeout_s: float = HANG_S) -> dict[str, Any]:
+    def wait(self, *states: str) -> dict[str, Any]:
         """Return the status once its state is one of `states`."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            status = self.status()
-            if status.get("state") in states:
-                return status
-            assert time.monotonic() < deadline, f"{json.dumps(status, indent=1)}\n{self.log()}"
-            time.sleep(0.05)
+        until(lambda: self.status().get("state") in states, self)
+        return self.status()
 
     def log(self) -> str:
         """Return the boot's log of all boots."""
@@ -299,6 +277,15 @@ def running_lab(folder: Path, metadata: Metadata, backend: str) -> Iterator[Lab]
         yield lab
     finally:
         lab.close()
+
+
+def until(condition: Callable[[], Any], host: Host) -> Any:
+    """Return the first answer that is true."""
+    deadline = time.monotonic() + HANG_S
+    while not (result := condition()):
+        assert time.monotonic() < deadline, host.log() + host.run("journalctl", "--lines=60", check=False)
+        time.sleep(0.1)
+    return result
 
 
 def ready(host: Host) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class Metadata:
     # What was written of `instance/guest-attributes/`: when (monotonic), key, value.
     written: list[tuple[float, str, str]] = field(default_factory=list)
 
-    def told(self, key: str = "tpu/boot") -> list[dict[str, Any]]:
+    def reports(self, key: str = "tpu/boot") -> list[dict[str, Any]]:
         """Return the values written to a guest attribute, the newest last."""
         return [json.loads(value) for _, written, value in self.written if written == key]
 

@@ -42,14 +42,16 @@ def served(metadata: Metadata) -> Iterator[str]:
 
 
 @pytest.fixture
-def here(gcs: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Metadata]:
+def metadata(
+    gcs: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[Metadata]:
     """Metadata and storage of this process: worker 0 of 4."""
     caplog.set_level(logging.INFO, "workload.host")
-    metadata = worker(BUCKET, "0" * 64, 0, 4)
-    with served(metadata) as address:
+    own = worker(BUCKET, "0" * 64, 0, 4)
+    with served(own) as address:
         monkeypatch.setenv("GCE_METADATA_HOST", address)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs)
-        yield metadata
+        yield own
 
 
 class Slice:
@@ -81,7 +83,7 @@ class Slice:
             assert not thread.is_alive()
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("metadata")
 def test_nobody_passes_before_the_last_one_is_there(caplog: pytest.LogCaptureFixture) -> None:
     boot = Slice(8)
     for number in range(7):
@@ -96,7 +98,7 @@ def test_nobody_passes_before_the_last_one_is_there(caplog: pytest.LogCaptureFix
     assert "barrier: waiting for worker 7" in caplog.messages
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("metadata")
 def test_what_earlier_boots_left_behind_opens_nothing() -> None:
     """Five boots over the same objects, in any order of arrival; in each the last one is waited for."""
     order = random.Random(5)
@@ -112,7 +114,7 @@ def test_what_earlier_boots_left_behind_opens_nothing() -> None:
         assert (set(boot.passed), boot.failed) == ({0, 1, 2, 3}, {})
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("metadata")
 def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_listens(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -150,7 +152,7 @@ def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_list
     assert all(alike.items() <= passed[item].items() for item in everybody)
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("metadata")
 def test_who_would_run_something_else_is_not_let_in_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
     failed = {}
 
@@ -173,7 +175,7 @@ def test_who_would_run_something_else_is_not_let_in_and_is_named(caplog: pytest.
     assert "journalctl --unit=tpu-job" in failed["a"]
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("metadata")
 def test_workers_that_there_no_longer_are_are_not_waited_for() -> None:
     """The list of workers of a larger job, left in the bucket."""
     left = {"round": "old", "missing": [4, 5], "go": []}
@@ -194,13 +196,13 @@ def test_what_is_no_address_never_becomes_a_variable() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["tpu-other", "tpu-lab,tpu-lab", "tpu-lab,x,x"])
-def test_slices_without_this_one_once_among_them_are_refused(here: Metadata, wrong: str) -> None:
-    here.set("tpu-slices", wrong)
+def test_slices_without_this_one_once_among_them_are_refused(metadata: Metadata, wrong: str) -> None:
+    metadata.set("tpu-slices", wrong)
     with pytest.raises(MetadataError, match="tpu-slices"):
         Node.from_metadata()
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("metadata")
 def test_the_missing_are_named_on_every_worker() -> None:
     boot = Slice(4, timeout_s=2)
     for number in (0, 1):
@@ -215,17 +217,17 @@ def test_the_missing_are_named_on_every_worker() -> None:
 
 @pytest.mark.parametrize(("phase", "patience_s"), [("boot", 3.0), ("job", 1.0)])
 def test_a_boot_waits_as_long_as_another_may_wait_for_its_number_and_then_some(
-    phase: barrier.Phase, patience_s: float, here: Metadata
+    phase: barrier.Phase, patience_s: float, metadata: Metadata
 ) -> None:
-    here.set("tpu-metadata-timeout-s", "2")
-    here.set("tpu-barrier-timeout-s", "1")
+    metadata.set("tpu-metadata-timeout-s", "2")
+    metadata.set("tpu-barrier-timeout-s", "1")
     begun = time.monotonic()
     with pytest.raises(BarrierTimeoutError, match=f"did not arrive within {patience_s:g} s"):
         barrier.wait(Node.from_metadata(), phase, poll_s=0.05)
     assert time.monotonic() - begun >= patience_s
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("metadata")
 @pytest.mark.parametrize("left_behind", ["nothing", "opened", "waiting"])
 def test_a_missing_worker_0_is_named_whatever_it_left_behind(left_behind: str) -> None:
     coordinator = {
@@ -240,7 +242,7 @@ def test_a_missing_worker_0_is_named_whatever_it_left_behind(left_behind: str) -
     assert "worker 0 of 3 did not arrive" in str(boot.failed[1])
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("metadata")
 def test_a_worker_that_starts_again_is_waited_for_again(caplog: pytest.LogCaptureFixture) -> None:
     """Its first life acknowledged the round and died; its second has another token."""
     boot = Slice(3)
@@ -274,24 +276,24 @@ def test_processes_meet_over_the_command_line(gcs: str) -> None:
     assert names == {f"barrier/tpu-lab/job/{name}" for name in ("coordinator", "worker-1", "worker-2")}
 
 
-def test_a_host_without_its_number_leads_nobody(here: Metadata) -> None:
+def test_a_host_without_its_number_leads_nobody(metadata: Metadata) -> None:
     assert Node.from_metadata() == Node("tpu-lab", 0, 4, BUCKET, 20.0, metadata_timeout_s=6.0)
     for wrong in (None, "", "-1", "4", "²", "1.0"):
-        here.set("agent-worker-number", wrong)
+        metadata.set("agent-worker-number", wrong)
         with pytest.raises(MetadataError, match="agent-worker-number"):
             Node.from_metadata()
 
 
 @pytest.mark.parametrize("key", ["tpu-barrier-timeout-s", "tpu-metadata-timeout-s"])
 @pytest.mark.parametrize("wrong", ["soon", "0", "-5", "nan", "inf"])
-def test_a_bad_timeout_is_refused(here: Metadata, key: str, wrong: str) -> None:
-    here.set(key, wrong)
+def test_a_bad_timeout_is_refused(metadata: Metadata, key: str, wrong: str) -> None:
+    metadata.set(key, wrong)
     with pytest.raises(MetadataError, match=key):
         Node.from_metadata()
 
 
-def test_the_longest_timeout_that_the_settings_allow_is_taken(here: Metadata) -> None:
-    here.set("tpu-barrier-timeout-s", "86400")
+def test_the_longest_timeout_that_the_settings_allow_is_taken(metadata: Metadata) -> None:
+    metadata.set("tpu-barrier-timeout-s", "86400")
     assert Node.from_metadata().barrier_timeout_s == 86400
 
 
@@ -333,7 +335,7 @@ def answering(*statuses: int) -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("metadata")
 def test_what_can_pass_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(503, 429, 401, 200) as (url, requests):
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
@@ -341,7 +343,7 @@ def test_what_can_pass_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert requests == [f"/storage/v1/b/{BUCKET}/o/a%2Fb?alt=media"] * 4
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("metadata")
 @pytest.mark.parametrize("statuses", [(403,), (401, 401), (503, 503, 503)])
 def test_what_can_not_pass_ends_with_what_the_server_said(
     monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...]
@@ -353,7 +355,7 @@ def test_what_can_not_pass_ends_with_what_the_server_said(
     assert len(requests) == len(statuses)
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("metadata")
 def test_an_object_that_is_not_ours_is_named(gcs: str) -> None:
     client_of(gcs).bucket(BUCKET).blob("barrier/tpu-lab/boot/coordinator").upload_from_string("[1]")
     with pytest.raises(StorageError, match="coordinator is not a JSON object"):

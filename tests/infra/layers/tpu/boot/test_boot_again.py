@@ -1,4 +1,4 @@
-"""The rendered script where it ran before, whole or cut off."""
+"""The rendered script where it ran before, whole or cut off, or where there is no room."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from typing import Any
 import pytest
 
 from infra.layers.tpu.startup import STAGES
-from tests.limits import HANG_S
 
-from .lab import Host, failed, fingerprint, ready
+from .lab import failed, fingerprint, ready, until
 from .storage import BUCKET, client_of
+from .test_boot import MakeHost, listed, uploaded
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
-
-MakeHost = Callable[..., Host]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.prove]
 
 
-@pytest.mark.parametrize("within", [0, pytest.param(1, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("within", [0, 1])
 def test_a_plug_pulled_in_any_stage_leaves_no_trace(
     make_host: MakeHost, data_disk: Path, within: int
 ) -> None:
@@ -56,7 +54,6 @@ def test_a_plug_pulled_in_any_stage_leaves_no_trace(
     assert fingerprint(host) == survived
 
 
-@pytest.mark.prove  # `make rehearse` boots hosts again, for another job
 def test_a_second_boot_finds_everything_done(make_host: MakeHost, data_disk: Path) -> None:
     host = make_host(data_disk, tpu_data_disk="disk", tpu_run="/bin/sleep 1000")
     (host.root / "etc/environment").write_text('EDITOR=vi\nPATH="/custom/bin:/usr/bin"\n')
@@ -75,10 +72,8 @@ def test_a_second_boot_finds_everything_done(make_host: MakeHost, data_disk: Pat
     assert "tpu-job.service: /bin/sleep 1000" in status["stages"][-1]["log_tail"]
 
     # Once more in the same boot: mounts and the running job stay as they are.
-    deadline = time.monotonic() + HANG_S
-    while host.run("systemctl", "is-active", "tpu-job.service", check=False).strip() != "active":
-        assert time.monotonic() < deadline, host.run("systemctl", "status", "tpu-job", check=False)
-        time.sleep(0.2)
+    job = ("systemctl", "is-active", "tpu-job.service")
+    until(lambda: host.run(*job, check=False).strip() == "active", host)
     pid = host.run("systemctl", "show", "--property=MainPID", "tpu-job.service", "tpu-checkpoints.service")
     host.run("systemctl", "start", "google-startup-scripts.service")
     assert host.status()["state"] == "ready"
@@ -107,7 +102,7 @@ def test_a_second_boot_finds_everything_done(make_host: MakeHost, data_disk: Pat
     host.lab.metadata.set("tpu-run", None)
     host.run("systemctl", "start", "google-startup-scripts.service")
     assert host.status()["stages"][-1]["state"] == "skipped"
-    assert host.run("systemctl", "is-active", "tpu-job.service", check=False).strip() == "inactive"
+    assert host.run(*job, check=False).strip() == "inactive"
     assert not (host.root / "etc/systemd/system/tpu-job.service").exists()
 
 
@@ -134,15 +129,11 @@ def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
     host.lab.front.on_status = lambda item: output.append(item["state"]) if "stages" in item else None
     ready(host)
     unit = ("systemctl", "is-active", "google-startup-scripts.service")
-    deadline = time.monotonic() + HANG_S
-    while host.run(*unit, check=False).strip() == "activating":  # else a start would join this one
-        assert time.monotonic() < deadline, host.log()
-        time.sleep(0.05)
+    # Else a start would join this one.
+    until(lambda: host.run(*unit, check=False).strip() != "activating", host)
     running = ("systemctl", "show", "--property=MainPID", "tpu-job.service", "tpu-checkpoints.service")
-    deadline = time.monotonic() + HANG_S
-    while "=0" in (pids := host.run(*running)):
-        assert time.monotonic() < deadline, host.run("systemctl", "status", "tpu-job", check=False)
-        time.sleep(0.2)
+    until(lambda: "=0" not in host.run(*running), host)
+    pids = host.run(*running)
     assert set(output) == {"booting", "ready"}
     venv = os.readlink(host.files / "opt/tpu/venv")
 
@@ -166,7 +157,7 @@ def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
         status = host.status()
         assert (status["state"], status["stage"]) == (state, stage), host.log()
         assert last in host.log().splitlines()[-1]
-        assert [seen["state"] for seen in host.lab.metadata.told()][-1] == state
+        assert [seen["state"] for seen in host.lab.metadata.reports()][-1] == state
         assert host.run(*running) == pids
         assert os.readlink(host.files / "opt/tpu/venv") == venv
         assert "boot" in host.run("ls", "/mnt/checkpoints").split()
@@ -193,16 +184,19 @@ def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
     failed(host, "python")
 
 
-def test_a_job_that_failed_too_often_is_started_again(make_host: MakeHost) -> None:
-    host = make_host(tpu_run="/usr/bin/test -e /opt/training/mended")
+def test_a_boot_on_a_full_disk_fails_and_says_so_until_there_is_room(make_host: MakeHost, gcs: str) -> None:
+    host = make_host()
     ready(host)
-    for _ in range(21):
-        host.run("systemctl", "restart", "tpu-job.service", check=False)
-    assert "repeated too quickly" in host.run("journalctl", "--unit=tpu-job.service")
-    (host.files / "opt/training/mended").touch()
-    host.run("systemctl", "start", "google-startup-scripts.service")
-    assert host.status()["state"] == "ready"
-    deadline = time.monotonic() + HANG_S
-    while host.run("systemctl", "is-active", "tpu-job.service", check=False).strip() != "inactive":
-        assert time.monotonic() < deadline, host.run("systemctl", "status", "tpu-job", check=False)
-        time.sleep(0.2)
+    host.power_off()
+    host.leave_free(0)
+    last = failed(host, "bundle")
+    more = host.run("dd", "if=/dev/zero", "of=/var/more", "bs=1M", "count=64", check=False)
+    assert "No space left on device" in more
+    full = "the boot disk is full: 0 MiB of / are free"
+    assert full in last["log_tail"]
+    assert uploaded(host, "boot/tpu-lab/worker-0.json", "failed")["stages"][-1] == last
+    (why,) = (about["why"] for about in listed(gcs, "boot/").values())
+    assert why.startswith(full)
+    host.power_off()
+    host.leave_free(200)
+    ready(host)

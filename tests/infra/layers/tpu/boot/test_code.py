@@ -1,4 +1,4 @@
-"""The published code in /opt/training, and what people have there."""
+"""The published code in /opt/training, and what people have installed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def publish(tmp_path: Path) -> Publish:
     return make(tmp_path)
 
 
-def there(tmp_path: Path) -> dict[str, str]:
+def installed(tmp_path: Path) -> dict[str, str]:
     top = tmp_path / "training"
     return {
         path.relative_to(top).as_posix(): path.read_text()
@@ -52,7 +52,7 @@ def test_it_is_there_with_its_modes_and_links(publish: Publish, tmp_path: Path) 
     done = publish({"train.py": "1", "start.sh": "#!", "pkg/a.py": "a"}, {"pkg/b.py": "a.py"})
     assert str(done) == "4 files, 4 of them new"
     top = tmp_path / "training"
-    assert there(tmp_path) == {"pkg/a.py": "a", "pkg/b.py": "a", "start.sh": "#!", "train.py": "1"}
+    assert installed(tmp_path) == {"pkg/a.py": "a", "pkg/b.py": "a", "start.sh": "#!", "train.py": "1"}
     assert (top / "pkg/b.py").is_symlink()
     modes = {name: (top / name).stat().st_mode & 0o7777 for name in ("train.py", "start.sh", "pkg")}
     assert modes == {"train.py": 0o644, "start.sh": 0o755, "pkg": 0o1777}
@@ -73,9 +73,9 @@ def test_a_new_bundle_replaces_its_files_and_takes_away_those_it_lacks(
     (tmp_path / "training/old/b.py").write_text("mine")
     done = publish({"train.py": "2", "start.sh": "x"})
     assert (done.written, done.removed, done.kept) == (1, 1, ())
-    assert there(tmp_path) == {"old/b.py": "mine", "start.sh": "x", "train.py": "2"}
+    assert installed(tmp_path) == {"old/b.py": "mine", "start.sh": "x", "train.py": "2"}
     publish(None)
-    assert there(tmp_path) == {"old/b.py": "mine"}
+    assert installed(tmp_path) == {"old/b.py": "mine"}
 
 
 def test_what_a_person_put_there_stays(publish: Publish, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_what_a_person_put_there_stays(publish: Publish, tmp_path: Path) -> None
     (top / "train.py").write_text("manually again")
     done = publish({"train.py": "2"})
     assert "files changed on this host are kept beside: train.py.kept-2" in str(done)
-    assert there(tmp_path) == {
+    assert installed(tmp_path) == {
         "notes.txt": "mine",
         "train.py": "2",
         "train.py.kept": "manually",
@@ -160,7 +160,7 @@ def test_killed_anywhere_it_ends_alike_at_the_next_boot(
         with contextlib.suppress(KilledError):
             publish({"a": "2", "b/c": "2", "new": "2"})
     publish({"a": "2", "b/c": "2", "new": "2"})
-    assert there(folder) == {"a": "2", "a.kept": "manually", "b/c": "2", "new": "2"}
+    assert installed(folder) == {"a": "2", "a.kept": "manually", "b/c": "2", "new": "2"}
 
 
 def test_the_command_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from google.cloud import storage
 
 from infra.publish import archive
 from infra.publish.bundle import sha256_of
-from tests.limits import HANG_S
 
-from .lab import Host, failed, ready
+from .lab import Host, failed, ready, until
 from .storage import BUCKET, Fault, client_of
-from .test_boot import listed
+from .test_boot import MakeHost, listed, uploaded
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
-
-MakeHost = Callable[..., Host]
 
 START = """#!/bin/bash
 echo "start $(cat tries 2>/dev/null) in $PWD by $(whoami): $(python -c 'import sys; print(sys.prefix)')"
@@ -28,15 +23,6 @@ echo -n x >>tries
 [[ -e seen ]] || { echo 'it fails until somebody has seen it'; exit 7; }
 exec sleep 1000
 """
-
-
-def until(what: Callable[[], Any], host: Host, timeout_s: float = HANG_S) -> Any:
-    """Return the first answer that is true."""
-    deadline = time.monotonic() + timeout_s
-    while not (result := what()):
-        assert time.monotonic() < deadline, host.log() + host.run("journalctl", "--lines=60", check=False)
-        time.sleep(0.1)
-    return result
 
 
 def republish(bucket: storage.Bucket, bundle: str, folder: Path, files: dict[str, str]) -> str:
@@ -69,11 +55,11 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     words: list[dict[str, str]] = []  # as they are written: one may stand for no longer than a restart takes
     host.lab.front.on_status = lambda item: words.append(item) if "stages" not in item else None
 
-    def said(state: str) -> dict[str, str] | None:
+    def reported(state: str) -> dict[str, str] | None:
         return next((word for word in words if word["state"] == state), None)
 
     ready(host)
-    word = until(lambda: said("failed"), host)
+    word = until(lambda: reported("failed"), host)
     assert word["why"] == "exit status 7: it fails until somebody has seen it"
     (host.files / "opt/training/seen").touch()  # a busy machine may miss the first of its failures
     assert (word["instance"], len(word["command"])) == ("4711", 12)
@@ -116,28 +102,39 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     assert any("Stopping" in text or "Stopped" in text for text in texts(host, "tpu-job.service")[-3:])
 
 
-def test_a_command_that_ends_well_is_done(make_host: MakeHost, gcs: str) -> None:
-    host = make_host(tpu_run="/bin/echo all is well")
+def test_a_command_gets_its_words_and_is_done_when_it_ends_well(make_host: MakeHost, gcs: str) -> None:
+    words = r"""/usr/bin/printf '[%s]\n' "a b" '$HOME' '100%' 'quo"te' 'back\slash' ''"""
+    host = make_host(tpu_run=words)
     ready(host)
     until(
         lambda: listed(gcs, "heartbeats/").get("heartbeats/tpu-lab/worker-0", {}).get("state") == "done", host
     )
-    until(lambda: "all is well" in texts(host, "tpu-job.service"), host)
+    until(lambda: "[]" in texts(host, "tpu-job.service"), host)
+    expected = {"[a b]", "[$HOME]", "[100%]", '[quo"te]', "[back\\slash]", "[]"}
+    assert expected <= set(texts(host, "tpu-job.service"))
+    shown = host.run(
+        "systemctl", "show", "tpu-job", "-p", "User", "-p", "TimeoutStopUSec", "-p", "KillSignal"
+    )
+    assert set(shown.split()) == {"User=tpu", "TimeoutStopUSec=28s", "KillSignal=15"}
 
-    # Another command, which says itself how far it is, has no such heartbeat.
+    # A command that reports its progress itself has no such heartbeat.
     host.lab.metadata.set("tpu-run", "train tiny.toml")
     host.run("systemctl", "start", "google-startup-scripts.service")
     assert not (host.root / "etc/systemd/system/tpu-heartbeat.service").exists()
     assert host.run("systemctl", "is-active", "tpu-heartbeat", check=False).strip() == "inactive"
 
 
-def test_a_boot_that_fails_before_it_has_a_python_sends_its_log(make_host: MakeHost) -> None:
-    """A host that never learns its number; the loader, which comes before that, tells of itself alone."""
-    stage = "identity"
+def test_a_host_without_its_number_stops_and_sends_its_status_and_log(make_host: MakeHost, gcs: str) -> None:
+    """It has no Python yet."""
     host = make_host(agent_worker_number=None)
-    tail = failed(host, stage)["log_tail"]
+    tail = failed(host, "identity")["log_tail"]
+    assert "agent-worker-number" in tail
+    assert uploaded(host, "boot/tpu-lab/worker-unknown-4711.json", "failed")["worker"] is None
+    (about,) = listed(gcs, "boot/").values()
+    assert "agent-worker-number" in about.pop("why")
+    assert about == {"state": "failed", "stage": "identity", "instance": "4711"}
     (entry,) = until(lambda: host.lab.front.logged, host)
-    assert entry["textPayload"].startswith(f"boot failed in stage {stage}\n")
+    assert entry["textPayload"].startswith("boot failed in stage identity\n")
     assert tail.splitlines()[-1] in entry["textPayload"]
     assert (entry["severity"], entry["logName"]) == ("ERROR", "projects/lab/logs/tpu-host")
     assert entry["labels"] == {

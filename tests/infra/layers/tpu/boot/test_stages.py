@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import subprocess
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 
 import pytest
 
-import infra.layers.tpu.startup as startup
-from tests.limits import HANG_S
+from tests.infra.layers.tpu.boot.sourced import PARTS, SLEEP, bash, metadata
 
-PARTS = Path(str(resources.files(startup) / "parts"))
 ENDPOINTS = "a:1:10.0.0.4,b:2:10.0.0.5,c:3:10.0.0.6,d:4:10.0.0.7"
 FOUR = {
     "tpu-bucket": "b", "tpu-slice": "tpu-dev", "tpu-zone": "us-east5-b", "tpu-workers": "4",
@@ -26,26 +22,25 @@ FOUR = {
 ONE = {**FOUR, "tpu-workers": "1", "agent-worker-number": "0", "worker-network-endpoints": "a:1:10.0.0.9"}
 
 
-def run(stage: str, folder: Path, stubs: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a stage after the prelude, with functions replaced by `stubs`."""
-    sources = [(PARTS / f"{part}.sh").read_text() for part in ("prelude", stage)]
-    script = "\n".join([*sources, f"RUN={shlex.quote(str(folder))}", stubs, f"stage_{stage}"])
-    if path:
-        script = script.replace("/opt/tpu", path).replace("/opt/training", f"{path}/training")
-    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=HANG_S)
+HOST_FOLDERS = {
+    "/opt/tpu": "opt", "/opt/training": "training", "/etc/systemd/system": "units", "/mnt/data": "data",
+    "/mnt/checkpoints": "mounted",
+}  # fmt: skip
 
 
-def identity(folder: Path, attributes: Mapping[str, str | None]) -> subprocess.CompletedProcess[str]:
-    """Run `identity` with a metadata server that has just these attributes."""
-    cases = "\n".join(
-        f"instance/attributes/{key}) printf %s {shlex.quote(value)} ;;"
-        for key, value in attributes.items()
-        if value is not None
-    )
-    stub = (
-        f"metadata() {{ case $1 in instance/id) echo 4711 ;;\n{cases}\n*) return 1 ;; esac; }}\nSECONDS=100"
-    )
-    return run("identity", folder, stub)
+def run(stage: str, folder: Path, stubs: str) -> subprocess.CompletedProcess[str]:
+    """Run a stage in `folder` after the prelude, with functions replaced by `stubs`."""
+    text = (PARTS / f"{stage}.sh").read_text()
+    paths = {path: folder / name for path, name in HOST_FOLDERS.items() if path in text}
+    code = f"RUN={folder}\n{SLEEP}\n{stubs}\nstage_{stage.replace('-', '_')}"
+    return bash(code, ("prelude", stage), paths)
+
+
+def identity(
+    folder: Path, attributes: Mapping[str, str | None], late: Mapping[str, tuple[int, str]] = {}
+) -> subprocess.CompletedProcess[str]:
+    """Run `identity` in second 100 with a metadata server that has these attributes."""
+    return run("identity", folder, f"{metadata(attributes, late)}\nSECONDS=100")
 
 
 def remembered(folder: Path) -> dict[str, str]:
@@ -110,15 +105,31 @@ def test_a_host_with_such_metadata_stops(change: dict[str, str | None], message:
     assert message in done.stderr
 
 
+@pytest.mark.parametrize(("key", "before"), [
+    ("agent-worker-number", None), ("agent-worker-number", ""), ("worker-network-endpoints", None),
+    ("worker-network-endpoints", "a:1:10.0.0.4,b:2:"),  # a slice whose hosts are still being created
+])  # fmt: skip
+def test_what_google_writes_late_is_waited_for_and_the_wait_is_logged(
+    key: str, before: str | None, tmp_path: Path
+) -> None:
+    attributes = {**FOUR, "tpu-metadata-timeout-s": "600"}
+    done = identity(tmp_path, {**attributes, key: before}, {key: (230, str(attributes[key]))})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"waiting for {key}, at most 600 s") == 3, "once a minute"
+    assert remembered(tmp_path)["WORKER_ID"] == "2"
+    late = identity(tmp_path, {**attributes, key: before}, {key: (601, str(attributes[key]))})
+    assert late.returncode == 1
+
+
 class Bundle:
-    """A bundle in a bucket, which `fetch_missing`'s curl is replaced by."""
+    """A bundle in a folder as bucket."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files = {"uv": b"uv", "gcsfuse": b"gcsfuse", "wheels/a.whl": b"wheel"}
         self.stored = dict(self.files)
 
-    def install(self, more: str = "") -> subprocess.CompletedProcess[str]:
+    def install(self, more: str = "", stubs: str = "") -> subprocess.CompletedProcess[str]:
         bucket = self.folder / "bucket"
         bucket.mkdir(exist_ok=True)
         lines = [f"{hashlib.sha256(content).hexdigest()}  {name}" for name, content in self.files.items()]
@@ -141,8 +152,9 @@ class Bundle:
             done <"$RUN/bundle.wanted" 2>/dev/null
           }}
           mkdir -p {self.folder}/opt/bundles
+          {stubs}
         """
-        return run("bundle", self.folder, stub, path=f"{self.folder}/opt")
+        return run("bundle", self.folder, stub)
 
     @property
     def installed(self) -> Path:
@@ -184,6 +196,20 @@ def test_a_bundle_that_lacks_a_file_is_not_installed(bundle: Bundle) -> None:
     assert not bundle.installed.exists()
 
 
+@pytest.mark.parametrize(("stubs", "status"), [
+    ('gcs_curl() { echo "403 22 uv.part"; return 22; }', 75),  # a new grant's propagation: tried again
+    ('gcs_curl() { echo "000 23 uv.part"; return 23; }', 75),
+    ("authorize() { return 1; }", 75),
+    ("disk_is_full() { :; }", 1),
+])  # fmt: skip
+def test_a_bundle_that_cannot_be_fetched_now_is_not_installed(
+    stubs: str, status: int, bundle: Bundle
+) -> None:
+    assert bundle.install(stubs=stubs).returncode == status
+    assert not bundle.installed.exists()
+    assert bundle.install().returncode == 0
+
+
 @pytest.mark.parametrize("name", ["../escaped", "wheels/../../escaped", "/etc/passwd", "a b", ".hidden", ""])
 def test_a_manifest_with_such_a_name_is_refused(name: str, bundle: Bundle) -> None:
     done = bundle.install(more=f"{'0' * 64}  {name}")
@@ -198,7 +224,7 @@ def service(stage: str, folder: Path, failed: str = "false") -> list[str]:
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\necho WORKER_ID=0\n")
     python.chmod(0o755)
-    stub = f"""
+    done = run(stage, folder, f"""
       CHECKPOINT_BUCKET=b TPU_NAME=tpu-dev TPU_ZONE=z ACCELERATOR_TYPE=v6e-8
       metadata() {{ echo "train tiny.toml"; }}
       write_file() {{ cat >/dev/null; }}
@@ -207,8 +233,7 @@ def service(stage: str, folder: Path, failed: str = "false") -> list[str]:
         echo "$*" >>{folder}/calls
         case $1 in is-failed) {failed} ;; show) echo 0 ;; esac
       }}
-    """
-    done = run(stage, folder, stub, path=f"{folder}/opt")
+    """)  # fmt: skip
     assert done.returncode == 0, done.stderr
     calls = folder / "calls"
     return calls.read_text().splitlines() if calls.exists() else []
@@ -226,4 +251,43 @@ def test_a_job_that_systemd_gave_up_is_reset_before_it_is_started(
 
 def test_the_folder_of_code_is_writable_for_all_and_protects_their_files(tmp_path: Path) -> None:
     service("environment", tmp_path)
-    assert (tmp_path / "opt/training").stat().st_mode & 0o7777 == 0o1777
+    assert (tmp_path / "training").stat().st_mode & 0o7777 == 0o1777
+
+
+def test_a_missing_disk_names_the_disks_that_exist(tmp_path: Path) -> None:
+    done = run("mount-data", tmp_path, """
+      optional() { VALUE=c4-us-east5-b; }
+      mountpoint() { return 1; }
+      find() { printf 'google-boot '; }
+    """)  # fmt: skip
+    assert done.returncode == 1
+    assert (
+        "the data disk 'c4-us-east5-b' didn't appear within 60 s; /dev/disk/by-id has: google-boot"
+        in done.stderr
+    )
+
+
+@pytest.mark.parametrize(("code", "layout", "status", "hns"), [
+    (200, '{"hierarchicalNamespace": {"enabled": true}}', 0, "true"), (200, "{}", 0, "false"),
+    (404, "", 1, ""), (403, "", 75, ""), ("000", "", 75, ""),
+])  # fmt: skip
+def test_the_bucket_is_mounted_by_its_layout_and_the_status_without_a_number_removed(
+    code: int | str, layout: str, status: int, hns: str, tmp_path: Path
+) -> None:
+    early = tmp_path / "mounted/boot/tpu-dev/worker-unknown-4711.json"
+    early.parent.mkdir(parents=True)
+    early.touch()
+    done = run("mount-checkpoints", tmp_path, f"""
+      CHECKPOINT_BUCKET=b TPU_NAME=tpu-dev WORKER_ID=0 INSTANCE_ID=4711 TPU_BUNDLE=x
+      authorize() {{ :; }}
+      gcs_get() {{ echo '{layout}' >"$2"; printf {code}; }}
+      systemctl() {{ echo 0; }}
+      mountpoint() {{ :; }}
+      try_unprivileged() {{ :; }}
+    """)  # fmt: skip
+    assert done.returncode == status, done.stderr
+    assert early.exists() == (status != 0)
+    if status == 0:
+        unit = (tmp_path / "units/tpu-checkpoints.service").read_text()
+        assert f" --enable-hns={hns} " in unit
+        assert "\nRestart=always\n" in unit
