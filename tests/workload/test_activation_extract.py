@@ -6,10 +6,8 @@ docs/extraction.md lists the twelve; `activation_extract.py` has the least of it
 import ast
 import gzip
 import json
-import os
 import pickle
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -24,9 +22,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from safetensors.numpy import load_file
 
 import workload
-from tests.limits import HANG_S
 from tests.workload import activation_extract
 from tests.workload.activation_extract import KilledError
 from tests.workload.extracting import (
@@ -38,6 +37,7 @@ from tests.workload.extracting import (
     make_stream,
     save_weights,
 )
+from tests.workload.slice import cpu_devices
 from workload.activations import shard
 from workload.activations.reader import Activations
 from workload.activations.shard import About, Content, Shard
@@ -46,7 +46,10 @@ from workload.data import stream as streams
 from workload.data import tokenizers
 from workload.errors import DataError, StoreError
 from workload.extract import pipeline
+from workload.extract.forward import Forward
+from workload.extract.packing import Shape
 from workload.extract.pipeline import Stage
+from workload.extract.points import Wanted
 from workload.extract.run import Summary
 from workload.model import attention, decoder, huggingface
 from workload.model.architecture import Architecture
@@ -122,6 +125,8 @@ def test_an_upload_that_fails_ends_the_start_and_is_made_up_for(ours: Ours) -> N
         ours.start(dies_after=2)
     output = json.loads(ours.store.read(NOTE))
     assert (output["total_shards"], output["status"]) == (2, "in_progress")
+    unbroken = next(n for n in ours.samples if n not in ours.found()) - 1
+    assert output["last_processed_sample_idx"] == unbroken
     ours.start()
     assert ours.found() == list(ours.samples)
     reference = activation_extract.Worker(range(SAMPLES), goes_on_numbering=True)
@@ -161,33 +166,37 @@ def test_only_real_tokens_are_stored_and_all_of_them(weights: Path, tmp_path: Pa
     assert [len(row) for row in reference] == [128] * 4 != lengths
 
 
-@pytest.fixture(scope="module")
-def on_chips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Found on eight devices, in a process of their own."""
-    root = tmp_path_factory.mktemp("chips")
-    environ = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    line, current = [sys.executable, "-m", "tests.workload.on_chips", str(root)], Path(__file__).parents[2]
-    done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=HANG_S, cwd=current)
-    assert done.returncode == 0, done.stderr
-    parsed: dict[str, dict[str, Any]] = json.loads((root / "found.json").read_text())
-    return parsed
+def test_all_chips_of_a_host_compute_and_every_row_keeps_its_documents_name(
+    weights: Path, tmp_path: Path
+) -> None:
+    """On eight devices, with documents that fill no whole number of batches."""
+    lengths = [5 + n % 40 for n in range(77)]
+    (tmp_path / "stream_003.safetensors").write_bytes(make_stream(lengths))
+    stream = streams.read(str(tmp_path / "stream_003.safetensors"))
+    config = replace(CONFIG, extract=replace(CONFIG.extract, points=("resid_pre.0",), row_tokens=128))
+    with cpu_devices(8):
+        extract(config, stream, weights, FolderStore(tmp_path / "run"))
+        tokens, _ = Forward(ARCH, [Wanted(0, "resid_pre")], Shape(8, 128), "float32").place(
+            (((0,), (1,), (2,))), stream
+        )
+        assert len(tokens.sharding.device_set) == 8
+        assert {part.data.shape[0] for part in tokens.addressable_shards} == {1}
+        alone = activation_extract.on_one_chip(np.zeros((8, 128), np.int32))
+        assert len(alone.sharding.device_set) == 1
+        mesh = jax.make_mesh((4, 2), ("data", "fsdp"))
+        copied = jax.device_put(np.zeros((8, 16), np.float32), NamedSharding(mesh, PartitionSpec("data")))
+        assert len(activation_extract.gathered(copied)) == 16
 
-
-def test_the_last_batch_keeps_every_documents_name(on_chips: dict[str, dict[str, Any]]) -> None:
-    assert (on_chips["ours"]["wrong"], on_chips["ours"]["lost"]) == (0, 0)
-    assert on_chips["theirs"]["wrong"] > 0
-    assert on_chips["theirs"]["lost"] > 0
-
-
-def test_all_chips_of_a_host_compute(on_chips: dict[str, dict[str, Any]]) -> None:
-    assert on_chips["ours"]["chips"] == 8
-    assert on_chips["ours"]["rows of a chip"] == [1]
-    assert on_chips["theirs"]["chips"] == 1
-
-
-def test_copies_on_other_chips_become_no_rows(on_chips: dict[str, dict[str, Any]]) -> None:
-    assert on_chips["ours"]["rows too many"] == 0
-    assert on_chips["theirs"]["rows too many"] == 8
+    # The values that enter the first layer show which tokens a row is of.
+    embed_VxD = load_file(weights / "model.safetensors")["model.embed_tokens.weight"]
+    documents = list(Activations(str(tmp_path / "run")))
+    assert sorted(document.id for document in documents) == sorted(stream.ids)
+    for document in documents:
+        assert np.array_equal(document.tokens, stream.document(stream.ids.index(document.id)))
+        assert np.array_equal(document["resid_pre.0"], embed_VxD[document.tokens])
+    labels = activation_extract.labelled(range(30), a_batch=32, hosts=4)
+    assert len(labels) < 30
+    assert any(name != sample for name, sample in labels)
 
 
 def test_the_next_batch_is_computed_while_one_is_written() -> None:

@@ -90,6 +90,10 @@ def test_prepare_refuses(text: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no UTF-8 text in 0 files"):
         prepare([tmp_path / "empty"], tmp_path / "out")
+    (tmp_path / "empty" / "picture").write_bytes(b"\x89PNG\0\xff")
+    with pytest.raises(DataError, match="holds no UTF-8 text in 1 files: 1 × is no UTF-8 text"):
+        prepare([tmp_path / "empty"], tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
@@ -189,6 +193,13 @@ def test_a_tokenizer_json_and_json_lines(tmp_path: Path) -> None:
     raw = (folder / "tokenizer.json").read_bytes()
     assert manifest.tokenizer_sha256 == hashlib.sha256(raw).hexdigest()
     assert (manifest.tokenizer, manifest.end_of_document) == ("words", 1)
+
+
+def test_a_summary_names_twenty_rejected_files_and_counts_all(text: Path, tmp_path: Path) -> None:
+    for number in range(20):
+        (text / f"{number}.png").write_bytes(b"\x89PNG\0\xff")
+    summary = prepare([text], tmp_path / "out")
+    assert (len(summary.passed_over), summary.rejected) == (20, {"is no UTF-8 text": 21})
 
 
 def test_a_special_token_spelled_out_in_a_text_is_text(tmp_path: Path) -> None:

@@ -1,12 +1,9 @@
 """A single worker: storage in a bucket, damaged checkpoints, notices, and runs that don't fit."""
 
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +15,7 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 import pytest
 
 from tests.limits import HANG_S
-from tests.workload.slice import SETTINGS, RunFolder
+from tests.workload.slice import SETTINGS, Command, RunFolder, limit_files
 from workload.__main__ import main
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
@@ -215,19 +212,19 @@ def test_a_strict_run_ends_where_a_step_done_again_has_another_loss(
 
 def test_storage_that_is_full_ends_the_run_with_one_error(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk's."""
-    line = [sys.executable, "-m", "workload", *command("full", 4, 2, "model.d_ff=512")]
-    limited = ["prlimit", "--fsize=16384", *line, "--dir", str(tmp_path)]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=HANG_S)
-    assert done.returncode == 1
-    error, fix = done.stderr.splitlines()[-2:]
+    line = [*command("full", 4, 2, "model.d_ff=512"), "--dir", str(tmp_path)]
+    limited = Command(line, tmp_path / "log", prepare=limit_files(16384))
+    assert limited.wait() == 1
+    shown = limited.log.read_text()
+    error, fix = shown.splitlines()[-2:]
     assert "checkpoints/2: can't be saved: OUT_OF_RANGE" in error
     assert re.match(r"    fix: make room for 0\.00\d+ GB, or .*; no checkpoint was saved before", fix)
-    assert not re.search("absl|Traceback|Event loop", done.stderr)
+    assert not re.search("absl|Traceback|Event loop", shown)
     run = RunFolder(tmp_path / "runs" / "full")
     assert run.complete() == []
     assert run.json("status.json")["state"] == "failed"
     assert "can't be saved" in run.events("failed")[0]["reason"]
-    assert main([*line[3:], "--dir", str(tmp_path)]) == 0
+    assert main(line) == 0
 
 
 def test_the_interval_counts_what_training_stands_still_for_and_losses_are_not_that(
@@ -357,18 +354,6 @@ def _take_at(run: RunFolder, step: int) -> None:
     while not run.has_begun_to_save(step):
         threading.Event().wait(0.02)
     Metadata.taken.set()
-
-
-def test_a_batch_that_does_not_divide_over_the_devices(tmp_path: Path) -> None:
-    """On two devices, in a process of its own: the number of devices is fixed once JAX runs."""
-    line = [sys.executable, "-m", "workload", *command("odd", 2, 1, "train.batch_size=3")]
-    line += ["--dir", str(tmp_path)]
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=HANG_S)
-    assert done.returncode == 2
-    assert "train.batch_size = 3: must be a multiple of the number of devices, 2" in done.stderr
-    assert "fix: --set train.batch_size=4" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_start_that_was_replaced_saves_and_says_nothing_more(

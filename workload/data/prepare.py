@@ -125,7 +125,7 @@ def prepare(
     counts, passed_over = dict(aside.counts), tuple(aside.files)
     summary = Summary(writer.documents, writer.tokens, unique.repeated, counts, passed_over)
     if not summary.documents:
-        (out / PROGRESS).unlink(missing_ok=True)
+        (out / PROGRESS).unlink()
         (out / REJECTED).unlink(missing_ok=True)
         names = ", ".join(map(str, sources))
         of = f"in {len(files)} files{': ' + summary.reasons() if summary.rejected else ''}"
@@ -147,7 +147,7 @@ def prepare(
         for file in tokenizer.files:  # needed to use the model
             (out / file.name).write_bytes(file.read_bytes())
         _write_whole(out / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-        (out / PROGRESS).unlink(missing_ok=True)
+        (out / PROGRESS).unlink()
     return summary
 
 
