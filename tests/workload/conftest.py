@@ -45,6 +45,13 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture
+def training(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of `workload train` on a machine that is no host."""
+    monkeypatch.setenv("DATA_DIR", str(tokens))
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+
+
 def free_port() -> int:
     """A port for a server that begins later: below those that the kernel gives to connections meanwhile."""
     while True:

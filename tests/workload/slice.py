@@ -58,7 +58,7 @@ class Command:
         arguments: Sequence[str],
         log: Path,
         environment: Mapping[str, str] = MappingProxyType({}),
-        prepare: Callable[[], Any] = lambda: None,
+        prepare: Callable[[], Any] | None = None,
     ):
         self.log = log
         defaults = {"JAX_PLATFORMS": "cpu", "GCE_METADATA_HOST": "127.0.0.1:1"}
@@ -84,7 +84,7 @@ class Command:
 
 
 def _command(
-    arguments: list[str], log: Path, environment: dict[str, str], prepare: Callable[[], Any]
+    arguments: list[str], log: Path, environment: dict[str, str], prepare: Callable[[], Any] | None
 ) -> None:
     with log.open("wb") as output:
         os.dup2(output.fileno(), 1)
@@ -94,7 +94,8 @@ def _command(
     # Read from the environment when JAX was imported.
     jax.config.update("jax_compilation_cache_dir", environment.get("JAX_COMPILATION_CACHE_DIR"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    prepare()
+    if prepare:
+        prepare()
     sys.exit(main(arguments))
 
 
@@ -113,7 +114,7 @@ class Workers:
         environment: dict[str, str],
         logs: Path,
         only: Mapping[int, Sequence[str]] = MappingProxyType({}),
-        prepare: Callable[[], Any] = lambda: None,
+        prepare: Callable[[], Any] | None = None,
     ):
         logs.mkdir(parents=True)
         every = {"WORKER_COUNT": f"{count}", "COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", **environment}
@@ -168,6 +169,18 @@ def train(arguments: Sequence[str]) -> int:
             signal.signal(number, handler)
 
 
+def command(run: str, steps: int, every: int, *overrides: str) -> list[str]:
+    """A start of a small run that saves every so many steps."""
+    settings = [
+        *SETTINGS,
+        f"train.steps={steps}",
+        f"checkpoint.every_steps={every}",
+        "optimizer.warmup_steps=1",
+        *overrides,
+    ]
+    return ["train", "tiny.toml", "--name", run, *(f"--set={setting}" for setting in settings)]
+
+
 class RunFolder:
     """A run's folder."""
 
@@ -201,3 +214,10 @@ class RunFolder:
         return [
             json.loads(path.read_text()) for path in sorted((self.path / "events").glob(f"*-{kind}.json"))
         ]
+
+
+def damage(step: Path) -> None:
+    """Overwrite the arrays of a checkpoint; its marker stays."""
+    for path in step.rglob("*"):
+        if path.is_file() and path.parent.name == "d":
+            path.write_bytes(b"\xff" * path.stat().st_size)

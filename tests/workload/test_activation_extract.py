@@ -1,4 +1,4 @@
-"""What kathir-ks/activation-extract gets wrong: each check passes on ours and fails on its design.
+"""Defects of kathir-ks/activation-extract: each check passes on our extraction and fails on its design.
 
 docs/extraction.md lists the twelve; `activation_extract.py` has the least of its design that shows them.
 """
@@ -61,8 +61,8 @@ LENGTHS = [100 - n for n in range(SAMPLES)]
 NOTE = "checkpoints/checkpoint_worker_3.json"
 
 
-class Ours:
-    """The same things done to ours as to `activation_extract.Worker`."""
+class OurExtraction:
+    """The same things done to our extraction as to `activation_extract.Worker`."""
 
     def __init__(self, root: Path, weights: Path):
         (root / "stream_003.safetensors").write_bytes(make_stream(LENGTHS))
@@ -79,7 +79,7 @@ class Ours:
     def shards(self) -> dict[str, bytes]:
         return {name: self.store.read(name) for name in self.store.list("activations/")}
 
-    def found(self) -> list[int]:
+    def samples_stored(self) -> list[int]:
         return sorted(entry.sample for entry in Activations(self.store.url, self.store))
 
 
@@ -89,8 +89,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ours(tmp_path: Path, weights: Path) -> Ours:
-    return Ours(tmp_path, weights)
+def extraction(tmp_path: Path, weights: Path) -> OurExtraction:
+    return OurExtraction(tmp_path, weights)
 
 
 def killed(design: Any, after: int) -> None:
@@ -98,7 +98,7 @@ def killed(design: Any, after: int) -> None:
         design.start(dies_after=after)
 
 
-def test_a_restart_overwrites_no_shard(ours: Ours) -> None:
+def test_a_restart_overwrites_no_shard(extraction: OurExtraction) -> None:
     def overwritten(design: Any) -> list[str]:
         killed(design, 2)
         before = design.shards()
@@ -106,42 +106,42 @@ def test_a_restart_overwrites_no_shard(ours: Ours) -> None:
         design.start()
         return [name for name, raw in before.items() if design.shards()[name] != raw]
 
-    assert overwritten(ours) == []
+    assert overwritten(extraction) == []
     assert overwritten(activation_extract.Worker(range(SAMPLES))) != []
 
 
-def test_a_restart_loses_no_sample_and_makes_none_twice(ours: Ours) -> None:
+def test_a_restart_loses_no_sample_and_makes_none_twice(extraction: OurExtraction) -> None:
     def everything_once(design: Any) -> bool:
         killed(design, 2)
         design.start()
-        return bool(design.found() == list(design.samples))
+        return bool(design.samples_stored() == list(design.samples))
 
-    assert everything_once(ours)
+    assert everything_once(extraction)
     assert not everything_once(activation_extract.Worker(range(SAMPLES), goes_on_numbering=True))
 
 
-def test_an_upload_that_fails_ends_the_start_and_is_made_up_for(ours: Ours) -> None:
+def test_an_upload_that_fails_ends_the_start_and_is_made_up_for(extraction: OurExtraction) -> None:
     with pytest.raises(StoreError, match="no more"):
-        ours.start(dies_after=2)
-    output = json.loads(ours.store.read(NOTE))
+        extraction.start(dies_after=2)
+    output = json.loads(extraction.store.read(NOTE))
     assert (output["total_shards"], output["status"]) == (2, "in_progress")
-    unbroken = next(n for n in ours.samples if n not in ours.found()) - 1
+    unbroken = next(n for n in extraction.samples if n not in extraction.samples_stored()) - 1
     assert output["last_processed_sample_idx"] == unbroken
-    ours.start()
-    assert ours.found() == list(ours.samples)
+    extraction.start()
+    assert extraction.samples_stored() == list(extraction.samples)
     reference = activation_extract.Worker(range(SAMPLES), goes_on_numbering=True)
     reference.start(refused=2)  # tells nobody
     reference.start()
-    assert reference.found() != list(reference.samples)
+    assert reference.samples_stored() != list(reference.samples)
 
 
-def test_a_lost_machine_costs_no_work_that_was_committed(ours: Ours) -> None:
-    killed(ours, 2)
-    committed = len(ours.shards())
-    ours.store.write(NOTE, b'{"worker_id": 3, "last_pro')  # a view: never read
-    summary = ours.start()
+def test_a_lost_machine_costs_no_work_that_was_committed(extraction: OurExtraction) -> None:
+    killed(extraction, 2)
+    committed = len(extraction.shards())
+    extraction.store.write(NOTE, b'{"worker_id": 3, "last_pro')  # a view: never read
+    summary = extraction.start()
     assert summary.made == summary.shards - committed
-    assert json.loads(ours.store.read(NOTE))["status"] == "completed"
+    assert json.loads(extraction.store.read(NOTE))["status"] == "completed"
     reference = activation_extract.Worker(range(SAMPLES))
     killed(reference, 2)
     before, at_first = dict(reference.disk), reference.computed
@@ -217,10 +217,10 @@ def test_the_next_batch_is_computed_while_one_is_written() -> None:
 
     def in_stages(items: Sequence[int], works: Sequence[Callable[[int], int]]) -> None:
         def stage(work: Callable[[int], int]) -> Stage:
-            def each(coming: Iterator[int]) -> Iterator[int]:
+            def mapped(coming: Iterator[int]) -> Iterator[int]:
                 return map(work, coming)
 
-            return Stage(work.__name__, each)
+            return Stage(work.__name__, mapped)
 
         pipeline.run(items, [stage(work) for work in works])
 
@@ -288,7 +288,7 @@ def test_the_models_own_heads_and_tied_embeddings_are_read() -> None:
 
 
 def test_reading_a_shard_runs_nothing_and_a_restart_tokenizes_nothing(
-    ours: Ours, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    extraction: OurExtraction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
     monkeypatch.setattr(sys, "ran_by_a_shard", ran, raising=False)
@@ -305,9 +305,9 @@ def test_reading_a_shard_runs_nothing_and_a_restart_tokenizes_nothing(
 
     monkeypatch.setattr(tokenizers, "open_tokenizer", lambda *_: pytest.fail("tokenized again"))
     monkeypatch.setattr(tokenizers.Bytes, "encode_alone", lambda *_: pytest.fail("tokenized again"))
-    killed(ours, 2)
-    ours.start()
-    assert ours.found() == list(ours.samples)
+    killed(extraction, 2)
+    extraction.start()
+    assert extraction.samples_stored() == list(extraction.samples)
 
 
 class _Poison:

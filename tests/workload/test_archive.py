@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.limits import HANG_S
-from tests.workload.slice import Command, RunFolder, cpu_devices, limit_files, train
+from tests.workload.slice import Command, RunFolder, command, cpu_devices, damage, limit_files, train
 from tests.workload.test_tokens import tokenizer_json
-from tests.workload.test_training import command, damage
 from workload.__main__ import main
 from workload.errors import RunError
 from workload.host import events
@@ -26,7 +26,7 @@ from workload.runs.goodput import read
 from workload.runs.store import open_store
 from workload.train.checkpoints import Checkpoints
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 STEPS = 4
 
@@ -44,17 +44,10 @@ def kept(tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "runs" / "once"
 
 
-@pytest.fixture(autouse=True)
-def _environment(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DATA_DIR", str(tokens))
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
-
-
 def test_verify_reads_everything_and_names_what_is_damaged(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
-    subprocess.run(["cp", "-r", kept, run], check=True)
+    run = shutil.copytree(kept, tmp_path / "run")
     assert main(["checkpoints", "verify", str(run)]) == 0
     digest = json.loads((run / "final.json").read_text())["params_sha256"][:12]
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
@@ -73,10 +66,9 @@ def test_verify_reads_everything_and_names_what_is_damaged(
 def test_verify_sees_a_checkpoint_that_isnt_the_runs_end(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
-    subprocess.run(["cp", "-r", kept, run], check=True)
-    subprocess.run(["rm", "-r", run / "checkpoints" / "4"], check=True)
-    subprocess.run(["cp", "-r", run / "checkpoints" / "2", run / "checkpoints" / "4"], check=True)
+    run = shutil.copytree(kept, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints" / "4")
+    shutil.copytree(run / "checkpoints" / "2", run / "checkpoints" / "4")
     assert main(["checkpoints", "verify", str(run)]) == 1
     assert "4  differs from final.json" in capsys.readouterr().out
     (run / "final.json").write_text("{")

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from tests.workload.extracting import CONFIG, make_stream
-from tests.workload.slice import train
-from tests.workload.test_training import command
+from tests.workload.slice import command, train
 from workload.__main__ import main
 from workload.activations.reader import Activations
 from workload.data import stream as streams

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from workload import __version__
-from workload.__main__ import _leave_tpu_out, main
+from workload.__main__ import main
 from workload.errors import HopelessError
+from workload.processor import leave_tpu_out
 from workload.runs.step_log import line, read_losses
 from workload.runs.store import open_store
 from workload.train.preemption import Preemption
@@ -45,10 +46,10 @@ def test_every_command_has_help(arguments: list[str], capsys: pytest.CaptureFixt
 def test_a_chip_that_has_no_room_is_an_error_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(_: object) -> int:
+    def full(*_: object) -> int:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 116000000000 bytes.\nmore")
 
-    monkeypatch.setattr("workload.__main__._train", full)
+    monkeypatch.setattr("workload.train.config.load", full)
     assert main(["train", "tiny.toml"]) == 1
     output = capsys.readouterr().err
     assert "the chips' memory is too small: RESOURCE_EXHAUSTED: Out of memory" in output
@@ -153,8 +154,8 @@ def test_without_a_tpu_jax_is_told_so_but_never_on_a_host(
     monkeypatch.delenv("JAX_PLATFORMS")
     for name, value in set_before.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("workload.__main__._GOOGLE", "nobody")
-    _leave_tpu_out()
+    monkeypatch.setattr("workload.processor.GOOGLE", "nobody")
+    leave_tpu_out()
     assert os.environ.get("JAX_PLATFORMS") == platform
 
 
@@ -164,7 +165,7 @@ def test_a_chip_on_the_bus_is_left_to_jax(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("os.path.exists", lambda path: False)
     monkeypatch.setattr(Path, "glob", lambda *_: iter([Path("vendor")]))
     monkeypatch.setattr(Path, "read_text", lambda *_: "0x1ae0\n")
-    _leave_tpu_out()
+    leave_tpu_out()
     assert "JAX_PLATFORMS" not in os.environ
 
 

@@ -9,8 +9,7 @@ import pytest
 import requests
 
 from tests.limits import HANG_S
-from tests.workload.slice import train
-from tests.workload.test_training import command
+from tests.workload.slice import command, train
 from workload.errors import StoreError
 from workload.runs.location import of_steps
 from workload.runs.store import Store, copy, open_store
@@ -141,10 +140,8 @@ def test_only_runs_of_the_hosts_bucket_save_in_the_other() -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_the_steps_bucket_and_from_what_lasted_without_it(
-    storage_url: str, tokens: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    storage_url: str, training: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("DATA_DIR", str(tokens))
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
     url = f"{storage_url}/storage/v1/b"
     requests.post(

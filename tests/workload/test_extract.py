@@ -53,9 +53,9 @@ def whole(stream: Stream, weights: Path, tmp_path_factory: pytest.TempPathFactor
 
 def alone(weights: Path, tokens_L: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
     """A document by itself; no position sees the padding behind it."""
-    params = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_here()), decoder.shapes(ARCH)
-    )
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = decoder.shapes(ARCH)
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
     tokens_1xL = np.pad(tokens_L, (0, 128 - len(tokens_L)))[None]
     result = capture(huggingface.load(weights, ARCH, params), tokens_1xL, np.zeros((1, 128), np.int32))
     length = len(tokens_L)
@@ -67,10 +67,6 @@ def alone(weights: Path, tokens_L: NDArray[np.int32]) -> dict[str, NDArray[Any]]
 
 POINTS = {"resid_post": [0, 1, 2, 3], "mlp_out": [1], "attn_z": [2], "final_norm": []}
 capture = jax.jit(lambda params, tokens, segments: decoder.capture(params, tokens, segments, ARCH, POINTS))
-
-
-def _here() -> Any:
-    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
 
 def shards(store: Store) -> list[Shard]:
@@ -299,7 +295,7 @@ def test_a_batch_has_no_more_rows_than_documents_could_fill() -> None:
 
 
 @pytest.mark.parametrize(
-    ("points", "said"),
+    ("points", "message"),
     [
         (["resid_pos.1"], "names no point of the model\n    fix: one of resid_post"),
         (["resid_post.4"], "the model has layers 0 to 3"),
@@ -311,12 +307,12 @@ def test_a_batch_has_no_more_rows_than_documents_could_fill() -> None:
     ],
 )
 def test_points_that_the_model_has_not(
-    points: list[str], said: str, stream: Stream, weights: Path, tmp_path: Path
+    points: list[str], message: str, stream: Stream, weights: Path, tmp_path: Path
 ) -> None:
     config = replace(CONFIG, extract=replace(CONFIG.extract, points=tuple(points)))
     with pytest.raises(ConfigError) as refused:
         extract(config, stream, weights, FolderStore(tmp_path))
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert not list(tmp_path.iterdir())
 
 

@@ -81,7 +81,7 @@ def load(folder: Path) -> tuple[Architecture, decoder.Params]:
 def run(
     folder: Path, dtype: Any, attend: Attend | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray]:
-    """What ours computes, what theirs did, and which tokens are real."""
+    """Values of our decoder, those of transformers, and the mask of real tokens."""
     arch, params = load(folder)
     reference = dict(np.load(folder / "reference.npz"))
     real_BxL = reference["mask"].astype(bool)

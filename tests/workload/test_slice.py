@@ -43,7 +43,7 @@ def start(
     tokens: Path,
     logs: str,
     only: Mapping[int, Sequence[str]] | None = None,
-    prepare: Callable[[], None] = lambda: None,
+    prepare: Callable[[], None] | None = None,
 ) -> Workers:
     """Start all workers; `only`: more arguments of some, `prepare`: called by each first."""
     arguments = [*ARGUMENTS, *(f"--set={setting}" for setting in SETTINGS), "--name", run, "--dir", str(root)]

@@ -136,7 +136,7 @@ def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "options", "said"),
+    ("content", "options", "message"),
     [
         (b"", [], "no sample that can be used"),
         (b"\n\n", [], "no sample that can be used"),
@@ -168,12 +168,12 @@ def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:
     ],
 )
 def test_bad_sources_are_told_in_one_message(
-    content: bytes, options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "s.jsonl").write_bytes(content)
     out = str(tmp_path / "out")
     assert main(["data", "streams", "--source", str(tmp_path / "s.jsonl"), "--out", out, *options]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out" / "streams.json").exists()
 
 
@@ -200,7 +200,7 @@ def test_a_stream_that_is_damaged_is_named(cut_off: int, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "place", "value", "said"),
+    ("key", "place", "value", "message"),
     [
         ("tokens", 3, 257, "tokens outside the vocabulary of 257"),
         ("tokens", 3, -1, "tokens outside the vocabulary of 257"),
@@ -211,7 +211,7 @@ def test_a_stream_that_is_damaged_is_named(cut_off: int, tmp_path: Path) -> None
     ],
 )
 def test_a_stream_that_cannot_be_is_refused(
-    key: str, place: int, value: int, said: str, tmp_path: Path
+    key: str, place: int, value: int, message: str, tmp_path: Path
 ) -> None:
     source = lines(tmp_path / "s.jsonl", *({"text": "some text"} for _ in range(3)))
     streamed(source, tmp_path / "out")
@@ -222,7 +222,7 @@ def test_a_stream_that_cannot_be_is_refused(
     if key == "id_offsets":
         arrays[key][:] = value
     path.write_bytes(save(arrays, about))
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         streams.read(str(path))
 
 

@@ -129,7 +129,7 @@ def test_a_damaged_folder_is_refused(tokens: Path, tmp_path: Path) -> None:
         Manifest.read(tmp_path)
     raw = (tokens / "tokens-00000.bin").read_bytes()
     (tmp_path / "tokens-00000.bin").write_bytes(raw[:-2])
-    with pytest.raises(DataError, match=f"has {len(raw) - 2} bytes, the manifest says {len(raw)}"):
+    with pytest.raises(DataError, match=f"has {len(raw) - 2} bytes, the manifest message {len(raw)}"):
         Manifest.read(tmp_path)
 
 
@@ -228,21 +228,21 @@ def test_parquet_rows_are_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "end", "says"),
+    ("content", "end", "message"),
     [
         (None, "", "can't be read: No such file"),
         ("{}", "", "is not a tokenizer.json"),
         ("words", "<stop>", r"has not '<stop>'\n    fix: --end one of its special tokens: <\|end_of_text"),
     ],
 )
-def test_bad_tokenizers_are_refused(tmp_path: Path, content: str | None, end: str, says: str) -> None:
+def test_bad_tokenizers_are_refused(tmp_path: Path, content: str | None, end: str, message: str) -> None:
     folder = tmp_path / "words"
     if content == "words":
         tokenizer_json(folder)
     elif content is not None:
         folder.mkdir()
         (folder / "tokenizer.json").write_text(content)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         open_tokenizer(str(folder), end)
 
 

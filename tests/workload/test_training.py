@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 import pytest
 
 from tests.limits import HANG_S
-from tests.workload.slice import SETTINGS, Command, RunFolder, limit_files
+from tests.workload.slice import Command, RunFolder, command, damage, limit_files
 from workload.__main__ import main
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
@@ -27,21 +27,8 @@ from workload.train.preemption import Preemption
 pytestmark = pytest.mark.slow
 
 
-def command(run: str, steps: int, every: int, *overrides: str) -> list[str]:
-    settings = [
-        *SETTINGS,
-        f"train.steps={steps}",
-        f"checkpoint.every_steps={every}",
-        "optimizer.warmup_steps=1",
-        *overrides,
-    ]
-    return ["train", "tiny.toml", "--name", run, *(f"--set={setting}" for setting in settings)]
-
-
 @pytest.fixture(autouse=True)
-def _environment(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("DATA_DIR", str(tokens))
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+def _handler_stays(training: None) -> Iterator[None]:
     handler = signal.getsignal(signal.SIGTERM)
     yield
     # A watcher that a failed test left behind may still send it, and must not end the tests.
@@ -114,13 +101,6 @@ def test_steps_that_cant_be_read_never_push_out_those_that_can(tmp_path: Path) -
     assert run.complete() == [7, 8]
     assert main([*command("pushed", 8, 1, "checkpoint.keep=2"), *root]) == 0
     assert [event["step"] for event in run.events("restore")] == [4, 8]
-
-
-def damage(step: Path) -> None:
-    """Overwrites what the arrays are made of; the marker stays."""
-    for path in step.rglob("*"):
-        if path.is_file() and path.parent.name == "d":
-            path.write_bytes(b"\xff" * path.stat().st_size)
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

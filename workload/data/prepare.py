@@ -9,7 +9,6 @@ Every finished shard is recorded, so that an interrupted command resumes there.
 
 import hashlib
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -308,8 +307,3 @@ class _Writer:
             self._done.documents, self._done.offset = documents, offset
             _note(self._out, self._key, self._done)
         self._pending, self._count = [], 0
-
-
-def print_progress(line: str) -> None:
-    """Print progress on stderr, apart from output for programs."""
-    print(f"  … {line}", file=sys.stderr, flush=True)
