@@ -49,7 +49,7 @@ COMMANDS = {
     ),
     "queue": (
         "benchmarks.queue:measure",
-        "1,000 jobs over 64 slices by the real Kueue and JobSet: order, quota, latency, memory; 15 min, root.",
+        "1,000 jobs, 64 slices, by the real Kueue and JobSet: order, quota, latency, memory; 15 min, root.",
     ),
     "page": ("benchmarks.page:write", "docs/benchmarks.md and its pictures, from the results."),
 }

@@ -92,6 +92,7 @@ def _command(
     os.environ.clear()
     os.environ.update(environment)
     # Read from the environment when JAX was imported.
+    jax.config.update("jax_platforms", environment["JAX_PLATFORMS"])
     jax.config.update("jax_compilation_cache_dir", environment.get("JAX_COMPILATION_CACHE_DIR"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     if prepare:

@@ -32,11 +32,9 @@ class Counting(FolderStore):
         return raw
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("run")
-    extract(CONFIG, make(root), save_weights(root / "weights", ARCH), FolderStore(root / "run"))
-    return root / "run"
+@pytest.fixture
+def run(extracted: Path) -> Path:
+    return extracted
 
 
 def make(root: Path) -> Stream:

@@ -179,20 +179,13 @@ def test_a_prompt_is_a_function_of_its_name_alone(tmp_path: Path) -> None:
 def test_another_process_makes_the_same_streams(hash_seed: str, tmp_path: Path) -> None:
     source = write(tmp_path / "many.json", dict.fromkeys(("a", "ü", "c"), TASK))
     streamed(source, tmp_path / "here", "--streams", "2")
-    arguments = [
-        "data",
-        "streams",
-        "--arc",
-        "--source",
-        source,
-        "--out",
-        tmp_path / "there",
-        "--streams",
-        "2",
-    ]
+    arguments = ["--arc", "--source", source, "--out", tmp_path / "there", "--streams", "2"]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     subprocess.run(
-        [sys.executable, "-m", "workload", *arguments], env=environment, check=True, capture_output=True
+        [sys.executable, "-m", "workload", "data", "streams", *arguments],
+        env=environment,
+        check=True,
+        capture_output=True,
     )
     current, existing = (
         {path.name: path.read_bytes() for path in (tmp_path / place).iterdir()} for place in ("here", "there")

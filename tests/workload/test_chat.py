@@ -1,4 +1,4 @@
-"""Chat templates say what they say in transformers; what can't be message is rejected by name."""
+"""Chat templates give the texts that transformers gives; unusable conversations are rejected by name."""
 
 import json
 import os

@@ -129,7 +129,7 @@ def test_a_damaged_folder_is_refused(tokens: Path, tmp_path: Path) -> None:
         Manifest.read(tmp_path)
     raw = (tokens / "tokens-00000.bin").read_bytes()
     (tmp_path / "tokens-00000.bin").write_bytes(raw[:-2])
-    with pytest.raises(DataError, match=f"has {len(raw) - 2} bytes, the manifest message {len(raw)}"):
+    with pytest.raises(DataError, match=f"has {len(raw) - 2} bytes, the manifest says {len(raw)}"):
         Manifest.read(tmp_path)
 
 
@@ -144,28 +144,8 @@ def tokenizer_json(folder: Path) -> Path:
     import tokenizers
     from tokenizers import models, pre_tokenizers
 
-    words = [
-        "[UNK]",
-        "<|end_of_text|>",
-        *[
-            "the",
-            "quick",
-            "brown",
-            "fox",
-            "jumps",
-            "over",
-            "a",
-            "lazy",
-            "dog",
-            "<",
-            "|",
-            "end",
-            "_",
-            "of",
-            "text",
-            ">",
-        ],
-    ]
+    text = "the quick brown fox jumps over a lazy dog < | end _ of text >"
+    words = ["[UNK]", "<|end_of_text|>", *text.split()]
     model = models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

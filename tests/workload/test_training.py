@@ -344,16 +344,8 @@ def test_a_start_that_was_replaced_saves_and_says_nothing_more(
     before: dict[str, bytes] = {}
 
     def replaced(*arguments: Any, **named: Any) -> str:
-        holder = {
-            "start": "x",
-            "node": "tpu-b",
-            "host": "far",
-            "boot": "",
-            "pid": 7,
-            "began": "",
-            "written": 0,
-        }
-        (run.path / "lease.json").write_text(json.dumps(holder))
+        holder = {"start": "x", "node": "tpu-b", "host": "far", "boot": "", "pid": 7, "began": ""}
+        (run.path / "lease.json").write_text(json.dumps(holder | {"written": 0}))
         before.update(snapshot(run.path / "events"))
         return save(*arguments, **named)
 
