@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workload.data.sources import LINES, PARQUET, REJECTED, Sample, Sources
-from workload.data.tokenizers import Bytes, Tokenizer
+from workload.data.tokenizers import Bytes, Tokenizer, batches
 from workload.data.tokens import MANIFEST, VERSION, Shard, token_dtype
 from workload.errors import DataError
 
@@ -246,27 +247,12 @@ class _Unique:
 
 def _encoded(tokenizer: Tokenizer, documents: _Unique, skip: int) -> Iterator[NDArray[np.uint32]]:
     """Encode each document after the first `skip`; a batch is read while another is encoded."""
-    batches = _batches(documents, skip)
+    unread = batches(islice(documents, skip, None), str, _BATCH_CHARACTERS)
     with ThreadPoolExecutor(1) as reader:
-        coming: Future[list[str]] = reader.submit(next, batches, [])
+        coming: Future[list[str]] = reader.submit(next, unread, [])
         while batch := coming.result():
-            coming = reader.submit(next, batches, [])
+            coming = reader.submit(next, unread, [])
             yield from tokenizer.encode(batch)
-
-
-def _batches(documents: _Unique, skip: int) -> Iterator[list[str]]:
-    batch: list[str] = []
-    characters = 0
-    for number, text in enumerate(documents):
-        if number < skip:
-            continue
-        batch.append(text)
-        characters += len(text)
-        if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 class _Writer:
