@@ -241,9 +241,8 @@ def test_a_notice_too_short_for_a_save_leaves_the_last_one(
     output = capsys.readouterr().out
     assert 'notice-plan {"on_notice": "relies on the last save"' in output
     assert "notice-too-short" in output
-    status = json.loads((run / "status.json").read_text())
-    complete = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
-    assert (status["state"], status["step"]) == ("preempted", complete[-1])
+    status = RunFolder(run).json("status.json")
+    assert (status["state"], status["step"]) == ("preempted", RunFolder(run).complete()[-1])
     assert status["step"] % 3 == 0
 
 
@@ -256,7 +255,7 @@ def test_a_second_start_reads_what_the_first_compiled(
     for name in ("cold", "warm"):
         start = Command([*command(name, 2, 1), "--dir", str(tmp_path)], tmp_path / f"{name}.log")
         assert start.wait() == 0, start.log.read_text()
-        finals.append(json.loads((tmp_path / "runs" / name / "final.json").read_text()))
+        finals.append(RunFolder(tmp_path / "runs" / name).json("final.json"))
         (cache,) = (tmp_path / "compilation-cache").glob("cpu-????????????????")
         entries.append({path.name for path in cache.iterdir() if "-cache" in path.name})
     assert any("jit__update" in entry for entry in entries[0])
@@ -279,9 +278,9 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_last_good_checkpoin
     )
     assert isinstance(event["step"], int)
     assert event["loss"] in ("nan", "inf", "-inf") or event["gradient_norm"] in ("nan", "inf")
-    run = tmp_path / "runs" / "diverged"
-    assert json.loads((run / "status.json").read_text())["state"] == "failed"
-    newest = max((int(path.name) for path in (run / "checkpoints").glob("*")), default=0)
+    run = RunFolder(tmp_path / "runs" / "diverged")
+    assert run.json("status.json")["state"] == "failed"
+    newest = max(run.begun(), default=0)
     expected = f"checkpoint {newest} is the last good one" if newest else "no checkpoint was saved before"
     assert expected in output
 

@@ -51,8 +51,7 @@ def extract(root: Path, weights: Weights, out: Path, dtype: str = "float32") -> 
     return store
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("step", [2, 4])
+@pytest.mark.parametrize(("step", "dtype"), [(2, "float32"), (4, "bfloat16")])
 def test_what_is_kept_is_bit_for_bit_what_the_export_gives(
     root: Path, tmp_path: Path, step: int, dtype: str
 ) -> None:

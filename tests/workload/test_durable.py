@@ -71,8 +71,7 @@ def test_a_copy_is_made_once_a_day_whoever_starts_in_between(store: Store, steps
         saved(steps, 5)
         copies.saved(None)
         copies.saved(5)
-        if copies._copying:
-            copies._copying.join()
+        copies.wait()
         assert list_steps(store).complete == ((5,) if now == 24 * 3600 else ())
 
 
@@ -86,8 +85,7 @@ def test_the_day_begins_with_the_first_start(
         copies.begin()
         saved(steps, 100 + hour)
         copies.saved(100 + hour)
-        if copies._copying:
-            copies._copying.join()
+        copies.wait()
     assert list_steps(store).complete == (130,)
 
 
@@ -110,13 +108,12 @@ def test_a_copy_that_fails_is_said_and_ends_nothing(
     copies = durable(store, steps, every_h=0)
     copies.begin()
     copies.saved(4)  # which has been retired since
-    assert copies._copying
-    copies._copying.join()
+    copies.wait()
     assert "step 4 isn't copied yet: " in caplog.text
     assert not list_steps(store).complete
     saved(steps, 5)
     copies.saved(5)
-    copies._copying.join()
+    copies.wait()
     assert list_steps(store).complete == (5,)
 
 

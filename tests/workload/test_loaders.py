@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -45,6 +46,13 @@ def everything(run: Path) -> NDArray[Any]:
 def rows(values: NDArray[Any]) -> NDArray[Any]:
     """Sorted as wholes, so that equal arrays hold equal rows as often."""
     return values[np.lexsort(values.T)]
+
+
+def test_batches_are_what_jax_takes_in_the_dtype_that_is_kept(run: Path) -> None:
+    activations = Activations(str(run))
+    first = jnp.asarray(next(batches(activations, POINT, SIZE)))
+    assert first.shape == (SIZE, ARCH.d_model)
+    assert first.dtype == activations.open(activations.names[0]).read(POINT).dtype
 
 
 def test_parts_of_an_epoch_share_its_tokens_out(run: Path) -> None:

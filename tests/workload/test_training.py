@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 import pytest
 
 from tests.limits import HANG_S
-from tests.workload.slice import Command, RunFolder, command, damage, limit_files
+from tests.workload.slice import Command, RunFolder, command, damage, limit_files, train
 from workload.__main__ import main
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
@@ -34,6 +34,26 @@ def _handler_stays(training: None) -> Iterator[None]:
     # A watcher that a failed test left behind may still send it, and must not end the tests.
     watched = any(thread.name == "preemption-watch" for thread in threading.enumerate())
     signal.signal(signal.SIGTERM, signal.SIG_IGN if watched else handler)
+
+
+LINE = command("done", 4, 2)
+
+
+@pytest.fixture(scope="module")
+def finished(tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of four steps that saved twice."""
+    root = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DATA_DIR", str(tokens))
+        patch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+        assert train([*LINE, "--dir", str(root)]) == 0
+    return root / "runs" / "done"
+
+
+@pytest.fixture
+def done(finished: Path, tmp_path: Path) -> RunFolder:
+    """A copy of that run, in `runs/` of the test's own folder."""
+    return RunFolder(shutil.copytree(finished, tmp_path / "runs" / "done"))
 
 
 def test_in_a_bucket_a_run_commits_by_marker_and_passes_over_a_step_without(
@@ -62,11 +82,9 @@ def test_in_a_bucket_a_run_commits_by_marker_and_passes_over_a_step_without(
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_made_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    done: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = [*command("damaged", 4, 2), "--dir", str(tmp_path)]
-    assert main(line) == 0
-    run = RunFolder(tmp_path / "runs" / "damaged")
+    line, run = [*LINE, "--dir", str(tmp_path)], done
     final = run.json("final.json")
     damage(run.path / "checkpoints" / "4")
     after_damage = snapshot(run.path / "checkpoints" / "4")
@@ -126,11 +144,9 @@ def test_a_run_that_is_done_or_has_other_settings(tmp_path: Path, capsys: pytest
 
 
 def test_a_start_killed_before_it_forgot_what_another_mesh_wrote_leaves_that_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = [*command("moved", 4, 2), "--dir", str(tmp_path)]
-    assert main(line) == 0
-    run = RunFolder(tmp_path / "runs" / "moved")
+    line, run = [*LINE, "--dir", str(tmp_path)], done
     (run.path / "checkpoints" / "4" / "commit_success.txt").unlink()
     line += ["--set", "compute.loss_chunk_tokens=100"]
     with monkeypatch.context() as patched:
@@ -141,10 +157,10 @@ def test_a_start_killed_before_it_forgot_what_another_mesh_wrote_leaves_that_to_
     assert [event["step"] for event in run.events("moved")] == [2]
 
 
-def test_another_compiler_or_way_to_compile_is_a_move_and_no_broken_promise(tmp_path: Path) -> None:
-    line = [*command("upgraded", 4, 2), "--dir", str(tmp_path)]
-    assert main(line) == 0
-    run = RunFolder(tmp_path / "runs" / "upgraded")
+def test_another_compiler_or_way_to_compile_is_a_move_and_no_broken_promise(
+    done: RunFolder, tmp_path: Path
+) -> None:
+    line, run = [*LINE, "--dir", str(tmp_path)], done
     was = run.json("config.json")
     assert was["rounding"]["chip"] == "cpu"
     was["rounding"]["compiler"] = "jaxlib 0.1"
@@ -155,20 +171,20 @@ def test_another_compiler_or_way_to_compile_is_a_move_and_no_broken_promise(tmp_
     assert len(run.events("moved")) == 2
 
 
-def done_again_otherwise(tmp_path: Path) -> tuple[RunFolder, Path, str]:
-    """A run that ended, bereft of its last checkpoint, whose record says another loss of the steps before."""
-    assert main([*command("twice", 4, 2), "--dir", str(tmp_path)]) == 0
-    run = RunFolder(tmp_path / "runs" / "twice")
+def forget_last_save(run: RunFolder) -> tuple[Path, str]:
+    """Remove the last checkpoint's marker, and change the recorded losses of the steps before it."""
     (run.path / "checkpoints" / "4" / "commit_success.txt").unlink()
     segment = run.path / "metrics" / "steps-2-4.jsonl"
     evidence = segment.read_text().replace("0x1.", "0x1.0")
     segment.write_text(evidence)
-    return run, segment, evidence
+    return segment, evidence
 
 
-def test_a_step_done_again_with_another_loss_is_an_event_and_the_run_goes_on(tmp_path: Path) -> None:
-    run, segment, evidence = done_again_otherwise(tmp_path)
-    assert main([*command("twice", 4, 2, "observe.strict=false"), "--dir", str(tmp_path)]) == 0
+def test_a_step_done_again_with_another_loss_is_an_event_and_the_run_goes_on(
+    done: RunFolder, tmp_path: Path
+) -> None:
+    run, (segment, evidence) = done, forget_last_save(done)
+    assert main([*LINE, "--set", "observe.strict=false", "--dir", str(tmp_path)]) == 0
     (event,) = run.events("loss-differs")
     assert (event["step"], event["steps"]) == (3, 2)
     assert event["was"] == float.fromhex(json.loads(evidence.splitlines()[0])["loss_hex"]).hex()
@@ -179,11 +195,11 @@ def test_a_step_done_again_with_another_loss_is_an_event_and_the_run_goes_on(tmp
 
 
 def test_a_strict_run_ends_where_a_step_done_again_has_another_loss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    done: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, segment, evidence = done_again_otherwise(tmp_path)
+    run, (segment, evidence) = done, forget_last_save(done)
     (run.path / "final.json").unlink()
-    assert main([*command("twice", 4, 2, "observe.strict=true"), "--dir", str(tmp_path)]) == 2
+    assert main([*LINE, "--set", "observe.strict=true", "--dir", str(tmp_path)]) == 2
     assert "step 3 was done twice with different losses" in capsys.readouterr().err
     assert segment.read_text() == evidence
     assert not (run.path / "final.json").exists()
@@ -323,9 +339,9 @@ def test_a_worker_that_stays_is_started_again_when_another_was_taken(
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         membership = Membership(0, workers, "10.0.0.2:8476")
         host = {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
-        assert launch._exit_status(state, membership, host) == status
+        assert launch.exit_status(state, membership, host) == status
         # To a JobSet 0 is the end of the work, of a job of one host, too.
-        in_jobset = launch._exit_status(state, membership, {**host, "JOB_WORKER": "0"})
+        in_jobset = launch.exit_status(state, membership, {**host, "JOB_WORKER": "0"})
         assert in_jobset == (75 if state == "preempted" else 0)
         server.shutdown()
 
@@ -359,11 +375,11 @@ def test_a_start_that_was_replaced_saves_and_says_nothing_more(
     assert run.json("status.json")["state"] == "running"
 
 
-def test_a_run_that_ended_keeps_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_ended_keeps_its_end(
+    done: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its last checkpoint is readable, but has other content by now."""
-    line = [*command("ended", 4, 2), "--dir", str(tmp_path)]
-    assert main(line) == 0
-    run = RunFolder(tmp_path / "runs" / "ended")
+    line, run = [*LINE, "--dir", str(tmp_path)], done
     final = run.json("final.json")
     (run.path / "final.json").write_text(json.dumps(final | {"params_sha256": "0" * 64}))
     before = run.json("final.json")

@@ -8,7 +8,7 @@ import pytest
 from tests.workload.slice import cpu_devices
 from workload.errors import WorkloadError
 from workload.model.architecture import Architecture
-from workload.preflight.program import Collective, Program, _groups
+from workload.preflight.program import Collective, Program, groups_of
 from workload.preflight.roofline import step_flops
 from workload.train.compute import ComputeConfig
 from workload.train.config import Config, DataConfig, TrainConfig
@@ -76,12 +76,12 @@ ENTRY %main (x: bf16[2,16]) -> bf16[8,16] {{
 def test_the_groups_of_an_exchange_are_read_however_they_are_spelled(
     spelled: str, groups: list[list[int]]
 ) -> None:
-    assert _groups(f"%x), channel_id=1, replica_groups={spelled}, dimensions={{0}}") == groups
+    assert groups_of(f"%x), channel_id=1, replica_groups={spelled}, dimensions={{0}}") == groups
 
 
 def test_groups_that_cannot_be_read_are_no_exchange_within_a_slice() -> None:
     with pytest.raises(WorkloadError, match=r"unknown format .*=mesh\['a'=8\] \{'a':\(1\)2\}"):
-        _groups("%x), replica_groups=mesh['a'=8] {'a':(1)2}")
+        groups_of("%x), replica_groups=mesh['a'=8] {'a':(1)2}")
 
 
 ARCH = {"layers": 4, "d_model": 256, "heads": 4, "kv_heads": 2, "d_ff": 768, "vocab_size": 1024}
