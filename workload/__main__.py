@@ -8,7 +8,7 @@ Commands import late: JAX takes seconds, and the host's commands don't use it.
 """
 
 import argparse
-import importlib.util
+import importlib
 import json
 import logging
 import os
@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from workload import __version__, command
+from workload import __version__, command, print_progress
 from workload.arguments import add_set, add_text
 from workload.data import command as streams
 from workload.errors import ConfigError, WorkloadError
+from workload.processor import leave_tpu_out
 from workload.runs import location
 
-_GOOGLE = "0x1ae0"  # PCI vendor
 _EXAMPLES = """examples:
   workload data prepare --source /usr/share/common-licenses --out /tmp/tokens
   DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training
@@ -45,11 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["host"]:
-        return _host(arguments[1:])
+        return _run("host", arguments[1:])
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        if arguments and (command_main := _COMMANDS.get(arguments[0])):
-            status = command_main(arguments[1:])
+        if arguments and arguments[0] in _COMMANDS:
+            status = _run(arguments[0], arguments[1:])
         else:
             options = _parser().parse_args(arguments)
             status = int(options.command(options))
@@ -172,36 +172,9 @@ def _parser() -> argparse.ArgumentParser:
     goodput.add_argument("--json", action="store_true", help="for programs; times in seconds")
     goodput.set_defaults(command=_goodput)
 
-    text = "Store a model's activations on a stream; see `workload extract --help`."
-    add(commands, "extract", text)
-    add(commands, "launch", "Start a program with its place in a job; see `workload launch --help`.")
-    text = "Copy a run's curves to Vertex AI TensorBoard; see `workload upload-curves --help`."
-    add(commands, "upload-curves", text)
-    add(commands, "activations", "Inspect stored activations; see `workload activations --help`.")
-    text = "Convert raw text to token files by Spark; see `workload preprocess --help`."
-    add(commands, "preprocess", text)
-    text = "Predict memory, speed and price of a run on a slice; see `workload preflight --help`."
-    add(commands, "preflight", text)
-    add(commands, "host", "Run a host's services; see `workload host --help`.")
+    for name, (_, text) in _COMMANDS.items():
+        add(commands, name, f"{text}; see `workload {name} --help`.")
     return parser
-
-
-def _leave_tpu_out() -> None:
-    """Select JAX's CPU platform on machines without accelerators, before JAX is imported.
-
-    libtpu, which preflight needs, prints long warnings without a TPU. A host of a slice has $TPU_NAME and,
-    unless it is rehearsed, libtpu: it must fail rather than train on its CPU.
-    """
-    gpus = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-    if os.environ.get("TPU_NAME"):
-        if importlib.util.find_spec("libtpu"):
-            os.environ.setdefault("JAX_PLATFORMS", "tpu,cpu")
-        return
-    if any(map(os.path.exists, gpus)):
-        return
-    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
-    if all(vendor.read_text().strip() != _GOOGLE for vendor in vendors):
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -217,14 +190,14 @@ def _train(options: argparse.Namespace) -> int:
             raise ConfigError("workload train", problems)
         heartbeat.report(run=url)
 
-        _leave_tpu_out()
+        leave_tpu_out()
         from workload.train.launch import launch
 
         return launch(config, run, url, os.environ, heartbeat, options.extend)
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    from workload.data.prepare import prepare, print_progress
+    from workload.data.prepare import prepare
     from workload.data.sources import REJECTED
     from workload.data.tokenizers import open_tokenizer
 
@@ -312,58 +285,25 @@ def _goodput(options: argparse.Namespace) -> int:
     return 0
 
 
-def _extract(arguments: Sequence[str]) -> int:
-    _leave_tpu_out()
-    from workload.extract.command import main as extract
-
-    return extract(arguments)
-
-
-def _activations(arguments: Sequence[str]) -> int:
-    from workload.activations.command import main as activations
-
-    return activations(arguments)
-
-
-def _preprocess(arguments: Sequence[str]) -> int:
-    from workload.preprocess.command import main as preprocess
-
-    return preprocess(arguments)
-
-
-def _upload_curves(arguments: Sequence[str]) -> int:
-    from workload.runs.curves import main as upload
-
-    return upload(arguments)
-
-
-def _preflight(arguments: Sequence[str]) -> int:
-    from workload.preflight.command import main as preflight
-
-    return preflight(arguments)
-
-
-def _host(arguments: Sequence[str]) -> int:
-    from workload.host.__main__ import main as host
-
-    return host(arguments)
-
-
-def _launch(arguments: Sequence[str]) -> int:
-    from workload import place
-
-    return place.main(arguments)
-
-
-# Commands with their own parser.
+# Commands with a parser of their own: module and help.
 _COMMANDS = {
-    "preflight": _preflight,
-    "preprocess": _preprocess,
-    "extract": _extract,
-    "upload-curves": _upload_curves,
-    "activations": _activations,
-    "launch": _launch,
+    "extract": ("workload.extract.command", "Store a model's activations on a stream"),
+    "launch": ("workload.place", "Start a program with its place in a job"),
+    "upload-curves": ("workload.runs.curves", "Copy a run's curves to Vertex AI TensorBoard"),
+    "activations": ("workload.activations.command", "Inspect stored activations"),
+    "preprocess": ("workload.preprocess.command", "Convert raw text to token files by Spark"),
+    "preflight": ("workload.preflight.command", "Predict memory, speed and price of a run on a slice"),
+    "host": ("workload.host.__main__", "Run a host's services"),
 }
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    """Run a command that has its own parser."""
+    if name == "extract":
+        leave_tpu_out()
+    module, _ = _COMMANDS[name]
+    status: int = importlib.import_module(module).main(arguments)
+    return status
 
 
 if __name__ == "__main__":

@@ -135,11 +135,11 @@ def test_two_jobs_on_one_pool_at_a_time_are_noticed() -> None:
     same_job = [*first, pod(4, "r", ("team/a", "1"), "n0", "Pending")]
     one_node = [*first, pod(4, "r", a, "n1", "Pending")]
 
-    def found(pods: list[PodChange]) -> list[str]:
+    def pools(pods: list[PodChange]) -> list[str]:
         return [name for name, _ in collisions(History(4, pods=pods), pool_of)]
 
-    assert [found(pods) for pods in (first, apart, after)] == [[], [], []]
-    assert [found(pods) for pods in (during, same_job, one_node)] == [["pool"], ["pool"], ["pool"]]
+    assert [pools(pods) for pods in (first, apart, after)] == [[], [], []]
+    assert [pools(pods) for pods in (during, same_job, one_node)] == [["pool"], ["pool"], ["pool"]]
 
 
 def test_waits_and_starts() -> None:

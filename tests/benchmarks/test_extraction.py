@@ -1,4 +1,4 @@
-"""What the measurements of extraction stand on."""
+"""The model, documents and files that the measurements of extraction use."""
 
 import gzip
 import pickle

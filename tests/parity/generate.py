@@ -1,4 +1,4 @@
-"""What transformers generates from an exported folder, and where it stops; one line of JSON.
+"""Generate by transformers from an exported folder until it stops; print one line of JSON.
 
 PYTHON_WITH_TORCH tests/parity/generate.py FOLDER TEXT
 """
@@ -11,6 +11,6 @@ import transformers
 model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
 tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
 prompt = tokenizer(sys.argv[2], return_tensors="pt")
-found = model.generate(**prompt, max_new_tokens=12, do_sample=False)[0].tolist()
+generated = model.generate(**prompt, max_new_tokens=12, do_sample=False)[0].tolist()
 ends = {"eos": tokenizer.eos_token_id, "bos": tokenizer.bos_token_id}
-print(json.dumps({"prompt": prompt["input_ids"][0].tolist(), "found": found, **ends}))
+print(json.dumps({"prompt": prompt["input_ids"][0].tolist(), "found": generated, **ends}))

@@ -16,7 +16,7 @@ from tests.workload.slice import SETTINGS, Workers
 from workload.data.prepare import prepare
 
 WORKERS, STEPS, EVERY = 4, 40, 5
-LONGEST_S = 14.0  # from a start to an instant: past the end of an undisturbed run on two idle cores
+LONGEST_S = 8.0  # from a start to an instant: past the end of an undisturbed run on two idle cores
 
 
 @dataclass(frozen=True)

@@ -71,10 +71,10 @@ class Worker:
             close()
 
     def shards(self) -> dict[str, bytes]:
-        """What is in the bucket."""
+        """Objects in the bucket."""
         return dict(self.bucket)
 
-    def found(self) -> list[int]:
+    def samples_stored(self) -> list[int]:
         """Samples in all shards."""
         return sorted(sample for raw in self.bucket.values() for sample in read(raw))
 

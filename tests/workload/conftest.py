@@ -10,23 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
+from tests.workload.extracting import ARCH, CONFIG, extract, make_stream, save_weights
+from workload.data import stream as streams
 from workload.data.prepare import prepare
-from workload.runs.store import Store, open_store
+from workload.runs.store import FolderStore, Store, open_store
 
 # What a host or a developer has set must not steer a test.
 STEERING = (
-    "CHECKPOINT_BUCKET",
-    "CHECKPOINT_DIR",
-    "COORDINATOR_ADDRESS",
-    "DATA_DIR",
-    "GCE_METADATA_HOST",
-    "STEPS_BUCKET",
-    "STORAGE_EMULATOR_HOST",
-    "TENSORSTORE_GCS_HTTP_URL",
-    "TPU_NAME",
-    "WORKER_COUNT",
-    "WORKER_ID",
-    "XLA_FLAGS",
+    *("CHECKPOINT_BUCKET", "CHECKPOINT_DIR", "COORDINATOR_ADDRESS", "DATA_DIR", "GCE_METADATA_HOST"),
+    *("STEPS_BUCKET", "STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL", "TPU_NAME", "WORKER_COUNT"),
+    *("WORKER_ID", "XLA_FLAGS"),
 )
 
 
@@ -43,6 +36,23 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data") / "tokens"
     prepare([library / "email", library / "asyncio"], out)
     return out
+
+
+@pytest.fixture(scope="session")
+def extracted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an extraction of stream 3: sixty documents, some shards."""
+    root = tmp_path_factory.mktemp("extracted")
+    (root / "stream_003.safetensors").write_bytes(make_stream([40 + n % 80 for n in range(60)]))
+    stream = streams.read(str(root / "stream_003.safetensors"))
+    extract(CONFIG, stream, save_weights(root / "weights", ARCH), FolderStore(root / "run"))
+    return root / "run"
+
+
+@pytest.fixture
+def training(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of `workload train` on a machine that is no host."""
+    monkeypatch.setenv("DATA_DIR", str(tokens))
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
 
 
 def free_port() -> int:

@@ -1,15 +1,21 @@
-"""Workers of a slice as processes on loopback, to be killed."""
+"""`workload train` in this process and in forks of one that has imported JAX, and a run's folder."""
 
 import json
+import multiprocessing
 import os
+import resource
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import jax
+from jax.extend import backend
 
 from tests.limits import HANG_S
 from tests.workload.conftest import free_port
@@ -23,6 +29,80 @@ SETTINGS = [
     "data.sequence_length=32",
     "cluster.heartbeat_timeout_s=10",
 ]
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["workload.train.launch", "workload.train.archive"])
+
+
+@contextmanager
+def cpu_devices(count: int) -> Iterator[list[jax.Device]]:
+    """Give JAX so many CPU devices; arrays and programs made outside can't be mixed with those inside."""
+    before = jax.config.jax_num_cpu_devices
+    try:
+        yield _restarted(count)
+    finally:
+        _restarted(before)
+
+
+def _restarted(count: int) -> list[jax.Device]:
+    jax.clear_caches()
+    backend.clear_backends()
+    jax.config.update("jax_num_cpu_devices", count)
+    return jax.devices()
+
+
+class Command:
+    """The command `workload` in a fork that has imported JAX; `prepare` is called there first."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        prepare: Callable[[], Any] | None = None,
+    ):
+        self.log = log
+        defaults = {"JAX_PLATFORMS": "cpu", "GCE_METADATA_HOST": "127.0.0.1:1"}
+        given = (list(arguments), log, {**os.environ, **defaults, **environment}, prepare)
+        self._process = _FORKS.Process(target=_command, args=given, daemon=True)
+        self._process.start()
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; negative: the signal that ended it; None while it runs."""
+        return self._process.exitcode
+
+    def send(self, what: signal.Signals) -> None:
+        os.kill(self._process.pid or 0, what)
+
+    def wait(self) -> int | None:
+        self._process.join(HANG_S)
+        return self.status
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def _command(
+    arguments: list[str], log: Path, environment: dict[str, str], prepare: Callable[[], Any] | None
+) -> None:
+    with log.open("wb") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    # Read from the environment when JAX was imported.
+    jax.config.update("jax_platforms", environment["JAX_PLATFORMS"])
+    jax.config.update("jax_compilation_cache_dir", environment.get("JAX_COMPILATION_CACHE_DIR"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    if prepare:
+        prepare()
+    sys.exit(main(arguments))
+
+
+def limit_files(size_bytes: int) -> Callable[[], None]:
+    """A `prepare` that limits the size of files, which stands for a full disk."""
+    return partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
 
 
 class Workers:
@@ -35,28 +115,16 @@ class Workers:
         environment: dict[str, str],
         logs: Path,
         only: Mapping[int, Sequence[str]] = MappingProxyType({}),
+        prepare: Callable[[], Any] | None = None,
     ):
-        coordinator = f"127.0.0.1:{free_port()}"
         logs.mkdir(parents=True)
+        every = {"WORKER_COUNT": f"{count}", "COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", **environment}
         self.logs = [logs / f"worker-{worker}.log" for worker in range(count)]
-        self.processes = []
-        for worker in range(count):
-            who = {"WORKER_COUNT": f"{count}", "WORKER_ID": f"{worker}", "COORDINATOR_ADDRESS": coordinator}
-            with self.logs[worker].open("wb") as log:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "workload", "train", *arguments, *only.get(worker, ())],
-                        env={
-                            **os.environ,
-                            "JAX_PLATFORMS": "cpu",
-                            "GCE_METADATA_HOST": "127.0.0.1:1",
-                            **environment,
-                            **who,
-                        },
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
+        self.processes = [
+            Command(line, log, {**every, "WORKER_ID": f"{worker}"}, prepare)
+            for worker, log in enumerate(self.logs)
+            for line in [["train", *arguments, *only.get(worker, ())]]
+        ]
 
     def wait_until(self, happened: Callable[[], bool]) -> None:
         """Returns once it happened; all workers must be alive until then."""
@@ -67,27 +135,25 @@ class Workers:
             time.sleep(0.1)
 
     def alive(self) -> int:
-        return sum(process.poll() is None for process in self.processes)
+        return sum(process.status is None for process in self.processes)
 
     def send(self, what: signal.Signals, workers: Sequence[int]) -> None:
         """Sends a signal to some workers, all of which must be alive to get it."""
         assert self.alive() == len(self.processes), self.output()
         for worker in workers:
-            self.processes[worker].send_signal(what)
+            self.processes[worker].send(what)
 
-    def wait(self) -> list[int]:
+    def wait(self) -> list[int | None]:
         """The exit statuses, once all have ended."""
-        try:
-            return [process.wait(timeout=HANG_S) for process in self.processes]
-        except subprocess.TimeoutExpired:
+        statuses = [process.wait() for process in self.processes]
+        if None in statuses:
             self.kill()
-            raise AssertionError(f"a worker doesn't end\n{self.output()}") from None
+            raise AssertionError(f"a worker doesn't end\n{self.output()}")
+        return statuses
 
     def kill(self) -> None:
         for process in self.processes:
             process.kill()
-        for process in self.processes:
-            process.wait()
 
     def output(self) -> str:
         return "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in self.logs)
@@ -102,6 +168,18 @@ def train(arguments: Sequence[str]) -> int:
     finally:
         for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler)
+
+
+def command(run: str, steps: int, every: int, *overrides: str) -> list[str]:
+    """A start of a small run that saves every so many steps."""
+    settings = [
+        *SETTINGS,
+        f"train.steps={steps}",
+        f"checkpoint.every_steps={every}",
+        "optimizer.warmup_steps=1",
+        *overrides,
+    ]
+    return ["train", "tiny.toml", "--name", run, *(f"--set={setting}" for setting in settings)]
 
 
 class RunFolder:
@@ -137,3 +215,10 @@ class RunFolder:
         return [
             json.loads(path.read_text()) for path in sorted((self.path / "events").glob(f"*-{kind}.json"))
         ]
+
+
+def damage(step: Path) -> None:
+    """Overwrite the arrays of a checkpoint; its marker stays."""
+    for path in step.rglob("*"):
+        if path.is_file() and path.parent.name == "d":
+            path.write_bytes(b"\xff" * path.stat().st_size)

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -32,16 +31,27 @@ class Counting(FolderStore):
         return raw
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("run")
-    extract(CONFIG, make(root), save_weights(root / "weights", ARCH), FolderStore(root / "run"))
-    return root / "run"
+@pytest.fixture
+def run(extracted: Path) -> Path:
+    return extracted
 
 
 def make(root: Path) -> Stream:
     (root / "stream_003.safetensors").write_bytes(make_stream([40 + n % 80 for n in range(60)]))
     return streams.read(str(root / "stream_003.safetensors"))
+
+
+def copy_all(run: Path, store: Store, prefix: str = "") -> None:
+    for name in FolderStore(run).list(prefix):
+        store.write(name, FolderStore(run).read(name))
+
+
+def places(raw: bytes) -> dict[str, slice]:
+    """Places of the tensors in a file."""
+    start = 8 + int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:start])
+    offsets = {key: entry["data_offsets"] for key, entry in header.items() if key != "__metadata__"}
+    return {key: slice(start + begin, start + end) for key, (begin, end) in offsets.items()}
 
 
 def test_a_document_is_found_by_its_name(run: Path) -> None:
@@ -93,9 +103,8 @@ def test_the_commands_show_count_and_verify(run: Path, capsys: pytest.CaptureFix
 def test_verify_names_what_is_damaged_missing_or_there_twice(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, broken = FolderStore(run), FolderStore(tmp_path)
-    for name in whole.list("activations/"):
-        broken.write(name, whole.read(name))
+    broken = FolderStore(tmp_path)
+    copy_all(run, broken, "activations/")
     first, second, third = (shard.name(3, number) for number in (1, 2, 3))
     raw = bytearray(broken.read(first))
     raw[-1] ^= 1
@@ -128,20 +137,18 @@ def test_a_shard_is_checked_in_one_request_and_a_long_one_in_pieces(
     assert store.bytes_read <= 1.5 * size
 
 
-@pytest.mark.parametrize("piece", [2**6, 2**12, 2**23])
+@pytest.mark.parametrize("piece", [2**9, 2**12, 2**23])
 def test_no_byte_of_a_shard_goes_unchecked(
     piece: int, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard, "_PIECE", piece)
     name, store = shard.name(3, 2), FolderStore(tmp_path)
     whole = FolderStore(run).read(name)
-    header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])
-    start = len(whole) - max(entry["data_offsets"][1] for key, entry in header.items() if key[0] != "_")
     for key in ("resid_post.0", "attn_z.2.h3", "positions", "mean/mlp_out.1"):
-        begin, end = header[key]["data_offsets"]
-        for place in (begin, (begin + end) // 2, end - 1):
+        tensor = places(whole)[key]
+        for place in (tensor.start, (tensor.start + tensor.stop) // 2, tensor.stop - 1):
             raw = bytearray(whole)
-            raw[start + place] ^= 1
+            raw[place] ^= 1
             store.write(name, bytes(raw))
             assert shard.Shard.checked(store, name)[1] == [f"{key} isn't what was written"]
 
@@ -149,12 +156,11 @@ def test_no_byte_of_a_shard_goes_unchecked(
 def test_verify_tells_another_runs_shards_and_another_streams(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, mixed = FolderStore(run), FolderStore(tmp_path / "mixed")
-    for name in whole.list(""):
-        mixed.write(name, whole.read(name))
+    mixed = FolderStore(tmp_path / "mixed")
+    copy_all(run, mixed)
     (tmp_path / "stream_003.safetensors").write_bytes(make_stream([40 + n % 50 for n in range(60)]))
     rival = streams.read(str(tmp_path / "stream_003.safetensors"))
-    config = replace(CONFIG, extract=replace(CONFIG.extract, points=(*CONFIG.extract.points, "mlp_in.0")))
+    config = replace(CONFIG, extract=replace(CONFIG.extract, points=("mlp_in.0",)))
     extract(config, rival, save_weights(tmp_path / "weights", ARCH), FolderStore(tmp_path / "other"))
     reference = shard.name(3, 2)
     mixed.write(reference, FolderStore(tmp_path / "other").read(reference))
@@ -178,26 +184,15 @@ def test_batches_hold_every_token_once_in_an_order_of_the_seed(run: Path) -> Non
     assert not np.array_equal(rival, mixed)
 
 
-def test_batches_in_bfloat16_are_what_jax_takes(tmp_path: Path) -> None:
-    config = replace(CONFIG, extract=replace(CONFIG.extract, dtype="bfloat16"))
-    store = FolderStore(tmp_path / "run")
-    extract(config, make(tmp_path), save_weights(tmp_path / "weights", ARCH), store)
-    first = next(batches(Activations(str(tmp_path / "run")), "resid_post.3", 64))
-    assert jnp.asarray(first).dtype == jnp.bfloat16
-    assert jnp.asarray(first).shape == (64, ARCH.d_model)
-
-
 @pytest.mark.parametrize("key", ["id_bytes", "resid_post.0"])
 def test_one_damaged_shard_hides_no_other(
     key: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in FolderStore(run).list(""):
-        FolderStore(tmp_path).write(name, FolderStore(run).read(name))
+    copy_all(run, FolderStore(tmp_path))
     name = shard.name(3, 2)
     raw = bytearray(FolderStore(run).read(name))
-    begin, end = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])[key]["data_offsets"]
-    start = 8 + int.from_bytes(raw[:8], "little")
-    raw[start + begin : start + end] = b"\xff" * (end - begin)
+    tensor = places(raw)[key]
+    raw[tensor] = b"\xff" * (tensor.stop - tensor.start)
     FolderStore(tmp_path).write(name, bytes(raw))
     assert main(["activations", "verify", str(tmp_path)]) == 1
     output = capsys.readouterr().out
@@ -208,8 +203,7 @@ def test_one_damaged_shard_hides_no_other(
 def test_shards_that_are_cut_short_hide_no_other(
     run: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in FolderStore(run).list(""):
-        store.write(name, FolderStore(run).read(name))
+    copy_all(run, store)
     whole = FolderStore(run).read(shard.name(3, 2))
     begin = 8 + int.from_bytes(whole[:8], "little")
     said_of = {0: "has no header", begin - 9: "is no shard", begin: "is cut short", 2**17: "is cut short"}
@@ -227,12 +221,10 @@ def test_shards_that_are_cut_short_hide_no_other(
 def test_a_shard_of_which_much_is_damaged_is_one_problem_with_its_fix(
     run: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in FolderStore(run).list(""):
-        store.write(name, FolderStore(run).read(name))
+    copy_all(run, store)
     raw = bytearray(FolderStore(run).read(shard.name(3, 2)))
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     for key in ("positions", "mean/mlp_out.1"):
-        raw[8 + int.from_bytes(raw[:8], "little") + header[key]["data_offsets"][0]] ^= 1
+        raw[places(raw)[key].start] ^= 1
     store.write(shard.name(3, 2), bytes(raw))
     assert main(["activations", "verify", store.url]) == 1
     first, fix, _, last = capsys.readouterr().out.splitlines()
@@ -271,9 +263,8 @@ def test_what_is_no_number_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     weights = save_weights(tmp_path / "weights", ARCH)
     file = weights / "model.safetensors"
     raw = bytearray(file.read_bytes())
-    size = int.from_bytes(raw[:8], "little")
-    begin, _ = json.loads(raw[8 : 8 + size])["model.layers.2.mlp.down_proj.weight"]["data_offsets"]
-    raw[8 + size + begin : 12 + size + begin] = b"\xff" * 4
+    begin = places(raw)["model.layers.2.mlp.down_proj.weight"].start
+    raw[begin : begin + 4] = b"\xff" * 4
     file.write_bytes(raw)
     extract(CONFIG, make(tmp_path), weights, FolderStore(tmp_path / "run"))
     assert main(["activations", "verify", str(tmp_path / "run")]) == 1

@@ -179,20 +179,13 @@ def test_a_prompt_is_a_function_of_its_name_alone(tmp_path: Path) -> None:
 def test_another_process_makes_the_same_streams(hash_seed: str, tmp_path: Path) -> None:
     source = write(tmp_path / "many.json", dict.fromkeys(("a", "ü", "c"), TASK))
     streamed(source, tmp_path / "here", "--streams", "2")
-    arguments = [
-        "data",
-        "streams",
-        "--arc",
-        "--source",
-        source,
-        "--out",
-        tmp_path / "there",
-        "--streams",
-        "2",
-    ]
+    arguments = ["--arc", "--source", source, "--out", tmp_path / "there", "--streams", "2"]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     subprocess.run(
-        [sys.executable, "-m", "workload", *arguments], env=environment, check=True, capture_output=True
+        [sys.executable, "-m", "workload", "data", "streams", *arguments],
+        env=environment,
+        check=True,
+        capture_output=True,
     )
     current, existing = (
         {path.name: path.read_bytes() for path in (tmp_path / place).iterdir()} for place in ("here", "there")
@@ -207,7 +200,7 @@ def test_a_prompt_never_changes_from_one_version_to_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"train": []}, "has no train pairs"),
         ({"train": 3}, "has no train pairs"),
@@ -230,7 +223,7 @@ def test_a_prompt_never_changes_from_one_version_to_the_next() -> None:
     ],
 )
 def test_a_malformed_task_is_rejected_and_says_where(
-    change: dict[str, Any], said: str, tmp_path: Path
+    change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     source = write(tmp_path / "many.json", {"good": TASK, "bad": {**TASK, **change}, "fine": TASK})
     result, aside = streamed(source, tmp_path / "out", "--augmentations", "1")
@@ -240,7 +233,7 @@ def test_a_malformed_task_is_rejected_and_says_where(
     assert item["where"] == f"{source}: bad"
     assert item["sample"] == 2
     assert item["reason"].startswith("is no ARC task: ")
-    assert said in item["reason"]
+    assert message in item["reason"]
 
 
 def test_files_that_hold_no_tasks_are_rejected(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.limits import HANG_S
-from tests.workload.slice import train
+from tests.workload.slice import Command, RunFolder, command, cpu_devices, damage, limit_files, train
 from tests.workload.test_tokens import tokenizer_json
-from tests.workload.test_training import command, damage
 from workload.__main__ import main
 from workload.errors import RunError
 from workload.host import events
@@ -26,7 +26,7 @@ from workload.runs.goodput import read
 from workload.runs.store import open_store
 from workload.train.checkpoints import Checkpoints
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 STEPS = 4
 
@@ -44,17 +44,10 @@ def kept(tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "runs" / "once"
 
 
-@pytest.fixture(autouse=True)
-def _environment(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DATA_DIR", str(tokens))
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
-
-
 def test_verify_reads_everything_and_names_what_is_damaged(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
-    subprocess.run(["cp", "-r", kept, run], check=True)
+    run = shutil.copytree(kept, tmp_path / "run")
     assert main(["checkpoints", "verify", str(run)]) == 0
     digest = json.loads((run / "final.json").read_text())["params_sha256"][:12]
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
@@ -73,10 +66,9 @@ def test_verify_reads_everything_and_names_what_is_damaged(
 def test_verify_sees_a_checkpoint_that_isnt_the_runs_end(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
-    subprocess.run(["cp", "-r", kept, run], check=True)
-    subprocess.run(["rm", "-r", run / "checkpoints" / "4"], check=True)
-    subprocess.run(["cp", "-r", run / "checkpoints" / "2", run / "checkpoints" / "4"], check=True)
+    run = shutil.copytree(kept, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints" / "4")
+    shutil.copytree(run / "checkpoints" / "2", run / "checkpoints" / "4")
     assert main(["checkpoints", "verify", str(run)]) == 1
     assert "4  differs from final.json" in capsys.readouterr().out
     (run / "final.json").write_text("{")
@@ -84,11 +76,14 @@ def test_verify_sees_a_checkpoint_that_isnt_the_runs_end(
     assert "final.json: is damaged" in capsys.readouterr().err
 
 
-def test_checkpoints_are_looked_at_beside_a_run_that_holds_the_chips(kept: Path) -> None:
-    line = [sys.executable, "-m", "workload", "checkpoints", "verify", str(kept)]
-    environment = {**os.environ, "JAX_PLATFORMS": "tpu"}  # there is none, as where they are taken
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=HANG_S)
-    assert done.returncode == 0, done.stderr
+def test_checkpoints_are_looked_at_beside_a_run_that_holds_the_chips(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
+    assert main(["checkpoints", "verify", str(kept)]) == 0
+    assert os.environ["JAX_PLATFORMS"] == "cpu"
+    loaded = [sys.executable, "-c", "import sys, workload.__main__; sys.exit('jax' in sys.modules)"]
+    assert subprocess.run(loaded, check=False).returncode == 0, "which reads the variable at its import"
 
 
 def test_an_exported_checkpoint_holds_the_runs_parameters(
@@ -118,23 +113,12 @@ def test_an_exported_checkpoint_holds_the_runs_parameters(
 
 
 def test_an_export_to_a_full_disk_ends_with_one_error(kept: Path, tmp_path: Path) -> None:
-    line = [
-        sys.executable,
-        "-m",
-        "workload",
-        "checkpoints",
-        "export",
-        str(kept),
-        "--out",
-        str(tmp_path / "hf"),
-    ]
-    limited = ["prlimit", "--fsize=1024", *line]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=HANG_S)
-    assert done.returncode == 1
-    assert re.search(
-        r"hf: can't be written: .*\n    fix: remove the partial export, make room for", done.stderr
-    )
-    assert "Traceback" not in done.stderr
+    line = ["checkpoints", "export", str(kept), "--out", str(tmp_path / "hf")]
+    command = Command(line, tmp_path / "log", prepare=limit_files(1024))
+    assert command.wait() == 1
+    shown = command.log.read_text()
+    assert re.search(r"hf: can't be written: .*\n    fix: remove the partial export, make room for", shown)
+    assert "Traceback" not in shown
 
 
 def test_a_run_begins_with_the_weights_that_it_is_given(
@@ -152,12 +136,8 @@ def test_a_run_begins_with_the_weights_that_it_is_given(
     assert abs(first - begun) > 0.02
     before = load_file(weights / "model.safetensors")
     tuned = tmp_path / "tuned-hf"
-    assert (
-        main(
-            ["checkpoints", "export", str(tmp_path / "runs/tuned"), "--out", str(tuned), "--dtype", "float32"]
-        )
-        == 0
-    )
+    line = ["checkpoints", "export", str(tmp_path / "runs/tuned"), "--out", str(tuned)]
+    assert main([*line, "--dtype", "float32"]) == 0
     after = load_file(tuned / "model.safetensors")
     assert before.keys() == after.keys()
     moved = max(float(np.max(np.abs(before[name] - after[name]))) for name in before)
@@ -201,18 +181,17 @@ def test_the_account_of_a_runs_time(kept: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_kill_loses_no_more_than_seconds_of_the_account(tokens: Path, tmp_path: Path) -> None:
     """Steps after the last save were done too, and are lost: they aren't the time between two starts."""
-    line = [sys.executable, "-m", "workload", *command("killed", 100_000, 100_000), "--dir", str(tmp_path)]
-    environment = {**os.environ, "DATA_DIR": str(tokens), "GCE_METADATA_HOST": "127.0.0.1:1"}
+    line = [*command("killed", 100_000, 100_000), "--dir", str(tmp_path)]
     run = tmp_path / "runs" / "killed"
-    with subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) as process:
-        try:
-            give_up = time.monotonic() + HANG_S
-            while sum(entry["to"] for entry in read(open_store(str(run)))) < 20:
-                assert process.poll() is None
-                assert time.monotonic() < give_up
-                time.sleep(0.1)
-        finally:
-            process.kill()
+    process = Command(line, tmp_path / "log", {"DATA_DIR": str(tokens)})
+    try:
+        give_up = time.monotonic() + HANG_S
+        while sum(entry["to"] for entry in read(open_store(str(run)))) < 20:
+            assert process.status is None
+            assert time.monotonic() < give_up
+            time.sleep(0.1)
+    finally:
+        process.kill()
     (start,) = read(open_store(str(run)))
     assert start["from"] == 0
     assert start["accounts"]["step"] > 0
@@ -262,36 +241,26 @@ def test_a_notice_too_short_for_a_save_leaves_the_last_one(
     output = capsys.readouterr().out
     assert 'notice-plan {"on_notice": "relies on the last save"' in output
     assert "notice-too-short" in output
-    status = json.loads((run / "status.json").read_text())
-    complete = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
-    assert (status["state"], status["step"]) == ("preempted", complete[-1])
+    status = RunFolder(run).json("status.json")
+    assert (status["state"], status["step"]) == ("preempted", RunFolder(run).complete()[-1])
     assert status["step"] % 3 == 0
 
 
-def test_a_second_start_reads_what_the_first_compiled(tokens: Path, tmp_path: Path) -> None:
+def test_a_second_start_reads_what_the_first_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside the runs, in a folder for this kind of processor; the losses stay."""
-    environment = {**os.environ, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    del environment["JAX_COMPILATION_CACHE_DIR"]
-    finals = []
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    finals, entries = [], []
     for name in ("cold", "warm"):
-        line = [sys.executable, "-m", "workload", *command(name, 2, 1), "--dir", str(tmp_path)]
-        done = subprocess.run(
-            line, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        finals.append(json.loads((tmp_path / "runs" / name / "final.json").read_text()))
-        if name == "cold":
-            (cache,) = (tmp_path / "compilation-cache").glob("cpu-????????????????")
-            written = {
-                path.name: path.stat().st_mtime_ns for path in cache.iterdir() if "-cache" in path.name
-            }
-            assert any("jit__update" in entry for entry in written)
-    again = {path.name: path.stat().st_mtime_ns for path in cache.iterdir() if "-cache" in path.name}
-    assert again.keys() == written.keys(), "the second start compiled something"
+        start = Command([*command(name, 2, 1), "--dir", str(tmp_path)], tmp_path / f"{name}.log")
+        assert start.wait() == 0, start.log.read_text()
+        finals.append(RunFolder(tmp_path / "runs" / name).json("final.json"))
+        (cache,) = (tmp_path / "compilation-cache").glob("cpu-????????????????")
+        entries.append({path.name for path in cache.iterdir() if "-cache" in path.name})
+    assert any("jit__update" in entry for entry in entries[0])
+    assert entries[0] == entries[1], "the second start compiled something"
     assert finals[0] == finals[1]
-
-
-ALERT = "loss-not-finite"
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_names_the_last_good_checkpoint(
@@ -305,13 +274,13 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_last_good_checkpoin
     (event,) = (
         payload
         for line in out.splitlines()
-        if (payload := events.payload(line)) and payload["event"] == ALERT
+        if (payload := events.payload(line)) and payload["event"] == "loss-not-finite"
     )
     assert isinstance(event["step"], int)
     assert event["loss"] in ("nan", "inf", "-inf") or event["gradient_norm"] in ("nan", "inf")
-    run = tmp_path / "runs" / "diverged"
-    assert json.loads((run / "status.json").read_text())["state"] == "failed"
-    newest = max((int(path.name) for path in (run / "checkpoints").glob("*")), default=0)
+    run = RunFolder(tmp_path / "runs" / "diverged")
+    assert run.json("status.json")["state"] == "failed"
+    newest = max(run.begun(), default=0)
     expected = f"checkpoint {newest} is the last good one" if newest else "no checkpoint was saved before"
     assert expected in output
 
@@ -328,47 +297,36 @@ def test_what_a_device_cannot_compute_is_refused_at_once(
     assert "is a kernel for GPUs" in capsys.readouterr().err
 
 
-def test_a_batch_that_the_tokens_cannot_fill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command("big", 2, 1, "train.batch_size=100000"), "--dir", str(tmp_path)]) == 2
-    assert "train.batch_size = 100000: must not be more than the" in capsys.readouterr().err
-
-
-def test_a_run_goes_on_with_another_number_of_devices_and_says_so(tokens: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_another_number_of_devices_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two devices, then four: the checkpoint is laid out anew, the examples stay what they were."""
+    run = RunFolder(tmp_path / "runs" / "moved")
 
-    def train(devices: int) -> str:
-        environment = {
-            **os.environ,
-            "DATA_DIR": str(tokens),
-            "GCE_METADATA_HOST": "127.0.0.1:1",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        }
-        line = [sys.executable, "-m", "workload", *command("moved", 6, 3), "--dir", str(tmp_path)]
-        done = subprocess.run(
-            line, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def train_on(count: int) -> dict[int, float]:
+        with cpu_devices(count):
+            assert train([*command("moved", 6, 3), "--dir", str(tmp_path)]) == 0
+        return {step: float.fromhex(seen) for step, (seen,) in run.losses().items()}
 
-    def losses(run: str) -> dict[int, float]:
-        lines = [
-            json.loads(line)
-            for path in (tmp_path / "runs" / run / "metrics").iterdir()
-            for line in path.read_text().splitlines()
-        ]
-        return {entry["step"]: float.fromhex(entry["loss_hex"]) for entry in lines}
-
-    train(2)
-    run = tmp_path / "runs" / "moved"
-    before = losses("moved")
-    (run / "checkpoints" / "6" / "commit_success.txt").unlink()  # as if it had been killed while saving
-    (run / "final.json").unlink()
-    output = train(4)
+    before = train_on(2)
+    (run.path / "checkpoints" / "6" / "commit_success.txt").unlink()  # as if it had been killed while saving
+    (run.path / "final.json").unlink()
+    capsys.readouterr()
+    after = train_on(4)
+    output = capsys.readouterr().out
     assert 'moved {"step": 3' in output
     assert 'restore {"step": 3}' in output
-    after = losses("moved")
     assert sorted(after) == [1, 2, 3, 4, 5, 6]
     assert [after[step] for step in (1, 2, 3)] == [before[step] for step in (1, 2, 3)]
     assert max(abs(after[step] - before[step]) for step in (4, 5, 6)) < 1e-5
-    config = json.loads((run / "config.json").read_text())
-    assert config["rounding"]["mesh"] == {"data": 1, "fsdp": 4}
+    assert run.json("config.json")["rounding"]["mesh"] == {"data": 1, "fsdp": 4}
+
+
+def test_a_batch_that_does_not_divide_over_the_devices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cpu_devices(2):
+        assert train([*command("odd", 2, 1, "train.batch_size=3"), "--dir", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    assert "train.batch_size = 3: must be a multiple of the number of devices, 2" in shown
+    assert "fix: --set train.batch_size=4" in shown

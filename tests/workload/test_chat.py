@@ -1,4 +1,4 @@
-"""Chat templates say what they say in transformers; what can't be said is rejected by name."""
+"""Chat templates give the texts that transformers gives; unusable conversations are rejected by name."""
 
 import json
 import os
@@ -225,7 +225,7 @@ def test_the_date_is_one_for_all_and_can_be_given(
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         (None, "has no chat template, in chat_template.jinja or tokenizer_config.json"),
         (7, "has no chat template"),
@@ -238,7 +238,7 @@ def test_the_date_is_one_for_all_and_can_be_given(
     ],
 )
 def test_a_template_that_is_none_is_told_before_work(
-    template: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    template: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tokenizer(tmp_path / "t", "qwen")
     settings(folder, **({} if template is None else {"chat_template": template}))
@@ -246,7 +246,7 @@ def test_a_template_that_is_none_is_told_before_work(
     arguments = ["--source", str(source), "--chat", "--tokenizer", str(folder), "--out", str(out)]
     assert main(["data", "streams", *arguments]) == 2
     shown = capsys.readouterr().err
-    assert said in shown
+    assert message in shown
     assert "\n    fix: " in shown
     assert not list(out.glob("*"))
 
@@ -317,7 +317,7 @@ def test_any_text_is_said(templates: list[Template], text: str, prompted: bool) 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--chat"], "--tokenizer = bytes: must have a chat template"),
         (["--system", "x"], "--system = x: must come with --chat"),
@@ -328,9 +328,9 @@ def test_any_text_is_said(templates: list[Template], text: str, prompted: bool) 
     ],
 )
 def test_options_that_say_nothing_are_refused(
-    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = lines(tmp_path / "s.jsonl", {"text": "hello"})
     arguments = ["--source", str(source), "--out", str(tmp_path / "out"), *options]
     assert main(["data", "streams", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -1,9 +1,6 @@
 """An extraction computes with a checkpoint of a run of ours as it does with that checkpoint's export."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.limits import HANG_S
 from tests.workload.extracting import CONFIG, make_stream
-from tests.workload.test_training import command
+from tests.workload.slice import command, train
 from workload.__main__ import main
 from workload.activations.reader import Activations
 from workload.data import stream as streams
@@ -34,18 +30,14 @@ LAYERS = 3
 def root(tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, `once`, of four steps, and the exports of its steps 2 and 4."""
     root = tmp_path_factory.mktemp("trained")
-    environment = {**os.environ, "DATA_DIR": str(tokens), "GCE_METADATA_HOST": "127.0.0.1:1"}
     line = [*command("once", 4, 2, f"model.layers={LAYERS}", "model.qkv_bias=true"), "--dir", str(root)]
-    for rest in [line, *(["checkpoints", "export", str(root / "runs/once"), "--out", str(root / f"hf-{step}"),
-                          "--step", str(step), "--dtype", "float32"] for step in (2, 4))]:  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-m", "workload", *rest],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-        )
-        assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DATA_DIR", str(tokens))
+        patch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+        assert train(line) == 0
+    for step in ("2", "4"):
+        line = ["checkpoints", "export", str(root / "runs/once"), "--out", str(root / f"hf-{step}")]
+        assert main([*line, "--step", step, "--dtype", "float32"]) == 0
     (root / "stream_003.safetensors").write_bytes(make_stream([5, 60, 33, 90, 17], vocab_size=257))
     return root
 
@@ -59,8 +51,7 @@ def extract(root: Path, weights: Weights, out: Path, dtype: str = "float32") -> 
     return store
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("step", [2, 4])
+@pytest.mark.parametrize(("step", "dtype"), [(2, "float32"), (4, "bfloat16")])
 def test_what_is_kept_is_bit_for_bit_what_the_export_gives(
     root: Path, tmp_path: Path, step: int, dtype: str
 ) -> None:

@@ -22,6 +22,16 @@ from workload.train.loop import digest
 pytestmark = pytest.mark.slow
 
 
+def test_the_newest_steps_are_kept_as_many_as_the_config_says(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    checkpoints = Checkpoints(store, Cluster(Membership()), CheckpointConfig(keep=2))
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step, {"a": jnp.full((4,), step)})
+    checkpoints.wait()
+    assert list_steps(store).complete == (3, 4)
+    assert list_steps(store).incomplete == ()
+
+
 class Slow(FolderStore):
     """A storage whose deletions wait for a gate."""
 
@@ -46,16 +56,6 @@ def test_a_save_does_not_wait_until_an_old_step_is_gone(tmp_path: Path) -> None:
     checkpoints.wait()
     assert list_steps(store).complete == (3,)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["3"]
-
-
-def test_the_newest_steps_are_kept_as_many_as_the_config_says(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path)
-    checkpoints = Checkpoints(store, Cluster(Membership()), CheckpointConfig(keep=2))
-    for step in (1, 2, 3, 4):
-        checkpoints.save(step, {"a": jnp.full((4,), step)})
-    checkpoints.wait()
-    assert list_steps(store).complete == (3, 4)
-    assert list_steps(store).incomplete == ()
 
 
 def test_a_start_that_is_replaced_during_a_save_completes_nothing(tmp_path: Path) -> None:

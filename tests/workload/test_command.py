@@ -9,46 +9,36 @@ from pathlib import Path
 import pytest
 
 from workload import __version__
-from workload.__main__ import _leave_tpu_out, main
+from workload.__main__ import main
 from workload.errors import HopelessError
+from workload.processor import leave_tpu_out
 from workload.runs.step_log import line, read_losses
 from workload.runs.store import open_store
 from workload.train.preemption import Preemption
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["train"],
-        ["data"],
-        ["data", "prepare"],
-        ["checkpoints"],
-        ["checkpoints", "list"],
-        ["extract"],
-        ["activations"],
-        ["data", "streams"],
-        ["preflight"],
-    ],
-    ids=" ".join,
-)
-def test_every_command_has_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    "words",
+    ["", "train", "data", "data prepare", "checkpoints", "checkpoints list", "extract", "activations",
+     "data streams", "preflight"],
+)  # fmt: skip
+def test_every_command_has_help(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([*arguments, "--help"])
+        main([*words.split(), "--help"])
     assert ended.value.code == 0
     output = capsys.readouterr().out
     assert "usage: workload" in output
-    if arguments not in (["data"], ["checkpoints"]):
+    if words not in ("data", "checkpoints"):
         assert "example" in output
 
 
 def test_a_chip_that_has_no_room_is_an_error_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(_: object) -> int:
+    def full(*_: object) -> int:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 116000000000 bytes.\nmore")
 
-    monkeypatch.setattr("workload.__main__._train", full)
+    monkeypatch.setattr("workload.train.config.load", full)
     assert main(["train", "tiny.toml"]) == 1
     output = capsys.readouterr().err
     assert "the chips' memory is too small: RESOURCE_EXHAUSTED: Out of memory" in output
@@ -94,15 +84,6 @@ def test_wrong_use_ends_with_2_and_says_why(
     assert message in output
     assert "fix: " in output
     assert "Traceback" not in output
-
-
-def test_a_worker_without_its_id_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("WORKER_COUNT", "4")
-    monkeypatch.setenv("COORDINATOR_ADDRESS", "127.0.0.1:8476")
-    assert main(["train", "tiny.toml", "--dir", "d"]) == 2
-    assert "$WORKER_ID = (not set): must be a whole number from 0 to 3" in capsys.readouterr().err
 
 
 def test_prepare_and_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,8 +134,8 @@ def test_without_a_tpu_jax_is_told_so_but_never_on_a_host(
     monkeypatch.delenv("JAX_PLATFORMS")
     for name, value in set_before.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("workload.__main__._GOOGLE", "nobody")
-    _leave_tpu_out()
+    monkeypatch.setattr("workload.processor.GOOGLE", "nobody")
+    leave_tpu_out()
     assert os.environ.get("JAX_PLATFORMS") == platform
 
 
@@ -164,7 +145,7 @@ def test_a_chip_on_the_bus_is_left_to_jax(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("os.path.exists", lambda path: False)
     monkeypatch.setattr(Path, "glob", lambda *_: iter([Path("vendor")]))
     monkeypatch.setattr(Path, "read_text", lambda *_: "0x1ae0\n")
-    _leave_tpu_out()
+    leave_tpu_out()
     assert "JAX_PLATFORMS" not in os.environ
 
 

@@ -9,8 +9,7 @@ import pytest
 import requests
 
 from tests.limits import HANG_S
-from tests.workload.slice import train
-from tests.workload.test_training import command
+from tests.workload.slice import command, train
 from workload.errors import StoreError
 from workload.runs.location import of_steps
 from workload.runs.store import Store, copy, open_store
@@ -72,8 +71,7 @@ def test_a_copy_is_made_once_a_day_whoever_starts_in_between(store: Store, steps
         saved(steps, 5)
         copies.saved(None)
         copies.saved(5)
-        if copies._copying:
-            copies._copying.join()
+        copies.wait()
         assert list_steps(store).complete == ((5,) if now == 24 * 3600 else ())
 
 
@@ -87,8 +85,7 @@ def test_the_day_begins_with_the_first_start(
         copies.begin()
         saved(steps, 100 + hour)
         copies.saved(100 + hour)
-        if copies._copying:
-            copies._copying.join()
+        copies.wait()
     assert list_steps(store).complete == (130,)
 
 
@@ -111,13 +108,12 @@ def test_a_copy_that_fails_is_said_and_ends_nothing(
     copies = durable(store, steps, every_h=0)
     copies.begin()
     copies.saved(4)  # which has been retired since
-    assert copies._copying
-    copies._copying.join()
+    copies.wait()
     assert "step 4 isn't copied yet: " in caplog.text
     assert not list_steps(store).complete
     saved(steps, 5)
     copies.saved(5)
-    copies._copying.join()
+    copies.wait()
     assert list_steps(store).complete == (5,)
 
 
@@ -141,10 +137,8 @@ def test_only_runs_of_the_hosts_bucket_save_in_the_other() -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_the_steps_bucket_and_from_what_lasted_without_it(
-    storage_url: str, tokens: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    storage_url: str, training: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("DATA_DIR", str(tokens))
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
     url = f"{storage_url}/storage/v1/b"
     requests.post(

@@ -8,13 +8,7 @@ import pytest
 
 from tests.workload.slice import SETTINGS, RunFolder, Workers, train
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _environment(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DATA_DIR", str(tokens))
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 
 def line(folder: Path, name: str, *more: str) -> list[str]:

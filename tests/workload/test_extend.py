@@ -1,58 +1,47 @@
 """A run that is to train longer than it was begun for: only when that is asked for, and it is on record."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.workload.slice import SETTINGS, RunFolder, train
+from tests.workload.slice import RunFolder, command, train
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _environment(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DATA_DIR", str(tokens))
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 
-def command(folder: Path, steps: int, *more: str) -> list[str]:
-    settings = [*SETTINGS, f"train.steps={steps}", "checkpoint.every_steps=2", "optimizer.warmup_steps=1"]
-    line = ["train", "tiny.toml", "--name", "run", "--dir", str(folder)]
-    return [*line, *(f"--set={setting}" for setting in settings), *more]
+def line(folder: Path, steps: int, *more: str) -> list[str]:
+    return [*command("run", steps, 2), "--dir", str(folder), *more]
 
 
 def test_a_run_is_extended_only_when_that_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunFolder(tmp_path / "runs" / "run")
-    assert train(command(tmp_path, 4)) == 0
-    assert train(command(tmp_path, 8)) == 2
+    assert train(line(tmp_path, 4)) == 0
+    assert train(line(tmp_path, 8)) == 2
     refusal = capsys.readouterr().err
     assert "train.steps was 4, is 8" in refusal
     assert "fix: continue to 8 steps by --extend" in refusal
 
     before = run.losses()
-    assert train(command(tmp_path, 8, "--extend")) == 0
+    assert train(line(tmp_path, 8, "--extend")) == 0
     assert "extended from 4 to 8 steps" in capsys.readouterr().out
     assert [event["step"] for event in run.events("restore")] == [4]
     assert {step: run.losses()[step] for step in before} == before, "what was trained stays as it was"
     assert sorted(run.losses()) == [*range(1, 9)]
-    recorded: dict[str, Any] = json.loads((run.path / "config.json").read_text())
-    assert recorded["extended"] == [{"from": 4, "to": 8}]
+    assert run.json("config.json")["extended"] == [{"from": 4, "to": 8}]
     assert run.json("final.json")["step"] == 8
 
     # The same command again, as a slice's service does after a preemption; and one that asks for fewer.
-    assert train(command(tmp_path, 8, "--extend")) == 0
+    assert train(line(tmp_path, 8, "--extend")) == 0
     assert run.json("config.json")["extended"] == [{"from": 4, "to": 8}], "once"
-    assert train(command(tmp_path, 6, "--extend")) == 2
+    assert train(line(tmp_path, 6, "--extend")) == 2
     assert "train.steps was 8, is 6" in capsys.readouterr().err
 
 
 def test_only_the_number_of_steps_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(command(tmp_path, 4)) == 0
-    assert train(command(tmp_path, 8, "--extend", "--set=train.seed=5")) == 2
+    assert train(line(tmp_path, 4)) == 0
+    assert train(line(tmp_path, 8, "--extend", "--set=train.seed=5")) == 2
     refusal = capsys.readouterr().err
     assert "train.seed was" in refusal
     assert "by --extend" not in refusal

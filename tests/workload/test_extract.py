@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -52,20 +51,22 @@ def whole(stream: Stream, weights: Path, tmp_path_factory: pytest.TempPathFactor
     return store
 
 
-def alone(
-    weights: Path, tokens_L: NDArray[np.int32], wanted: dict[str, list[int]]
-) -> dict[str, NDArray[Any]]:
-    """A document by itself, without padding or neighbours."""
-    params = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_here()), decoder.shapes(ARCH)
-    )
-    loaded = huggingface.load(weights, ARCH, params)
-    result = decoder.capture(loaded, tokens_L[None], jnp.zeros((1, len(tokens_L)), jnp.int32), ARCH, wanted)
-    return {name: np.asarray(value) for name, value in result.items()}
+def alone(weights: Path, tokens_L: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
+    """A document by itself; no position sees the padding behind it."""
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = decoder.shapes(ARCH)
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
+    tokens_1xL = np.pad(tokens_L, (0, 128 - len(tokens_L)))[None]
+    result = capture(huggingface.load(weights, ARCH, params), tokens_1xL, np.zeros((1, 128), np.int32))
+    length = len(tokens_L)
+    return {
+        name: np.asarray(value)[0, :length] if name == "final_norm" else np.asarray(value)[:, 0, :length]
+        for name, value in result.items()
+    }
 
 
-def _here() -> Any:
-    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+POINTS = {"resid_post": [0, 1, 2, 3], "mlp_out": [1], "attn_z": [2], "final_norm": []}
+capture = jax.jit(lambda params, tokens, segments: decoder.capture(params, tokens, segments, ARCH, POINTS))
 
 
 def shards(store: Store) -> list[Shard]:
@@ -91,14 +92,13 @@ def test_what_is_kept_is_what_the_model_computes_of_a_document_alone(
     item = shards(whole)[1]
     for place, name in [*enumerate(item.ids)][:6]:
         tokens_L = stream.document(stream.ids.index(name))
-        points = {"resid_post": [0, 1, 2, 3], "mlp_out": [1], "attn_z": [2], "final_norm": []}
-        expected = alone(weights, tokens_L, points)
+        expected = alone(weights, tokens_L)
         stored = {point: item.document(place, point) for point in item.about.points}
         for n in range(4):
-            close(stored[f"resid_post.{n}"], expected["resid_post"][n, 0])
-        close(stored["mlp_out.1"], expected["mlp_out"][0, 0])
-        close(stored["attn_z.2.h3"], expected["attn_z"][0, 0, :, 3])
-        close(stored["final_norm"], expected["final_norm"][0])
+            close(stored[f"resid_post.{n}"], expected["resid_post"][n])
+        close(stored["mlp_out.1"], expected["mlp_out"][0])
+        close(stored["attn_z.2.h3"], expected["attn_z"][0][:, 3])
+        close(stored["final_norm"], expected["final_norm"])
 
 
 def close(result: NDArray[Any], expected: NDArray[Any]) -> None:
@@ -295,7 +295,7 @@ def test_a_batch_has_no_more_rows_than_documents_could_fill() -> None:
 
 
 @pytest.mark.parametrize(
-    ("points", "said"),
+    ("points", "message"),
     [
         (["resid_pos.1"], "names no point of the model\n    fix: one of resid_post"),
         (["resid_post.4"], "the model has layers 0 to 3"),
@@ -307,12 +307,12 @@ def test_a_batch_has_no_more_rows_than_documents_could_fill() -> None:
     ],
 )
 def test_points_that_the_model_has_not(
-    points: list[str], said: str, stream: Stream, weights: Path, tmp_path: Path
+    points: list[str], message: str, stream: Stream, weights: Path, tmp_path: Path
 ) -> None:
     config = replace(CONFIG, extract=replace(CONFIG.extract, points=tuple(points)))
     with pytest.raises(ConfigError) as refused:
         extract(config, stream, weights, FolderStore(tmp_path))
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""Which stream a host extracts: that of its number in a fleet or a job, or all of a folder."""
+"""Stream that a host extracts: that of its number in a fleet or a job, or all of a folder."""
 
 import os
 from pathlib import Path

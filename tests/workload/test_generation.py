@@ -51,14 +51,8 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     settings += ["optimizer.learning_rate=1e-9", f"train.init_from={that_ends_at_once(tmp_path / 'given')}"]
     config = tmp_path / "only.toml"
     config.write_text("")
-    line = [
-        str(config),
-        "--name",
-        "whole",
-        "--dir",
-        str(tmp_path),
-        *(f"--set={setting}" for setting in settings),
-    ]
+    line = [str(config), "--name", "whole", "--dir", str(tmp_path)]
+    line += [f"--set={setting}" for setting in settings]
     assert main(["train", *line]) == 0
     out = tmp_path / "exported"
     assert main(["checkpoints", "export", str(tmp_path / "runs" / "whole"), "--out", str(out)]) == 0

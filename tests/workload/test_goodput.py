@@ -109,10 +109,14 @@ class Alone:
         return query()
 
 
+def by_time(clock: Clock) -> Interval:
+    config = configs.load("tiny.toml", ["checkpoint.every_steps=0", "checkpoint.preemption_every_h=1"])
+    return Interval(config.checkpoint, Alone(), 0, clock)  # type: ignore[arg-type]
+
+
 def test_the_first_save_measures_and_the_next_come_at_the_interval() -> None:
     clock = Clock()
-    config = configs.load("tiny.toml", ["checkpoint.every_steps=0", "checkpoint.preemption_every_h=1"])
-    interval = Interval(config.checkpoint, Alone(), 0, clock)  # type: ignore[arg-type]
+    interval = by_time(clock)
     saves, reasons = [], []
     for step in range(1, 400):
         clock.now += 2.0
@@ -129,8 +133,7 @@ def test_the_first_save_measures_and_the_next_come_at_the_interval() -> None:
 def test_an_interval_changes_only_by_more_than_a_quarter(stall_s: float, steps: int) -> None:
     """Of 60 s and 30 steps, by Young's rule: 66 s are no reason, 76 s and 38 s are."""
     clock = Clock()
-    config = configs.load("tiny.toml", ["checkpoint.every_steps=0", "checkpoint.preemption_every_h=1"])
-    interval = Interval(config.checkpoint, Alone(), 0, clock)  # type: ignore[arg-type]
+    interval = by_time(clock)
     interval.due(1)
     clock.now += 20.0
     interval.due(11)
@@ -150,12 +153,8 @@ def test_a_given_interval_is_kept() -> None:
 def test_progress_tells_speed_and_three_shares_of_the_peak(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     overrides = ["model.layers=32", "model.d_model=4096", "model.heads=32", "model.kv_heads=8"]
-    overrides += [
-        "model.d_ff=14336",
-        "model.vocab_size=128256",
-        "data.sequence_length=8192",
-        "train.batch_size=1024",
-    ]
+    overrides += ["model.d_ff=14336", "model.vocab_size=128256"]
+    overrides += ["data.sequence_length=8192", "train.batch_size=1024"]
     progress = Progress(configs.load("tiny.toml", overrides), 256, "TPU v6 lite", clock)
     progress.begin(0)
     for step in range(1, 12):

@@ -47,8 +47,8 @@ class Attributes:
     """A metadata server that takes guest attributes, and may refuse them."""
 
     def __init__(self, host: pytest.MonkeyPatch) -> None:
-        self.told: list[dict[str, Any]] = []
-        self.asked = 0
+        self.received: list[dict[str, Any]] = []
+        self.count = 0
         self.status = 200
         attributes, values = self, worker("bucket", "0" * 64).values
 
@@ -59,10 +59,10 @@ class Attributes:
                 assert self.path == "/computeMetadata/v1/instance/guest-attributes/tpu/job"
                 assert self.headers["Metadata-Flavor"] == "Google"
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                attributes.asked += 1
+                attributes.count += 1
                 if attributes.status == 200:
                     assert "\n" not in body
-                    attributes.told.append(json.loads(body))
+                    attributes.received.append(json.loads(body))
                 self.send_response(attributes.status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -83,7 +83,7 @@ def attributes(host: pytest.MonkeyPatch) -> Iterator[Attributes]:
 
 
 class Listing:
-    """What one listing of the bucket says."""
+    """A listing of the bucket."""
 
     def __init__(self, url: str):
         self._url = f"{url}/storage/v1/b/bucket/o"
@@ -247,9 +247,11 @@ def test_the_machines_own_attribute_says_the_same_at_the_same_moments(attributes
             heartbeat.report(samples=samples)
             time.sleep(0.1)
         heartbeat.end("failed", ValueError("no good"))
-    assert len(attributes.told) == len(bucket.written) >= 3
-    assert [entry["state"] for entry in attributes.told] == [entry["state"] for _, entry in bucket.written]
-    first, last = attributes.told[0], attributes.told[-1]
+    assert len(attributes.received) == len(bucket.written) >= 3
+    assert [entry["state"] for entry in attributes.received] == [
+        entry["state"] for _, entry in bucket.written
+    ]
+    first, last = attributes.received[0], attributes.received[-1]
     assert began_s <= first.pop("updated_s") <= last.pop("updated_s") <= time.time() + 1
     assert first == {"state": "running", "command": "0123456789ab", "why": ""}
     assert last == {"state": "failed", "command": "0123456789ab", "why": "no good"}
@@ -264,19 +266,19 @@ def test_where_no_attribute_can_be_written_one_failure_is_enough(
         heartbeat.report(samples=1)
         listing.until(samples="1")
         heartbeat.end("done")
-    assert (attributes.asked, caplog.messages) == (1, [])
+    assert (attributes.count, caplog.messages) == (1, [])
 
 
 def test_an_attribute_that_was_written_before_is_tried_again(attributes: Attributes) -> None:
     with Heartbeat(Counted(), NODE, 0, 0.05, 0.05) as heartbeat:
         give_up = time.monotonic() + HANG_S
         for status in (200, 503, 200):
-            attributes.status, before = status, attributes.asked
-            while attributes.asked < before + 2:
+            attributes.status, before = status, attributes.count
+            while attributes.count < before + 2:
                 assert time.monotonic() < give_up
                 time.sleep(0.02)
         heartbeat.end("done")
-    assert attributes.told[-1]["state"] == "done"
+    assert attributes.received[-1]["state"] == "done"
 
 
 @pytest.mark.parametrize("missing", ["CHECKPOINT_BUCKET", "TPU_NAME", "WORKER_ID"])
@@ -384,10 +386,10 @@ class Monitoring:
     """As https://cloud.google.com/tpu/docs/tpu-monitoring-library describes libtpu's."""
 
     def __init__(self, **data: list[str]) -> None:
-        self.asked = data
+        self.data = data
 
     def get_metric(self, name: str) -> Any:
-        return SimpleNamespace(data=lambda: self.asked[name])
+        return SimpleNamespace(data=lambda: self.data[name])
 
 
 def test_chips_are_read_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,5 +400,5 @@ def test_chips_are_read_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "libtpu", ModuleType("libtpu"))
     monkeypatch.setitem(sys.modules, "libtpu.sdk", SimpleNamespace(tpumonitoring=result))
     assert chips.readings() == {"duty_cycle_percent": 85.0, "hbm_percent": 37.5}
-    result.asked = {"hbm_capacity_usage": [], "hbm_capacity_total": []}  # no program runs
+    result.data = {"hbm_capacity_usage": [], "hbm_capacity_total": []}  # no program runs
     assert chips.readings() == {}

@@ -1,7 +1,5 @@
 """Training reads what an extraction left, in bfloat16, each token once, under torch and under JAX."""
 
-import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from tests.limits import HANG_S
 from tests.parity import environment
 from tests.workload.extracting import ARCH, CONFIG, extract, in_many_shards, make_stream, save_weights
+from tests.workload.slice import cpu_devices
 from workload.activations.batches import batches
 from workload.activations.jax_batches import on_mesh
 from workload.activations.reader import Activations
@@ -48,6 +48,13 @@ def rows(values: NDArray[Any]) -> NDArray[Any]:
     return values[np.lexsort(values.T)]
 
 
+def test_batches_are_what_jax_takes_in_the_dtype_that_is_kept(run: Path) -> None:
+    activations = Activations(str(run))
+    first = jnp.asarray(next(batches(activations, POINT, SIZE)))
+    assert first.shape == (SIZE, ARCH.d_model)
+    assert first.dtype == activations.open(activations.names[0]).read(POINT).dtype
+
+
 def test_parts_of_an_epoch_share_its_tokens_out(run: Path) -> None:
     activations = Activations(str(run))
     parts = [list(batches(activations, POINT, SIZE, seed=3, part=part, parts=3)) for part in range(3)]
@@ -77,20 +84,16 @@ def test_torchs_workers_see_each_token_once_in_the_dtype_that_is_kept(
     assert np.array_equal(rows(seen["values"]), everything(run))
 
 
-@pytest.mark.slow
-def test_a_mesh_gets_batches_of_one_size_split_over_its_data(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "seen.npy"
-    environ = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    line = [sys.executable, "-m", "tests.workload.on_mesh", str(run), POINT, str(SIZE), str(out)]
-    done = subprocess.run(
-        line, env=environ, capture_output=True, text=True, timeout=HANG_S, cwd=environment.ROOT, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    about = json.loads(out.with_suffix(".json").read_text())
-    stored = Activations(str(run)).open(Activations(str(run)).names[0]).read(POINT).dtype.name
-    assert about == {"dtypes": [stored], "devices": 8, "shapes": [[SIZE // 4, ARCH.d_model]], "compiled": 1}
+def test_a_mesh_gets_batches_of_one_size_split_over_its_data(run: Path) -> None:
+    """Over four parts of the data, two copies each."""
     whole = everything(run)
-    seen = np.load(out).view(whole.dtype)
+    with cpu_devices(8):
+        mesh = jax.make_mesh((4, 2), ("data", "fsdp"))
+        result = list(on_mesh(Activations(str(run)), POINT, SIZE, mesh, seed=3))
+        assert {len(batch.sharding.device_set) for batch in result} == {8}
+        assert {part.data.shape for part in result[0].addressable_shards} == {(SIZE // 4, ARCH.d_model)}
+        seen = np.concatenate([np.asarray(batch) for batch in result])
+    assert seen.dtype == Activations(str(run)).open(Activations(str(run)).names[0]).read(POINT).dtype
     assert len(seen) == len(whole) // SIZE * SIZE
     # Documents that begin alike have equal rows.
     assert Counter(row.tobytes() for row in seen) <= Counter(row.tobytes() for row in whole)

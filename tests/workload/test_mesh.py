@@ -1,69 +1,97 @@
-"""The same losses whatever the mesh, and the same bits on the same one: 8 CPU devices in one process."""
+"""The same losses whatever the mesh, and the same bits on the same one: 8 CPU devices."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
-from tests.limits import HANG_S
+from tests.workload.slice import cpu_devices
 from workload.errors import ClusterError, ConfigError
+from workload.model import decoder
 from workload.model.architecture import Architecture
+from workload.train import config as configs
 from workload.train.config import Config, MeshConfig
-from workload.train.sharding import by_slice, make_mesh, split_axis
+from workload.train.sharding import SPLIT, by_slice, make_mesh, split_axis
+from workload.train.step import Step
 
 pytestmark = pytest.mark.slow
 
-# The largest difference of a loss of 6 nats over 8 steps: sums in another order, in float32.
+STEPS = 4
+# The largest difference of a loss of 6 nats over these steps: sums in another order, in float32.
 REORDERED = 1e-5
 
+SETTINGS = {
+    "model.layers": 1,
+    "model.d_model": 64,
+    "model.heads": 4,
+    "model.kv_heads": 2,
+    "model.d_ff": 128,
+    "model.vocab_size": 264,
+    "model.qkv_bias": True,
+    "data.sequence_length": 48,
+    "train.batch_size": 16,
+    "compute.loss_chunk_tokens": 40,
+    "compute.quick_compile": True,
+}
 MESHES: dict[str, dict[str, Any]] = {
     "one": {"devices": 1},
     "fsdp": {},
-    "fsdp-again": {},
     "data": {"mesh.data": 8},
-    "both": {"mesh.data": 2},
-    "remat": {"mesh.data": 2, "compute.remat": ["full"]},
     "save": {"compute.remat": ["save:attn_z", "save:mlp_act"]},
-    "pieces": {"devices": 4, "compute.remat": ["full"], "compute.examples_at_once": 1},
+    "pieces": {
+        "devices": 4,
+        "compute.remat": ["full"],
+        "compute.examples_at_once": 1,
+        "train.accumulate": 2,
+    },
     "gathered": {"compute.remat": ["full"], "compute.keep_gathered": 1},
-    "accumulate": {"devices": 4, "train.accumulate": 2},
-    "slices": {"slices": 2},
+    "slices": {"slices": 2, "compute.remat": ["full"]},
     "slices-fsdp": {"slices": 2, "mesh.across_slices": "fsdp"},
 }
 
 
 @pytest.fixture(scope="module")
-def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    """The losses of each mesh: one process, since the number of devices is fixed once JAX runs."""
-    out = tmp_path_factory.mktemp("mesh") / "losses.json"
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    line = [sys.executable, "-m", "tests.workload.meshes", json.dumps(MESHES), str(out)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        line, env=environment, capture_output=True, text=True, timeout=HANG_S, cwd=root, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    results: dict[str, list[float]] = json.loads(out.read_text())
-    return results
+def devices() -> Iterator[list[jax.Device]]:
+    with cpu_devices(8) as devices:
+        yield devices
 
 
-@pytest.mark.parametrize("name", [name for name in MESHES if name != "one"])
-def test_a_mesh_changes_losses_by_rounding_alone(name: str, losses: dict[str, list[float]]) -> None:
-    assert len(losses["one"]) == 8
+def losses_on(mesh: str, devices: list[jax.Device]) -> list[float]:
+    """Train a small model on random documents."""
+    settings = {**SETTINGS, **MESHES[mesh]}
+    count, slices = settings.pop("devices", 8), settings.pop("slices", 1)
+    config = configs.load("tiny.toml", [f"{key}={json.dumps(value)}" for key, value in settings.items()])
+    step = Step(config, make_mesh(config.mesh, by_slice(devices[:count], slices)), "cpu")
+
+    def first(path: Any, leaf: Any) -> jax.Array:
+        values = decoder.draw(path[-1].key, leaf.shape, config.model, 0)
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
+
+    params = jax.tree_util.tree_map_with_path(first, step.state["params"])
+    state = {"params": params, "opt_state": step.first_optimizer_state(params)}
+    update = step.compile()
+    generator = np.random.default_rng(0)
+    losses = []
+    for _ in range(STEPS):
+        tokens = generator.integers(0, 264, (16, 49)).astype(np.int32)
+        segments = np.cumsum(generator.random((16, 49)) < 0.05, axis=1).astype(np.int32)
+        batch = {"tokens_BxL1": tokens, "segments_BxL1": segments}
+        state, metrics = update(state, jax.device_put(batch, step.by_example))
+        losses.append(float(metrics["loss"]))
+    return losses
+
+
+def test_a_mesh_changes_losses_by_rounding_alone_and_the_same_mesh_by_nothing(
+    devices: list[jax.Device],
+) -> None:
+    losses = {mesh: losses_on(mesh, devices) for mesh in MESHES}
     assert losses["one"][0] > losses["one"][-1] > 0
-    assert max(abs(a - b) for a, b in zip(losses["one"], losses[name], strict=True)) < REORDERED
-
-
-def test_the_same_mesh_gives_the_same_bits(losses: dict[str, list[float]]) -> None:
-    assert losses["fsdp"] == losses["fsdp-again"]
+    differences = {mesh: np.abs(np.subtract(losses[mesh], losses["one"])).max() for mesh in MESHES}
+    assert max(differences.values()) < REORDERED, differences
+    assert losses["slices-fsdp"] == losses["fsdp"], "eight devices in one row, both"
 
 
 class Device:
@@ -115,8 +143,6 @@ def test_every_large_parameter_is_split_and_the_small_ones_are_not() -> None:
 
 def test_the_table_names_every_matrix() -> None:
     """A matrix that the table forgets would be copied to every chip in silence."""
-    from workload.train.sharding import SPLIT
-
     arch = Architecture(qkv_bias=True, qk_norm=True, vocab_size=8)
     matrices = {
         name

@@ -9,22 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.workload.extracting import ARCH, CONFIG, Dying, extract, make_stream, save_weights
+from tests.workload.extracting import ARCH, Dying, make_stream, save_weights
 from workload.__main__ import main
 from workload.activations import pickles
 from workload.activations.reader import Activations
-from workload.data import stream as streams
 from workload.errors import ConfigError, StoreError
 from workload.runs.store import FolderStore
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("run")
-    (root / "stream_003.safetensors").write_bytes(make_stream([40 + n % 80 for n in range(60)]))
-    stream = streams.read(str(root / "stream_003.safetensors"))
-    extract(CONFIG, stream, save_weights(root / "weights", ARCH), FolderStore(root / "run"))
-    return root / "run"
 
 
 def as_theirs(path: Path) -> dict[int, list[dict[str, Any]]]:
@@ -35,11 +25,11 @@ def as_theirs(path: Path) -> dict[int, list[dict[str, Any]]]:
 
 
 def test_their_readers_find_every_sample_of_every_layer_once(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    extracted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = ["activations", "convert", str(run), "--out", str(tmp_path), "--point", "resid_post"]
+    line = ["activations", "convert", str(extracted), "--out", str(tmp_path), "--point", "resid_post"]
     assert main(line) == 0
-    activations = Activations(str(run))
+    activations = Activations(str(extracted))
     paths = sorted((tmp_path / "tpu_3").glob("shard_*.pkl.gz"))
     assert [path.name for path in paths] == [f"shard_{n:04}.pkl.gz" for n in range(1, len(paths) + 1)]
     assert len(paths) == len(activations.names) > 2
@@ -67,8 +57,8 @@ def test_their_readers_find_every_sample_of_every_layer_once(
     ]
 
 
-def test_a_conversion_that_was_killed_ends_with_the_same_bytes(run: Path, tmp_path: Path) -> None:
-    activations = Activations(str(run))
+def test_a_conversion_that_was_killed_ends_with_the_same_bytes(extracted: Path, tmp_path: Path) -> None:
+    activations = Activations(str(extracted))
     whole, broken = FolderStore(tmp_path / "whole"), Dying(tmp_path / "broken")
     pickles.convert(activations, whole, "mlp_out")
     with pytest.raises(StoreError, match="no more"):
@@ -83,7 +73,7 @@ def test_a_conversion_that_was_killed_ends_with_the_same_bytes(run: Path, tmp_pa
     }
 
 
-def test_what_is_one_tensor_a_layer_is_chosen_by_name(run: Path) -> None:
+def test_what_is_one_tensor_a_layer_is_chosen_by_name(extracted: Path) -> None:
     points = ["resid_post.0", "resid_post.2", "attn_z.2.h3", "attn_z.2.h1", "final_norm"]
     assert pickles.by_layer(points, "resid_post") == {0: "resid_post.0", 2: "resid_post.2"}
     assert pickles.by_layer(points, "attn_z.h1") == {2: "attn_z.2.h1"}
@@ -100,9 +90,9 @@ def test_what_is_one_tensor_a_layer_is_chosen_by_name(run: Path) -> None:
 
 
 def test_another_point_takes_another_place(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    extracted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = ["activations", "convert", str(run), "--out", str(tmp_path), "--point"]
+    line = ["activations", "convert", str(extracted), "--out", str(tmp_path), "--point"]
     assert main([*line, "mlp_out"]) == 0
     assert main([*line, "resid_post"]) == 2
     assert (

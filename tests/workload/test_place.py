@@ -15,13 +15,8 @@ from workload.errors import ConfigError
 from workload.host import places
 from workload.host.metadata import Node
 
-JOBSET = {
-    "JOB_SLICE": "1",
-    "JOB_WORKER": "2",
-    "JOB_SLICES": "2",
-    "JOB_HOSTS": "4",
-    "JOB_COORDINATOR": "a-slice-0-0.a",
-}
+JOBSET = {"JOB_SLICE": "1", "JOB_WORKER": "2", "JOB_SLICES": "2", "JOB_HOSTS": "4"}
+JOBSET |= {"JOB_COORDINATOR": "a-slice-0-0.a"}
 
 
 def test_a_jobset_of_two_slices() -> None:
@@ -90,11 +85,8 @@ def test_what_is_alone_or_knows_its_place_is_left_as_it_is(environment: dict[str
 def test_all_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         place.of({**JOBSET, "JOB_SLICE": "2", "JOB_WORKER": "x", "JOB_COORDINATOR": "a:1"})
-    assert [problem.key for problem in caught.value.problems] == [
-        "$JOB_SLICE",
-        "$JOB_WORKER",
-        "$JOB_COORDINATOR",
-    ]
+    keys = [problem.key for problem in caught.value.problems]
+    assert keys == ["$JOB_SLICE", "$JOB_WORKER", "$JOB_COORDINATOR"]
     with pytest.raises(ConfigError, match="5 problems"):
         place.of({"JOB_SLICE": ""})
 

@@ -35,7 +35,7 @@ BAD = [
     (["optimizer.final_fraction=1.5"], "final_fraction = 1.5: must lie between 0 and 1", "0.1"),
     (["optimizer.beta1=1"], "optimizer.beta1 = 1.0: must be at least 0 and less than 1", "0.9"),
     (["optimizer.beta2=1"], "optimizer.beta2 = 1.0: must be at least 0 and less than 1", "0.95"),
-    (["train.seed=-1"], "train.seed = -1: must lie between 0 and", "default"),
+    (["train.seed=-1"], "train.seed = -1: must lie between 0 and 2147483647", "default"),
     (["cluster.heartbeat_timeout_s=1"], "heartbeat_timeout_s = 1: must be at least 10", "20"),
     (["model.kv_heads=3"], "model.kv_heads = 3: must divide model.heads, 4", "a divisor, or 0"),
     (
@@ -60,6 +60,7 @@ BAD = [
     (["compute.remat=most"], "'most' is none of none, full, dots", '["full"]'),
     (["compute.remat=[1]"], "compute.remat = [1]: must be a list of words, not a list", "default"),
     (['compute.remat=["save:logits"]'], "'save:logits' is none of", '["full"]'),
+    (["model.qk_norm=true", "model.qkv_bias=true"], "model.qkv_bias = true: excludes model.qk_norm", ""),
     (["mesh.data=0"], "mesh.data = 0: must be at least 1", "default"),
     (["checkpoint.preemption_every_h=0"], "checkpoint.preemption_every_h = 0.0: must be greater", "24"),
     (["checkpoint.preemption_every_h=inf"], "preemption_every_h = Infinity: must be finite", "24"),
@@ -125,11 +126,6 @@ def test_a_config_that_is_no_text(tmp_path: Path) -> None:
         configs.load(str(path))
 
 
-def test_a_rule_tells_its_numbers_in_full() -> None:
-    with pytest.raises(ConfigError, match="must lie between 0 and 2147483647"):
-        configs.load("tiny.toml", ["train.seed=-1"])
-
-
 def test_identity_holds_what_the_losses_depend_on() -> None:
     identity = configs.load("tiny.toml").identity()
     assert (
@@ -193,8 +189,3 @@ def test_configs_that_add_to_one_another_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text('base = "./a.toml"\n')
     with pytest.raises(ConfigError, match=r"base = './a.toml': must name another config"):
         configs.load(str(tmp_path / "a.toml"))
-
-
-def test_norms_and_biases_of_queries_exclude_one_another() -> None:
-    with pytest.raises(ConfigError, match=r"model.qkv_bias = true: excludes model.qk_norm"):
-        configs.load("tiny.toml", ["model.qk_norm=true", "model.qkv_bias=true"])

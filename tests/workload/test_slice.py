@@ -3,21 +3,22 @@
 Two runs are made once for the whole file. `whole` is left alone. `disturbed` is, in turn:
 killed on one worker, so that the others have to notice; told of a preemption on one worker;
 killed on all workers at a random moment and bereft of its newest checkpoint's marker; left to
-finish. About 40 s on two cores, nearly all of them spent starting JAX: a worker costs 6 CPU seconds
-a start, so four of them are left to `make rehearse` and `make prove`.
+finish. Four workers are left to `make rehearse` and `make prove`.
 """
 
 import random
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.workload.slice import SETTINGS, RunFolder, Workers
 from workload.errors import HopelessError
+from workload.runs.store import FolderStore
 
 WORKERS = 2
 STEPS, EVERY = 80, 10
@@ -30,7 +31,7 @@ class Scenario:
     """Observations of the disturbed run."""
 
     run: RunFolder
-    exits: dict[str, list[int]] = field(default_factory=dict)
+    exits: dict[str, list[int | None]] = field(default_factory=dict)
     complete_after: dict[str, list[int]] = field(default_factory=dict)
     status_when_preempted: dict[str, object] = field(default_factory=dict)
     unmarked: int = 0
@@ -42,12 +43,12 @@ def start(
     tokens: Path,
     logs: str,
     only: Mapping[int, Sequence[str]] | None = None,
-    more: Mapping[str, str] | None = None,
+    prepare: Callable[[], None] | None = None,
 ) -> Workers:
-    """Start all workers; `only`: more arguments of some, `more`: environment of all."""
+    """Start all workers; `only`: more arguments of some, `prepare`: called by each first."""
     arguments = [*ARGUMENTS, *(f"--set={setting}" for setting in SETTINGS), "--name", run, "--dir", str(root)]
-    environment = {"DATA_DIR": str(tokens), "TPU_NAME": "tpu-test", **(more or {})}
-    return Workers(WORKERS, arguments, environment, root / "logs" / logs, only or {})
+    environment = {"DATA_DIR": str(tokens), "TPU_NAME": "tpu-test"}
+    return Workers(WORKERS, arguments, environment, root / "logs" / logs, only or {}, prepare)
 
 
 @pytest.fixture(scope="module")
@@ -167,24 +168,20 @@ def test_workers_with_different_settings_are_refused_and_named(root: Path, token
     assert not (root / "runs" / "unlike" / "config.json").exists()
 
 
-# Python imports it before anything else: a store whose losses take longer to read than leaving may.
-SLOW_READS = """
-import time
-from workload.runs.store import FolderStore
-read = FolderStore.read
-def slow(self, name, *rest):
-    time.sleep(4 if name.startswith("metrics/") else 0)
-    return read(self, name, *rest)
-FolderStore.read = slow
-"""
+def slow_reads() -> None:
+    """Let losses take longer to read than leaving may."""
+    read = FolderStore.read
+
+    def slow(store: FolderStore, name: str, *part: Any) -> bytes:
+        time.sleep(4 if name.startswith("metrics/") else 0)
+        return read(store, name, *part)
+
+    FolderStore.read = slow  # type: ignore[method-assign]
 
 
 def test_the_others_wait_for_what_worker_0_writes_at_the_end(root: Path, tokens: Path) -> None:
-    (root / "slow").mkdir()
-    (root / "slow" / "sitecustomize.py").write_text(SLOW_READS)
     quick = ["--set=train.steps=20", "--set=cluster.shutdown_timeout_s=1"]
-    more = {"PYTHONPATH": f"{root / 'slow'}:{Path.cwd()}"}
-    workers = start("slow-end", root, tokens, "slow-end", dict.fromkeys(range(WORKERS), quick), more)
+    workers = start("slow-end", root, tokens, "slow-end", dict.fromkeys(range(WORKERS), quick), slow_reads)
     assert workers.wait() == [0] * WORKERS, workers.output()
     run = RunFolder(root / "runs" / "slow-end")
     assert run.json("final.json")["step"] == 20

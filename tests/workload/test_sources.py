@@ -31,7 +31,7 @@ def test_a_json_file_may_hold_lines(tmp_path: Path, content: str, documents: lis
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         ("{\n", r"lines.jsonl:1: is not JSON"),
         ('{"text": "a"}\n[1]\n', r"lines.jsonl:2: has no text in 'text'"),
@@ -39,9 +39,9 @@ def test_a_json_file_may_hold_lines(tmp_path: Path, content: str, documents: lis
         ('{"text": 3}\n', r"lines.jsonl:1: has no text in 'text'\n    fix: mend it, or leave the file out"),
     ],
 )
-def test_bad_lines_are_named(tmp_path: Path, content: str, says: str) -> None:
+def test_bad_lines_are_named(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "lines.jsonl").write_text(content)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         prepare([tmp_path / "lines.jsonl"], tmp_path / "out")
 
 

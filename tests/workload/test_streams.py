@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save
 
@@ -37,11 +39,11 @@ def streamed(
 
 
 def test_every_sample_is_in_one_stream_under_its_number(tmp_path: Path) -> None:
-    source = lines(tmp_path / "s.jsonl", *({"text": "x" * (n + 1)} for n in range(10)))
+    source = lines(tmp_path / "s.jsonl", *({"text": "x" * (n + 1)} for n in range(1100)))
     aside, result, _ = streamed(source, tmp_path / "out", streams=3)
     assert aside == {}
-    assert [item.samples_N.tolist() for item in result] == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
-    assert result[1].ids == tuple(f"{source}:{line}" for line in (2, 5, 8))
+    assert [item.samples_N.tolist() for item in result] == [[*range(n, 1100, 3)] for n in range(3)]
+    assert result[1].ids == tuple(f"{source}:{line}" for line in range(2, 1101, 3))
     assert result[2].document(1).tolist() == list(b"x" * 6)
     assert {item.about.source_sha256 for item in result} == {result[0].about.source_sha256}
     assert [item.about.number for item in result] == [0, 1, 2]
@@ -59,7 +61,7 @@ def test_what_cant_be_used_is_rejected_by_name(tmp_path: Path) -> None:
         {"id": "e", "text": 7},
         b'{"id": "f", "text": "\xff"}',
         b"",
-        {"id": "g", "text": "fine too"},
+        {"id": "g", "text": "f" * 100},
     )  # fmt: skip
     aside, (result,), named = streamed(source, tmp_path / "out", id_field="id", max_tokens=100)
     assert result.ids == ("a", "g")
@@ -74,8 +76,24 @@ def test_what_cant_be_used_is_rejected_by_name(tmp_path: Path) -> None:
         f"{source}:8": "is not JSON",
     }
     assert [item["sample"] for item in named] == [1, 2, 3, 4, 5, 6, 7]
-    assert sum(aside.values()) == 7
+    assert aside == {
+        "is not JSON": 2, "is empty": 1, "has no 'id' to name it": 1, "is named like another": 1,
+        "is too long": 1, "has no text in 'text'": 1,
+    }  # fmt: skip
     assert result.about.rejected == 7
+
+
+class Dropping(Bytes):
+    """A tokenizer that makes no token of white space."""
+
+    def encode_alone(self, texts: list[str]) -> list[NDArray[np.uint32]]:
+        return super().encode_alone([text.strip() for text in texts])
+
+
+def test_a_sample_of_which_no_token_is_left_is_empty(tmp_path: Path) -> None:
+    source = lines(tmp_path / "s.jsonl", {"text": " "}, {"text": "a"})
+    result = split(Sources([source]), FolderStore(tmp_path / "out"), Dropping(), SplitRules())
+    assert (result.samples, result.rejected) == (1, {"is empty": 1})
 
 
 def test_nothing_is_cut_short_unless_asked(tmp_path: Path) -> None:
@@ -118,7 +136,7 @@ def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "options", "said"),
+    ("content", "options", "message"),
     [
         (b"", [], "no sample that can be used"),
         (b"\n\n", [], "no sample that can be used"),
@@ -150,12 +168,12 @@ def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:
     ],
 )
 def test_bad_sources_are_told_in_one_message(
-    content: bytes, options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "s.jsonl").write_bytes(content)
     out = str(tmp_path / "out")
     assert main(["data", "streams", "--source", str(tmp_path / "s.jsonl"), "--out", out, *options]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out" / "streams.json").exists()
 
 
@@ -182,7 +200,7 @@ def test_a_stream_that_is_damaged_is_named(cut_off: int, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "place", "value", "said"),
+    ("key", "place", "value", "message"),
     [
         ("tokens", 3, 257, "tokens outside the vocabulary of 257"),
         ("tokens", 3, -1, "tokens outside the vocabulary of 257"),
@@ -193,7 +211,7 @@ def test_a_stream_that_is_damaged_is_named(cut_off: int, tmp_path: Path) -> None
     ],
 )
 def test_a_stream_that_cannot_be_is_refused(
-    key: str, place: int, value: int, said: str, tmp_path: Path
+    key: str, place: int, value: int, message: str, tmp_path: Path
 ) -> None:
     source = lines(tmp_path / "s.jsonl", *({"text": "some text"} for _ in range(3)))
     streamed(source, tmp_path / "out")
@@ -204,7 +222,7 @@ def test_a_stream_that_cannot_be_is_refused(
     if key == "id_offsets":
         arrays[key][:] = value
     path.write_bytes(save(arrays, about))
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         streams.read(str(path))
 
 

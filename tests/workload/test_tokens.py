@@ -90,6 +90,10 @@ def test_prepare_refuses(text: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no UTF-8 text in 0 files"):
         prepare([tmp_path / "empty"], tmp_path / "out")
+    (tmp_path / "empty" / "picture").write_bytes(b"\x89PNG\0\xff")
+    with pytest.raises(DataError, match="holds no UTF-8 text in 1 files: 1 × is no UTF-8 text"):
+        prepare([tmp_path / "empty"], tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
@@ -140,28 +144,8 @@ def tokenizer_json(folder: Path) -> Path:
     import tokenizers
     from tokenizers import models, pre_tokenizers
 
-    words = [
-        "[UNK]",
-        "<|end_of_text|>",
-        *[
-            "the",
-            "quick",
-            "brown",
-            "fox",
-            "jumps",
-            "over",
-            "a",
-            "lazy",
-            "dog",
-            "<",
-            "|",
-            "end",
-            "_",
-            "of",
-            "text",
-            ">",
-        ],
-    ]
+    text = "the quick brown fox jumps over a lazy dog < | end _ of text >"
+    words = ["[UNK]", "<|end_of_text|>", *text.split()]
     model = models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -191,6 +175,13 @@ def test_a_tokenizer_json_and_json_lines(tmp_path: Path) -> None:
     assert (manifest.tokenizer, manifest.end_of_document) == ("words", 1)
 
 
+def test_a_summary_names_twenty_rejected_files_and_counts_all(text: Path, tmp_path: Path) -> None:
+    for number in range(20):
+        (text / f"{number}.png").write_bytes(b"\x89PNG\0\xff")
+    summary = prepare([text], tmp_path / "out")
+    assert (len(summary.passed_over), summary.rejected) == (20, {"is no UTF-8 text": 21})
+
+
 def test_a_special_token_spelled_out_in_a_text_is_text(tmp_path: Path) -> None:
     tokenizer = HuggingFace(tokenizer_json(tmp_path / "words"))
     (tokens,) = tokenizer.encode(["the <|end_of_text|> fox"])
@@ -217,21 +208,21 @@ def test_parquet_rows_are_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "end", "says"),
+    ("content", "end", "message"),
     [
         (None, "", "can't be read: No such file"),
         ("{}", "", "is not a tokenizer.json"),
         ("words", "<stop>", r"has not '<stop>'\n    fix: --end one of its special tokens: <\|end_of_text"),
     ],
 )
-def test_bad_tokenizers_are_refused(tmp_path: Path, content: str | None, end: str, says: str) -> None:
+def test_bad_tokenizers_are_refused(tmp_path: Path, content: str | None, end: str, message: str) -> None:
     folder = tmp_path / "words"
     if content == "words":
         tokenizer_json(folder)
     elif content is not None:
         folder.mkdir()
         (folder / "tokenizer.json").write_text(content)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         open_tokenizer(str(folder), end)
 
 

@@ -1,12 +1,9 @@
 """A single worker: storage in a bucket, damaged checkpoints, notices, and runs that don't fit."""
 
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +15,7 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 import pytest
 
 from tests.limits import HANG_S
-from tests.workload.slice import SETTINGS, RunFolder
+from tests.workload.slice import Command, RunFolder, command, damage, limit_files, train
 from workload.__main__ import main
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
@@ -30,26 +27,33 @@ from workload.train.preemption import Preemption
 pytestmark = pytest.mark.slow
 
 
-def command(run: str, steps: int, every: int, *overrides: str) -> list[str]:
-    settings = [
-        *SETTINGS,
-        f"train.steps={steps}",
-        f"checkpoint.every_steps={every}",
-        "optimizer.warmup_steps=1",
-        *overrides,
-    ]
-    return ["train", "tiny.toml", "--name", run, *(f"--set={setting}" for setting in settings)]
-
-
 @pytest.fixture(autouse=True)
-def _environment(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("DATA_DIR", str(tokens))
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+def _handler_stays(training: None) -> Iterator[None]:
     handler = signal.getsignal(signal.SIGTERM)
     yield
     # A watcher that a failed test left behind may still send it, and must not end the tests.
     watched = any(thread.name == "preemption-watch" for thread in threading.enumerate())
     signal.signal(signal.SIGTERM, signal.SIG_IGN if watched else handler)
+
+
+LINE = command("done", 4, 2)
+
+
+@pytest.fixture(scope="module")
+def finished(tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of four steps that saved twice."""
+    root = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DATA_DIR", str(tokens))
+        patch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+        assert train([*LINE, "--dir", str(root)]) == 0
+    return root / "runs" / "done"
+
+
+@pytest.fixture
+def done(finished: Path, tmp_path: Path) -> RunFolder:
+    """A copy of that run, in `runs/` of the test's own folder."""
+    return RunFolder(shutil.copytree(finished, tmp_path / "runs" / "done"))
 
 
 def test_in_a_bucket_a_run_commits_by_marker_and_passes_over_a_step_without(
@@ -78,11 +82,9 @@ def test_in_a_bucket_a_run_commits_by_marker_and_passes_over_a_step_without(
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_made_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    done: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = [*command("damaged", 4, 2), "--dir", str(tmp_path)]
-    assert main(line) == 0
-    run = RunFolder(tmp_path / "runs" / "damaged")
+    line, run = [*LINE, "--dir", str(tmp_path)], done
     final = run.json("final.json")
     damage(run.path / "checkpoints" / "4")
     after_damage = snapshot(run.path / "checkpoints" / "4")
@@ -119,13 +121,6 @@ def test_steps_that_cant_be_read_never_push_out_those_that_can(tmp_path: Path) -
     assert [event["step"] for event in run.events("restore")] == [4, 8]
 
 
-def damage(step: Path) -> None:
-    """Overwrites what the arrays are made of; the marker stays."""
-    for path in step.rglob("*"):
-        if path.is_file() and path.parent.name == "d":
-            path.write_bytes(b"\xff" * path.stat().st_size)
-
-
 def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -149,11 +144,9 @@ def test_a_run_that_is_done_or_has_other_settings(tmp_path: Path, capsys: pytest
 
 
 def test_a_start_killed_before_it_forgot_what_another_mesh_wrote_leaves_that_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = [*command("moved", 4, 2), "--dir", str(tmp_path)]
-    assert main(line) == 0
-    run = RunFolder(tmp_path / "runs" / "moved")
+    line, run = [*LINE, "--dir", str(tmp_path)], done
     (run.path / "checkpoints" / "4" / "commit_success.txt").unlink()
     line += ["--set", "compute.loss_chunk_tokens=100"]
     with monkeypatch.context() as patched:
@@ -164,10 +157,10 @@ def test_a_start_killed_before_it_forgot_what_another_mesh_wrote_leaves_that_to_
     assert [event["step"] for event in run.events("moved")] == [2]
 
 
-def test_another_compiler_or_way_to_compile_is_a_move_and_no_broken_promise(tmp_path: Path) -> None:
-    line = [*command("upgraded", 4, 2), "--dir", str(tmp_path)]
-    assert main(line) == 0
-    run = RunFolder(tmp_path / "runs" / "upgraded")
+def test_another_compiler_or_way_to_compile_is_a_move_and_no_broken_promise(
+    done: RunFolder, tmp_path: Path
+) -> None:
+    line, run = [*LINE, "--dir", str(tmp_path)], done
     was = run.json("config.json")
     assert was["rounding"]["chip"] == "cpu"
     was["rounding"]["compiler"] = "jaxlib 0.1"
@@ -178,20 +171,20 @@ def test_another_compiler_or_way_to_compile_is_a_move_and_no_broken_promise(tmp_
     assert len(run.events("moved")) == 2
 
 
-def done_again_otherwise(tmp_path: Path) -> tuple[RunFolder, Path, str]:
-    """A run that ended, bereft of its last checkpoint, whose record says another loss of the steps before."""
-    assert main([*command("twice", 4, 2), "--dir", str(tmp_path)]) == 0
-    run = RunFolder(tmp_path / "runs" / "twice")
+def forget_last_save(run: RunFolder) -> tuple[Path, str]:
+    """Remove the last checkpoint's marker, and change the recorded losses of the steps before it."""
     (run.path / "checkpoints" / "4" / "commit_success.txt").unlink()
     segment = run.path / "metrics" / "steps-2-4.jsonl"
     evidence = segment.read_text().replace("0x1.", "0x1.0")
     segment.write_text(evidence)
-    return run, segment, evidence
+    return segment, evidence
 
 
-def test_a_step_done_again_with_another_loss_is_an_event_and_the_run_goes_on(tmp_path: Path) -> None:
-    run, segment, evidence = done_again_otherwise(tmp_path)
-    assert main([*command("twice", 4, 2, "observe.strict=false"), "--dir", str(tmp_path)]) == 0
+def test_a_step_done_again_with_another_loss_is_an_event_and_the_run_goes_on(
+    done: RunFolder, tmp_path: Path
+) -> None:
+    run, (segment, evidence) = done, forget_last_save(done)
+    assert main([*LINE, "--set", "observe.strict=false", "--dir", str(tmp_path)]) == 0
     (event,) = run.events("loss-differs")
     assert (event["step"], event["steps"]) == (3, 2)
     assert event["was"] == float.fromhex(json.loads(evidence.splitlines()[0])["loss_hex"]).hex()
@@ -202,11 +195,11 @@ def test_a_step_done_again_with_another_loss_is_an_event_and_the_run_goes_on(tmp
 
 
 def test_a_strict_run_ends_where_a_step_done_again_has_another_loss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    done: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, segment, evidence = done_again_otherwise(tmp_path)
+    run, (segment, evidence) = done, forget_last_save(done)
     (run.path / "final.json").unlink()
-    assert main([*command("twice", 4, 2, "observe.strict=true"), "--dir", str(tmp_path)]) == 2
+    assert main([*LINE, "--set", "observe.strict=true", "--dir", str(tmp_path)]) == 2
     assert "step 3 was done twice with different losses" in capsys.readouterr().err
     assert segment.read_text() == evidence
     assert not (run.path / "final.json").exists()
@@ -215,19 +208,19 @@ def test_a_strict_run_ends_where_a_step_done_again_has_another_loss(
 
 def test_storage_that_is_full_ends_the_run_with_one_error(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk's."""
-    line = [sys.executable, "-m", "workload", *command("full", 4, 2, "model.d_ff=512")]
-    limited = ["prlimit", "--fsize=16384", *line, "--dir", str(tmp_path)]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=HANG_S)
-    assert done.returncode == 1
-    error, fix = done.stderr.splitlines()[-2:]
+    line = [*command("full", 4, 2, "model.d_ff=512"), "--dir", str(tmp_path)]
+    limited = Command(line, tmp_path / "log", prepare=limit_files(16384))
+    assert limited.wait() == 1
+    shown = limited.log.read_text()
+    error, fix = shown.splitlines()[-2:]
     assert "checkpoints/2: can't be saved: OUT_OF_RANGE" in error
     assert re.match(r"    fix: make room for 0\.00\d+ GB, or .*; no checkpoint was saved before", fix)
-    assert not re.search("absl|Traceback|Event loop", done.stderr)
+    assert not re.search("absl|Traceback|Event loop", shown)
     run = RunFolder(tmp_path / "runs" / "full")
     assert run.complete() == []
     assert run.json("status.json")["state"] == "failed"
     assert "can't be saved" in run.events("failed")[0]["reason"]
-    assert main([*line[3:], "--dir", str(tmp_path)]) == 0
+    assert main(line) == 0
 
 
 def test_the_interval_counts_what_training_stands_still_for_and_losses_are_not_that(
@@ -346,9 +339,9 @@ def test_a_worker_that_stays_is_started_again_when_another_was_taken(
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         membership = Membership(0, workers, "10.0.0.2:8476")
         host = {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
-        assert launch._exit_status(state, membership, host) == status
+        assert launch.exit_status(state, membership, host) == status
         # To a JobSet 0 is the end of the work, of a job of one host, too.
-        in_jobset = launch._exit_status(state, membership, {**host, "JOB_WORKER": "0"})
+        in_jobset = launch.exit_status(state, membership, {**host, "JOB_WORKER": "0"})
         assert in_jobset == (75 if state == "preempted" else 0)
         server.shutdown()
 
@@ -359,18 +352,6 @@ def _take_at(run: RunFolder, step: int) -> None:
     Metadata.taken.set()
 
 
-def test_a_batch_that_does_not_divide_over_the_devices(tmp_path: Path) -> None:
-    """On two devices, in a process of its own: the number of devices is fixed once JAX runs."""
-    line = [sys.executable, "-m", "workload", *command("odd", 2, 1, "train.batch_size=3")]
-    line += ["--dir", str(tmp_path)]
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=HANG_S)
-    assert done.returncode == 2
-    assert "train.batch_size = 3: must be a multiple of the number of devices, 2" in done.stderr
-    assert "fix: --set train.batch_size=4" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_start_that_was_replaced_saves_and_says_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,16 +360,8 @@ def test_a_start_that_was_replaced_saves_and_says_nothing_more(
     before: dict[str, bytes] = {}
 
     def replaced(*arguments: Any, **named: Any) -> str:
-        holder = {
-            "start": "x",
-            "node": "tpu-b",
-            "host": "far",
-            "boot": "",
-            "pid": 7,
-            "began": "",
-            "written": 0,
-        }
-        (run.path / "lease.json").write_text(json.dumps(holder))
+        holder = {"start": "x", "node": "tpu-b", "host": "far", "boot": "", "pid": 7, "began": ""}
+        (run.path / "lease.json").write_text(json.dumps(holder | {"written": 0}))
         before.update(snapshot(run.path / "events"))
         return save(*arguments, **named)
 
@@ -402,11 +375,11 @@ def test_a_start_that_was_replaced_saves_and_says_nothing_more(
     assert run.json("status.json")["state"] == "running"
 
 
-def test_a_run_that_ended_keeps_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_ended_keeps_its_end(
+    done: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its last checkpoint is readable, but has other content by now."""
-    line = [*command("ended", 4, 2), "--dir", str(tmp_path)]
-    assert main(line) == 0
-    run = RunFolder(tmp_path / "runs" / "ended")
+    line, run = [*LINE, "--dir", str(tmp_path)], done
     final = run.json("final.json")
     (run.path / "final.json").write_text(json.dumps(final | {"params_sha256": "0" * 64}))
     before = run.json("final.json")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG_S
 from workload.errors import ConfigError
-from workload.train import config, uploader
+from workload.train import config
 from workload.train.config import ObserveConfig
 from workload.train.uploader import Uploader
 
@@ -39,7 +40,7 @@ def started(log: Path) -> str:
 
 
 def test_it_uploads_the_run_and_has_uploaded_the_last_points_when_training_ends(log: Path) -> None:
-    with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD, experiment="vision")):
+    with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD, experiment="vision"), HANG_S):
         line = started(log)
     assert line.split() == [
         "-m", "workload", "upload-curves", "gs://b/runs/tiny",
@@ -57,20 +58,18 @@ def test_without_a_tensorboard_nothing_is_started(log: Path) -> None:
 def test_one_that_takes_too_long_doesnt_hold_the_trainer_up(
     log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(uploader, "_PATIENCE_S", 0.2)
     monkeypatch.setitem(os.environ, "TAKES", "5")
-    with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD)):
+    with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD), 0.2):
         started(log)
     assert "weren't uploaded within 0.2 s" in capsys.readouterr().out
     assert "ended" not in log.read_text()
 
 
 def test_a_trainer_that_fails_doesnt_wait(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploader, "_PATIENCE_S", None)  # waiting would never end
     monkeypatch.setitem(os.environ, "TAKES", "1")
 
     def train() -> None:
-        with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD)):
+        with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD), HANG_S):
             started(log)
             raise RuntimeError
 

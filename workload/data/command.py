@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from workload import command
+from workload import command, print_progress
 from workload.arguments import add_text
 from workload.errors import ConfigError, Problem
 
@@ -48,7 +48,6 @@ def main(options: argparse.Namespace) -> int:
 
     from workload.data.arc import Tasks
     from workload.data.chat import Conversations, Template
-    from workload.data.prepare import print_progress
     from workload.data.sources import Reading, Sources
     from workload.data.split import SplitRules, split
     from workload.data.tokenizers import open_tokenizer

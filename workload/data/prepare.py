@@ -9,13 +9,13 @@ Every finished shard is recorded, so that an interrupted command resumes there.
 
 import hashlib
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workload.data.sources import LINES, PARQUET, REJECTED, Sample, Sources
-from workload.data.tokenizers import Bytes, Tokenizer
+from workload.data.tokenizers import Bytes, Tokenizer, batches
 from workload.data.tokens import MANIFEST, VERSION, Shard, token_dtype
 from workload.errors import DataError
 
@@ -125,7 +125,7 @@ def prepare(
     counts, passed_over = dict(aside.counts), tuple(aside.files)
     summary = Summary(writer.documents, writer.tokens, unique.repeated, counts, passed_over)
     if not summary.documents:
-        (out / PROGRESS).unlink(missing_ok=True)
+        (out / PROGRESS).unlink()
         (out / REJECTED).unlink(missing_ok=True)
         names = ", ".join(map(str, sources))
         of = f"in {len(files)} files{': ' + summary.reasons() if summary.rejected else ''}"
@@ -147,7 +147,7 @@ def prepare(
         for file in tokenizer.files:  # needed to use the model
             (out / file.name).write_bytes(file.read_bytes())
         _write_whole(out / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-        (out / PROGRESS).unlink(missing_ok=True)
+        (out / PROGRESS).unlink()
     return summary
 
 
@@ -247,27 +247,12 @@ class _Unique:
 
 def _encoded(tokenizer: Tokenizer, documents: _Unique, skip: int) -> Iterator[NDArray[np.uint32]]:
     """Encode each document after the first `skip`; a batch is read while another is encoded."""
-    batches = _batches(documents, skip)
+    unread = batches(islice(documents, skip, None), str, _BATCH_CHARACTERS)
     with ThreadPoolExecutor(1) as reader:
-        coming: Future[list[str]] = reader.submit(next, batches, [])
+        coming: Future[list[str]] = reader.submit(next, unread, [])
         while batch := coming.result():
-            coming = reader.submit(next, batches, [])
+            coming = reader.submit(next, unread, [])
             yield from tokenizer.encode(batch)
-
-
-def _batches(documents: _Unique, skip: int) -> Iterator[list[str]]:
-    batch: list[str] = []
-    characters = 0
-    for number, text in enumerate(documents):
-        if number < skip:
-            continue
-        batch.append(text)
-        characters += len(text)
-        if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 class _Writer:
@@ -308,8 +293,3 @@ class _Writer:
             self._done.documents, self._done.offset = documents, offset
             _note(self._out, self._key, self._done)
         self._pending, self._count = [], 0
-
-
-def print_progress(line: str) -> None:
-    """Print progress on stderr, apart from output for programs."""
-    print(f"  … {line}", file=sys.stderr, flush=True)

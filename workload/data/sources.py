@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, Protocol, cast
 
 from workload.errors import DataError
@@ -245,10 +245,10 @@ def whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def suffix(path: Path) -> str:
-    """Return a file name's suffix, without `.gz`."""
+def suffix(path: PurePath, compressed: Sequence[str] = (".gz",)) -> str:
+    """Return a file name's suffix, before the one of its compression."""
     ends = [end.lower() for end in path.suffixes]
-    return next(iter(ends[-2:-1] if ends[-1:] == [".gz"] else ends[-1:]), "")
+    return next(iter(ends[-2:-1] if ends and ends[-1] in compressed else ends[-1:]), "")
 
 
 def opened(path: Path) -> IO[bytes]:

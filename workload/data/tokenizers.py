@@ -2,17 +2,32 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workload.errors import DataError
 
+T = TypeVar("T")
 _ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>")  # Llama 3, Qwen, Llama 2, Gemma
+
+
+def batches(documents: Iterable[T], text: Callable[[T], str], most_characters: int) -> Iterator[list[T]]:
+    """Yield documents in lists that reach `most_characters` with the last one, as a tokenizer takes them."""
+    batch: list[T] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(text(document))
+        if characters >= most_characters:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 class Tokenizer(Protocol):

@@ -2,12 +2,11 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from workload import arguments as arguments_of
-from workload import command
+from workload import command, print_progress
 from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.errors import ConfigError, Problem, TakenError
@@ -125,8 +124,8 @@ def _extract(
     store = open_store(url)
     weights = find(config.model.weights, Path(os.environ.get("DATA_DIR", "")), options.dir)
     samples = read(stream)
-    lease = of_stream(store, samples.about.number, os.environ.get("TPU_NAME", ""), _print_progress)
-    extraction = Extraction(config, samples, weights, store, _print_progress, heartbeat, lease.check)
+    lease = of_stream(store, samples.about.number, os.environ.get("TPU_NAME", ""), print_progress)
+    extraction = Extraction(config, samples, weights, store, print_progress, heartbeat, lease.check)
     if options.format == pickles.FORMAT:
         pickles.by_layer(extraction.points, options.point)  # refuse before hours of work
     with lease:
@@ -138,7 +137,7 @@ def _extract(
     print(f"{store.url}: {shards}, {created}")
     if options.format == pickles.FORMAT:
         out = open_store(f"{store.url}/{pickles.FORMAT}")
-        made = pickles.convert(Activations(store.url), out, options.point, extraction.worker, _print_progress)
+        made = pickles.convert(Activations(store.url), out, options.point, extraction.worker, print_progress)
         print(f"{out.url}: {made} made here")
     if summary.stages:
         busiest = max(summary.stages, key=lambda stage: stage.busy_s)
@@ -147,7 +146,3 @@ def _extract(
             f"{summary.tokens / summary.wall_s:,.0f} tokens/s; {summary.wall_s:.1f} s, of which busy: {busy};"
             f" bound by {busiest.name}; {1 - summary.tokens / summary.places:.1%} of it padding"
         )
-
-
-def _print_progress(line: str) -> None:
-    print(f"  … {line}", file=sys.stderr, flush=True)

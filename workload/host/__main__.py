@@ -16,8 +16,6 @@ from workload.host import barrier, code, job_heartbeat, journal, logs, places, u
 from workload.host.errors import HostError
 from workload.host.metadata import Node, read
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status (1: it failed, with the reason on stderr)."""

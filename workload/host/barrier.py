@@ -18,8 +18,6 @@ from workload.host.bucket import Bucket
 from workload.host.errors import BarrierTimeoutError
 from workload.host.metadata import Meeting, Node
 
-__all__ = ["Phase", "wait"]
-
 Phase = Literal["boot", "job"]
 
 _LOG = logging.getLogger(__name__)

@@ -19,8 +19,6 @@ from typing import Any
 from workload.host.errors import StorageError
 from workload.host.metadata import access_token
 
-__all__ = ["Bucket"]
-
 _JSON = "application/json"
 _BOUNDARY = "between-the-parts"
 _TIMEOUT_S = 20.0

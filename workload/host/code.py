@@ -19,8 +19,6 @@ from pathlib import Path, PurePosixPath
 
 from workload.host.errors import CodeError
 
-__all__ = ["Installed", "install"]
-
 # Writable for all, with the sticky bit, like the folder itself: logins share no group.
 _FOLDER_MODE = 0o1777
 

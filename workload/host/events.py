@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["line", "now", "payload"]
-
 _EVENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z ([a-z][a-z-]{0,62}) (\{.*\})")
 
 

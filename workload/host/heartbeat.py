@@ -22,8 +22,6 @@ from workload.host.bucket import Bucket
 from workload.host.errors import HostError
 from workload.host.metadata import read, write_guest_attribute
 
-__all__ = ["Heartbeat"]
-
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 30.0  # at most
 _AT_LEAST_EVERY_S = 60.0

@@ -19,8 +19,6 @@ from workload.host.errors import HostError
 from workload.host.heartbeat import Heartbeat
 from workload.host.unit import STOPPED
 
-__all__ = ["Heartbeat", "Service", "last_line", "query"]
-
 _LOG = logging.getLogger(__name__)
 JOB = "tpu-job.service"
 PAUSE_S = 2.0

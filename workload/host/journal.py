@@ -7,8 +7,6 @@ import os
 import sys
 from typing import TextIO
 
-__all__ = ["configure"]
-
 # syslog(3) priorities, which journald reads from a prefix of each line (sd-daemon(3)).
 _PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 

@@ -27,11 +27,6 @@ from workload.host import events
 from workload.host.errors import HostError, LogsError, MetadataError
 from workload.host.metadata import access_token, read
 
-__all__ = [
-    *("LOG", "UNITS", "VITALS", "VITALS_LOG"),
-    *("Journal", "Shipper", "alive", "destination", "entry", "run"),
-]
-
 _LOG = logging.getLogger(__name__)
 LOG = "tpu-host"
 VITALS_LOG = "tpu-vitals"

@@ -18,8 +18,6 @@ from typing import Self
 from workload.host.errors import MetadataError
 from workload.place import PORT, Place
 
-__all__ = ["Meeting", "Node", "access_token", "read", "write_guest_attribute"]
-
 _TIMEOUT_S = 10.0
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.5

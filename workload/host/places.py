@@ -16,8 +16,6 @@ from pathlib import Path
 from workload.host.errors import MetadataError
 from workload.host.metadata import Node
 
-__all__ = ["environment", "installed"]
-
 _UNIT = Path("/etc/systemd/system/tpu-job.service")
 
 

@@ -13,8 +13,6 @@ from pathlib import PurePosixPath
 
 from workload.host.errors import RunError
 
-__all__ = ["COMMANDS", "STOPPED", "command_id", "heartbeat_unit", "job_unit", "logs_unit", "words"]
-
 # As in infra/settings/commands.py, which refuses other commands before a slice is created.
 COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
 _PROGRAMS = {

@@ -3,12 +3,12 @@
 import argparse
 import json
 import math
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from workload import arguments as arguments_of
+from workload import print_progress
 from workload.errors import ConfigError, Problem
 from workload.model.architecture import Architecture
 from workload.preflight import report
@@ -64,12 +64,14 @@ def _run(options: argparse.Namespace) -> int:
     if options.cached:
         known = lookup(config, desired)
         if known is None:
-            _report(f"no cached result for {options.config} on {desired.title}; run again without --cached")
+            print_progress(
+                f"no cached result for {options.config} on {desired.title}; run again without --cached"
+            )
             return 4
         return _print(judged(config, known), options)
     compile_with = partial(compile_step, use_cache=not options.fresh)
     if options.search:
-        ranked = searching.search(config, desired, judged, report=_report, compile_with=compile_with)
+        ranked = searching.search(config, desired, judged, report=print_progress, compile_with=compile_with)
         best = ranked[0]
         fits = best.verdict is not None and best.verdict.fits == "yes"
         if options.json:
@@ -84,7 +86,7 @@ def _run(options: argparse.Namespace) -> int:
 
             draw(ranked, options.plot, f"{options.config} on {desired.title}")
         return 0 if fits else 3
-    _report(
+    print_progress(
         f"compiling for {desired.title}: 1 minute for a small model, 5 to 15 for a large one; then cached"
     )
     return _print(judged(config, compile_with(config, desired)), options)
@@ -94,7 +96,7 @@ def _print(verdict: Verdict, options: argparse.Namespace) -> int:
     print(json.dumps(verdict.as_json(), indent=2) if options.json else report.text(verdict, options.config))
     if options.html:
         options.html.write_text(page(verdict, options.config), encoding="utf-8")
-        _report(f"page: {options.html}")
+        print_progress(f"page: {options.html}")
     return 0 if verdict.fits == "yes" else 3
 
 
@@ -146,7 +148,3 @@ def _check(config: Config, slices: Slices) -> None:
     problems += divisibility.problems(config, slices.chips, "tpu", "the chips", "chip")
     if problems:
         raise ConfigError("workload preflight", problems)
-
-
-def _report(line: str) -> None:
-    print(f"  … {line}", file=sys.stderr, flush=True)

@@ -10,7 +10,6 @@ import importlib.metadata
 import json
 import os
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from workload import print_progress
 from workload.errors import WorkloadError
 from workload.preflight.program import Collective, Program
 from workload.preflight.quiet import quiet
@@ -142,7 +142,7 @@ def compile_step(config: Config, slices: Slices, use_cache: bool = True) -> Comp
         part.write_text(json.dumps(asdict(compiled)) + "\n")
         part.replace(path)
     except OSError as error:  # costs time later, not the result
-        print(f"  … not cached: {path}: can't be written: {error.strerror}", file=sys.stderr, flush=True)
+        print_progress(f"not cached: {path}: can't be written: {error.strerror}")
     return compiled
 
 

@@ -136,7 +136,7 @@ class Program:
                 kind = instruction.opcode.removesuffix("-start")
                 if kind not in COLLECTIVES:
                     continue
-                groups = _groups(instruction.rest)
+                groups = groups_of(instruction.rest)
                 across = any(len({d // devices_a_slice for d in group}) > 1 for group in groups)
                 size = _size(instruction.shape)
                 if instruction.opcode.endswith("-start") and kind == "all-gather":
@@ -228,7 +228,7 @@ def _is_first_part(computation: _Computation) -> bool:
     return any("AsyncCollectiveStart" in i.rest for i in custom)
 
 
-def _groups(rest: str) -> list[list[int]]:
+def groups_of(rest: str) -> list[list[int]]:
     """Parse the groups of devices: lists, an iota, or axes of a mesh; none if all devices participate.
 
     Raises:

@@ -5,6 +5,7 @@ compiled, best first, until enough of them fit. The best is then compiled with o
 those without each group of flags.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -111,13 +112,10 @@ def _point_sizes(config: Config) -> dict[str, int]:
     """Return the size per token of each point of a layer."""
     arch = config.model
     width = {"D": arch.d_model, "F": arch.d_ff, "H": arch.heads, "J": arch.J, "K": arch.K}
-    sizes = {}
-    for point, shape in LAYER_POINTS.items():
-        size = 1
-        for letter in shape.split("x")[2:]:
-            size *= width[letter]
-        sizes[point] = size
-    return sizes
+    return {
+        point: math.prod(width[letter] for letter in shape.split("x")[2:])
+        for point, shape in LAYER_POINTS.items()
+    }
 
 
 def search(

@@ -2,14 +2,13 @@
 
 import re
 import shlex
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from workload import arguments as arguments_of
-from workload import command
+from workload import command, print_progress
 from workload.data.tokenizers import Tokenizer, open_tokenizer
 from workload.errors import ConfigError, DataError, Problem, RunError
 from workload.preprocess import config as configs
@@ -59,11 +58,11 @@ def _run(
 
     interrupted = False
     try:
-        _print_progress(f"Spark {context.version}, {context.master}, {context.defaultParallelism} cores")
+        print_progress(f"Spark {context.version}, {context.master}, {context.defaultParallelism} cores")
         plan = job.plan(context, config, tokenizer, script)
         size_mb = sum(item.size_bytes for item in plan.inputs) / 1e6
-        _print_progress(f"run {plan.run}: {len(plan.inputs)} files, {size_mb:.1f} MB")
-        summary = job.run(context, plan, _print_progress)
+        print_progress(f"run {plan.run}: {len(plan.inputs)} files, {size_mb:.1f} MB")
+        summary = job.run(context, plan, print_progress)
     except Py4JJavaError as error:
         raise _given_up(str(error)) from None
     except KeyboardInterrupt:
@@ -135,7 +134,3 @@ def _given_up(text: str) -> RunError:
     exceptions = _EXCEPTION.findall(text)
     reason = exceptions[-1] if exceptions else text.strip().splitlines()[-1]
     return RunError(f"Spark gave up: {reason}\n    fix: start again; finished shards are kept")
-
-
-def _print_progress(line: str) -> None:
-    print(f"  … {line}", file=sys.stderr, flush=True)

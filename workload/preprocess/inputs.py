@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 import pyarrow  # type: ignore[import-untyped]
 from pyarrow import parquet
 
-from workload.data.sources import LINES, PARQUET, Sources, holds_lines
+from workload.data.sources import LINES, PARQUET, Sources, holds_lines, suffix
 from workload.errors import DataError, WorkloadError
 from workload.preprocess.config import InputConfig
 from workload.runs.errors import MissingObjectError
@@ -177,8 +177,7 @@ def _compression(name: str) -> str | None:
 def _kind(item: Input, config: InputConfig) -> str:
     if config.format != "auto":
         return config.format
-    ends = [end.lower() for end in PurePosixPath(item.name).suffixes]
-    end = next(iter(ends[-2:-1] if _compression(item.name) else ends[-1:]), "")
+    end = suffix(PurePosixPath(item.name), GZIP + ZSTANDARD)
     if end in LINES:
         return "lines"
     if end in PARQUET:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from workload.data.tokenizers import Tokenizer, open_tokenizer
+from workload.data.tokenizers import Tokenizer, batches, open_tokenizer
 from workload.data.tokens import token_dtype
 from workload.data.words import CachedTokenizer
 from workload.preprocess.documents import ALIKE, REJECTED, Record, fingerprint
@@ -151,7 +151,7 @@ def write(number: int, records: Iterable[Record], url: str, shipped: Shipped, de
             else:
                 yield digest, where, text
 
-    for batch in _batches(unique()):
+    for batch in batches(unique(), lambda document: document[2], _BATCH_CHARACTERS):
         for (digest, where, _), row in zip(
             batch, tokenizer.encode([document[2] for document in batch]), strict=True
         ):
@@ -180,16 +180,3 @@ def _created(store: Store, kind: str, number: int, end: str, content: bytearray)
 
 def _line(entry: dict[str, Any]) -> bytes:
     return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
-
-
-def _batches(documents: Iterable[tuple[bytes, str, str]]) -> Iterator[list[tuple[bytes, str, str]]]:
-    batch: list[tuple[bytes, str, str]] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += len(document[2])
-        if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch

@@ -74,9 +74,13 @@ class DurableCopies:
         """
         if self._alone:
             return
+        self.wait()
+        self._keep_step(step)
+
+    def wait(self) -> None:
+        """Wait until no copy is under way."""
         if self._copying:
             self._copying.join()
-        self._keep_step(step)
 
     def _try(self, step: int) -> None:
         try:

@@ -108,7 +108,7 @@ def launch(
             step_log = None
             cluster.leave()
             heartbeat.end("done" if outcome.state == "done" else None)
-        status = _exit_status(outcome.state, membership, environment)
+        status = exit_status(outcome.state, membership, environment)
     except WorkloadError as error:
         _record_failure(step_log, goodput, error)
         if lease:
@@ -141,7 +141,8 @@ def launch(
     return status
 
 
-def _exit_status(state: str, membership: Membership, environment: Mapping[str, str]) -> int:
+def exit_status(state: str, membership: Membership, environment: Mapping[str, str]) -> int:
+    """Return the status of a start that ended in `state`; see `launch`."""
     if state != "preempted":
         return 0
     if _OF_JOBSET in environment:  # for it, 0 means done

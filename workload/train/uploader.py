@@ -16,8 +16,12 @@ _PATIENCE_S = 10.0  # for the points of the last minute; a preempted host has 30
 class Uploader:
     """Context with `workload upload-curves` running; the process also ends if the trainer is killed."""
 
-    def __init__(self, url: str, observe: ObserveConfig):
-        """Start uploading from `url` of the run, if `observe` names a TensorBoard."""
+    def __init__(self, url: str, observe: ObserveConfig, patience_s: float = _PATIENCE_S):
+        """Start uploading from `url` of the run, if `observe` names a TensorBoard.
+
+        `patience_s`: wait at the end for the last points.
+        """
+        self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
         if observe.tensorboard:
             experiment = ["--experiment", observe.experiment] if observe.experiment else []
@@ -36,7 +40,7 @@ class Uploader:
         if error:  # report it without waiting for the process
             return
         try:
-            self._process.wait(_PATIENCE_S)
+            self._process.wait(self._patience_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            print(f"curves: the last points weren't uploaded within {_PATIENCE_S:g} s", flush=True)
+            print(f"curves: the last points weren't uploaded within {self._patience_s:g} s", flush=True)

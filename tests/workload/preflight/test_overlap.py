@@ -8,6 +8,8 @@ from workload.preflight.compiler import compile_step
 from workload.preflight.slices import slices
 from workload.train import config as configs
 
+pytestmark = [pytest.mark.slow, pytest.mark.prove]
+
 # A step of the recipe's kind, of two small layers: 40 s of CPU to compile.
 SMALL = [
     "model.layers=2",
@@ -36,13 +38,11 @@ def exchanged(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[int, in
     )
 
 
-@pytest.mark.slow
 def test_the_recipes_layers_are_gathered_beside_the_products(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, everything = exchanged(monkeypatch)
     assert hidden > 0.4 * everything
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="SparseCores take them off the loop")
 def test_a_loop_in_the_layer_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Preflight's report of it; the reason that the comment beside `examples_at_once` says what it costs."""

@@ -1,6 +1,7 @@
 """Preflight as a page: the verdict first, memory to scale, and nothing loaded from elsewhere."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.workload.preflight.test_verdict import compiled, judged, llama
 from workload.__main__ import main
+from workload.preflight import command
 from workload.preflight.page import page
 from workload.preflight.slices import CHIP, GIB
 
@@ -62,7 +64,10 @@ def test_a_refusal_and_a_name_are_shown_as_text() -> None:
     assert "<mine>" not in text
 
 
-def test_the_command_writes_it_beside_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_it_beside_its_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "compile_step", lambda *_, **__: replace(compiled(), attention="einsum"))
     out = tmp_path / "found.html"
     assert main(["preflight", "tiny.toml", "--slice", "v6e-16", "--html", str(out)]) == 0
     assert "tiny.toml on v6e-16: FITS" in capsys.readouterr().out

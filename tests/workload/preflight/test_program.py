@@ -1,20 +1,20 @@
 """Reading a compiled program: loops, collectives, products, each as often as it runs."""
 
-import json
-import os
-import subprocess
-import sys
+import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.limits import HANG_S
+from tests.workload.slice import cpu_devices
 from workload.errors import WorkloadError
 from workload.model.architecture import Architecture
-from workload.preflight.program import Collective, Program, _groups
+from workload.preflight.program import Collective, Program, groups_of
 from workload.preflight.roofline import step_flops
+from workload.train.compute import ComputeConfig
+from workload.train.config import Config, DataConfig, TrainConfig
 from workload.train.flops import model_flops
+from workload.train.sharding import by_slice, make_mesh
+from workload.train.step import Step
 
 pytestmark = pytest.mark.slow
 
@@ -76,12 +76,12 @@ ENTRY %main (x: bf16[2,16]) -> bf16[8,16] {{
 def test_the_groups_of_an_exchange_are_read_however_they_are_spelled(
     spelled: str, groups: list[list[int]]
 ) -> None:
-    assert _groups(f"%x), channel_id=1, replica_groups={spelled}, dimensions={{0}}") == groups
+    assert groups_of(f"%x), channel_id=1, replica_groups={spelled}, dimensions={{0}}") == groups
 
 
 def test_groups_that_cannot_be_read_are_no_exchange_within_a_slice() -> None:
     with pytest.raises(WorkloadError, match=r"unknown format .*=mesh\['a'=8\] \{'a':\(1\)2\}"):
-        _groups("%x), replica_groups=mesh['a'=8] {'a':(1)2}")
+        groups_of("%x), replica_groups=mesh['a'=8] {'a':(1)2}")
 
 
 ARCH = {"layers": 4, "d_model": 256, "heads": 4, "kv_heads": 2, "d_ff": 768, "vocab_size": 1024}
@@ -90,38 +90,34 @@ LONGER = 416  # three blocks and a quarter
 
 
 @pytest.fixture(scope="module")
-def compiled() -> dict[str, Any]:
-    """FLOPs and collectives of a step compiled for 8 CPU devices, by remat: 20 s."""
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    line = [
-        sys.executable,
-        "-m",
-        "tests.workload.preflight.steps",
-        json.dumps(ARCH),
-        str(LENGTH),
-        str(LONGER),
-    ]
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        line, env=environment, capture_output=True, text=True, timeout=HANG_S, cwd=root, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return results
+def compiled() -> dict[tuple[str, int, int], Program]:
+    """A step for 8 CPU devices by remat, layers whose parameters are kept, and length; 15 s."""
+    variants = [(remat, 0, length) for remat in ("none", "full") for length in (LENGTH, LONGER)]
+    variants += [(remat, 1, LENGTH) for remat in ("none", "full")]
+    programs = {}
+    with cpu_devices(8) as devices:
+        for remat, kept, length in variants:
+            compute = ComputeConfig(remat=(remat,), keep_gathered=kept)
+            config = Config(
+                model=Architecture(**ARCH),
+                train=TrainConfig(batch_size=8),
+                compute=compute,
+                data=DataConfig(sequence_length=length),
+            )
+            step = Step(config, make_mesh(config.mesh, by_slice(devices)), "cpu")
+            text = step.lower().compile({"xla_backend_optimization_level": 0}).as_text()
+            programs[remat, kept, length] = Program(text)
+    return programs
 
 
 @pytest.mark.parametrize(("remat", "most"), [("none", 1.02), ("full", 1.34)])
 def test_the_program_computes_what_the_model_needs_and_little_more(
-    remat: str, most: float, compiled: dict[str, Any]
+    remat: str, most: float, compiled: dict[tuple[str, int, int], Program]
 ) -> None:
     """T1: all products of the compiled step over the model's own; attention does the whole square."""
     tokens = 8 * LENGTH  # on each device one example
     needed = model_flops(Architecture(**ARCH), LENGTH).non_causal * tokens / 8
-    ratio = compiled[f"{remat} 0"][str(LENGTH)]["flops"] / needed
+    ratio = compiled[remat, 0, LENGTH].matmul_flops() / needed
     assert 0.99 <= ratio <= most, ratio
     if remat == "full":
         assert ratio > 1.15, "nothing was computed again"
@@ -129,43 +125,34 @@ def test_the_program_computes_what_the_model_needs_and_little_more(
 
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_preflight_counts_the_blocks_of_attention_that_the_program_computes(
-    remat: str, compiled: dict[str, Any]
+    remat: str, compiled: dict[tuple[str, int, int], Program]
 ) -> None:
     expected = LONGER * step_flops(Architecture(**ARCH), LONGER, "einsum", [remat])
     # 2.3 % less with nothing kept back: of a block or two the compiler keeps the scores after all.
-    assert 0.97 < compiled[f"{remat} 0"][str(LONGER)]["flops"] / expected < 1.01
+    assert 0.97 < compiled[remat, 0, LONGER].matmul_flops() / expected < 1.01
 
 
 @pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_a_parameter_is_gathered_once_a_pass_and_its_gradient_summed_once(
-    remat: str, kept: int, compiled: dict[str, Any]
+    remat: str, kept: int, compiled: dict[tuple[str, int, int], Program]
 ) -> None:
     """Bytes on the links, from the program: two gathers and one sum of every split parameter, in float32.
 
     One gather, where the layer's parameters are kept.
     """
     arch = Architecture(**ARCH)
-    collectives = compiled[f"{remat} {kept}"][str(LENGTH)]["collectives"]
+    collectives = compiled[remat, kept, LENGTH].collectives(8)
     split = 4 * sum(
-        _size(shape)
+        math.prod(shape)
         for group in arch.shapes().values()
         for name, shape in group.items()
         if "norm" not in name
     )
-    gathered = sum(collective["bytes"] for collective in collectives if collective["kind"] == "all-gather")
+
+    def exchanged(*kinds: str) -> int:
+        return sum(item.size_bytes * item.times for item in collectives if item.kind in kinds)
+
     ends = 4 * 2 * arch.vocab_size * arch.d_model  # not in a layer: gathered once
-    assert gathered == (2 - kept / arch.layers) * (split - ends) + ends
-    summed = sum(
-        collective["bytes"]
-        for collective in collectives
-        if collective["kind"] in ("all-reduce", "reduce-scatter")
-    )
-    assert split <= summed <= split * 1.02
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
+    assert exchanged("all-gather") == (2 - kept / arch.layers) * (split - ends) + ends
+    assert split <= exchanged("all-reduce", "reduce-scatter") <= split * 1.02

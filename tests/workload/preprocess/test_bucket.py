@@ -29,16 +29,14 @@ def check_run(bucket: Store, folder: Path, expected: corpus.Expected) -> None:
     inputs = [json.loads(line) for line in bucket.read(f"{run}inputs.jsonl").splitlines()]
     assert len(inputs) == manifest["input_files"] == len(list(folder.iterdir()))
     versions = bucket.versions("raw/")  # type: ignore[attr-defined]
-    name = inputs[0]["name"].removeprefix("bucket/").removeprefix(f"{folder.parent.name}/")
-    assert inputs[0]["version"] == str(versions[name][0])
+    _, _, file = inputs[0]["name"].rpartition("/")
+    assert inputs[0]["version"] == str(versions[f"raw/{file}"][0])
 
 
 def test_a_bucket_gives_the_run_that_a_folder_gives(
-    bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: Store, mixed: tuple[Path, corpus.Expected]
 ) -> None:
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    folder = tmp_path / "raw"
-    expected = corpus.mixed(folder)
+    folder, expected = mixed
     for path in folder.iterdir():
         bucket.write(f"raw/{path.name}", path.read_bytes())
     in_memory.run(f"{bucket.url}/out", f"{bucket.url}/raw/")
@@ -47,12 +45,13 @@ def test_a_bucket_gives_the_run_that_a_folder_gives(
 
 @pytest.mark.slow
 @pytest.mark.prove
-def test_spark_takes_config_and_tokenizer_from_a_bucket(bucket: Store, tmp_path: Path) -> None:
-    folder = tmp_path / "raw"
-    expected = corpus.mixed(folder)
+def test_spark_takes_config_and_tokenizer_from_a_bucket(
+    bucket: Store, mixed: tuple[Path, corpus.Expected], tokenizer: Path
+) -> None:
+    folder, expected = mixed
     for path in folder.iterdir():
         bucket.write(f"raw/{path.name}", path.read_bytes())
-    bucket.write("bpe/tokenizer.json", (corpus.tokenizer(tmp_path / "bpe") / "tokenizer.json").read_bytes())
+    bucket.write("bpe/tokenizer.json", (tokenizer / "tokenizer.json").read_bytes())
     bucket.write("mine.toml", b'base = "text.toml"\n[output]\nsequence_length = 64\n')
     line = command(f"{bucket.url}/out", f"{bucket.url}/raw/", "--master", "local[2]")
     line = [f"{bucket.url}/mine.toml", *line[1:], "--set", f"tokenizer.name={bucket.url}/bpe"]

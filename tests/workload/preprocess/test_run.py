@@ -20,31 +20,6 @@ from workload.data.tokens import Manifest
 from workload.errors import DataError, RunError, WorkloadError
 
 
-@pytest.fixture(autouse=True)
-def tokenizers_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # as a task sets it
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus.tokenizer(tmp_path_factory.mktemp("tokenizer") / "bpe")
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, corpus.Expected]:
-    folder = tmp_path_factory.mktemp("source") / "raw"
-    return folder, corpus.mixed(folder)
-
-
-@pytest.fixture(scope="module")
-def reference(
-    source: tuple[Path, corpus.Expected], tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    out = tmp_path_factory.mktemp("reference") / "tokens"
-    assert run(out, source[0], Context(1), tokenizer__name=tokenizer).made == 5
-    return run_folder(out)
-
-
 def rejected(folder: Path) -> dict[str, tuple[str, str]]:
     """Reason and detail of each rejected document."""
     lines = [line for path in folder.glob("rejected-*") for line in path.read_text().splitlines()]
@@ -64,11 +39,11 @@ def documents(folder: Path) -> list[bytes]:
 
 
 def test_the_same_bytes_whatever_the_partitions_places_and_shuffles(
-    source: tuple[Path, corpus.Expected], tokenizer: Path, reference: Path, tmp_path: Path
+    source: Path, tokenizer: Path, reference: Path, tmp_path: Path
 ) -> None:
     moved = tmp_path / "elsewhere" / "raw"
-    shutil.copytree(source[0], moved)
-    for number, folder in enumerate((source[0], moved)):
+    shutil.copytree(source, moved)
+    for number, folder in enumerate((source, moved)):
         out = tmp_path / f"out{number}"
         context = Context(3 + number, seed=number + 1)
         run(out, folder, context, tokenizer__name=tokenizer, runtime__partitions=5 * number)
@@ -77,7 +52,7 @@ def test_the_same_bytes_whatever_the_partitions_places_and_shuffles(
 
 
 def test_a_start_resumes_and_the_one_after_it_has_nothing_to_do(
-    source: tuple[Path, corpus.Expected], tokenizer: Path, reference: Path, tmp_path: Path
+    source: Path, tokenizer: Path, reference: Path, tmp_path: Path
 ) -> None:
     unfinished = tmp_path / "out" / reference.name
     shutil.copytree(reference, unfinished)
@@ -88,7 +63,7 @@ def test_a_start_resumes_and_the_one_after_it_has_nothing_to_do(
     made = [
         run(
             tmp_path / "out",
-            source[0],
+            source,
             progress=lines.append,
             tokenizer__name=tokenizer,
             output__shards=count,
@@ -100,8 +75,8 @@ def test_a_start_resumes_and_the_one_after_it_has_nothing_to_do(
     assert len(list((tmp_path / "out").iterdir())) == 2
 
 
-def test_nothing_is_dropped_in_silence(source: tuple[Path, corpus.Expected], reference: Path) -> None:
-    expected = source[1]
+def test_nothing_is_dropped_in_silence(mixed: tuple[Path, corpus.Expected], reference: Path) -> None:
+    _, expected = mixed
     manifest = json.loads((reference / "manifest.json").read_text())
     assert (manifest["documents"], manifest["rejected"]) == (expected.documents, expected.rejected)
     lines = [line for path in reference.glob("rejected-*") for line in path.read_text().splitlines()]

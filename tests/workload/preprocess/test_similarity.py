@@ -11,8 +11,8 @@ from tests.workload.preprocess.in_memory import Rdd
 from workload.preprocess import components, similarity
 
 
-def alike(one: str, result: str) -> bool:
-    first, second = (similarity.bands(text, 5, 14, 8) for text in (one, result))
+def alike(text: str, other: str) -> bool:
+    first, second = (similarity.bands(text, 5, 14, 8) for text in (text, other))
     return any(a == b for a, b in zip(first, second, strict=True))
 
 

@@ -9,31 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.spark import environment
-from tests.workload.preprocess import corpus, in_memory
 from tests.workload.preprocess.starting import command, content, run_folder, start, starts
 from tests.workload.preprocess.test_run import similar
 
 pytestmark = [pytest.mark.slow, pytest.mark.prove]
 LOCAL = ("--master", "local[2]")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus.tokenizer(tmp_path_factory.mktemp("tokenizer") / "bpe")
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("source") / "raw"
-    corpus.mixed(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def reference(source: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("reference") / "tokens"
-    in_memory.run(out, source, tokenizer__name=tokenizer)
-    return run_folder(out)
 
 
 def test_the_same_bytes_whatever_the_partitions_cores_and_speculation(
