@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 from click.shell_completion import shell_complete
 
+from cli import log
 from cli.command import Group, Part, execute, nearest
 from cli.completion import VARIABLE
 from infra.settings.sources import ROOT
@@ -127,6 +128,7 @@ tpu = _Tpu(
     sections={"Commands": COMMANDS, "Subcommands": SUBCOMMANDS},
     epilog=_EPILOG,
 )
+log.option(tpu)
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:

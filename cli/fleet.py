@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli import options
+from cli import log, options
 from cli.command import Command, Group
 from cli.options import COUNT, PORT, SECONDS, Names, together
 from fleet import deploy as deployment
@@ -108,7 +108,7 @@ def delete(request: Request, orphans: bool) -> int:
 
 @_command("status", options.as_json,
           click.option("--watch", is_flag=True, help="Observe again and again, until Ctrl+C."),
-          _INTERVAL, _PORT, examples="dev --json")  # fmt: skip
+          _INTERVAL, _PORT, log.monitor_option, examples="dev --json")  # fmt: skip
 def status(request: Request, watch: bool, monitor_interval: int, port: int | None) -> int:
     """Show every member: its state at Google and on its workers, and the next action."""
     if watch:
@@ -146,7 +146,7 @@ def take_over(request: Request) -> int:
     click.option("--monitor", "then_monitor", is_flag=True, help="Monitor the fleet afterwards."),
     click.option("--timeout-s", type=SECONDS, default=3600, show_default=True, metavar="S",
                  help="Time until all must work."),
-    _WATCH, _INTERVAL, _PORT, words="OPTION of `workload data streams`",
+    _WATCH, _INTERVAL, _PORT, log.monitor_option, words="OPTION of `workload data streams`",
     examples="dev --slice extract --source prompts.jsonl --create-tpus --monitor -- --id id",
 )  # fmt: skip
 def deploy(
@@ -164,7 +164,9 @@ def deploy(
     return _monitor(request, then)
 
 
-@_command("monitor", _WATCH, _INTERVAL, _PORT, examples="dev --monitor-interval 30 --port 8899")
+@_command(
+    "monitor", _WATCH, _INTERVAL, _PORT, log.monitor_option, examples="dev --monitor-interval 30 --port 8899"
+)
 def monitor(request: Request, watch: bool, monitor_interval: int, port: int | None) -> int:
     """Watch, and recover lost members, until Ctrl+C; which leaves everything as it is."""
     return _monitor(request, monitoring.Monitoring(watch, monitor_interval, port))

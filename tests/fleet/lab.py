@@ -27,7 +27,6 @@ from aiohttp import web
 from fleet import store
 from fleet.controller import Controller, Observation
 from fleet.environment import Environment
-from fleet.model import Cause
 from fleet.store import BucketStore
 from fleet.zones import Zones
 from infra.catalog import region_of
@@ -272,17 +271,16 @@ class Lab(Emulated):
             )  # fmt: skip
 
     def keep(
-        self, controller: Controller, done: Callable[[Observation], object], limit_s: float = HANG_S,
-        may: Collection[Cause] = frozenset(Cause), only: Collection[str] | None = None,
-    ) -> list[Observation]:  # fmt: skip
+        self, controller: Controller, done: Callable[[Observation], object], limit_s: float = HANG_S
+    ) -> list[Observation]:
         """Steps until something holds of one; all of them."""
-        looks, end = [controller.step(may, only)], time.monotonic() + limit_s
+        looks, end = [controller.step()], time.monotonic() + limit_s
         while not done(looks[-1]):
             assert time.monotonic() < end, [
                 str(decision) for observation in looks[-2:] for decision in observation.decisions
             ]
             time.sleep(0.03)
-            looks.append(controller.step(may, only))
+            looks.append(controller.step())
         return looks
 
     def all_ready(self, names: Iterable[str], controller: Controller) -> bool:

@@ -196,7 +196,7 @@ class Patient:
 
     def trouble(self, observation: Observation | None) -> Failure | None:
         """What the controller took the fault for, if it has seen any."""
-        own = (observation.failures or {}).get(self.subject.key) if observation else None
+        own = observation.failures.get(self.subject.key) if observation else None
         if own and self.ask.method == "operations.get":
             self.heard, own = True, None
         for result in (

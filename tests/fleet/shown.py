@@ -55,9 +55,10 @@ class Shown:
         return result
 
 
-def watching(cloud: Shown, members: list[Node], store: Notebook | None = None) -> Controller:
-    rng = random.Random(0)
-    return Controller(members, cloud, cloud, store or Kept(), Limits(), OWNER, rng)
+def watching(
+    cloud: Shown, members: list[Node], store: Notebook | None = None, lead: bool = True
+) -> Controller:
+    return Controller(members, cloud, cloud, store or Kept(), Limits(), OWNER, random.Random(0), lead=lead)
 
 
 def view(

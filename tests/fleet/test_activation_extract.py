@@ -121,7 +121,7 @@ def test_two_that_watch_do_not_replace_one_anothers_nodes() -> None:
     assert cloud.tally.healthy_deleted
     bucket = Cloud(settings())
     BucketStore(bucket, OWNER.stack).write(ControllerState())  # type: ignore[arg-type]
-    with pytest.raises(FleetError, match="another `fleet` acts"):
+    with pytest.raises(FleetError, match="another controller acts"):
         BucketStore(bucket, OWNER.stack).read()  # type: ignore[arg-type]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cli.fleet import fleet as group
-from fleet import controller, monitor, store
+from fleet import monitor, recovery, store
 from fleet.controller_state import ControllerState
 from fleet.environment import Environment
 from fleet.google import Google
@@ -201,7 +201,7 @@ def test_what_was_deleted_is_made_at_once_when_somebody_asks_and_not_by_recoveri
     world.stack.held.clear()  # a refresh
     capsys.readouterr()
     assert fleet(["recover", "dev", "--yes"]) == 0
-    assert "nothing to bring back" in capsys.readouterr().out
+    assert "nothing to recover" in capsys.readouterr().out
     assert fleet(["create", "dev", "--yes"]) == 0
     assert world.states[name] == "READY"
 
@@ -220,13 +220,13 @@ def test_create_ends_where_a_zone_stays_silent_and_names_it(
         return ask(*arguments)
 
     monkeypatch.setattr(world, when, silenced)
-    monkeypatch.setattr(controller, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(recovery, "_PATIENCE_S", 60.0)
     assert fleet(["create", "dev", "--yes"]) == 1
     output = capsys.readouterr()
     assert ("create", "tpu-us-east5-b-1") in world.asked if begun else world.asked == []
     assert len(world.looked) > 60, "a zone that answers again is waited for"
     assert "error: extract/3: unknown: us-east5-b didn't answer for 1 min" in output.err
-    assert "next: the same command again, or tpu fleet monitor dev" in output.err
+    assert "next: repeat the command, or let tpu fleet monitor dev retry" in output.err
     assert ("extract/0" in output.err) == (not begun), "it may live in the silent one"
     assert "done" not in output.out
 
@@ -330,7 +330,7 @@ def test_beside_another_controller_nothing_is_done(
     BucketStore(cloud, OWNER.stack).write(ControllerState())  # type: ignore[arg-type]
     assert fleet(line.split()) == 1
     assert not cloud.asked
-    assert "another `fleet` acts, on" in capsys.readouterr().err
+    assert "another controller acts, on" in capsys.readouterr().err
 
 
 def test_a_controller_that_waits_long_between_looks_renews_its_lease(
@@ -338,7 +338,7 @@ def test_a_controller_that_waits_long_between_looks_renews_its_lease(
 ) -> None:
     """Else another would take its place after three minutes."""
     now, signs = [0.0], list[float]()
-    item = Environment(settings(), nodes(settings()), world, world.stack).controller()  # type: ignore[arg-type]
+    item = Environment(settings(), nodes(settings()), world, world.stack).controller(lead=True)  # type: ignore[arg-type]
     monkeypatch.setattr(item, "renew", lambda: signs.append(now[0]))
     monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     monitor.rest(item, 600)
@@ -375,7 +375,7 @@ def test_a_delete_that_takes_long_renews_its_lease_and_stops_where_another_has_t
     assert fleet(["delete", "dev", "--slice", "extract", "--yes"]) == 1
     assert taken
     assert len(world.asked) == (1 if at == "delete" else 4)
-    assert "another `fleet` acts" in capsys.readouterr().err
+    assert "another controller acts" in capsys.readouterr().err
     assert json.loads(world.kept or "")["leader"]["id"] == "2"
 
 

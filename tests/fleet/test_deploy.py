@@ -124,7 +124,7 @@ def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: Cloud) 
     fleet = Environment(settings(), nodes(settings()), cloud, cloud.stack)  # type: ignore[arg-type]
     output: list[str] = []
 
-    deploy.wait_for_all(fleet.watcher(), 5, output.append, 0.01)
+    deploy.wait_for_all(fleet.controller(), 5, output.append, 0.01)
     assert len(output) == 5
     observation = cloud.observe
 
@@ -134,7 +134,7 @@ def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: Cloud) 
             return replace(result, statuses={**(result.statuses or {}), "train": [status]})
 
         cloud.observe = told  # type: ignore[method-assign]
-        return fleet.watcher()
+        return fleet.controller()
 
     late = with_words(WorkerStatus(cloud.at_s + 60, "failed", "mount-data"))
     with pytest.raises(FleetError, match="train: its boot failed at mount-data"):

@@ -5,8 +5,9 @@ import socket
 
 import pytest
 
+from fleet.environment import selected
 from fleet.errors import FleetError
-from fleet.roster import members
+from fleet.request import Request
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from tests.fleet.command import fleet
@@ -14,13 +15,10 @@ from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
 
 def test_flags_narrow_and_never_widen() -> None:
-    assert [member.name for member in members(settings(), zones=("us-east5-a",), workers_per_zone=1)] == [
-        "tpu-us-east5-a-0"
-    ]
     with pytest.raises(FleetError, match="has 2 in us-east5-a"):
-        members(settings(), ("extract",), ("us-east5-a",), 3)
+        selected(settings(), Request("dev", ("extract",), ("us-east5-a",), 3))
     with pytest.raises(FleetError) as caught:
-        members(settings(), ("extrct",), ("us-west1-c",))
+        selected(settings(), Request("dev", ("extrct",), ("us-west1-c",)))
     assert "--slice extrct" in str(caught.value)
     assert "--zones us-west1-c" in str(caught.value)
 

@@ -198,6 +198,8 @@ class Store:
     def read(self) -> ControllerState:
         return parse(self._text, "memory")[0]
 
+    peek = read
+
     def write(self, state: ControllerState, renew: bool = True) -> None:
         self._text = json.dumps(state.to_json())
 

@@ -41,13 +41,14 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackLab]:
         lab.close()
 
 
-def controller(lab: StackLab) -> Controller:
+def controller(lab: StackLab, lead: bool = True) -> Controller:
     opened = lab.opened()
     named = [node for node in opened.members if node.member is None]
     store = BucketStore(opened.google, opened.stack.id, lab.now_s)
     with mock.patch("fleet.store.runs", return_value=False):
         return Controller(
             named, opened.google, Here(lab, opened), store, Limits(), opened.owner, everyone=opened.members,
+            lead=lead,
         )  # fmt: skip
 
 
@@ -92,10 +93,11 @@ def test_killed_between_deletion_and_update_the_next_run_finishes(lab: StackLab)
     assert requests == [Verb.DELETE]
     keeper.actor._zones.wait()  # type: ignore[attr-defined]
     lab.until(lambda: not lab.state("train"))
-    later = controller(lab)
-    observation = later.step(may=())
+    later = controller(lab, lead=False)
+    observation = later.step()
     (item,) = [decision for decision in observation.decisions if decision.node == "train"]
     assert (item.action, recovery.was_lost(item, later)) == (Action.CREATE, True)
+    later.lead()
     lab.keep(later, lambda observation: lab.state("train") == "READY" and not later.busy)
     later.leave()
     nothing_left(lab)
@@ -136,9 +138,7 @@ def test_killed_during_the_creation_what_was_made_is_taken_in_by_the_next(lab: S
     lab.until(lambda: lab.state("train") == "READY")
     made = (lab.node("train") or {})["id"]
     assert not runs(child.pid)
-    keeper = controller(lab)
-    observation = keeper.step(may=())
-    keeper.leave()
+    observation = controller(lab, lead=False).step()
     (item,) = [decision for decision in observation.decisions if decision.node == "train"]
     assert item.action is Action.HOLD
     assert "fix: if an update of yours was killed: tpu infra settle dev tpu" in item.why

@@ -30,9 +30,9 @@ def environment(cloud: Cloud) -> Environment:
 
 def test_a_controller_that_is_written_over_stops_before_it_does_anything(world: Cloud) -> None:
     world.states["train"] = "PREEMPTED"
-    controller = environment(world).controller()
+    controller = environment(world).controller(lead=True)
     store(world).write(ControllerState())
-    with pytest.raises(FleetError, match="another `fleet` acts"):
+    with pytest.raises(FleetError, match="another controller acts"):
         controller.step()
     assert not world.asked
 
@@ -95,7 +95,7 @@ def test_a_request_that_the_bucket_refuses_is_not_taken_for_written(world: Cloud
 
 
 def test_what_cannot_be_written_down_is_not_done(world: Cloud) -> None:
-    controller = environment(world).controller()
+    controller = environment(world).controller(lead=True)
     world.states["train"] = "PREEMPTED"
     write = world.write
 

@@ -83,16 +83,16 @@ def test_a_second_controller_of_one_stack_is_refused_until_the_lease_has_expired
         lab.cloud.world.clock.rate = 0.0
 
     lab.call(hold())
-    first.store.write(first.state)
+    first.forget(())  # a write, which renews the lease
     second = lab.fleet(TWO)
-    with pytest.raises(FleetError, match=r"another `fleet` acts, on .*, process"):
+    with pytest.raises(FleetError, match=r"another controller acts, on .*, process"):
         lab.controller(second, after_a_kill=False)
     assert changed(second.google) == []
     assert nodes(lab) == stood
     lab.ahead_s += EXPIRES_S
     later = lab.controller(second, after_a_kill=False)
-    later.store.write(later.state)
-    with pytest.raises(FleetError, match="another `fleet` acts"):
+    later.forget(())
+    with pytest.raises(FleetError, match="another controller acts"):
         first.step()
     assert nodes(lab) == stood, "who was written over does nothing more"
 

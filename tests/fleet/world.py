@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet import deletion, environment, recovery, supervise
+from fleet import environment, recovery, removal, supervise
 from fleet.environment import Environment
 from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
@@ -205,4 +205,4 @@ def enter(
     monkeypatch.setattr(environment, "Google", lambda *_: cloud)
     monkeypatch.setattr(environment, "NamedSlices", lambda _: Named(cloud))
     monkeypatch.setattr(recovery, "_POLL_S", 0.01)
-    monkeypatch.setattr(deletion, "_POLL_S", 0.01)
+    monkeypatch.setattr(removal, "_POLL_S", 0.01)
