@@ -16,6 +16,7 @@ from fleet import deploy as deployment
 from fleet import hosts, observing, recovery, removal
 from fleet import monitor as monitoring
 from fleet.adhoc import described
+from fleet.remote_exec import Remote
 from fleet.request import Request
 from infra.doctor.machine import report as report_machine
 
@@ -188,13 +189,13 @@ def execute(request: Request, words: tuple[str, ...], **remote: Any) -> int:
 
     Several words are passed as they are, a single one as a line of shell.
     """
-    return hosts.execute(request, hosts.Remote(**remote), words)
+    return hosts.execute(request, Remote(**remote), words)
 
 
 @_command("restart", options.as_json, options.yes, _REMOTE, examples="dev --slice extract")
 def restart(request: Request, **remote: Any) -> int:
     """Restart the job on every worker: stop it on all, then start it on all; the hosts keep running."""
-    return hosts.restart(request, hosts.Remote(**remote))
+    return hosts.restart(request, Remote(**remote))
 
 
 @_command("ssh",

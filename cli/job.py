@@ -12,7 +12,6 @@ import click
 
 from cli import offline, options
 from cli.command import Group
-from cli.options import Whole
 from infra.catalog import CATALOG
 from infra.core import layer as core_layer
 from infra.core.layer import up_command
@@ -51,7 +50,7 @@ Examples:
 
 _TEAM = click.argument("team", metavar="TEAM", help="a team of queue:teams")
 _JOB = click.argument("name", metavar="JOB", help="name of the job")
-_FROM_0 = Whole(0, 2**31, 0)
+_FROM_0 = click.IntRange(0)
 
 
 @click.group(cls=Group, epilog=_EPILOG)

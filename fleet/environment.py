@@ -45,6 +45,12 @@ class Environment:
         """The owner of this stack's nodes."""
         return Owner(names.labels(self.settings.environment, LAYER), self.stack.id, self.stack.held)
 
+    @property
+    def limits(self) -> Limits:
+        """Limits of the settings."""
+        fleet = self.settings[FleetSettings]
+        return Limits(fleet.preemptions_per_day, fleet.failures_per_day, fleet.heartbeat_timeout_s)
+
     @cached_property
     def all_nodes(self) -> list[ObservedNode]:
         """Nodes of this stack in any zone, orphans included. Raises RequestError."""
@@ -69,10 +75,9 @@ class Environment:
             zones = {observed.zone for observed in self.all_nodes}
         except RequestError:
             zones = set()  # a zone is unreachable; those of the settings are observed all the same
-        fleet = self.settings[FleetSettings]
         return Controller(
-            self.members, self.google, _ByKind(self), BucketStore(self.google, self.stack.id),
-            Limits(fleet.preemptions_per_day, fleet.failures_per_day, fleet.heartbeat_timeout_s), self.owner,
+            self.members, self.google, _ByKind(self), BucketStore(self.google, self.stack.id), self.limits,
+            self.owner,
             everyone=nodes(self.settings), zones=zones, spec=self.spec if updates else None,
             lead=lead, manual=manual,
         )  # fmt: skip

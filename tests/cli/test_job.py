@@ -330,7 +330,7 @@ def test_a_worker_without_a_log_is_named(
 @pytest.mark.parametrize("option", ["--worker", "--lines"])
 def test_numbers_begin_at_0(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert logs(option, "-1") == 2
-    assert "a whole number from 0" in capsys.readouterr().err
+    assert f"Invalid value for '{option}': -1 is not in the range x>=0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["logs", "cancel"])

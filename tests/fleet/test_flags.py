@@ -117,24 +117,21 @@ def test_a_page_whose_port_is_taken_is_refused_before_anything_is_done(
 
 
 @pytest.mark.parametrize(
-    ("line", "rule"),
+    "line",
     [
-        ("monitor dev --port 99999", "a whole number from 0 to 65535\n    fix: e.g. 8899"),
-        ("monitor dev --port -1", "a whole number from 0 to 65535"),
-        ("monitor dev --monitor-interval 0", "a whole number from 1 to 2592000"),
-        ("monitor dev --monitor-interval 99999999999", "a whole number from 1 to 2592000"),
-        ("exec dev --parallel 0 -- true", "a whole number from 1 to 2147483648"),
-        ("exec dev --timeout-s 1.5 -- true", "a whole number from 1 to 2592000"),
-        ("deploy dev --max-samples 0", "a whole number from 1 to 2147483648"),
-        ("status dev --workers-per-zone ²", "a whole number from 1 to 2147483648"),
-        (f"status dev --workers-per-zone {'9' * 5000}", "a whole number from 1 to 2147483648"),
+        "monitor dev --port 65536",
+        "monitor dev --port -1",
+        "monitor dev --monitor-interval 0",
+        "exec dev --parallel 0 -- true",
+        "exec dev --timeout-s 1.5 -- true",
+        "deploy dev --max-samples 0",
+        "status dev --workers-per-zone ²",
+        f"status dev --workers-per-zone {'9' * 5000}",
     ],
 )
-def test_a_flag_out_of_range_is_said_with_its_rule(
-    line: str, rule: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flag_out_of_range_is_a_usage_error(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet(line.split()) == 2
-    assert f"must be {rule}" in capsys.readouterr().err
+    assert f"Invalid value for '{line.split()[2]}'" in capsys.readouterr().err
 
 
 def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(

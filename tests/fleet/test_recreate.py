@@ -20,7 +20,7 @@ from infra.google.failures import Kind
 from infra.settings.sources import ROOT
 from tests.fleet.lab_stack import Here, StackLab
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.prove]
 KILLED = """
 import sys
 from pathlib import Path
@@ -80,7 +80,6 @@ def test_what_was_preempted_is_deleted_by_the_api_and_made_by_one_update(lab: St
     assert "train" in lab.read().held
 
 
-@pytest.mark.prove  # tests/fleet/test_kills.py has a controller killed at such a request
 def test_killed_between_deletion_and_update_the_next_run_finishes(lab: StackLab) -> None:
     lab.preempt("train")
     keeper = controller(lab)
@@ -120,7 +119,6 @@ def test_a_zone_without_chips_keeps_no_other_waiting_and_is_told_apart(lab: Stac
     assert create("dev", ["train"], lab.root) == {"train": None}
 
 
-@pytest.mark.prove  # tests/infra/engine/test_kills.py has a killed `up` settled
 def test_killed_during_the_creation_what_was_made_is_taken_in_by_the_next(lab: StackLab) -> None:
     """The lock of a Pulumi that is gone is put aside, and its record of the creation becomes the slice."""
     lab.preempt("train")
