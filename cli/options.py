@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from infra.core import layer as core_layer
+from infra.errors import CommandError
+from infra.settings.schema import Settings
 from infra.settings.sources import ROOT
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -72,7 +75,7 @@ class Age(click.ParamType[timedelta, Any]):
         return timedelta(seconds=int(match[1]) * self._UNITS[match[2]])
 
 
-COUNT = click.IntRange(1, 2**31)
+COUNT = click.IntRange(1)
 SECONDS = click.IntRange(1, 30 * 86_400)
 HOURS = Positive("a number of hours above 0, e.g. 1.5")
 PORT = click.IntRange(0, 2**16 - 1)
@@ -88,8 +91,15 @@ layout = click.option(
     help="markdown: a comment for CI.",
 )  # fmt: skip
 hours = click.option(
-    "--hours", type=HOURS, metavar="N", help="Expected duration, for the price; the run isn't ended then."
+    "--hours", type=HOURS, metavar="N", help="Expected duration, for the price; it doesn't end the run."
 )
+
+
+def with_layer(layer: str, section: type, settings: Settings) -> Settings:
+    """Return settings that have the section of a layer. Raises CommandError if the layer is off."""
+    if settings.get(section) is None:
+        raise CommandError(core_layer.off(layer, settings.environment))
+    return settings
 
 
 def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:

@@ -190,7 +190,7 @@ class Controller:
             LeaseHeldError: another controller acts.
             UnreachableError: the store doesn't answer.
         """
-        self._adopt(self._store.read())
+        self._load(self._store.read())
         self.leads = True
 
     def leave(self) -> None:
@@ -259,7 +259,7 @@ class Controller:
             LeaseHeldError: another controller has taken the lease.
         """
         if not self.leads:
-            self._adopt(self._store.peek())
+            self._load(self._store.peek())
         # Answers before the observation, which then shows the effect of each request.
         answers = self.actor.ended()
         view = self._cloud.observe(self._zones)
@@ -289,7 +289,7 @@ class Controller:
         events, self._events = self._events, []
         return Observation(view, tuple(members), decisions, leftovers, events, begun, failures, keys, nodes)
 
-    def _adopt(self, state: ControllerState) -> None:
+    def _load(self, state: ControllerState) -> None:
         self.state = state
         if self._manual:
             state.retry_now()

@@ -91,7 +91,7 @@ def test_without_code_nothing_is_submitted(google: Google, monkeypatch: pytest.M
     without = replace(known, sections={**known.sections, PipelineSettings: uncoded})
     monkeypatch.setattr(pipeline, "from_file", lambda _: without)
     with pytest.raises(
-        CommandError, match="a batch would find no code\n    fix: tpu pipeline publish dev, then"
+        CommandError, match="batches need published code\n    fix: tpu pipeline publish dev, then"
     ):
         call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
     assert not [method for method, _, _ in google.asked if method == "POST"]
@@ -124,7 +124,7 @@ def test_a_retry_is_started_and_says_where_to_look(
 ) -> None:
     google.records["pipeline/r17/run.json"] = {**RUN, "outcome": "quota"}
     assert call(pipeline.pipeline, ["retry", "dev", "r17"]) == 0
-    assert capsys.readouterr().out == "r17: started again; tpu pipeline status dev r17\n"
+    assert capsys.readouterr().out == "r17: resumed; next: tpu pipeline status dev r17\n"
     assert json.loads(google.asked[-1][2]["argument"])["retry"] == 1
 
 
