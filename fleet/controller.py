@@ -1,6 +1,6 @@
 """The reconciler: observe, decide, record, act. The same code against Google and against a simulated cloud.
 
-    controller = Controller(members, cloud, actor, store, limits, owner)
+    controller = Controller(members, google, actor, store, limits, owner)
     observation = controller.step()      # again and again; the caller chooses how often
 
 A step waits for no operation: a later step sees its effect in the nodes themselves. An attempt is written to
@@ -12,12 +12,14 @@ import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from fleet.controller_state import ControllerState
 from fleet.decide import LIST_LAG_S, Limits, decide
 from fleet.errors import FleetError
+from fleet.google import Google
 from fleet.members import in_zone, orphans, placed
 from fleet.model import (
     ON_THE_WAY,
@@ -31,7 +33,7 @@ from fleet.model import (
     Owner,
     View,
 )
-from fleet.store import LeaseHeldError, UnreachableError
+from fleet.store import BucketStore, LeaseHeldError, UnreachableError
 from fleet.zones import Answer, NodeRequest, Verb
 from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
@@ -47,14 +49,6 @@ def busy_s(members: int) -> float:
     return max(10.0, members / 16)  # an observation lists every member
 
 
-class Cloud(Protocol):
-    """Source of nodes and heartbeats."""
-
-    def observe(self, zones: Sequence[str]) -> View:
-        """Observe zones and heartbeats once."""
-        ...
-
-
 class Actor(Protocol):
     """Executor of requests; `begin` returns at once."""
 
@@ -64,26 +58,6 @@ class Actor(Protocol):
 
     def ended(self) -> list[Answer]:
         """Return the answers since the last call."""
-        ...
-
-
-class Store(Protocol):
-    """Storage of the state and of the lease."""
-
-    def peek(self) -> ControllerState:
-        """Return the stored state as far as it can be read, whoever holds the lease."""
-        ...
-
-    def read(self) -> ControllerState:
-        """Return the stored state. Raises LeaseHeldError, or UnreachableError."""
-        ...
-
-    def write(self, state: ControllerState, renew: bool = True) -> None:
-        """Store the state. Raises UnreachableError, or FleetError if another controller has written since."""
-        ...
-
-    def renew(self, state: ControllerState) -> None:
-        """Renew the lease if that is due."""
         ...
 
 
@@ -124,9 +98,9 @@ class Controller:
     def __init__(
         self,
         members: Sequence[Node],
-        cloud: Cloud,
+        google: Google,
         actor: Actor,
-        store: Store,
+        store: BucketStore,
         limits: Limits,
         owner: Owner,
         rng: random.Random | None = None,
@@ -140,7 +114,7 @@ class Controller:
 
         Args:
             members: as the settings spread them.
-            cloud: source of observations.
+            google: source of observations.
             actor: executor of requests.
             store: of the state and of the lease.
             limits: of preemptions and failures.
@@ -155,7 +129,7 @@ class Controller:
         Raises:
             FleetError: another controller holds the lease, or the store can't be read, if `lead`.
         """
-        self._cloud, self.actor, self._store = cloud, actor, store
+        self._google, self.actor, self._store = google, actor, store
         self._limits, self.owner = limits, owner
         self._rng, self._manual = rng or random.Random(), manual
         self._more = frozenset(zones)
@@ -232,7 +206,7 @@ class Controller:
 
     def _event(self, text: str, level: int = logging.INFO, **fields: object) -> None:
         """Add an event to the next observation, and with its fields to the log."""
-        _log.log(level, text, extra={"fields": fields})
+        _log.log(level, "%s", text, extra={"fields": fields})
         self._events.append(text)
 
     def _member_event(self, text: str, member: Node, action: str, level: int = logging.INFO) -> None:
@@ -262,7 +236,7 @@ class Controller:
             self._load(self._store.peek())
         # Answers before the observation, which then shows the effect of each request.
         answers = self.actor.ended()
-        view = self._cloud.observe(self._zones)
+        view = self._google.observe(self._zones)
         if view.statuses is not None or not self.state.listed_s:
             self.state.listed_s = view.at_s
 
@@ -336,7 +310,7 @@ class Controller:
         return placed(self._desired if wanted is None else wanted, view, self.owner, placements)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
-        before = self.state.copy()
+        before = deepcopy(self.state)
         everyone = [*self._desired, *self._others]
         requests = []
         for item in due:

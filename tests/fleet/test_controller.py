@@ -359,7 +359,7 @@ def test_a_zone_that_the_settings_name_no_more_is_looked_into_while_members_live
     observation = live(item, cloud, 0.1 * HOUR_S)[-1]
     assert cloud.tally.creates == cloud.tally.deletes == 0
     assert {decision.condition for decision in observation.decisions} == {Condition.WORKING}
-    assert "is a zone of its fleet no more" in observation.decisions[1].why
+    assert "is no longer a zone of its fleet" in observation.decisions[1].why
     cloud.lose("extract/1")
     live(item, cloud, 0.5 * HOUR_S)
     assert (cloud.nodes["extract/1"].zone, cloud.nodes["extract/3"].zone) == (HOME, OTHER), "as it is lost"

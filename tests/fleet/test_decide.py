@@ -338,7 +338,7 @@ def test_a_named_slice_is_made_again_only_where_pulumi_is_there_and_holds_what_i
     )
     (result,) = decide([member], existing, known, Limits(), replace(OWNER, held=held))
     assert (result.action, why in result.why) == (action, True), result
-    assert "zone of its fleet no more" not in result.why, "it has none"
+    assert "no longer a zone of its fleet" not in result.why, "it has none"
 
 
 def test_a_bundle_that_booted_nowhere_is_not_rolled_to_the_next() -> None:
@@ -366,7 +366,7 @@ def test_a_member_in_a_zone_that_its_fleet_left_stays_and_says_how_to_go() -> No
     statuses = {node.name: [WorkerStatus(NOW_S - 5, work="running")]}
     (result,) = decide([member], View(NOW_S, zones, statuses), ControllerState(), Limits(), OWNER)
     assert (result.action, result.condition) == (Action.LEAVE, Condition.WORKING)
-    assert "us-south1-ai1b is a zone of its fleet no more: it stays" in result.why
+    assert "us-south1-ai1b is no longer a zone of its fleet: it stays" in result.why
     assert "fix: tpu fleet delete dev --slice extract --zones us-south1-ai1b" in result.why
     gone = {**zones, member.zone: ZoneView({node.name: replace(node, state="PREEMPTED")})}
     (result,) = decide([member], View(NOW_S, gone, statuses), ControllerState(), Limits(), OWNER)

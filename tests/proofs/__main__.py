@@ -247,7 +247,7 @@ def roles() -> dict[str, Any]:
     )
 )
 def grants(parts: Sequence[str]) -> dict[str, Any]:
-    """Without a grant a run, an event, an update or a command fails, and names it; docs/pipeline-grants.md."""
+    """Without a grant a run, an event, an update or a command fails, and names it."""
     return granted.measure(report, parts)
 
 
