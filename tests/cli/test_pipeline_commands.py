@@ -11,6 +11,7 @@ import pytest
 from cli import pipeline
 from infra.engine.settings import parse
 from infra.errors import CommandError
+from infra.layers.pipeline.price import training_hour_usd
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.cli.call import call
@@ -83,6 +84,19 @@ def test_run_says_the_price_asks_and_follows_to_the_end(
     assert "1 objects, 1.00 GiB" in shown
     assert "submitted as r17" in shown
     assert "r17: trained" in shown
+
+
+def test_the_most_that_a_run_costs_grows_with_the_hours_of_training(
+    google: Google, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    most = []
+    for hours in (1, 3):
+        known = settings(pipeline__trainHours=hours)
+        monkeypatch.setattr(pipeline, "from_file", lambda _, known=known: known)
+        call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"])
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("shards")]
+        most.append(float(line.rpartition("$")[2].split()[0].replace(",", "")))
+    assert most[1] - most[0] == pytest.approx(2 * (training_hour_usd(settings()) or 0), abs=0.02)
 
 
 def test_without_code_nothing_is_submitted(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:

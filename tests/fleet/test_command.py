@@ -15,6 +15,7 @@ import pytest
 
 from cli.fleet import fleet as group
 from fleet import monitor, recovery, store
+from fleet.adhoc import AdHoc
 from fleet.controller_state import ControllerState
 from fleet.environment import Environment
 from fleet.google import Google
@@ -24,13 +25,14 @@ from infra.errors import InfraError
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.layers.tpu import startup
-from infra.slices.names import bundle_blob
+from infra.slices.names import bundle_blob, bundle_manifest
 from infra.slices.nodes import nodes
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OURS, OWNER
-from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
+from tests.fleet.world import BUNDLE, Cloud, _world, enter, settings  # noqa: F401
 from tools import fleet_docs
 
+BUNDLES = (BUNDLE, "cd" * 32)
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -248,16 +250,24 @@ def test_create_leaves_what_was_preempted(world: Cloud) -> None:
     assert cloud.asked == [("create", "tpu-us-east5-b-1")]
 
 
-def test_nothing_is_created_while_the_start_up_script_is_not_published(
-    world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", [bundle_blob(startup.script_sha256()), *map(bundle_manifest, BUNDLES)])
+def test_nothing_is_created_while_the_script_or_a_bundle_is_not_published(
+    missing: str, world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    item = {
+        "name": "mine",
+        "acceleratorType": "v6e-8",
+        "zones": ["us-east5-a"],
+        "count": 1,
+        "bundle": BUNDLES[1],
+    }
+    AdHoc(world, OWNER.stack).keep("mine", item)  # type: ignore[arg-type]
     world.states["tpu-us-east5-b-1"] = ""
-    script = bundle_blob(startup.script_sha256())
-    monkeypatch.setattr(world, "is_there", lambda name: name != script)
+    monkeypatch.setattr(world, "is_there", lambda name: name != missing)
     assert fleet(["create", "dev", "--yes"]) == 1
     assert not world.asked
-    missing = f"tpu:bundle: this checkout's start-up script, gs://{world.bucket}/{script} does not exist"
-    assert f"error: {missing}\n    fix: tpu publish dev" in capsys.readouterr().err
+    output = capsys.readouterr().err
+    assert f"gs://{world.bucket}/{missing} does not exist\n    fix: tpu publish dev" in output
 
 
 def test_what_could_not_be_created_is_said_with_its_reason(
