@@ -163,7 +163,7 @@ class Supervisor:
         for decision in observation.decisions:
             why = f" ({decision.why.partition(chr(10))[0]})" if decision.why else ""
             condition = f"{decision.node}: {decision.condition}{why}"
-            if events:
+            if events and decision.action in (Action.CREATE, Action.REPLACE):
                 self._reported[decision.member.key] = condition  # the event says it
             self._report_once(decision.member.key, condition)
         self._report_once("silent", "; ".join(unanswered(observation)))

@@ -245,12 +245,12 @@ def listing(monkeypatch: pytest.MonkeyPatch, **teams: Sequence[Status] | Excepti
     class One(Cluster):
         def __init__(self, team: Team):
             super().__init__()
-            self.found = teams[team.name]
+            self.jobs = teams[team.name]
 
         def all(self) -> Sequence[Status]:
-            if isinstance(self.found, Exception):
-                raise self.found
-            return self.found
+            if isinstance(self.jobs, Exception):
+                raise self.jobs
+            return self.jobs
 
     monkeypatch.setattr(command, "_jobs", lambda _, team: One(team))
 

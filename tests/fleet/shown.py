@@ -39,7 +39,7 @@ class Shown:
 
     def __init__(self, *looks: View):
         self.looks = list(looks)
-        self.asked: list[NodeRequest] = []
+        self.requests: list[NodeRequest] = []
         self.answers: list[Answer] = []
         self.zones: list[str] = []
 
@@ -48,7 +48,7 @@ class Shown:
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
 
     def begin(self, request: NodeRequest) -> None:
-        self.asked.append(request)
+        self.requests.append(request)
 
     def ended(self) -> list[Answer]:
         result, self.answers = self.answers, []

@@ -28,11 +28,11 @@ def controller(cloud: VirtualCloud, members: list[Node] | int, store: Notebook |
     return Controller(members, cloud, cloud, store or Notebook(), Limits(), cloud.OWNER, random.Random(0))
 
 
-def live(one: Controller, cloud: VirtualCloud, until_s: float, every_s: float = 60.0) -> list[Observation]:
+def live(item: Controller, cloud: VirtualCloud, until_s: float, every_s: float = 60.0) -> list[Observation]:
     looks = []
     while cloud.now_s < until_s:
         cloud.advance(cloud.now_s + every_s)
-        looks.append(one.step())
+        looks.append(item.step())
     return looks
 
 
@@ -217,19 +217,19 @@ def test_a_poll_that_fails_is_no_refusal_and_nothing_is_created_a_second_time() 
     cloud = Shown(view(members, m0=""))
     entry = watching(cloud, members)
     entry.step()
-    (create,) = cloud.asked
+    (create,) = cloud.requests
     cloud.answers = [Answer(create, operation="operations/1")]
     entry.step()
-    (_, check) = cloud.asked
+    (_, check) = cloud.requests
     assert check.verb is Verb.CHECK
     cloud.answers = [Answer(check, Failure(Kind.TRANSIENT, "unavailable"))]
     entry.step()
-    assert [item.verb for item in cloud.asked] == [Verb.CREATE, Verb.CHECK, Verb.CHECK]
+    assert [item.verb for item in cloud.requests] == [Verb.CREATE, Verb.CHECK, Verb.CHECK]
     assert not entry.state.refusals
     cloud.answers = [Answer(check, Failure(Kind.STOCK_OUT, "none"), done=True)]
     observation = entry.step()
     assert observation.failures.keys() == {member.key}
-    assert cloud.asked[-1].node.zone == OTHER, "that is a refusal"
+    assert cloud.requests[-1].node.zone == OTHER, "that is a refusal"
 
 
 def test_what_cannot_be_written_down_is_not_done() -> None:
@@ -245,11 +245,11 @@ def test_what_cannot_be_written_down_is_not_done() -> None:
     cloud = Shown(view(members, m0="PREEMPTED"))
     item = watching(cloud, members, store)
     observation = item.step()
-    assert (cloud.asked, observation.begun) == ([], ())
+    assert (cloud.requests, observation.begun) == ([], ())
     assert "no action taken: no bucket" in observation.events
     store.broken = False
     item.step()
-    assert [request.verb for request in cloud.asked] == [Verb.DELETE]
+    assert [request.verb for request in cloud.requests] == [Verb.DELETE]
     assert item.state.spent(Cause.PREEMPTION, NOW_S) == 1
 
 
@@ -270,10 +270,10 @@ def test_who_has_lost_the_lease_gives_no_node_new_settings() -> None:
         item.step()
     store.error = UnreachableError("no bucket")
     assert "no action taken: no bucket" in item.step().events
-    assert cloud.asked == []
+    assert cloud.requests == []
     store.error = None
     item.step()
-    assert [request.verb for request in cloud.asked] == [Verb.UPDATE, Verb.UPDATE]
+    assert [request.verb for request in cloud.requests] == [Verb.UPDATE, Verb.UPDATE]
 
 
 def test_a_claim_without_proof_spends_no_budget_and_delays_no_recovery() -> None:
@@ -283,7 +283,7 @@ def test_a_claim_without_proof_spends_no_budget_and_delays_no_recovery() -> None
     cloud = Shown(view(members, statuses=claims))
     entry = watching(cloud, members)
     entry.step()
-    (request,) = cloud.asked
+    (request,) = cloud.requests
     assert (request.verb, request.claim, request.instance) == (Verb.DELETE, Claim.BOOT_FAILED, "1")
     cloud.answers = [Answer(request, Failure(Kind.TRANSIENT, "lives, and is left alone"), spared=True)]
     observation = entry.step()
@@ -292,11 +292,11 @@ def test_a_claim_without_proof_spends_no_budget_and_delays_no_recovery() -> None
     assert not entry.state.bundles, "nor is a bundle to blame"
     cloud.looks = [view(members, NOW_S + 1, m0="PREEMPTED")]
     entry.step()
-    assert [item.claim for item in cloud.asked] == [Claim.BOOT_FAILED, Claim.NONE], "at once"
-    cloud.answers = [Answer(cloud.asked[-1])]
+    assert [item.claim for item in cloud.requests] == [Claim.BOOT_FAILED, Claim.NONE], "at once"
+    cloud.answers = [Answer(cloud.requests[-1])]
     cloud.looks = [view(members, NOW_S + 2, m0="")]
     entry.step()
-    assert cloud.asked[-1].verb is Verb.CREATE, "at once"
+    assert cloud.requests[-1].verb is Verb.CREATE, "at once"
 
 
 def test_a_bundle_that_failed_by_proof_and_booted_nowhere_is_rolled_to_nobody() -> None:
@@ -314,7 +314,7 @@ def test_a_bundle_that_failed_by_proof_and_booted_nowhere_is_rolled_to_nobody() 
     cloud = Shown(observation(NOW_S, m1="CREATING"))
     entry = watching(cloud, members)
     entry.step()
-    (request,) = cloud.asked
+    (request,) = cloud.requests
     cloud.answers = [Answer(request, done=True)]
     cloud.looks = [observation(NOW_S + 60, m0="", m1="PREEMPTED")]
     entry.step()
@@ -325,10 +325,10 @@ def test_a_bundle_that_failed_by_proof_and_booted_nowhere_is_rolled_to_nobody() 
         in decisions[1].why
     )
     assert "fix: tpu publish" in decisions[1].why
-    assert len(cloud.asked) == 1
+    assert len(cloud.requests) == 1
     entry.follow(fleet(3, bundle="b2"))
     entry.step()
-    assert [item.verb for item in cloud.asked[1:]] == [Verb.CREATE, Verb.DELETE]
+    assert [item.verb for item in cloud.requests[1:]] == [Verb.CREATE, Verb.DELETE]
 
 
 def test_a_bundle_that_booted_elsewhere_is_not_to_blame() -> None:
@@ -344,9 +344,9 @@ def test_a_bundle_that_booted_elsewhere_is_not_to_blame() -> None:
     cloud = Shown(result)
     entry = watching(cloud, members)
     entry.step()
-    cloud.answers = [Answer(cloud.asked[0], done=True)]
+    cloud.answers = [Answer(cloud.requests[0], done=True)]
     cloud.looks = [view(members, NOW_S + 60, m0="")]
-    assert [item.verb for item in (entry.step(), cloud.asked)[1]] == [Verb.DELETE, Verb.CREATE]
+    assert [item.verb for item in (entry.step(), cloud.requests)[1]] == [Verb.DELETE, Verb.CREATE]
 
 
 def test_a_zone_that_the_settings_name_no_more_is_looked_into_while_members_live_there() -> None:
@@ -386,12 +386,12 @@ def test_what_google_took_away_and_nobody_asks_for_is_swept_and_what_lives_is_no
     cloud = Shown(replace(result, zones={HOME: ZoneView(nodes)}))
     entry = watching(cloud, [member])
     observation = entry.step()
-    assert [(item.verb, item.node.name) for item in cloud.asked] == [(Verb.DELETE, gone.name)]
+    assert [(item.verb, item.node.name) for item in cloud.requests] == [(Verb.DELETE, gone.name)]
     assert [orphan.name for orphan in observation.orphans] == [gone.name, alive.name]
     entry.step()
-    assert len(cloud.asked) == 1, "asked once"
+    assert len(cloud.requests) == 1, "asked once"
     watching(cloud, [member], lead=False).step()
-    assert len(cloud.asked) == 1, "not by an observer"
+    assert len(cloud.requests) == 1, "not by an observer"
 
 
 def test_nodes_of_another_stack_are_neither_replaced_nor_deleted_nor_made_beside() -> None:
@@ -414,7 +414,7 @@ def test_nodes_of_another_stack_are_neither_replaced_nor_deleted_nor_made_beside
     entry = watching(cloud, members)
     for _ in range(3):
         observation = entry.step()
-    assert cloud.asked == []
+    assert cloud.requests == []
     assert price_so_far(observation) == (0.0, []), "nor paid for"
     assert price_so_far(watching(Shown(result), members).step()) != (0.0, [])
     assert (observation.orphans, {decision.action for decision in observation.decisions}) == (
@@ -466,4 +466,4 @@ def test_zones_that_only_ever_fail_lead_to_no_request_at_all() -> None:
         item = watching(cloud, fleet(4))
         for _ in range(30):
             item.step()
-        assert not cloud.asked
+        assert not cloud.requests

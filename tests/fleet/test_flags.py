@@ -24,7 +24,7 @@ def test_flags_narrow_and_never_widen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "found"),
+    ("flags", "names"),
     [
         ("--slice train", {"train"}),
         ("--zones us-east5-a", {"tpu-us-east5-a-0", "tpu-us-east5-a-1", "tpu-us-east5-a-7"}),
@@ -38,7 +38,7 @@ def test_flags_narrow_and_never_widen() -> None:
 )
 def test_list_is_narrowed_and_names_orphans_unless_a_slice_is_named(
     flags: str,
-    found: set[str],
+    names: set[str],
     world: Cloud,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -46,7 +46,7 @@ def test_list_is_narrowed_and_names_orphans_unless_a_slice_is_named(
     for z in "ab":
         cloud.stray(f"tpu-us-east5-{z}-7", f"us-east5-{z}")
     assert fleet(["list", "dev", "--json", *flags.split()]) == 0
-    assert {load["name"] for load in json.loads(capsys.readouterr().out)} == found
+    assert {load["name"] for load in json.loads(capsys.readouterr().out)} == names
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_page_whose_port_is_taken_is_refused_before_anything_is_done(
     assert (
         f"--port {port}: must be free for this user: Address already in use\n    fix: another port" in output
     )
-    assert not cloud.asked
+    assert not cloud.requests
     assert cloud.kept is None
 
 
@@ -144,7 +144,7 @@ def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(
     assert [fleet([name, "dev"]) for name in ("status", "list")] == [0, 0]
     assert capsys.readouterr().out.count("tpu-us-east5-b-7") == 2
     assert fleet(["delete", "dev", "--orphans", "--yes"]) == 0
-    assert cloud.asked == [("delete", "tpu-us-east5-b-7")]
+    assert cloud.requests == [("delete", "tpu-us-east5-b-7")]
     assert fleet(["create", "dev", "--yes"]) == 1
     assert "Pulumi.dev.yaml lists no slices" in capsys.readouterr().err
 
@@ -153,7 +153,7 @@ def test_recovering_gives_no_living_node_new_settings_and_creating_does(world: C
     world.states["tpu-us-east5-b-1"] = "PREEMPTED"
     world.labels["tpu-us-east5-a-0"] = {**world.labels["tpu-us-east5-a-0"], "spec": "of-before"}
     assert fleet(["recover", "dev", "--yes"]) == 0
-    assert ("create", "tpu-us-east5-b-1") in world.asked
+    assert ("create", "tpu-us-east5-b-1") in world.requests
     assert not world.updated
     assert fleet(["create", "dev", "--yes"]) == 0
     assert world.updated == ["tpu-us-east5-a-0"]

@@ -90,10 +90,10 @@ def of_members(lab: Lab) -> dict[str, list[dict[str, Any]]]:
     return mapping
 
 
-def brought_back_if_asked(one: Environment) -> set[str]:
+def brought_back_if_asked(opened: Environment) -> set[str]:
     """The members that `recover` means, and shows the price of."""
     with (
-        mock.patch.object(recovery, "opened", return_value=one),
+        mock.patch.object(recovery, "opened", return_value=opened),
         mock.patch.object(recovery.slices_price, "rows", return_value=[]) as rows,
     ):
         assert fleet(["recover", "dev", "--dry-run"]) == 0

@@ -9,7 +9,7 @@ import pytest
 
 from infra.google.failures import Kind
 from tests.fleet.lab import Lab
-from tests.fleet.matrix import METHODS, OVERCOME, STARTERS, UNSEEN, Ask, asked, asks, meet
+from tests.fleet.matrix import METHODS, OVERCOME, STARTERS, UNSEEN, Meeting, cell_of, meet, meetings
 from tools.fleet_docs import MATRIX
 
 NOBODY_KNOWS = {"reset", "lost answer", "slow"}
@@ -17,9 +17,9 @@ NOBODY_KNOWS = {"reset", "lost answer", "slow"}
 # `python -m tests.proofs matrix` meets all.
 ANY = cycle(("lost answer", "503", "quota", "429", "403", "500", "reset"))
 SOME = [
-    *(Ask(method, fault) for method, fault in zip(METHODS, ANY, strict=False)),
-    *(Ask(method, fault) for method in STARTERS for fault in ("slow", "failed operation", "stock-out")),
-    Ask("nodes.create", "lost answer", lasts=False),
+    *(Meeting(method, fault) for method, fault in zip(METHODS, ANY, strict=False)),
+    *(Meeting(method, fault) for method in STARTERS for fault in ("slow", "failed operation", "stock-out")),
+    Meeting("nodes.create", "lost answer", lasts=False),
 ]
 
 
@@ -28,13 +28,13 @@ def cells() -> list[dict[str, Any]]:
     return result
 
 
-def on_record(ask: Ask) -> dict[str, Any]:
-    (item,) = [cell for cell in cells() if asked(cell) == ask]
+def on_record(meeting: Meeting) -> dict[str, Any]:
+    (item,) = [cell for cell in cells() if cell_of(cell) == meeting]
     return item
 
 
 def test_every_cell_is_on_record_and_classified() -> None:
-    assert [asked(cell) for cell in cells()] == list(asks())
+    assert [cell_of(cell) for cell in cells()] == list(meetings())
     assert {cell["kind"] for cell in cells()} <= {*map(str, Kind), OVERCOME, UNSEEN}
 
 
@@ -47,6 +47,6 @@ def test_one_request_that_fails_is_overcome() -> None:
     assert {*once.values()} == {OVERCOME}
 
 
-@pytest.mark.parametrize("ask", SOME, ids=lambda ask: f"{ask.method}-{ask.fault}-{ask.lasts}")
-def test_a_request_meets_a_fault_as_recorded(ask: Ask, lab: Lab) -> None:
-    assert asdict(meet(lab, ask)) == on_record(ask)
+@pytest.mark.parametrize("meeting", SOME, ids=str)
+def test_a_request_meets_a_fault_as_recorded(meeting: Meeting, lab: Lab) -> None:
+    assert asdict(meet(lab, meeting)) == on_record(meeting)

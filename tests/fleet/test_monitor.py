@@ -27,7 +27,7 @@ def test_monitor_recovers_logs_its_actions_with_fields_and_leaves_the_fleet_at_c
 
     monkeypatch.setattr("time.sleep", interrupt)
     assert fleet(["monitor", "dev"]) == 130
-    assert world.asked == [("delete", "train"), ("up", "train")]
+    assert world.requests == [("delete", "train"), ("up", "train")]
     output = capsys.readouterr()
     event = r"INFO fleet.controller: train: replace \(Google says PREEMPTED\)"
     assert re.search(rf"{event} node=train zone=us-east5-b action=replace attempt=1\n", output.err)
@@ -79,7 +79,7 @@ def test_monitor_follows_the_settings_unless_they_are_wrong(
         return file
 
     def end(*_: Any) -> None:
-        if world.asked and world.states.get("tpu-us-east5-a-2") == "READY":
+        if world.requests and world.states.get("tpu-us-east5-a-2") == "READY":
             raise KeyboardInterrupt
 
     monkeypatch.setattr(environment, "from_file", read)
@@ -89,7 +89,7 @@ def test_monitor_follows_the_settings_unless_they_are_wrong(
     assert output.count("WARNING fleet.controller: the new settings are ignored: no YAML") == 1
     assert "fleet:dollarsPerHour allows $1" in output
     assert "the settings changed: other/0 is new, extract/0 is removed" in output
-    assert world.asked == [("create", "tpu-us-east5-a-2")], "by a name that no orphan has"
+    assert world.requests == [("create", "tpu-us-east5-a-2")], "by a name that no orphan has"
 
 
 def test_a_monitor_makes_and_updates_nodes_by_the_settings_of_now(
@@ -115,5 +115,5 @@ def test_a_monitor_makes_and_updates_nodes_by_the_settings_of_now(
     monkeypatch.setattr("time.sleep", nap)
     assert fleet(["monitor", "dev"]) == 130
     assert fresh()
-    assert world.asked == [("delete", lost), ("create", lost)]
+    assert world.requests == [("delete", lost), ("create", lost)]
     assert sorted(world.updated) == sorted(name for name in world.states if name not in ("train", lost))

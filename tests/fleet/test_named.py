@@ -73,7 +73,7 @@ def made(node: str, op: automation.OpType) -> Any:
     return SimpleNamespace(diagnostic_event=None, res_outputs_event=ended)
 
 
-def said(node: str, statuses: str) -> Any:
+def error_of(node: str, statuses: str) -> Any:
     urn = node_urn("dev", node) if node else None
     diagnostic = SimpleNamespace(severity="error", urn=urn, message=statuses)
     return SimpleNamespace(diagnostic_event=diagnostic, res_outputs_event=None)
@@ -84,7 +84,7 @@ def test_fine_is_only_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     result = reporting(
         monkeypatch,
         made("a", automation.OpType.DELETE_REPLACED),
-        said("b", "googleapi: Error 429: Quota limit 'X' has been exceeded."),
+        error_of("b", "googleapi: Error 429: Quota limit 'X' has been exceeded."),
         fails="error: update failed",
     )
     assert result["a"] is not None
@@ -97,7 +97,7 @@ def test_fine_is_only_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_update_that_failed_as_a_whole_says_so_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     result = reporting(
-        monkeypatch, said("", "could not find default credentials"), fails="error: exit status 255"
+        monkeypatch, error_of("", "could not find default credentials"), fails="error: exit status 255"
     )
     assert {item.kind for item in result.values() if item} == {Kind.STACK}
     assert all("default credentials" in item.message for item in result.values() if item)

@@ -39,7 +39,7 @@ import click
 
 from benchmarks.machine import described
 from tests.fleet.lab import Lab
-from tests.fleet.matrix import asks, meet
+from tests.fleet.matrix import meet, meetings
 from tests.proofs import grants as granted
 from tests.proofs import load as loaded
 from tests.proofs import mutants as mutation
@@ -186,8 +186,8 @@ def matrix() -> dict[str, Any]:
         lab = Lab(Path(folder))
         try:
             with lab.entered():
-                for ask in asks():
-                    cells.append(asdict(meet(lab, ask)))
+                for meeting in meetings():
+                    cells.append(asdict(meet(lab, meeting)))
                     report(" | ".join(map(str, cells[-1].values())))
         finally:
             lab.close()

@@ -147,8 +147,8 @@ class Proof:
     def submitted(self, folder: str) -> str:
         """An object `_SUBMIT` alone, by a program; its run."""
         self.lab.upload(f"{folder}%2F_SUBMIT", b"", RAW)
-        ask = self.lab.ask("GET", f"storage.googleapis.com/storage/v1/b/{RAW}/o/{folder}%2F_SUBMIT")
-        return f"r{ask['generation']}"
+        submitted = self.lab.ask("GET", f"storage.googleapis.com/storage/v1/b/{RAW}/o/{folder}%2F_SUBMIT")
+        return f"r{submitted['generation']}"
 
     def _deliveries(self) -> list[dict[str, Any]]:
         every = self.lab.cloud.requests.since(0)["requests"]

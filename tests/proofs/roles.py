@@ -42,13 +42,13 @@ TYPED = {
 
 @dataclass(frozen=True)
 class Row:
-    """What came of taking a role away; `said`: the line that names it."""
+    """What came of taking a role away; `line`: the line that names it."""
 
     account: str
     role: str
     on: str
     command: str
-    said: str
+    line: str
     took_s: float
 
 
@@ -148,7 +148,7 @@ def measure(report: Callable[[str], None]) -> dict[str, Any]:
 
     def keep(row: Row) -> None:
         rows.append(row)
-        report(f"{row.account} without {row.role} on the {row.on}: {row.said}")
+        report(f"{row.account} without {row.role} on the {row.on}: {row.line}")
 
     for role in storage():
         with office(CONDITIONAL if role.setting else "") as item:
