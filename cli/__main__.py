@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 from click.shell_completion import shell_complete
 
+from cli import log
 from cli.command import Group, Part, execute, nearest
 from cli.completion import VARIABLE
 from infra.settings.sources import ROOT
@@ -21,12 +22,12 @@ CLOSED_PIPE = 141
 
 _EPILOG = """\b
 Examples:
-  tpu plan dev                     what each layer would change, and what it costs
-  tpu up dev                       apply it, after one question
+  tpu plan dev                     changes of each layer, and their price
+  tpu up dev                       apply them after one question
   tpu run train.py --slice v6e-16  your own program, on a slice of its own
   tpu status dev --watch           nodes, steps, loss, price; until Ctrl+C
-  tpu logs dev train --follow      what the job prints
-  tpu recover dev                  recreate what Google preempted
+  tpu logs dev train --follow      output of the job
+  tpu recover dev                  recreate preempted slices
 
 \b
 Exit status:
@@ -55,15 +56,15 @@ _RENAMED = {
 
 
 COMMANDS = {
-    "plan": Part("cli.updates:plan", "show what each layer would change, and what it costs"),
-    "up": Part("cli.updates:up", "bring layers up, after one question: stacks, the bundle, slices"),
-    "down": Part("cli.updates:down", "take the slices down, or the layers named; checkpoints stay"),
+    "plan": Part("cli.updates:plan", "show the changes of each layer, and their price"),
+    "up": Part("cli.updates:up", "apply the plan after one question: layers, the bundle, slices"),
+    "down": Part("cli.updates:down", "destroy the slices, or the named layers; checkpoints stay"),
     "run": Part("cli.run:run", "run your own program on a slice: publish, create, recover; --stop-when-done"),
     "status": Part("cli.fleet:status", "show every slice: state, boot stage, step, next action; --watch"),
     "logs": Part("cli.logs:logs", "print output of boot and job from Cloud Logging; --follow"),
     "ssh": Part("cli.fleet:ssh", "log in to a worker, or run a command there"),
     "restart": Part("cli.fleet:restart", "restart the job on all workers; the hosts keep running"),
-    "recover": Part("cli.fleet:recover", "recreate preempted slices, and nothing else"),
+    "recover": Part("cli.fleet:recover", "recreate slices that Google preempted or deleted"),
     "policy": Part(
         "cli.policy:policy", "check stored state or a preview against the rules; --terraform exports"
     ),
@@ -127,6 +128,7 @@ tpu = _Tpu(
     sections={"Commands": COMMANDS, "Subcommands": SUBCOMMANDS},
     epilog=_EPILOG,
 )
+log.option(tpu)
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:

@@ -11,7 +11,6 @@ import yaml
 
 from cli import options
 from cli.command import Group
-from infra.core import layer as core_layer
 from infra.engine import plan as planning
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
@@ -29,11 +28,7 @@ def builds() -> None:
 
 
 def _settings(environment: str, root: Path) -> Settings:
-    """Read the settings. Raises CommandError if the layer is off."""
-    settings = from_file(environment, root)
-    if settings.get(BuildsSettings) is None:
-        raise CommandError(core_layer.off("builds", environment))
-    return settings
+    return options.with_layer("builds", BuildsSettings, from_file(environment, root))
 
 
 @builds.command("render", examples=["dev"])

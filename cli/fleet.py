@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from cli import options
+from cli import log, options
 from cli.command import Command, Group
 from cli.options import COUNT, PORT, SECONDS, Names, together
 from fleet import deploy as deployment
 from fleet import hosts, observing, recovery, removal
 from fleet import monitor as monitoring
 from fleet.adhoc import described
+from fleet.remote_exec import Remote
 from fleet.request import Request
 from infra.doctor.machine import report as report_machine
 
@@ -25,7 +26,7 @@ _SELECTION = together(
                  help="Only this item of tpu:slices; repeatable."),
     click.option("--zones", type=Names(), default=(), metavar="ZONE,…", help="Only these zones."),
     click.option("--workers-per-zone", type=COUNT, metavar="N",
-                 help="Only the first N slices in each zone; a fleet's worker is a slice."),
+                 help="Only the first N slices in each zone."),
 )  # fmt: skip
 _ADHOC = together(
     click.option("--tpu-type", metavar="TYPE",
@@ -43,7 +44,7 @@ _WATCH = click.option("--watch", is_flag=True, help="Only observe; recover nothi
 _REMOTE = together(
     click.option("--partial", is_flag=True, help="Skip slices that aren't READY and unreachable hosts."),
     click.option("--timeout-s", type=SECONDS, default=600, show_default=True, metavar="S",
-                 help="Time after which a host ends the command."),
+                 help="Maximum run time of the command on a host."),
     click.option("--parallel", type=COUNT, default=32, show_default=True, metavar="N",
                  help="Simultaneous connections."),
     click.option("--logs", type=click.Path(path_type=Path), default=Path("fleet-logs"),
@@ -52,9 +53,17 @@ _REMOTE = together(
 )  # fmt: skip
 
 
-@click.group(cls=Group, epilog="\b\nExamples:\n  tpu fleet monitor dev")
+_EPILOG = """\b
+Examples:
+  tpu fleet create dev --tpu-type v6e-8 --zones us-east5-a,us-east5-b
+  tpu fleet monitor dev --port 8899
+  tpu fleet exec dev -- hostname
+"""
+
+
+@click.group(cls=Group, epilog=_EPILOG)
 def fleet() -> None:
-    """Keep the slices of an environment working; Pulumi.ENV.yaml lists them."""
+    """Keep the slices of an environment working, as Pulumi.ENV.yaml lists them."""
 
 
 def _request(values: dict[str, Any]) -> Request:
@@ -108,7 +117,7 @@ def delete(request: Request, orphans: bool) -> int:
 
 @_command("status", options.as_json,
           click.option("--watch", is_flag=True, help="Observe again and again, until Ctrl+C."),
-          _INTERVAL, _PORT, examples="dev --json")  # fmt: skip
+          _INTERVAL, _PORT, log.monitor_option, examples="dev --json")  # fmt: skip
 def status(request: Request, watch: bool, monitor_interval: int, port: int | None) -> int:
     """Show every member: its state at Google and on its workers, and the next action."""
     if watch:
@@ -120,7 +129,7 @@ def status(request: Request, watch: bool, monitor_interval: int, port: int | Non
 
 @_command("list", options.as_json, examples="dev")
 def list_nodes(request: Request) -> int:
-    """List every node of the environment in any zone; orphans too, unless slices are selected."""
+    """List every node of the environment in any zone, with orphans unless slices are selected."""
     return observing.list_nodes(request)
 
 
@@ -139,14 +148,14 @@ def take_over(request: Request) -> int:
 @_command(
     "deploy", _ADHOC, options.yes, _DRY_RUN,
     click.option("--source", multiple=True, metavar="PATH", help="Samples: a file or folder; repeatable."),
-    click.option("--max-samples", type=COUNT, metavar="N", help="Samples of each stream, for a trial."),
+    click.option("--max-samples", type=COUNT, metavar="N", help="Maximum samples per stream, for a trial."),
     click.option("--skip-dataset", is_flag=True, help="The streams are in the bucket already."),
     click.option("--create-tpus", is_flag=True, help="Create the slices that don't exist."),
     click.option("--skip-launch", is_flag=True, help="Prepare and publish only."),
     click.option("--monitor", "then_monitor", is_flag=True, help="Monitor the fleet afterwards."),
     click.option("--timeout-s", type=SECONDS, default=3600, show_default=True, metavar="S",
-                 help="Time until all must work."),
-    _WATCH, _INTERVAL, _PORT, words="OPTION of `workload data streams`",
+                 help="Maximum wait until all work."),
+    _WATCH, _INTERVAL, _PORT, log.monitor_option, words="OPTION of `workload data streams`",
     examples="dev --slice extract --source prompts.jsonl --create-tpus --monitor -- --id id",
 )  # fmt: skip
 def deploy(
@@ -164,9 +173,11 @@ def deploy(
     return _monitor(request, then)
 
 
-@_command("monitor", _WATCH, _INTERVAL, _PORT, examples="dev --monitor-interval 30 --port 8899")
+@_command(
+    "monitor", _WATCH, _INTERVAL, _PORT, log.monitor_option, examples="dev --monitor-interval 30 --port 8899"
+)
 def monitor(request: Request, watch: bool, monitor_interval: int, port: int | None) -> int:
-    """Watch, and recover lost members, until Ctrl+C; which leaves everything as it is."""
+    """Observe and recover the members until Ctrl+C, which leaves them as they are."""
     return _monitor(request, monitoring.Monitoring(watch, monitor_interval, port))
 
 
@@ -182,17 +193,17 @@ def _monitor(request: Request, options: monitoring.Monitoring) -> int:
 @_command("exec", options.as_json, _REMOTE, words="COMMAND",
           examples="dev --slice extract -- sudo systemctl restart google-startup-scripts")  # fmt: skip
 def execute(request: Request, words: tuple[str, ...], **remote: Any) -> int:
-    """Run a command on every worker at once, or on none; keep the outputs, and name the first to fail.
+    """Run a command on every worker or on none; save each output, report the first failure.
 
-    Several words are passed as they are, a single one as a line of shell.
+    A single word is a line of shell; several words are passed unchanged.
     """
-    return hosts.execute(request, hosts.Remote(**remote), words)
+    return hosts.execute(request, Remote(**remote), words)
 
 
 @_command("restart", options.as_json, options.yes, _REMOTE, examples="dev --slice extract")
 def restart(request: Request, **remote: Any) -> int:
     """Restart the job on every worker: stop it on all, then start it on all; the hosts keep running."""
-    return hosts.restart(request, hosts.Remote(**remote))
+    return hosts.restart(request, Remote(**remote))
 
 
 @_command("ssh",
@@ -200,10 +211,7 @@ def restart(request: Request, **remote: Any) -> int:
           click.option("--worker", type=int, default=0, show_default=True, metavar="N", help="Host number."),
           words="COMMAND", examples="dev tpu-us-east5-a-0 --worker 1")  # fmt: skip
 def ssh(request: Request, node: str | None, worker: int, words: tuple[str, ...]) -> int:
-    """Log in to one worker, or run a command there with its input and output here.
-
-    Replaces this process, so that the terminal is ssh's own.
-    """
+    """Log in to one worker, or run a command there."""
     return hosts.login(request, node, worker, words)
 
 

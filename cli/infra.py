@@ -13,9 +13,9 @@ from infra.engine import prices as layer_prices
 from infra.engine import refusals
 from infra.engine import updates as stacks
 
-_ALL_ON = click.argument("layers", metavar="[LAYER]...", nargs=-1, help="default: all that are on in ENV")
+_ALL_ON = click.argument("layers", metavar="[LAYER]...", nargs=-1, help="default: all layers that ENV has")
 _CHANGE = together(
-    options.yes, click.option("--skip-preview", is_flag=True, help="Don't show the plan first.")
+    options.yes, click.option("--skip-preview", is_flag=True, help="Apply without showing the plan.")
 )
 
 
@@ -56,8 +56,8 @@ def settle(root: Path, environment: str, layers: Sequence[str]) -> int:
 @_ALL_ON
 @_CHANGE
 @click.option("--plan", "plans", metavar="DIR", type=click.Path(path_type=Path),
-              help="Change no more than the plans there, of `tpu plan --save`.")  # fmt: skip
-@click.option("--after", metavar="LAYER", help="Only the layers behind this one.")
+              help="Apply no more than these plans, of `tpu plan --save DIR`.")  # fmt: skip
+@click.option("--after", metavar="LAYER", help="Only the layers after this one.")
 @click.pass_obj
 def up(
     root: Path, environment: str, layers: Sequence[str], yes: bool, skip_preview: bool, plans: Path | None,
@@ -71,7 +71,7 @@ def up(
 @options.environment
 @click.argument("layers", metavar="LAYER...", nargs=-1, required=True, help="at least one")
 @_CHANGE
-@click.option("--check", is_flag=True, help="Take nothing down; only report what prevents it.")
+@click.option("--check", is_flag=True, help="Only report what prevents it.")
 @click.pass_obj
 def down(
     root: Path, environment: str, layers: Sequence[str], yes: bool, skip_preview: bool, check: bool

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,9 +12,7 @@ import click
 
 from cli import offline, options
 from cli.command import Group
-from cli.options import Whole
 from infra.catalog import CATALOG
-from infra.core import layer as core_layer
 from infra.core.layer import up_command
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
@@ -32,6 +30,7 @@ from infra.layers.queue.team import teams
 from infra.prices import run as run_price
 from infra.prices.row import dollars
 from infra.prices.run import RunPrice
+from infra.prices.table import aligned
 from infra.settings.schema import FleetSettings, Settings
 
 _POLL_S = 2.0
@@ -40,18 +39,18 @@ _EPILOG = """\b
 Examples:
   tpu job submit dev vision -- train tiny.toml
   tpu job submit dev vision --slice v6e-16 --slices 2 --priority high -- train llama-8b.toml
-  tpu job submit dev vision --out job.yaml -- train tiny.toml   # for kubectl apply
+  tpu job submit dev vision --out job.yaml -- train tiny.toml   # for kubectl
   tpu job list dev
   tpu job logs dev vision train-tiny --follow
   tpu job cancel dev vision train-tiny
-  tpu job tensorboard dev tiny   # the curves of a run, from the bucket
-  tpu job image dev --base HOST/debian@sha256:… --out image   # to build an image of the bundle
+  tpu job tensorboard dev tiny                                  # curves of a run
+  tpu job image dev --base HOST/debian@sha256:… --out image     # context of an image
 """
 
 
 _TEAM = click.argument("team", metavar="TEAM", help="a team of queue:teams")
 _JOB = click.argument("name", metavar="JOB", help="name of the job")
-_FROM_0 = Whole(0, 2**31, 0)
+_FROM_0 = click.IntRange(0)
 
 
 @click.group(cls=Group, epilog=_EPILOG)
@@ -60,11 +59,7 @@ def job() -> None:
 
 
 def _settings(environment: str) -> Settings:
-    """Read the settings. Raises CommandError if the layer is off."""
-    settings = from_file(environment)
-    if settings.get(QueueSettings) is None:
-        raise CommandError(core_layer.off("queue", environment))
-    return settings
+    return options.with_layer("queue", QueueSettings, from_file(environment))
 
 
 @contextmanager
@@ -89,7 +84,7 @@ def _explained(settings: Settings, team: str | None) -> Iterator[None]:
 @click.option("--priority", default="medium", show_default=True, help=f"One of {', '.join(PRIORITIES)}.")
 @click.option("--image", "container", default="", help="Image of the containers, by digest.")
 @options.hours
-@click.option("--detach", is_flag=True, help="Return once it is in the queue.")
+@click.option("--detach", is_flag=True, help="Return once the job is queued.")
 @click.option(
     "--out", metavar="FILE", help="Write the manifest for kubectl, and submit nothing; -: print it."
 )
@@ -149,8 +144,22 @@ def _introduce(chosen: Submission, predicted: RunPrice) -> None:
 def list_jobs(environment: str, team: str | None, as_json: bool) -> int:
     """List jobs, their states and their positions in the queue."""
     settings = _settings(environment)
+    chosen = [team_of(settings, team)] if team else list(teams(settings))
+    if not chosen:
+        raise CommandError(
+            "queue:teams has no team, so there are no jobs\n"
+            f"    fix: add one, then {up_command('queue', environment)}"
+        )
     with _explained(settings, team):
-        return _list(settings, team, as_json=as_json)
+        rows = _readable(settings, chosen)
+    if as_json:
+        print(json.dumps([{"team": owner, **dataclasses.asdict(status)} for owner, status in rows]))
+    elif not rows:
+        print("no jobs\n  next: tpu job submit", environment, chosen[0].name, "-- train tiny.toml")
+    else:
+        cells = [(owner, job.name, job.priority, job.created, _words(job)) for owner, job in rows]
+        print("\n".join(aligned([("team", "job", "priority", "created", "state"), *cells])))
+    return 0
 
 
 @job.command(examples=["dev vision train-tiny --follow"])
@@ -213,7 +222,7 @@ def tensorboard(environment: str, run: str, port: int) -> int:
 )
 def image(environment: str, base: str, repository: str, account: str, out: Path) -> int:
     """Write the context from which an image of the published bundle is built."""
-    return offline.image(_settings(environment), offline.ImageBuild(base, repository, account, out))
+    return offline.image(_settings(environment), out, base=base, repository=repository, account=account)
 
 
 def _jobs(settings: Settings, team: Team) -> Jobs:
@@ -297,41 +306,22 @@ def _words(status: Status) -> str:
     return ", ".join(parts)
 
 
-def _list(settings: Settings, team: str | None, *, as_json: bool) -> int:
-    chosen = [team_of(settings, team)] if team else list(teams(settings))
-    if not chosen:
-        raise CommandError(
-            "queue:teams has no team, so there are no jobs\n"
-            f"    fix: add one, then {up_command('queue', settings.environment)}"
-        )
+def _readable(settings: Settings, teams: Sequence[Team]) -> list[tuple[str, Status]]:
+    """Return the jobs of the teams whose namespace may be read. Raises RequestError if none may."""
     rows: list[tuple[str, Status]] = []
-    refused = {}
-    for member in chosen:
+    refused: dict[str, RequestError] = {}
+    for team in teams:
         try:
-            rows += [(member.name, status) for status in _jobs(settings, member).all()]
+            rows += [(team.name, status) for status in _jobs(settings, team).all()]
         except RequestError as error:
             if error.failure.kind is not Kind.PERMISSION:
                 raise
-            refused[member.name] = error
-    if len(refused) == len(chosen):
+            refused[team.name] = error
+    if len(refused) == len(teams):
         raise next(iter(refused.values()))
     if refused:
         print(f"not shown, no access: {', '.join(refused)}", file=sys.stderr)
-    if as_json:
-        print(json.dumps([{"team": owner, **dataclasses.asdict(status)} for owner, status in rows]))
-        return 0
-    if not rows:
-        print("no jobs\n  next: tpu job submit", settings.environment, chosen[0].name, "-- train tiny.toml")
-        return 0
-    head = ("team", "job", "priority", "created", "state")
-    cells = [
-        head,
-        *((owner, status.name, status.priority, status.created, _words(status)) for owner, status in rows),
-    ]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    for row in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    return 0
+    return rows
 
 
 def _require(jobs: Jobs, environment: str, team: str, name: str) -> Status:

@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,15 +31,6 @@ _LATE_S = 30.0  # an entry may be listed this long after its timestamp
 _PAGE = 1000  # the maximum of the API
 
 
-@dataclass(frozen=True)
-class _Query:
-    """Entries to print: of a node or slice, a worker, a unit; all unless given."""
-
-    name: str | None
-    worker: int | None
-    unit: str | None
-
-
 @click.command(cls=Command, examples=["dev train --worker 0 --follow"])
 @options.environment
 @click.argument("name", metavar="[NODE]", required=False, help="a node or a slice; default: all")
@@ -60,7 +50,7 @@ def logs(
     """Print output of boot and job, the newest entries last."""
     settings = from_file(environment, root)
     project = settings[GcpSettings].project
-    entries = Entries(Client(project), project, _filter(settings, _Query(name, worker, unit)))
+    entries = Entries(Client(project), project, _filter(settings, name, worker, unit))
     newest = entries.newest(lines, datetime.now(UTC) - since if since else None)
     for entry in newest:
         print(_line(entry, as_json), flush=True)
@@ -124,19 +114,19 @@ class Entries:
                 return
 
 
-def _filter(settings: Settings, query: _Query) -> str:
-    """Return the filter of a query. Raises CommandError for an impossible name."""
-    name, labels = query.name, {}
+def _filter(settings: Settings, name: str | None, worker: int | None, unit: str | None) -> str:
+    """Return the filter of a node or slice, a worker, a unit. Raises CommandError for an impossible name."""
+    labels = {}
     if name and not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name):
         raise CommandError(f"{name!r} is no name of a node or slice\n    fix: a name that tpu status lists")
     if name:
         zones = "|".join(map(re.escape, known_zones(settings)))
         # A named slice's node has its name; a fleet's nodes are named by their zones.
         labels["node" if re.fullmatch(rf"tpu-({zones})-\d+", name) else "slice"] = name
-    if query.worker is not None:
-        labels["worker"] = str(query.worker)
-    if query.unit:
-        labels["unit"] = query.unit
+    if worker is not None:
+        labels["worker"] = str(worker)
+    if unit:
+        labels["unit"] = unit
     return selected(settings.project, **labels)
 
 

@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -59,40 +59,27 @@ def manifest(settings: Settings, job: Job, out: str) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class ImageBuild:
-    """An image of the published bundle.
+def image(settings: Settings, folder: Path, *, base: str, repository: str, account: str) -> int:
+    """Write the context from which an image of the published bundle is built.
 
-    Attributes:
+    Args:
+        settings: of the environment.
+        folder: of the context.
         base: image to begin with, by digest; empty: queue:image.
         repository: HOST/PATH without a tag; empty: the project's.
         account: email of the service account that builds; empty: the default one.
-        folder: of the context.
     """
-
-    base: str
-    repository: str
-    account: str
-    folder: Path
-
-
-def image(settings: Settings, build: ImageBuild) -> int:
-    """Write the context from which an image of the published bundle is built."""
     desired, bundle = settings[QueueSettings], settings[TpuSettings].bundle
-    base = build.base or (desired.image if desired.install == "bundle" else None) or ""
+    base = base or (desired.image if desired.install == "bundle" else None) or ""
     if not rules.DIGEST.ok(base):
         raise CommandError(f"--base {base or '(nothing)'}: {rules.DIGEST.text}\n    fix: {rules.DIGEST.fix}")
     if not bundle:
         raise CommandError(f"no bundle is published\n    fix: tpu publish {settings.environment}")
     region, project = pools.region(settings), settings.project
-    name = build.repository or f"{region}-docker.pkg.dev/{project}/images/workload"
+    name = repository or f"{region}-docker.pkg.dev/{project}/images/workload"
     read = context.from_bucket(project, settings[StorageSettings].bucket_name, settings.environment)
-    folder = build.folder
-    account = f"projects/{project}/serviceAccounts/{build.account}" if build.account else ""
-
-    def show(path: str) -> None:
-        print(f"  {path}", flush=True)
-
+    account = f"projects/{project}/serviceAccounts/{account}" if account else ""
+    show = partial(print, " ", flush=True)
     for path in context.write(folder, bundle, read, base, name, account, show):
         print(f"{path} is written")
     print("next:", "\n      ".join(context.next_steps(folder, project, region, name)))

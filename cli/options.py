@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from infra.core import layer as core_layer
+from infra.errors import CommandError
+from infra.settings.schema import Settings
 from infra.settings.sources import ROOT
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,24 +40,6 @@ class Names(click.ParamType[tuple[str, ...], Any]):
     ) -> tuple[str, ...]:
         """Split the text."""
         return value if isinstance(value, tuple) else tuple(value.split(","))
-
-
-class Whole(click.ParamType[int, Any]):
-    """A whole number in a range."""
-
-    name = "number"
-
-    def __init__(self, minimum: int, maximum: int, example: int):
-        self._minimum, self._maximum, self._example = minimum, maximum, example
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number; Python itself refuses to read thousands of digits."""
-        text = str(value)
-        low, high = self._minimum, self._maximum
-        if not (text.isascii() and text.isdecimal() and len(text) <= 18 and low <= int(text) <= high):
-            rule = f"must be a whole number from {low} to {high}"
-            self.fail(f"{text[:40]!r}: {rule}\n    fix: e.g. {self._example}", param, ctx)
-        return int(text)
 
 
 class Positive(click.ParamType[float, Any]):
@@ -90,10 +75,10 @@ class Age(click.ParamType[timedelta, Any]):
         return timedelta(seconds=int(match[1]) * self._UNITS[match[2]])
 
 
-COUNT = Whole(1, 2**31, 8)
-SECONDS = Whole(1, 30 * 86_400, 60)
+COUNT = click.IntRange(1)
+SECONDS = click.IntRange(1, 30 * 86_400)
 HOURS = Positive("a number of hours above 0, e.g. 1.5")
-PORT = Whole(0, 2**16 - 1, 8899)
+PORT = click.IntRange(0, 2**16 - 1)
 
 environment = click.argument(
     "environment", metavar="ENV", type=Environment(), help="dev, prod, …: the settings in Pulumi.ENV.yaml"
@@ -106,8 +91,15 @@ layout = click.option(
     help="markdown: a comment for CI.",
 )  # fmt: skip
 hours = click.option(
-    "--hours", type=HOURS, metavar="N", help="Expected duration, for the price; the run isn't ended then."
+    "--hours", type=HOURS, metavar="N", help="Expected duration, for the price; it doesn't end the run."
 )
+
+
+def with_layer(layer: str, section: type, settings: Settings) -> Settings:
+    """Return settings that have the section of a layer. Raises CommandError if the layer is off."""
+    if settings.get(section) is None:
+        raise CommandError(core_layer.off(layer, settings.environment))
+    return settings
 
 
 def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:

@@ -9,7 +9,6 @@ import click
 
 from cli import options
 from cli.command import Group
-from infra.core import layer as core_layer
 from infra.core.layer import up_command
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
@@ -25,11 +24,11 @@ _GIB = 1 << 30
 _EPILOG = """\b
 Examples:
   tpu pipeline publish dev                    # the job's code and packages, into the scratch bucket
-  tpu pipeline run dev gs://MY-RAW/corpus/    # submit what lies there, and follow its run
-  tpu pipeline status dev                     # every run, the newest first
-  tpu pipeline status dev r1732480000000000   # one of them, with all that is known
-  tpu pipeline logs dev r1732480000000000     # what Spark printed
-  tpu pipeline retry dev r1732480000000000    # again, from what is there
+  tpu pipeline run dev gs://MY-RAW/corpus/    # submit a folder, and follow its run
+  tpu pipeline status dev                     # all runs, the newest first
+  tpu pipeline status dev r1732480000000000   # one run in detail
+  tpu pipeline logs dev r1732480000000000     # Spark's output
+  tpu pipeline retry dev r1732480000000000    # resume after the completed stages
   tpu pipeline cancel dev r1732480000000000
   tpu pipeline cost dev                       # predicted, at most and actual
 """
@@ -44,11 +43,7 @@ _RUN = click.argument("run", metavar="RUN", help="r and the submission's generat
 
 
 def _settings(environment: str) -> Settings:
-    """Read the settings. Raises CommandError if the layer is off."""
-    settings = from_file(environment)
-    if settings.get(PipelineSettings) is None:
-        raise CommandError(core_layer.off("pipeline", environment))
-    return settings
+    return options.with_layer("pipeline", PipelineSettings, from_file(environment))
 
 
 def _runs(settings: Settings) -> Runs:
@@ -67,13 +62,34 @@ def publish(environment: str, dry_run: bool) -> int:
 
 @pipeline.command("run", examples=["dev gs://MY-RAW/corpus/"])
 @options.environment
-@click.argument("folder", metavar="FOLDER", help="gs://RAW-BUCKET/FOLDER/")
+@click.argument("location", metavar="FOLDER", help="gs://RAW-BUCKET/FOLDER/")
 @click.option("--detach", is_flag=True, help="Return when it is submitted.")
 @options.yes
-def submit(environment: str, folder: str, detach: bool, yes: bool) -> int:
+def submit(environment: str, location: str, detach: bool, yes: bool) -> int:
     """Submit a folder of the raw bucket, and follow its run."""
     settings = _settings(environment)
-    return _submit(settings, _runs(settings), folder, detach=detach, yes=yes)
+    runs, desired = _runs(settings), settings[PipelineSettings]
+    if desired.code is None:
+        fix = f"tpu pipeline publish {environment}, then {up_command('pipeline', environment)}"
+        raise CommandError(f"pipeline:code isn't set: batches need published code\n    fix: {fix}")
+    folder, objects, size = runs.measure(location)
+    predicted, most = price.run_usd(settings, size / _GIB), price.most_usd(settings)
+    limit = desired.max_run_cost_usd
+    if limit is not None and (predicted is None or predicted > limit):
+        raise CommandError(
+            f"predicted: ${_dollars(predicted)}, pipeline:maxRunCostUsd allows ${limit:,}\n"
+            "    fix: submit less text, or raise the limit"
+        )
+    print(f"text     gs://{desired.raw_bucket_name}/{folder}: {objects} objects, {size / _GIB:,.2f} GiB")
+    print(f"shards   in Spark: ${_dollars(predicted)} predicted, ${_dollars(most)} at most with training")
+    print(f"training {desired.train}")
+    confirm("Submit it?", yes)
+    name = runs.submit(folder)
+    print(f"submitted as {name}")
+    if detach:
+        print(f"  progress: tpu pipeline status {environment} {name}")
+        return 0
+    return _follow(runs, name)
 
 
 @pipeline.command(examples=["dev", "dev r1732480000000000"])
@@ -105,11 +121,11 @@ def cancel(environment: str, run: str, yes: bool) -> int:
 @options.environment
 @_RUN
 def retry(environment: str, run: str) -> int:
-    """Start a run again from its completed stages."""
+    """Resume a run after its completed stages."""
     runs = _runs(_settings(environment))
     state = runs.named(run)
     runs.retry(state)
-    print(f"{state['run']}: started again; tpu pipeline status {environment} {state['run']}")
+    print(f"{state['run']}: resumed; next: tpu pipeline status {environment} {state['run']}")
     return 0
 
 
@@ -118,9 +134,16 @@ def retry(environment: str, run: str) -> int:
 @_RUN
 def logs(environment: str, run: str) -> int:
     """Print the output of a run's batch; 1 if there is none."""
-    settings = _settings(environment)
+    settings, empty = _settings(environment), True
     runs = _runs(settings)
-    return _logs(settings, runs, runs.named(run))
+    for line in runs.logs(runs.named(run)):
+        print(line)
+        empty = False
+    if empty:
+        spark = places.account_id(settings, places.SPARK)
+        needs = access.lacking(settings, f"{spark}@ lacks logging.logEntries.create")
+        print(f"no output: the batch hasn't begun, or may not write logs; that needs {needs}")
+    return int(empty)
 
 
 @pipeline.command(examples=["dev"])
@@ -128,50 +151,23 @@ def logs(environment: str, run: str) -> int:
 @options.as_json
 def cost(environment: str, as_json: bool) -> int:
     """Show predicted and actual costs of runs."""
-    return _cost(_runs(_settings(environment)), as_json=as_json)
-
-
-def _submit(settings: Settings, runs: Runs, location: str, *, detach: bool, yes: bool) -> int:
-    desired = settings[PipelineSettings]
-    if desired.code is None:
-        up = up_command("pipeline", settings.environment)
-        fix = f"tpu pipeline publish {settings.environment}, then {up}"
-        raise CommandError(f"pipeline:code isn't set: a batch would find no code\n    fix: {fix}")
-    folder, objects, size = runs.measure(location)
-    predicted = price.run_usd(settings, size / _GIB)
-    most = price.most_usd(settings)
-    limit = desired.max_run_cost_usd
-    if limit is not None and (predicted is None or predicted > limit):
-        raise CommandError(
-            f"predicted: ${_dollars(predicted)}, pipeline:maxRunCostUsd allows ${limit:,}\n"
-            "    fix: submit less, or raise it"
-        )
-    print(f"text     gs://{desired.raw_bucket_name}/{folder}: {objects} objects, {size / _GIB:,.2f} GiB")
-    print(f"shards   in Spark: ${_dollars(predicted)} predicted, ${_dollars(most)} at most with training")
-    print(f"training {desired.train}")
-    confirm("Submit it?", yes)
-    name = runs.submit(folder)
-    print(f"submitted as {name}")
-    if detach:
-        print(f"  progress: tpu pipeline status {settings.environment} {name}")
+    keys = ("predicted_usd", "spark_usd", "training_usd", "actual_usd", "most_usd")
+    runs = _runs(_settings(environment)).all()
+    costs = [{"run": run["run"], **{key: run.get(key) for key in keys}} for run in runs]
+    if as_json:
+        print(json.dumps(costs))
         return 0
-    return _follow(settings, runs, name)
+    print(f"{'run':<20}" + "".join(f"{key.removesuffix('_usd'):>12}" for key in keys))
+    for run in costs:
+        print(f"{run['run']:<20}" + "".join(f"{_dollars(run[key]):>12}" for key in keys))
+    print(
+        "US dollars. predicted: Spark alone. spark: by Google's usage figures. training: price of the slice"
+    )
+    print("times its time. actual, most: Spark and training.")
+    return 0
 
 
-def _logs(settings: Settings, runs: Runs, run: Run) -> int:
-    """Print the output of the batch; return 1 for none, with the grant that it may lack."""
-    empty = True
-    for line in runs.logs(run):
-        print(line)
-        empty = False
-    if empty:
-        spark = places.account_id(settings, places.SPARK)
-        needs = access.lacking(settings, f"{spark}@ lacks logging.logEntries.create")
-        print(f"no output: its batch hasn't begun, or may not write logs; that needs {needs}")
-    return int(empty)
-
-
-def _follow(settings: Settings, runs: Runs, name: str) -> int:
+def _follow(runs: Runs, name: str) -> int:
     """Print each new stage until the run has ended; return 0 if it succeeded, else 1."""
     shown = ""
     while True:
@@ -237,20 +233,6 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
     for key, text in lines.items():
         if text:
             print(f"{key:<9}{text}")
-    return 0
-
-
-def _cost(runs: Runs, *, as_json: bool) -> int:
-    keys = ("predicted_usd", "spark_usd", "training_usd", "actual_usd", "most_usd")
-    costs = [{"run": run["run"], **{key: run.get(key) for key in keys}} for run in runs.all()]
-    if as_json:
-        print(json.dumps(costs))
-        return 0
-    print(f"{'run':<20}" + "".join(f"{key.removesuffix('_usd'):>12}" for key in keys))
-    for run in costs:
-        print(f"{run['run']:<20}" + "".join(f"{_dollars(run[key]):>12}" for key in keys))
-    print("US dollars. predicted: Spark alone. spark: by Google's usage figures. training: the slice's price")
-    print("times its time. actual, most: Spark and training.")
     return 0
 
 

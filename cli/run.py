@@ -27,6 +27,7 @@ from fleet import hosts
 from fleet.adhoc import STOP_WHEN_DONE
 from fleet.controller import Observation
 from fleet.model import Condition
+from fleet.remote_exec import Remote
 from fleet.request import Request
 from fleet.show import Spent
 from fleet.supervise import Supervisor
@@ -190,12 +191,12 @@ class Job:
     def _restart(self) -> None:
         self._remote("restart", hosts.restart)
 
-    def _remote(self, name: str, command: Callable[[Request, hosts.Remote], int]) -> None:
+    def _remote(self, name: str, command: Callable[[Request, Remote], int]) -> None:
         """Run a command of the fleet on the hosts. Raises CommandError if it fails."""
         self.run.leave()
         request = Request(self._environment, slices=(self._name,), yes=True)
         with tempfile.TemporaryDirectory(prefix="tpu-run.") as folder:
-            if status := command(request, hosts.Remote(logs=Path(folder))):
+            if status := command(request, Remote(logs=Path(folder))):
                 raise CommandError(f"tpu fleet {name} ended with {status}: the program isn't started")
 
     def _end(self, observation: Observation) -> int:

@@ -19,7 +19,7 @@ from infra.errors import CommandError
 from infra.slices.settings import TpuSettings
 
 _WITHOUT_ASKING = ("--yes", "--skip-preview")
-_KEPT = {"storage": "the buckets stay, with all they hold"}
+_KEPT = {"storage": "the buckets stay, with their objects"}
 _FULL = click.option("--full", is_flag=True, help="Print all output of Pulumi's preview.")
 
 
@@ -36,7 +36,7 @@ def plan(
     root: Path, environment: str, layers: Sequence[str], as_json: bool, layout: str, full: bool,
     save: Path | None,
 ) -> int:  # fmt: skip
-    """Show what each layer would change, and what it costs; create nothing."""
+    """Show the changes of each layer, and their price; change nothing."""
     planned = _planned(environment, layers, root, save)
     if as_json:
         print(json.dumps(planning.as_json(planned)))
@@ -60,7 +60,7 @@ def plan(
 @_FULL
 @click.pass_obj
 def up(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes: bool, full: bool) -> int:
-    """Bring layers up in their order: stacks, the bundle if none is published, slices.
+    """Bring layers up in their order; publish a bundle before the slices if there is none.
 
     Shows the plan and its price, and asks once.
     """
@@ -95,7 +95,7 @@ def up(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes: 
 @options.yes
 @click.pass_obj
 def down(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes: bool) -> int:
-    """Take the slices down, or the layers named, the last one first; checkpoints stay. Asks once."""
+    """Destroy the slices, or the named layers in reverse order; checkpoints stay. Asks once."""
     out = sys.stderr if as_json else sys.stdout
     names = stacks.in_order(layers) or ["tpu"]
     from_file(environment, root)  # reports its problems before Pulumi runs

@@ -1,21 +1,25 @@
-"""The reconciler: observe, decide, act, remember. The same code against Google and against a simulated cloud.
+"""The reconciler: observe, decide, record, act. The same code against Google and against a simulated cloud.
 
-    controller = Controller(members, cloud, zones, store, limits, owner)
-    look = controller.step()      # again and again; how often is the caller's choice
+    controller = Controller(members, google, actor, store, limits, owner)
+    observation = controller.step()      # again and again; the caller chooses how often
 
-A step waits for no operation: what a request began is seen by a later step, in the nodes themselves. What is
-to be done is written down before it begins, and what is there says how far it came: a controller that is
-killed at any moment is followed by one that continues.
+A step waits for no operation: a later step sees its effect in the nodes themselves. An attempt is written to
+the store before its first request, and the nodes show how far it came, so that a controller that is killed at
+any moment is followed by one that continues. A controller without the lease only observes.
 """
 
+import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from fleet.controller_state import ControllerState
 from fleet.decide import LIST_LAG_S, Limits, decide
+from fleet.errors import FleetError
+from fleet.google import Google
 from fleet.members import in_zone, orphans, placed
 from fleet.model import (
     ON_THE_WAY,
@@ -29,7 +33,7 @@ from fleet.model import (
     Owner,
     View,
 )
-from fleet.store import UnreachableError
+from fleet.store import BucketStore, LeaseHeldError, UnreachableError
 from fleet.zones import Answer, NodeRequest, Verb
 from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
@@ -37,20 +41,12 @@ from infra.slices.nodes import Node
 _OF_A_BUNDLE = frozenset({"script", "bundle", "python", "environment", "launch"})
 """Stages of a boot that a bundle can fail."""
 
-_PATIENCE_S = 300.0  # with a zone that doesn't answer, of those who wait for its members
+_log = logging.getLogger(__name__)
 
 
 def busy_s(members: int) -> float:
-    """Seconds between two looks while something is under way: each look lists every member."""
-    return max(10.0, members / 16)
-
-
-class Cloud(Protocol):
-    """Source of nodes and heartbeats."""
-
-    def observe(self, zones: Sequence[str]) -> View:
-        """Observe zones and heartbeats once."""
-        ...
+    """Return the seconds between two observations while requests are under way."""
+    return max(10.0, members / 16)  # an observation lists every member
 
 
 class Actor(Protocol):
@@ -62,22 +58,6 @@ class Actor(Protocol):
 
     def ended(self) -> list[Answer]:
         """Return the answers since the last call."""
-        ...
-
-
-class Store(Protocol):
-    """Storage of the state and of the lease."""
-
-    def read(self) -> ControllerState:
-        """Return the stored state."""
-        ...
-
-    def write(self, state: ControllerState, renew: bool = True) -> None:
-        """Store the state. Raises UnreachableError, or FleetError if another controller has written since."""
-        ...
-
-    def renew(self, state: ControllerState) -> None:
-        """Renew the lease if that is due."""
         ...
 
 
@@ -103,74 +83,67 @@ class Observation:
     orphans: list[ObservedNode]
     events: list[str]
     begun: tuple[str, ...] = ()
-    failures: Mapping[str, Failure] | None = None
+    failures: Mapping[str, Failure] = field(default_factory=dict)
     outdated: tuple[str, ...] = ()
     nodes: Sequence[tuple[Node, ObservedNode]] = ()
 
 
-class ZoneTimeouts:
-    """Times since when zones haven't answered."""
-
-    def __init__(self) -> None:
-        self._since_s: dict[str, float] = {}
-
-    def lost(self, observation: Observation, keys: Collection[str]) -> dict[str, str]:
-        """Return the members that are unknown because a zone hasn't answered for 5 min, with the reason."""
-        now_s, silent = (
-            observation.view.at_s,
-            [zone for zone, item in observation.view.zones.items() if item.failure],
-        )
-        self._since_s = {zone: self._since_s.get(zone, now_s) for zone in silent}
-        late = sorted(zone for zone, since_s in self._since_s.items() if now_s - since_s >= _PATIENCE_S)
-        why = f"{', '.join(late)} didn't answer for {_PATIENCE_S / 60:.0f} min"
-        waits = [decision for decision in observation.decisions if late and decision.action is Action.WAIT]
-        lost = [wait.member.key for wait in waits if wait.zone in late or wait.condition is Condition.UNKNOWN]
-        return {key: why for key in lost if key in keys}
-
-
 class Controller:
-    """Reconciler of some members."""
+    """Reconciler of some members.
+
+    Attributes:
+        leads: it holds the lease, and acts; else it observes, with the state of the controller that acts.
+    """
 
     def __init__(
         self,
         members: Sequence[Node],
-        cloud: Cloud,
+        google: Google,
         actor: Actor,
-        store: Store,
+        store: BucketStore,
         limits: Limits,
         owner: Owner,
         rng: random.Random | None = None,
         everyone: Sequence[Node] = (),
         zones: Collection[str] = (),
         spec: Callable[[Node], str] | None = None,
+        lead: bool = True,
+        manual: bool = False,
     ):
         """Create a controller of `members`; this stack's nodes outside `members` and `everyone` are orphans.
 
         Args:
             members: as the settings spread them.
-            cloud: what is observed.
-            actor: what acts.
-            store: what is remembered.
-            limits: what may be done.
-            owner: whose nodes are ours.
+            google: source of observations.
+            actor: executor of requests.
+            store: of the state and of the lease.
+            limits: of preemptions and failures.
+            owner: identifies this stack's nodes.
             rng: for pauses.
-            everyone: all that the settings ask for.
-            zones: further ones to look into.
-            spec: label of what a member's hosts are told; one that has another is updated.
+            everyone: all members of the settings.
+            zones: further zones to observe.
+            spec: label of a member's metadata; a node with another one is updated.
+            lead: take the lease at once.
+            manual: a user requests the attempts: zones that refused are retried.
+
+        Raises:
+            FleetError: another controller holds the lease, or the store can't be read, if `lead`.
         """
-        self._cloud, self.actor, self.store = cloud, actor, store
+        self._google, self.actor, self._store = google, actor, store
         self._limits, self.owner = limits, owner
-        self._rng = rng or random.Random()
+        self._rng, self._manual = rng or random.Random(), manual
         self._more = frozenset(zones)
-        self.state = store.read()
+        self.leads, self.state = False, ControllerState()
         self._running: dict[str, NodeRequest] = {}  # by member
         self._made: dict[str, str] = {}  # operation of each creation that isn't over, by member
-        self._sent_spec: dict[str, str] = {}  # by member, what its hosts were told last
-        self._blamed: dict[str, tuple[str, str]] = {}  # by member, the bundle that it says failed, and how
+        self._sent_spec: dict[str, str] = {}  # by member, the last metadata that was sent
+        self._blamed: dict[str, tuple[str, str]] = {}  # by member, the bundle that failed on it, and how
         self._conditions: dict[str, str] = {}
         self._events: list[str] = []
-        self._last_event = ""
+        self._last_note = ""
         self.follow(members, everyone, spec)
+        if lead:
+            self.lead()
 
     def follow(
         self,
@@ -179,22 +152,66 @@ class Controller:
         spec: Callable[[Node], str] | None = None,
     ) -> None:
         """Replace the members to keep."""
-        mine = {member.key for member in members}
+        keys = {member.key for member in members}
         self._desired = [*members]
-        self._others = [item for item in everyone if item.key not in mine]
+        self._others = [member for member in everyone if member.key not in keys]
         self._spec = spec
+
+    def lead(self) -> None:
+        """Take the lease, and act from now on.
+
+        Raises:
+            LeaseHeldError: another controller acts.
+            UnreachableError: the store doesn't answer.
+        """
+        self._load(self._store.read())
+        self.leads = True
+
+    def leave(self) -> None:
+        """Release the lease, if held and still ours."""
+        if self.leads:
+            self.leads = False
+            with suppress(FleetError):
+                self._store.write(self.state, renew=False)
+
+    def renew(self) -> None:
+        """Renew the lease if it is held and due. Raises LeaseHeldError, or UnreachableError."""
+        if self.leads:
+            self._store.renew(self.state)
+
+    def forget(self, keys: Collection[str]) -> None:
+        """Record that members are deleted on purpose, so that none is recovered.
+
+        Raises:
+            LeaseHeldError: another controller has taken the lease.
+            UnreachableError: the store doesn't answer.
+        """
+        self.state.deleted(keys)
+        self._store.write(self.state)
 
     @property
     def _zones(self) -> list[str]:
         """Zones of the settings, and former zones in which members live."""
-        named = {zone for item in self._desired for zone in (*item.places, *item.spread)}
-        made = (item for node in self._desired for item in self.state.attempts.get(node.key, ())[-2:])
-        return sorted(named | self._more | {item.zone for item in made if item.name})
+        named = {zone for member in self._desired for zone in (*member.places, *member.spread)}
+        attempts = (
+            attempt for member in self._desired for attempt in self.state.attempts.get(member.key, ())[-2:]
+        )
+        return sorted(named | self._more | {attempt.zone for attempt in attempts if attempt.name})
 
-    def note(self, event: str) -> None:
-        """Add an event to the next step, unless it repeats the last one."""
-        if event != self._last_event:
-            self._events, self._last_event = [*self._events, event], event
+    def note(self, text: str, level: int = logging.INFO) -> None:
+        """Add an event to the next observation and to the log, unless it repeats the last note."""
+        if text != self._last_note:
+            self._last_note = text
+            self._event(text, level)
+
+    def _event(self, text: str, level: int = logging.INFO, **fields: object) -> None:
+        """Add an event to the next observation, and with its fields to the log."""
+        _log.log(level, "%s", text, extra={"fields": fields})
+        self._events.append(text)
+
+    def _member_event(self, text: str, member: Node, action: str, level: int = logging.INFO) -> None:
+        attempt = len(self.state.attempts.get(member.key, ()))
+        self._event(text, level, node=member.name, zone=member.zone, action=action, attempt=attempt)
 
     @property
     def busy(self) -> bool:
@@ -206,78 +223,94 @@ class Controller:
         """Members with a request under way."""
         return tuple({**self._running, **self._made})
 
-    def step(
-        self, may: Collection[Cause] = frozenset(Cause), only: Collection[str] | None = None
-    ) -> Observation:
-        """Observe, decide, and begin the requests that follow.
+    def step(self, only: Collection[str] | None = None) -> Observation:
+        """Observe, decide, and if this controller leads, begin the requests that follow.
 
         Args:
-            may: causes for which members are recovered; empty: observe only.
             only: keys of the members that may be recovered; None: all.
+
+        Raises:
+            LeaseHeldError: another controller has taken the lease.
         """
-        answers = self.actor.ended()  # before the look, which then shows what they began
-        view = self._cloud.observe(self._zones)
+        if not self.leads:
+            self._load(self._store.peek())
+        # Answers before the observation, which then shows the effect of each request.
+        answers = self.actor.ended()
+        view = self._google.observe(self._zones)
         if view.statuses is not None or not self.state.listed_s:
             self.state.listed_s = view.at_s
-        members = self._placed(view)
-        events, self._events = self._events, []
+
+        # Record finished requests; a refused member may be placed in another zone after that.
         failures: dict[str, Failure] = {}
-        changed = self._note(answers, view.at_s, events, failures)
-        changed |= self._arrived(members, view, events)
+        changed = self._note_answers(answers, view.at_s, failures)
         members = self._placed(view)
-        result = decide(members, view, self.state, self._limits, self.owner)
-        changed |= self._judge_bundles(result, view)
-        result = [self._in_hand(item) for item in result]
-        events += self._changes(result)
+        changed |= self._note_arrivals(members, view)
+
+        decisions = decide(members, view, self.state, self._limits, self.owner)
+        changed |= self._judge_bundles(decisions, view)
+        decisions = [self._in_hand(decision) for decision in decisions]
+        self._note_changes(decisions)
         leftovers = orphans([*members, *self._placed(view, self._others)], view, self.owner)
+        outdated = self._outdated(decisions, view)
+        begun = self._act(decisions, view, only, outdated, leftovers, changed) if self.leads else ()
+
+        nodes = [
+            (member, observed)
+            for member in members
+            if (observed := view.node(member.name, member.zone)) and self.owner.has(member, observed)
+        ]
+        keys = tuple(member.key for member in outdated)
+        events, self._events = self._events, []
+        return Observation(view, tuple(members), decisions, leftovers, events, begun, failures, keys, nodes)
+
+    def _load(self, state: ControllerState) -> None:
+        self.state = state
+        if self._manual:
+            state.retry_now()
+
+    def _act(
+        self,
+        decisions: Sequence[Decision],
+        view: View,
+        only: Collection[str] | None,
+        outdated: Sequence[Node],
+        leftovers: Sequence[ObservedNode],
+        changed: bool,
+    ) -> tuple[str, ...]:
+        """Renew the lease, then begin what was decided; return the nodes of begun requests."""
         due = [
-            item
-            for item in result
-            if item.action in (Action.CREATE, Action.REPLACE)
-            and item.cause in may
-            and (only is None or item.member.key in only)
+            decision
+            for decision in decisions
+            if decision.action in (Action.CREATE, Action.REPLACE)
+            and (only is None or decision.member.key in only)
         ]
         begun: tuple[str, ...] = ()
-        outdated = self._outdated(result, view)
         try:
-            # The lease first: who has lost it asks Google for nothing.
+            # The lease first: a controller that has lost it sends no request to Google.
             if due:
                 begun = self._begin(due, view)
-                events += [f"{item.node}: {item.action} ({item.why})" for item in due]
-            elif changed and may:
-                self.store.write(self.state)
-            elif may or self.busy:
-                self.store.renew(self.state)
-            if may:
-                begun += self._update(outdated)
-            if Cause.PREEMPTION in may:
-                self._sweep(leftovers, events)
-        except UnreachableError as error:
-            # What can't be written down isn't done.
-            events.append(f"no action taken: {error}")
-        keys = tuple(item.key for item in outdated)
-        nodes = [
-            (member, observed) for member in members if (observed := view.node(member.name, member.zone))
-        ]
-        nodes = [(item, observed) for item, observed in nodes if self.owner.has(item, observed)]
-        return Observation(view, tuple(members), result, leftovers, events, begun, failures, keys, nodes)
-
-    def renew(self) -> None:
-        """Renew the lease if that is due; for long pauses between two steps."""
-        with suppress(UnreachableError):
-            self.store.renew(self.state)
-
-    def leave(self) -> None:
-        """Release the lease."""
-        with suppress(UnreachableError):
-            self.store.write(self.state, renew=False)
+                for decision in due:
+                    text = f"{decision.node}: {decision.action} ({decision.why})"
+                    self._member_event(text, decision.member, decision.action)
+            elif changed:
+                self._store.write(self.state)
+            else:
+                self._store.renew(self.state)
+            begun += self._update(outdated)
+            self._sweep(leftovers)
+        except UnreachableError as error:  # what can't be recorded isn't done
+            self._event(f"no action taken: {error}", logging.WARNING)
+        except LeaseHeldError:
+            self.leads = False
+            raise
+        return begun
 
     def _placed(self, view: View, wanted: Sequence[Node] | None = None) -> list[Node]:
         placements = self.state.placements(view.at_s, LIST_LAG_S)
         return placed(self._desired if wanted is None else wanted, view, self.owner, placements)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
-        before = self.state.copy()
+        before = deepcopy(self.state)
         everyone = [*self._desired, *self._others]
         requests = []
         for item in due:
@@ -296,7 +329,7 @@ class Controller:
             self.state.requested(node.key, node.zone, node.name)
             requests.append(NodeRequest(Verb.CREATE, node, generation=self.state.generation(node.key)))
         try:
-            self.store.write(self.state)
+            self._store.write(self.state)
         except UnreachableError:
             self.state = before
             raise
@@ -334,9 +367,7 @@ class Controller:
             self.actor.begin(self._running[node.key])
         return tuple(node.name for node in nodes)
 
-    def _note(
-        self, answers: Sequence[Answer], now_s: float, events: list[str], failures: dict[str, Failure]
-    ) -> bool:
+    def _note_answers(self, answers: Sequence[Answer], now_s: float, failures: dict[str, Failure]) -> bool:
         """Record answers, creations before refusals; return whether the state changed."""
         changed = False
         for answer in sorted(answers, key=lambda item: item.failure is not None):
@@ -362,7 +393,8 @@ class Controller:
                 self._sent_spec.pop(node.key, None)
             if answer.spared:
                 self.state.withdrawn(node.key)
-            events.append(f"{node.name}: {failure.kind}: {failure.message}")
+            text = f"{node.name}: {failure.kind}: {failure.message}"
+            self._member_event(text, node, verb, logging.WARNING)
             failures[node.key] = failure
             # What keeps a node from being deleted says nothing of its zone.
             held = node.key if verb in (Verb.DELETE, Verb.UPDATE) else node.zone
@@ -370,7 +402,7 @@ class Controller:
             changed = True
         return changed
 
-    def _arrived(self, members: Sequence[Node], view: View, events: list[str]) -> bool:
+    def _note_arrivals(self, members: Sequence[Node], view: View) -> bool:
         """Close the attempts whose nodes exist, and check the operations of the others."""
         changed = False
         for node in members:
@@ -382,7 +414,7 @@ class Controller:
                     self._made.pop(node.key, None)
                 if observed.state == "READY":
                     self.state.succeeded(node.key, node.zone, view.at_s)
-                    events.append(f"{node.name}: created")
+                    self._member_event(f"{node.name}: created", node, Verb.CREATE)
                     changed = True
             elif node.key in self._made and (zone := view.zones.get(node.zone)) and zone.nodes is not None:
                 if operation := self._made[node.key]:
@@ -421,24 +453,26 @@ class Controller:
         why = "being deleted, to be recreated" if verb is Verb.DELETE else "being brought back"
         return replace(decision, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
 
-    def _changes(self, decisions: Sequence[Decision]) -> list[str]:
-        """Return a line for each condition that has changed since the last step."""
-        before, self._conditions = self._conditions, {item.member.key: item.condition for item in decisions}
-        return [
-            f"{item.node}: {before[item.member.key]} -> {item.condition}"
-            f"{f' ({item.why})' if item.why else ''}"
-            for item in decisions
-            if before.get(item.member.key, item.condition) != item.condition
-        ]
+    def _note_changes(self, decisions: Sequence[Decision]) -> None:
+        """Add an event for each condition that has changed since the last step."""
+        before = self._conditions
+        self._conditions = {decision.member.key: decision.condition for decision in decisions}
+        for decision in decisions:
+            previous = before.get(decision.member.key, decision.condition)
+            if previous != decision.condition:
+                why = f" ({decision.why})" if decision.why else ""
+                text = f"{decision.node}: {previous} -> {decision.condition}{why}"
+                self._member_event(text, decision.member, decision.action)
 
-    def _sweep(self, leftovers: Sequence[ObservedNode], events: list[str]) -> None:
+    def _sweep(self, leftovers: Sequence[ObservedNode]) -> None:
         """Delete preempted orphans, which hold their names and quota."""
         for leftover in leftovers:
             if leftover.state in TAKEN_AWAY and leftover.name not in self._running:
-                request = NodeRequest(Verb.DELETE, _left_over(leftover, self._desired))
-                self._running[leftover.name] = request
-                self.actor.begin(request)
-                events.append(f"{leftover.name}: left over, {leftover.state}: deleted")
+                node = _left_over(leftover, self._desired)
+                self._running[leftover.name] = NodeRequest(Verb.DELETE, node)
+                self.actor.begin(self._running[leftover.name])
+                text = f"{leftover.name}: left over, {leftover.state}: deleted"
+                self._member_event(text, node, Verb.DELETE)
 
 
 def _left_over(observed: ObservedNode, members: Sequence[Node]) -> Node:

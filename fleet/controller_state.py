@@ -1,6 +1,6 @@
-"""State of a reconciler between two steps: attempts, and who may not be asked yet, or at all.
+"""State of a controller between two steps: attempts, and the zones and members that refused.
 
-It is kept in the bucket, so that a monitor started anew, on another machine, has spent the same budgets.
+It is stored in the bucket, so that a new monitor on another machine has spent the same budgets.
 """
 
 import json
@@ -21,16 +21,16 @@ DAY_S = 86400.0
 
 @dataclass(frozen=True)
 class Attempt:
-    """A member was brought back, or is to be.
+    """Recovery or first creation of a member.
 
     Attributes:
-        at_s: when that began.
-        node: the member.
-        cause: why.
-        back_s: when it was there again; 0 while it isn't.
-        instance: of the node that was replaced; empty where there was none.
-        zone: where the new one was asked for; empty until then.
-        name: the new one's.
+        at_s: its begin.
+        node: key of the member.
+        cause: of the recovery.
+        back_s: time when the member existed again; 0 until then.
+        instance: id of the replaced node; empty if there was none.
+        zone: of the requested node; empty before the request.
+        name: of the requested node.
     """
 
     at_s: float
@@ -86,12 +86,6 @@ class ControllerState:
     listed_s: float = 0.0
     manual: bool = False
 
-    def copy(self) -> "ControllerState":
-        """Return a copy; the values are never changed in place."""
-        return replace(
-            self, attempts=dict(self.attempts), refusals=dict(self.refusals), bundles=dict(self.bundles)
-        )
-
     def refusal(self, key: str, zone: str) -> Refusal:
         """Return the refusal of a member or of its zone: the one that holds longer."""
         result = [self.refusals[item] for item in (key, zone) if item in self.refusals]
@@ -103,7 +97,7 @@ class ControllerState:
         return last if last and not last.back_s else None
 
     def recovery_cause(self, key: str) -> Cause | None:
-        """For which cause a member is being brought back that was there."""
+        """Return the cause of a member's recovery under way; None if it is new or there is none."""
         item = self.open(key)
         return item.cause if item and item.cause is not Cause.NEW else None
 
@@ -113,9 +107,9 @@ class ControllerState:
         return bool(last and (not instance or last.instance == instance))
 
     def begin_attempt(self, key: str, cause: Cause, now_s: float, instance: str = "") -> None:
-        """Open an attempt, or continues with the one that is open; forgets what is older than a day.
+        """Open an attempt, or continue the open one; drop those older than a day.
 
-        `instance` is that of a node that is to be deleted first: the creation after it is the same attempt.
+        `instance`: of a node that is deleted first; the creation after that is the same attempt.
         """
         if self.continues(key, instance):
             return
@@ -134,7 +128,7 @@ class ControllerState:
         return int(item.at_s) if item else 0
 
     def placements(self, now_s: float, lag_s: float) -> dict[str, tuple[str, str]]:
-        """Nodes that were asked for and that a list may not show yet, by member."""
+        """Return the requested nodes that a list may not show yet, as zone and name by member."""
         last = ((key, several[-1]) for key, several in self.attempts.items() if several)
         return {
             key: (item.zone, item.name)
@@ -143,7 +137,7 @@ class ControllerState:
         }
 
     def succeeded(self, key: str, zone: str | None, now_s: float) -> None:
-        """Note that a member exists again; the zone that gave it, None where it was there already."""
+        """Close the attempt of a member that exists again; `zone` granted it, None: it was there already."""
         *before, last = self.attempts[key]
         self.attempts[key] = [*before, replace(last, back_s=now_s)]
         self.refusals.pop(key, None)
@@ -151,18 +145,18 @@ class ControllerState:
             self.refusals.pop(zone, None)
 
     def failed(self, key: str, zone: str, failure: Failure, now_s: float, rng: random.Random) -> None:
-        """Note that an attempt gave no node yet; each next one is later.
+        """Record a refusal, which delays the next attempt, longer each time.
 
-        What is wrong with the request for one member holds that one, what the zone or the project
-        refuses holds the zone, and an update that didn't begin is no refusal at all.
+        A wrong request for a member delays that member, a refusal by the zone or the project the whole zone;
+        an update that didn't begin counts as none.
         """
         if self.open(key) and failure.kind not in (Kind.UNKNOWN, Kind.TRANSIENT):
-            self.requested(key, "", "")  # else it may have been made all the same
+            self.requested(key, "", "")  # else the node may exist
         held = key if failure.kind in OF_ONE else zone
         before = self.refusals.get(held, Refusal())
         for_people = failure.kind in FOR_PEOPLE
         if before.stopped or (before.not_before_s > now_s and not for_people):
-            return  # another member has been told so, or worse
+            return  # an earlier refusal holds as long, or longer
         wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**before.count) * rng.uniform(0.5, 1.5)
         if failure.kind is Kind.STACK:
             wait_s = STACK_WAIT_S
@@ -172,32 +166,32 @@ class ControllerState:
         self.refusals[held] = Refusal(count, now_s + wait_s, stopped, why, failure.kind)
 
     def deleted(self, keys: Collection[str]) -> None:
-        """Forget members that a user deletes: none exists, or is owed. What was spent on them stays spent."""
+        """Forget members that a user deletes; their budgets stay spent."""
         for key in keys:
             self._close(key)
             self.attempts[key] = [replace(item, name="") for item in self.attempts.get(key, ())]
             self.refusals.pop(key, None)
 
     def withdrawn(self, key: str) -> None:
-        """Forget an attempt that didn't begin: it spends nothing."""
+        """Drop an attempt that didn't begin, which spends nothing."""
         if (item := self.open(key)) and not item.name:
             del self.attempts[key][-1]
 
     def _close(self, key: str) -> None:
-        """Withdraw the open attempt; a newer one is due."""
+        """Close the open attempt before a newer one."""
         if item := self.open(key):
             self.attempts[key] = [*self.attempts[key][:-1], replace(item, back_s=item.at_s, name="")]
 
     def booted(self, bundle: str) -> None:
-        """Note that a bundle has booted somewhere: what fails with it elsewhere isn't the bundle's fault."""
+        """Record that a bundle has booted, so that later failures aren't its fault."""
         self.bundles[bundle] = ""
 
     def boot_failed(self, bundle: str, why: str) -> None:
-        """Note that a boot failed with a bundle, on the first node that reports it."""
+        """Record the first failed boot of a bundle that hasn't booted."""
         self.bundles.setdefault(bundle, why)
 
     def retry_now(self) -> None:
-        """Retry all at once, as a user requests. Budgets stay spent."""
+        """Retry everything at once, as a user requests; budgets stay spent."""
         self.refusals.clear()
         self.manual = True
 
@@ -213,7 +207,7 @@ class ControllerState:
         return sum(entry.cause is cause and entry.at_s > now_s - DAY_S for item in several for entry in item)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept."""
+        """Return the stored form."""
         attempts = [vars(item) for attempt in self.attempts.values() for item in attempt]
         refusals = {name: vars(item) for name, item in self.refusals.items()}
         rest = {"bundles": self.bundles, "heard_s": self.listed_s}
@@ -229,7 +223,7 @@ def parse(text: str, where: str) -> tuple[ControllerState, Mapping[str, Any]]:
     """Return the stored state, and the whole document.
 
     Raises:
-        FleetError: it is none of ours; budgets that can't be read aren't taken for unspent.
+        FleetError: it can't be read; its budgets aren't assumed to be unspent.
     """
     try:
         stored: Any = json.loads(text)

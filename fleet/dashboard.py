@@ -1,4 +1,4 @@
-"""The live view: in a terminal, as lines where there is none, and as a page on this machine."""
+"""Dashboard of a fleet: redrawn at a terminal, summaries elsewhere, and a web page on this machine."""
 
 import sys
 import threading
@@ -20,14 +20,14 @@ from fleet.page import page
 from fleet.show import Rates, Row
 
 _EVENTS = 8
-_ALIVE_S = 3600.0  # without a terminal: that nothing has changed is said this often
+_ALIVE_S = 3600.0  # without a terminal, an unchanged summary is printed this often
 _HISTORY = 360  # observations of each slice that the page's charts show
 
 
 class Dashboard:
     """View of successive observations.
 
-    A terminal is redrawn; elsewhere each event is a line, with the summary whenever it changes.
+    A terminal is redrawn; elsewhere the summary is printed after events, and the log has the events.
     """
 
     def __init__(self, title: str, console: Console | None = None, project: str = ""):
@@ -66,12 +66,10 @@ class Dashboard:
         if self._live:
             self._live.update(self._drawn(self._console.height - len(lines) - _EVENTS - 6), refresh=True)
         else:
-            # An unchanged summary is printed hourly.
-            changed = lines[0] != self._printed or observation.view.at_s - self._printed_s >= _ALIVE_S
-            if changed:
+            late = observation.view.at_s - self._printed_s >= _ALIVE_S
+            if fresh or late or lines[0] != self._printed:
                 self._printed, self._printed_s = lines[0], observation.view.at_s
-            summary = [f"{clock} {lines[0]}", *lines[1:]] if changed or fresh else []
-            print(*fresh, *summary, sep="\n", end="\n" * bool(fresh or summary), flush=True)
+                print(f"{clock} {lines[0]}", *lines[1:], sep="\n", flush=True)
 
     @property
     def page(self) -> str:

@@ -1,11 +1,11 @@
-"""Decide on each member, from an observation and the stored state. Nothing here asks anybody.
+"""Decide on each member, from an observation and the stored state, without I/O.
 
-What destroys needs two things: an explicit word that the node is of no use, Google's or its own, and an
-answer that is complete. A zone that didn't answer, a state that isn't known, silence that others share:
-all of that is unknown, and unknown is left alone.
+A replacement needs an explicit report that the node is of no use, by Google or by its workers, and a complete
+list of its zone. A zone that didn't answer, an unknown state, silence that others share: all of these are
+unknown, and an unknown member is left alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -39,13 +39,12 @@ class Limits:
     """Limits of recoveries.
 
     Attributes:
-        preemptions_a_day: of all members together, that are followed by a new node; None for any number.
-        failures_a_day: of one member, that are.
-        heartbeat_timeout_s: without heartbeats of workers that had reported, while others report, until that
-            is a failure; of a bucket that doesn't answer, until a preempted member with a command is
-            recreated.
-        churn_s: a member that was lost this soon after it came back, twice in a row, is held an hour,
-            unless a user asks for it.
+        preemptions_a_day: recoveries from preemptions, of all members together; None: any number.
+        failures_a_day: recoveries from failures, of one member.
+        heartbeat_timeout_s: silence of workers that had reported, while others report, that counts as a
+            failure; silence of the bucket after which a preempted member with a command is recreated.
+        churn_s: a member that was lost this soon after it came back, twice in a row, is held for an hour,
+            unless a user requests it.
     """
 
     preemptions_a_day: int | None = None
@@ -102,18 +101,19 @@ def decide(
 
 
 def _unanswered(member: Node, view: View, state: ControllerState) -> str:
-    """Return why a member's place is unknown; empty: known.
+    """Return why it is unknown whether a member exists; empty: it is known.
 
-    A member that isn't seen, and wasn't deleted just now, may live
-    in any of its fleet's zones, and where it was made last."""
+    A member that no list shows, and that wasn't deleted just now, may live in any of its fleet's zones, and
+    in the zone of its last creation.
+    """
     back = state.last_back(member.key)
     known = view.node(member.name, member.zone) or state.open(member.key)
     requested = [member.zone] if known else [*member.places, *member.spread, *([back.zone] if back else [])]
-    for place in dict.fromkeys(requested):
-        zone = view.zones.get(place)
+    for name in dict.fromkeys(requested):
+        zone = view.zones.get(name)
         if zone is None or zone.nodes is None:
             kind = f" ({zone.failure.kind})" if zone and zone.failure else ""
-            return f"{place} didn't answer{kind}"
+            return f"{name} didn't answer{kind}"
     return ""
 
 
@@ -133,7 +133,7 @@ def _foreign(member: Node, observed: ObservedNode | None, owner: Owner) -> str:
 
 def _left_behind(member: Node, owner: Owner) -> str:
     fix = f"tpu fleet delete {owner.labels.get('environment')} --slice {member.slice}"
-    why = f"{member.zone} is a zone of its fleet no more: it stays there until it is lost"
+    why = f"{member.zone} is no longer a zone of its fleet: it stays there until it is lost"
     return f"{why}\n    fix: {fix} --zones {member.zone}, or nothing"
 
 
@@ -226,16 +226,14 @@ def _stale(observed: ObservedNode | None, back: Attempt, now_s: float) -> bool:
 
 
 def _allowed(desired: Decision, member: Node, view: View, state: ControllerState, limits: Limits) -> Decision:
-    """Return the desired action, or why it waits: its zones, its own failures, its bundle, or lost too
-    often.
-    """
+    """Return the desired action, or why it waits: a bundle, a zone, a limit, or frequent losses."""
     if desired.action not in (Action.CREATE, Action.REPLACE):
         return desired
     now_s = view.at_s
     bundle = member.bundle_label
     if member.member is not None and state.bundles.get(bundle):
         why = f"{desired.why}; no node has booted with the bundle {bundle}: {state.bundles[bundle]}"
-        return replace(desired, action=Action.HOLD, why=f"{why}\n    fix: tpu publish, with what mends it")
+        return replace(desired, action=Action.HOLD, why=f"{why}\n    fix: tpu publish a corrected one")
     # What Google took away is deleted at once: its name and its quota are of use to the next.
     gone = desired.action is Action.REPLACE and desired.claim is Claim.NONE
     silent_s = view.at_s - state.listed_s
@@ -273,7 +271,7 @@ def _allowed(desired: Decision, member: Node, view: View, state: ControllerState
 
 
 def _other_zone(member: Node, view: View, state: ControllerState) -> str | None:
-    """Of its other zones that answered and refuse nothing now, the one that refused least often."""
+    """Return the fallback zone that answered and refused least often, and not now; None: there is none."""
     free = []
     for zone in member.places[1:]:
         observed, refusal = view.zones.get(zone, ZoneView(None)).nodes, state.refusal("", zone)
@@ -283,7 +281,7 @@ def _other_zone(member: Node, view: View, state: ControllerState) -> str | None:
 
 
 def _churns_until(node: str, state: ControllerState, limits: Limits, now_s: float) -> float:
-    """Until when a member is left alone that was lost soon after it came back, twice in a row."""
+    """Return the time until which a member is held that was lost soon after it came back, twice in a row."""
     last = [item for item in state.attempts.get(node, ()) if item.back_s and item.name][-3:]
     if len(last) < 3:
         return 0.0
@@ -294,30 +292,23 @@ def _churns_until(node: str, state: ControllerState, limits: Limits, now_s: floa
 def _within_budget(
     decisions: list[Decision], state: ControllerState, limits: Limits, now_s: float
 ) -> list[Decision]:
-    """As many replacements after preemptions as the day has left."""
+    """Hold the replacements after preemptions that exceed the day's limit."""
     if limits.preemptions_a_day is None:
         return decisions
-    left = limits.preemptions_a_day - state.spent(Cause.PREEMPTION, now_s)
-
-    def held(desired_all: Sequence[Decision]) -> Iterator[Decision]:
-        nonlocal left
-        for desired in desired_all:
-            begins = desired.action is Action.REPLACE and not state.continues(
-                desired.member.key, desired.instance
-            )
-            if begins and desired.cause is Cause.PREEMPTION:
-                left -= 1
-                if left < 0:
-                    why = f"{desired.why}; {limits.preemptions_a_day} preemptions a day are allowed"
-                    yield replace(desired, action=Action.HOLD, why=why)
-                    continue
-            yield desired
-
-    return list(held(decisions))
+    left, result = limits.preemptions_a_day - state.spent(Cause.PREEMPTION, now_s), []
+    for desired in decisions:
+        begins = desired.action is Action.REPLACE and desired.cause is Cause.PREEMPTION
+        if begins and not state.continues(desired.member.key, desired.instance):
+            left -= 1
+            if left < 0:
+                why = f"{desired.why}; {limits.preemptions_a_day} preemptions a day are allowed"
+                desired = replace(desired, action=Action.HOLD, why=why)
+        result.append(desired)
+    return result
 
 
 def _reporting(view: View) -> frozenset[str]:
-    """Nodes whose workers spoke lately: the bucket and this machine's clock are fine."""
+    """Return the nodes whose workers reported lately, which shows that the bucket and this clock work."""
     statuses = view.statuses or {}
     return frozenset(
         node

@@ -67,7 +67,7 @@ def deploy(request: Request, steps: Steps) -> int:
         return 0
     if steps.create and (code := create(request)):
         return code
-    wait_for_all(fleet.watcher(), steps.timeout_s)
+    wait_for_all(fleet.controller(), steps.timeout_s)
     print(f"all {len(fleet.members)} work")
     return 0
 
@@ -142,7 +142,7 @@ def wait_for_all(
     begun = time.monotonic()
     reported: dict[str, str] = {}
     while True:
-        decisions = controller.step(may=()).decisions
+        decisions = controller.step().decisions
         for decision in decisions:
             stage = f"{decision.condition}{f' ({decision.why})' if decision.why else ''}"
             if reported.get(decision.node) != stage:

@@ -8,7 +8,7 @@ from fleet.adhoc import AdHoc
 from fleet.google import Google
 from fleet.members import orphans, placed
 from fleet.model import ObservedNode, Owner, View, ZoneView
-from fleet.store import leader_of
+from fleet.store import BucketStore
 from infra.core import names
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.report import Check
@@ -18,7 +18,7 @@ from infra.slices.nodes import nodes
 
 
 def checks(settings: Settings, google: Google) -> list[tuple[str, Check]]:
-    """Check the controller, members held until manual action, and nodes that nobody asks for."""
+    """Return the checks of the controller, of members held until manual action, and of orphans."""
     return [
         ("controller", partial(_controller, settings.environment, google)),
         ("orphans", partial(_orphans, settings, google)),
@@ -26,16 +26,16 @@ def checks(settings: Settings, google: Google) -> list[tuple[str, Check]]:
 
 
 def _controller(environment: str, google: Google, what: str) -> Iterator[Finding]:
-    state, leader = leader_of(google, read_stack(environment).id, time.time())
-    yield Finding(what, OK, leader or "none at work")
+    state, leader = BucketStore(google, read_stack(environment).id).leader()
+    yield Finding(what, OK, leader or "none acts")
     for name, refusal in sorted(state.refusals.items()):
         if refusal.stopped:
-            fix = f"mend that, then tpu recover {environment}"
+            fix = f"resolve it, then tpu recover {environment}"
             yield Finding(f"held {name}", MISSING, refusal.why, fix)
 
 
 def _orphans(settings: Settings, google: Google, what: str) -> Iterator[Finding]:
-    """Nodes of this stack, in whatever zone, that no setting asks for; and nodes of other stacks."""
+    """Find nodes of this stack without a member, in any zone, and nodes of other stacks."""
     stack, labels = read_stack(settings.environment), names.labels(settings.environment, LAYER)
     observeds = [observed for observed in google.all_nodes() if labels.items() <= observed.labels.items()]
     zones: dict[str, dict[str, ObservedNode]] = {}
@@ -51,7 +51,7 @@ def _orphans(settings: Settings, google: Google, what: str) -> Iterator[Finding]
         for observed in orphans(members, view, owner)
         if observed.labels.get("fleet") not in saved
     ]
-    leave = "leave it to whose it is; tpu fleet take-over, if nobody's"
+    leave = "leave it to its owner; tpu fleet take-over, if it has none"
     result += [
         (observed, f"of another stack, {observed.labels.get('stack', 'none')}", leave)
         for observed in observeds

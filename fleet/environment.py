@@ -9,15 +9,14 @@ from hashlib import sha256
 from typing import Any
 
 from fleet.adhoc import AdHoc, Item, slices
-from fleet.controller import Actor, Controller, Store
+from fleet.controller import Controller
 from fleet.decide import Limits
 from fleet.errors import FleetError
 from fleet.google import Google
 from fleet.model import ObservedNode, Owner
 from fleet.named import NamedSlices
 from fleet.request import Request
-from fleet.roster import members
-from fleet.store import BucketStore, ReadOnlyStore
+from fleet.store import BucketStore
 from fleet.zones import Answer, NodeRequest, Verb, Zones
 from infra.core import names
 from infra.engine.named import LAYER, StackState, read_stack
@@ -42,14 +41,9 @@ class Environment:
     adhoc: Mapping[str, Item] = field(default_factory=dict)  # fleets outside the settings file, by name
 
     @property
-    def labels(self) -> dict[str, str]:
-        """Labels of every slice of this environment's stack."""
-        return names.labels(self.settings.environment, LAYER)
-
-    @property
     def owner(self) -> Owner:
         """The owner of this stack's nodes."""
-        return Owner(self.labels, self.stack.id, self.stack.held)
+        return Owner(names.labels(self.settings.environment, LAYER), self.stack.id, self.stack.held)
 
     @property
     def limits(self) -> Limits:
@@ -66,45 +60,45 @@ class Environment:
     def follow(self, controller: Controller) -> None:
         """Make a controller keep these members by these settings."""
         controller.follow(self.members, nodes(self.settings), self.spec)
-        if isinstance(controller.actor, _ByKind):
-            controller.actor.environment = self
+        assert isinstance(controller.actor, _ByKind)
+        controller.actor.environment = self
 
-    def watcher(self, updates: bool = True) -> Controller:
-        """Return a controller that only observes; `updates`: also members with outdated metadata."""
-        return self._controller(_Observer(), ReadOnlyStore(self.google, self.stack.id), updates)
+    def controller(self, *, lead: bool = False, updates: bool = True, manual: bool = False) -> Controller:
+        """Return a controller of the members.
 
-    def controller(self, updates: bool = True) -> Controller:
-        """Return a controller that acts and holds the lease; `updates`: also on metadata of living nodes."""
-        return self._controller(_ByKind(self), BucketStore(self.google, self.stack.id), updates)
-
-    def _controller(self, actor: Actor, store: Store, updates: bool) -> Controller:
+        Args:
+            lead: take the lease at once; else it observes until `Controller.lead`.
+            updates: give living members with earlier metadata the present one.
+            manual: a user requests the attempts: zones that refused are retried.
+        """
         try:
             zones = {observed.zone for observed in self.all_nodes}
         except RequestError:
-            zones = set()  # a zone isn't reached; zones of the settings are observed all the same
+            zones = set()  # a zone is unreachable; those of the settings are observed all the same
         return Controller(
-            self.members, self.google, actor, store, self.limits, self.owner,
-            everyone=nodes(self.settings), zones=zones,
-            spec=self.spec if updates else None,
+            self.members, self.google, _ByKind(self), BucketStore(self.google, self.stack.id), self.limits,
+            self.owner,
+            everyone=nodes(self.settings), zones=zones, spec=self.spec if updates else None,
+            lead=lead, manual=manual,
         )  # fmt: skip
 
-    def body(self, node: Node) -> Mapping[str, Any]:
+    def body(self, member: Node) -> Mapping[str, Any]:
         """Return the request body that creates a member."""
-        assert node.member is not None, "Pulumi makes named slices"
+        assert member.member is not None, "Pulumi makes named slices"
         environment = self.settings.environment
-        owned = member_labels(environment, node.slice, node.member, self.stack.id)
-        labels = {**node.labels, **owned, "bundle": node.bundle_label}
-        body = member_request(self.settings, node, labels)
+        owned = member_labels(environment, member.slice, member.member, self.stack.id)
+        labels = {**member.labels, **owned, "bundle": member.bundle_label}
+        body = member_request(self.settings, member, labels)
         content = json.dumps(body["metadata"], sort_keys=True)
         body["labels"]["spec"] = sha256(content.encode()).hexdigest()[:12]
         return body
 
-    def spec(self, node: Node) -> str:
+    def spec(self, member: Node) -> str:
         """Return the label `spec`, a hash of a member's metadata."""
-        place = node.key, node.zone, node.name
-        if place not in self._specs:
-            self._specs[place] = str(self.body(node)["labels"]["spec"])
-        return self._specs[place]
+        key = member.key, member.zone, member.name
+        if key not in self._specs:
+            self._specs[key] = str(self.body(member)["labels"]["spec"])
+        return self._specs[key]
 
     @cached_property
     def _specs(self) -> dict[tuple[str, str, str], str]:
@@ -117,7 +111,7 @@ class _ByKind:
     def __init__(self, environment: Environment):
         self.environment = environment  # its settings create new nodes
         self._zones = Zones(
-            environment.google, environment.owner, lambda node: self.environment.body(node), time.time,
+            environment.google, environment.owner, lambda member: self.environment.body(member), time.time,
             environment.settings[FleetSettings].heartbeat_timeout_s,
         )  # fmt: skip
         self._named = NamedSlices(environment.settings.environment)
@@ -130,18 +124,6 @@ class _ByKind:
     def ended(self) -> list[Answer]:
         """See `controller.Actor`."""
         return [*self._zones.ended(), *self._named.ended()]
-
-
-class _Observer:
-    """The actor of a controller that only observes."""
-
-    def begin(self, request: NodeRequest) -> None:
-        """See `controller.Actor`."""
-        raise AssertionError(f"{request}: a watcher carries out nothing")
-
-    def ended(self) -> list[Answer]:
-        """See `controller.Actor`."""
-        return []
 
 
 def opened(request: Request, before: Environment | None = None, *, allow_empty: bool = False) -> Environment:
@@ -165,11 +147,13 @@ def opened(request: Request, before: Environment | None = None, *, allow_empty: 
         fleets = _added(request.environment, fleets, request.adhoc)
     if fleets:
         settings = from_file(request.environment, slices=slices(fleets.values()))
-    target = members(settings, [request.adhoc["name"]]) if request.adhoc else selected(settings, request)
-    if not target and not allow_empty:
+    # The flags of an ad hoc fleet describe it; those of others select members.
+    narrowed = Request(request.environment, (request.adhoc["name"],)) if request.adhoc else request
+    members = selected(settings, narrowed)
+    if not members and not allow_empty:
         fix = "tpu:slices, or --tpu-type, --zones and --workers-per-zone"
         raise FleetError(f"Pulumi.{request.environment}.yaml lists no slices\n    fix: {fix}")
-    return Environment(settings, target, google, stack, fleets)
+    return Environment(settings, members, google, stack, fleets)
 
 
 def _added(environment: str, fleets: Mapping[str, Item], item: Item) -> dict[str, Item]:
@@ -184,14 +168,45 @@ def _added(environment: str, fleets: Mapping[str, Item], item: Item) -> dict[str
 
 
 def selected(settings: Settings, request: Request) -> tuple[Node, ...]:
-    """Return the members of the settings that a request selects."""
-    return members(settings, request.slices, request.zones, request.workers_per_zone)
+    """Return the members of the settings that a request selects.
+
+    Raises:
+        FleetError: the file lacks a name or zone, or has fewer members in a zone than requested.
+    """
+    everyone, file = nodes(settings), f"Pulumi.{settings.environment}.yaml"
+    problems = [
+        f"{flag} {value}: {file} has none; it has {', '.join(sorted(known)) or 'no slices'}"
+        for flag, values, known in (
+            ("--slice", request.slices, {member.slice for member in everyone}),
+            ("--zones", request.zones, {member.home for member in everyone}),
+        )
+        for value in values
+        if value not in known
+    ]
+    if problems:
+        problems.append(f"    fix: correct the flag, or add it to tpu:slices in {file}")
+        raise FleetError("\n".join(problems))
+    members = [
+        member
+        for member in everyone
+        if member.slice in (request.slices or (member.slice,))
+        and member.home in (request.zones or (member.home,))
+    ]
+    most = request.workers_per_zone
+    if most is None:
+        return tuple(members)
+    by_zone: dict[str, list[Node]] = {}
+    for member in members:
+        by_zone.setdefault(member.home, []).append(member)
+    for zone, several in by_zone.items():
+        if len(several) < most:
+            fix = f"a larger count in tpu:slices of {file}; a fleet's members take turns over its zones"
+            raise FleetError(
+                f"--workers-per-zone {most}: {file} has {len(several)} in {zone}\n    fix: {fix}"
+            )
+    return tuple(member for several in by_zone.values() for member in several[:most])
 
 
 def google_of(settings: Settings) -> Google:
     """Return a client of Google with the current login."""
-    return Google(
-        settings.project,
-        settings[StorageSettings].bucket_name,
-        controller_bucket(settings),
-    )
+    return Google(settings.project, settings[StorageSettings].bucket_name, controller_bucket(settings))

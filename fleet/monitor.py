@@ -3,23 +3,21 @@
 import logging
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fleet.controller import Controller, busy_s
 from fleet.dashboard import Dashboard, serve
 from fleet.environment import Environment, opened
 from fleet.errors import FleetError
-from fleet.model import Cause
 from fleet.recovery import release
 from fleet.request import Request
-from fleet.store import RENEW_S
+from fleet.store import RENEW_S, UnreachableError
 from fleet.supervise import take_down_ended
 from infra.engine.prices import within_budget
 from infra.errors import InfraError
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import FleetSettings, GcpSettings
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,30 +38,24 @@ class Monitoring:
 def monitor(request: Request, options: Monitoring) -> int:
     """Observe and recover until Ctrl+C, which leaves the fleet as it is."""
     fleet = opened(request)
-    if options.watch:
-        controller = fleet.watcher()
-    else:
+    if not options.watch:
         within_budget(fleet.settings)
-        controller = fleet.controller()
-    title = f"fleet {request.environment}"
-    with Dashboard(title, project=fleet.settings.project) as dashboard:
+    controller = fleet.controller(lead=not options.watch)
+    with Dashboard(f"fleet {request.environment}", project=fleet.settings.project) as dashboard:
         page = serve(dashboard, options.port) if options.port is not None else None
         try:
             while True:
                 fleet = _reloaded(request, options, fleet, controller)
-                if options.watch:
-                    controller.state = controller.store.read()  # the acting controller has changed it
-                observation = controller.step(may=() if options.watch else frozenset(Cause))
+                observation = controller.step()
                 dashboard.show(observation)
                 if not options.watch:
-                    take_down_ended(fleet, controller, observation, controller.note)
+                    take_down_ended(fleet, controller, observation)
                 pause_s = busy_s(len(fleet.members)) if controller.busy else math.inf
                 rest(controller, min(options.interval_s, pause_s))
         finally:
             if page:
                 page.shutdown()
-            if not options.watch:
-                release(controller)
+            release(controller)
 
 
 def rest(controller: Controller, seconds: float) -> None:
@@ -71,7 +63,8 @@ def rest(controller: Controller, seconds: float) -> None:
     while seconds > 0:
         nap_s = min(seconds, RENEW_S / 2)
         time.sleep(nap_s)
-        controller.renew()
+        with suppress(UnreachableError):  # tried again after the next nap
+            controller.renew()
         seconds -= nap_s
 
 
@@ -85,11 +78,11 @@ def _reloaded(
             return fleet
         if not options.watch:
             within_budget(new.settings)
-        for stored, section in (("gcp", GcpSettings), ("storage", StorageSettings), ("fleet", FleetSettings)):
+        for name, section in (("gcp", GcpSettings), ("storage", StorageSettings), ("fleet", FleetSettings)):
             if new.settings[section] != fleet.settings[section]:
-                raise FleetError(f"{stored}: has changed; to apply it: Ctrl+C, and monitor again")
+                raise FleetError(f"{name}: has changed; to apply it: Ctrl+C, and monitor again")
     except InfraError as error:
-        controller.note(f"the new settings are ignored: {error}")
+        controller.note(f"the new settings are ignored: {error}", logging.WARNING)
         return fleet
     before, after = ({member.key for member in version.members} for version in (fleet, new))
     changes = [f"{key} is new" for key in sorted(after - before)]

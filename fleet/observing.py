@@ -27,14 +27,14 @@ from infra.slices.nodes import Node
 def status(request: Request) -> int:
     """Print every member, its state at Google and on its workers, and the next action."""
     with progress():
-        observation = opened(request, allow_empty=True).watcher().step(may=())
+        observation = opened(request, allow_empty=True).controller().step()
     return print_status(observation, request.as_json)
 
 
 def list_nodes(request: Request) -> int:
     """Print every node of the environment in any zone, with orphans unless slices are selected."""
     with progress():
-        observation = opened(request, allow_empty=True).watcher().step(may=())
+        observation = opened(request, allow_empty=True).controller().step()
     members = {(member.zone, member.name): member for member in observation.members}
     matches = [node for key in members if (node := observation.view.node(key[1], key[0]))]
     if not request.slices:

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from fleet.adhoc import AdHoc
-from fleet.controller import Controller, Observation, ZoneTimeouts
+from fleet.controller import Controller, Observation
 from fleet.environment import Environment, opened
 from fleet.errors import FleetError
-from fleet.model import Action, Cause, Decision
+from fleet.model import Action, Cause, Condition, Decision
 from fleet.observing import print_status, progress, report_unanswered
 from fleet.request import Request
 from infra.engine.prices import within_budget
@@ -21,6 +21,7 @@ from infra.slices import price as slices_price
 from infra.slices.nodes import Node
 
 _POLL_S = 2.0
+_PATIENCE_S = 300.0  # with a zone that doesn't answer
 
 
 def create(request: Request) -> int:
@@ -30,7 +31,7 @@ def create(request: Request) -> int:
 
 def recover(request: Request) -> int:
     """Recreate the members that Google preempted or deleted."""
-    return _change(request, "bring back", was_lost, updates=False)
+    return _change(request, "recover", was_lost, updates=False)
 
 
 def was_lost(decision: Decision, controller: Controller) -> bool:
@@ -47,16 +48,15 @@ def _change(
     """Carry out the decisions that `selects` accepts; `updates`: also give living nodes new settings."""
     with progress():
         fleet = opened(request)
-        watcher = fleet.watcher(updates)
-        watcher.state.retry_now()  # a user's request: zones that refused are retried
-        observation = watcher.step(may=())
+        controller = fleet.controller(updates=updates, manual=True)
+        observation = controller.step()
     due = {
         decision.member.key
         for decision in observation.decisions
-        if decision.cause and decision.action is not Action.HOLD and selects(decision, watcher)
+        if decision.cause and decision.action is not Action.HOLD and selects(decision, controller)
     }
-    target = [member for member in observation.members if member.key in due]
-    for line in _plan(observation, due, target):
+    members = [member for member in observation.members if member.key in due]
+    for line in _plan(observation, due, members):
         print(line, file=request.output)
     if not due and not observation.outdated:
         print(f"nothing to {verb}", file=request.output)
@@ -64,28 +64,27 @@ def _change(
         return print_status(observation, as_json=True) if request.as_json else report_unanswered(observation)
 
     _require_startable(fleet)
-    if target:
-        confirm(f"{verb.capitalize()} {len(target)} slice(s)?", request.yes)
-    controller = fleet.controller(updates)
-    controller.state.retry_now()
+    if members:
+        confirm(f"{verb.capitalize()} {len(members)} slice(s)?", request.yes)
+    controller.lead()
     if request.adhoc:
         AdHoc(fleet.google, fleet.stack.id).keep(request.adhoc["name"], request.adhoc)
     try:
-        attempts = max((len(member.places) for member in target), default=1)
+        attempts = max((len(member.places) for member in members), default=1)
         observation, failures = _until_up(controller, due, attempts, request)
     finally:
         release(controller)
     return _report(request, observation, failures)
 
 
-def _plan(observation: Observation, due: Collection[str], target: Sequence[Node]) -> list[str]:
+def _plan(observation: Observation, due: Collection[str], members: Sequence[Node]) -> list[str]:
     """Return the changes, the price of new nodes, and updates of living ones."""
     lines = [
         f"  {decision.action:<8} {decision.node}: {decision.why}"
         for decision in observation.decisions
         if decision.member.key in due or decision.action in (Action.WAIT, Action.HOLD)
     ]
-    lines += [prices_table.table(slices_price.rows(target))] if target else []
+    lines += [prices_table.table(slices_price.rows(members))] if members else []
     if observation.outdated:
         lines.append(f"  update   {', '.join(observation.outdated)}: new settings, applied at the next boot")
     return lines
@@ -107,20 +106,22 @@ def _until_up(
     Returns:
         The last observation, and the failure of each member that isn't up, by key.
     """
-    timeouts, failures = ZoneTimeouts(), dict[str, Failure]()
+    silent_since_s: dict[str, float] = {}  # by zone
+    failures: dict[str, Failure] = {}
     refused: dict[str, int] = {}
     while True:
         pending = {key for key in due if refused.get(key, 0) < attempts}
-        observation = controller.step(may=frozenset(Cause), only=pending)
+        observation = controller.step(only=pending)
         for event in observation.events:
             print(event, file=request.output, flush=True)
-        for key, failure in (observation.failures or {}).items():
+        for key, failure in observation.failures.items():
             refused[key] = refused.get(key, 0) + 1
             failures[key] = failure
 
+        # A pending member is given up if it is held, or if its zone doesn't answer for minutes.
         decisions = {decision.member.key: decision for decision in observation.decisions}
         held = {key: decisions[key].why for key in pending if decisions[key].action is Action.HOLD}
-        held |= timeouts.lost(observation, pending)
+        held |= _out_of_reach(observation, pending, silent_since_s)
         up = {key for key in due if decisions[key].action is Action.LEAVE}
         failures = {key: failure for key, failure in failures.items() if key not in up}
         settled = pending | {*controller.under_way} <= up | held.keys()
@@ -131,16 +132,40 @@ def _until_up(
         time.sleep(_POLL_S)
 
 
+def _out_of_reach(
+    observation: Observation, keys: Collection[str], silent_since_s: dict[str, float]
+) -> dict[str, str]:
+    """Return the members that are unknown since a zone hasn't answered for 5 min, with the reason.
+
+    Args:
+        observation: the present one.
+        keys: of the members in question.
+        silent_since_s: by zone, the first observation without an answer; updated.
+    """
+    now_s = observation.view.at_s
+    silent = {zone for zone, view in observation.view.zones.items() if view.failure}
+    for zone in silent_since_s.keys() - silent:
+        del silent_since_s[zone]
+    late = sorted(zone for zone in silent if now_s - silent_since_s.setdefault(zone, now_s) >= _PATIENCE_S)
+    why = f"{', '.join(late)} didn't answer for {_PATIENCE_S / 60:.0f} min"
+    return {
+        decision.member.key: why
+        for decision in observation.decisions
+        if late and decision.action is Action.WAIT and decision.member.key in keys
+        if decision.zone in late or decision.condition is Condition.UNKNOWN
+    }
+
+
 def _report(request: Request, observation: Observation, failures: dict[str, Failure]) -> int:
     """Print the outcome; return the exit status."""
     if request.as_json:
         print_status(observation, as_json=True)
     elif not failures:
-        print(f"done; their hosts boot now: tpu fleet monitor {request.environment}")
+        print(f"done; the hosts boot now; next: tpu status {request.environment} --watch")
     for key, failure in failures.items():
         print(f"error: {key}: {with_roles(str(failure))}", file=sys.stderr)
     if failures:
-        retry = f"next: the same command again, or tpu fleet monitor {request.environment}"
+        retry = f"next: repeat the command, or let tpu fleet monitor {request.environment} retry"
         print(retry, file=sys.stderr)
     return 1 if failures else 0
 
@@ -149,5 +174,5 @@ def release(controller: Controller) -> None:
     """Release the lease; print the operations that continue without it."""
     if controller.busy:
         nodes = ", ".join(controller.under_way)
-        print(f"{nodes}: operations continue; see tpu fleet status", file=sys.stderr)
+        print(f"{nodes}: operations continue at Google; see tpu status", file=sys.stderr)
     controller.leave()

@@ -1,30 +1,183 @@
 """Run a command on all workers at once: on all or on none, with a log for each, and the first failure.
 
-remote = RemoteExec(settings, Path("fleet-logs"), parallel=32)
-left_out, reports = remote.on_all(view, members, "sudo systemctl restart tpu-job")
+remote = RemoteExec(opened(request), Remote(), print)
+status, document = remote.run("sudo systemctl restart tpu-job")
 """
 
 import shlex
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fleet.environment import Environment
 from fleet.errors import FleetError
+from fleet.members import placed
 from fleet.model import View
 from fleet.ssh import Ending, Report, Ssh, Worker, workers
 from infra.engine.roles import with_roles
 from infra.google.failures import Kind, classify
-from infra.settings.schema import FleetSettings, Settings
+from infra.settings.schema import FleetSettings
 from infra.slices.nodes import Node
 
 _PROBE_S = 60  # for a command that does nothing
 _PROBES, _PAUSE_S = 3, 2.0
 _SHOWN_LINES, _SHOWN_CHARACTERS = 10, 60
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Options of a remote execution.
+
+    Attributes:
+        partial: skip slices that aren't READY and hosts that can't be reached.
+        timeout_s: time after which a host ends the command, in seconds.
+        parallel: simultaneous connections.
+        logs: folder for the workers' logs.
+    """
+
+    partial: bool = False
+    timeout_s: int = 600
+    parallel: int = 32
+    logs: Path = Path("fleet-logs")
+
+
+class RemoteExec:
+    """Commands on the workers of an environment's members, and the folder with their outputs."""
+
+    def __init__(self, fleet: Environment, options: Remote, report: Callable[[str], object]):
+        """Look up the nodes and create the folder; `report` receives progress.
+
+        Raises:
+            FleetError: the folder can't be created, or the SSH program is missing.
+        """
+        self._fleet, self._options, self._report = fleet, options, report
+        self._view, self._members = observed(fleet)
+        self._begun_s = time.time()
+        self._ssh = Ssh(fleet.settings[FleetSettings].ssh, fleet.settings.project, uuid.uuid4().hex[:8])
+        self._folder = options.logs / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
+        try:
+            (self._folder / "probe").mkdir(parents=True)
+        except OSError as error:
+            raise FleetError(f"--logs {options.logs}: {error.strerror}\n    fix: another folder") from None
+
+    def run(self, command: str) -> tuple[int, dict[str, Any]]:
+        """Run a line of shell on every worker, and print failures.
+
+        Returns:
+            The exit status, and a document of each worker, in the order in which they ended.
+
+        Raises:
+            FleetError: a member isn't READY, or a worker can't be reached, so that it was run nowhere.
+        """
+        left_out, reached = self._reached()
+        self._report(f"on {len(reached)} workers; their output: {self._folder}/NODE-wK.log")
+        width = max(len(worker.name) for worker in reached)
+        reports = []
+        for report in self._run_on(reached, command, self._options.timeout_s, "."):
+            self._report(_line(report, width))
+            reports.append(report)
+        reports.sort(key=lambda report: report.ended_s)
+
+        for name, why in left_out.items():
+            print(f"left out: {name}: {why}", file=sys.stderr)
+        problems = _first_failure(reports)
+        if not problems:
+            self._report(f"{len(reports)} of {len(reports)} ok")
+            problems = self._failed_boots()
+        for line in problems:
+            print(f"error: {line}", file=sys.stderr)
+        listed = [_as_json(report) for report in reports]
+        return bool(problems), {"logs": str(self._folder), "left_out": left_out, "workers": listed}
+
+    def _reached(self) -> tuple[dict[str, str], list[Worker]]:
+        """Return why nodes and workers are left out, by name, and the others, which answered."""
+        down, unknown = self._not_ready()
+        partial = self._options.partial
+        if (why := down | unknown) and not partial:
+            raise self._error("slices aren't known to be READY", why, len(self._members))
+        everyone = workers([member for member in self._members if member.name not in down])
+        wait_min = _PROBES * _PROBE_S // 60
+        self._report(f"probing {len(everyone)} workers, for up to {wait_min} min …")
+        probes = self._probe(everyone)
+        unreached = {
+            probe.worker.name: f"{probe.why} {_with_role(' '.join(probe.last_lines(1)))}".strip()
+            for probe in probes
+            if probe.ending is not Ending.OK
+        }
+        if unreached and not partial:
+            raise self._error("workers can't be reached", unreached, len(probes))
+        reached = [probe.worker for probe in probes if probe.ending is Ending.OK]
+        left_out = down | unreached
+        if not reached:
+            raise self._error("are left out, and no worker is left", left_out, len(left_out))
+        return left_out, reached
+
+    def _not_ready(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the members that aren't READY, and those whose zone didn't answer, each with the reason."""
+        down, unknown = dict[str, str](), dict[str, str]()
+        for member in self._members:
+            zone = self._view.zones[member.zone]
+            if zone.nodes is None:
+                why = zone.failure.message if zone.failure else "?"
+                unknown[member.name] = f"{member.zone} didn't answer: {why}"
+            elif (node := zone.nodes.get(member.name)) is None:
+                down[member.name] = f"{member.zone} has no such node"
+            elif node.state != "READY":
+                down[member.name] = f"it is {node.state or 'in no state'}"
+        return down, unknown
+
+    def _error(self, problem: str, why: Mapping[str, str], total: int) -> FleetError:
+        lines = [f"  {name}: {reason}" for name, reason in why.items()]
+        fix = f"tpu status {self._fleet.settings.environment}; fleet:ssh sets how workers are reached"
+        fix += "; --partial continues without them" if len(why) < total else ""
+        head = f"{len(why)} of {total} {problem}; the command was run nowhere"
+        return FleetError("\n".join([head, *lines, f"    fix: {fix}"]))
+
+    def _probe(self, everyone: Sequence[Worker]) -> list[Report]:
+        """Run an empty command on each worker; retry those that couldn't be reached."""
+        probes: dict[str, Report] = {}
+        left = list(everyone)
+        for attempt in range(_PROBES):
+            time.sleep(_PAUSE_S if attempt and left else 0)
+            probes |= {report.worker.name: report for report in self._run_on(left, "true", _PROBE_S, "probe")}
+            left = [worker for worker in left if probes[worker.name].ending is not Ending.OK]
+        return [probes[worker.name] for worker in everyone]
+
+    def _run_on(
+        self, workers: Sequence[Worker], command: str, timeout_s: int, folder: str
+    ) -> Iterable[Report]:
+        with ThreadPoolExecutor(self._options.parallel) as pool:
+            try:
+                waiting = [
+                    pool.submit(
+                        self._ssh.run, worker, command, timeout_s,
+                        self._folder / folder / f"{worker.name}.log",
+                    )
+                    for worker in workers
+                ]  # fmt: skip
+                for future in as_completed(waiting):
+                    yield future.result()
+            except BaseException:
+                if left := self._ssh.stop():
+                    print(f"{left} connections cut; commands that began may continue there", file=sys.stderr)
+                raise
+
+    def _failed_boots(self) -> list[str]:
+        """Return boots that failed since the command began; systemd doesn't report them."""
+        statuses = self._fleet.google.observe(()).statuses or {}
+        return [
+            f"{member.name}: its startup script failed at {status.stage}"
+            f"{f': {status.why}' if status.why else ''}"
+            for member in self._members
+            for status in statuses.get(member.name, ())
+            if status.boot in ("failed", "rerun-failed") and status.at_s >= self._begun_s
+        ]
 
 
 def one_line(words: Sequence[str]) -> str:
@@ -34,175 +187,45 @@ def one_line(words: Sequence[str]) -> str:
         FleetError: there are no words.
     """
     if not words:
-        fix = "tpu fleet exec dev -- hostname"
-        raise FleetError(f"no command: it stands behind --\n    fix: {fix}")
+        raise FleetError("no command: it stands behind --\n    fix: tpu fleet exec dev -- hostname")
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
-def standing(view: View, members: Sequence[Node]) -> tuple[list[Node], dict[str, str], dict[str, str]]:
-    """Members that Google calls READY; of the others those that it doesn't, and those it says nothing of.
-
-    Of the latter two, why, by the node's name.
-    """
-    ready, down, unknown = [], dict[str, str](), dict[str, str]()
-    for member in members:
-        zone = view.zones[member.zone]
-        if zone.nodes is None:
-            unknown[member.name] = (
-                f"{member.zone} didn't answer: {zone.failure.message if zone.failure else '?'}"
-            )
-        elif (observed := zone.nodes.get(member.name)) is None:
-            down[member.name] = f"{member.zone} has no such node"
-        elif observed.state != "READY":
-            down[member.name] = f"it is {observed.state or 'in no state'}"
-        else:
-            ready.append(member)
-    return ready, down, unknown
+def observed(fleet: Environment) -> tuple[View, list[Node]]:
+    """Return the nodes that Google lists, and the members in their present zones."""
+    zones = {zone for member in fleet.members for zone in (*member.places, *member.spread)}
+    view = fleet.google.observe(sorted(zones))
+    return view, placed(fleet.members, view, fleet.owner, {})
 
 
-def with_role(message: str) -> str:
+def _with_role(message: str) -> str:
     """Return the output of SSH, with the missing role if it was refused."""
     failure = classify(message)
     return f"{message} ({with_roles(failure.fix)})" if failure.kind is Kind.PERMISSION else message
 
 
-class RemoteExec:
-    """Run of a command, and the folder with each worker's output."""
-
-    def __init__(self, settings: Settings, logs: Path, parallel: int):
-        """Create the folder; at most `parallel` connections are open. Raises FleetError if it can't."""
-        self._parallel, self._environment = parallel, settings.environment
-        self._ssh = Ssh(settings[FleetSettings].ssh, settings.project, uuid.uuid4().hex[:8])
-        self.folder = logs / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
-        try:
-            (self.folder / "probe").mkdir(parents=True)
-        except OSError as error:
-            raise FleetError(f"--logs {logs}: {error.strerror}\n    fix: another folder") from None
-
-    def on_all(
-        self,
-        view: View,
-        members: Sequence[Node],
-        command: str,
-        timeout_s: int = 600,
-        partial: bool = False,
-        show: Callable[[str], object] = print,
-    ) -> tuple[dict[str, str], list[Report]]:
-        """Run a line of the hosts' shell on every worker that `view` shows; `say` gets a line as each ends.
-
-        Returns:
-            With `partial`, what was left out and why; and how it went, in the order in which workers ended.
-
-        Raises:
-            FleetError: one member isn't READY, or one worker can't be reached. It was run nowhere then.
-        """
-        ready, down, unknown = standing(view, members)
-        if (why := down | unknown) and not partial:
-            raise self._partial("slices aren't known to be READY", why, len(members))
-        requested = [member for member in members if member in ready or member.name in unknown]
-        everyone = workers(requested)
-        show(
-            f"asking {len(everyone)} workers whether they answer, for up to {_PROBES * _PROBE_S // 60} min …"
-        )
-        probe = self._probe(everyone)
-        unreached = {
-            item.worker.name: f"{item.why} {with_role(' '.join(item.last_lines(1)))}".strip()
-            for item in probe
-            if item.ending is not Ending.OK
-        }
-        if unreached and not partial:
-            raise self._partial("workers can't be reached", unreached, len(probe))
-        reached = [item.worker for item in probe if item.ending is Ending.OK]
-        left_out = down | unreached
-        if not reached:
-            raise self._partial("are left out, and no worker is left", left_out, len(left_out))
-        show(f"on {len(reached)} workers; what each says: {self.folder}/NODE-wK.log")
-        width = max(len(item.name) for item in reached)
-        reports = []
-        for report in self._run_on(reached, command, timeout_s, "."):
-            show(line_of(report, width))
-            reports.append(report)
-        return left_out, sorted(reports, key=lambda item: item.ended_s)
-
-    def _partial(self, what: str, why: dict[str, str], total: int) -> FleetError:
-        lines = [f"  {name}: {reason}" for name, reason in why.items()]
-        fix = f"tpu status {self._environment}; how workers are reached is the setting fleet:ssh"
-        fix += "; --partial continues without them" if len(why) < total else ""
-        head = f"{len(why)} of {total} {what}; the command was run nowhere"
-        return FleetError("\n".join([head, *lines, f"    fix: {fix}"]))
-
-    def _probe(self, everyone: Sequence[Worker]) -> list[Report]:
-        """Run an empty command on each worker; retry those that couldn't be reached."""
-        mapping: dict[str, Report] = {}
-        left = list(everyone)
-        for attempt in range(_PROBES if everyone else 0):
-            time.sleep(_PAUSE_S if attempt else 0)
-            mapping |= {item.worker.name: item for item in self._run_on(left, "true", _PROBE_S, "probe")}
-            left = [item for item in left if mapping[item.name].ending is not Ending.OK]
-            if not left:
-                break
-        return [mapping[item.name] for item in everyone]
-
-    def _run_on(
-        self, workers: Sequence[Worker], command: str, timeout_s: int, folder: str
-    ) -> Iterable[Report]:
-        with ThreadPoolExecutor(self._parallel) as pool:
-            try:
-                waiting = [
-                    pool.submit(
-                        self._ssh.run, worker, command, timeout_s, self.folder / folder / f"{worker.name}.log"
-                    )
-                    for worker in workers
-                ]
-                for future in as_completed(waiting):
-                    yield future.result()
-            except BaseException:
-                if left := self._ssh.stop():
-                    print(f"{left} connections cut; commands that began may continue there", file=sys.stderr)
-                raise
-
-
-def line_of(report: Report, width: int) -> str:
+def _line(report: Report, width: int) -> str:
     """Return a worker's ending, with its last line."""
     output = report.why or next(iter(report.last_lines(1)), "")
-    shown = output if len(output) <= _SHOWN_CHARACTERS else f"{output[:_SHOWN_CHARACTERS]}…"
-    shown = output if report.why else shown
-    return f"  {report.ending:<9}  {report.worker.name:<{width}}  {report.took_s:6.1f} s  {shown}".rstrip()
+    if not report.why and len(output) > _SHOWN_CHARACTERS:
+        output = f"{output[:_SHOWN_CHARACTERS]}…"
+    return f"  {report.ending:<9}  {report.worker.name:<{width}}  {report.took_s:6.1f} s  {output}".rstrip()
 
 
-def first_failure(reports: Sequence[Report]) -> str:
+def _first_failure(reports: Sequence[Report]) -> list[str]:
     """Return the first failure in time, with its last lines; empty if there is none."""
-    bad = [report for report in reports if report.ending is not Ending.OK]
-    if not bad:
-        return ""
-    first = min(bad, key=lambda item: item.ended_s)
-    head = f"{len(bad)} of {len(reports)} failed; the first was {first.worker.name}: {first.why}"
-    return "\n".join([head, *(f"    {line}" for line in first.last_lines(_SHOWN_LINES)), f"  {first.log}"])
+    failed = [report for report in reports if report.ending is not Ending.OK]
+    if not failed:
+        return []
+    first = failed[0]
+    head = f"{len(failed)} of {len(reports)} failed; the first was {first.worker.name}: {first.why}"
+    return ["\n".join([head, *(f"    {line}" for line in first.last_lines(_SHOWN_LINES)), f"  {first.log}"])]
 
 
-def failed_boots(view: View, members: Sequence[Node], since_s: float) -> list[str]:
-    """Return boots that failed since the command began; systemd doesn't report them."""
-    statuses = view.statuses or {}
-    return [
-        f"{member.name}: its startup script failed at {status.stage}{f': {status.why}' if status.why else ''}"
-        for member in members
-        for status in statuses.get(member.name, ())
-        if status.boot in ("failed", "rerun-failed") and status.at_s >= since_s
-    ]
-
-
-def as_json(folder: Path, left_out: dict[str, str], reports: Sequence[Report]) -> dict[str, Any]:
-    """Return the document for programs, in the order in which workers ended."""
+def _as_json(report: Report) -> dict[str, Any]:
     return {
-        "logs": str(folder),
-        "left_out": left_out,
-        "workers": [
-            {
-                "worker": report.worker.name,
-                "node": report.worker.node.name, "zone": report.worker.node.zone,
-                "ending": report.ending, "status": report.status, "why": report.why,
-                "took_s": round(report.took_s, 1), "log": str(report.log),
-            }
-            for report in reports
-        ],
+        "worker": report.worker.name,
+        "node": report.worker.node.name, "zone": report.worker.node.zone,
+        "ending": report.ending, "status": report.status, "why": report.why,
+        "took_s": round(report.took_s, 1), "log": str(report.log),
     }  # fmt: skip

@@ -2,23 +2,24 @@
 
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from fleet.adhoc import AdHoc
-from fleet.controller import Observation
-from fleet.deletion import delete_nodes
+from fleet.controller import Controller, Observation
 from fleet.environment import Environment, opened
-from fleet.model import ObservedNode
+from fleet.google import Google
+from fleet.model import ObservedNode, View
 from fleet.observing import report_unanswered
 from fleet.request import Request
-from fleet.store import BucketStore
 from infra.engine.pulumi import confirm
-from infra.errors import InfraError
 from infra.google.client import RequestError
 from infra.slices.nodes import Node, nodes
+
+_POLL_S = 2.0
+Doomed = Node | ObservedNode
 
 
 def delete(request: Request, *, orphans: bool = False) -> int:
@@ -31,7 +32,8 @@ def delete(request: Request, *, orphans: bool = False) -> int:
     # Zones select nodes by their present place, whatever home zone the file names.
     zones, request = request.zones, replace(request, zones=())
     fleet = opened(request, allow_empty=True)
-    observation = fleet.watcher().step(may=())
+    controller = fleet.controller()
+    observation = controller.step()
     unanswered = report_unanswered(observation)  # nodes there aren't deleted, and their fleet isn't forgotten
     members = [
         member
@@ -39,7 +41,7 @@ def delete(request: Request, *, orphans: bool = False) -> int:
         if _exists(member, observation, fleet) and (not zones or member.zone in zones)
     ]
     strays = [orphan for orphan in observation.orphans if orphans and (not zones or orphan.zone in zones)]
-    target: list[Node | ObservedNode] = [*members, *strays]
+    target: list[Doomed] = [*members, *strays]
 
     # Ad hoc fleets that are deleted as a whole are forgotten.
     saved = AdHoc(fleet.google, fleet.stack.id)
@@ -55,31 +57,74 @@ def delete(request: Request, *, orphans: bool = False) -> int:
         return max(unanswered, _report(request, "deleted", target, None))
 
     confirm(f"Delete {len(target)} slice(s)?", request.yes)
-    store = BucketStore(fleet.google, fleet.stack.id)
-    state = store.read()  # refused while a monitor runs, which would recreate them
+    controller.lead()  # refused while a monitor runs, which would recreate them
     try:
         keys = [member.key for member in members]
         output = partial(print, file=request.output)
-        gone, failed = delete_nodes(fleet.google, store, state, keys, target, output)
+        gone, failed = delete_nodes(fleet.google, controller, keys, target, output)
     finally:
-        with suppress(InfraError):
-            store.write(state, renew=False)
+        controller.leave()
     for name in forgotten if not failed else ():
         saved.keep(name, None)
     _advise(request, members, gone, forgotten)
     return max(unanswered, _report(request, "deleted", target, failed))
 
 
+def delete_nodes(
+    google: Google,
+    controller: Controller,
+    keys: Collection[str],
+    nodes: Sequence[Doomed],
+    report: Callable[[str], None],
+) -> tuple[list[Doomed], dict[str, str]]:
+    """Record the deletion of members, delete each node, and wait until Google lists none of them.
+
+    Args:
+        google: client of the project.
+        controller: leads; nothing more is deleted once it has lost the lease.
+        keys: of the members, which aren't to be recovered.
+        nodes: of the members, and others.
+        report: receives the number of nodes that are gone.
+
+    Returns:
+        The nodes that are gone, and by name the errors of the others.
+    """
+    controller.forget(keys)
+    failed: dict[str, str] = {}
+    for node in nodes:
+        controller.renew()
+        try:
+            google.delete(node.zone, node.name)
+        except RequestError as error:
+            failed[node.name] = str(error)
+            print(f"error: {node.name}: {error}", file=sys.stderr)
+    gone = [node for node in nodes if node.name not in failed]
+    left = len(gone)
+    while left:
+        time.sleep(_POLL_S)
+        controller.renew()
+        view = google.observe(sorted({node.zone for node in gone}))
+        before, left = left, sum(_maybe_there(node, view) for node in gone)
+        if left != before:
+            report(f"{len(gone) - left} of {len(gone)} gone")
+    return gone, failed
+
+
+def _maybe_there(node: Doomed, view: View) -> bool:
+    zone = view.zones[node.zone]
+    return zone.nodes is None or node.name in zone.nodes
+
+
 def _advise(
     request: Request,
     members: Sequence[Node],
-    gone: Collection[Node | ObservedNode],
+    gone: Collection[Doomed],
     forgotten: Collection[str],
 ) -> None:
     """Print how many nodes are gone, whether they come back, and what the stack still holds."""
     listed = any(member.slice not in forgotten for member in members)
     file = f"Pulumi.{request.environment}.yaml"
-    again = f"; {file} still lists them: fleet create and a monitor recreate them" if listed else ""
+    again = f"; {file} still lists them: tpu fleet create or a monitor recreates them" if listed else ""
     print(f"deleted {len(gone)}{again}", file=request.output)
     if held := [member.name for member in members if member.member is None and member in gone]:
         refresh = f"pulumi refresh -s {request.environment}"
@@ -97,12 +142,12 @@ def _exists(member: Node, observation: Observation, fleet: Environment) -> bool:
 def take_over(request: Request) -> int:
     """Adopt another stack's members, after a question; for a fleet whose stack is lost."""
     fleet = opened(request)
-    observation = fleet.watcher().step(may=())
+    observation = fleet.controller().step()
     target = [
         node
         for member in observation.members
         if member.member is not None and (node := observation.view.node(member.name, member.zone))
-        if fleet.labels.items() <= node.labels.items() and not fleet.owner.owns(node)
+        if fleet.owner.labels.items() <= node.labels.items() and not fleet.owner.owns(node)
     ]
     lines = [
         f"  take over  {node.name} in {node.zone}, of stack {node.labels.get('stack', '?')}"
@@ -111,7 +156,7 @@ def take_over(request: Request) -> int:
     if not _show(request, lines, target, "none belongs to another stack"):
         return _report(request, "taken", target, None)
     confirm(f"Take over {len(target)} slice(s)? Their present controller must have stopped.", request.yes)
-    labels = {**fleet.labels, "stack": fleet.stack.id}
+    labels = {**fleet.owner.labels, "stack": fleet.stack.id}
     failed: dict[str, str] = {}
     for node in target:
         try:
@@ -129,9 +174,7 @@ def _show(request: Request, lines: Sequence[str], target: Collection[object], em
     return bool(target) and not request.dry_run
 
 
-def _report(
-    request: Request, key: str, target: Sequence[Node | ObservedNode], failed: Mapping[str, str] | None
-) -> int:
+def _report(request: Request, key: str, target: Sequence[Doomed], failed: Mapping[str, str] | None) -> int:
     """Print the outcome for programs; return the exit status.
 
     Args:

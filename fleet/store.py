@@ -27,7 +27,7 @@ def object_of(stack: str) -> str:
 
 
 class UnreachableError(FleetError):
-    """The bucket didn't answer: nothing is remembered, so nothing may be done."""
+    """The bucket didn't answer: nothing can be recorded, so nothing may be done."""
 
 
 class LeaseHeldError(FleetError):
@@ -35,7 +35,7 @@ class LeaseHeldError(FleetError):
 
 
 class _StaleError(FleetError):
-    """The bucket holds another generation than the one that was to be replaced."""
+    """The bucket holds another generation than the one to replace."""
 
 
 class BucketStore:
@@ -49,12 +49,30 @@ class BucketStore:
 
     def read(self) -> ControllerState:
         """Return the stored state. Raises FleetError if another controller holds the lease."""
-        result = self._stored()
-        if result is None:
-            return ControllerState()
-        state, stored, self._generation = result
-        self._refuse_other(stored)
+        state, leader, self._generation = self._stored()
+        if leader.get("id") != self._id and _alive(leader, self._now()):
+            raise self._other(leader)
         return state
+
+    def peek(self) -> ControllerState:
+        """Return the stored state as far as it can be read, for observers."""
+        try:
+            return self._stored()[0]
+        except FleetError:
+            return ControllerState()
+
+    def leader(self) -> tuple[ControllerState, str]:
+        """Return the state, and a description of the acting controller; empty if none acts.
+
+        Raises:
+            UnreachableError: the bucket didn't answer.
+            FleetError: the object holds no state of a controller.
+        """
+        state, leader, _ = self._stored()
+        if not _alive(leader, self._now()):
+            return state, ""
+        ago_s = max(0.0, self._now() - float(leader["at_s"]))
+        return state, f"one on {leader.get('host') or 'a host unknown'}, its lease renewed {ago_s:.0f} s ago"
 
     def write(self, state: ControllerState, renew: bool = True) -> None:
         """Write the state and renew the lease.
@@ -74,11 +92,12 @@ class BucketStore:
         try:
             self._write(text)
         except _StaleError:
-            result = self._stored()  # our own, if only the answer to an earlier write was lost
-            if result is None or (result[1].get("leader") or {}).get("id") != self._id:
-                raise self._other((result[1] if result else {}).get("leader") or {}) from None
-            self._generation = result[2]
-            if result[1] != json.loads(text):
+            # Our own write, if only the answer to an earlier one was lost.
+            stored, other, generation = self._stored()
+            if other.get("id") != self._id:
+                raise self._other(other) from None
+            self._generation = generation
+            if stored.to_json() != state.to_json() or other != leader:
                 self._write_again(text)
         self._written_s = self._now()
 
@@ -100,40 +119,34 @@ class BucketStore:
         if self._now() - self._written_s > RENEW_S:
             self.write(state)
 
-    def _stored(self) -> tuple[ControllerState, Mapping[str, Any], int] | None:
+    def _stored(self) -> tuple[ControllerState, Mapping[str, Any], int]:
+        """Return the state, its leader and its generation (0: there is none). Raises FleetError."""
         try:
             result = self._google.read(self._object)
         except RequestError as error:
             raise UnreachableError(f"{self._where}: {error}") from None
         if result is None:
-            self._generation = 0
-            return None
-        state, stored = parse(result[0], self._where)
-        return state, stored, result[1]
-
-    def _refuse_other(self, kept: Mapping[str, Any]) -> None:
-        leader = kept.get("leader") or {}
-        if leader.get("id") != self._id and _alive(leader, self._now()):
-            raise self._other(leader)
+            return ControllerState(), {}, 0
+        state, document = parse(result[0], self._where)
+        return state, document.get("leader") or {}, result[1]
 
     def _other(self, leader: Mapping[str, Any]) -> LeaseHeldError:
         ago_s = max(0.0, self._now() - float(leader.get("at_s") or 0))
-        fix = (
-            "leave it to that one and look with fleet status or monitor --watch; or end it with Ctrl+C; "
-            f"where it is gone already, wait {max(0.0, EXPIRES_S - ago_s):.0f} s"
+        host, process = leader.get("host") or "a host unknown", leader.get("process") or "unknown"
+        return LeaseHeldError(
+            f"{self._where}: another controller acts, on {host}, process {process}, its lease renewed "
+            f"{ago_s:.0f} s ago\n    fix: use `tpu status --watch` beside it, or stop it with Ctrl+C; "
+            f"if it is gone, wait {max(0.0, EXPIRES_S - ago_s):.0f} s"
         )
-        who = f"on {leader.get('host') or 'a host unknown'}, process {leader.get('process') or 'unknown'}"
-        output = f"another `fleet` acts, {who}, its lease renewed {ago_s:.0f} s ago"
-        return LeaseHeldError(f"{self._where}: {output}\n    fix: {fix}")
 
 
 def _alive(leader: Mapping[str, Any], now_s: float) -> bool:
-    """Return whether a controller is alive; one whose process is gone from this host is waited for no more.
+    """Return whether a controller is alive; on this host also by its process.
 
-    Should hosts share a name: who was written over stops by itself.
+    Should hosts share a name, the controller whose state was overwritten stops by itself.
     """
-    current = leader.get("host") == socket.gethostname() and bool(leader.get("process"))
-    if current and not runs(int(leader["process"])):
+    on_this_host = leader.get("host") == socket.gethostname() and bool(leader.get("process"))
+    if on_this_host and not runs(int(leader["process"])):
         return False
     return now_s - float(leader.get("at_s") or 0) < EXPIRES_S
 
@@ -147,42 +160,3 @@ def runs(process: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def leader_of(google: Google, stack: str, now_s: float) -> tuple[ControllerState, str]:
-    """Return the state, and a description of the acting controller; empty where nobody does.
-
-    Raises:
-        RequestError: the bucket didn't answer.
-        FleetError: what it holds is none of ours.
-    """
-    result = google.read(object_of(stack))
-    if result is None:
-        return ControllerState(), ""
-    state, stored = parse(result[0], f"gs://{google.controller_bucket}/{object_of(stack)}")
-    leader = stored.get("leader") or {}
-    if not _alive(leader, now_s):
-        return state, ""
-    ago_s = max(0.0, now_s - float(leader["at_s"]))
-    return state, f"one on {leader.get('host') or 'a host unknown'}, its lease renewed {ago_s:.0f} s ago"
-
-
-class ReadOnlyStore:
-    """Another controller's state, for observers; a bucket that doesn't answer is no reason not to."""
-
-    def __init__(self, google: Google, stack: str):
-        self._google, self._object = google, object_of(stack)
-
-    def read(self) -> ControllerState:
-        """Return the stored state, as far as it can be read."""
-        try:
-            result = self._google.read(self._object)
-            return parse(result[0], self._object)[0] if result else ControllerState()
-        except (RequestError, FleetError):
-            return ControllerState()
-
-    def write(self, state: ControllerState, renew: bool = True) -> None:
-        """Store nothing: the controller observes the same."""
-
-    def renew(self, state: ControllerState) -> None:
-        """Do nothing: an observer holds no lease."""

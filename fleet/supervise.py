@@ -1,32 +1,31 @@
 """Supervise an ad hoc fleet that runs a program: create, recover, and delete it when the program has ended.
 
-Who supervises holds the controller's lease only while there is something to do. So several may, and a monitor
-beside them: where that holds the lease, it acts, and this only looks.
+A supervisor holds the lease only while there is something to do, so that several can run beside a monitor; it
+only observes while another controller acts.
 """
 
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from fleet.adhoc import STOP_WHEN_DONE, AdHoc, slices
 from fleet.controller import Controller, Observation
-from fleet.deletion import delete_nodes
-from fleet.environment import Environment, google_of
+from fleet.environment import Environment, google_of, selected
 from fleet.errors import FleetError
 from fleet.model import Action, Condition, Decision, ObservedNode
-from fleet.roster import members
+from fleet.removal import delete_nodes
+from fleet.request import Request
 from fleet.show import unanswered
-from fleet.store import BucketStore, LeaseHeldError, UnreachableError
+from fleet.store import LeaseHeldError, UnreachableError
 from infra.engine.named import read_stack
 from infra.engine.settings import from_file
-from infra.errors import InfraError
 
 Report = Callable[[str], None]
 
 _LEASE_PAUSE_S = 5.0
-# What may differ in a fleet that is there: its hosts take it over without being recreated.
+# Keys that may differ from the existing fleet's: hosts apply them without being recreated.
 _CHANGEABLE = ("bundle", "run", STOP_WHEN_DONE)
 
 
@@ -40,19 +39,19 @@ def over(decisions: Collection[Decision]) -> bool:
 
 
 class Supervisor:
-    """Of one fleet, which it adds to those that stand in no file.
+    """Supervisor of one ad hoc fleet.
 
     Attributes:
-        fleet: its members, and what they are made by.
-        before: the fleet of this name that was there; None where there was none.
+        fleet: the environment, restricted to its members.
+        before: the earlier fleet of this name; None: there was none.
     """
 
     def __init__(self, environment: str, item: Mapping[str, Any], report: Report):
         """Read the present state; change nothing.
 
         Raises:
-            FleetError: one of its name is there, of other slices.
-            InfraError: the settings, the stack or the bucket.
+            FleetError: a fleet of this name has other slices.
+            InfraError: the settings, the stack or the bucket can't be read.
         """
         self._item, self._report = dict(item), report
         settings = from_file(environment)
@@ -63,13 +62,17 @@ class Supervisor:
         if self.before is not None and _shape(self.before) != _shape(self._item):
             name, shape = self._item["name"], json.dumps(_shape(self.before))
             fix = f"--name ANOTHER, or tpu fleet delete {environment} --slice {name}"
-            raise FleetError(f"{name} is there already, of other slices: {shape}\n    fix: {fix}")
-        mapping = {**others, self._item["name"]: self._item}
-        settings = from_file(environment, slices=slices(mapping.values()))
-        self.fleet = Environment(settings, members(settings, [self._item["name"]]), google, stack, mapping)
-        self._controller: Controller | None = None
+            raise FleetError(f"{name} exists already, with other slices: {shape}\n    fix: {fix}")
+        fleets = {**others, self._item["name"]: self._item}
+        settings = from_file(environment, slices=slices(fleets.values()))
+        members = selected(settings, Request(environment, (self._item["name"],)))
+        self.fleet = Environment(settings, members, google, stack, fleets)
         self._reported: dict[str, str] = {}
-        self._ended: dict[str, float] = {}  # by node, the status of a program that had ended before
+        self._ended: dict[str, float] = {}  # by node, the time of an earlier program's last status
+
+    @cached_property
+    def _controller(self) -> Controller:
+        return self.fleet.controller()
 
     @property
     def changed(self) -> bool:
@@ -83,8 +86,8 @@ class Supervisor:
         self._saved.keep(self._item["name"], self._item)
 
     def living(self) -> tuple[list[ObservedNode], bool]:
-        """Its nodes that are READY, and whether their program has ended, which `over` then ignores."""
-        observation = self.fleet.watcher(updates=False).step(may=())
+        """Return the READY nodes, and whether their program has ended, which `over` then ignores."""
+        observation = self._controller.step()
         ready = [observed for _, observed in observation.nodes if observed.state == "READY"]
         ended = bool(ready) and over(observation.decisions)
         if ended or self.changed:
@@ -94,21 +97,21 @@ class Supervisor:
         return ready, ended
 
     def step(self) -> Observation:
-        """Observe and act once; print changes."""
-        if self._controller is None:
-            observation = self.fleet.watcher().step(may=())
+        """Observe and act once; report changes."""
+        controller = self._controller
+        if not controller.leads:
+            observation = controller.step()
             if _due(observation):
                 self._take_lease()
-        if self._controller is not None:
+        if controller.leads:
             try:
-                observation = self._controller.step()
-            except LeaseHeldError as error:  # this machine slept, say, and another took it over
-                self._controller = None
-                self._tell_once("lease", _headline(error))
+                observation = controller.step()
+            except LeaseHeldError as error:  # another controller took it, as after a sleep of this machine
+                self._report_once("lease", _headline(error))
                 return self.step()
-            if not self._controller.busy and not _due(observation):
-                self.leave()
         self._report_changes(observation)
+        if not controller.busy and not _due(observation):
+            self.leave()
         return observation
 
     def over(self, observation: Observation) -> bool:
@@ -121,81 +124,67 @@ class Supervisor:
 
     def leave(self) -> None:
         """Release the lease, if held; the slice stays."""
-        if self._controller is not None:
-            self._controller.leave()
-            self._controller = None
+        self._controller.leave()
 
     def take_down(self) -> None:
         """Delete its nodes and forget it; wait for the lease, unless a monitor deletes it meanwhile."""
         self.leave()
-        name = self._item["name"]
-        observeds = [observed for _, observed in self._answered().nodes]
-        store = BucketStore(self.fleet.google, self.fleet.stack.id)
-        while True:
-            try:
-                state = store.read()
-                break
-            except LeaseHeldError as error:
-                self._tell_once("lease", _headline(error))
+        name, controller = self._item["name"], self._controller
+        # Every zone has to answer: an unseen node would be forgotten, and billed.
+        while unanswered(observation := controller.step()):
+            self._report_once("silent", "; ".join(unanswered(observation)))
+            time.sleep(_LEASE_PAUSE_S)
+        nodes = [observed for _, observed in observation.nodes]
+        while not self._take_lease():
             time.sleep(_LEASE_PAUSE_S)
             if name not in self._saved.read():
                 return
         try:
             keys = [member.key for member in self.fleet.members]
-            _, failed = delete_nodes(self.fleet.google, store, state, keys, observeds, self._report)
+            _, failed = delete_nodes(self.fleet.google, controller, keys, nodes, self._report)
         finally:
-            with suppress(InfraError):
-                store.write(state, renew=False)
+            controller.leave()
         if failed:
             raise FleetError(f"{', '.join(failed)}: not deleted, and billed\n    fix: tpu fleet delete again")
         self._saved.keep(name, None)
 
-    def _answered(self) -> Observation:
-        """Observe until every zone answers: an unseen node would be forgotten, and billed."""
-        while unanswered(observation := self.fleet.watcher().step(may=())):
-            self._tell_once("silent", "; ".join(unanswered(observation)))
-            time.sleep(_LEASE_PAUSE_S)
-        return observation
-
-    def _take_lease(self) -> None:
+    def _take_lease(self) -> bool:
         try:
-            self._controller = self.fleet.controller()
-        except LeaseHeldError as error:
-            self._tell_once("lease", f"{_headline(error)}: it acts, this only looks")
-        except UnreachableError as error:  # asked again at the next look
-            self._tell_once("lease", _headline(error))
+            self._controller.lead()
+        except (LeaseHeldError, UnreachableError) as error:
+            self._report_once("lease", _headline(error))
+        return self._controller.leads
 
     def _report_changes(self, observation: Observation) -> None:
-        events = [event for event in observation.events if "->" not in event] if self._controller else []
+        leads = self._controller.leads
+        events = [event for event in observation.events if leads and "->" not in event]
         for event in events:
             self._report(event)
         for decision in observation.decisions:
             why = f" ({decision.why.partition(chr(10))[0]})" if decision.why else ""
             condition = f"{decision.node}: {decision.condition}{why}"
-            if events:
-                self._reported[decision.member.key] = condition  # the event has said as much
-            self._tell_once(decision.member.key, condition)
-        self._tell_once("silent", "; ".join(unanswered(observation)))
+            if events and decision.action in (Action.CREATE, Action.REPLACE):
+                self._reported[decision.member.key] = condition  # the event says it
+            self._report_once(decision.member.key, condition)
+        self._report_once("silent", "; ".join(unanswered(observation)))
 
-    def _tell_once(self, key: str, what: str) -> None:
-        if what != self._reported.get(key, ""):
-            self._reported[key] = what
-            if what:
-                self._report(what)
+    def _report_once(self, key: str, text: str) -> None:
+        if text != self._reported.get(key, ""):
+            self._reported[key] = text
+            if text:
+                self._report(text)
 
 
-def take_down_ended(
-    fleet: Environment, controller: Controller, observation: Observation, report: Report
-) -> None:
+def take_down_ended(fleet: Environment, controller: Controller, observation: Observation) -> None:
     """Delete ad hoc fleets whose program has ended, if they are to stop when done."""
     for name, item in fleet.adhoc.items():
-        mine = [decision for decision in observation.decisions if decision.member.slice == name]
-        if not item.get(STOP_WHEN_DONE) or len(mine) != item.get("count") or not over(mine):
+        decisions = [decision for decision in observation.decisions if decision.member.slice == name]
+        if not item.get(STOP_WHEN_DONE) or len(decisions) != item.get("count") or not over(decisions):
             continue
-        keys = {item.member.key for item in mine}
-        observeds = [observed for node, observed in observation.nodes if node.key in keys]
-        report(f"{name}: its program has ended: deleted")
-        _, failed = delete_nodes(fleet.google, controller.store, controller.state, keys, observeds, report)
+        keys = {decision.member.key for decision in decisions}
+        nodes = [observed for member, observed in observation.nodes if member.key in keys]
+        controller.note(f"{name}: its program has ended: deleted")
+        _, failed = delete_nodes(fleet.google, controller, keys, nodes, controller.note)
         if not failed:
             AdHoc(fleet.google, fleet.stack.id).keep(name, None)
 

@@ -1,18 +1,19 @@
-"""Requests to Google for members: a worker for each zone, no lock between them.
+"""Requests to Google for members: a few threads for each zone, independent of other zones.
 
-Every request may be repeated: a deletion is of the node that was decided about and of no other, a
-creation that finds the node there looks whose it is. What comes of a request is seen at the next look; only
-what a failed creation ended with is asked for.
+Every request may be repeated: a deletion applies to the node of the decision and to no other, a creation that
+finds a node checks its owner. The next observation shows the effect of a request; only the operation of a
+creation is polled, for its failure.
 """
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
+from fleet.google import Google
 from fleet.model import GOING, TAKEN_AWAY, Claim, ObservedNode, Owner
-from fleet.proof import Attested, objection
+from fleet.proof import objection
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
@@ -34,12 +35,12 @@ class NodeRequest:
     """A request for a member.
 
     Attributes:
-        verb: what is asked.
-        node: whose, with zone and name.
-        instance: of the node that may be deleted though it lives.
-        claim: what must be proven of it then.
+        verb: of the request.
+        node: the member, with zone and name.
+        instance: id of the living node that may be deleted.
+        claim: to be proven before that.
         operation: of the creation that is checked.
-        generation: of the node that is created; its label says it.
+        generation: label of the node that is created.
     """
 
     verb: Verb
@@ -55,8 +56,8 @@ class Answer:
     """Answer to a request: a failure, or the operation that it began.
 
     Attributes:
-        done: whether the operation that was checked is over, or the node is being deleted for its claim.
-        spared: whether the node that was to be deleted is left alone, and Google wasn't asked.
+        done: the checked operation is over, or the node is being deleted for its claim.
+        spared: the node is left alone, without a deletion.
     """
 
     request: NodeRequest
@@ -66,47 +67,19 @@ class Answer:
     spared: bool = False
 
 
-class Api(Protocol):
-    """The TPU API, as far as one node needs it (fleet/google.py); every method raises RequestError."""
-
-    def node(self, zone: str, name: str) -> ObservedNode | None:
-        """Return a node."""
-        ...
-
-    def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
-        """Begin a creation; return the operation."""
-        ...
-
-    def delete(self, zone: str, name: str) -> None:
-        """Begin a deletion."""
-        ...
-
-    def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
-        """Begin an update of metadata and labels."""
-        ...
-
-    def operation(self, name: str) -> tuple[bool, Failure | None]:
-        """Return whether an operation is done, and its failure."""
-        ...
-
-    def attested(self, zone: str, name: str) -> list[Attested]:
-        """Return statuses by the workers' metadata servers."""
-        ...
-
-
 class Zones:
     """Requests under way, in each zone a few at a time."""
 
     def __init__(
         self,
-        api: Api,
+        google: Google,
         owner: Owner,
         body: Callable[[Node], Mapping[str, Any]],
         now: Callable[[], float],
         heartbeat_timeout_s: float,
     ):
-        """`body` renders what a node is created from."""
-        self._api, self._owner, self._body = api, owner, body
+        """Create the requests' threads; `body` renders the request body that creates a member."""
+        self._google, self._owner, self._body = google, owner, body
         self._now, self._heartbeat_timeout_s = now, heartbeat_timeout_s
         self._workers: dict[str, ThreadPoolExecutor] = {}
         self._running: list[Future[Answer]] = []
@@ -142,7 +115,7 @@ class Zones:
     def _delete(self, request: NodeRequest) -> Answer:
         """Delete a node after reading it again: a decision is as old as its list."""
         node = request.node
-        observed = self._api.node(node.zone, node.name)
+        observed = self._google.node(node.zone, node.name)
         if observed is None or observed.state in GOING:
             return Answer(request)
         if node.member is not None and not self._owner.owns(observed):
@@ -152,9 +125,9 @@ class Zones:
             failure = Failure(Kind.TRANSIENT, f"{node.name} lives, and is left alone: {why}")
             return Answer(request, failure, spared=True)
         try:
-            self._api.delete(node.zone, node.name)
+            self._google.delete(node.zone, node.name)
         except RequestError:  # its answer alone may be lost
-            left = self._api.node(node.zone, node.name)
+            left = self._google.node(node.zone, node.name)
             if left and left.instance == observed.instance and left.state not in GOING:
                 raise
         return Answer(request, done=observed.state not in TAKEN_AWAY)
@@ -164,8 +137,8 @@ class Zones:
             return "it was made since that was decided"
         if observed.state != "READY":
             return f"it is {observed.state}"
-        workers = self._api.attested(observed.zone, observed.name)
-        again = self._api.node(
+        workers = self._google.attested(observed.zone, observed.name)
+        again = self._google.node(
             observed.zone, observed.name
         )  # they are of the node whose id stands on both sides
         if again is None or again.instance != request.instance:
@@ -176,11 +149,11 @@ class Zones:
         node, body = request.node, dict(self._body(request.node))
         body["labels"] = {**body["labels"], "generation": str(request.generation)}
         try:
-            return Answer(request, operation=self._api.create(node.zone, node.name, body))
+            return Answer(request, operation=self._google.create(node.zone, node.name, body))
         except RequestError as error:
             if error.failure.kind is not Kind.EXISTS:
                 raise
-        observed = self._api.node(node.zone, node.name)
+        observed = self._google.node(node.zone, node.name)
         member = {"fleet": node.slice, "member": str(node.member)}
         if observed is None or (self._owner.owns(observed) and member.items() <= observed.labels.items()):
             return Answer(request)  # an earlier request of ours whose answer was lost
@@ -189,13 +162,13 @@ class Zones:
 
     def _update(self, request: NodeRequest) -> Answer:
         node = request.node
-        observed = self._api.node(node.zone, node.name)
+        observed = self._google.node(node.zone, node.name)
         if observed and self._owner.owns(observed):
             body = self._body(node)
             labels = {**body["labels"], "generation": observed.labels.get("generation", "0")}
-            self._api.update(node.zone, node.name, {**body, "labels": labels})
+            self._google.update(node.zone, node.name, {**body, "labels": labels})
         return Answer(request)
 
     def _check(self, request: NodeRequest) -> Answer:
-        done, failure = self._api.operation(request.operation)
+        done, failure = self._google.operation(request.operation)
         return Answer(request, failure, done=done)

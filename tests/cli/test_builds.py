@@ -28,12 +28,12 @@ class Google:
 
     def __init__(self, *states: str, **ended: Any):
         self.states, self.ended = list(states), ended
-        self.asked: list[tuple[str, str, Any, Any]] = []
+        self.requests: list[tuple[str, str, Any, Any]] = []
         self.objects: dict[str, bytes] = {}
         self.log: list[str] | RequestError = []
 
     def json(self, method: str, url: str, query: Any = None, body: Any = None) -> dict[str, Any]:
-        self.asked.append((method, url, query, body))
+        self.requests.append((method, url, query, body))
         if url.endswith("/o"):
             return {"generation": "7"}
         if url.endswith("/entries:list"):
@@ -70,7 +70,9 @@ def checkout(folder: Path, lacking: Sequence[str] = ()) -> Path:
 
 def started(google: Google) -> dict[str, Any]:
     """The build that was asked for."""
-    (body,) = [body for method, url, _, body in google.asked if method == "POST" and url.endswith("/builds")]
+    (body,) = [
+        body for method, url, _, body in google.requests if method == "POST" and url.endswith("/builds")
+    ]
     return dict(body)
 
 
@@ -85,7 +87,7 @@ def test_a_build_is_started_on_the_checkout_and_followed(
         "SUCCESS",
         "next: tpu builds submit dev provision --plan b-1",
     ]
-    _, url, query, content = google.asked[0]
+    _, url, query, content = google.requests[0]
     assert url == "https://storage.googleapis.com/upload/storage/v1/b/my-project-pulumi/o"
     assert query["name"].startswith("sources/")
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
@@ -106,7 +108,7 @@ def test_a_build_is_followed_from_any_state_to_its_end(
 def test_a_plan_is_handed_to_the_build_that_applies(google: Google, root: Path) -> None:
     assert call(builds.builds, ["submit", "dev", "provision", "--plan", "p-9", "--detach"], root) == 0
     assert started(google)["substitutions"] == {"_PLAN": "p-9"}
-    assert [method for method, *_ in google.asked] == ["POST", "POST"], "it isn't waited for"
+    assert [method for method, *_ in google.requests] == ["POST", "POST"], "it isn't waited for"
 
 
 def test_without_a_plan_the_build_makes_one(google: Google, root: Path) -> None:
@@ -119,7 +121,7 @@ def test_a_plan_of_an_unset_variable_isnt_taken_for_none(google: Google, root: P
         CommandError, match=r"--plan names no preview\n    fix: --plan ID, as `tpu builds submit dev"
     ):
         call(builds.builds, ["submit", "dev", "provision", "--plan", "", "--yes"], root)
-    assert google.asked == []
+    assert google.requests == []
 
 
 @pytest.mark.parametrize(("build", "question"), [
@@ -134,7 +136,7 @@ def test_nothing_is_changed_unseen_without_a_yes(
     call(builds.builds, ["render", "dev"], root)
     with pytest.raises(CommandError, match=f"{question}.* There is no terminal to ask at\n    fix: --yes"):
         call(builds.builds, ["submit", "dev", build], root)
-    assert google.asked == []
+    assert google.requests == []
 
 
 @pytest.mark.parametrize("ended", [{"failureInfo": {"detail": "step 1"}}, {"statusDetail": "step 1"}])
@@ -145,7 +147,7 @@ def test_a_build_that_failed_shows_its_log_and_why(
     with pytest.raises(CommandError, match="the build b-1 ended as FAILURE: step 1\n    fix: see its log"):
         call(builds.builds, ["submit", "dev", "preview"], root)
     assert capsys.readouterr().err == "  | one\n  | two\n"
-    (body,) = [body for _, url, _, body in google.asked if "logging" in url]
+    (body,) = [body for _, url, _, body in google.requests if "logging" in url]
     assert body["filter"] == 'resource.type="build" AND resource.labels.build_id="b-1"'
 
 
@@ -177,7 +179,7 @@ def test_what_cant_be_built_is_refused_with_the_next_command(
     with pytest.raises(CommandError) as refused:
         call(builds.builds, line, tmp_path)
     assert message in str(refused.value)
-    assert google.asked == []
+    assert google.requests == []
 
 
 def test_the_image_is_built_of_what_was_rendered_from_these_settings(google: Google, root: Path) -> None:
@@ -189,7 +191,7 @@ def test_the_image_is_built_of_what_was_rendered_from_these_settings(google: Goo
     }  # fmt: skip
     call(builds.builds, ["submit", "dev", "image", "--detach"], root)
     assert "cloudbuild/dev/Dockerfile" in started(google)["steps"][0]["args"]
-    with tarfile.open(fileobj=io.BytesIO(google.asked[0][3])) as tar:
+    with tarfile.open(fileobj=io.BytesIO(google.requests[0][3])) as tar:
         assert "cloudbuild/dev/queue/kueue.yaml" in tar.getnames(), "the build takes it along"
     for name in ("Dockerfile", "queue/kueue.yaml"):
         call(builds.builds, ["render", "dev"], root)

@@ -245,12 +245,12 @@ def listing(monkeypatch: pytest.MonkeyPatch, **teams: Sequence[Status] | Excepti
     class One(Cluster):
         def __init__(self, team: Team):
             super().__init__()
-            self.found = teams[team.name]
+            self.jobs = teams[team.name]
 
         def all(self) -> Sequence[Status]:
-            if isinstance(self.found, Exception):
-                raise self.found
-            return self.found
+            if isinstance(self.jobs, Exception):
+                raise self.jobs
+            return self.jobs
 
     monkeypatch.setattr(command, "_jobs", lambda _, team: One(team))
 
@@ -330,7 +330,7 @@ def test_a_worker_without_a_log_is_named(
 @pytest.mark.parametrize("option", ["--worker", "--lines"])
 def test_numbers_begin_at_0(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert logs(option, "-1") == 2
-    assert "a whole number from 0" in capsys.readouterr().err
+    assert f"Invalid value for '{option}': -1 is not in the range x>=0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["logs", "cancel"])

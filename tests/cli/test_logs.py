@@ -22,11 +22,11 @@ class Logging:
 
     def __init__(self, *entries: dict[str, Any], page: int = 1000) -> None:
         self.entries, self.page = list(entries), page
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
 
     def json(self, method: str, url: str, query: object = None, body: Any = None) -> dict[str, Any]:
         assert (method, url) == ("POST", "https://logging.googleapis.com/v2/entries:list")
-        self.asked.append(body)
+        self.requests.append(body)
         desired = dict(part.split("=", 1) for part in body["filter"].split(" AND ") if ">=" not in part)
         since = body["filter"].partition('timestamp>="')[2].rstrip('"')
         entries = [
@@ -65,7 +65,7 @@ def test_the_newest_lines_come_last_and_say_where_they_are_from(capsys: pytest.C
     assert [line.split(" ", 2)[2] for line in lines] == [
         "tpu-dev-w0 step 6", "tpu-dev-w1 step 7", "tpu-dev-w0 step 8", "tpu-dev-w1 step 9",
     ]  # fmt: skip
-    assert [ask["pageSize"] for ask in cloud.asked] == [4, 1]
+    assert [body["pageSize"] for body in cloud.requests] == [4, 1]
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_a_node_a_slice_a_worker_or_a_unit_narrows_it_down(
 ) -> None:
     cloud = Logging()
     assert shown(cloud, *arguments, capsys=capsys) == []
-    assert cloud.asked[0]["filter"] == f'logName="projects/my-project/logs/tpu-host" AND {part}'
+    assert cloud.requests[0]["filter"] == f'logName="projects/my-project/logs/tpu-host" AND {part}'
 
 
 def test_an_age_is_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     cloud = Logging()
     shown(cloud, "--since", "2h", capsys=capsys)
-    since = datetime.fromisoformat(cloud.asked[0]["filter"].partition('timestamp>="')[2][:-1])
+    since = datetime.fromisoformat(cloud.requests[0]["filter"].partition('timestamp>="')[2][:-1])
     assert abs(datetime.now(UTC) - since - timedelta(hours=2)) < timedelta(minutes=1)
 
 

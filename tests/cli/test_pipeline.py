@@ -32,7 +32,7 @@ class Google:
     def __init__(self, *runs: Mapping[str, Any], state: str = "ACTIVE"):
         self.records = {f"pipeline/{run['run']}/run.json": dict(run) for run in runs}
         self.sizes = {"corpus/a.jsonl": 1 << 30, "corpus/_SUBMIT": 0, "empty/a.jsonl": 0}
-        self.asked: list[tuple[str, str, Any]] = []
+        self.requests: list[tuple[str, str, Any]] = []
         self.entries: list[dict[str, Any]] = []
         self.executions: list[dict[str, Any]] = []
         self.refused, self.lacks = "", "workflows.executions.create"
@@ -44,7 +44,7 @@ class Google:
     def json(
         self, method: str, url: str, query: Mapping[str, str] | None = None, body: Any = None
     ) -> dict[str, Any]:
-        self.asked.append((method, url, body))
+        self.requests.append((method, url, body))
         if self.refused and self.refused in f"{method} {url}":
             raise RequestError(classify(f"Permission '{self.lacks}' denied on resource", 403))
         if method == "GET" and url.endswith("/executions"):
@@ -132,13 +132,13 @@ def test_what_cannot_be_submitted_is_refused_with_the_next_command(url: str, mes
     with pytest.raises(CommandError, match=message) as raises:
         runs(google).measure(url)
     assert "fix: " in str(raises.value)
-    assert not [method for method, _, _ in google.asked if method == "POST"]
+    assert not [method for method, _, _ in google.requests if method == "POST"]
 
 
 def test_a_submission_is_an_object_and_an_execution_of_its_generation() -> None:
     google = Google()
     assert runs(google).submit("corpus/") == "r17"
-    (_, upload, _), (_, execution, body) = google.asked
+    (_, upload, _), (_, execution, body) = google.requests
     assert upload.endswith(f"/b/{RAW}/o")
     assert execution.endswith("/workflows/tpu-pipeline/executions")
     assert json.loads(body["argument"]) == {
@@ -149,7 +149,7 @@ def test_a_submission_is_an_object_and_an_execution_of_its_generation() -> None:
 def test_a_retry_is_the_same_submission_with_the_next_number() -> None:
     google = Google()
     runs(google).retry({**RUN, "outcome": "failed", "retry": 1})
-    (_, _, body) = google.asked[-1]
+    (_, _, body) = google.requests[-1]
     argument = json.loads(body["argument"])
     assert (argument["retry"], argument["data"]["generation"]) == (2, "17")
     assert argument["data"]["name"] == "corpus/_SUBMIT"
@@ -160,7 +160,7 @@ def test_only_training_that_was_ended_is_started_under_another_name() -> None:
 
     def restart(**known: Any) -> int:
         runs(google).retry({**RUN, **known})
-        return int(json.loads(google.asked[-1][2]["argument"])["restart"])
+        return int(json.loads(google.requests[-1][2]["argument"])["restart"])
 
     assert restart(outcome="quota") == 0
     assert restart(outcome="training_failed") == 1
@@ -178,7 +178,7 @@ def test_what_runs_or_has_ended_well_is_not_tried_again(run: dict[str, Any], mes
     google = Google()
     with pytest.raises(CommandError, match=message):
         runs(google).retry(run)
-    assert not [method for method, _, _ in google.asked if method == "POST"]
+    assert not [method for method, _, _ in google.requests if method == "POST"]
 
 
 @pytest.mark.parametrize("execution", [{"state": "FAILED"}, None])
@@ -188,7 +188,7 @@ def test_a_run_whose_workflow_died_or_is_forgotten_can_be_tried_again(
     google = Google()
     google.execution = execution
     runs(google).retry(RUN)
-    assert google.asked[-1][0] == "POST"
+    assert google.requests[-1][0] == "POST"
 
 
 def test_the_batch_that_a_run_waits_for_is_looked_at_and_no_other() -> None:
@@ -196,16 +196,16 @@ def test_the_batch_that_a_run_waits_for_is_looked_at_and_no_other() -> None:
     assert runs(google).batch(RUN) == "PENDING since 2026-11-24T10:01:00Z"
     google.batch = None
     assert runs(google).batch(RUN) == "not there yet"
-    requested = len(google.asked)
+    requested = len(google.requests)
     for other in ({"outcome": "failed"}, {"stage": "check"}, {"batch": None}):
         assert runs(google).batch({**RUN, **other}) == ""
-    assert len(google.asked) == requested
+    assert len(google.requests) == requested
 
 
 def test_a_batch_is_cancelled_by_its_operation() -> None:
     google = Google()
     assert "its batch" in runs(google).cancel(RUN)
-    assert google.asked[-1][:2] == (
+    assert google.requests[-1][:2] == (
         "POST", "https://dataproc.googleapis.com/v1/projects/p/regions/us-east5/operations/o:cancel"
     )  # fmt: skip
 
@@ -214,7 +214,7 @@ def test_training_is_left_when_its_workflow_is_cancelled_and_is_named() -> None:
     google = Google()
     ended = runs(google).cancel({**RUN, "stage": "train", "training": "slice r17"})
     assert ended == "its workflow; its training continues: slice r17"
-    (_, cancelled, _), (_, _, record) = google.asked
+    (_, cancelled, _), (_, _, record) = google.requests
     assert cancelled.endswith("/executions/e-1:cancel")
     assert json.loads(record)["outcome"] == "cancelled"
     assert google.written == ["pipeline/r17/run.json"]
@@ -223,7 +223,7 @@ def test_training_is_left_when_its_workflow_is_cancelled_and_is_named() -> None:
 def test_a_run_that_has_no_batch_yet_is_cancelled_by_its_workflow() -> None:
     google = Google()
     assert runs(google).cancel({**RUN, "batch": None}) == "its workflow"
-    assert google.asked[0][1].endswith("/executions/e-1:cancel")
+    assert google.requests[0][1].endswith("/executions/e-1:cancel")
     assert google.written == ["pipeline/r17/run.json"]
 
 

@@ -11,6 +11,7 @@ import pytest
 from cli import pipeline
 from infra.engine.settings import parse
 from infra.errors import CommandError
+from infra.layers.pipeline.price import training_hour_usd
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.cli.call import call
@@ -76,7 +77,7 @@ def test_run_says_the_price_asks_and_follows_to_the_end(
 ) -> None:
     with pytest.raises(CommandError, match="--yes"):
         call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/"])
-    assert not [method for method, _, _ in google.asked if method == "POST"], "nothing before the answer"
+    assert not [method for method, _, _ in google.requests if method == "POST"], "nothing before the answer"
     capsys.readouterr()
     assert call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 0
     shown = capsys.readouterr().out
@@ -85,16 +86,29 @@ def test_run_says_the_price_asks_and_follows_to_the_end(
     assert "r17: trained" in shown
 
 
+def test_the_most_that_a_run_costs_grows_with_the_hours_of_training(
+    google: Google, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    most = []
+    for hours in (1, 3):
+        known = settings(pipeline__trainHours=hours)
+        monkeypatch.setattr(pipeline, "from_file", lambda _, known=known: known)
+        call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"])
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("shards")]
+        most.append(float(line.rpartition("$")[2].split()[0].replace(",", "")))
+    assert most[1] - most[0] == pytest.approx(2 * (training_hour_usd(settings()) or 0), abs=0.02)
+
+
 def test_without_code_nothing_is_submitted(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
     known = settings()
     uncoded = replace(known[PipelineSettings], code=None)
     without = replace(known, sections={**known.sections, PipelineSettings: uncoded})
     monkeypatch.setattr(pipeline, "from_file", lambda _: without)
     with pytest.raises(
-        CommandError, match="a batch would find no code\n    fix: tpu pipeline publish dev, then"
+        CommandError, match="batches need published code\n    fix: tpu pipeline publish dev, then"
     ):
         call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
-    assert not [method for method, _, _ in google.asked if method == "POST"]
+    assert not [method for method, _, _ in google.requests if method == "POST"]
 
 
 def test_more_than_a_run_may_cost_is_refused_before_it_is_submitted(
@@ -104,7 +118,7 @@ def test_more_than_a_run_may_cost_is_refused_before_it_is_submitted(
     google.sizes["corpus/b.jsonl"] = 10 << 50
     with pytest.raises(CommandError, match=r"predicted: \$[\d,.]+, pipeline:maxRunCostUsd allows \$100"):
         call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
-    assert not [method for method, _, _ in google.asked if method == "POST"]
+    assert not [method for method, _, _ in google.requests if method == "POST"]
 
 
 def test_a_cancelled_run_is_one_that_somebody_agreed_to_cancel(
@@ -113,10 +127,10 @@ def test_a_cancelled_run_is_one_that_somebody_agreed_to_cancel(
     google.records["pipeline/r17/run.json"] = {**RUN}
     with pytest.raises(CommandError, match="--yes"):
         call(pipeline.pipeline, ["cancel", "dev", "r17"])
-    assert not [method for method, _, _ in google.asked if method == "POST"], "nothing before the answer"
+    assert not [method for method, _, _ in google.requests if method == "POST"], "nothing before the answer"
     assert call(pipeline.pipeline, ["cancel", "dev", "r17", "--yes"]) == 0
     assert "cancelled: its batch" in capsys.readouterr().out
-    assert google.asked[-1][1].endswith(":cancel")
+    assert google.requests[-1][1].endswith(":cancel")
 
 
 def test_a_retry_is_started_and_says_where_to_look(
@@ -124,8 +138,8 @@ def test_a_retry_is_started_and_says_where_to_look(
 ) -> None:
     google.records["pipeline/r17/run.json"] = {**RUN, "outcome": "quota"}
     assert call(pipeline.pipeline, ["retry", "dev", "r17"]) == 0
-    assert capsys.readouterr().out == "r17: started again; tpu pipeline status dev r17\n"
-    assert json.loads(google.asked[-1][2]["argument"])["retry"] == 1
+    assert capsys.readouterr().out == "r17: resumed; next: tpu pipeline status dev r17\n"
+    assert json.loads(google.requests[-1][2]["argument"])["retry"] == 1
 
 
 def test_a_run_that_is_followed_fails_where_it_fails_and_says_what_to_do(

@@ -71,7 +71,7 @@ def test_a_script_goes_alone_runs_and_its_end_ends_the_command(
     script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (script.parent / "secret").write_text("a key")
-    world.said[NODE] = DONE
+    world.statuses[NODE] = DONE
     line = [
         "dev",
         str(script),
@@ -92,7 +92,7 @@ def test_a_script_goes_alone_runs_and_its_end_ends_the_command(
     assert parsed["run"] == "python train.py --lr '3e-4 5'"
     assert (parsed["condition"], parsed["deleted"], parsed["name"]) == ("done", False, "mine")
     assert (parsed["zones"], parsed["fallbackZones"]) == (["us-east5-a"], ["us-east5-b"])
-    assert world.asked == [("create", NODE)]
+    assert world.requests == [("create", NODE)]
     assert "  | step 1\n  | step 2\n" in reported.err
     assert "the slice is up, and billed" in reported.err
 
@@ -100,7 +100,7 @@ def test_a_script_goes_alone_runs_and_its_end_ends_the_command(
 def test_a_failure_for_good_is_its_exit_status_and_the_slice_goes_if_that_was_asked_for(
     script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.said[NODE] = FAILED
+    world.statuses[NODE] = FAILED
     assert (
         call(run.run, ["dev", str(script), "--slice", "v6e-1", "--name", "own", "--stop-when-done", "--yes"])
         == 1
@@ -126,7 +126,7 @@ def test_logs_that_fail_for_a_moment_are_read_again_and_those_that_are_refused_a
     script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    world.said[NODE] = DONE
+    world.statuses[NODE] = DONE
     kinds = iter([Kind.TRANSIENT, Kind.PERMISSION])
 
     class Failing:
@@ -147,7 +147,7 @@ def test_without_a_terminal_nothing_is_published_unasked(
     assert "v6e-16 (4 hosts), spot, in us-east5-a or us-east5-b: $" in reported
     assert "gs://my-project-checkpoints/jobs/own" in reported
     assert published.targets == []
-    assert world.asked == []
+    assert world.requests == []
     assert world.objects == {}
 
 
@@ -214,7 +214,7 @@ def test_a_scripts_inline_metadata_names_its_packages(tmp_path: Path, script: Pa
 
 
 @pytest.mark.parametrize(
-    ("what", "more", "said"),
+    ("what", "more", "message"),
     [
         ("nowhere.py", {}, "no such file or folder"),
         ("notes.txt", {}, "is no Python script"),
@@ -226,7 +226,7 @@ def test_a_scripts_inline_metadata_names_its_packages(tmp_path: Path, script: Pa
     ],
 )
 def test_what_can_be_no_program_is_refused(
-    what: str, more: dict[str, Any], said: str, tmp_path: Path
+    what: str, more: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "notes.txt").write_text("")
@@ -234,7 +234,7 @@ def test_what_can_be_no_program_is_refused(
     for name in ("folder", "work"):
         (tmp_path / name).mkdir()
     options = {"entry": None, "requirements": None, "words": [], **more}
-    with pytest.raises(CommandError, match=said):
+    with pytest.raises(CommandError, match=message):
         program(
             tmp_path / what, options["entry"], options["requirements"], options["words"], tmp_path / "work"
         )
@@ -263,7 +263,7 @@ def test_a_run_above_its_limit_is_refused_before_anything_is_asked_published_or_
     with pytest.raises(CommandError.__base__, match=message):
         call(run.run, ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", *flags])
     assert published.targets == []
-    assert world.asked == []
+    assert world.requests == []
 
 
 def test_a_runs_price_is_predicted_and_the_actual_one_stands_beside_it(
@@ -271,7 +271,7 @@ def test_a_runs_price_is_predicted_and_the_actual_one_stands_beside_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(run, "from_file", lambda _: settings(**LIMITED))
-    world.said[NODE] = DONE
+    world.statuses[NODE] = DONE
     line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--hours", "4", "--yes"]
     assert call(run.run, [*line, "--json"]) == 0
     reported = capsys.readouterr()

@@ -27,7 +27,6 @@ from aiohttp import web
 from fleet import store
 from fleet.controller import Controller, Observation
 from fleet.environment import Environment
-from fleet.model import Cause
 from fleet.store import BucketStore
 from fleet.zones import Zones
 from infra.catalog import region_of
@@ -148,9 +147,9 @@ class Lab(Emulated):
         """Google's word for a node; empty where there is none."""
         return str((self.node(name) or {}).get("state", ""))
 
-    def create(self, *members: Node, stack: str = STACK, one: Environment | None = None) -> None:
+    def create(self, *members: Node, stack: str = STACK, opened: Environment | None = None) -> None:
         """Make nodes as a controller of this stack would, and wait until they are READY."""
-        environment = one or self.fleet(stack=stack)
+        environment = opened or self.fleet(stack=stack)
         for member in members:
             url = f"tpu.googleapis.com/v2/{P}/locations/{member.zone}/nodes"
             self.request("POST", url, environment.body(member), nodeId=member.name)
@@ -231,7 +230,7 @@ class Lab(Emulated):
             assert time.monotonic() < end, "it doesn't come about"
             time.sleep(0.01)
 
-    def asked(self, method: str, since: int = 0) -> list[dict[str, Any]]:
+    def requested(self, method: str, since: int = 0) -> list[dict[str, Any]]:
         """The requests of a method that came to the front door."""
         entries: list[dict[str, Any]] = self.cloud.requests.since(since)["requests"]
         return [entry for entry in entries if entry["method_id"].endswith(method)]
@@ -260,29 +259,28 @@ class Lab(Emulated):
         return Asking(PROJECT, BUCKET, self, **kill)
 
     def controller(
-        self, one: Environment, members: Collection[Node] = (), after_a_kill: bool = True
+        self, opened: Environment, members: Collection[Node] = (), after_a_kill: bool = True
     ) -> Controller:
         """One that may act, by Google's clock. After a kill the lease before counts for nothing."""
-        actor = Zones(one.google, one.owner, one.body, self.now_s, one.limits.heartbeat_timeout_s)
+        actor = Zones(opened.google, opened.owner, opened.body, self.now_s, opened.limits.heartbeat_timeout_s)
         with mock.patch.object(store, "runs", return_value=not after_a_kill):
             return Controller(
-                list(members or one.members), one.google, actor,
-                BucketStore(one.google, one.stack.id, self.now_s), one.limits, one.owner,
-                everyone=one.members, spec=one.spec,
+                list(members or opened.members), opened.google, actor,
+                BucketStore(opened.google, opened.stack.id, self.now_s), opened.limits, opened.owner,
+                everyone=opened.members, spec=opened.spec,
             )  # fmt: skip
 
     def keep(
-        self, controller: Controller, done: Callable[[Observation], object], limit_s: float = HANG_S,
-        may: Collection[Cause] = frozenset(Cause), only: Collection[str] | None = None,
-    ) -> list[Observation]:  # fmt: skip
+        self, controller: Controller, done: Callable[[Observation], object], limit_s: float = HANG_S
+    ) -> list[Observation]:
         """Steps until something holds of one; all of them."""
-        looks, end = [controller.step(may, only)], time.monotonic() + limit_s
+        looks, end = [controller.step()], time.monotonic() + limit_s
         while not done(looks[-1]):
             assert time.monotonic() < end, [
                 str(decision) for observation in looks[-2:] for decision in observation.decisions
             ]
             time.sleep(0.03)
-            looks.append(controller.step(may, only))
+            looks.append(controller.step())
         return looks
 
     def all_ready(self, names: Iterable[str], controller: Controller) -> bool:

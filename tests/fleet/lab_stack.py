@@ -124,9 +124,11 @@ class StackLab(Lab):
 class Here:
     """Deletions through the API; creations by Pulumi, in this process, while a step waits."""
 
-    def __init__(self, lab: StackLab, one: Environment) -> None:
+    def __init__(self, lab: StackLab, opened: Environment) -> None:
         self._root = lab.root
-        self._zones = Zones(one.google, one.owner, one.body, lab.now_s, one.limits.heartbeat_timeout_s)
+        self._zones = Zones(
+            opened.google, opened.owner, opened.body, lab.now_s, opened.limits.heartbeat_timeout_s
+        )
         self._named: list[Answer] = []
 
     def begin(self, request: NodeRequest) -> None:

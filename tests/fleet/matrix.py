@@ -54,7 +54,7 @@ _WHAT: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Ask:
+class Meeting:
     """A request, the fault that it meets, and whether that stays until somebody has seen what it led to.
 
     Attributes:
@@ -88,7 +88,7 @@ class Cell:
     """What came of it.
 
     Attributes:
-        method, fault, lasts: see Ask.
+        method, fault, lasts: see Meeting.
         kind: of the failure; OVERCOME where there was none for the fleet, UNSEEN where its request succeeded
             and what it began didn't.
         then: what the controller did.
@@ -105,40 +105,40 @@ class Cell:
     mended: str
 
 
-def asked(cell: Mapping[str, Any]) -> Ask:
+def cell_of(cell: Mapping[str, Any]) -> Meeting:
     """The request and fault that a cell on record is of."""
-    return Ask(cell["method"], cell["fault"], cell["lasts"])
+    return Meeting(cell["method"], cell["fault"], cell["lasts"])
 
 
-def asks() -> Iterator[Ask]:
+def meetings() -> Iterator[Meeting]:
     """Every fault of every request. What starts no operation has none that fails."""
     for method in METHODS:
         for fault in FAULTS:
             if fault == "failed operation" and method not in STARTERS:
                 continue
             if fault in PASSING:
-                yield Ask(method, fault, lasts=False)
-            yield Ask(method, fault)
+                yield Meeting(method, fault, lasts=False)
+            yield Meeting(method, fault)
 
 
 @contextmanager
-def _armed(lab: Lab, node: Node, ask: Ask) -> Iterator[str]:
+def _armed(lab: Lab, node: Node, meeting: Meeting) -> Iterator[str]:
     """A fault in force; at the end it has happened."""
-    if ask.arranged:
+    if meeting.arranged:
         lab.hosts.slow.add(node.name)
         try:
             yield ""
-            assert lab.state(node.name) in ("CREATING", "DELETING"), f"{ask} didn't happen"
+            assert lab.state(node.name) in ("CREATING", "DELETING"), f"{meeting} didn't happen"
         finally:
             lab.hosts.slow.clear()
         return
-    rule = lab.cloud.faults.add(ask.rule())
+    rule = lab.cloud.faults.add(meeting.rule())
     observed = 0
     try:
         yield rule
     finally:
         observed = lab.cloud.faults.lift(rule)
-    assert observed, f"{ask} didn't happen"
+    assert observed, f"{meeting} didn't happen"
 
 
 @contextmanager
@@ -155,37 +155,37 @@ def impatient(asker: Google) -> Iterator[list[float]]:
 class Patient:
     """One member that calls for the request in question, another that is healthy, and who keeps both."""
 
-    def __init__(self, lab: Lab, ask: Ask) -> None:
-        self.lab, self.ask = lab, ask
-        self.one = lab.fleet()
-        by_zone = {member.zone: member for member in self.one.members}
+    def __init__(self, lab: Lab, meeting: Meeting) -> None:
+        self.lab, self.meeting = lab, meeting
+        self.fleet = lab.fleet()
+        by_zone = {member.zone: member for member in self.fleet.members}
         self.subject, self.beside = by_zone[ZONE], by_zone[BESIDE]
         lab.begin_anew()
         lab.create(self.beside)
         self.stood = (lab.node(self.beside.name) or {})["id"]
         self.before = ""
-        if ask.method == "operations.get":
+        if meeting.method == "operations.get":
             self._fail_the_first_creation()
-        elif ask != Ask("nodes.create", "slow"):  # whose machines can't be taken away either
+        elif meeting != Meeting("nodes.create", "slow"):  # whose machines can't be taken away either
             lab.create(self.subject)
             self.before = (lab.node(self.subject.name) or {})["id"]
-            if ask.method == "nodes.getGuestAttributes":
+            if meeting.method == "nodes.getGuestAttributes":
                 lab.says_that_its_boot_failed(self.subject.name)
             else:
                 lab.preempt(self.subject.name)
-        assert isinstance(self.one.google, Asking)
-        self.asking: Asking = self.one.google
+        assert isinstance(self.fleet.google, Asking)
+        self.asking: Asking = self.fleet.google
         self.controller: Controller | None = None
-        self.heard = False  # what became of a creation that failed
+        self.reported = False  # what became of a creation that failed
 
     def _fail_the_first_creation(self) -> None:
-        """Who asks what became of an operation is whose creation failed."""
-        rule = Ask("nodes.create", "failed operation", lasts=False).rule()
+        """Who meetings what became of an operation is whose creation failed."""
+        rule = Meeting("nodes.create", "failed operation", lasts=False).rule()
         self.lab.cloud.faults.add(rule)
 
     def begin(self) -> Controller:
         """The controller; raises UnreachableError where there can't be one."""
-        self.controller = self.lab.controller(self.one, [self.subject, self.beside])
+        self.controller = self.lab.controller(self.fleet, [self.subject, self.beside])
         return self.controller
 
     def right(self) -> bool:
@@ -196,9 +196,9 @@ class Patient:
 
     def trouble(self, observation: Observation | None) -> Failure | None:
         """What the controller took the fault for, if it has seen any."""
-        own = (observation.failures or {}).get(self.subject.key) if observation else None
-        if own and self.ask.method == "operations.get":
-            self.heard, own = True, None
+        own = observation.failures.get(self.subject.key) if observation else None
+        if own and self.meeting.method == "operations.get":
+            self.reported, own = True, None
         for result in (
             own,
             observation.view.zones[ZONE].failure if observation else None,
@@ -207,35 +207,35 @@ class Patient:
             if result:
                 return result
         nothing_done = observation is None or any("no action taken" in event for event in observation.events)
-        if nothing_done or (self.ask.method == "operations.get" and not self.heard):
+        if nothing_done or (self.meeting.method == "operations.get" and not self.reported):
             return next(iter(self.asking.troubles[-1:]), None)
         return None
 
 
-def meet(lab: Lab, ask: Ask) -> Cell:
+def meet(lab: Lab, meeting: Meeting) -> Cell:
     """What comes of one fault of one request."""
-    patient = Patient(lab, ask)
+    patient = Patient(lab, meeting)
     subject = patient.subject
     looks: list[Observation] = []
     failure: Failure | None = None
     with impatient(patient.asking) as slept:
-        with _armed(lab, subject, ask) as rule:
+        with _armed(lab, subject, meeting) as rule:
             try:
                 failure = _live_with_it(patient, rule, looks)
             except UnreachableError:
                 failure = patient.trouble(None)
             lab.settle()
             truth = lab.state(subject.name) or "no node"
-        if ask.fault == "429":
+        if meeting.fault == "429":
             assert 2.0 in slept, "Retry-After is kept to"
         then = _then(patient, looks, failure)
-        through = patient.right() or patient.heard
+        through = patient.right() or patient.reported
         kind = str(failure.kind) if failure else OVERCOME if through else UNSEEN
         mended = FINE if kind == OVERCOME else _mend(patient)
     assert lab.state(patient.beside.name) == "READY"
     assert (lab.node(patient.beside.name) or {})["id"] == patient.stood, "nobody touches a healthy node"
     assert not lab.hosts.healthy_deleted, lab.hosts.healthy_deleted
-    return Cell(ask.method, ask.fault, ask.lasts, kind, then, truth, mended)
+    return Cell(meeting.method, meeting.fault, meeting.lasts, kind, then, truth, mended)
 
 
 def _live_with_it(patient: Patient, rule: str, looks: list[Observation]) -> Failure | None:
@@ -249,7 +249,7 @@ def _live_with_it(patient: Patient, rule: str, looks: list[Observation]) -> Fail
         if failure := patient.trouble(looks[-1]):
             return failure
         observed += _happened(lab, patient, rule)
-        if patient.heard or (observed and patient.right()):
+        if patient.reported or (observed and patient.right()):
             break
     return None
 
@@ -259,13 +259,13 @@ def _happened(lab: Lab, patient: Patient, rule: str) -> bool:
         return lab.state(patient.subject.name) in ("CREATING", "DELETING")
     report = {item["id"]: item for item in lab.cloud.faults.report()}
     entry = report[rule]
-    return bool(entry["observed"]) and (patient.ask.lasts or patient.right() or entry["matched"] > 1)
+    return bool(entry["observed"]) and (patient.meeting.lasts or patient.right() or entry["matched"] > 1)
 
 
 def _then(patient: Patient, looks: list[Observation], failure: Failure | None) -> str:
     if patient.controller is None or not any(observation.begun for observation in looks):
         return "starts nothing"
-    if failure and patient.ask.method == "operations.get":
+    if failure and patient.meeting.method == "operations.get":
         return "retries at each observation"
     refusal = patient.controller.state.refusal(patient.subject.key, ZONE)
     if refusal.stopped:
@@ -290,7 +290,7 @@ def _mend(patient: Patient) -> str:
     begun = len(patient.asking.changes)
     looks = lab.keep(controller, lambda _: patient.right())
     failures = [observation.failures for observation in looks[1:] if observation.failures]
-    assert len(failures) <= (patient.ask.method == "operations.get"), failures
+    assert len(failures) <= (patient.meeting.method == "operations.get"), failures
     requests = [change for change in patient.asking.changes[begun:] if "/nodes" in change]
     assert len(requests) == len({request.split()[0] for request in requests}), requests
     return by

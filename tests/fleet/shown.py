@@ -39,7 +39,7 @@ class Shown:
 
     def __init__(self, *looks: View):
         self.looks = list(looks)
-        self.asked: list[NodeRequest] = []
+        self.requests: list[NodeRequest] = []
         self.answers: list[Answer] = []
         self.zones: list[str] = []
 
@@ -48,16 +48,17 @@ class Shown:
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
 
     def begin(self, request: NodeRequest) -> None:
-        self.asked.append(request)
+        self.requests.append(request)
 
     def ended(self) -> list[Answer]:
         result, self.answers = self.answers, []
         return result
 
 
-def watching(cloud: Shown, members: list[Node], store: Notebook | None = None) -> Controller:
-    rng = random.Random(0)
-    return Controller(members, cloud, cloud, store or Kept(), Limits(), OWNER, rng)
+def watching(
+    cloud: Shown, members: list[Node], store: Notebook | None = None, lead: bool = True
+) -> Controller:
+    return Controller(members, cloud, cloud, store or Kept(), Limits(), OWNER, random.Random(0), lead=lead)
 
 
 def view(

@@ -106,7 +106,7 @@ def refused(lab: Lab, since: int) -> list[str]:
     """What the account was refused, in Google's words."""
     return [
         item["message"]
-        for item in lab.asked("", since)
+        for item in lab.requested("", since)
         if item["status"] == 403 and item["principal"] == EMAIL
     ]
 
@@ -171,7 +171,7 @@ def lives(lab: Lab, since: int) -> bool:
 def test_the_account_does_all_that_a_fleet_needs(lab: Lab) -> None:
     since = lab.cloud.requests.since(0)["next"]
     assert lives(lab, since), refused(lab, since)
-    mine = [item for item in lab.asked("", since) if item["principal"] == EMAIL]
+    mine = [item for item in lab.requested("", since) if item["principal"] == EMAIL]
     requested = {item["method_id"].removeprefix("tpu.projects.locations.") for item in mine}
     assert requested == {
         "nodes.create", "nodes.delete", "nodes.get", "nodes.getGuestAttributes", "nodes.list", "nodes.patch",

@@ -18,7 +18,7 @@ MADE = [f"tpu-us-east5-{zone}-{number}" for zone in "ab" for number in (2, 3)]
 
 def test_a_fleet_is_made_from_flags_beside_those_of_the_file(world: Cloud) -> None:
     assert fleet([*CREATE, "--run", "extract qwen2.5-0.5b.toml", "--yes"]) == 0
-    assert sorted(world.asked) == [("create", name) for name in MADE], "by names that nobody has"
+    assert sorted(world.requests) == [("create", name) for name in MADE], "by names that nobody has"
     for number, name in enumerate([MADE[0], MADE[2], MADE[1], MADE[3]]):
         labels = world.labels[name]
         assert (labels["fleet"], labels["member"], labels["stack"]) == ("adhoc", str(number), OWNER.stack)
@@ -38,9 +38,9 @@ def test_every_command_knows_it_from_then_on(world: Cloud, capsys: pytest.Captur
     assert reported["orphans"] == []
     world.states[MADE[0]] = "PREEMPTED"
     assert fleet(["recover", "dev", "--slice", "adhoc", "--yes"]) == 0
-    assert world.asked[4:] == [("delete", MADE[0]), ("create", MADE[0])]
+    assert world.requests[4:] == [("delete", MADE[0]), ("create", MADE[0])]
     assert fleet([*CREATE, "--yes"]) == 0
-    assert len(world.asked) == 6, "the same again is nothing to do"
+    assert len(world.requests) == 6, "the same again is nothing to do"
 
 
 @pytest.mark.parametrize("more", [["--on-demand"], ["--run", "extract qwen2.5-0.5b.toml"]])
@@ -63,7 +63,7 @@ def test_one_of_the_files_names_is_refused(
 ) -> None:
     assert fleet([*CREATE, "--slice", name, "--yes"]) == 1
     assert f'2 slices called "{name}"' in capsys.readouterr().err
-    assert not world.asked
+    assert not world.requests
 
 
 def test_a_fleet_and_a_named_slice_of_one_name_are_refused_by_the_settings() -> None:
@@ -73,7 +73,7 @@ def test_a_fleet_and_a_named_slice_of_one_name_are_refused_by_the_settings() -> 
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--tpu-type", "v6e-8"], "--tpu-type v6e-8: no --zones"),
         (["--tpu-type", "v6e-8", "--zones", "us-east5-a", "--slice", "a", "--slice", "b"], "2 names"),
@@ -81,17 +81,17 @@ def test_a_fleet_and_a_named_slice_of_one_name_are_refused_by_the_settings() -> 
     ],
 )
 def test_what_flags_leave_out_is_said(
-    flags: list[str], said: str, world: Cloud, capsys: pytest.CaptureFixture[str]
+    flags: list[str], message: str, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fleet(["create", "dev", *flags, "--yes"]) == 1
-    assert said in capsys.readouterr().err
-    assert world.asked == []
+    assert message in capsys.readouterr().err
+    assert world.requests == []
     assert world.objects == {}
 
 
 def test_a_dry_run_keeps_no_fleet(world: Cloud) -> None:
     assert fleet([*CREATE, "--dry-run"]) == 0
-    assert world.asked == []
+    assert world.requests == []
     assert world.objects == {}
 
 

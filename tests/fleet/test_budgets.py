@@ -10,7 +10,7 @@ from fleet.decide import Limits, decide
 from fleet.model import Action, Cause, Decision, View, WorkerStatus
 from infra.google.failures import FOR_PEOPLE, Failure, Kind
 from tests.fleet.conftest import OWNER, fleet
-from tests.fleet.test_decide import NOW_S, observed, one, view
+from tests.fleet.test_decide import NOW_S, decided, observed, view
 
 FAILED = {fleet(4)[0].name: [WorkerStatus(NOW_S - 1, boot="failed", stage="bundle")]}
 
@@ -26,9 +26,9 @@ def brought_back(state: ControllerState, n: int, cause: Cause, at_s: float, took
 def test_a_member_that_keeps_failing_is_left_to_people() -> None:
     state = ControllerState()
     for hour in range(3):
-        assert one(0, view(observed(0), statuses=FAILED), state).action is Action.REPLACE
+        assert decided(0, view(observed(0), statuses=FAILED), state).action is Action.REPLACE
         brought_back(state, 0, Cause.FAILURE, NOW_S - 40_000 + 3600 * hour)
-    result = one(0, view(observed(0), statuses=FAILED), state)
+    result = decided(0, view(observed(0), statuses=FAILED), state)
     assert result.action is Action.HOLD
     assert "3 times" in result.why
 
@@ -40,12 +40,12 @@ def test_failures_and_preemptions_have_budgets_of_their_own(spent: int, actions:
     state = ControllerState()
     for hour in range(5, 0, -1):
         brought_back(state, 0, Cause.FAILURE, NOW_S - 3600 * hour - 7200)
-    assert one(0, view(observed(0, "PREEMPTED")), state).action is Action.REPLACE
+    assert decided(0, view(observed(0, "PREEMPTED")), state).action is Action.REPLACE
     for n in range(spent):
         brought_back(state, 2 + n, Cause.PREEMPTION, NOW_S - 9000)
     gone = view(observed(0, "PREEMPTED"), observed(1, "PREEMPTED"))
     result = decide(fleet(2), gone, state, Limits(preemptions_a_day=2), OWNER)
-    assert [one_.action for one_ in result] == actions
+    assert [decision.action for decision in result] == actions
 
 
 LOST = view(observed(0, "PREEMPTED"))
@@ -66,19 +66,19 @@ def test_an_attempt_that_has_begun_is_finished_though_it_was_the_last_of_the_day
     state, limits = ControllerState(), Limits(preemptions_a_day=1, failures_a_day=1)
     state.begin_attempt(fleet(4)[0].key, cause, NOW_S - 60, instance="0")
 
-    def found(observation: View) -> Decision:
+    def result_of(observation: View) -> Decision:
         return decide(fleet(4), observation, state, limits, OWNER)[0]
 
-    assert found(again).action is Action.REPLACE
-    assert (found(view()).action, found(view()).cause) == (Action.CREATE, cause)
-    assert (found(newer).action, found(newer).cause) == (Action.HOLD, cause)
+    assert result_of(again).action is Action.REPLACE
+    assert (result_of(view()).action, result_of(view()).cause) == (Action.CREATE, cause)
+    assert (result_of(newer).action, result_of(newer).cause) == (Action.HOLD, cause)
     assert state.spent(cause, NOW_S) == 1
 
 
 def test_what_fails_while_it_is_brought_back_after_a_preemption_is_a_failure() -> None:
     state = ControllerState()
     state.begin_attempt(fleet(4)[0].key, Cause.PREEMPTION, NOW_S - 60, instance="7")
-    assert one(0, view(observed(0), statuses=FAILED), state).cause is Cause.FAILURE
+    assert decided(0, view(observed(0), statuses=FAILED), state).cause is Cause.FAILURE
 
 
 @pytest.mark.parametrize("left", [view(observed(0, "PREEMPTED")), view()])
@@ -93,10 +93,12 @@ def test_what_is_lost_as_soon_as_it_comes_back_is_held_an_hour(
     state = ControllerState()
     for times in (2, 1, 0):
         brought_back(state, 0, Cause.PREEMPTION, NOW_S - times * (lived_s + 30.0), took_s=30.0)
-    result = one(0, replace(left, at_s=NOW_S + 30.0 + later_s), state)
+    result = decided(0, replace(left, at_s=NOW_S + 30.0 + later_s), state)
     assert (result.action is Action.HOLD, "backing off for an hour" in result.why) == (held, held)
     state.retry_now()
-    assert one(0, replace(left, at_s=NOW_S + 30.0 + later_s), state).action is not Action.HOLD, "asked for"
+    assert decided(0, replace(left, at_s=NOW_S + 30.0 + later_s), state).action is not Action.HOLD, (
+        "asked for"
+    )
 
 
 def test_requests_that_gave_no_node_are_one_attempt_and_no_churn() -> None:

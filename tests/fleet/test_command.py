@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from cli.fleet import fleet as group
-from fleet import controller, monitor, store
+from fleet import monitor, recovery, store
+from fleet.adhoc import AdHoc
 from fleet.controller_state import ControllerState
 from fleet.environment import Environment
 from fleet.google import Google
@@ -24,13 +25,14 @@ from infra.errors import InfraError
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.layers.tpu import startup
-from infra.slices.names import bundle_blob
+from infra.slices.names import bundle_blob, bundle_manifest
 from infra.slices.nodes import nodes
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OURS, OWNER
-from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
+from tests.fleet.world import BUNDLE, Cloud, _world, enter, settings  # noqa: F401
 from tools import fleet_docs
 
+BUNDLES = (BUNDLE, "cd" * 32)
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -42,7 +44,7 @@ def test_status_shows_every_member_and_the_sums(world: Cloud, capsys: pytest.Cap
     assert len(output.splitlines()) == 8
     assert re.search(r"tpu-us-east5-a-1 +us-east5-a +PREEMPTED +recovering .*Google says PREEMPTED", output)
     assert "5 slices: 4 working, 1 recovering; 5,000 samples, 48 shards, 48.0 GB" in output
-    assert not cloud.asked
+    assert not cloud.requests
     assert cloud.kept is None
 
 
@@ -77,7 +79,7 @@ def test_only_what_is_gone_is_brought_back(world: Cloud, capsys: pytest.CaptureF
         "train": "PREEMPTED", "tpu-us-east5-a-0": "REPAIRING", "tpu-us-east5-b-1": "", "tpu-us-east5-a-1": "",
     }  # fmt: skip
     assert fleet(["recover", "dev", "--yes"]) == 0
-    assert cloud.asked == [("delete", "train"), ("up", "train")], "the others were never there, or live"
+    assert cloud.requests == [("delete", "train"), ("up", "train")], "the others were never there, or live"
     output = capsys.readouterr().out
     assert "train: created" in output
     assert "v6e-16" in output, "the price comes first"
@@ -95,7 +97,7 @@ def test_a_slice_that_the_stack_does_not_hold_is_left_alone_with_what_to_do(
     assert "fix: if an update of yours was killed: tpu infra settle dev tpu" in output
     assert fleet(["recover", "dev", "--yes"]) == 0
     assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
-    assert not world.asked
+    assert not world.requests
 
 
 def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_yes(
@@ -120,13 +122,13 @@ def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_y
     assert "orphan" not in output
     assert fleet(["take-over", "dev"]) == 1, "nobody said yes"
     assert fleet(["take-over", "dev", "--dry-run"]) == 0
-    assert world.asked == world.updated == []
+    assert world.requests == world.updated == []
     assert fleet(["take-over", "dev", "--yes"]) == 0
     assert sorted(world.updated) == sorted(name for name in world.states if name != "train")
     assert {label["stack"] for label in world.labels.values()} == {OWNER.stack}
     assert {*world.labels["tpu-us-east5-b-0"]} > {"fleet", "member", "bundle"}, "the others stay"
     assert fleet(["recover", "dev", "--yes"]) == 0
-    assert world.asked == [("delete", lost), ("create", lost)]
+    assert world.requests == [("delete", lost), ("create", lost)]
 
 
 @pytest.mark.parametrize("name", ["train", "tpu-us-east5-b-1"])
@@ -174,7 +176,7 @@ def test_a_recovery_that_was_killed_goes_on_and_rents_nothing_that_was_never_the
     expire(world)
     assert fleet(["recover", "dev", "--yes"]) == 0
     assert (world.states[name], world.states["tpu-us-east5-a-1"]) == ("READY", "")
-    assert world.asked.count(("create", name)) == 1
+    assert world.requests.count(("create", name)) == 1
 
 
 def kept_alive(write: Any) -> Any:
@@ -201,7 +203,7 @@ def test_what_was_deleted_is_made_at_once_when_somebody_asks_and_not_by_recoveri
     world.stack.held.clear()  # a refresh
     capsys.readouterr()
     assert fleet(["recover", "dev", "--yes"]) == 0
-    assert "nothing to bring back" in capsys.readouterr().out
+    assert "nothing to recover" in capsys.readouterr().out
     assert fleet(["create", "dev", "--yes"]) == 0
     assert world.states[name] == "READY"
 
@@ -212,21 +214,21 @@ def test_create_ends_where_a_zone_stays_silent_and_names_it(
 ) -> None:
     """Whether it fell silent before the creation was asked for, or while that was under way."""
     world.states |= {"tpu-us-east5-a-0": "", "tpu-us-east5-b-1": ""}
-    when, ask = ("create", world.create) if begun else ("is_there", world.is_there)
+    when, answer = ("create", world.create) if begun else ("is_there", world.is_there)
 
     def silenced(*arguments: Any) -> Any:
         if begun == ("us-east5-b" in arguments):
             world.silent.add("us-east5-b")
-        return ask(*arguments)
+        return answer(*arguments)
 
     monkeypatch.setattr(world, when, silenced)
-    monkeypatch.setattr(controller, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(recovery, "_PATIENCE_S", 60.0)
     assert fleet(["create", "dev", "--yes"]) == 1
     output = capsys.readouterr()
-    assert ("create", "tpu-us-east5-b-1") in world.asked if begun else world.asked == []
+    assert ("create", "tpu-us-east5-b-1") in world.requests if begun else world.requests == []
     assert len(world.looked) > 60, "a zone that answers again is waited for"
     assert "error: extract/3: unknown: us-east5-b didn't answer for 1 min" in output.err
-    assert "next: the same command again, or tpu fleet monitor dev" in output.err
+    assert "next: repeat the command, or let tpu fleet monitor dev retry" in output.err
     assert ("extract/0" in output.err) == (not begun), "it may live in the silent one"
     assert "done" not in output.out
 
@@ -238,26 +240,34 @@ def test_create_says_that_a_zone_it_knows_nothing_of_did_not_answer(
     world.states["tpu-us-east5-b-1"] = ""
     assert fleet(["create", "dev", "--yes"]) == 1
     assert "us-east5-b didn't answer: transient" in capsys.readouterr().err
-    assert not world.asked
+    assert not world.requests
 
 
 def test_create_leaves_what_was_preempted(world: Cloud) -> None:
     cloud = world
     cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
     assert fleet(["create", "dev", "--yes"]) == 0
-    assert cloud.asked == [("create", "tpu-us-east5-b-1")]
+    assert cloud.requests == [("create", "tpu-us-east5-b-1")]
 
 
-def test_nothing_is_created_while_the_start_up_script_is_not_published(
-    world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", [bundle_blob(startup.script_sha256()), *map(bundle_manifest, BUNDLES)])
+def test_nothing_is_created_while_the_script_or_a_bundle_is_not_published(
+    missing: str, world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    item = {
+        "name": "mine",
+        "acceleratorType": "v6e-8",
+        "zones": ["us-east5-a"],
+        "count": 1,
+        "bundle": BUNDLES[1],
+    }
+    AdHoc(world, OWNER.stack).keep("mine", item)  # type: ignore[arg-type]
     world.states["tpu-us-east5-b-1"] = ""
-    script = bundle_blob(startup.script_sha256())
-    monkeypatch.setattr(world, "is_there", lambda name: name != script)
+    monkeypatch.setattr(world, "is_there", lambda name: name != missing)
     assert fleet(["create", "dev", "--yes"]) == 1
-    assert not world.asked
-    missing = f"tpu:bundle: this checkout's start-up script, gs://{world.bucket}/{script} does not exist"
-    assert f"error: {missing}\n    fix: tpu publish dev" in capsys.readouterr().err
+    assert not world.requests
+    output = capsys.readouterr().err
+    assert f"gs://{world.bucket}/{missing} does not exist\n    fix: tpu publish dev" in output
 
 
 def test_what_could_not_be_created_is_said_with_its_reason(
@@ -283,13 +293,13 @@ def test_who_asks_for_a_member_gets_it_in_the_first_zone_that_has_chips(
     cloud.states, cloud.dry = {}, {"us-east5-b", "us-east1-d"}
     assert fleet(["create", "dev", "--yes"]) == 0
     made = "tpu-us-east5-a-0"
-    assert (cloud.states[made], cloud.zones[made], len(cloud.asked)) == ("READY", "us-east5-a", 3)
+    assert (cloud.states[made], cloud.zones[made], len(cloud.requests)) == ("READY", "us-east5-a", 3)
     assert fleet(["create", "dev", "--yes"]) == 0
-    assert len(cloud.asked) == 3, "it stays there"
+    assert len(cloud.requests) == 3, "it stays there"
     assert fleet(["delete", "dev", "--yes"]) == 0
     cloud.dry.add("us-east5-a")
     assert fleet(["create", "dev", "--yes"]) == 1
-    assert len(cloud.asked) == 7, "each zone once"
+    assert len(cloud.requests) == 7, "each zone once"
     assert "error: extract/0: stock-out: none in" in capsys.readouterr().err
 
 
@@ -298,7 +308,7 @@ def test_a_dry_run_changes_nothing(name: str, world: Cloud, capsys: pytest.Captu
     cloud = world
     cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
     assert fleet([name, "dev", "--dry-run"]) == 0
-    assert not cloud.asked
+    assert not cloud.requests
     assert cloud.kept is None
     output = capsys.readouterr().out
     assert ("$/hour" in output) == (name != "delete"), "the price comes before anything is created"
@@ -312,13 +322,13 @@ def test_without_a_terminal_and_yes_nothing_is_changed(
     cloud = world
     cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
     assert fleet([name, "dev"]) == 1
-    assert not cloud.asked
+    assert not cloud.requests
     assert "fix: --yes" in capsys.readouterr().err
 
 
 def test_delete_takes_what_was_named(world: Cloud) -> None:
     assert fleet(["delete", "dev", "--zones", "us-east5-b", "--slice", "extract", "--yes"]) == 0
-    assert world.asked == [("delete", "tpu-us-east5-b-0"), ("delete", "tpu-us-east5-b-1")]
+    assert world.requests == [("delete", "tpu-us-east5-b-0"), ("delete", "tpu-us-east5-b-1")]
 
 
 @pytest.mark.parametrize("line", ["recover dev --yes", "delete dev --yes", "monitor dev"])
@@ -329,8 +339,8 @@ def test_beside_another_controller_nothing_is_done(
     cloud.states["train"] = "PREEMPTED"
     BucketStore(cloud, OWNER.stack).write(ControllerState())  # type: ignore[arg-type]
     assert fleet(line.split()) == 1
-    assert not cloud.asked
-    assert "another `fleet` acts, on" in capsys.readouterr().err
+    assert not cloud.requests
+    assert "another controller acts, on" in capsys.readouterr().err
 
 
 def test_a_controller_that_waits_long_between_looks_renews_its_lease(
@@ -338,7 +348,7 @@ def test_a_controller_that_waits_long_between_looks_renews_its_lease(
 ) -> None:
     """Else another would take its place after three minutes."""
     now, signs = [0.0], list[float]()
-    item = Environment(settings(), nodes(settings()), world, world.stack).controller()  # type: ignore[arg-type]
+    item = Environment(settings(), nodes(settings()), world, world.stack).controller(lead=True)  # type: ignore[arg-type]
     monkeypatch.setattr(item, "renew", lambda: signs.append(now[0]))
     monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     monitor.rest(item, 600)
@@ -351,7 +361,7 @@ def test_a_delete_that_takes_long_renews_its_lease_and_stops_where_another_has_t
     at: str, world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Else a monitor begins after three minutes, and makes again what is still being deleted."""
-    ask, name, taken = getattr(world, at), object_of(OWNER.stack), list[bool]()
+    answer, name, taken = getattr(world, at), object_of(OWNER.stack), list[bool]()
 
     def take(*arguments: Any) -> Any:
         if world.kept and not taken:  # in the midst of it
@@ -362,10 +372,10 @@ def test_a_delete_that_takes_long_renews_its_lease_and_stops_where_another_has_t
                 json.dumps(stored | {"leader": {**stored["leader"], "id": "2"}}),
                 generation + 1,
             )
-        return ask(*arguments)
+        return answer(*arguments)
 
     def begin(_: str, node: str) -> None:
-        world.asked.append(("delete", node))
+        world.requests.append(("delete", node))
         world.states[node] = "DELETING"
 
     monkeypatch.setattr(store, "RENEW_S", -1.0)
@@ -374,8 +384,8 @@ def test_a_delete_that_takes_long_renews_its_lease_and_stops_where_another_has_t
     monkeypatch.setattr(world, at, take)
     assert fleet(["delete", "dev", "--slice", "extract", "--yes"]) == 1
     assert taken
-    assert len(world.asked) == (1 if at == "delete" else 4)
-    assert "another `fleet` acts" in capsys.readouterr().err
+    assert len(world.requests) == (1 if at == "delete" else 4)
+    assert "another controller acts" in capsys.readouterr().err
     assert json.loads(world.kept or "")["leader"]["id"] == "2"
 
 
@@ -409,7 +419,7 @@ def test_other_fleets_are_no_orphans_where_a_command_is_narrowed(
     assert "orphan" not in capsys.readouterr().out
     world.states["train"] = "PREEMPTED"
     assert fleet(["recover", "dev", "--slice", "train", "--yes"]) == 0
-    assert world.asked == [("delete", "train"), ("up", "train")]
+    assert world.requests == [("delete", "train"), ("up", "train")]
 
 
 def test_leftovers_are_swept_and_healthy_orphans_are_not(world: Cloud) -> None:
@@ -420,7 +430,7 @@ def test_leftovers_are_swept_and_healthy_orphans_are_not(world: Cloud) -> None:
     world.stray("somebody-elses", "us-east5-b", "PREEMPTED", {"environment": "dev"})
     world.stray("another-stacks", "us-east5-b", "PREEMPTED", {**OURS, "stack": "another"})
     assert fleet(["recover", "dev", "--yes"]) == 0
-    assert set(cloud.asked) == {("delete", "tpu-us-east5-b-7"), ("delete", "train"), ("up", "train")}
+    assert set(cloud.requests) == {("delete", "tpu-us-east5-b-7"), ("delete", "train"), ("up", "train")}
 
 
 def test_a_budget_refuses_before_anything_is_created() -> None:

@@ -55,7 +55,7 @@ def test_samples_are_dealt_out_to_as_many_streams_as_members_and_then_published(
         ],
         ["-m", "cli", "publish", "dev"],
     ]  # fmt: skip
-    assert world.asked == [("create", "tpu-us-east5-a-1")]
+    assert world.requests == [("create", "tpu-us-east5-a-1")]
 
 
 def test_a_member_that_was_made_in_another_zone_is_waited_for_there(
@@ -90,7 +90,7 @@ def test_parts_can_be_left_out(
     world.states["tpu-us-east5-a-1"] = ""
     assert fleet([*EXTRACT, *flags]) == 0
     assert [line[1] for line in ran] == modules
-    assert bool(world.asked) == created
+    assert bool(world.requests) == created
 
 
 def test_a_step_that_fails_ends_it(
@@ -99,7 +99,7 @@ def test_a_step_that_fails_ends_it(
     world.states["tpu-us-east5-a-1"] = ""
     monkeypatch.setattr(deploy, "_run", lambda line: 3)
     assert fleet([*EXTRACT, "--source", "a", "--create-tpus", "--yes"]) == 1
-    assert not world.asked
+    assert not world.requests
     assert "ended with 3" in capsys.readouterr().err
 
 
@@ -124,17 +124,17 @@ def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: Cloud) 
     fleet = Environment(settings(), nodes(settings()), cloud, cloud.stack)  # type: ignore[arg-type]
     output: list[str] = []
 
-    deploy.wait_for_all(fleet.watcher(), 5, output.append, 0.01)
+    deploy.wait_for_all(fleet.controller(), 5, output.append, 0.01)
     assert len(output) == 5
     observation = cloud.observe
 
     def with_words(status: WorkerStatus) -> Controller:
-        def told(zones: Sequence[str]) -> View:
+        def observe(zones: Sequence[str]) -> View:
             result = observation(zones)
             return replace(result, statuses={**(result.statuses or {}), "train": [status]})
 
-        cloud.observe = told  # type: ignore[method-assign]
-        return fleet.watcher()
+        cloud.observe = observe  # type: ignore[method-assign]
+        return fleet.controller()
 
     late = with_words(WorkerStatus(cloud.at_s + 60, "failed", "mount-data"))
     with pytest.raises(FleetError, match="train: its boot failed at mount-data"):

@@ -47,7 +47,7 @@ class Hosts:
         (self.folder / "how" / host).write_text(status)
 
     @property
-    def asked(self) -> list[str]:
+    def requests(self) -> list[str]:
         path = self.folder / "asked"
         return path.read_text().split() if path.exists() else []
 
@@ -132,8 +132,8 @@ def test_a_worker_that_is_not_reached_keeps_it_from_running_anywhere(
         reason = "fakessh ended with 255, without a sign that it began"
         assert f"{name}: {reason} ssh: connect to host {name} port 22: Connection refused" in refused
     assert not list(hosts.folder.glob("ran-*"))
-    assert hosts.asked.count("train-w1") == 3
-    assert hosts.asked.count("train-w0") == 1
+    assert hosts.requests.count("train-w1") == 3
+    assert hosts.requests.count("train-w0") == 1
 
     assert hosts.run("--partial", "--", f"touch {hosts.folder}/ran-$HOST") == 0
     output = capsys.readouterr()
@@ -157,7 +157,7 @@ def test_a_member_that_is_not_ready_keeps_it_from_running_anywhere(
     assert "2 of 5 slices aren't known to be READY; the command was run nowhere" in output
     assert "train: it is PREEMPTED" in output
     assert "tpu-us-east5-a-1: us-east5-a has no such node" in output
-    assert not hosts.asked
+    assert not hosts.requests
     assert hosts.run("--partial", "--", "true") == 0
     assert sorted(hosts.logs()) == [f"tpu-us-east5-{which}-w0" for which in ("a-0", "b-0", "b-1")]
 
@@ -168,7 +168,7 @@ def test_a_zone_that_does_not_answer_is_not_taken_for_one_without_hosts(
     hosts.cloud.silent.add("us-east5-a")
     assert hosts.run("--", "true") == 1
     assert "tpu-us-east5-a-0: us-east5-a didn't answer: unavailable" in capsys.readouterr().err
-    assert not hosts.asked
+    assert not hosts.requests
     assert hosts.run("--partial", "--", "true") == 0
     assert sorted(hosts.logs()) == sorted(EVERYONE), "ssh itself says whether they can be reached"
 
@@ -245,7 +245,7 @@ def test_ctrl_c_ends_the_connections(hosts: Hosts, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ([], "no command: it stands behind --"),
         (["--", "true"], "fleet:ssh: nossh isn't on PATH"),
@@ -253,15 +253,15 @@ def test_ctrl_c_ends_the_connections(hosts: Hosts, capsys: pytest.CaptureFixture
 )
 def test_what_can_not_be_begun_is_said(
     line: list[str],
-    said: str,
+    message: str,
     hosts: Hosts,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     enter(monkeypatch, hosts.cloud, settings(ssh="nossh {node} {worker} {command}"))
     assert hosts.run(*line) == 1
-    assert said in capsys.readouterr().err
-    assert not hosts.asked
+    assert message in capsys.readouterr().err
+    assert not hosts.requests
 
 
 def test_a_command_that_no_system_passes_on_is_refused(
@@ -276,7 +276,7 @@ def test_logs_go_where_they_can_be_written(hosts: Hosts, capsys: pytest.CaptureF
     (hosts.folder / "file").touch()
     assert hosts.run("--logs", str(hosts.folder / "file"), "--", "true") == 1
     assert "file: Not a directory\n    fix: another folder" in capsys.readouterr().err
-    assert not hosts.asked
+    assert not hosts.requests
 
 
 def test_the_default_goes_through_identity_aware_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

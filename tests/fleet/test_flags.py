@@ -5,8 +5,9 @@ import socket
 
 import pytest
 
+from fleet.environment import selected
 from fleet.errors import FleetError
-from fleet.roster import members
+from fleet.request import Request
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from tests.fleet.command import fleet
@@ -14,19 +15,16 @@ from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
 
 def test_flags_narrow_and_never_widen() -> None:
-    assert [member.name for member in members(settings(), zones=("us-east5-a",), workers_per_zone=1)] == [
-        "tpu-us-east5-a-0"
-    ]
     with pytest.raises(FleetError, match="has 2 in us-east5-a"):
-        members(settings(), ("extract",), ("us-east5-a",), 3)
+        selected(settings(), Request("dev", ("extract",), ("us-east5-a",), 3))
     with pytest.raises(FleetError) as caught:
-        members(settings(), ("extrct",), ("us-west1-c",))
+        selected(settings(), Request("dev", ("extrct",), ("us-west1-c",)))
     assert "--slice extrct" in str(caught.value)
     assert "--zones us-west1-c" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("flags", "found"),
+    ("flags", "names"),
     [
         ("--slice train", {"train"}),
         ("--zones us-east5-a", {"tpu-us-east5-a-0", "tpu-us-east5-a-1", "tpu-us-east5-a-7"}),
@@ -40,7 +38,7 @@ def test_flags_narrow_and_never_widen() -> None:
 )
 def test_list_is_narrowed_and_names_orphans_unless_a_slice_is_named(
     flags: str,
-    found: set[str],
+    names: set[str],
     world: Cloud,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -48,7 +46,7 @@ def test_list_is_narrowed_and_names_orphans_unless_a_slice_is_named(
     for z in "ab":
         cloud.stray(f"tpu-us-east5-{z}-7", f"us-east5-{z}")
     assert fleet(["list", "dev", "--json", *flags.split()]) == 0
-    assert {load["name"] for load in json.loads(capsys.readouterr().out)} == found
+    assert {load["name"] for load in json.loads(capsys.readouterr().out)} == names
 
 
 @pytest.mark.parametrize(
@@ -114,29 +112,26 @@ def test_a_page_whose_port_is_taken_is_refused_before_anything_is_done(
     assert (
         f"--port {port}: must be free for this user: Address already in use\n    fix: another port" in output
     )
-    assert not cloud.asked
+    assert not cloud.requests
     assert cloud.kept is None
 
 
 @pytest.mark.parametrize(
-    ("line", "rule"),
+    "line",
     [
-        ("monitor dev --port 99999", "a whole number from 0 to 65535\n    fix: e.g. 8899"),
-        ("monitor dev --port -1", "a whole number from 0 to 65535"),
-        ("monitor dev --monitor-interval 0", "a whole number from 1 to 2592000"),
-        ("monitor dev --monitor-interval 99999999999", "a whole number from 1 to 2592000"),
-        ("exec dev --parallel 0 -- true", "a whole number from 1 to 2147483648"),
-        ("exec dev --timeout-s 1.5 -- true", "a whole number from 1 to 2592000"),
-        ("deploy dev --max-samples 0", "a whole number from 1 to 2147483648"),
-        ("status dev --workers-per-zone ²", "a whole number from 1 to 2147483648"),
-        (f"status dev --workers-per-zone {'9' * 5000}", "a whole number from 1 to 2147483648"),
+        "monitor dev --port 65536",
+        "monitor dev --port -1",
+        "monitor dev --monitor-interval 0",
+        "exec dev --parallel 0 -- true",
+        "exec dev --timeout-s 1.5 -- true",
+        "deploy dev --max-samples 0",
+        "status dev --workers-per-zone ²",
+        f"status dev --workers-per-zone {'9' * 5000}",
     ],
 )
-def test_a_flag_out_of_range_is_said_with_its_rule(
-    line: str, rule: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flag_out_of_range_is_a_usage_error(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet(line.split()) == 2
-    assert f"must be {rule}" in capsys.readouterr().err
+    assert f"Invalid value for '{line.split()[2]}'" in capsys.readouterr().err
 
 
 def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(
@@ -149,7 +144,7 @@ def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(
     assert [fleet([name, "dev"]) for name in ("status", "list")] == [0, 0]
     assert capsys.readouterr().out.count("tpu-us-east5-b-7") == 2
     assert fleet(["delete", "dev", "--orphans", "--yes"]) == 0
-    assert cloud.asked == [("delete", "tpu-us-east5-b-7")]
+    assert cloud.requests == [("delete", "tpu-us-east5-b-7")]
     assert fleet(["create", "dev", "--yes"]) == 1
     assert "Pulumi.dev.yaml lists no slices" in capsys.readouterr().err
 
@@ -158,7 +153,7 @@ def test_recovering_gives_no_living_node_new_settings_and_creating_does(world: C
     world.states["tpu-us-east5-b-1"] = "PREEMPTED"
     world.labels["tpu-us-east5-a-0"] = {**world.labels["tpu-us-east5-a-0"], "spec": "of-before"}
     assert fleet(["recover", "dev", "--yes"]) == 0
-    assert ("create", "tpu-us-east5-b-1") in world.asked
+    assert ("create", "tpu-us-east5-b-1") in world.requests
     assert not world.updated
     assert fleet(["create", "dev", "--yes"]) == 0
     assert world.updated == ["tpu-us-east5-a-0"]

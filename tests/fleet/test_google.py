@@ -1,4 +1,4 @@
-"""What a look asks of Google, and what each way to fail becomes: one body over every request and fault."""
+"""Requests of an observation, and the kind of each failure: one body over every request and fault."""
 
 import json
 import socket
@@ -31,7 +31,7 @@ class Cloud:
     """Answers as it is told; remembers what was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str, dict[str, list[str]]]] = []
+        self.requests: list[tuple[str, str, dict[str, list[str]]]] = []
         self.answers: Callable[[str, str, dict[str, list[str]]], tuple[int, Any, dict[str, str]] | None]
         self.answers = lambda method, path, query: (200, {}, {})
 
@@ -47,7 +47,7 @@ def _cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
             parts = urlsplit(self.path)
             query = parse_qs(parts.query)
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            cloud.asked.append((self.command, parts.path, query))
+            cloud.requests.append((self.command, parts.path, query))
             answers = cloud.answers(self.command, parts.path, query)
             if answers is None:
                 self.close_connection = True
@@ -77,8 +77,8 @@ def _cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     server.shutdown()
 
 
-@pytest.fixture(name="asker")
-def _asker() -> Google:
+@pytest.fixture(name="client_")
+def _client() -> Google:
     return Google("p", "b", session=requests.Session())
 
 
@@ -119,17 +119,17 @@ def listing(count: int) -> Callable[[str, str, dict[str, list[str]]], tuple[int,
 
 
 def test_a_look_is_one_list_call_a_zone_and_one_listing_of_each_kind_of_word(
-    cloud: Cloud, asker: Google
+    cloud: Cloud, client_: Google
 ) -> None:
     cloud.answers = listing(3)
-    view = asker.observe(ZONES)
-    assert sorted(path for _, path, _ in cloud.asked) == [
+    view = client_.observe(ZONES)
+    assert sorted(path for _, path, _ in cloud.requests) == [
         "/storage/v1/b/b/o",
         "/storage/v1/b/b/o",
         "/v2/projects/p/locations/us-east5-a/nodes",
         "/v2/projects/p/locations/us-east5-b/nodes",
     ]
-    (fields,) = {query["fields"][0] for _, path, query in cloud.asked if path.endswith("/nodes")}
+    (fields,) = {query["fields"][0] for _, path, query in cloud.requests if path.endswith("/nodes")}
     assert fields == "nodes(name,id,state,createTime,labels,health),nextPageToken,unreachable"
     nodes, statuses = view.zones["us-east5-b"].nodes, view.statuses
     assert nodes is not None
@@ -141,29 +141,29 @@ def test_a_look_is_one_list_call_a_zone_and_one_listing_of_each_kind_of_word(
     assert (status.boot, status.work, status.samples) == ("ready", "running", 5)
 
 
-def test_a_thousand_members_are_seen_in_two_seconds(cloud: Cloud, asker: Google) -> None:
+def test_a_thousand_members_are_seen_in_two_seconds(cloud: Cloud, client_: Google) -> None:
     """What this machine adds to Google's own time: 8 zones of 125 would be as many requests as here.
 
     In processor time, which other work on the machine changes least; the server's is in it.
     """
     cloud.answers = listing(1000)
     begun = time.process_time()
-    view = asker.observe([f"us-east5-{letter}" for letter in "abcdefgh"])
+    view = client_.observe([f"us-east5-{letter}" for letter in "abcdefgh"])
     assert time.process_time() - begun < 2.0
     assert len(view.statuses or ()) == 1000
-    assert len(cloud.asked) == 10
+    assert len(cloud.requests) == 10
 
 
-def test_pages_are_read_to_their_end(cloud: Cloud, asker: Google) -> None:
+def test_pages_are_read_to_their_end(cloud: Cloud, client_: Google) -> None:
     cloud.answers = listing(2500)
-    nodes = asker.zone("us-east5-a").nodes
+    nodes = client_.zone("us-east5-a").nodes
     assert nodes is not None
     assert len(nodes) == 2500
 
 
-def test_an_incomplete_list_is_no_list(cloud: Cloud, asker: Google) -> None:
+def test_an_incomplete_list_is_no_list(cloud: Cloud, client_: Google) -> None:
     cloud.answers = lambda *_: (200, {"nodes": [], "unreachable": ["us-east5-a"]}, {})
-    view = asker.zone("us-east5-a")
+    view = client_.zone("us-east5-a")
     assert view.nodes is None
     assert view.failure is not None
     assert view.failure.kind is Kind.UNKNOWN
@@ -180,44 +180,44 @@ FAULTS: dict[str, tuple[tuple[int, Any, dict[str, str]] | None, Kind]] = {
     "off": ((403, {"error": {"message": "API has not been used in project p before"}}, {}), Kind.API_OFF),
     "400": ((400, {"error": {"message": "bad"}}, {}), Kind.INVALID),
 }
-ASKS: dict[str, Callable[[Google], Any]] = {
-    "nodes.list": lambda asker: asker.zone("us-east5-a"),
-    "objects.list": lambda asker: asker.observe([]),
-    "objects.get": lambda asker: asker.read("fleet/memory.json"),
-    "nodes.get": lambda asker: asker.node("us-east5-a", "n"),
-    "nodes.create": lambda asker: asker.create("us-east5-a", "n", {}),
-    "nodes.delete": lambda asker: asker.delete("us-east5-a", "n"),
-    "nodes.patch": lambda asker: asker.update("us-east5-a", "n", {"labels": {}}),
-    "nodes.getGuestAttributes": lambda asker: asker.attested("us-east5-a", "n"),
-    "operations.get": lambda asker: asker.operation("operations/1"),
-    "objects.insert": lambda asker: asker.write("fleet/memory.json", "{}", 3),
+REQUESTS: dict[str, Callable[[Google], Any]] = {
+    "nodes.list": lambda client_: client_.zone("us-east5-a"),
+    "objects.list": lambda client_: client_.observe([]),
+    "objects.get": lambda client_: client_.read("fleet/memory.json"),
+    "nodes.get": lambda client_: client_.node("us-east5-a", "n"),
+    "nodes.create": lambda client_: client_.create("us-east5-a", "n", {}),
+    "nodes.delete": lambda client_: client_.delete("us-east5-a", "n"),
+    "nodes.patch": lambda client_: client_.update("us-east5-a", "n", {"labels": {}}),
+    "nodes.getGuestAttributes": lambda client_: client_.attested("us-east5-a", "n"),
+    "operations.get": lambda client_: client_.operation("operations/1"),
+    "objects.insert": lambda client_: client_.write("fleet/memory.json", "{}", 3),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("name", REQUESTS)
 def test_every_fault_of_every_request_has_a_kind_and_nothing_else_comes_out(
-    ask: str, fault: str, cloud: Cloud, asker: Google
+    name: str, fault: str, cloud: Cloud, client_: Google
 ) -> None:
     answer, kind = FAULTS[fault]
     cloud.answers = lambda *_: answer
     try:
-        asks = ASKS[ask](asker)
+        outcome = REQUESTS[name](client_)
     except RequestError as error:
         failure = error.failure
     else:
-        failure = asks.failure
+        failure = outcome.failure
     assert failure.kind is kind
     again = kind in (Kind.RATE, Kind.TRANSIENT, Kind.UNKNOWN)
-    desired = (3 if again else 1) * (2 if ask == "objects.list" else 1)
+    desired = (3 if again else 1) * (2 if name == "objects.list" else 1)
     deadline = time.monotonic() + HANG_S
-    while len(cloud.asked) < desired and time.monotonic() < deadline:
+    while len(cloud.requests) < desired and time.monotonic() < deadline:
         time.sleep(0.01)  # the other of two listings, which nobody waits for any more
-    assert len(cloud.asked) == desired
+    assert len(cloud.requests) == desired
 
 
-@pytest.mark.parametrize("ask", ASKS)
-def test_a_request_that_fails_once_is_asked_again(ask: str, cloud: Cloud, asker: Google) -> None:
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request_that_fails_once_is_asked_again(name: str, cloud: Cloud, client_: Google) -> None:
     failed: set[str] = set()
 
     def once(_: str, path: str, query: dict[str, list[str]]) -> tuple[int, Any, dict[str, str]]:
@@ -228,19 +228,19 @@ def test_a_request_that_fails_once_is_asked_again(ask: str, cloud: Cloud, asker:
         return 200, {"generation": "4", "name": "operations/1"}, {"x-goog-generation": "4"}
 
     cloud.answers = once
-    asks = ASKS[ask](asker)
-    assert getattr(asks, "failure", None) is None
+    outcome = REQUESTS[name](client_)
+    assert getattr(outcome, "failure", None) is None
     assert failed
 
 
-def test_a_missing_object_is_none_and_a_lost_race_is_said(cloud: Cloud, asker: Google) -> None:
+def test_a_missing_object_is_none_and_a_lost_race_is_said(cloud: Cloud, client_: Google) -> None:
     cloud.answers = lambda *_: (404, {"error": {"message": "No such object"}}, {})
-    assert asker.read("fleet/memory.json") is None
+    assert client_.read("fleet/memory.json") is None
     cloud.answers = lambda *_: (412, {"error": {"message": "conditionNotMet"}}, {})
     with pytest.raises(RequestError) as caught:
-        asker.write("fleet/memory.json", "{}", 3)
+        client_.write("fleet/memory.json", "{}", 3)
     assert caught.value.failure.kind is Kind.INVALID
-    assert cloud.asked[-1][2]["ifGenerationMatch"] == ["3"]
+    assert cloud.requests[-1][2]["ifGenerationMatch"] == ["3"]
 
 
 def test_the_words_of_several_workers_are_one() -> None:
@@ -274,18 +274,18 @@ def test_words_without_numbers_and_with_nonsense_are_read_all_the_same() -> None
 def test_a_long_retry_after_is_not_slept_out(cloud: Cloud) -> None:
     """A keeper that slept would neither look at the other zones nor show that it lives."""
     slept: list[float] = []
-    asker = Google("p", "b", session=requests.Session(), sleep=slept.append)
+    client_ = Google("p", "b", session=requests.Session(), sleep=slept.append)
     cloud.answers = lambda method, path, query: (429, {}, {"Retry-After": "86400"})
-    observed = asker.zone("us-east5-a")
-    assert (observed.nodes, slept, len(cloud.asked)) == (None, [], 1)
+    observed = client_.zone("us-east5-a")
+    assert (observed.nodes, slept, len(cloud.requests)) == (None, [], 1)
     cloud.answers = lambda method, path, query: (429, {}, {"Retry-After": "20"})
-    asker.zone("us-east5-a")
+    client_.zone("us-east5-a")
     assert slept == [20.0, 20.0]
 
 
-def test_one_node_is_asked_for_by_itself(cloud: Cloud, asker: Google) -> None:
+def test_one_node_is_asked_for_by_itself(cloud: Cloud, client_: Google) -> None:
     cloud.answers = lambda method, path, query: (200, {"id": "9", "state": "READY"}, {})
-    observed = asker.node("us-east5-a", "n")
+    observed = client_.node("us-east5-a", "n")
     assert observed is not None
     assert (observed.name, observed.zone, observed.instance, observed.state) == (
         "n",
@@ -293,16 +293,16 @@ def test_one_node_is_asked_for_by_itself(cloud: Cloud, asker: Google) -> None:
         "9",
         "READY",
     )
-    assert cloud.asked[-1][:2] == ("GET", "/v2/projects/p/locations/us-east5-a/nodes/n")
+    assert cloud.requests[-1][:2] == ("GET", "/v2/projects/p/locations/us-east5-a/nodes/n")
     cloud.answers = lambda method, path, query: (404, {"error": {"message": "not found"}}, {})
-    assert asker.node("us-east5-a", "n") is None
+    assert client_.node("us-east5-a", "n") is None
     cloud.answers = lambda method, path, query: (200, b"<html>", {})
     with pytest.raises(RequestError, match="no JSON"):
-        asker.node("us-east5-a", "n")
+        client_.node("us-east5-a", "n")
 
 
 def test_a_slow_zone_delays_no_other_and_what_it_says_later_is_of_the_next_look(
-    cloud: Cloud, asker: Google, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, client_: Google, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(google, "_PATIENCE_S", 0.3)
     free, fast = threading.Event(), listing(2)
@@ -312,31 +312,31 @@ def test_a_slow_zone_delays_no_other_and_what_it_says_later_is_of_the_next_look(
         return fast(method, path, query)
 
     cloud.answers = slow
-    view = asker.observe(ZONES)
+    view = client_.observe(ZONES)
     assert not free.is_set()
     assert (view.zones["us-east5-a"].nodes, len(view.zones["us-east5-b"].nodes or ())) == (None, 2)
     failure = view.zones["us-east5-a"].failure
     assert failure is not None
     assert "no answer within" in failure.message
     free.set()
-    while not asker._late["us-east5-a"][1].done():
+    while not client_._late["us-east5-a"][1].done():
         time.sleep(0.01)
-    requested = len(cloud.asked)
-    assert len(asker.observe(ZONES).zones["us-east5-a"].nodes or ()) == 2
-    assert len(cloud.asked) == requested + 3, "that zone wasn't asked again"
+    requested = len(cloud.requests)
+    assert len(client_.observe(ZONES).zones["us-east5-a"].nodes or ()) == 2
+    assert len(cloud.requests) == requested + 3, "that zone wasn't asked again"
 
 
 def test_an_answer_that_came_too_late_is_asked_for_again(
-    cloud: Cloud, asker: Google, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, client_: Google, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    asker._now = lambda: now[0]
+    client_._now = lambda: now[0]
     cloud.answers = listing(2)
     old: Future[ZoneView] = Future()
     old.set_result(ZoneView({}))
-    asker._late = {"us-east5-a": (now[0], old)}
+    client_._late = {"us-east5-a": (now[0], old)}
     now[0] += 600
-    assert len(asker.observe(ZONES[:1]).zones["us-east5-a"].nodes or ()) == 2
+    assert len(client_.observe(ZONES[:1]).zones["us-east5-a"].nodes or ()) == 2
 
 
 def test_steps_of_a_trainer_are_not_summed_over_workers_and_samples_of_an_extractor_are() -> None:
@@ -350,7 +350,7 @@ def test_steps_of_a_trainer_are_not_summed_over_workers_and_samples_of_an_extrac
     assert (result.samples, result.of_samples, result.shards) == (160, 400, 4)
 
 
-def test_what_workers_attest_is_read_and_nonsense_is_nothing(cloud: Cloud, asker: Google) -> None:
+def test_what_workers_attest_is_read_and_nonsense_is_nothing(cloud: Cloud, client_: Google) -> None:
     def worker(**values: str) -> dict[str, Any]:
         items = [{"namespace": "tpu", "key": key, "value": value} for key, value in values.items()]
         return {"queryPath": "tpu/", "queryValue": {"items": items}}
@@ -360,20 +360,23 @@ def test_what_workers_attest_is_read_and_nonsense_is_nothing(cloud: Cloud, asker
         worker(boot="[]", job="nonsense"), {},
     ]  # fmt: skip
     cloud.answers = lambda *_: (200, {"guestAttributes": output}, {})
-    assert asker.attested("us-east5-a", "n") == [
+    assert client_.attested("us-east5-a", "n") == [
         Attested("failed", 5.0, "running", 7.5),
         Attested(),
         Attested(),
     ]
-    assert cloud.asked[-1][:2] == ("POST", "/v2/projects/p/locations/us-east5-a/nodes/n:getGuestAttributes")
+    assert cloud.requests[-1][:2] == (
+        "POST",
+        "/v2/projects/p/locations/us-east5-a/nodes/n:getGuestAttributes",
+    )
 
 
-def test_how_an_operation_ended_is_told_apart(cloud: Cloud, asker: Google) -> None:
+def test_how_an_operation_ended_is_told_apart(cloud: Cloud, client_: Google) -> None:
     cloud.answers = lambda *_: (200, {"name": "o"}, {})
-    assert asker.operation("o") == (False, None)
+    assert client_.operation("o") == (False, None)
     error = {"code": 8, "message": "There is no more capacity in the zone"}
     cloud.answers = lambda *_: (200, {"name": "o", "done": True, "error": error}, {})
-    done, failure = asker.operation("o")
+    done, failure = client_.operation("o")
     assert (done, failure and failure.kind) == (True, Kind.STOCK_OUT)
 
 
@@ -389,9 +392,9 @@ def test_as_many_connections_are_kept_as_a_controller_has_threads(
         return 200, {"id": "9", "state": "READY"}, {}
 
     cloud.answers = answer
-    asker = Google("p", "b")
+    client_ = Google("p", "b")
     with ThreadPoolExecutor(together.parties) as pool:
-        result = list(pool.map(lambda n: asker.node("us-east5-a", f"n-{n}"), range(together.parties)))
+        result = list(pool.map(lambda n: client_.node("us-east5-a", f"n-{n}"), range(together.parties)))
     assert all(result)
     assert "pool is full" not in caplog.text
 
@@ -418,8 +421,8 @@ def test_a_token_that_cannot_be_had_for_a_moment_holds_nothing_until_somebody_ac
 ) -> None:
     """A controller's own account gets a token each hour, of a metadata server or of an API that fails too."""
     session = mock.Mock(**{"request.side_effect": error})
-    asker = Google("p", "b", session=session, sleep=lambda _: None)
+    client_ = Google("p", "b", session=session, sleep=lambda _: None)
     with pytest.raises(RequestError) as failed:
-        asker.node("us-east5-a", "n")
+        client_.node("us-east5-a", "n")
     assert (failed.value.failure.kind, kind in FOR_PEOPLE) == (kind, kind is Kind.LOGIN)
     assert session.request.call_count == (3 if kind is Kind.TRANSIENT else 1)

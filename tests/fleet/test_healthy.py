@@ -198,6 +198,8 @@ class Store:
     def read(self) -> ControllerState:
         return parse(self._text, "memory")[0]
 
+    peek = read
+
     def write(self, state: ControllerState, renew: bool = True) -> None:
         self._text = json.dumps(state.to_json())
 
@@ -232,17 +234,17 @@ def lived(rng: random.Random, how: type[Later] = Later, steps: int = 14) -> Trut
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40)
 def test_no_healthy_node_is_ever_deleted(rng: random.Random) -> None:
     assert lived(rng).wrong == []
 
 
 def test_no_healthy_node_is_ever_deleted_in_many_lives() -> None:
     """By plain chance, which meets long chains of events that a search for small ones does not."""
-    lives = [lived(random.Random(seed), steps=40) for seed in range(150)]
+    lives = [lived(random.Random(seed), steps=40) for seed in range(60)]
     assert [wrong for truth in lives for wrong in truth.wrong] == []
-    assert sum(truth.deleted for truth in lives) > 300, "what is of no use is"
-    assert sum(truth.instances for truth in lives) > 600, "and it is made again"
+    assert sum(truth.deleted for truth in lives) > 120, "what is of no use is"
+    assert sum(truth.instances for truth in lives) > 240, "and it is made again"
 
 
 def test_who_deletes_without_asking_again_does_delete_healthy_ones() -> None:

@@ -48,7 +48,7 @@ def test_a_restart_whose_stop_failed_somewhere_starts_nothing(
 def test_a_restart_without_a_terminal_asks_for_yes(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet(["restart", "dev", "--slice", "train"]) == 1
     assert "There is no terminal to ask at\n    fix: --yes" in capsys.readouterr().err
-    assert not hosts.asked
+    assert not hosts.requests
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_login_is_one_worker_and_its_own_terminal(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "more than one node for this environment: train, tpu-us-east5-a-0"),
         (["extract"], "more than one node for extract: tpu-us-east5-a-0"),
@@ -95,13 +95,13 @@ def test_a_login_is_one_worker_and_its_own_terminal(
 )
 def test_a_login_that_is_not_one_worker_names_those_that_there_are(
     words: list[str],
-    said: str,
+    message: str,
     hosts: Hosts,
     executed: list[list[str]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert fleet(["ssh", "dev", *words]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert executed == []
 
 

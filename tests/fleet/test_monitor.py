@@ -1,9 +1,8 @@
 """`fleet monitor`, against a cloud and a stack that answer as they are told."""
 
+import re
 import signal
-import sys
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -15,31 +14,43 @@ from infra.settings.schema import Settings
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
-from tests.limits import HANG_S
 
 
-def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
+def test_monitor_recovers_logs_its_actions_with_fields_and_leaves_the_fleet_at_ctrl_c(
     world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud = world
-    cloud.states["train"] = "PREEMPTED"
+    world.states["train"] = "PREEMPTED"
 
-    def interrupt() -> None:
-        deadline = time.monotonic() + HANG_S
-        while "train: created" not in sys.stdout.getvalue() and time.monotonic() < deadline:  # type: ignore[attr-defined]
-            time.sleep(0.05)
-        signal.raise_signal(signal.SIGINT)
+    def interrupt(_: float) -> None:
+        if world.states["train"] == "READY":
+            raise KeyboardInterrupt
 
-    # Whoever began these tests with & made them ignore SIGINT.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Thread(target=interrupt).start()
-    assert fleet(["monitor", "dev", "--monitor-interval", "1"]) == 130
-    signal.signal(signal.SIGINT, before)
+    monkeypatch.setattr("time.sleep", interrupt)
+    assert fleet(["monitor", "dev"]) == 130
+    assert world.requests == [("delete", "train"), ("up", "train")]
     output = capsys.readouterr()
-    assert cloud.asked == [("delete", "train"), ("up", "train")]
-    assert "train: replace (Google says PREEMPTED)" in output.out
-    assert "train: created" in output.out
+    event = r"INFO fleet.controller: train: replace \(Google says PREEMPTED\)"
+    assert re.search(rf"{event} node=train zone=us-east5-b action=replace attempt=1\n", output.err)
+    assert "5 slices: 4 working, 1 recovering" in output.out
     assert "to resume: tpu fleet monitor dev" in output.err
+
+
+@pytest.mark.parametrize(
+    ("words", "logged"),
+    [([], True), (["--log-level", "warning"], False), (["--log-level", "debug"], True)],
+)
+def test_the_level_of_a_monitors_log_is_chosen(
+    words: list[str], logged: bool, world: Cloud, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    world.states["train"] = "PREEMPTED"
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupt)
+    assert fleet(["monitor", "dev", *words]) == 130
+    assert ("INFO fleet.controller: train: replace" in capsys.readouterr().err) == logged
 
 
 def test_a_service_manager_ends_a_monitor_as_ctrl_c_does(
@@ -68,17 +79,17 @@ def test_monitor_follows_the_settings_unless_they_are_wrong(
         return file
 
     def end(*_: Any) -> None:
-        if world.asked and world.states.get("tpu-us-east5-a-2") == "READY":
+        if world.requests and world.states.get("tpu-us-east5-a-2") == "READY":
             raise KeyboardInterrupt
 
     monkeypatch.setattr(environment, "from_file", read)
     monkeypatch.setattr("time.sleep", end)
     assert fleet(["monitor", "dev"]) == 130
-    output = capsys.readouterr().out
-    assert output.count("the new settings are ignored: no YAML") == 1
+    output = capsys.readouterr().err
+    assert output.count("WARNING fleet.controller: the new settings are ignored: no YAML") == 1
     assert "fleet:dollarsPerHour allows $1" in output
     assert "the settings changed: other/0 is new, extract/0 is removed" in output
-    assert world.asked == [("create", "tpu-us-east5-a-2")], "by a name that no orphan has"
+    assert world.requests == [("create", "tpu-us-east5-a-2")], "by a name that no orphan has"
 
 
 def test_a_monitor_makes_and_updates_nodes_by_the_settings_of_now(
@@ -104,5 +115,5 @@ def test_a_monitor_makes_and_updates_nodes_by_the_settings_of_now(
     monkeypatch.setattr("time.sleep", nap)
     assert fleet(["monitor", "dev"]) == 130
     assert fresh()
-    assert world.asked == [("delete", lost), ("create", lost)]
+    assert world.requests == [("delete", lost), ("create", lost)]
     assert sorted(world.updated) == sorted(name for name in world.states if name not in ("train", lost))

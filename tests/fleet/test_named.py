@@ -63,7 +63,7 @@ def made(node: str, op: str) -> dict[str, Any]:
     return {"resOutputsEvent": {"metadata": {"op": op, "urn": node_urn("dev", node)}}}
 
 
-def said(node: str, message: str) -> dict[str, Any]:
+def error_of(node: str, message: str) -> dict[str, Any]:
     urn = {"urn": node_urn("dev", node)} if node else {}
     return {"diagnosticEvent": {"severity": "error", "message": message, **urn}}
 
@@ -73,7 +73,7 @@ def test_fine_is_only_what_was_made(pulumi_cli: FakePulumi) -> None:
     result = reporting(
         pulumi_cli,
         made("a", "delete-replaced"),
-        said("b", "googleapi: Error 429: Quota limit 'X' has been exceeded."),
+        error_of("b", "googleapi: Error 429: Quota limit 'X' has been exceeded."),
         fails="error: update failed",
     )
     assert result["a"] is not None
@@ -85,7 +85,7 @@ def test_fine_is_only_what_was_made(pulumi_cli: FakePulumi) -> None:
 
 def test_an_update_that_failed_as_a_whole_says_so_for_all(pulumi_cli: FakePulumi) -> None:
     result = reporting(
-        pulumi_cli, said("", "could not find default credentials"), fails="error: exit status 255"
+        pulumi_cli, error_of("", "could not find default credentials"), fails="error: exit status 255"
     )
     assert {item.kind for item in result.values() if item} == {Kind.STACK}
     assert all("default credentials" in item.message for item in result.values() if item)

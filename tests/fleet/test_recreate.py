@@ -20,7 +20,7 @@ from infra.google.failures import Kind
 from infra.settings.sources import ROOT
 from tests.fleet.lab_stack import Here, StackLab
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.prove]
 KILLED = """
 import sys
 from pathlib import Path
@@ -41,13 +41,14 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackLab]:
         lab.close()
 
 
-def controller(lab: StackLab) -> Controller:
+def controller(lab: StackLab, lead: bool = True) -> Controller:
     opened = lab.opened()
     named = [node for node in opened.members if node.member is None]
     store = BucketStore(opened.google, opened.stack.id, lab.now_s)
     with mock.patch("fleet.store.runs", return_value=False):
         return Controller(
             named, opened.google, Here(lab, opened), store, Limits(), opened.owner, everyone=opened.members,
+            lead=lead,
         )  # fmt: skip
 
 
@@ -79,7 +80,6 @@ def test_what_was_preempted_is_deleted_by_the_api_and_made_by_one_update(lab: St
     assert "train" in lab.read().held
 
 
-@pytest.mark.prove  # tests/fleet/test_kills.py has a controller killed at such a request
 def test_killed_between_deletion_and_update_the_next_run_finishes(lab: StackLab) -> None:
     lab.preempt("train")
     keeper = controller(lab)
@@ -92,10 +92,11 @@ def test_killed_between_deletion_and_update_the_next_run_finishes(lab: StackLab)
     assert requests == [Verb.DELETE]
     keeper.actor._zones.wait()  # type: ignore[attr-defined]
     lab.until(lambda: not lab.state("train"))
-    later = controller(lab)
-    observation = later.step(may=())
+    later = controller(lab, lead=False)
+    observation = later.step()
     (item,) = [decision for decision in observation.decisions if decision.node == "train"]
     assert (item.action, recovery.was_lost(item, later)) == (Action.CREATE, True)
+    later.lead()
     lab.keep(later, lambda observation: lab.state("train") == "READY" and not later.busy)
     later.leave()
     nothing_left(lab)
@@ -118,7 +119,6 @@ def test_a_zone_without_chips_keeps_no_other_waiting_and_is_told_apart(lab: Stac
     assert create("dev", ["train"], lab.root) == {"train": None}
 
 
-@pytest.mark.prove  # tests/infra/engine/test_kills.py has a killed `up` settled
 def test_killed_during_the_creation_what_was_made_is_taken_in_by_the_next(lab: StackLab) -> None:
     """The lock of a Pulumi that is gone is put aside, and its record of the creation becomes the slice."""
     lab.preempt("train")
@@ -136,9 +136,7 @@ def test_killed_during_the_creation_what_was_made_is_taken_in_by_the_next(lab: S
     lab.until(lambda: lab.state("train") == "READY")
     made = (lab.node("train") or {})["id"]
     assert not runs(child.pid)
-    keeper = controller(lab)
-    observation = keeper.step(may=())
-    keeper.leave()
+    observation = controller(lab, lead=False).step()
     (item,) = [decision for decision in observation.decisions if decision.node == "train"]
     assert item.action is Action.HOLD
     assert "fix: if an update of yours was killed: tpu infra settle dev tpu" in item.why

@@ -30,11 +30,11 @@ def environment(cloud: Cloud) -> Environment:
 
 def test_a_controller_that_is_written_over_stops_before_it_does_anything(world: Cloud) -> None:
     world.states["train"] = "PREEMPTED"
-    controller = environment(world).controller()
+    controller = environment(world).controller(lead=True)
     store(world).write(ControllerState())
-    with pytest.raises(FleetError, match="another `fleet` acts"):
+    with pytest.raises(FleetError, match="another controller acts"):
         controller.step()
-    assert not world.asked
+    assert not world.requests
 
 
 def test_a_controller_that_died_is_followed_after_three_minutes(world: Cloud) -> None:
@@ -95,7 +95,7 @@ def test_a_request_that_the_bucket_refuses_is_not_taken_for_written(world: Cloud
 
 
 def test_what_cannot_be_written_down_is_not_done(world: Cloud) -> None:
-    controller = environment(world).controller()
+    controller = environment(world).controller(lead=True)
     world.states["train"] = "PREEMPTED"
     write = world.write
 
@@ -104,13 +104,13 @@ def test_what_cannot_be_written_down_is_not_done(world: Cloud) -> None:
 
     world.write = refuse  # type: ignore[method-assign]
     observation = controller.step()
-    assert not world.asked
+    assert not world.requests
     assert any("no action taken" in event for event in observation.events)
     world.write = write  # type: ignore[method-assign]
     controller.step()
-    while not world.asked:
+    while not world.requests:
         time.sleep(0.01)
-    assert world.asked == [("delete", "train")]
+    assert world.requests == [("delete", "train")]
     assert controller.state.spent(Cause.PREEMPTION, world.at_s) == 1
 
 

@@ -30,8 +30,8 @@ class Run:
     """A supervisor, and what it says."""
 
     def __init__(self, **more: Any):
-        self.said: list[str] = []
-        self.of = Supervisor("dev", {**ITEM, **more}, self.said.append)
+        self.reports: list[str] = []
+        self.of = Supervisor("dev", {**ITEM, **more}, self.reports.append)
 
     def begin(self) -> "Run":
         self.of.living()
@@ -53,12 +53,12 @@ def known(world: Cloud) -> dict[str, Any]:
 def test_its_node_is_created_with_its_own_bundle_and_recovered_without_a_monitor(world: Cloud) -> None:
     run = Run().begin()
     assert not run.steps(3)
-    assert world.asked == [("create", NODE)]
+    assert world.requests == [("create", NODE)]
     assert world.labels[NODE]["bundle"] == "cdcdcdcdcdcd"
     world.states[NODE] = "PREEMPTED"
     assert not run.steps(4)
-    assert world.asked[1:] == [("delete", NODE), ("create", NODE)]
-    assert f"{NODE}: replace (Google says PREEMPTED)" in run.said
+    assert world.requests[1:] == [("delete", NODE), ("create", NODE)]
+    assert f"{NODE}: replace (Google says PREEMPTED)" in run.reports
     assert known(world) == {"mine": ITEM}
 
 
@@ -76,20 +76,20 @@ def test_beside_a_monitor_it_only_looks(world: Cloud) -> None:
     other.write(other.read())
     run = Run().begin()
     assert not run.steps(3)
-    assert world.asked == []
-    assert any("it acts, this only looks" in line for line in run.said)
+    assert world.requests == []
+    assert any("another controller acts" in line for line in run.reports)
     assert fleet(["status", "dev"]) == 0
 
 
 def test_it_is_over_once_its_program_has_ended_on_every_worker(world: Cloud) -> None:
     run = Run().begin()
     assert not run.steps(3)
-    world.said[NODE] = DONE
+    world.statuses[NODE] = DONE
     assert run.steps(1)
     run.of.take_down()
     assert world.states[NODE] == ""
     assert known(world) == {}
-    assert ("delete", NODE) in world.asked
+    assert ("delete", NODE) in world.requests
     assert world.states["train"] == "READY", "nobody else's"
 
 
@@ -98,7 +98,7 @@ def test_a_zone_that_is_silent_at_the_end_is_waited_for_and_its_node_not_forgott
 ) -> None:
     run = Run().begin()
     run.steps(3)
-    world.said[NODE] = DONE
+    world.statuses[NODE] = DONE
     assert run.steps(1)
     world.silent = {"us-east5-b"}
 
@@ -108,7 +108,7 @@ def test_a_zone_that_is_silent_at_the_end_is_waited_for_and_its_node_not_forgott
 
     monkeypatch.setattr(supervise.time, "sleep", answers)
     run.of.take_down()
-    assert world.asked[-1] == ("delete", NODE)
+    assert world.requests[-1] == ("delete", NODE)
     assert known(world) == {}
 
 
@@ -116,14 +116,14 @@ def test_a_zone_that_is_silent_at_the_end_is_waited_for_and_its_node_not_forgott
 def test_a_failure_ends_it_only_if_it_is_not_started_again(final: bool, over: bool, world: Cloud) -> None:
     run = Run().begin()
     run.steps(3)
-    world.said[NODE] = WorkerStatus(0.0, "ready", "launch", "failed", why="exit status 2", final=final)
+    world.statuses[NODE] = WorkerStatus(0.0, "ready", "launch", "failed", why="exit status 2", final=final)
     assert run.steps(1) is over
 
 
 def test_a_program_that_had_ended_before_is_no_end_of_the_new_one(world: Cloud) -> None:
     first = Run().begin()
     first.steps(3)
-    world.said[NODE] = DONE
+    world.statuses[NODE] = DONE
     assert first.steps(1)
     again = Run(run="python train.py --lr 1")
     frozen = world.at_s - 3  # a step looks twice, where it acts
@@ -141,13 +141,13 @@ def test_another_bundle_reaches_hosts_that_live_by_their_metadata(world: Cloud) 
     again.steps(3)
     assert world.updated == [NODE]
     assert world.labels[NODE]["bundle"] == "efefefefefef"
-    assert world.asked == [("create", NODE)], "nothing was recreated"
+    assert world.requests == [("create", NODE)], "nothing was recreated"
 
 
 def test_one_of_its_name_on_other_slices_is_refused(world: Cloud) -> None:
     Run().begin().steps(3)
     with pytest.raises(
-        FleetError, match=r'(?s)of other slices: .*"v6e-16".*fix: --name ANOTHER, or tpu fleet'
+        FleetError, match=r'(?s)with other slices: .*"v6e-16".*fix: --name ANOTHER, or tpu fleet'
     ):
         Run(acceleratorType="v6e-8")
 
@@ -157,7 +157,7 @@ def test_a_monitor_deletes_it_once_it_is_done_if_that_was_asked_for(
 ) -> None:
     Run(stopWhenDone=True).begin().steps(3)
     Run(name="stays", checkpointFolder="jobs/stays").begin().steps(3)
-    world.said = dict.fromkeys((NODE, "tpu-us-east5-b-3"), DONE)
+    world.statuses = dict.fromkeys((NODE, "tpu-us-east5-b-3"), DONE)
     looks = 0
 
     def enough(_: float) -> None:
@@ -169,7 +169,7 @@ def test_a_monitor_deletes_it_once_it_is_done_if_that_was_asked_for(
     monkeypatch.setattr("time.sleep", enough)
     assert fleet(["monitor", "dev", "--monitor-interval", "1"]) == 130
     assert {*known(world)} == {"stays"}
-    assert [name for verb, name in world.asked if verb == "delete"] == [NODE]
+    assert [name for verb, name in world.requests if verb == "delete"] == [NODE]
 
 
 def test_a_monitor_that_took_it_down_leaves_nothing_to_do(
@@ -185,7 +185,7 @@ def test_a_monitor_that_took_it_down_leaves_nothing_to_do(
 
     monkeypatch.setattr(supervise.time, "sleep", taken_down)
     run.of.take_down()
-    assert ("delete", NODE) not in world.asked
+    assert ("delete", NODE) not in world.requests
 
 
 def test_a_fleet_of_another_version_is_read_with_what_it_knows(world: Cloud) -> None:
@@ -199,15 +199,15 @@ def test_who_has_lost_the_lease_looks_on(world: Cloud) -> None:
     run = Run().begin()
     run.of.step()
     time.sleep(0.1)
-    assert world.asked == [("create", NODE)], "it holds the lease"
+    assert world.requests == [("create", NODE)], "it holds the lease"
     text, generation = world.objects[object_of(OWNER.stack)]
     leader = {"id": "another", "host": "elsewhere", "process": 1, "at_s": time.time()}
     world.objects[object_of(OWNER.stack)] = json.dumps({**json.loads(text), "leader": leader}), generation + 1
     world.states[NODE] = "PREEMPTED"
-    before = len(world.asked)
+    before = len(world.requests)
     run.steps(4)
-    assert world.asked[before:] == [], "nothing is asked of Google without it"
-    assert any("another `fleet` acts, on elsewhere" in line for line in run.said)
+    assert world.requests[before:] == [], "nothing is asked of Google without it"
+    assert any("another controller acts, on elsewhere" in line for line in run.reports)
 
 
 def test_a_bucket_that_does_not_answer_is_asked_again(world: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_a_bucket_that_does_not_answer_is_asked_again(world: Cloud, monkeypatch:
 
     monkeypatch.setattr(world, "read", silent)
     assert not run.steps(2)
-    assert world.asked == []
+    assert world.requests == []
     monkeypatch.setattr(world, "read", read)
     assert not run.steps(3)
-    assert world.asked == [("create", NODE)]
+    assert world.requests == [("create", NODE)]

@@ -32,36 +32,36 @@ class Api:
         self.body: Mapping[str, Any] = {}
         self.ended = True
         self.fails: dict[str, Failure] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
-    def _ask(self, what: str) -> None:
-        self.asked.append(what)
+    def _note(self, what: str) -> None:
+        self.requests.append(what)
         if what in self.fails:
             raise RequestError(self.fails[what])
 
     def node(self, zone: str, name: str) -> ObservedNode | None:
-        self._ask("node")
+        self._note("node")
         observed, self.observed = self.observed, self.then.pop(0) if self.then else self.observed
         return observed
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
-        self._ask("create")
+        self._note("create")
         self.body = body
         return "operations/1"
 
     def delete(self, zone: str, name: str) -> None:
-        self._ask("delete")
+        self._note("delete")
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
-        self._ask("update")
+        self._note("update")
         self.body = body
 
     def operation(self, name: str) -> tuple[bool, Failure | None]:
-        self._ask("operation")
+        self._note("operation")
         return self.ended, None
 
     def attested(self, zone: str, name: str) -> list[Attested]:
-        self._ask("attested")
+        self._note("attested")
         return self.workers
 
 
@@ -69,7 +69,7 @@ def zones(api: Any) -> Zones:
     return Zones(api, OWNER, lambda node: {"labels": labels(node)}, lambda: NOW_S, 1800.0)
 
 
-def ask(api: Api, verb: Verb, node: Node = MEMBER, claim: Claim = Claim.NONE, instance: str = "7") -> Answer:
+def send(api: Api, verb: Verb, node: Node = MEMBER, claim: Claim = Claim.NONE, instance: str = "7") -> Answer:
     item = zones(api)
     item.begin(NodeRequest(verb, node, instance, claim, "operations/1", generation=5))
     item.wait()
@@ -82,9 +82,9 @@ def ask(api: Api, verb: Verb, node: Node = MEMBER, claim: Claim = Claim.NONE, in
 @pytest.mark.parametrize("instance", ["7", "8", ""])
 def test_what_google_took_away_is_deleted_whatever_it_was_decided_about(state: str, instance: str) -> None:
     api = Api(state)
-    answer = ask(api, Verb.DELETE, claim=Claim.BOOT_FAILED, instance=instance)
+    answer = send(api, Verb.DELETE, claim=Claim.BOOT_FAILED, instance=instance)
     assert (answer.failure, answer.done) == (None, False), "it doesn't go for the claim"
-    assert "delete" in api.asked
+    assert "delete" in api.requests
 
 
 @pytest.mark.parametrize("instance", ["6", "8", ""])
@@ -96,15 +96,15 @@ def test_a_node_that_was_made_anew_while_its_workers_were_asked_stays(instance: 
     assert node is not None
     other = replace(node, instance=instance) if instance else None
     api.observed, api.then = (node, [other]) if later else (other, [node])
-    answer = ask(api, Verb.DELETE, claim=Claim.BOOT_FAILED)
-    assert "delete" not in api.asked
+    answer = send(api, Verb.DELETE, claim=Claim.BOOT_FAILED)
+    assert "delete" not in api.requests
     assert answer.spared == bool(instance or later), "or it is gone"
 
 
 def test_a_named_slice_is_deleted_without_a_label_of_the_stack_that_holds_it() -> None:
     api = Api("PREEMPTED", stack="")
-    assert ask(api, Verb.DELETE, replace(MEMBER, member=None)).failure is None
-    assert api.asked == ["node", "delete"]
+    assert send(api, Verb.DELETE, replace(MEMBER, member=None)).failure is None
+    assert api.requests == ["node", "delete"]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_silence_is_proven_by_googles_health_or_by_time(health: str, silent_s: f
     api = Api()
     assert api.observed is not None
     api.observed, api.workers = replace(api.observed, health=health), [Attested("ready", NOW_S - silent_s)]
-    assert ask(api, Verb.DELETE, claim=Claim.SILENT).done == goes == ("delete" in api.asked)
+    assert send(api, Verb.DELETE, claim=Claim.SILENT).done == goes == ("delete" in api.requests)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_silence_is_proven_by_googles_health_or_by_time(health: str, silent_s: f
 def test_what_lives_is_not_deleted_without_a_claim(state: str) -> None:
     """It came back between the list and the request."""
     api = Api(state)
-    answer = ask(api, Verb.DELETE)
-    assert "delete" not in api.asked
+    answer = send(api, Verb.DELETE)
+    assert "delete" not in api.requests
     assert answer.spared
     assert answer.failure is not None
     assert "lives, and is left alone" in answer.failure.message
@@ -135,32 +135,32 @@ def test_what_lives_is_not_deleted_without_a_claim(state: str) -> None:
 def test_a_proven_claim_deletes_that_node_and_no_newer_one() -> None:
     api = Api()
     api.workers = [Attested("failed", NOW_S - 9)]
-    assert ask(api, Verb.DELETE, claim=Claim.BOOT_FAILED).done
-    assert api.asked == ["node", "attested", "node", "delete"], "its id stands on both sides"
+    assert send(api, Verb.DELETE, claim=Claim.BOOT_FAILED).done
+    assert api.requests == ["node", "attested", "node", "delete"], "its id stands on both sides"
     for item in (Api(instance="8"), Api("REPAIRING")):
         item.workers = api.workers
-        assert ask(item, Verb.DELETE, claim=Claim.BOOT_FAILED).spared
-        assert "delete" not in item.asked
+        assert send(item, Verb.DELETE, claim=Claim.BOOT_FAILED).spared
+        assert "delete" not in item.requests
 
 
 @pytest.mark.parametrize("claim", [Claim.BOOT_FAILED, Claim.WORK_FAILED, Claim.SILENT])
 def test_an_impostors_status_costs_nothing(claim: Claim) -> None:
     api = Api()
     api.workers = [Attested("ready", NOW_S - 9000, "running", NOW_S - 30)]
-    assert ask(api, Verb.DELETE, claim=claim).spared
+    assert send(api, Verb.DELETE, claim=claim).spared
     api.workers = []
-    assert ask(api, Verb.DELETE, claim=claim).spared
-    assert "delete" not in api.asked
+    assert send(api, Verb.DELETE, claim=claim).spared
+    assert "delete" not in api.requests
 
 
 @pytest.mark.parametrize("what", ["node", "attested"])
 def test_who_cannot_be_asked_is_not_deleted(what: str) -> None:
     api = Api()
     api.fails[what] = Failure(Kind.TRANSIENT, "unavailable")
-    answer = ask(api, Verb.DELETE, claim=Claim.SILENT)
+    answer = send(api, Verb.DELETE, claim=Claim.SILENT)
     assert answer.failure == api.fails[what]
     assert not answer.spared
-    assert "delete" not in api.asked
+    assert "delete" not in api.requests
 
 
 @pytest.mark.parametrize("stack", ["another", ""])
@@ -168,20 +168,20 @@ def test_who_cannot_be_asked_is_not_deleted(what: str) -> None:
 def test_a_node_of_another_stack_is_not_deleted_even_if_it_was_taken_away(state: str, stack: str) -> None:
     api = Api(state, stack=stack)
     api.workers = [Attested("failed", NOW_S - 9)]
-    answer = ask(api, Verb.DELETE, claim=Claim.BOOT_FAILED)
+    answer = send(api, Verb.DELETE, claim=Claim.BOOT_FAILED)
     assert answer.spared
-    assert api.asked == ["node"]
+    assert api.requests == ["node"]
 
 
 def test_what_is_gone_or_going_needs_no_deletion() -> None:
     for state in ("DELETING", "STOPPING", "HIDING"):
         api = Api(state)
-        assert ask(api, Verb.DELETE) == Answer(
+        assert send(api, Verb.DELETE) == Answer(
             NodeRequest(Verb.DELETE, MEMBER, "7", Claim.NONE, "operations/1", 5)
         )
-        assert api.asked == ["node"]
+        assert api.requests == ["node"]
     api.observed = None
-    assert ask(api, Verb.DELETE).failure is None
+    assert send(api, Verb.DELETE).failure is None
 
 
 @pytest.mark.parametrize("left", ["PREEMPTED", "DELETING", "", "newer"])
@@ -195,20 +195,20 @@ def test_a_deletion_whose_answer_was_lost_is_under_way_where_the_node_goes_or_is
 
     api = Lossy("PREEMPTED")
     api.fails["delete"] = Failure(Kind.TRANSIENT, "the node is DELETING")
-    failure = ask(api, Verb.DELETE).failure
-    assert api.asked == ["node", "delete", "node"]
+    failure = send(api, Verb.DELETE).failure
+    assert api.requests == ["node", "delete", "node"]
     assert failure == (api.fails["delete"] if left == "PREEMPTED" else None)
 
 
 def test_a_creation_whose_answer_was_lost_finds_its_own_node_there() -> None:
     api = Api()
-    assert ask(api, Verb.CREATE).operation == "operations/1"
+    assert send(api, Verb.CREATE).operation == "operations/1"
     assert api.body["labels"]["generation"] == "5"
     api.fails["create"] = Failure(Kind.EXISTS, "already exists")
-    answer = ask(api, Verb.CREATE)
+    answer = send(api, Verb.CREATE)
     assert (answer.failure, answer.operation) == (None, "")
     api.observed = None  # it goes just now: the next look says more
-    assert ask(api, Verb.CREATE).failure is None
+    assert send(api, Verb.CREATE).failure is None
 
 
 def test_a_creation_that_finds_somebody_elses_node_there_fails() -> None:
@@ -219,7 +219,7 @@ def test_a_creation_that_finds_somebody_elses_node_there_fails() -> None:
         other.fails["create"] = Failure(Kind.EXISTS, "already exists")
         assert other.observed is not None
         other.observed = replace(other.observed, labels=result)
-        failure = ask(other, Verb.CREATE).failure
+        failure = send(other, Verb.CREATE).failure
         assert failure is not None
         assert (failure.kind, "isn't this member" in failure.message) == (Kind.EXISTS, True)
 
@@ -227,17 +227,17 @@ def test_a_creation_that_finds_somebody_elses_node_there_fails() -> None:
 def test_a_refused_creation_is_what_google_said() -> None:
     api = Api()
     api.fails["create"] = Failure(Kind.QUOTA, "no more", "TPUV6E")
-    assert ask(api, Verb.CREATE).failure == api.fails["create"]
+    assert send(api, Verb.CREATE).failure == api.fails["create"]
 
 
 def test_a_creation_that_cannot_be_asked_about_is_neither_over_nor_refused() -> None:
     api = Api()
     api.fails["operation"] = Failure(Kind.TRANSIENT, "unavailable")
-    assert not ask(api, Verb.CHECK).done
+    assert not send(api, Verb.CHECK).done
     del api.fails["operation"]
     for over in (True, False):
         api.ended = over
-        assert ask(api, Verb.CHECK).done == over
+        assert send(api, Verb.CHECK).done == over
 
 
 def test_a_creation_that_failed_is_over_with_what_it_failed_with() -> None:
@@ -245,7 +245,7 @@ def test_a_creation_that_failed_is_over_with_what_it_failed_with() -> None:
         def operation(self, name: str) -> tuple[bool, Failure | None]:
             return True, Failure(Kind.STOCK_OUT, "none")
 
-    answer = ask(Failed(), Verb.CHECK)
+    answer = send(Failed(), Verb.CHECK)
     assert (answer.done, answer.failure) == (True, Failure(Kind.STOCK_OUT, "none"))
 
 
@@ -253,11 +253,11 @@ def test_new_settings_reach_our_node_alone_and_keep_its_generation() -> None:
     api = Api()
     assert api.observed is not None
     api.observed = replace(api.observed, labels={**api.observed.labels, "generation": "3"})
-    assert ask(api, Verb.UPDATE).failure is None
-    assert (api.asked, api.body["labels"]["generation"]) == (["node", "update"], "3")
+    assert send(api, Verb.UPDATE).failure is None
+    assert (api.requests, api.body["labels"]["generation"]) == (["node", "update"], "3")
     other = Api(stack="another")
-    assert ask(other, Verb.UPDATE).failure is None
-    assert other.asked == ["node"]
+    assert send(other, Verb.UPDATE).failure is None
+    assert other.requests == ["node"]
 
 
 def test_a_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
@@ -301,4 +301,4 @@ def test_requests_under_way_are_waited_for_though_one_died_of_something_else() -
         item.ended()
     threading.Timer(0.2, free.set).start()
     item.wait()
-    assert api.asked == ["create"]
+    assert api.requests == ["create"]

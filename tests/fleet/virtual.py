@@ -278,6 +278,10 @@ class Notebook:
         """See `controller.Store`."""
         return self._memory
 
+    def peek(self) -> ControllerState:
+        """See `controller.Store`."""
+        return self.read()
+
     def write(self, state: ControllerState, renew: bool = True) -> None:
         """See `controller.Store`."""
         self._memory = state

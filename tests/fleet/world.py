@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet import deletion, environment, recovery, supervise
+from fleet import environment, recovery, removal, supervise
 from fleet.environment import Environment
 from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
@@ -70,12 +70,12 @@ class Cloud:
         self.instances = dict.fromkeys(self.states, 1)
         self.silent, self.dry = set[str](), set[str]()
         self.failure: Failure | None = None
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.updated: list[str] = []
         self.objects: dict[str, tuple[str, int]] = {}
         self.at_s = 1_000_000.0
         self.looked: list[list[str]] = []
-        self.said: dict[str, WorkerStatus] = {}
+        self.statuses: dict[str, WorkerStatus] = {}
 
     def stray(self, name: str, zone: str, state: str = "READY", labels: Mapping[str, str] = OURS) -> None:
         """A node that nobody asks for."""
@@ -106,7 +106,7 @@ class Cloud:
         self.at_s += 1
         self.looked.append([*zones])
         statuses = {
-            name: [replace(self.said.get(name, WORKING), at_s=self.at_s - 5)]
+            name: [replace(self.statuses.get(name, WORKING), at_s=self.at_s - 5)]
             for name, state in self.states.items()
             if state == "READY"
         }
@@ -120,7 +120,7 @@ class Cloud:
 
     def make(self, verb: str, zone: str, name: str) -> None:
         """As the API or Pulumi does. Raises RequestError."""
-        self.asked.append((verb, name))
+        self.requests.append((verb, name))
         if failure := Failure(Kind.STOCK_OUT, f"none in {zone}") if zone in self.dry else self.failure:
             raise RequestError(failure)
         self.states[name], self.zones[name] = "READY", zone
@@ -132,7 +132,7 @@ class Cloud:
         return "operation"
 
     def delete(self, zone: str, name: str) -> None:
-        self.asked.append(("delete", name))
+        self.requests.append(("delete", name))
         if self.failure:
             raise RequestError(self.failure)
         self.states[name] = ""
@@ -205,4 +205,4 @@ def enter(
     monkeypatch.setattr(environment, "Google", lambda *_: cloud)
     monkeypatch.setattr(environment, "NamedSlices", lambda _: Named(cloud))
     monkeypatch.setattr(recovery, "_POLL_S", 0.01)
-    monkeypatch.setattr(deletion, "_POLL_S", 0.01)
+    monkeypatch.setattr(removal, "_POLL_S", 0.01)

@@ -23,12 +23,12 @@ def main() -> None:
     """Log in by the file of application default credentials, quota project included, and run the module."""
     port, module = sys.argv[1:3]
 
-    def send(adapter: HTTPAdapter, request: requests.PreparedRequest, *some: Any, **more: Any) -> Any:
+    def send(adapter: HTTPAdapter, request: requests.PreparedRequest, *arguments: Any, **more: Any) -> Any:
         parts = urlsplit(str(request.url))
         if parts.netloc.endswith(".googleapis.com"):
             request.headers["Host"] = parts.netloc
             request.url = parts._replace(scheme="http", netloc=f"127.0.0.1:{port}").geturl()
-        return _SEND(adapter, request, *some, **more)
+        return _SEND(adapter, request, *arguments, **more)
 
     HTTPAdapter.send = send  # type: ignore[method-assign]
     scope = ["https://www.googleapis.com/auth/cloud-platform"]

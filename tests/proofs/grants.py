@@ -37,7 +37,7 @@ SMALL = {
     "pipeline:trainZone": f"{REGION}-b",
 }
 DELIVER = "eventarc.events.deliver"
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Proof:
     """The rows so far; each is printed as it is found."""
 
     lab: PipelineLab
-    say: Say
+    report: Report
     rows: list[Row] = field(default_factory=list)
     run: str = ""
 
@@ -89,7 +89,7 @@ class Proof:
         sentence = re.sub(r"r\d{16}", "RUN", sentence).replace(f"{BUCKET}", "BUCKET").replace(RAW, "RAW")
         row = Row(named(grant), outcome, shown, sentence, round(time.monotonic() - begun, 1))
         self.rows.append(row)
-        self.say(f"without {row.grant}: {row.outcome}; {row.sentence}")
+        self.report(f"without {row.grant}: {row.outcome}; {row.sentence}")
 
     @staticmethod
     def names(line: str, grant: Grant) -> bool:
@@ -147,15 +147,15 @@ class Proof:
     def submitted(self, folder: str) -> str:
         """An object `_SUBMIT` alone, by a program; its run."""
         self.lab.upload(f"{folder}%2F_SUBMIT", b"", RAW)
-        ask = self.lab.answer("GET", f"storage.googleapis.com/storage/v1/b/{RAW}/o/{folder}%2F_SUBMIT")
-        return f"r{ask['generation']}"
+        submitted = self.lab.answer("GET", f"storage.googleapis.com/storage/v1/b/{RAW}/o/{folder}%2F_SUBMIT")
+        return f"r{submitted['generation']}"
 
     def _deliveries(self) -> list[dict[str, Any]]:
         every = self.lab.cloud.requests.since(0)["requests"]
         return [item for item in every if item["method_id"] == DELIVER]
 
 
-def found(say: Say, parts: Sequence[str] = ()) -> dict[str, Any]:
+def measure(report: Report, parts: Sequence[str] = ()) -> dict[str, Any]:
     """A row for each grant of each setting, which goes to RESULTS as soon as its part is over.
 
     `parts`: only these of PARTS, beside the first; other rows stay as they are.
@@ -167,13 +167,13 @@ def found(say: Say, parts: Sequence[str] = ()) -> dict[str, Any]:
         try:
             lab.bucket(RAW)  # somebody else's
             lab.bring_up()
-            say(f"the pipeline is up after {time.monotonic() - begun:.0f} s")
-            proof = Proof(lab, say)
+            report(f"the pipeline is up after {time.monotonic() - begun:.0f} s")
+            proof = Proof(lab, report)
             unused: set[str] = set()
             for name in chosen:
                 PARTS[name](proof)
                 _store(proof.rows, time.monotonic() - begun, alone=len(chosen) == len(PARTS))
-                say(f"{name}: {time.monotonic() - begun:.0f} s")
+                report(f"{name}: {time.monotonic() - begun:.0f} s")
                 if name in ("vertex", "builds") and len(chosen) == len(PARTS):  # the last of its settings
                     unused |= _unused(lab)
             assert not unused, unused
@@ -346,7 +346,7 @@ def _worker(proof: Proof) -> None:
 def _builds(proof: Proof) -> None:
     """The function is built when the layer is brought up with another source."""
     lab = proof.lab
-    source = lab.folder / "tree/infra/pipeline/function/main.py"
+    source = lab.folder / "tree/infra/layers/pipeline/function/main.py"
     for number, (role, what) in enumerate(
         (
             ("logging.logWriter", ""),

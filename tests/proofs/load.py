@@ -26,7 +26,7 @@ def busy(loops: int) -> Iterator[None]:
             entry.wait()
 
 
-def found(times: int, loops: int, paths: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
+def measure(times: int, loops: int, paths: Sequence[str], report: Callable[[str], None]) -> dict[str, Any]:
     """How often all tests passed, and how often each other one didn't."""
     passed, not_passed = 0, Counter[str]()
     with busy(loops):
@@ -36,5 +36,5 @@ def found(times: int, loops: int, paths: Sequence[str], say: Callable[[str], Non
             passed += done.returncode == 0
             not_passed.update(names or ([] if done.returncode == 0 else [f"pytest: {done.returncode}"]))
             last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-            say(f"{number}/{times}: {' '.join(last)} {' '.join(names)}")
+            report(f"{number}/{times}: {' '.join(last)} {' '.join(names)}")
     return {"times": times, "loops": loops, "passed": passed, "not_passed": dict(not_passed)}

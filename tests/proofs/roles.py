@@ -42,13 +42,13 @@ TYPED = {
 
 @dataclass(frozen=True)
 class Row:
-    """What came of taking a role away; `said`: the line that names it."""
+    """What came of taking a role away; `line`: the line that names it."""
 
     account: str
     role: str
     on: str
     command: str
-    said: str
+    line: str
     took_s: float
 
 
@@ -142,13 +142,13 @@ def office(more: str = "") -> Iterator[Office]:
             made.lab.close()
 
 
-def found(say: Callable[[str], None]) -> dict[str, Any]:
+def measure(report: Callable[[str], None]) -> dict[str, Any]:
     """A row for each role of each account."""
     rows: list[Row] = []
 
     def keep(row: Row) -> None:
         rows.append(row)
-        say(f"{row.account} without {row.role} on the {row.on}: {row.said}")
+        report(f"{row.account} without {row.role} on the {row.on}: {row.line}")
 
     for role in storage():
         with office(CONDITIONAL if role.setting else "") as item:
@@ -168,7 +168,7 @@ def found(say: Callable[[str], None]) -> dict[str, Any]:
         item.infra(CI, "up", "dev", "tpu", *WITHOUT_ASKING)
         for role in roles(ML):
             words = TYPED.get(role.name, ("status", "dev"))
-            if words[0].startswith("recreate") and item.lab.cloud.nodes.all()[0].state == "READY":
+            if words[0] == "recover" and item.lab.cloud.nodes.all()[0].state == "READY":
                 item.lab.call(item.lab.cloud.nodes.preempt("one", notice=False))
             keep(item.missed(ML, role, *words))
             assert role.name not in item.fleet(*words, fine=None), f"{role.name} is named though it is held"

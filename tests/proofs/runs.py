@@ -115,6 +115,6 @@ class Slice:
         self.front.close()
 
 
-def same(one: Killed, other: Killed) -> bool:
+def same(run: Killed, other: Killed) -> bool:
     """Whether two runs came to the same losses, parameters and optimizer state, to the last bit."""
-    return one.final == other.final and one.losses == other.losses
+    return run.final == other.final and run.losses == other.losses

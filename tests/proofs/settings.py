@@ -21,7 +21,7 @@ from tests.infra.settings.mutants import Mutant, Values, judged, merged, missing
 OUTSIDE = frozenset({"gcp:project", "data:snapshot"})
 
 
-def found(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(count: int, seed: int, report: Callable[[str], None]) -> dict[str, Any]:
     """A table of kinds and outcomes, and the changes that went up. Raises SystemExit where one is wrong."""
     begun, table, wrong = time.monotonic(), Counter[str](), list[str]()
     accepted: dict[tuple[str, str, str], Mutant] = {}
@@ -38,9 +38,9 @@ def found(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
             elif outcome == "accepted":
                 accepted[mutant.of, mutant.kind, mutant.label] = mutant
             table[f"{mutant.kind}: {outcome}"] += 1
-        say(f"{count} mutants, {len(wrong)} wrong; {len(accepted)} kinds of change are accepted")
+        report(f"{count} mutants, {len(wrong)} wrong; {len(accepted)} kinds of change are accepted")
         inside = [item for item in accepted.values() if OUTSIDE.isdisjoint(where[0] for where in item.where)]
-        up = _up(merged(inside, folder), say)
+        up = _up(merged(inside, folder), report)
     took_s = round(time.monotonic() - begun, 1)
     if wrong:
         raise SystemExit("\n".join(wrong))
@@ -54,7 +54,7 @@ def found(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
-def _up(files: Sequence[Mutant], say: Callable[[str], None]) -> dict[str, int]:
+def _up(files: Sequence[Mutant], report: Callable[[str], None]) -> dict[str, int]:
     """Brings each file up in an emulated cloud of its own; what fails is raised."""
     changes = 0
     for number, item in enumerate(files, 1):
@@ -65,7 +65,7 @@ def _up(files: Sequence[Mutant], say: Callable[[str], None]) -> dict[str, int]:
             finally:
                 lab.close()
         changes += len(item.where)
-        say(f"up {number}/{len(files)}: {item.of} with {item.label}")
+        report(f"up {number}/{len(files)}: {item.of} with {item.label}")
     return {"files": len(files), "changes": changes}
 
 
