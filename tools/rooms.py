@@ -13,7 +13,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("cli", "fleet", "infra", "rehearsal", "workload")
+PACKAGES = ("cli", "fleet", "infra", "rehearsal", "views", "workload")
 OPENED = ("infra", "rehearsal", "rehearsal.cloud", "workload")
 """Packages whose own packages are drawn."""
 

@@ -6,9 +6,7 @@ import copy
 import io
 import json
 import re
-import xml.dom.minidom
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import get_args
 
@@ -21,6 +19,7 @@ from rehearsal.scenario.report import plots, write_report
 from rehearsal.scenario.report.facts import costs, headlines, minutes
 from rehearsal.scenario.report.page import page
 from rehearsal.scenario.report.table import print_report
+from tests.pages import assert_stands_alone, pictures
 
 RECORDED = Path(__file__).with_name("recorded.json")
 
@@ -48,37 +47,8 @@ def undrawn(record: Record) -> Record:
     return record
 
 
-def pictures(text: str) -> list[str]:
-    return re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-
-
-def test_the_page_stands_alone(shown: str) -> None:
-    assert re.findall(r'(?:src|href)="(?!#)[^"]*"|@import|<script|<link', shown) == []
-    assert "url(http" not in shown
-
-
-def test_the_page_is_well_formed(shown: str) -> None:
-    class Balance(HTMLParser):
-        def __init__(self) -> None:
-            super().__init__()
-            self.open: list[str] = []
-
-        def handle_starttag(self, tag: str, attrs: object) -> None:
-            if tag not in ("meta", "br", "html"):
-                self.open.append(tag)
-
-        def handle_endtag(self, tag: str) -> None:
-            if tag != "html":
-                assert self.open.pop() == tag
-
-    for picture in pictures(shown):
-        xml.dom.minidom.parseString(picture)
-    balance = Balance()
-    balance.feed(re.sub(r"<svg.*?</svg>", "", shown, flags=re.DOTALL))
-    assert balance.open == []
-
-
-def test_the_pictures_do_not_share_ids(shown: str) -> None:
+def test_the_page_stands_alone_and_its_pictures_share_no_ids(shown: str) -> None:
+    assert_stands_alone(shown)
     ids = re.findall(r'\bid="([^"]+)"', shown)
     assert len(pictures(shown)) == 3
     assert len(ids) == len(set(ids))
@@ -88,30 +58,20 @@ def test_the_same_record_gives_the_same_page(record: Record, shown: str) -> None
     assert page(record) == shown
 
 
-def test_every_kill_is_in_the_loss_picture(record: Record) -> None:
+def test_every_kill_is_in_the_loss_picture_with_its_kind(record: Record) -> None:
     reference, interrupted = record.runs[1], record.runs[0]
     assert (reference.name, interrupted.name) == ("reference", "interrupted")
 
-    def markers(with_kills: Record) -> int:
-        return plots.loss(with_kills, reference, interrupted).count(plots.KILL)
+    def labels(*kinds: str) -> list[int]:
+        kills = [replace(record.kills[0], how=kind) for kind in kinds]
+        drawn = plots.loss(replace(record, kills=kills), reference, interrupted)
+        return [drawn.count(plots.HOW[kind]) for kind in get_args(Kind)]
 
-    fewer = replace(record, kills=record.kills[:1])
-    assert markers(record) > markers(fewer) > markers(replace(record, kills=[]))
-
-
-@pytest.mark.parametrize("how", get_args(Kind))
-def test_every_way_to_kill_has_its_name_in_the_picture(
-    record: Record, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(plots.STYLE, "svg.fonttype", "none")
-    drawn = replace(record, kills=[replace(record.kills[0], how=how)])
-    assert plots._NAMES[how] in plots.loss(drawn, record.runs[1], record.runs[0])
+    assert labels(*get_args(Kind)) == [1] * len(get_args(Kind))
+    assert not any(labels())
 
 
-def test_equal_losses_are_called_exactly_equal_and_others_not(
-    record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(plots.STYLE, "svg.fonttype", "none")
+def test_equal_losses_are_called_exactly_equal_and_others_not(record: Record) -> None:
     reference, interrupted = record.runs[1], record.runs[0]
     assert "exactly 0 at all" in plots.loss(record, reference, interrupted)
     step, shown, exact = interrupted.losses[40]
@@ -119,11 +79,18 @@ def test_equal_losses_are_called_exactly_equal_and_others_not(
     assert "exactly 0 at all" not in plots.loss(record, reference, interrupted)
 
 
+def test_every_colour_of_the_scenarios_lane_is_in_the_legend(record: Record) -> None:
+    drawn = plots.timeline(record) or ""
+    assert [
+        name for name in ("wait for boots", "kill", "destroy", "other steps") if f">{name}<" not in drawn
+    ] == []
+
+
 def test_a_host_that_died_while_booting_is_drawn_to_its_end(record: Record) -> None:
     kill = record.kills[0]
     record.boots = [Boot("tpu-dev", 0, "x", "booting", [Stage("python", "running", 1, kill.time - 5, None)])]
-    assert plots._death(record, record.boots[0], kill.time - 5) == kill.time
-    assert plots.STAGES["python"] in plots.timeline(record)
+    assert plots.ended(record, record.boots[0], kill.time - 5) == kill.time
+    assert plots.STAGES["python"] in (plots.timeline(record) or "")
 
 
 def test_a_strike_at_an_extraction_says_how_many_shards_there_were(undrawn: Record) -> None:
@@ -147,12 +114,13 @@ def test_a_full_disk_ends_no_boot_and_a_pulled_plug_does(record: Record) -> None
         ("notice", True),
     ):
         record.kills = [KillRecord(at, boot.node, how, "texts", shards=1)]
-        assert (plots._death(record, boot, at - 1) == at) == ends
+        assert (plots.ended(record, boot, at - 1) == at) == ends
 
 
 def test_sixty_four_hosts_fit(record: Record) -> None:
-    record.boots = [replace(record.boots[0], worker=worker, boot_id=str(worker)) for worker in range(64)]
-    height = float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', plots.timeline(record)).group(1))  # type: ignore[union-attr]
+    boot = replace(record.boots[0], stages=record.boots[0].stages[:1])
+    record.boots = [replace(boot, worker=worker, boot_id=str(worker)) for worker in range(64)]
+    height = float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', str(plots.timeline(record))).group(1))  # type: ignore[union-attr]
     assert height < 1000
 
 
