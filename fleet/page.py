@@ -12,7 +12,7 @@ from markupsafe import Markup
 from fleet.model import Condition
 from fleet.show import Row, in_time
 from infra.slices.names import LOG
-from views.chart import Line, chart, extent
+from views.chart import Line, chart, extent, short
 from views.page import render
 
 REFRESH_S = 5
@@ -51,7 +51,7 @@ def page(
             "losses": _drawn(
                 [(at_s, loss) for at_s, _, loss in observed if loss is not None],
                 "loss over time",
-                "{:.3g}".format,
+                short,
             ),
         }
         for row in rows

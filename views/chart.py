@@ -16,6 +16,11 @@ def extent(lines: Sequence[Line]) -> tuple[float, float]:
     return low, high if high > low else low + 1
 
 
+def short(value: float) -> str:
+    """Format a number with four digits or more: 5,200, 22.45."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def chart(lines: Sequence[Line], label: str) -> Markup:
     """Draw lines over a common time from `extent`'s lowest to its highest value; CSS gives the size."""
     low, high = extent(lines)
