@@ -33,6 +33,7 @@ from infra.prices import run as run_price
 from infra.prices.row import dollars
 from infra.prices.run import RunPrice
 from infra.settings.schema import FleetSettings, Settings
+from views.table import aligned
 
 _POLL_S = 2.0
 _LAST_LINES = 30  # of the worker that failed first
@@ -323,14 +324,8 @@ def _list(settings: Settings, team: str | None, *, as_json: bool) -> int:
     if not rows:
         print("no jobs\n  next: tpu job submit", settings.environment, chosen[0].name, "-- train tiny.toml")
         return 0
-    head = ("team", "job", "priority", "created", "state")
-    cells = [
-        head,
-        *((owner, status.name, status.priority, status.created, _words(status)) for owner, status in rows),
-    ]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    for row in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    cells = [(owner, job.name, job.priority, job.created, _words(job)) for owner, job in rows]
+    print(*aligned([("team", "job", "priority", "created", "state"), *cells]), sep="\n")
     return 0
 
 

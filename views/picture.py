@@ -33,15 +33,13 @@ matplotlib.rcParams.update({
 def svg(figure: Figure, title: str) -> Markup:
     """Return a picture for a page, in the page's colours; the same for the same figure."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    undated = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(buffer, format="svg", transparent=True, metadata=undated)
     text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    # The page scales it; the view box keeps its shape. Ids must not meet those of another figure.
-    head, _, body = text.partition(">")
-    head = re.sub(r' (width|height)="[^"]+"', "", head)
-    text = f'{head} role="img" aria-label="{escape(title)}">{body}'
+    text = text[text.index("<svg") :].replace(">", f' role="img" aria-label="{escape(title)}">', 1)
     for colour, name in _PROPERTIES.items():
         text = text.replace(f": {colour}", f": var(--{name}, {colour})")
+    # Ids must not meet those of another figure.
     prefix = re.sub(r"[^a-z]+", "-", title.lower())[:24]
     return Markup(re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text))
 
