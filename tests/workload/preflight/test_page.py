@@ -34,7 +34,7 @@ def test_each_part_of_memory_begins_where_the_one_before_ends() -> None:
     assert bars[4][:2] == ("all", "0.00")
     assert ends[4] == pytest.approx(ends[3], abs=0.02)
     units = re.findall(r"</span><span>[\d.]+ (\w+)</span>", text)
-    assert units == ["GiB"] * 5 + ["s"] * 6, "one unit a chart"
+    assert units == ["GiB"] * 5 + ["s"] * 6, "the same unit in all rows of a chart"
 
 
 def test_a_refusal_and_a_name_are_shown_as_text() -> None:
