@@ -10,7 +10,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from fleet.model import Condition
-from fleet.show import Row, in_time
+from fleet.show import HEAD, Row, cells, in_rate
 from infra.slices.names import LOG
 from views.chart import Line, chart, extent, short
 from views.page import render
@@ -43,10 +43,8 @@ def page(
         {
             "row": row,
             "css": _CLASSES[Condition(row.condition)],
-            "why": row.why.partition("\n")[0],
+            **dict(zip(HEAD, cells(row), strict=True)),
             "logs": _logs(row.node, project) if project else "",
-            "rate": "" if row.samples_per_s is None else in_rate(row.samples_per_s),
-            "left": "" if row.left_s is None else in_time(row.left_s),
             "rates": _drawn(rates(observed), "rate over time", in_rate),
             "losses": _drawn(
                 [(at_s, loss) for at_s, _, loss in observed if loss is not None],
@@ -70,13 +68,6 @@ def rates(history: Sequence[tuple[float, int, float | None]]) -> Line:
         for (before_s, before, _), (after_s, after, _) in pairwise(history)
         if after_s > before_s
     ]
-
-
-def in_rate(per_s: float) -> str:
-    """2.50/s, or per minute or hour where the number would be small."""
-    if per_s >= 0.1 or not per_s:
-        return f"{per_s:,.2f}/s"
-    return f"{per_s * 60:.2f}/min" if per_s * 60 >= 0.1 else f"{per_s * 3600:.2f}/h"
 
 
 def _drawn(line: Line, label: str, formatted: Callable[[float], str]) -> tuple[Markup, str] | None:

@@ -155,7 +155,7 @@ def facts(result: Sequence[Row], observation: Observation) -> dict[str, str]:
     return {
         "slices": f"{len(result)}",
         **{str(item): f"{counts[item]}" for item in Condition if counts[item]},
-        **({"rate": f"{rate:,.1f}/s"} if rate else {}),
+        **({"rate": in_rate(rate)} if rate else {}),
         "now": f"${sum(known):,.2f}/h" if len(known) == len(hourly) else "unknown $/h",
         f"for {spent.chip_hours:,.1f} chip-hours": f"${spent.dollars:,.2f}{' +' if spent.unknown else ''}",
     }
@@ -182,7 +182,7 @@ def remedies(observation: Observation) -> list[str]:
 
 HEAD = (
     "node", "zone", "state", "condition", "samples", "loss", "goodput", "shards", "size",
-    "samples/s", "left", "why",
+    "rate", "left", "why",
 )  # fmt: skip
 _NUMBERS = HEAD[4:11]
 
@@ -196,7 +196,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.node, row.zone, row.state or "-", row.condition, samples,
         "" if row.loss is None else f"{row.loss:.3f}", "" if row.goodput is None else f"{row.goodput:.0%}",
         f"{row.shards:,}" if row.shards else "", decimal(row.size_bytes) if row.size_bytes else "",
-        "" if row.samples_per_s is None else f"{row.samples_per_s:,.1f}",
+        "" if row.samples_per_s is None else in_rate(row.samples_per_s),
         "" if row.left_s is None else in_time(row.left_s), row.why.partition("\n")[0],
     )  # fmt: skip
 
@@ -280,6 +280,13 @@ def as_json(observation: Observation, result: Sequence[Row]) -> dict[str, Any]:
         | ({"bucket": observation.view.failure.kind} if observation.view.failure else {}),
         "dollars_so_far": None if spent.unknown else spent.dollars,
     }
+
+
+def in_rate(per_s: float) -> str:
+    """2.50/s, or per minute or hour where the number would be small."""
+    if per_s >= 0.1 or not per_s:
+        return f"{per_s:,.2f}/s"
+    return f"{per_s * 60:.2f}/min" if per_s * 60 >= 0.1 else f"{per_s * 3600:.2f}/h"
 
 
 def in_time(seconds: float) -> str:

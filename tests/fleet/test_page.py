@@ -3,8 +3,8 @@
 import re
 from html import unescape
 
-from fleet.page import in_rate, page, rates
-from fleet.show import Row
+from fleet.page import page, rates
+from fleet.show import Row, in_rate
 from tests.pages import assert_stands_alone
 
 
