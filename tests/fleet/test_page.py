@@ -5,7 +5,7 @@ from html import unescape
 
 from fleet.page import page, rates
 from fleet.show import Row, in_rate
-from tests.pages import assert_stands_alone
+from tests.views.pages import assert_stands_alone
 
 
 def row(node: str = "tpu-dev", **more: object) -> Row:

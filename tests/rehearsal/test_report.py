@@ -18,7 +18,7 @@ from rehearsal.scenario.report import plots, write_picture, write_report
 from rehearsal.scenario.report.facts import costs, headlines, minutes
 from rehearsal.scenario.report.page import page
 from rehearsal.scenario.report.table import print_report
-from tests.pages import assert_stands_alone, pictures
+from tests.views.pages import assert_stands_alone, pictures
 
 RECORDED = Path(__file__).with_name("recorded.json")
 

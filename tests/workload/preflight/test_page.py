@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import assert_stands_alone
+from tests.views.pages import assert_stands_alone
 from tests.workload.preflight.test_verdict import compiled, judged, llama
 from workload.__main__ import main
 from workload.preflight.page import page

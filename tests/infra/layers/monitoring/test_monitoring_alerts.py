@@ -41,7 +41,7 @@ from tests.infra.layers.monitoring.watched import (
     alert_of,
 )
 from tests.limits import HANG_S
-from tests.pages import assert_stands_alone
+from tests.views.pages import assert_stands_alone
 from workload.host import events
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
