@@ -37,4 +37,4 @@ def _environment(folder: Path) -> Environment:
 
 def _with_code(text: str) -> Markup:
     """Escape a text and mark the parts between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

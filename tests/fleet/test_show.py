@@ -31,6 +31,12 @@ def test_the_price_so_far_is_that_of_the_chips_since_their_creation() -> None:
     assert spent.dollars == pytest.approx(2 * 8 * sum(item or 0 for item in element))
     assert spent.dollars > 0
     assert (spent.chip_hours, spent.unknown) == (32, [])
+    spent.note(observation(spot, age_s=3 * HOUR_S))
+    assert spent.chip_hours == 40, "older"
+    recreated = observation(spot, age_s=HOUR_S)
+    again = [(member, replace(observed, instance="2")) for member, observed in recreated.nodes]
+    spent.note(replace(recreated, nodes=again))
+    assert spent.chip_hours == 48, "and both nodes of that name"
 
 
 def test_a_price_that_nobody_knows_is_said_and_not_taken_for_none(capsys: pytest.CaptureFixture[str]) -> None:

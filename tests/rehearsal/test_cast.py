@@ -35,7 +35,6 @@ def test_a_recording_has_times_and_its_picture_shows_each_line_in_its_turn(
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     path, log, out = (tmp_path / name for name in ("run.cast", "run.log", "new/run.svg"))
     follower = cast.follow(Output(clock), log.open("wb"), path.open("w"), "print <things>")
-    monkeypatch.undo()
     follower.join(HANG_S)
     assert log.read_bytes() == b"".join(chunk for _, chunk in CHUNKS), "as without a recording"
     header, *events = map(json.loads, path.read_text().splitlines())

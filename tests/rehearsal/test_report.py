@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from rehearsal.scenario.killing import Kind
-from rehearsal.scenario.record import Boot, KillRecord, Price, Record, Stage
+from rehearsal.scenario.record import Boot, Check, KillRecord, Price, Record, Stage
 from rehearsal.scenario.report import plots, write_picture, write_report
 from rehearsal.scenario.report.facts import costs, headlines, minutes
 from rehearsal.scenario.report.page import page
@@ -111,9 +111,13 @@ def test_a_kill_at_an_extraction_is_shown_with_its_shards(undrawn: Record) -> No
     assert "step 0" not in page(undrawn) + printed(undrawn)
 
 
-def test_a_failed_scenarios_reason_is_escaped(undrawn: Record) -> None:
+def test_a_failed_scenarios_reason_and_claims_are_escaped(undrawn: Record) -> None:
     undrawn.verdict, undrawn.reason = "failed", "stage <python> failed & stopped"
-    assert "<pre>stage &lt;python&gt; failed &amp; stopped</pre>" in page(undrawn)
+    undrawn.checks = [Check("unchanged after `rm <all>`", "1 < 2")]
+    text = page(undrawn)
+    assert "<pre>stage &lt;python&gt; failed &amp; stopped</pre>" in text
+    assert "unchanged after <code>rm &lt;all&gt;</code> <span" in text
+    assert "(1 &lt; 2)" in text
 
 
 def test_price_is_hours_times_price(undrawn: Record) -> None:

@@ -107,7 +107,9 @@ def test_an_exchange_that_the_program_waits_for_comes_on_top() -> None:
     assert beside.prediction.bounds.exposed == 0
     more = [a - b for a, b in zip(waiting.prediction.step_s, beside.prediction.step_s, strict=True)]
     assert more == pytest.approx([2 * took, took, 0], abs=1e-9)
-    assert "waiting for 1 of 1 collectives" in report.text(waiting, "mine.toml")
+    output = report.text(waiting, "mine.toml")
+    assert "waiting for 1 of 1 collectives" in output
+    assert "40 GB all-gather in a slice" in output
 
 
 def test_hardware_flops_are_the_models_and_what_remat_adds() -> None:
