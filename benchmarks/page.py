@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 from tools.blocks import filled
+from views.table import markdown
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
@@ -35,148 +35,137 @@ def write() -> None:
 
 
 def _memory(result: Result) -> list[str]:
-    return [
-        "| examples a chip | trainer | arguments and heap, GiB | of it arguments | exchanged a step, GB |",
-        "| ---: | --- | ---: | ---: | ---: |",
-        *(
-            f"| {row['examples']} | {row['trainer']} | {row['total_gib']:.2f} | {row['arguments_gib']:.2f}"
-            f" | {row['exchanged_gb']:.2f} |"
-            for row in result["rows"]
-        ),
+    head = "examples a chip", "trainer", "arguments and heap, GiB", "of it arguments", "exchanged a step, GB"
+    figures = ("total_gib", "arguments_gib", "exchanged_gb")
+    rows = [
+        (row["examples"], row["trainer"], *(f"{row[key]:.2f}" for key in figures)) for row in result["rows"]
     ]
+    return markdown(head, rows, numbers=(0, 2, 3, 4))
 
 
-def _small(result: Result) -> list[str]:
-    rates = sorted(result["tokens_per_s"].items(), key=lambda entry: -entry[1]["median"])
-    return [
-        "| trainer | tokens/s, median | range | ours is faster by |",
-        "| --- | ---: | ---: | ---: |",
-        *(
-            f"| {name} | {rate['median']:,.0f} | {rate['min']:,.0f} to {rate['max']:,.0f}"
-            f" | {result['tokens_per_s']['ours']['median'] / rate['median']:.2f} |"
-            for name, rate in rates
-        ),
-    ]
+def _rates(result: Result, kind: str = "tokens_per_s") -> list[tuple[str, Result]]:
+    """Return each program's rate, fastest first."""
+    return sorted(result[kind].items(), key=lambda entry: -entry[1]["median"])
 
 
-def _saves(result: Result) -> list[str]:
-    stall, size = result["stall_share"], result["bytes_a_parameter"]
-    return [
-        "| | goal | median | range |",
-        "| --- | ---: | ---: | ---: |",
-        f"| share of the time that training stands still | {result['stall_share_at_most']:.0%}"
-        f" | {stall['median']:.2%} | {stall['min']:.2%} to {stall['max']:.2%} |",
-        f"| bytes written a parameter | {12 * 1.02:.2f} | {size['median']:.3f}"
-        f" | {size['min']:.3f} to {size['max']:.3f} |",
-    ]
-
-
-def _loader(result: Result) -> list[str]:
-    return [
-        "| what the chips of a host take | goal, times | slowest run, times |",
-        "| --- | ---: | ---: |",
-        *(
-            f"| {name} | {result['goal_times_needed']} | {times:,.0f} |"
-            for name, times in result["times_needed"].items()
-        ),
-    ]
-
-
-def _restarts(result: Result) -> list[str]:
-    def row(title: str, of: Result) -> str:
-        cells = (
-            f"{of[kind]['median']:.1f} ({of[kind]['min']:.1f} to {of[kind]['max']:.1f})"
-            for kind in ("without", "with")
-        )
-        return f"| {title} | {' | '.join(cells)} |"
-
-    return [
-        "| seconds, median (range) | without the compiled step | with it |",
-        "| --- | ---: | ---: |",
-        row("from the start of the process to the end of its first step", result["first_step_s"]),
-        row("of it tracing and compiling, or reading", result["compile_s"]),
-    ]
-
-
-def _extraction(result: Result) -> list[str]:
-    goals, overlap = result["goals"], result["E2"]
-
-    def row(key: str, title: str, result: float, spread: Result | None = None) -> str:
-        extent = f"{spread['min']:.3f} to {spread['max']:.3f}" if spread else ""
-        return f"| {key} | {title} | {goals[key]:.2f} | {result:.3f} | {extent} |"
-
-    capture = result["E1"]["ratio"]
-    return [
-        "| | | at most | median | range |",
-        "| --- | --- | ---: | ---: | ---: |",
-        row("E1", "forward with capture over bare forward", capture["median"], capture),
-        *(
-            row("E2", f"wall over slowest stage; {name} kept", item["ratio"]["median"], item["ratio"])
-            for name, item in overlap.items()
-        ),
-        *(row("E3", f"stored over useful bytes; {name} kept", item) for name, item in result["E3"].items()),
-        *(row("E4", f"places over tokens; {name}", item) for name, item in result["E4"].items()),
-        row("E7", "bytes read over bytes wanted", result["E7"]["ratio"]),
-    ]
-
-
-def _activation_extract(result: Result) -> list[str]:
-    stored = result["E8"]
-    return [
-        f"| {stored['array_bytes'] / 1e6:.0f} MB of float32 arrays, written as | seconds, median | range | MB"
-        " | ours is faster by |",
-        "| --- | ---: | ---: | ---: | ---: |",
-        *(
-            f"| {name} | {seconds['median']:.2f} | {seconds['min']:.2f} to {seconds['max']:.2f}"
-            f" | {stored['bytes'][name] / 1e6:.0f} | {_times(stored['times_faster'].get(name))} |"
-            for name, seconds in stored["seconds"].items()
-        ),
-    ]
+def _spread(of: Result, spec: str = ",.0f") -> tuple[str, str]:
+    """Format median and range."""
+    return format(of["median"], spec), f"{of['min']:{spec}} to {of['max']:{spec}}"
 
 
 def _times(factor: float | None) -> str:
     return f"{factor:.1f}" if factor else ""
 
 
-def _capture(result: Result) -> list[str]:
-    rates = sorted(result["tokens_per_s"].items(), key=lambda entry: -entry[1]["median"])
-    return [
-        f"| {result['tokens']:,} tokens in {result['documents']} documents | tokens/s, median | range"
-        " | padding | ours is faster by |",
-        "| --- | ---: | ---: | ---: | ---: |",
-        *(
-            f"| {name} | {rate['median']:,.0f} | {rate['min']:,.0f} to {rate['max']:,.0f}"
-            f" | {result['padding'][name]:.1%} | {_times(result['ours_is_faster_by'].get(name, 1.0))} |"
-            for name, rate in rates
-        ),
+def _small(result: Result) -> list[str]:
+    best = result["tokens_per_s"]["ours"]["median"]
+    rows = [(name, *_spread(rate), f"{best / rate['median']:.2f}") for name, rate in _rates(result)]
+    head = "trainer", "tokens/s, median", "range", "ours is faster by"
+    return markdown(head, rows, range(1, 4))
+
+
+def _saves(result: Result) -> list[str]:
+    goal = f"{result['stall_share_at_most']:.0%}"
+    rows = [
+        ("share of the time that training stands still", goal, *_spread(result["stall_share"], ".2%")),
+        ("bytes written a parameter", f"{12 * 1.02:.2f}", *_spread(result["bytes_a_parameter"], ".3f")),
     ]
+    return markdown(("", "goal", "median", "range"), rows, range(1, 4))
+
+
+def _loader(result: Result) -> list[str]:
+    goal = result["goal_times_needed"]
+    rows = [(name, goal, f"{times:,.0f}") for name, times in result["times_needed"].items()]
+    return markdown(("what the chips of a host take", "goal, times", "slowest run, times"), rows, (1, 2))
+
+
+def _restarts(result: Result) -> list[str]:
+    titles = {
+        "first_step_s": "from the start of the process to the end of its first step",
+        "compile_s": "of it tracing and compiling, or reading",
+    }
+    rows = []
+    for key, title in titles.items():
+        spreads = (_spread(result[key][kind], ".1f") for kind in ("without", "with"))
+        rows.append((title, *(f"{median} ({extent})" for median, extent in spreads)))
+    return markdown(("seconds, median (range)", "without the compiled step", "with it"), rows, (1, 2))
+
+
+def _extraction(result: Result) -> list[str]:
+    goals = result["goals"]
+
+    def row(key: str, title: str, figure: float | Result) -> tuple[str, ...]:
+        cells = _spread(figure, ".3f") if isinstance(figure, dict) else (f"{figure:.3f}", "")
+        return (key, title, f"{goals[key]:.2f}", *cells)
+
+    rows = [
+        row("E1", "forward with capture over bare forward", result["E1"]["ratio"]),
+        *(
+            row("E2", f"wall over slowest stage; {name} kept", overlap["ratio"])
+            for name, overlap in result["E2"].items()
+        ),
+        *(row("E3", f"stored over useful bytes; {name} kept", ratio) for name, ratio in result["E3"].items()),
+        *(row("E4", f"places over tokens; {name}", ratio) for name, ratio in result["E4"].items()),
+        row("E7", "bytes read over bytes wanted", result["E7"]["ratio"]),
+    ]
+    return markdown(("", "", "at most", "median", "range"), rows, (2, 3, 4))
+
+
+def _activation_extract(result: Result) -> list[str]:
+    stored = result["E8"]
+    arrays = f"{stored['array_bytes'] / 1e6:.0f} MB of float32 arrays, written as"
+    rows = [
+        (
+            name,
+            *_spread(seconds, ".2f"),
+            f"{stored['bytes'][name] / 1e6:.0f}",
+            _times(stored["times_faster"].get(name)),
+        )
+        for name, seconds in stored["seconds"].items()
+    ]
+    return markdown((arrays, "seconds, median", "range", "MB", "ours is faster by"), rows, range(1, 5))
+
+
+def _capture(result: Result) -> list[str]:
+    documents = f"{result['tokens']:,} tokens in {result['documents']} documents"
+    faster = result["ours_is_faster_by"]
+    rows = [
+        (name, *_spread(rate), f"{result['padding'][name]:.1%}", _times(faster.get(name, 1.0)))
+        for name, rate in _rates(result)
+    ]
+    head = documents, "tokens/s, median", "range", "padding", "ours is faster by"
+    return markdown(head, rows, range(1, 5))
 
 
 def _preprocess(result: Result) -> list[str]:
     by_clock, of_processor = result["tokens_per_s_and_core"], result["tokens_per_processor_s"]
     faster, limit = result["ours_is_faster_by"], result["bytes_per_token_at_least"]
+    speed = [
+        (
+            name,
+            *_spread(rate),
+            _times(faster["clock"].get(name)),
+            *_spread(of_processor[name]),
+            _times(faster["processor"].get(name)),
+        )
+        for name, rate in by_clock.items()
+    ]
+    sizes = [
+        (name, f"{size['tokens']:.4f}", f"{size['tokens'] / limit - 1:.2%}", f"{size['index']:.4f}")
+        for name, size in result["bytes_per_token"].items()
+    ]
+    documents = f"{result['bytes'] / 1e6:.0f} MB in {result['documents']:,} documents"
+    ours = "range", "ours is faster by"
+    head = documents, "tokens/s and core, median", *ours, "tokens a second of processor", *ours
+    of_size = "of the tokens' files", f"above the limit of {limit}", "of the index beside them"
     return [
-        f"| {result['bytes'] / 1e6:.0f} MB in {result['documents']:,} documents | tokens/s and core, median"
-        " | range | ours is faster by | tokens a second of processor | range | ours is faster by |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *(
-            f"| {name} | {rate['median']:,.0f} | {rate['min']:,.0f} to {rate['max']:,.0f}"
-            f" | {_times(faster['clock'].get(name))} | {of_processor[name]['median']:,.0f}"
-            f" | {of_processor[name]['min']:,.0f} to {of_processor[name]['max']:,.0f}"
-            f" | {_times(faster['processor'].get(name))} |"
-            for name, rate in by_clock.items()
-        ),
+        *markdown(head, speed, range(1, 7)),
         "",
         f"Ours is {min(faster['clock'].values()):.2f} times as fast as the best of the others by the clock,"
         f" {min(faster['processor'].values()):.2f} times by processor time;"
         f" the goal is {result['ours_is_faster_by_at_least']:g}.",
         "",
-        f"| bytes a token | of the tokens' files | above the limit of {limit} | of the index beside them |",
-        "| --- | ---: | ---: | ---: |",
-        *(
-            f"| {name} | {size['tokens']:.4f} | {size['tokens'] / limit - 1:.2%} | {size['index']:.4f} |"
-            for name, size in result["bytes_per_token"].items()
-        ),
+        *markdown(("bytes a token", *of_size), sizes, (1, 2, 3)),
     ]
 
 
@@ -198,19 +187,20 @@ def _queue(result: Result) -> list[str]:
         ("most slices for which quota was held, of", f"{result['most_held']:,}, {result['pools']:,}"),
         ("pools with pods of two slices at a time", f"{result['collisions']:,}"),
     ]
+    peaks = result["peak_mib"]
+    memory = [
+        (name, *(f"{result[key][name]:,.0f}" for key in ("idle_mib", "peak_mib", "processor_s")))
+        for name in peaks
+    ]
+    sums = (f"{sum(result[key].values()):,.0f}" for key in ("idle_mib", "peak_mib", "processor_s"))
     return [
-        "| | |",
-        "| --- | ---: |",
-        *(f"| {title} | {value} |" for title, value in rows),
+        *markdown(("", ""), rows, (1,)),
         "",
-        "| MiB resident, seconds of processor | before the jobs | at the peak | seconds |",
-        "| --- | ---: | ---: | ---: |",
-        *(
-            f"| {name} | {result['idle_mib'][name]:,.0f} | {peak:,.0f} | {result['processor_s'][name]:,.0f} |"
-            for name, peak in result["peak_mib"].items()
+        *markdown(
+            ("MiB resident, seconds of processor", "before the jobs", "at the peak", "seconds"),
+            [*memory, ("all", *sums)],
+            (1, 2, 3),
         ),
-        f"| all | {sum(result['idle_mib'].values()):,.0f} | {sum(result['peak_mib'].values()):,.0f}"
-        f" | {sum(result['processor_s'].values()):,.0f} |",
     ]
 
 
@@ -239,25 +229,21 @@ def _machine(result: Result) -> list[str]:
 
 
 def picture(result: Result) -> str:
-    """Bars of tokens a second with their range, as SVG."""
-    rates = sorted(result["tokens_per_s"].items(), key=lambda entry: -entry[1]["median"])
-    most = max(rate["max"] for _, rate in rates)
-    left, width, row = 220, 460, 30
-    parts = []
-    for number, (name, rate) in enumerate(rates):
-        y, scale = 10 + number * row, width / most
-        color = "#1a73e8" if name == "ours" else "#9aa0a6"
-        low, high = left + rate["min"] * scale, left + rate["max"] * scale
-        parts += [
-            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{left}" y="{y}" width="{rate["median"] * scale:.1f}" height="20" fill="{color}"/>',
-            f'<path d="M{low:.1f} {y + 10}H{high:.1f}" stroke="black"/>',
-            f'<text x="{left + width + 8}" y="{y + 15}">{rate["median"]:,.0f}</text>',
-        ]
-    size = f'width="{left + width + 80}" height="{20 + len(rates) * row}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">'
-    title = "<title>Tokens a second of a small model on CPU; the line is the range over rounds</title>"
-    return "\n".join([head, title, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", ""])
+    """Draw bars of tokens a second with their range, as SVG."""
+    from matplotlib.figure import Figure
+
+    from views.picture import BAR, FILL, INK, alone, svg
+
+    rates = _rates(result)[::-1]
+    medians = [rate["median"] for _, rate in rates]
+    spread = [[abs(rate[end] - rate["median"]) for _, rate in rates] for end in ("min", "max")]
+    figure = Figure(figsize=(8, 0.6 + 0.32 * len(rates)), layout="constrained")
+    axes = figure.subplots()
+    colours = [BAR if name == "ours" else FILL for name, _ in rates]
+    bars = axes.barh([name for name, _ in rates], medians, color=colours, xerr=spread, ecolor=INK)
+    axes.bar_label(bars, [f"{median:,.0f}" for median in medians], padding=4)
+    axes.set_xlabel("tokens a second, small model on CPU; median, and range over rounds")
+    return alone(svg(figure, "Tokens a second of a small model on CPU"))
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ from infra.layers.queue.team import teams
 from infra.prices import run as run_price
 from infra.prices.row import dollars
 from infra.prices.run import RunPrice
-from infra.prices.table import aligned
 from infra.settings.schema import FleetSettings, Settings
+from views.table import aligned
 
 _POLL_S = 2.0
 _LAST_LINES = 30  # of the worker that failed first

@@ -204,8 +204,9 @@ class Job:
         self._print_output(0)
         done = decision.condition is Condition.DONE
         minutes = (time.monotonic() - self._began_s) / 60
-        spent, predicted = self._spent.dollars, self._predicted
-        price = "" if spent is None else f"; ${spent:,.2f} since the creation of its node"
+        spent = None if self._spent.unknown else self._spent.dollars
+        predicted, hours = self._predicted, self._spent.chip_hours
+        price = "" if spent is None else f"; ${spent:,.2f} for {hours:,.1f} chip-hours by Google's clock"
         price += "" if predicted.dollars is None else f", predicted {predicted}"
         self._print(f"{decision.condition} after {minutes:.0f} min{price}")
         self.result = {

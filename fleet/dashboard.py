@@ -37,8 +37,8 @@ class Dashboard:
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._last = "nothing observed yet, -", list[Row](), list[str]()  # title, rows, lines
         self._printed, self._printed_s = "", 0.0
-        self._history: dict[str, deque[tuple[float, int]]] = {}
-        self._facts: dict[str, str] = {}
+        self._history: dict[str, deque[tuple[float, int, float | None]]] = {}
+        self._on_page = "-", dict[str, str](), list[str]()  # date and time, facts, remarks
 
     def __enter__(self) -> "Dashboard":
         if self._live:
@@ -57,12 +57,14 @@ class Dashboard:
         clock = datetime.fromtimestamp(observation.view.at_s).strftime("%H:%M:%S")
         fresh = [f"{clock} {event}" for event in observation.events]
         self._events.extend(fresh)
-        lines = [show.summary(rows), *show.unanswered(observation), *show.remarks(observation)]
+        remarks = [*show.unanswered(observation), *show.remarks(observation)]
+        lines = [show.summary(rows), *remarks, show.price_so_far(observation)]
         self._last = f"{self._title}, {clock}", rows, [*lines, "", *self._events]
-        self._facts = show.facts(rows, observation)
         for row in rows:
             observed = self._history.setdefault(row.node, deque(maxlen=_HISTORY))
-            observed.append((observation.view.at_s, row.samples))
+            observed.append((observation.view.at_s, row.samples, row.loss))
+        date = datetime.fromtimestamp(observation.view.at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+        self._on_page = date, show.facts(rows, observation), remarks
         if self._live:
             self._live.update(self._drawn(self._console.height - len(lines) - _EVENTS - 6), refresh=True)
         else:
@@ -74,10 +76,9 @@ class Dashboard:
     @property
     def page(self) -> str:
         """HTML page with every slice and its history."""
-        heading, result, lines = self._last
-        title, _, clock = heading.rpartition(", ")
-        remarks = lines[1 : lines.index("")] if "" in lines else []
-        return page(title, clock, result, self._history, self._facts, remarks, [*self._events], self._project)
+        clock, facts, remarks = self._on_page
+        rows = self._last[1]
+        return page(self._title, clock, rows, self._history, facts, remarks, [*self._events], self._project)
 
     def _drawn(self, room: int) -> Group:
         """Draw the last observation; with too many members, those that need attention first."""

@@ -87,7 +87,8 @@ def print_status(observation: Observation, as_json: bool) -> int:
     if as_json:
         print(json.dumps(show.as_json(observation, rows)))
     else:
-        print("\n".join([show.plain(show.table(rows)), show.summary(rows), *show.remarks(observation)]))
+        lines = [show.summary(rows), *show.remarks(observation), show.price_so_far(observation)]
+        print("\n".join([show.plain(show.table(rows)), *lines]))
     return report_unanswered(observation)
 
 

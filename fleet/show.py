@@ -17,7 +17,6 @@ from fleet.controller import Observation
 from fleet.model import Condition, Decision, ObservedNode, WorkerStatus
 from infra.catalog import CATALOG
 from infra.engine.roles import with_roles
-from infra.prices.row import total
 from infra.slices.nodes import Node
 
 _RATE_OVER_S = 600.0
@@ -93,36 +92,41 @@ def rows(observation: Observation, rates: Rates) -> list[Row]:
     return result
 
 
-def price_so_far(observation: Observation) -> tuple[float, list[str]]:
-    """Dollars since the creation of our nodes that are there, and those whose price nobody knows."""
-    total, unknown = 0.0, []
-    for member, observed in observation.nodes:
-        hourly = _hourly(member, observed.zone)
-        if hourly is None:
-            unknown.append(observed.name)
-        elif observed.created_s:
-            total += hourly * max(0.0, observation.view.cloud_s - observed.created_s) / 3600
-    return total, sorted(unknown)
-
-
 class Spent:
-    """Cost of a run over all observations: also of nodes that were preempted meanwhile, at the list price."""
+    """Price of nodes since their creation by Google's clock, at the list price.
 
-    def __init__(self) -> None:
-        self._dollars: dict[str, float | None] = {}
+    Over all observations that were noted: also of nodes that were preempted meanwhile.
+    """
+
+    def __init__(self, *observations: Observation) -> None:
+        # By name and instance: chip-hours and dollars.
+        self._nodes: dict[tuple[str, str], tuple[float, float | None]] = {}
+        for observation in observations:
+            self.note(observation)
 
     def note(self, observation: Observation) -> None:
-        """Return the price of an observation: nodes are billed from their creation."""
+        """Add an observation's nodes, or make those that are known older."""
         for member, observed in observation.nodes:
             hourly = _hourly(member, observed.zone)
-            if observed.created_s:
-                lived_s = max(0.0, observation.view.cloud_s - observed.created_s)
-                self._dollars[observed.instance] = None if hourly is None else hourly * lived_s / 3600
+            lived_h = (observation.view.cloud_s - observed.created_s) / 3600 if observed.created_s else 0.0
+            lived_h = max(0.0, lived_h)
+            dollars = None if hourly is None else hourly * lived_h
+            self._nodes[observed.name, observed.instance] = member.kind.chips * lived_h, dollars
 
     @property
-    def dollars(self) -> float | None:
-        """US dollars; None where a node's price isn't known."""
-        return total(list(self._dollars.values()))
+    def dollars(self) -> float:
+        """US dollars of the nodes whose price is known."""
+        return sum(dollars or 0.0 for _, dollars in self._nodes.values())
+
+    @property
+    def chip_hours(self) -> float:
+        """Chip-hours of the same nodes."""
+        return sum(hours for hours, dollars in self._nodes.values() if dollars is not None)
+
+    @property
+    def unknown(self) -> list[str]:
+        """Names of the nodes whose price isn't known."""
+        return sorted(name for (name, _), (_, dollars) in self._nodes.items() if dollars is None)
 
 
 def summary(result: Sequence[Row]) -> str:
@@ -145,15 +149,15 @@ def facts(result: Sequence[Row], observation: Observation) -> dict[str, str]:
     """Return the few numbers to see first, by name."""
     counts = Counter(row.condition for row in result)
     rate = sum(row.samples_per_s or 0 for row in result)
-    dollars, unknown = price_so_far(observation)
+    spent = Spent(observation)
     hourly = [_hourly(member, observed.zone) for member, observed in observation.nodes]
     known = [item for item in hourly if item is not None]
     return {
         "slices": f"{len(result)}",
         **{str(item): f"{counts[item]}" for item in Condition if counts[item]},
-        **({"rate": f"{rate:,.1f}/s"} if rate else {}),
+        **({"rate": in_rate(rate)} if rate else {}),
         "now": f"${sum(known):,.2f}/h" if len(known) == len(hourly) else "unknown $/h",
-        "so far": f"${dollars:,.2f}{' +' if unknown else ''}",
+        f"for {spent.chip_hours:,.1f} chip-hours": f"${spent.dollars:,.2f}{' +' if spent.unknown else ''}",
     }
 
 
@@ -178,7 +182,7 @@ def remedies(observation: Observation) -> list[str]:
 
 HEAD = (
     "node", "zone", "state", "condition", "samples", "loss", "goodput", "shards", "size",
-    "samples/s", "left", "why",
+    "rate", "left", "why",
 )  # fmt: skip
 _NUMBERS = HEAD[4:11]
 
@@ -192,7 +196,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.node, row.zone, row.state or "-", row.condition, samples,
         "" if row.loss is None else f"{row.loss:.3f}", "" if row.goodput is None else f"{row.goodput:.0%}",
         f"{row.shards:,}" if row.shards else "", decimal(row.size_bytes) if row.size_bytes else "",
-        "" if row.samples_per_s is None else f"{row.samples_per_s:,.1f}",
+        "" if row.samples_per_s is None else in_rate(row.samples_per_s),
         "" if row.left_s is None else in_time(row.left_s), row.why.partition("\n")[0],
     )  # fmt: skip
 
@@ -240,16 +244,15 @@ def unanswered(observation: Observation) -> list[str]:
 
 
 def remarks(observation: Observation) -> list[str]:
-    """Return fixes for members, orphans, and the price."""
+    """Return fixes for members, and orphans."""
     output = remedies(observation)
     if observation.orphans:
         orphans = ", ".join(
             f"{orphan.name} ({orphan.zone}, {orphan.state})" for orphan in observation.orphans
         )
         output.append(f"orphans: {orphans}")
-    dollars, unknown = price_so_far(observation)
-    without = f"; without {len(unknown)} whose price the catalog doesn't know" if unknown else ""
-    output.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there{without}")
+    if unknown := Spent(observation).unknown:
+        output.append(f"without a price, since the catalog has none: {', '.join(unknown)}")
     if observation.decisions and all(
         decision.condition is Condition.DONE for decision in observation.decisions
     ):
@@ -257,9 +260,16 @@ def remarks(observation: Observation) -> list[str]:
     return output
 
 
+def price_so_far(observation: Observation) -> str:
+    """Return the price of the nodes that are there, in a line."""
+    spent = Spent(observation)
+    known = "known prices alone: " if spent.unknown else ""
+    return f"{known}${spent.dollars:,.2f} so far, {spent.chip_hours:,.1f} chip-hours by Google's clock"
+
+
 def as_json(observation: Observation, result: Sequence[Row]) -> dict[str, Any]:
     """For programs."""
-    dollars, unknown = price_so_far(observation)
+    spent = Spent(observation)
     answers = {zone: str(view.failure.kind) for zone, view in observation.view.zones.items() if view.failure}
     return {
         "at_s": observation.view.at_s,
@@ -268,8 +278,15 @@ def as_json(observation: Observation, result: Sequence[Row]) -> dict[str, Any]:
         "orphans": [asdict(orphan) for orphan in observation.orphans],
         "unanswered": answers
         | ({"bucket": observation.view.failure.kind} if observation.view.failure else {}),
-        "dollars_so_far": None if unknown else dollars,
+        "dollars_so_far": None if spent.unknown else spent.dollars,
     }
+
+
+def in_rate(per_s: float) -> str:
+    """2.50/s, or per minute or hour where the number would be small."""
+    if per_s >= 0.1 or not per_s:
+        return f"{per_s:,.2f}/s"
+    return f"{per_s * 60:.2f}/min" if per_s * 60 >= 0.1 else f"{per_s * 3600:.2f}/h"
 
 
 def in_time(seconds: float) -> str:

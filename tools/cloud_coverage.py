@@ -11,6 +11,7 @@ from pathlib import Path
 from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig
+from views.table import markdown
 
 
 def table() -> str:
@@ -19,11 +20,12 @@ def table() -> str:
         folder = Path(scratch)
         config = CloudConfig("p", folder, folder / "control.sock", "owner@example.com", "token")
         covered = Cloud(config, NoHosts()).front_door.covered()
-    lines = ["| API | methods |", "| --- | --- |"]
-    for api, methods in sorted(covered.items()):
-        if methods:
-            lines.append(f"| {api} ({len(methods)}) | {_joined(api, methods)} |")
-    return "\n".join(lines)
+    rows = [
+        (f"{api} ({len(methods)})", _joined(api, methods))
+        for api, methods in sorted(covered.items())
+        if methods
+    ]
+    return "\n".join(markdown(("API", "methods"), rows))
 
 
 def _joined(api: str, methods: list[str]) -> str:

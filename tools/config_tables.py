@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from tools.blocks import filled
+from views.table import markdown
 from workload.extract import config as extraction
 from workload.preprocess import config as preprocessing
 from workload.train.config import Config
@@ -29,7 +30,7 @@ TABLES: dict[str, type] = {
 }
 
 
-def rows(kind: type, prefix: str = "") -> Iterator[str]:
+def rows(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Return a row for each setting: key, default, meaning, rule."""
     hints, output = get_type_hints(kind), comments(kind)
     for entry in fields(kind):
@@ -41,7 +42,7 @@ def rows(kind: type, prefix: str = "") -> Iterator[str]:
         shown = json.dumps(list(default) if isinstance(default, tuple) else default)
         rule = entry.metadata.get("rule", ("", None))[0].removeprefix("must ").removeprefix("be ")
         about = "; ".join(part for part in (output.get(entry.name, ""), rule) if part)
-        yield f"| `{prefix}{entry.name}` | `{shown}` | {about} |".replace("||", "|")
+        yield f"`{prefix}{entry.name}`", f"`{shown}`", about
 
 
 def comments(kind: type) -> dict[str, str]:
@@ -65,7 +66,7 @@ def comments(kind: type) -> dict[str, str]:
 
 def block(kind: type) -> str:
     """Return the table of a config."""
-    return "\n".join(["| setting | default | meaning and rule |", "| --- | --- | --- |", *rows(kind)])
+    return "\n".join(markdown(("setting", "default", "meaning and rule"), rows(kind)))
 
 
 def main() -> None:

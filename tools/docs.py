@@ -29,6 +29,7 @@ from tools import gke_inputs, pipeline_grants, role_tables, rooms, scenario_docs
 from tools import provider_docs as document  # noqa: E402
 from tools.blocks import filled  # noqa: E402
 from tools.settings_tables import tables  # noqa: E402
+from views.table import markdown  # noqa: E402
 from workload.model.points import ELSEWHERE, END_POINTS, POINTS  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -43,18 +44,14 @@ def prices() -> str:
     """Return a price for each slice type, in the region of `dev`, and where the prices are from."""
     region = CATALOG.prices["us-east5"]
 
-    def row(kind: SliceType) -> str:
+    def row(kind: SliceType) -> tuple[str, ...]:
         hourly = [None if item is None else item * kind.chips for item in (region.on_demand, region.spot)]
         cells = [f"{price:,.2f}" if price is not None else "unknown" for price in hourly]
         daily = f"{hourly[0] * 24:,.0f}" if hourly[0] is not None else "unknown"
-        cells = [kind.name, kind.topology, str(kind.chips), str(kind.hosts), *cells, daily]
-        return "| " + " | ".join(cells) + " |"
+        return (kind.name, kind.topology, str(kind.chips), str(kind.hosts), *cells, daily)
 
-    lines = [
-        "| type | topology | chips | hosts | on demand $/h | spot $/h | on demand $/day |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
-        *(row(kind) for kind in CATALOG.types),
-    ]
+    head = "type", "topology", "chips", "hosts", "on demand $/h", "spot $/h", "on demand $/day"
+    lines = markdown(head, map(row, CATALOG.types), range(2, 7))
     source = (
         f"us-east5, chips × price, read {CATALOG.prices_read}: {CATALOG.prices_source}. Spot prices move."
     )
@@ -65,7 +62,7 @@ def price_book() -> str:
     """Every price, and where each was read."""
     sources = list(dict.fromkeys(entry.source for entry in BOOK.entries.values()))
 
-    def row(entry: Entry) -> str:
+    def row(entry: Entry) -> tuple[str, ...]:
         by_price: dict[float, list[str]] = {}
         for region, price in entry.regions.items():
             by_price.setdefault(price, []).append(region)
@@ -75,17 +72,11 @@ def price_book() -> str:
             first = next(iter(entry.regions.values()))
             shown.append(f"~{_digits(first)} ({', '.join(entry.likewise)})")
         state = "read" if entry.checked else "unverified" if entry.known else "unknown"
-        cells = [entry.service, entry.what, entry.unit, "; ".join(shown) or "unknown", state]
-        return "| " + " | ".join([*cells, f"{sources.index(entry.source) + 1}"]) + " |"
+        price = "; ".join(shown) or "unknown"
+        return entry.service, entry.what, entry.unit, price, state, f"{sources.index(entry.source) + 1}"
 
-    lines = [
-        "| service | what | per | $ | | source |",
-        "| --- | --- | --- | --- | --- | ---: |",
-        *map(row, BOOK.entries.values()),
-        "",
-        *(f"{number}. {source}." for number, source in enumerate(sources, 1)),
-    ]
-    return "\n".join(lines)
+    lines = markdown(("service", "what", "per", "$", "", "source"), map(row, BOOK.entries.values()), (5,))
+    return "\n".join([*lines, "", *(f"{number}. {source}." for number, source in enumerate(sources, 1))])
 
 
 def _digits(price: float) -> str:
@@ -95,33 +86,29 @@ def _digits(price: float) -> str:
 
 def commands() -> str:
     """Every command of `tpu`."""
-    lines = ["| command | what it does |", "| --- | --- |"]
-    lines += [f"| `tpu {name} …` | {part.about} |" for name, part in {**COMMANDS, **SUBCOMMANDS}.items()]
-    return "\n".join(lines)
+    rows = [(f"`tpu {name} …`", part.about) for name, part in {**COMMANDS, **SUBCOMMANDS}.items()]
+    return "\n".join(markdown(("command", "what it does"), rows))
 
 
 def points() -> str:
     """Every point of a forward pass, its shape, and what others call it."""
-    lines = [
-        "| point | axes | TransformerLens, below `blocks.N` | transformers, below `model.layers.N` |",
-        "| --- | --- | --- | --- |",
-    ]
+    rows = []
     for name, axes in POINTS.items():
         lens, module = ELSEWHERE[name]
         layer = "" if name in END_POINTS else ".N"
-        lines.append(f"| `{name}{layer}` | {axes[3:]} | `{lens}` | {module or 'none: after rotation'} |")
-    return "\n".join(lines)
+        rows.append((f"`{name}{layer}`", axes[3:], f"`{lens}`", module or "none: after rotation"))
+    head = "point", "axes", "TransformerLens, below `blocks.N`", "transformers, below `model.layers.N`"
+    return "\n".join(markdown(head, rows))
 
 
 def outputs() -> str:
     """Return the outputs of each stack."""
-    lines = ["| stack | output | value |", "| --- | --- | --- |"]
-    for layer in layers():
-        for item in declared(layer.outputs).values():
-            lines.append(
-                f"| {layer.name} | {item.key} | {f'{item.per} → ' if item.per else ''}{item.about} |"
-            )
-    return "\n".join(lines)
+    rows = [
+        (layer.name, item.key, f"{item.per} → {item.about}" if item.per else item.about)
+        for layer in layers()
+        for item in declared(layer.outputs).values()
+    ]
+    return "\n".join(markdown(("stack", "output", "value"), rows))
 
 
 def policy_rules() -> str:
@@ -132,36 +119,29 @@ def policy_rules() -> str:
         f"{len(RULES)} rules, {named} of which name a check of checkov's. Of checkov's own checks {reasons} "
         "find something in\nthe layers, each with a reason (tests/infra/policy/checkov.yaml)."
     )
-    lines = [counted, "", "| rule | what holds | declare | as |", "| --- | --- | --- | --- |"]
-    lines += [f"| {rule.id} | {rule.about} | {rule.fix} | {rule.maps} |" for rule in RULES]
-    return "\n".join(lines)
+    rows = [(rule.id, rule.about, rule.fix, rule.maps) for rule in RULES]
+    return "\n".join([counted, "", *markdown(("rule", "what holds", "declare", "as"), rows)])
 
 
 def alerts() -> str:
     """Every alert, with what it fires by and its page."""
-    lines = ["| alert | severity | means | fires by | the number may be |", "| --- | --- | --- | --- | --- |"]
+    rows = []
     for alert in ALERTS:
         fires = f"{'less' if alert.below else 'more'} than {alert.threshold:g} {alert.unit}"
         page = f"[{alert.name}](runbooks/{alert.name}.md)"
-        cells = (
-            page,
-            alert.severity,
-            alert.means,
-            fires,
-            f"{alert.low:g} to {alert.high:g}",
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([f"{len(ALERTS)} alerts.", "", *lines])
+        rows.append((page, alert.severity, alert.means, fires, f"{alert.low:g} to {alert.high:g}"))
+    head = "alert", "severity", "means", "fires by", "the number may be"
+    return "\n".join([f"{len(ALERTS)} alerts.", "", *markdown(head, rows)])
 
 
 def metrics() -> str:
     """Every metric of the logs."""
-    lines = ["| metric | kind | labels | what |", "| --- | --- | --- | --- |"]
+    rows = []
     for metric in METRICS:
         kind = f"distribution, {metric.unit}" if metric.value else "count"
         about = f"{metric.about}{'; only on chips' if metric.hardware else ''}"
-        lines.append(f"| {metric.name} | {kind} | {', '.join(metric.labels) or 'none'} | {about} |")
-    return "\n".join(lines)
+        rows.append((metric.name, kind, ", ".join(metric.labels) or "none", about))
+    return "\n".join(markdown(("metric", "kind", "labels", "what"), rows))
 
 
 def policy_count() -> str:

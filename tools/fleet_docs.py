@@ -13,6 +13,7 @@ from typing import Any
 
 from infra.google.failures import FOR_PEOPLE, Kind, fix_of
 from tools.blocks import filled
+from views.table import markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "fleet.md"
 MATRIX = Path(__file__).parents[1] / "benchmarks" / "results" / "faults.json"
@@ -20,12 +21,11 @@ MATRIX = Path(__file__).parents[1] / "benchmarks" / "results" / "faults.json"
 
 def failures() -> str:
     """Return a row for each kind of failure."""
-    lines = ["| failure | retried | what to do |", "| --- | --- | --- |"]
+    rows = []
     for kind in Kind:
         again = "no, until manual action" if kind in FOR_PEOPLE else "yes, with backoff"
-        again = "yes, after 60 s" if kind is Kind.STACK else again
-        lines.append(f"| {kind} | {again} | {fix_of(kind).replace('|', chr(92) + '|')} |")
-    return "\n".join(lines)
+        rows.append((kind, "yes, after 60 s" if kind is Kind.STACK else again, fix_of(kind)))
+    return "\n".join(markdown(("failure", "retried", "what to do"), rows))
 
 
 def matrix() -> str:
@@ -33,14 +33,14 @@ def matrix() -> str:
     cells = _cells()
     kinds = {(cell["method"], cell["fault"], cell["lasts"]): cell["kind"] for cell in cells}
     faults = list(dict.fromkeys(cell["fault"] for cell in cells))
-    lines = ["| request | " + " | ".join(faults) + " |", "| --- " * (len(faults) + 1) + "|"]
+    rows = []
     for method in dict.fromkeys(cell["method"] for cell in cells):
-        row = []
+        row = [method]
         for fault in faults:
             both = [kinds.get((method, fault, lasts)) for lasts in (False, True)]
             row.append("; ".join(dict.fromkeys(filter(None, both))) or "–")
-        lines.append(f"| {method} | {' | '.join(row)} |")
-    return "\n".join(lines)
+        rows.append(row)
+    return "\n".join(markdown(("request", *faults), rows))
 
 
 def outcomes() -> str:
@@ -51,11 +51,10 @@ def outcomes() -> str:
             key = (cell["then"], cell["truth"], cell["mended"])
             mapping.setdefault(key, Counter())[cell["kind"]] += 1
     head = ["the controller", "at Google meanwhile", "recovers with", "cells", "classified as"]
-    lines = [f"| {' | '.join(head)} |", "| --- | --- | --- | ---: | --- |"]
-    for words, kinds in sorted(mapping.items()):
-        lines.append(f"| {' | '.join(words)} | {kinds.total()} | {', '.join(sorted(kinds))} |")
+    rows = [(*words, kinds.total(), ", ".join(sorted(kinds))) for words, kinds in sorted(mapping.items())]
     fine = len(_cells()) - sum(kinds.total() for kinds in mapping.values())
-    return "\n".join([*lines, f"| continues | nothing to mend | | {fine} | all others |"])
+    rows.append(("continues", "nothing to mend", "", fine, "all others"))
+    return "\n".join(markdown(head, rows, (3,)))
 
 
 def _cells() -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from infra.engine.registry import section_classes
 from infra.layers.gke.settings import PoolSettings
 from infra.settings.schema import keys_of
 from tools.settings_tables import default_of
+from views.table import markdown
 
 # Input → its default there, our settings, and what is otherwise.
 INPUTS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
@@ -65,12 +66,13 @@ INPUTS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
 
 def table() -> str:
     """Return a row for each input. Raises KeyError for a setting that isn't there."""
-    lines = ["| input there | default there | here | default here | what is otherwise |", "| --- " * 5 + "|"]
+    rows = []
     for name, (default, own, otherwise) in INPUTS.items():
         paths = "<br>".join(f"`{path}`" for path in own)
         defaults = "<br>".join(_default(path) for path in own)
-        lines.append(f"| `{name}` | {default} | {paths} | {defaults} | {otherwise} |")
-    return "\n".join(lines)
+        rows.append((f"`{name}`", default, paths, defaults, otherwise))
+    head = "input there", "default there", "here", "default here", "what is otherwise"
+    return "\n".join(markdown(head, rows))
 
 
 def _default(path: str) -> str:

@@ -15,6 +15,7 @@ from infra.layers.pipeline import access
 from infra.layers.pipeline.settings import SMALL_ROLE, TRAININGS, WORKER, PipelineSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import GcpSettings, Settings
+from views.table import markdown
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks/results/pipeline_grants.json"
 """Result of `python -m tests.proofs grants`."""
@@ -35,21 +36,21 @@ _CHOICES = [_Choice(*item) for item in product(TRAININGS, (WORKER, SMALL_ROLE), 
 
 def table() -> str:
     """Return a row for each grant, with the settings that it is for where it isn't for all."""
-    lines = ["| account | role | on | for | without it |", "| --- | --- | --- | --- | --- |"]
-    mapping = {str(row["grant"]): row for row in results()["rows"]}
-    for entry, choices in every().items():
-        lines.append(f"| {_row(entry)}{_only(choices)} | {mapping[entry.named]['outcome']} |")
-    return "\n".join(lines)
+    outcomes = {str(row["grant"]): row["outcome"] for row in results()["rows"]}
+    rows = [
+        (*_row(entry), f"{entry.why}{_only(choices)}", outcomes[entry.named])
+        for entry, choices in every().items()
+    ]
+    return "\n".join(markdown(("account", "role", "on", "for", "without it"), rows))
 
 
 def removed() -> str:
     """Return a row for each grant that was taken away, with the sentence that names it."""
-    stored = results()
-    lines = ["| without | comes | shown by | sentence | on |", "| --- | --- | --- | --- | --- |"]
-    for row in stored["rows"]:
-        sentence = _short(str(row["sentence"])).replace("|", "\\|")
-        lines.append(f"| {row['grant']} | {row['outcome']} | `{row['shown']}` | {sentence} | {row['on']} |")
-    return "\n".join(lines)
+    rows = [
+        (row["grant"], row["outcome"], f"`{row['shown']}`", _short(str(row["sentence"])), row["on"])
+        for row in results()["rows"]
+    ]
+    return "\n".join(markdown(("without", "comes", "shown by", "sentence", "on"), rows))
 
 
 def _short(sentence: str) -> str:
@@ -78,7 +79,7 @@ def _grants(settings: Settings) -> Iterator[access.Grant]:
     yield from access.of_people(settings, everybody=True)
 
 
-def _row(grant: access.Grant) -> str:
+def _row(grant: access.Grant) -> tuple[str, str, str]:
     role = (
         f"`{grant.role}`"
         if grant.role
@@ -86,7 +87,7 @@ def _row(grant: access.Grant) -> str:
     )
     where = grant.on if not grant.what else f"{grant.on} `{grant.what}`"
     where += f", objects below `{grant.folder}/`" if grant.folder else ""
-    return f"{grant.who} | {role} | {where} | {grant.why}"
+    return grant.who, role, where
 
 
 def _only(choices: list[_Choice]) -> str:

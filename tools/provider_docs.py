@@ -5,6 +5,7 @@ from __future__ import annotations
 from rehearsal.providers.gcp import sdk
 from rehearsal.providers.gcp.invokes import INVOKES
 from rehearsal.providers.gcp.types import TYPES
+from views.table import markdown
 
 
 def types() -> str:
@@ -15,8 +16,8 @@ def types() -> str:
         product, name = table.token.split(":")[1].split("/")[0], table.token.rsplit(":", 1)[1]
         path = table.service.base.removeprefix("https://") + table.item
         refused = sdk.resource_type(table.token).inputs.keys() - {f.name for f in table.inputs}
-        rows.append(f"| {product}.{name} | `{path}` | {', '.join(f'`{item}`' for item in sorted(refused))} |")
-    return "\n".join(["| type | at Google | refused properties |", "| --- | --- | --- |", *rows])
+        rows.append((f"{product}.{name}", f"`{path}`", ", ".join(f"`{item}`" for item in sorted(refused))))
+    return "\n".join(markdown(("type", "at Google", "refused properties"), rows))
 
 
 def functions() -> str:

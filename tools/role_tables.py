@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from infra.engine.registry import layers
 from infra.engine.roles import ACCOUNTS, roles
 from infra.google.role import Role
 from infra.settings.spelling import camel_case
+from views.table import markdown
 
 _TITLES = (
     "A platform engineer, who brings layers up and down:",
@@ -23,12 +22,8 @@ def tables() -> str:
 
 
 def _table(account: str) -> str:
-    return "\n".join(["| role | on | for |", "| --- | --- | --- |", *_rows(account)])
-
-
-def _rows(account: str) -> Iterator[str]:
-    for role in roles(account):
-        yield f"| `{role.name}` | the {role.on} | {role.why}{_only(role)} |"
+    rows = [(f"`{role.name}`", f"the {role.on}", f"{role.why}{_only(role)}") for role in roles(account)]
+    return "\n".join(markdown(("role", "on", "for"), rows))
 
 
 def _only(role: Role) -> str:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import grimp
 
+from views.table import markdown
+
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("cli", "fleet", "infra", "rehearsal", "workload")
+PACKAGES = ("cli", "fleet", "infra", "rehearsal", "views", "workload")
 OPENED = ("infra", "rehearsal", "rehearsal.cloud", "workload")
 """Packages whose own packages are drawn."""
 
@@ -100,8 +102,8 @@ def _id(package: str) -> str:
 def table() -> str:
     """Return a line for each package: its name and what may be in it."""
     names = [name for package in PACKAGES for name in (package, *_inside(package))]
-    lines = ["| package | holds |", "| --- | --- |"]
-    return "\n".join([*lines, *(f"| `{name.replace('.', '/')}` | {purpose(name)} |" for name in names)])
+    rows = [(f"`{name.replace('.', '/')}`", purpose(name)) for name in names]
+    return "\n".join(markdown(("package", "holds"), rows))
 
 
 def _inside(package: str) -> list[str]:

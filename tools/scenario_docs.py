@@ -7,12 +7,12 @@ import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import rehearsal.scenario.steps  # noqa: F401 - registers all steps
 from rehearsal.scenario.scenario import Scenario, load, name_of, own
 from rehearsal.scenario.step import NOTHING, STEPS
+from views.table import markdown
 
 _COLUMNS = "100"
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +30,7 @@ def commands() -> str:
 def scenarios() -> str:
     """Return a table of the project's own scenarios."""
     rows = [(f"`{name_of(path)}`", load(path).title) for path in own()]
-    return _table(("scenario", "content"), rows)
+    return "\n".join(markdown(("scenario", "content"), rows))
 
 
 def fields() -> str:
@@ -40,7 +40,7 @@ def fields() -> str:
         if field.name not in _SET_BY_LOAD:
             default = field.default if field.default is not dataclasses.MISSING else "empty"
             rows.append((f"`{field.name}`", f"`{field.type}`", f"`{default}`"))
-    return _table(("field", "type", "default"), rows)
+    return "\n".join(markdown(("field", "type", "default"), rows))
 
 
 def step_table() -> str:
@@ -50,7 +50,7 @@ def step_table() -> str:
         _, *parameters = map(_parameter, inspect.signature(function).parameters.values())
         summary = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
         rows.append((f"`{name}({', '.join(parameters)})`", summary))
-    return _table(("step", "effect"), sorted(rows))
+    return "\n".join(markdown(("step", "effect"), sorted(rows)))
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
@@ -58,8 +58,3 @@ def _parameter(parameter: inspect.Parameter) -> str:
     default = "{}" if parameter.default is NOTHING else repr(parameter.default)
     given = "" if parameter.default is parameter.empty else f" = {default}"
     return f"{stars}{parameter.name}: {parameter.annotation}{given}"
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in lines)

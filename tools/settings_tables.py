@@ -7,6 +7,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from infra.engine.registry import section_classes
 from infra.settings.rules import Rule
 from infra.settings.schema import keys_of, record_of, records
+from views.table import markdown
 
 _NAMES: dict[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 
@@ -27,18 +28,12 @@ def _about(kind: type) -> str:
 
 def _table(kind: type, prefix: str) -> str:
     hints = get_type_hints(kind)
-    lines = ["| setting | type | default | meaning | rule |", "| --- | --- | --- | --- | --- |"]
+    rows = []
     for key, item in keys_of(kind).items():
         rule: Rule | None = item.metadata["rule"]
-        cells = (
-            f"`{prefix}{key}`",
-            type_name(hints[item.name]),
-            default_of(item),
-            item.metadata["about"],
-            rule.text if rule else "",
-        )
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines)
+        cells = type_name(hints[item.name]), default_of(item), item.metadata["about"]
+        rows.append((f"`{prefix}{key}`", *cells, rule.text if rule else ""))
+    return "\n".join(markdown(("setting", "type", "default", "meaning", "rule"), rows))
 
 
 def type_name(hint: Any) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from views.table import markdown
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "updates.json"
 _COLUMNS = {
@@ -17,6 +19,5 @@ _COLUMNS = {
 def table() -> str:
     """Return a row for each command that was killed and the one after it; after all of them all was right."""
     stored = json.loads(RESULTS.read_text(encoding="utf-8"))
-    lines = [f"| {' | '.join(_COLUMNS.values())} |", "| --- | --- | --- |" + " ---: |" * (len(_COLUMNS) - 3)]
-    lines += [f"| {' | '.join(str(row[key]) for key in _COLUMNS)} |" for row in stored["rows"]]
-    return "\n".join(lines)
+    rows = [[row[key] for key in _COLUMNS] for row in stored["rows"]]
+    return "\n".join(markdown([*_COLUMNS.values()], rows, range(3, len(_COLUMNS))))

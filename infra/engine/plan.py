@@ -27,7 +27,7 @@ from infra.errors import CommandError
 from infra.google.failures import Kind, fix_of
 from infra.prices.row import NOTE, Cost, Rate, Row, total
 from infra.prices.row import cost as cost_of
-from infra.prices.table import aligned, rates_table, table
+from infra.prices.table import rates_table, table
 from infra.settings import yaml_file
 from infra.settings.record import formatting_kept
 from infra.settings.schema import Settings
@@ -35,6 +35,8 @@ from infra.settings.sources import ROOT
 from infra.slices import preflight
 from infra.slices.nodes import nodes
 from infra.slices.preflight import Verdict
+from views.table import aligned
+from views.table import markdown as markdown_table
 
 SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-"}
 """Signs of Pulumi for resources that it creates, updates, replaces or deletes."""
@@ -227,9 +229,7 @@ def markdown(plan: Plan) -> str:
     lines = [
         f"### Plan of `{plan.environment}`",
         "",
-        f"| {' | '.join(head)} |",
-        f"| --- |{' ---: |' * (len(head) - 1)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
+        *markdown_table(head, rows, range(1, len(head))),
         "",
         *(f"{'⚠️' if verdict.warn else '✅'} {verdict.line}\n" for verdict in plan.preflight),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infra.prices.row import NOTE, Rate, Row, _small, cost, dollars, total
+from views.table import aligned
 
 _HEAD = ("what", "nodes", "type", "zone", "chips", "paid", "$/hour", "$/day", "$/month", "on demand $/hour")
 
@@ -25,18 +26,6 @@ def rates_table(rates: Sequence[Rate]) -> str:
         *((rate.what, _small(rate.dollars, checked=rate.checked), rate.unit, rate.region) for rate in rates),
     ]
     return "\n".join(aligned(lines))
-
-
-def aligned(lines: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
-    """Pad cells to the width of their column; with `right` all columns but the first are right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if right and number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
 
 
 def _cells(row: Row) -> tuple[str, ...]:

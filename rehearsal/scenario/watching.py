@@ -174,7 +174,8 @@ def survived(scene: Scene) -> None:
     size_mb = sum(facts.size_bytes for facts in scene.noted.values()) / 1e6
     scene.note.text = f"{len(scene.noted)} objects, {size_mb:.1f} MB, unchanged"
     after = next((previous for previous in reversed(scene.record.steps) if previous.kind == "destroy"), None)
-    claim = f"the bucket outlived `{after.text}`" if after else "the bucket is as it was"
+    command, _, note = after.text.partition(",") if after else ("", "", "")
+    claim = f"the bucket is unchanged after `{command}`{note}" if after else "the bucket is unchanged"
     scene.record.checks.append(Check(claim, scene.note.text))
 
 

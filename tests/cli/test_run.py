@@ -276,7 +276,7 @@ def test_a_runs_price_is_predicted_and_the_actual_one_stands_beside_it(
     assert call(run.run, [*line, "--json"]) == 0
     reported = capsys.readouterr()
     assert "price     $89.81 ($22.45 an hour, 4 h), predicted" in reported.err
-    assert "since the creation of its node, predicted $89.81" in reported.err
+    assert "chip-hours by Google's clock, predicted $89.81" in reported.err
     parsed = json.loads(reported.out)
     assert parsed["predicted_dollars"] == 89.81
     assert parsed["dollars"] is not None

@@ -26,24 +26,32 @@ def observation(*members: Node, age_s: float = 2 * HOUR_S) -> Observation:
 
 def test_the_price_so_far_is_that_of_the_chips_since_their_creation() -> None:
     spot, on_demand = KNOWN[0], replace(KNOWN[1], spot=False)
-    dollars, unknown = show.price_so_far(observation(spot, on_demand))
+    spent = show.Spent(observation(spot, on_demand))
     element = CATALOG.price(spot.zone).spot, CATALOG.price(on_demand.zone).on_demand
-    assert dollars == pytest.approx(2 * 8 * sum(item or 0 for item in element))
-    assert dollars > 0
-    assert unknown == []
+    assert spent.dollars == pytest.approx(2 * 8 * sum(item or 0 for item in element))
+    assert spent.dollars > 0
+    assert (spent.chip_hours, spent.unknown) == (32, [])
+    spent.note(observation(spot, age_s=3 * HOUR_S))
+    assert spent.chip_hours == 40, "older"
+    recreated = observation(spot, age_s=HOUR_S)
+    again = [(member, replace(observed, instance="2")) for member, observed in recreated.nodes]
+    spent.note(replace(recreated, nodes=again))
+    assert spent.chip_hours == 48, "and both nodes of that name"
 
 
 def test_a_price_that_nobody_knows_is_said_and_not_taken_for_none(capsys: pytest.CaptureFixture[str]) -> None:
     known, reserved, nowhere = KNOWN[0], replace(KNOWN[1], reserved=True), UNKNOWN[0]
     several = observation(known, reserved, nowhere)
-    dollars, unknown = show.price_so_far(several)
-    assert dollars == show.price_so_far(observation(known))[0]
-    assert unknown == sorted([reserved.name, nowhere.name])
+    spent = show.Spent(several)
+    assert spent.dollars == show.Spent(observation(known)).dollars
+    assert spent.unknown == sorted([reserved.name, nowhere.name])
     assert show.as_json(several, [])["dollars_so_far"] is None
     with Dashboard("fleet dev", Console(force_terminal=False)) as dashboard:
         dashboard.show(several)
-    assert f"${dollars:,.2f} so far" in capsys.readouterr().out
-    assert "without 2 whose price the catalog" in dashboard.page
+    price = f"${spent.dollars:,.2f}"
+    assert f"known prices alone: {price} so far, 16.0 chip-hours" in capsys.readouterr().out
+    assert f"for 16.0 chip-hours<b>{price} +" in dashboard.page
+    assert "without a price, since the catalog has none: " in dashboard.page
 
 
 def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_hour(

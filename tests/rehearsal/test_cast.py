@@ -1,9 +1,8 @@
-"""Recordings: what a command printed, with its times, and the picture that plays it."""
+"""Recordings: a command's output with its times, and the picture that plays it."""
 
+import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,38 +12,43 @@ from rehearsal.errors import RehearsalError
 from rehearsal.scenario import cast
 from tests.limits import HANG_S
 
-SCRIPT = (
-    "import time; print('one', flush=True); time.sleep(0.5); print('two\\x1b[31m <&>\\x1b[0m', flush=True)"
-)
+CHUNKS = [(0.0, b"one\ntw"), (0.75, b"o\x1b[31m <&>\x1b[0m\nover\rdrawn over\n")]
 
 
-def recorded(folder: Path) -> Path:
-    path, log = folder / "run.cast", folder / "run.log"
-    child = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE)
-    assert child.stdout
-    cast.follow(child.stdout, log.open("wb"), path.open("w"), "say two things").join(HANG_S)
-    child.wait()
-    assert log.read_text() == "one\ntwo\x1b[31m <&>\x1b[0m\n", "the log is as without a recording"
-    return path
+class Output(io.BytesIO):
+    """A command's output that takes its time."""
+
+    def __init__(self, clock: list[float]) -> None:
+        super().__init__()
+        self._clock, self._chunks = clock, list(CHUNKS)
+
+    def read1(self, size: int | None = -1) -> bytes:
+        later_s, chunk = self._chunks.pop(0) if self._chunks else (0.0, b"")
+        self._clock[0] += later_s
+        return chunk
 
 
-def test_a_recording_has_the_times_of_what_was_printed(tmp_path: Path) -> None:
-    header, *events = map(json.loads, recorded(tmp_path).read_text().splitlines())
-    assert (header["version"], header["command"]) == (2, "say two things")
-    assert "".join(text for _, _, text in events) == "one\ntwo\x1b[31m <&>\x1b[0m\n"
-    assert events[-1][0] - events[0][0] >= 0.4
+def test_a_recording_has_times_and_its_picture_shows_each_line_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [7.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    path, log, out = (tmp_path / name for name in ("run.cast", "run.log", "new/run.svg"))
+    follower = cast.follow(Output(clock), log.open("wb"), path.open("w"), "print <things>")
+    follower.join(HANG_S)
+    assert log.read_bytes() == b"".join(chunk for _, chunk in CHUNKS), "as without a recording"
+    header, *events = map(json.loads, path.read_text().splitlines())
+    assert (header["version"], header["command"]) == (2, "print <things>")
+    assert [(at_s, text.encode()) for at_s, _, text in events] == CHUNKS
 
-
-def test_the_picture_shows_every_line_in_its_turn(tmp_path: Path) -> None:
-    path, out = recorded(tmp_path), tmp_path / "new" / "run.svg"
     cast.draw(path, out)
     drawn = ElementTree.parse(out)
     texts = [item.text for item in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts == ["$ say two things", "one", "two <&>"]
+    assert texts == ["$ print <things>", "one", "two <&>", "drawn over"]
     style = next(drawn.iter("{http://www.w3.org/2000/svg}style")).text or ""
     shown = [float(at) for at in re.findall(r"@keyframes l\d+ \{ 0%, ([\d.]+)%", style)]
-    assert shown == sorted(shown)
-    assert shown[0] < shown[1] < shown[2]
+    # The pause before the last two is cut to half a second, and the end stays for six.
+    assert shown == pytest.approx([0, 0, 100 * 0.5 / 6.5, 100 * 0.5 / 6.5], abs=0.01)
 
 
 def test_more_lines_than_rows_scroll_and_long_ones_are_cut(tmp_path: Path) -> None:
@@ -60,7 +64,7 @@ def test_more_lines_than_rows_scroll_and_long_ones_are_cut(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", ["", "{}", "no JSON", '{"version": 2}\n[1]'])
-def test_what_is_no_recording_is_refused(content: str, tmp_path: Path) -> None:
+def test_another_file_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.cast"
     path.write_text(content)
     with pytest.raises(RehearsalError, match="is no recording"):

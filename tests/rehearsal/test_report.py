@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 import re
-import xml.dom.minidom
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import get_args
 
@@ -16,11 +13,12 @@ import pytest
 from rich.console import Console
 
 from rehearsal.scenario.killing import Kind
-from rehearsal.scenario.record import Boot, KillRecord, Price, Record, Stage
-from rehearsal.scenario.report import plots, write_report
+from rehearsal.scenario.record import Boot, Check, KillRecord, Price, Record, Stage
+from rehearsal.scenario.report import plots, write_picture, write_report
 from rehearsal.scenario.report.facts import costs, headlines, minutes
 from rehearsal.scenario.report.page import page
 from rehearsal.scenario.report.table import print_report
+from tests.views.pages import assert_stands_alone, pictures
 
 RECORDED = Path(__file__).with_name("recorded.json")
 
@@ -30,12 +28,6 @@ def recorded() -> Record:
     return Record.load(RECORDED)
 
 
-@pytest.fixture(scope="module")
-def shown(recorded: Record) -> str:
-    """The page of the record as it is: three pictures, drawn once."""
-    return page(copy.deepcopy(recorded))
-
-
 @pytest.fixture
 def record(recorded: Record) -> Record:
     return copy.deepcopy(recorded)
@@ -43,126 +35,89 @@ def record(recorded: Record) -> Record:
 
 @pytest.fixture
 def undrawn(record: Record) -> Record:
-    """One whose page has no pictures, which are what takes long."""
+    """A record whose page has no pictures, which are what takes long."""
     record.boots, record.runs = [], []
     return record
 
 
-def pictures(text: str) -> list[str]:
-    return re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+def printed(record: Record) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    print_report(record, console)
+    return console.export_text()
 
 
-def test_the_page_stands_alone(shown: str) -> None:
-    assert re.findall(r'(?:src|href)="(?!#)[^"]*"|@import|<script|<link', shown) == []
-    assert "url(http" not in shown
-
-
-def test_the_page_is_well_formed(shown: str) -> None:
-    class Balance(HTMLParser):
-        def __init__(self) -> None:
-            super().__init__()
-            self.open: list[str] = []
-
-        def handle_starttag(self, tag: str, attrs: object) -> None:
-            if tag not in ("meta", "br", "html"):
-                self.open.append(tag)
-
-        def handle_endtag(self, tag: str) -> None:
-            if tag != "html":
-                assert self.open.pop() == tag
-
-    for picture in pictures(shown):
-        xml.dom.minidom.parseString(picture)
-    balance = Balance()
-    balance.feed(re.sub(r"<svg.*?</svg>", "", shown, flags=re.DOTALL))
-    assert balance.open == []
-
-
-def test_the_pictures_do_not_share_ids(shown: str) -> None:
-    ids = re.findall(r'\bid="([^"]+)"', shown)
-    assert len(pictures(shown)) == 3
+def test_the_page_stands_alone_with_three_pictures_and_is_the_same_again(record: Record) -> None:
+    text = page(record)
+    assert_stands_alone(text)
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(pictures(text)) == 3
     assert len(ids) == len(set(ids))
+    assert page(record) == text
 
 
-def test_the_same_record_gives_the_same_page(record: Record, shown: str) -> None:
-    assert page(record) == shown
-
-
-def test_every_kill_is_in_the_loss_picture(record: Record) -> None:
+def test_every_kill_is_in_the_loss_picture_with_its_kind(record: Record) -> None:
     reference, interrupted = record.runs[1], record.runs[0]
     assert (reference.name, interrupted.name) == ("reference", "interrupted")
 
-    def markers(with_kills: Record) -> int:
-        return plots.loss(with_kills, reference, interrupted).count(plots.KILL)
+    def labels(*kinds: str) -> list[int]:
+        kills = [replace(record.kills[0], how=kind) for kind in kinds]
+        drawn = plots.loss(replace(record, kills=kills), reference, interrupted)
+        return [drawn.count(plots.HOW[kind]) for kind in get_args(Kind)]
 
-    fewer = replace(record, kills=record.kills[:1])
-    assert markers(record) > markers(fewer) > markers(replace(record, kills=[]))
-
-
-@pytest.mark.parametrize("how", get_args(Kind))
-def test_every_way_to_kill_has_its_name_in_the_picture(
-    record: Record, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(plots.STYLE, "svg.fonttype", "none")
-    drawn = replace(record, kills=[replace(record.kills[0], how=how)])
-    assert plots._NAMES[how] in plots.loss(drawn, record.runs[1], record.runs[0])
+    assert labels(*get_args(Kind)) == [1] * len(get_args(Kind))
+    assert not any(labels())
 
 
-def test_equal_losses_are_called_exactly_equal_and_others_not(
-    record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(plots.STYLE, "svg.fonttype", "none")
-    reference, interrupted = record.runs[1], record.runs[0]
-    assert "exactly 0 at all" in plots.loss(record, reference, interrupted)
+def test_equal_losses_are_called_exactly_equal_and_others_not(record: Record, tmp_path: Path) -> None:
+    write_picture(record, tmp_path / "new" / "loss.svg")
+    text = (tmp_path / "new" / "loss.svg").read_text()
+    assert "exactly 0 at all 150 steps" in text
+    assert "prefers-color-scheme: dark" in text
+    interrupted, reference = record.runs
     step, shown, exact = interrupted.losses[40]
     interrupted.losses[40] = (step, shown, (float.fromhex(exact) * (1 + 2**-52)).hex())
     assert "exactly 0 at all" not in plots.loss(record, reference, interrupted)
 
 
-def test_a_host_that_died_while_booting_is_drawn_to_its_end(record: Record) -> None:
-    kill = record.kills[0]
-    record.boots = [Boot("tpu-dev", 0, "x", "booting", [Stage("python", "running", 1, kill.time - 5, None)])]
-    assert plots._death(record, record.boots[0], kill.time - 5) == kill.time
-    assert plots.STAGES["python"] in plots.timeline(record)
+def test_the_legend_has_the_stages_and_every_colour_of_the_scenarios_lane(record: Record) -> None:
+    record.boots = [Boot("tpu-dev", 0, "x", "booting", [Stage("python", "running", 1, record.start, None)])]
+    drawn = str(plots.timeline(record))
+    labels = ("python", "wait for boots", "kill", "destroy", "other steps", "job runs", "interrupted")
+    assert [label for label in labels if f">{label}<" not in drawn] == []
+    assert plots.STAGES["python"] in drawn
 
 
-def test_a_strike_at_an_extraction_says_how_many_shards_there_were(undrawn: Record) -> None:
-    undrawn.kills = [KillRecord(undrawn.start + 60, "tpu-a-0", "disk", "texts", shards=40)]
-    text = page(undrawn)
-    assert "disk: tpu-a-0, texts at 40 shards" in text
-    console = Console(width=120, record=True, file=io.StringIO())
-    print_report(undrawn, console)
-    assert "disk, texts at 40 shards" in console.export_text()
-    assert "step 0" not in text + console.export_text()
-
-
-def test_a_full_disk_ends_no_boot_and_a_pulled_plug_does(record: Record) -> None:
+def test_a_boot_ends_with_its_machine_and_not_with_a_full_disk(record: Record) -> None:
     boot, at = record.boots[0], record.boots[0].stages[0].start + 1
-    for how, ends in (
-        ("disk", False),
-        ("stall", False),
-        ("crash", False),
-        ("maintenance", True),
-        ("power-loss", True),
-        ("notice", True),
-    ):
+    ending = []
+    for how in ("disk", "stall", "crash", "maintenance", "power-loss", "notice"):
         record.kills = [KillRecord(at, boot.node, how, "texts", shards=1)]
-        assert (plots._death(record, boot, at - 1) == at) == ends
+        if plots.ended(record, boot, at - 1) == at:
+            ending.append(how)
+    assert ending == ["maintenance", "power-loss", "notice"]
 
 
 def test_sixty_four_hosts_fit(record: Record) -> None:
-    record.boots = [replace(record.boots[0], worker=worker, boot_id=str(worker)) for worker in range(64)]
-    height = float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', plots.timeline(record)).group(1))  # type: ignore[union-attr]
-    assert height < 1000
+    boot = replace(record.boots[0], stages=record.boots[0].stages[:1])
+    record.boots = [replace(boot, worker=worker, boot_id=str(worker)) for worker in range(64)]
+    (height,) = re.findall(r'viewBox="0 0 [\d.]+ ([\d.]+)"', str(plots.timeline(record)))
+    assert float(height) < 1000
 
 
-def test_without_boots_and_runs_there_are_no_pictures(undrawn: Record) -> None:
-    assert pictures(page(undrawn)) == []
+def test_a_kill_at_an_extraction_is_shown_with_its_shards(undrawn: Record) -> None:
+    undrawn.kills = [KillRecord(undrawn.start + 60, "tpu-a-0", "disk", "texts", shards=40)]
+    assert "disk: tpu-a-0, texts at 40 shards" in page(undrawn)
+    assert "disk, texts at 40 shards" in printed(undrawn)
+    assert "step 0" not in page(undrawn) + printed(undrawn)
 
 
-def test_a_failed_story_says_why_and_escapes_it(undrawn: Record) -> None:
+def test_a_failed_scenarios_reason_and_claims_are_escaped(undrawn: Record) -> None:
     undrawn.verdict, undrawn.reason = "failed", "stage <python> failed & stopped"
-    assert "<pre>stage &lt;python&gt; failed &amp; stopped</pre>" in page(undrawn)
+    undrawn.checks = [Check("unchanged after `rm <all>`", "1 < 2")]
+    text = page(undrawn)
+    assert "<pre>stage &lt;python&gt; failed &amp; stopped</pre>" in text
+    assert "unchanged after <code>rm &lt;all&gt;</code> <span" in text
+    assert "(1 &lt; 2)" in text
 
 
 def test_price_is_hours_times_price(undrawn: Record) -> None:
@@ -170,14 +125,29 @@ def test_price_is_hours_times_price(undrawn: Record) -> None:
     (cost,) = costs(undrawn)
     assert (cost.usd, cost.chip_hours) == (6.0, 4.0)
     assert ("on Google Cloud", "$6.00") in headlines(undrawn)
-    assert "$6.00" in page(undrawn)
-    assert "2026-11" in page(undrawn)
+    assert "<td>tpu-dev</td>" in page(undrawn)
+    assert "Prices of 2026-11" in page(undrawn)
+
+
+def test_permissions_and_methods_are_listed_with_the_refused(undrawn: Record) -> None:
+    undrawn.permissions = [
+        {"account": "engineer", "permission": "tpu.nodes.create", "granted_by": [("roles/tpu.admin", "p")]},
+        {"account": "member", "permission": "tpu.nodes.delete", "granted_by": []},
+    ]
+    undrawn.requests, undrawn.served = {"methods": {"get": {"validated": 2, "refused": 1}}}, ["put"]
+    text = re.sub(r"\s*<t[dr][^>]*>|</t[dr]>", " ", page(undrawn))
+    assert "2 permissions, 1 refused" in text
+    for row in (
+        "engineer  roles/tpu.admin  p  tpu.nodes.create",
+        "member  none    tpu.nodes.delete",
+        "get  2  1",
+        "put  0  0",
+    ):
+        assert row in text
 
 
 def test_the_terminal_shows_the_same_facts(record: Record) -> None:
-    console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    print_report(record, console)
-    output = console.export_text()
+    output = printed(record)
     assert "passed" in output
     for what, value in headlines(record):
         assert what in output
@@ -193,8 +163,10 @@ def test_minutes(seconds: float, shown: str) -> None:
     assert minutes(seconds) == shown
 
 
-def test_written_files(undrawn: Record, tmp_path: Path) -> None:
-    target = write_report(undrawn, tmp_path / "report")
-    assert target.read_text().startswith("<!doctype html>")
-    assert json.loads((tmp_path / "report" / "record.json").read_text())["verdict"] == "passed"
+def test_a_report_has_its_record_and_without_boots_and_runs_no_picture(
+    undrawn: Record, tmp_path: Path
+) -> None:
+    text = write_report(undrawn, tmp_path / "report").read_text()
+    assert text.startswith("<!doctype html>")
+    assert pictures(text) == []
     assert Record.load(tmp_path / "report" / "record.json") == undrawn

@@ -14,7 +14,6 @@ from workload.model.architecture import Architecture
 from workload.preflight import report
 from workload.preflight import search as searching
 from workload.preflight.compiler import Compiled, compile_step, lookup
-from workload.preflight.page import page
 from workload.preflight.slices import Slices, price, slices
 from workload.preflight.verdict import Verdict, judge
 from workload.train import config as configs
@@ -95,6 +94,8 @@ def _run(options: argparse.Namespace) -> int:
 def _print(verdict: Verdict, options: argparse.Namespace) -> int:
     print(json.dumps(verdict.as_json(), indent=2) if options.json else report.text(verdict, options.config))
     if options.html:
+        from workload.preflight.page import page  # jinja2, where a page is written
+
         options.html.write_text(page(verdict, options.config), encoding="utf-8")
         print_progress(f"page: {options.html}")
     return 0 if verdict.fits == "yes" else 3

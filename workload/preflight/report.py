@@ -1,7 +1,9 @@
-"""Verdict as text for a terminal."""
+"""Verdict in words and numbers, for the terminal and the page."""
 
 from collections import Counter
+from typing import NamedTuple
 
+from views.table import aligned
 from workload.preflight import roofline
 from workload.preflight.roofline import Prediction
 from workload.preflight.slices import CHIP, GIB, PRICES_READ
@@ -9,59 +11,54 @@ from workload.preflight.verdict import Money, Verdict
 
 _SHORT_S = 0.05
 WORDS = {"yes": "FITS", "no": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
+LARGEST = "largest temporaries; those with disjoint lifetimes share memory"
+TOGETHER = "together"
+STEP = "a step, likely"
+
+
+class Fact(NamedTuple):
+    """Figure of the report: its name, the figure, and its explanation."""
+
+    name: str
+    value: str
+    detail: str = ""
 
 
 def text(verdict: Verdict, name: str) -> str:
-    """Format the report of `workload preflight`.
-
-    Args:
-        verdict: the result.
-        name: of the config, for the title.
-    """
-    lines = [*_title(verdict, name), "", *_memory(verdict)]
+    """Format the report of `workload preflight`; `name` is the config's."""
+    lines = [f"{name} on {verdict.slices.title}: {WORDS[verdict.fits]}", f"  {verdict.reason}"]
+    lines.append(f"  {summary(verdict)}")
+    if parts := memory(verdict):
+        lines += ["", "memory of a chip", *(f"  {gib(part):>11}  {label}" for label, part in parts.items())]
+        lines += [f"  {LARGEST}", *(f"  {size:>11}  {shapes}" for size, shapes in largest(verdict))]
     if verdict.prediction:
-        lines += ["", *_time(verdict, verdict.prediction), "", *_published(verdict)]
-    lines += ["", *_money(verdict), "", *_risk(verdict)]
+        bounds = times(verdict, verdict.prediction)
+        lines += ["", "time of a step, predicted: no TPU has run this"]
+        lines += [f"  {duration:9.3f} s  {label}" for label, duration in bounds.items()]
+        lines += [*_facts(speed(verdict, verdict.prediction)), "", "how far to trust the time"]
+        lines += [f"  {line}" for line in trust(verdict)]
+    lines += ["", f"price {dated(verdict)}", *_facts(price(verdict)), "", "risk", *_facts(risk(verdict))]
     return "\n".join(lines)
 
 
-def _title(verdict: Verdict, name: str) -> list[str]:
-    config, slices = verdict.config, verdict.slices
-    batch = config.train.batch_size
-    examples = f"{batch} x {config.data.sequence_length} tokens a step, {batch / slices.chips:g} a chip"
-    remat = " ".join(config.compute.remat)
-    return [
-        f"{name} on {slices.title}: {WORDS[verdict.fits]}",
-        f"  {verdict.reason}",
-        f"  {config.model.parameters() / 1e9:.2f} B parameters, {examples}, remat {remat},"
-        f" attention {verdict.compiled.attention}",
-        f"  compiled by {verdict.compiled.compiler} in {verdict.compiled.compile_s:.0f} s;"
-        " nothing here was measured on a TPU",
-    ]
+def _facts(facts: list[Fact]) -> list[str]:
+    return aligned([("", name, ": ".join(filter(None, figures))) for name, *figures in facts])
 
 
-def _memory(verdict: Verdict) -> list[str]:
-    compiled = verdict.compiled
-    lines = ["memory, a chip"]
-    if compiled.refused:
-        return [*lines, f"  {compiled.refused}"]
-    for label, part in (
-        ("arguments: parameters, optimizer state", compiled.arguments_bytes),
-        ("temporaries, at their peak", compiled.temporaries_bytes),
-        ("outputs that replace no argument", compiled.outputs_bytes),
-        ("code", compiled.code_bytes),
-        ("together", compiled.hbm_bytes),
-    ):
-        lines.append(f"  {size(part):>11}  {label}")
-    lines.append("  largest temporaries (those with disjoint lifetimes share memory)")
-    for buffer in compiled.largest[:5]:
-        lines.append(f"  {size(buffer.size_bytes):>11}  {short(buffer.shapes)}")
-    return lines
+def summary(verdict: Verdict) -> str:
+    """Describe the run and its compilation in a line."""
+    config, compiled, batch = verdict.config, verdict.compiled, verdict.config.train.batch_size
+    return (
+        f"{config.model.parameters() / 1e9:.2f} B parameters, {batch} x {config.data.sequence_length} tokens"
+        f" a step, {batch / verdict.slices.chips:g} a chip, remat {' '.join(config.compute.remat)},"
+        f" attention {compiled.attention}; compiled by {compiled.compiler} in {compiled.compile_s:.0f} s;"
+        " nothing here was measured on a TPU"
+    )
 
 
-def size(size_bytes: int) -> str:
-    """Format a size in GiB or MiB."""
-    return f"{size_bytes / GIB:.2f} GiB" if size_bytes >= GIB / 100 else f"{size_bytes / 2**20:.2f} MiB"
+def gib(size_bytes: float) -> str:
+    """Format a size in GiB, so that sizes below one another compare."""
+    return f"{size_bytes / GIB:.2f} GiB"
 
 
 def seconds(seconds: float) -> str:
@@ -69,90 +66,110 @@ def seconds(seconds: float) -> str:
     return f"{seconds:.3f} s" if seconds >= 0.1 or not seconds else f"{seconds * 1e3:.3g} ms"
 
 
-def short(shapes: str) -> str:
-    """Shorten a list of shapes to its first three."""
-    shown = shapes.split(", ")
-    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
+def memory(verdict: Verdict) -> dict[str, int]:
+    """Return the bytes of each part of a chip's memory, and together; empty for a refused step."""
+    compiled = verdict.compiled
+    return {} if compiled.refused else {
+        "arguments: parameters, optimizer state, batch": compiled.arguments_bytes,
+        "temporaries, at their peak": compiled.temporaries_bytes,
+        "outputs that replace no argument": compiled.outputs_bytes,
+        "code": compiled.code_bytes,
+        TOGETHER: compiled.hbm_bytes,
+    }  # fmt: skip
 
 
-def _time(verdict: Verdict, prediction: Prediction) -> list[str]:
+def largest(verdict: Verdict) -> list[tuple[str, str]]:
+    """Return sizes and first three shapes of the largest temporaries."""
+    rows = []
+    for buffer in verdict.compiled.largest[:5]:
+        shapes = buffer.shapes.split(", ")
+        more = f" and {len(shapes) - 3} more" if len(shapes) > 3 else ""
+        rows.append((gib(buffer.size_bytes), ", ".join(shapes[:3]) + more))
+    return rows
+
+
+def times(verdict: Verdict, prediction: Prediction) -> dict[str, float]:
+    """Return the seconds of each bound of a step, and the likely ones of all of it."""
+    collectives = verdict.compiled.collectives
+    exposed = sum(not collective.hidden for collective in collectives)
+    labels = {
+        "compute": f"arithmetic, against {CHIP.bf16_flops_per_s / 1e12:.0f} TFLOP/s",
+        "hbm": f"memory, against {CHIP.hbm_bytes_per_s / 1e9:.0f} GB/s",
+        "ici": f"links in a slice, against {CHIP.ici_bytes_per_s / 1e9:.0f} GB/s sent a chip",
+        "dcn": f"network between slices, against {CHIP.dcn_bytes_per_s_per_host / 1e9:.0f} GB/s a host",
+        "exposed": f"waiting for {exposed} of {len(collectives)} collectives, on top",
+    }
     bounds = prediction.bounds
-    lines = ["time, predicted: no TPU has run this"]
-    for name, label in (
-        ("compute", f"arithmetic, against {CHIP.bf16_flops_per_s / 1e12:.0f} TFLOP/s"),
-        ("hbm", f"memory, against {CHIP.hbm_bytes_per_s / 1e9:.0f} GB/s"),
-        ("ici", f"links in a slice, against {CHIP.ici_bytes_per_s / 1e9:.0f} GB/s sent a chip"),
-        ("dcn", f"network between slices, against {CHIP.dcn_bytes_per_s_per_host / 1e9:.0f} GB/s a host"),
-    ):
-        mark = "  <- binds" if bounds.binding == name else ""
-        lines.append(f"  {seconds(getattr(bounds, name)):>11}  {label}{mark}")
-    hidden = sum(collective.hidden for collective in verdict.compiled.collectives)
-    of = f"{len(verdict.compiled.collectives) - hidden} of {len(verdict.compiled.collectives)} collectives"
-    lines.append(f"  {seconds(bounds.exposed):>11}  waiting for {of}, on top")
+    return {
+        f"{label} (binds)" if bounds.binding == name else label: getattr(bounds, name)
+        for name, label in labels.items()
+    } | {STEP: prediction.step_s[1]}
+
+
+def speed(verdict: Verdict, prediction: Prediction) -> list[Fact]:
+    """Return rate, duration of a step, MFU and collectives."""
+    tokens_slow, tokens, tokens_fast = prediction.tokens_per_s_per_chip
     slow, likely, fast = prediction.step_s
-    lines.append(f"  {seconds(likely):>11}  a step, likely ({seconds(fast)} to {seconds(slow)})")
-    slow, likely, fast = prediction.tokens_per_s_per_chip
-    lines.append(f"  {likely:>11,.0f}  tokens/s/chip ({slow:,.0f} to {fast:,.0f})")
-    shares = ", ".join(f"{share:.1%} {name}" for name, share in prediction.mfu.items())
-    lines.append(f"               MFU {shares}")
-    lines += [f"               {line}" for line in collectives(verdict)]
-    if prediction.step_s[1] < _SHORT_S:
-        text = f"a step below {_SHORT_S * 1e3:.0f} ms also waits for launches and latencies, not included"
-        lines.append(f"               {text}")
-    return lines
-
-
-def collectives(verdict: Verdict) -> list[str]:
-    """Format the bytes per step of each kind of collective."""
+    shares = [f"{share:.1%} {kind.replace('_', '-')}" for kind, share in prediction.mfu.items()]
     sizes: Counter[tuple[str, str]] = Counter()
     for collective in verdict.compiled.collectives:
         where = "between slices" if collective.across else "in a slice"
-        sizes[collective.kind, where] += collective.size_bytes * collective.times
-    return [f"{size / 1e9:.3g} GB {kind} {where} a step" for (kind, where), size in sizes.most_common()]
-
-
-def _published(verdict: Verdict) -> list[str]:
-    method, all_sizes = verdict.method, roofline.method()
-    low, mean, high = method.shares
-    models = sorted({anchor.model for anchor in method.anchors})
+        sizes[collective.kind, where] += collective.size_bytes
+    exchanged = [f"{size / 1e9:.3g} GB {kind} {where}" for (kind, where), size in sizes.most_common()]
+    step = f"range {seconds(fast)} to {seconds(slow)}"
+    if likely < _SHORT_S:
+        step += f"; below {_SHORT_S * 1e3:.0f} ms it also waits for launches and latencies, not included"
     return [
-        "how far to trust the time",
-        f"  MaxText's published runs of {' and '.join(models)} reach {low:.0%} to {high:.0%} of this"
-        f" roofline, {mean:.0%} on average ({len(method.anchors)} runs)",
-        f"  cross-validation error: {method.error():.0%} on a run left out, on a model left out"
-        f" {all_sizes.error_on_another_model():.0%} ({len(all_sizes.anchors)} runs)",
-        "  this program is assumed to reach MaxText's share; no TPU has run it",
+        Fact("tokens/s/chip", f"{tokens:,.0f}", f"range {tokens_slow:,.0f} to {tokens_fast:,.0f}"),
+        Fact("a step", seconds(likely), step),
+        Fact("MFU", "", ", ".join(shares)),
+        Fact("collectives a step", "", ", ".join(exchanged) or "none"),
     ]
 
 
-def _money(verdict: Verdict) -> list[str]:
-    lines = [f"price in {verdict.price.region}, as read {PRICES_READ}"]
-    for kind, money in verdict.money.items():
-        lines.append(f"  {kind.replace('_', ' '):<10} {_amounts(money, verdict.config.train.steps)}")
-    return lines
-
-
-def _amounts(money: Money, steps: int) -> str:
-    if money.an_hour is None:
-        return "not known"
-    shown = f"${money.an_hour:,.2f} an hour"
-    if money.a_billion_tokens is not None and money.a_run is not None:
-        shown += f", ${money.a_billion_tokens:,.2f} a billion tokens, ${money.a_run:,.0f} for {steps} steps"
-    return shown
-
-
-def _risk(verdict: Verdict) -> list[str]:
-    risk, config = verdict.risk, verdict.config
-    slow, fast = risk.save_s
-    notice_s = config.checkpoint.notice_s
-    fit = {"yes": "fits into", "no": "doesn't fit into", "perhaps": "may not fit into"}[risk.notice]
-    fit += f" the {notice_s:g} s notice"
-    digits = 0 if risk.interval_s >= 10 else 1
-    relies = "" if risk.notice == "yes" else "; otherwise the run resumes from its last interval"
+def trust(verdict: Verdict) -> list[str]:
+    """Describe the runs that the prediction is made from, and its error on them."""
+    method, all_sizes = verdict.method, roofline.method()
+    low, mean, high = method.shares
+    models = " and ".join(sorted({anchor.model for anchor in method.anchors}))
     return [
-        "risk",
-        f"  a checkpoint takes {fast:.1f} to {slow:.1f} s to write: it {fit}{relies}",
-        f"  a save every {risk.interval_s:.{digits}f} s: {risk.interval_reason}",
-        f"  goodput {risk.goodput:.1%} with a preemption every {config.checkpoint.preemption_every_h:g} h"
-        f" and {risk.recovery_s / 60:g} min until the run resumes (assumed)",
+        f"MaxText's published runs of {models} reach {low:.0%} to {high:.0%} of this roofline, {mean:.0%} on"
+        f" average ({len(method.anchors)} runs)",
+        f"cross-validation error: {method.error():.0%} on a run left out, on a model left out"
+        f" {all_sizes.error_on_another_model():.0%} ({len(all_sizes.anchors)} runs)",
+        "this program is assumed to reach MaxText's share; no TPU has run it",
+    ]
+
+
+def dated(verdict: Verdict) -> str:
+    """Return region and date of the prices, and the length of the run."""
+    return f"in {verdict.price.region}, as read {PRICES_READ}; a run of {verdict.config.train.steps:,} steps"
+
+
+def price(verdict: Verdict) -> list[Fact]:
+    """Return the price of each kind of slice."""
+    return [_price(kind.replace("_", " "), money) for kind, money in verdict.money.items()]
+
+
+def _price(kind: str, money: Money) -> Fact:
+    if money.an_hour is None:
+        return Fact(kind, "not known")
+    detail = ""
+    if money.a_billion_tokens is not None and money.a_run is not None:
+        detail = f"${money.a_run:,.0f} a run, ${money.a_billion_tokens:,.2f} a billion tokens"
+    return Fact(kind, f"${money.an_hour:,.2f} an hour", detail)
+
+
+def risk(verdict: Verdict) -> list[Fact]:
+    """Return the duration of a checkpoint, the interval between them, and the goodput."""
+    risk, checkpoint = verdict.risk, verdict.config.checkpoint
+    slow, fast = risk.save_s
+    fit = {"yes": "fits into", "no": "doesn't fit into", "perhaps": "may not fit into"}[risk.notice]
+    fit += f" the {checkpoint.notice_s:g} s notice"
+    fit += "" if risk.notice == "yes" else "; otherwise the run resumes from its last interval"
+    every = f"a preemption every {checkpoint.preemption_every_h:g} h"
+    return [
+        Fact("checkpoint", f"{fast:.1f} to {slow:.1f} s", fit),
+        Fact("save every", f"{risk.interval_s:,.1f} s", risk.interval_reason),
+        Fact("goodput", f"{risk.goodput:.1%}", f"{every}, {risk.recovery_s / 60:g} min to resume (assumed)"),
     ]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from views.table import aligned
 from workload.errors import ConfigError, Problem
 from workload.model import kernels
 from workload.model.points import LAYER_POINTS
@@ -202,7 +203,7 @@ def table(candidates: Sequence[Candidate]) -> str:
         slow, likely, fast = prediction.tokens_per_s_per_chip if prediction else (0.0, 0.0, 0.0)
         rows.append(
             (
-                {"yes": "fits", "uncertain": "uncertain", "no": "no"}[verdict.fits if verdict else "no"],
+                verdict.fits.replace("yes", "fits") if verdict else "no",
                 size,
                 f"{likely:,.0f}" if prediction else "-",
                 f"{slow:,.0f}-{fast:,.0f}" if prediction else "-",
@@ -213,7 +214,4 @@ def table(candidates: Sequence[Candidate]) -> str:
                 " ".join(candidate.config.compute.remat),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(aligned(rows))

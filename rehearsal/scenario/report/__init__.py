@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rehearsal.errors import ScenarioError
 from rehearsal.scenario.record import Record
-from rehearsal.scenario.report.page import COLOURS, compared, page
+from rehearsal.scenario.report.page import compared, page
 
 
 def write_report(record: Record, folder: Path) -> Path:
@@ -24,12 +24,11 @@ def write_picture(record: Record, target: Path) -> None:
     Raises:
         ScenarioError: the scenario had no such pair of runs.
     """
-    from rehearsal.scenario.report import plots  # matplotlib takes a second
+    from rehearsal.scenario.report import plots  # matplotlib takes a second to import
+    from views.picture import alone
 
     pairs = compared(record)
     if not pairs:
         raise ScenarioError(f"{record.scenario} had no interrupted run beside an uninterrupted one")
-    text = plots.loss(record, *pairs[0])
-    head, _, body = text.partition(">")
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(f"{head}><style>{COLOURS}svg {{ background: var(--card) }}</style>{body}")
+    target.write_text(alone(plots.loss(record, *pairs[0])))

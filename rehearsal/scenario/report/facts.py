@@ -64,7 +64,7 @@ def headlines(record: Record) -> list[tuple[str, str]]:
     total = sum(cost.usd for cost in costs(record))
     lines = [("duration", minutes(record.end - record.start))]
     if ready:
-        lines.append(("boots to READY", f"{len(ready)}, median {statistics.median(ready):.1f} s"))
+        lines.append((f"median of {len(ready)} boots to READY", f"{statistics.median(ready):.1f} s"))
     if record.kills:
         lines.append(("kills", str(len(record.kills))))
     lines.append(("requests validated", f"{record.requests.get('validated', 0):,}"))

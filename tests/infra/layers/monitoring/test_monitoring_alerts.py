@@ -14,7 +14,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from xml.etree import ElementTree
 
 import pytest
 from requests import PreparedRequest, Response, Session
@@ -42,6 +41,7 @@ from tests.infra.layers.monitoring.watched import (
     alert_of,
 )
 from tests.limits import HANG_S
+from tests.views.pages import assert_stands_alone
 from workload.host import events
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
@@ -329,23 +329,15 @@ def test_the_dashboards_are_drawn_with_what_was_seen(lab: Watched) -> None:
     lab.minutes(30, minute)
     drawn = picture.boards(lab.cloud.world, lab.cloud.telemetry, lab.cloud.logging.entries(), 3600)
     assert list(drawn) == ["TPU dev: fleet", "TPU dev: pipeline and cost", "TPU dev: run"]
-    fleet, pipeline, run = (ElementTree.fromstring(text) for text in drawn.values())
-    assert texts(fleet)["Chips that are up"] == "16"
-    assert texts(pipeline)["Dollars an hour, by the catalog"] == "22.45 USD/h"
-    assert texts(run)["Loss"] == "2.5"
-    assert texts(run)["Duty cycle (TPU only)"] == "no data"
-    assert drawn["TPU dev: run"].count("<polyline") == 3
+    tiles = {tile.title: tile for board in drawn.values() for tile in board}
+    assert tiles["Chips that are up"].number == "16"
+    assert tiles["Dollars an hour, by the catalog"].number == "22.45 USD/h"
+    assert (tiles["Loss"].extent, [*tiles["Loss"].legend]) == ("0 to 2.5", ["tpu-dev"])
+    assert [*tiles["Duty cycle (TPU only)"].rows] == [("faint", "no data")]
+    assert sum(tile.chart is not None for tile in drawn["TPU dev: run"]) == 3
     page = Control(lab.folder / "control").dashboards(3600)
+    assert_stands_alone(page)
     assert all(name in page for name in drawn)
-
-
-def texts(board: ElementTree.Element) -> dict[str, str]:
-    """Of each tile its title, and the first text in it."""
-    result = {}
-    for tile in board.findall("{http://www.w3.org/2000/svg}svg"):
-        title, first, *_ = [str(item.text) for item in tile.iter("{http://www.w3.org/2000/svg}text")]
-        result[title] = first
-    return result
 
 
 @pytest.mark.slow

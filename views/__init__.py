@@ -1,0 +1,1 @@
+"""Pages, line charts and text tables in one look. Imports none of the other packages."""
