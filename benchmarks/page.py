@@ -4,7 +4,6 @@
 """
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,21 @@ PAGE, PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks-small.svg"
 Result = dict[str, Any]
 
 
-def written() -> dict[Path, str]:
-    """Return the page with its tables recreated, and the picture."""
-    results = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in TABLES}
-    blocks = {
-        name: "\n".join([*table(results[name]), "", *_machine(results[name])])
-        for name, table in TABLES.items()
-    }
-    return {PAGE: filled(PAGE.read_text(), blocks, PAGE.name), PICTURE: picture(results["small"])}
+def block(name: str) -> str:
+    """Return the table of a result, and the machine that it was measured on."""
+    result = _result(name)
+    return "\n".join([*TABLES[name](result), "", *_machine(result)])
 
 
 def write() -> None:
-    """Write the page and the pictures."""
-    for path, text in written().items():
-        path.write_text(text)
+    """Write the page and the picture."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PICTURE.write_text(picture(_result("small")))
+
+
+def _result(name: str) -> Result:
+    result: Result = json.loads((RESULTS / f"{name}.json").read_text())
+    return result
 
 
 def _memory(result: Result) -> list[str]:
@@ -258,8 +258,3 @@ def picture(result: Result) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">'
     title = "<title>Tokens a second of a small model on CPU; the line is the range over rounds</title>"
     return "\n".join([head, title, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", ""])
-
-
-if __name__ == "__main__":
-    if "--write" in sys.argv:
-        write()

@@ -9,7 +9,7 @@ import pytest
 from infra.google.failures import Kind
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import FAULTS, METHODS, OVERCOME, STARTERS, UNSEEN, Ask, asked, asks, meet
-from tools.fleet_docs import MATRIX
+from tools.docs import MATRIX
 
 NOBODY_KNOWS = {"reset", "lost answer", "slow"}
 # Of each request, of each fault and of each kind of cell one; `make prove` meets all.
