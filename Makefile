@@ -93,4 +93,4 @@ lock: setup ## resolve pyproject.toml again into the hash-locked requirement fil
 	tools/lock.sh
 
 docs: setup ## write the generated blocks of the documentation again
-	python tools/docs.py
+	python -m tools.blocks

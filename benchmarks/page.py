@@ -4,7 +4,6 @@
 """
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,21 @@ PAGE, PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks-small.svg"
 Result = dict[str, Any]
 
 
-def written() -> dict[Path, str]:
-    """Return the page with its tables recreated, and the picture."""
-    results = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in TABLES}
-    blocks = {
-        name: "\n".join([*table(results[name]), "", *_machine(results[name])])
-        for name, table in TABLES.items()
-    }
-    return {PAGE: filled(PAGE.read_text(), blocks, PAGE.name), PICTURE: picture(results["small"])}
+def block(name: str) -> str:
+    """Return the table of a result, and the machine that it was measured on."""
+    result = _result(name)
+    return "\n".join([*TABLES[name](result), "", *_machine(result)])
 
 
 def write() -> None:
-    """Write the page and the pictures."""
-    for path, text in written().items():
-        path.write_text(text)
+    """Write the page and the picture."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PICTURE.write_text(picture(_result("small")))
+
+
+def _result(name: str) -> Result:
+    result: Result = json.loads((RESULTS / f"{name}.json").read_text())
+    return result
 
 
 def _memory(result: Result) -> list[str]:
@@ -244,8 +244,3 @@ def picture(result: Result) -> str:
     axes.bar_label(bars, [f"{median:,.0f}" for median in medians], padding=4)
     axes.set_xlabel("tokens a second, small model on CPU; median, and range over rounds")
     return alone(svg(figure, "Tokens a second of a small model on CPU"))
-
-
-if __name__ == "__main__":
-    if "--write" in sys.argv:
-        write()

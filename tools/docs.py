@@ -1,68 +1,66 @@
-"""Write the generated blocks of the pages in PAGES again; --check fails where they are old.
-
-make docs
-
-Other documents have generators of their own, which this one calls with --write: see OTHERS.
-"""
+"""Blocks of the pages about commands, prices, layers, policy and fleets; tools/blocks.py writes them."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
+import json
+from collections import Counter
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import yaml
 
-import yaml  # noqa: E402
+from cli.__main__ import COMMANDS, SUBCOMMANDS
+from infra.catalog import CATALOG
+from infra.catalog.book import BOOK
+from infra.core.outputs import declared
+from infra.engine.registry import layers
+from infra.engine.roles import ACCOUNTS
+from infra.engine.roles import roles as roles_of
+from infra.google.failures import FOR_PEOPLE, Kind, fix_of
+from infra.layers.monitoring.alerts import ALERTS
+from infra.layers.monitoring.metrics import METRICS
+from infra.policy import RULES
+from infra.settings.spelling import camel_case
+from tools.blocks import ROOT, table
+from workload.model.points import ELSEWHERE, END_POINTS, POINTS
 
-from cli.__main__ import COMMANDS, SUBCOMMANDS  # noqa: E402
-from infra.catalog import CATALOG, SliceType  # noqa: E402
-from infra.catalog.book import BOOK, Entry  # noqa: E402
-from infra.core.outputs import declared  # noqa: E402
-from infra.engine.registry import layers  # noqa: E402
-from infra.layers.monitoring.alerts import ALERTS  # noqa: E402
-from infra.layers.monitoring.metrics import METRICS  # noqa: E402
-from infra.policy import RULES  # noqa: E402
-from tools import gke_inputs, pipeline_grants, role_tables, rooms, scenario_docs, update_kills  # noqa: E402
-from tools import provider_docs as document  # noqa: E402
-from tools.blocks import filled  # noqa: E402
-from tools.settings_tables import tables  # noqa: E402
-from views.table import markdown  # noqa: E402
-from workload.model.points import ELSEWHERE, END_POINTS, POINTS  # noqa: E402
+RESULTS = ROOT / "benchmarks" / "results"
+MATRIX = RESULTS / "faults.json"
+"""Result of `python -m tests.proofs matrix`."""
 
-DOCS = ROOT / "docs"
-OTHERS = (
-    "tools.config_tables",
-    "benchmarks.page",
-    "tools.fleet_docs",
-)
+
+def commands() -> str:
+    """Return every command of `tpu`."""
+    parts = {**COMMANDS, **SUBCOMMANDS}
+    return table(
+        ("command", "what it does"), ((f"`tpu {name} …`", part.about) for name, part in parts.items())
+    )
 
 
 def prices() -> str:
-    """Return a price for each slice type, in the region of `dev`, and where the prices are from."""
+    """Return the prices of each slice type in the region of `dev`, and their source."""
     region = CATALOG.prices["us-east5"]
 
-    def row(kind: SliceType) -> tuple[str, ...]:
-        hourly = [None if item is None else item * kind.chips for item in (region.on_demand, region.spot)]
-        cells = [f"{price:,.2f}" if price is not None else "unknown" for price in hourly]
-        daily = f"{hourly[0] * 24:,.0f}" if hourly[0] is not None else "unknown"
-        return (kind.name, kind.topology, str(kind.chips), str(kind.hosts), *cells, daily)
+    def dollars(chips: float, price: float | None, digits: int = 2) -> str:
+        return "unknown" if price is None else f"{price * chips:,.{digits}f}"
 
-    head = "type", "topology", "chips", "hosts", "on demand $/h", "spot $/h", "on demand $/day"
-    lines = markdown(head, map(row, CATALOG.types), range(2, 7))
-    source = (
-        f"us-east5, chips × price, read {CATALOG.prices_read}: {CATALOG.prices_source}. Spot prices move."
-    )
-    return "\n".join([*lines, "", source])
+    head = ("type", "topology", "chips:", "hosts:", "on demand $/h:", "spot $/h:", "on demand $/day:")
+    rows = [
+        (
+            *(kind.name, kind.topology, kind.chips, kind.hosts),
+            *(dollars(kind.chips, region.on_demand), dollars(kind.chips, region.spot)),
+            dollars(kind.chips * 24, region.on_demand, 0),
+        )
+        for kind in CATALOG.types
+    ]
+    source = f"us-east5, chips × price, read {CATALOG.prices_read}: {CATALOG.prices_source}."
+    return f"{table(head, rows)}\n\n{source} Spot prices move."
 
 
 def price_book() -> str:
-    """Every price, and where each was read."""
+    """Return every price, with a numbered source."""
     sources = list(dict.fromkeys(entry.source for entry in BOOK.entries.values()))
-
-    def row(entry: Entry) -> tuple[str, ...]:
+    rows = []
+    for entry in BOOK.entries.values():
         by_price: dict[float, list[str]] = {}
         for region, price in entry.regions.items():
             by_price.setdefault(price, []).append(region)
@@ -72,80 +70,70 @@ def price_book() -> str:
             first = next(iter(entry.regions.values()))
             shown.append(f"~{_digits(first)} ({', '.join(entry.likewise)})")
         state = "read" if entry.checked else "unverified" if entry.known else "unknown"
-        price = "; ".join(shown) or "unknown"
-        return entry.service, entry.what, entry.unit, price, state, f"{sources.index(entry.source) + 1}"
-
-    lines = markdown(("service", "what", "per", "$", "", "source"), map(row, BOOK.entries.values()), (5,))
-    return "\n".join([*lines, "", *(f"{number}. {source}." for number, source in enumerate(sources, 1))])
+        number = sources.index(entry.source) + 1
+        rows.append((entry.service, entry.what, entry.unit, "; ".join(shown) or "unknown", state, number))
+    listed = (f"{number}. {source}." for number, source in enumerate(sources, 1))
+    return "\n".join([table(("service", "what", "per", "$", "", "source:"), rows), "", *listed])
 
 
 def _digits(price: float) -> str:
-    """Return a price without zeros at its end: many are below a cent."""
+    """Format a price without zeros at its end: many are below a cent."""
     return f"{price:.9f}".rstrip("0").rstrip(".")
 
 
-def commands() -> str:
-    """Every command of `tpu`."""
-    rows = [(f"`tpu {name} …`", part.about) for name, part in {**COMMANDS, **SUBCOMMANDS}.items()]
-    return "\n".join(markdown(("command", "what it does"), rows))
-
-
 def points() -> str:
-    """Every point of a forward pass, its shape, and what others call it."""
+    """Return every point of a forward pass: its shape, and its names in two libraries."""
+    head = ("point", "axes", "TransformerLens, below `blocks.N`", "transformers, below `model.layers.N`")
     rows = []
     for name, axes in POINTS.items():
         lens, module = ELSEWHERE[name]
         layer = "" if name in END_POINTS else ".N"
         rows.append((f"`{name}{layer}`", axes[3:], f"`{lens}`", module or "none: after rotation"))
-    head = "point", "axes", "TransformerLens, below `blocks.N`", "transformers, below `model.layers.N`"
-    return "\n".join(markdown(head, rows))
+    return table(head, rows)
 
 
 def outputs() -> str:
     """Return the outputs of each stack."""
     rows = [
-        (layer.name, item.key, f"{item.per} → {item.about}" if item.per else item.about)
+        (layer.name, output.key, f"{output.per} → {output.about}" if output.per else output.about)
         for layer in layers()
-        for item in declared(layer.outputs).values()
+        for output in declared(layer.outputs).values()
     ]
-    return "\n".join(markdown(("stack", "output", "value"), rows))
+    return table(("stack", "output", "value"), rows)
+
+
+def roles() -> str:
+    """Return the roles to request, in a table for each account."""
+    titles = (
+        "A platform engineer, who brings layers up and down:",
+        "An ML engineer:",
+        "CI, which publishes and deploys:",
+    )
+    parts = []
+    for title, account in zip(titles, ACCOUNTS, strict=True):
+        rows = []
+        for role in roles_of(account):
+            layer = next((layer.name for layer in layers() if role in layer.roles), "")
+            only = f"; only with `{layer}:{camel_case(role.setting)}`" if role.setting else ""
+            rows.append((f"`{role.name}`", f"the {role.on}", f"{role.why}{only}"))
+        parts.append(f"{title}\n\n{table(('role', 'on', 'for'), rows)}")
+    return "\n\n".join(parts)
 
 
 def policy_rules() -> str:
-    """Every rule, with the same one of checkov and of the CIS benchmark."""
+    """Return every rule, with its counterparts of checkov and the CIS benchmark."""
     named = sum("CKV" in rule.maps for rule in RULES)
     reasons = len(yaml.safe_load((ROOT / "tests/infra/policy/checkov.yaml").read_text(encoding="utf-8")))
     counted = (
         f"{len(RULES)} rules, {named} of which name a check of checkov's. Of checkov's own checks {reasons} "
         "find something in\nthe layers, each with a reason (tests/infra/policy/checkov.yaml)."
     )
-    rows = [(rule.id, rule.about, rule.fix, rule.maps) for rule in RULES]
-    return "\n".join([counted, "", *markdown(("rule", "what holds", "declare", "as"), rows)])
-
-
-def alerts() -> str:
-    """Every alert, with what it fires by and its page."""
-    rows = []
-    for alert in ALERTS:
-        fires = f"{'less' if alert.below else 'more'} than {alert.threshold:g} {alert.unit}"
-        page = f"[{alert.name}](runbooks/{alert.name}.md)"
-        rows.append((page, alert.severity, alert.means, fires, f"{alert.low:g} to {alert.high:g}"))
-    head = "alert", "severity", "means", "fires by", "the number may be"
-    return "\n".join([f"{len(ALERTS)} alerts.", "", *markdown(head, rows)])
-
-
-def metrics() -> str:
-    """Every metric of the logs."""
-    rows = []
-    for metric in METRICS:
-        kind = f"distribution, {metric.unit}" if metric.value else "count"
-        about = f"{metric.about}{'; only on chips' if metric.hardware else ''}"
-        rows.append((metric.name, kind, ", ".join(metric.labels) or "none", about))
-    return "\n".join(markdown(("metric", "kind", "labels", "what"), rows))
+    rows = ((rule.id, rule.about, rule.fix, rule.maps) for rule in RULES)
+    return f"{counted}\n\n{table(('rule', 'what holds', 'declare', 'as'), rows)}"
 
 
 def policy_count() -> str:
-    """Return the number of rules, as the README states it."""
+    """Return the README's sentence about the rules."""
     return (
         f"[{len(RULES)} rules](docs/policy.md) hold for every resource of every stack: the program checks "
         "them in each preview and\nupdate, tests break each of them, and checkov audits the same stacks from "
@@ -153,48 +141,70 @@ def policy_count() -> str:
     )
 
 
-PAGES: dict[Path, dict[str, Callable[[], str]]] = {
-    ROOT / "README.md": {"policy": policy_count},
-    DOCS / "cli.md": {"commands": commands},
-    DOCS / "guides" / "infrastructure.md": {"prices": prices},
-    DOCS / "prices.md": {"book": price_book},
-    DOCS / "extraction.md": {"points": points},
-    DOCS / "architecture.md": {"outputs": outputs, "packages": rooms.table, "picture": rooms.picture},
-    DOCS / "settings.md": {"tables": tables, "roles": role_tables.tables, "kills": update_kills.table},
-    DOCS / "policy.md": {"rules": policy_rules},
-    DOCS / "pipeline.md": {"grants": pipeline_grants.table},
-    DOCS / "pipeline-grants.md": {"removed": pipeline_grants.removed},
-    DOCS / "monitoring.md": {"alerts": alerts, "metrics": metrics},
-    DOCS / "gke.md": {"inputs": gke_inputs.table},
-    DOCS / "rehearsal.md": {
-        "rehearsal commands": scenario_docs.commands,
-        "scenarios": scenario_docs.scenarios,
-        "scenario fields": scenario_docs.fields,
-        "scenario steps": scenario_docs.step_table,
-    },
-    DOCS / "standin.md": {"types": document.types, "functions": document.functions},
-}
+def alerts() -> str:
+    """Return every alert, with its threshold and its page."""
+    rows = []
+    for alert in ALERTS:
+        page = f"[{alert.name}](runbooks/{alert.name}.md)"
+        fires = f"{'less' if alert.below else 'more'} than {alert.threshold:g} {alert.unit}"
+        rows.append((page, alert.severity, alert.means, fires, f"{alert.low:g} to {alert.high:g}"))
+    head = ("alert", "severity", "means", "fires by", "the number may be")
+    return f"{len(ALERTS)} alerts.\n\n{table(head, rows)}"
 
 
-def written(page: Path) -> str:
-    """Return a page with all its blocks recreated."""
-    blocks = {name: make() for name, make in PAGES[page].items()}
-    return filled(page.read_text(encoding="utf-8"), blocks, page.name)
+def metrics() -> str:
+    """Return every metric of the logs."""
+    rows = []
+    for metric in METRICS:
+        kind = f"distribution, {metric.unit}" if metric.value else "count"
+        about = f"{metric.about}{'; only on chips' if metric.hardware else ''}"
+        rows.append((metric.name, kind, ", ".join(metric.labels) or "none", about))
+    return table(("metric", "kind", "labels", "what"), rows)
 
 
-def main(arguments: list[str]) -> int:
-    """Write, or compare."""
-    old = [page for page in PAGES if written(page) != page.read_text(encoding="utf-8")]
-    if "--check" in arguments:
-        for page in old:
-            print(f"{page.name}'s generated blocks are out of date: run 'make docs'", file=sys.stderr)
-        return int(bool(old))
-    for page in old:
-        page.write_text(written(page), encoding="utf-8")
-    for module in OTHERS:
-        subprocess.run([sys.executable, "-m", module, "--write"], cwd=ROOT, check=True)
-    return 0
+def failures() -> str:
+    """Return each kind of failure of a request, with its retries and its fix."""
+    rows = []
+    for kind in Kind:
+        again = "no, until manual action" if kind in FOR_PEOPLE else "yes, with backoff"
+        rows.append((kind, "yes, after 60 s" if kind is Kind.STACK else again, fix_of(kind)))
+    return table(("failure", "retried", "what to do"), rows)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def faults() -> str:
+    """Return the fault matrix: a row for each request, a column for each fault."""
+    kinds: dict[tuple[str, str], dict[str, None]] = {}
+    for cell in sorted(_cells(), key=lambda cell: bool(cell["lasts"])):
+        kinds.setdefault((cell["method"], cell["fault"]), {})[cell["kind"]] = None
+    methods, names = (list(dict.fromkeys(cell[key] for cell in _cells())) for key in ("method", "fault"))
+    rows = ((method, *("; ".join(kinds.get((method, name), "–")) for name in names)) for method in methods)
+    return table(("request", *names), rows)
+
+
+def outcomes() -> str:
+    """Return each outcome of a fault, with the kinds that the faults were classified as."""
+    kinds: dict[tuple[str, ...], Counter[str]] = {}
+    for cell in _cells():
+        if cell["mended"] != "nothing to mend":
+            kinds.setdefault((cell["then"], cell["truth"], cell["mended"]), Counter())[cell["kind"]] += 1
+    rows = [(*words, count.total(), ", ".join(sorted(count))) for words, count in sorted(kinds.items())]
+    fine = len(_cells()) - sum(count.total() for count in kinds.values())
+    rows.append(("continues", "nothing to mend", "", fine, "all others"))
+    head = ("the controller", "at Google meanwhile", "recovers with", "cells:", "classified as")
+    return table(head, rows)
+
+
+def _cells() -> list[dict[str, Any]]:
+    cells: list[dict[str, Any]] = json.loads(MATRIX.read_text(encoding="utf-8"))["cells"]
+    return cells
+
+
+def kills() -> str:
+    """Return each killed `up` and `destroy`, with what the next command did about it."""
+    head = {
+        "layer": "layer", "verb": "killed", "then": "then", "requests": "its requests:", "kills": "kills:",
+        "taken_in": "imported:", "dropped": "never made:", "gone": "gone:", "still_there": "still there:",
+        "longest_s": "the next command, longest, s:",
+    }  # fmt: skip
+    stored = json.loads((RESULTS / "updates.json").read_text(encoding="utf-8"))
+    return table(tuple(head.values()), ([row[key] for key in head] for row in stored["rows"]))

@@ -1,61 +1,50 @@
-"""Grants of the pipeline's accounts and the failures of runs without them, for docs/pipeline.md and
-docs/pipeline-grants.md.
+"""Blocks of docs/pipeline.md and docs/pipeline-grants.md: grants of the pipeline's accounts, and the failures
+of runs without them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from infra.layers.pipeline import access
 from infra.layers.pipeline.settings import SMALL_ROLE, TRAININGS, WORKER, PipelineSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import GcpSettings, Settings
-from views.table import markdown
+from tools.blocks import ROOT
+from tools.blocks import table as table_of
 
-RESULTS = Path(__file__).resolve().parent.parent / "benchmarks/results/pipeline_grants.json"
+RESULTS = ROOT / "benchmarks/results/pipeline_grants.json"
 """Result of `python -m tests.proofs grants`."""
 _SHOWN = 180
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """Settings that decide which grants there are."""
-
-    train: str
-    role: str
-    existing: bool
-
-
-_CHOICES = [_Choice(*item) for item in product(TRAININGS, (WORKER, SMALL_ROLE), (False, True))]
+_Choice = tuple[str, str, bool]
+"""Settings that decide which grants exist: `train`, `sparkRole`, `existingRawBucket`."""
 
 
 def table() -> str:
-    """Return a row for each grant, with the settings that it is for where it isn't for all."""
+    """Return a row for each grant, with the settings that it depends on."""
     outcomes = {str(row["grant"]): row["outcome"] for row in results()["rows"]}
-    rows = [
-        (*_row(entry), f"{entry.why}{_only(choices)}", outcomes[entry.named])
-        for entry, choices in every().items()
-    ]
-    return "\n".join(markdown(("account", "role", "on", "for", "without it"), rows))
+    rows = []
+    for grant, choices in every().items():
+        permissions = ", ".join(f"`{permission}`" for permission in grant.permissions)
+        role = f"`{grant.role}`" if grant.role else f"its own, of {permissions}"
+        where = f"{grant.on} `{grant.what}`" if grant.what else grant.on
+        where += f", objects below `{grant.folder}/`" if grant.folder else ""
+        rows.append((grant.who, role, where, f"{grant.why}{_only(choices)}", outcomes[grant.named]))
+    return table_of(("account", "role", "on", "for", "without it"), rows)
 
 
 def removed() -> str:
     """Return a row for each grant that was taken away, with the sentence that names it."""
-    rows = [
-        (row["grant"], row["outcome"], f"`{row['shown']}`", _short(str(row["sentence"])), row["on"])
-        for row in results()["rows"]
-    ]
-    return "\n".join(markdown(("without", "comes", "shown by", "sentence", "on"), rows))
-
-
-def _short(sentence: str) -> str:
-    """Without the middle, which repeats what an API answered."""
-    return sentence if len(sentence) <= 2 * _SHOWN else f"{sentence[:_SHOWN]} … {sentence[-_SHOWN:]}"
+    rows = []
+    for row in results()["rows"]:
+        sentence = str(row["sentence"])
+        if len(sentence) > 2 * _SHOWN:  # the middle repeats an API's answer
+            sentence = f"{sentence[:_SHOWN]} … {sentence[-_SHOWN:]}"
+        rows.append((row["grant"], row["outcome"], f"`{row['shown']}`", sentence, row["on"]))
+    return table_of(("without", "comes", "shown by", "sentence", "on"), rows)
 
 
 def results() -> dict[str, Any]:
@@ -65,52 +54,31 @@ def results() -> dict[str, Any]:
 
 
 def every() -> dict[access.Grant, list[_Choice]]:
-    """Every grant of any settings, with the settings."""
+    """Return the grants of any settings, with the settings."""
     mapping: dict[access.Grant, list[_Choice]] = {}
-    for choice in _CHOICES:
-        for grant in _grants(_settings(choice)):
-            mapping.setdefault(grant, []).append(choice)
+    storage = StorageSettings(bucket_name="BUCKET", location="us-east5")
+    for train, role, existing in product(TRAININGS, (WORKER, SMALL_ROLE), (False, True)):
+        pipeline = replace(
+            PipelineSettings(raw_bucket_name="RAW"), train=train, schedule="0 3 * * *", spark_role=role,
+            existing_raw_bucket=existing,
+        )  # fmt: skip
+        sections = {GcpSettings: GcpSettings(project="PROJECT"), StorageSettings: storage}
+        settings = Settings("dev", {**sections, PipelineSettings: pipeline})
+        people = access.of_people(settings, everybody=True)
+        for grant in (*access.grants(settings), *access.of_agents(settings), *people):
+            mapping.setdefault(grant, []).append((train, role, existing))
     return mapping
 
 
-def _grants(settings: Settings) -> Iterator[access.Grant]:
-    yield from access.grants(settings)
-    yield from access.of_agents(settings)
-    yield from access.of_people(settings, everybody=True)
-
-
-def _row(grant: access.Grant) -> tuple[str, str, str]:
-    role = (
-        f"`{grant.role}`"
-        if grant.role
-        else "its own, of " + ", ".join(f"`{permission}`" for permission in grant.permissions)
-    )
-    where = grant.on if not grant.what else f"{grant.on} `{grant.what}`"
-    where += f", objects below `{grant.folder}/`" if grant.folder else ""
-    return grant.who, role, where
-
-
 def _only(choices: list[_Choice]) -> str:
-    """Return the settings without which a grant isn't made."""
-    result = []
-    trainings = list(dict.fromkeys(choice.train for choice in choices))
+    """Describe the settings that a grant needs; empty for a grant that always exists."""
+    needed = []
+    trainings = list(dict.fromkeys(train for train, _, _ in choices))
+    roles = {role for _, role, existing in choices if not existing}
     if len(trainings) < len(TRAININGS):
-        result.append(f"`train: {' or '.join(trainings)}`")
-    roles = {choice.role for choice in choices if not choice.existing}
+        needed.append(f"`train: {' or '.join(trainings)}`")
     if len(roles) == 1:
-        result.append(f"`sparkRole: {roles.pop()}`")
-    if {choice.existing for choice in choices} == {True} or len({choice.role for choice in choices}) > len(
-        {choice.role for choice in choices if not choice.existing}
-    ):
-        result.append("`existingRawBucket`")
-    return f"; with {' or '.join(result)}" if result else ""
-
-
-def _settings(choice: _Choice) -> Settings:
-    gcp = GcpSettings(project="PROJECT")
-    storage = StorageSettings(bucket_name="BUCKET", location="us-east5")
-    pipeline = replace(
-        PipelineSettings(raw_bucket_name="RAW"), train=choice.train, schedule="0 3 * * *",
-        spark_role=choice.role, existing_raw_bucket=choice.existing,
-    )  # fmt: skip
-    return Settings("dev", {GcpSettings: gcp, StorageSettings: storage, PipelineSettings: pipeline})
+        needed.append(f"`sparkRole: {next(iter(roles))}`")
+    if any(role not in roles for _, role, _ in choices):
+        needed.append("`existingRawBucket`")
+    return f"; with {' or '.join(needed)}" if needed else ""

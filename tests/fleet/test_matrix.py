@@ -10,7 +10,7 @@ import pytest
 from infra.google.failures import Kind
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import METHODS, OVERCOME, STARTERS, UNSEEN, Meeting, cell_of, meet, meetings
-from tools.fleet_docs import MATRIX
+from tools.docs import MATRIX
 
 NOBODY_KNOWS = {"reset", "lost answer", "slow"}
 # Each request meets a fault, each fault is met, and what begins an operation meets those of operations;

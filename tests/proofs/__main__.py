@@ -50,7 +50,7 @@ from tests.proofs.killing import Proof
 from tests.proofs.preprocessing import Preprocessing
 from tests.proofs.runs import Slice, same
 from tests.proofs.updates import LAYERS, Updates, rows
-from tools.fleet_docs import MATRIX
+from tools.docs import MATRIX
 
 OUT, UPDATES = Path("proofs"), Path("benchmarks/results/updates.json")
 LONGEST_EXTRACTION_S = 2.0  # from its begin to an instant: about as long as one takes on an idle core

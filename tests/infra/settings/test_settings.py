@@ -14,7 +14,6 @@ from infra.layers.storage.settings import StorageSettings
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from infra.slices.settings import TpuSettings
 from tests.infra.recording import BASE
-from tools.settings_tables import tables
 
 
 @pytest.mark.parametrize(
@@ -143,19 +142,3 @@ def test_all_problems_are_one_error() -> None:
         "storage:bucketName",
         "storage:location",
     ]
-
-
-def test_the_first_seeds_variables_are_mapped_to_settings_that_exist() -> None:
-    document = (ROOT / "docs" / "settings.md").read_text()
-    for variable in (
-        "project_id",
-        "data_snapshot_name",
-        "checkpoint_bucket_name",
-        "service_account_id",
-        "tpu_accelerator_type",
-        "tpu_topology",
-        "data_disk_size_gb",
-    ):
-        (line,) = [line for line in document.splitlines() if line.startswith(f"| `{variable}` |")]
-        setting = line.split("|")[2].split("`")[1]
-        assert f"| `{setting}` |" in tables(), setting

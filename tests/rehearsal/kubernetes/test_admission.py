@@ -12,7 +12,7 @@ from infra.layers.queue.jobs.jobset import Job, jobset
 from infra.layers.queue.kueue import Team, objects
 from infra.layers.queue.namespace import Volumes
 from rehearsal.kubernetes.errors import ApiError
-from tests.docs.test_queue import examples
+from tests.docs.test_guides import examples
 from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, Lab, output
 
 TEAM, OTHERS = Team("vision", "vision"), Team("speech", "speech")

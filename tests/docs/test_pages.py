@@ -1,0 +1,229 @@
+"""All pages: generated blocks are current; commands, settings, tests and links that they name exist."""
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from benchmarks.__main__ import COMMANDS, RESULTS
+from benchmarks.page import PAGE, PICTURE, picture
+from cli.__main__ import tpu
+from cli.command import Forwarded
+from infra.engine.registry import section_classes
+from infra.layers.gke.settings import PoolSettings
+from infra.settings.schema import keys_of, records
+from rehearsal.scenario.guides import commands
+from rehearsal.scenario.scenario import find, load, name_of, own
+from tests.rehearsal.providers.replay import RECORDINGS
+from tools import docs
+from tools.blocks import ROOT, filled, pages, table
+from tools.settings_docs import default_of
+from workload.__main__ import main as workload
+
+HISTORY = {"log.md", "CHANGELOG.md"}
+DOCUMENTS = {
+    path: path.read_text(encoding="utf-8")
+    for path in (*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")))
+    if path.name not in HISTORY and path.parent.name != "decisions"
+}
+TEXT = "\n".join(DOCUMENTS.values())
+README = DOCUMENTS[ROOT / "README.md"]
+
+
+def test_generated_blocks_are_current() -> None:
+    assert len(pages()) >= 15
+    old = [page.name for page in pages() if filled(page.read_text("utf-8")) != page.read_text("utf-8")]
+    assert not old, "run 'make docs'"
+    assert picture(json.loads((RESULTS / "small.json").read_text())) == PICTURE.read_text()
+
+
+def test_a_block_is_replaced_between_its_lines_and_nothing_else() -> None:
+    page = "a\n<!-- begin generated: tools.docs.policy_count -->\nold\n\nold\n<!-- end generated -->\nb\n"
+    assert filled(page) == page.replace("old\n\nold", docs.policy_count())
+    with pytest.raises(ValueError, match="a block that begins with"):
+        filled(page.replace("<!-- end generated -->", ""))
+
+
+def test_a_table_escapes_what_divides_cells() -> None:
+    assert table(("a", "b:"), [("x|y", 3)]) == "| a | b |\n| --- | ---: |\n| x\\|y | 3 |"
+
+
+def lines(program: str) -> Iterable[str]:
+    """Command lines in blocks of code, without comments and without what follows in the shell."""
+    written = re.findall(rf"^(?:    )?{program} ([a-z-]+(?: .*)?)$", TEXT, re.MULTILINE)
+    return sorted({re.split(r" {2,}| #| &&|;| &$", line)[0] for line in written if "which it" not in line})
+
+
+def refusal(line: str, command: click.Command = tpu) -> str:
+    """Parse a command line without running it; the reason why it can't be parsed."""
+    context, words = None, shlex.split(line)
+    try:
+        while isinstance(command, click.Group):
+            context = click.Context(command, parent=context, obj=ROOT)
+            _, command, words = command.resolve_command(context, words)  # type: ignore[assignment]
+        if isinstance(command, Forwarded):
+            return parsed_by_the_workload([*([] if command.name == "workload" else [command.name]), *words])
+        command.make_context(command.name, words, parent=context)
+    except click.UsageError as error:
+        return f"{line}: {error.message}"
+    return ""
+
+
+def parsed_by_the_workload(words: list[str | None]) -> str:
+    with pytest.raises(SystemExit) as end:
+        workload([*map(str, words), "--help"])
+    return "" if end.value.code == 0 else f"workload {words}"
+
+
+def test_command_lines_of_the_pages_are_understood() -> None:
+    known = lines("tpu")
+    assert len(known) >= 60
+    assert [problem for line in known if (problem := refusal(line))] == []
+
+
+def test_command_lines_of_the_workload_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    known = [shlex.split(line) for line in lines("workload")]
+    assert len(known) >= 20
+    for words in known:
+        assert parsed_by_the_workload([*words]) == ""
+        options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+        assert {word for word in words if word.startswith("--")} <= options, words
+
+
+def test_commands_that_are_named_exist() -> None:
+    named = re.findall(r"`(?:command )?tpu ([a-z][a-z-]*(?: [a-z][a-z-]*)?)", TEXT)
+    assert len(named) > 100
+    for name, _, second in {tuple(name.partition(" ")) for name in named}:
+        command = tpu.get_command(click.Context(tpu), name)
+        assert command, name
+        if isinstance(command, click.Group) and second:
+            assert second in command.list_commands(click.Context(command)), f"tpu {name} {second}"
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = set(re.findall(r"^  make ([a-z-]+) ", shown, re.MULTILINE))
+    assert listed == set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:`|`command |^ {4})make ([a-z]+)", TEXT, re.MULTILINE)) <= listed
+    assert f"SCENARIO={'|'.join(sorted(map(name_of, own())))} " in shown
+
+
+def settings() -> Iterator[str]:
+    for layer, section in section_classes().items():
+        yield from (f"{layer}:{key}" for key in keys_of(section))
+        for key, record in records(section).items():
+            yield from (f"{layer}:{key}[].{item}" for item in keys_of(record))
+
+
+def test_settings_that_are_named_exist() -> None:
+    pattern = rf"`(?:setting )?((?:{'|'.join(section_classes())}):[a-zA-Z]+(?:\[\]\.[a-zA-Z]+)?)"
+    named = set(re.findall(pattern, TEXT))
+    assert len(named) > 150
+    assert named - set(settings()) == set()
+
+
+def test_tests_that_are_named_exist() -> None:
+    named = set(re.findall(r"\b(test_\w+)\b(?!\.py|/)", TEXT))
+    files = (path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    assert len(named) > 50
+    assert named - {name for text in files for name in re.findall(r"def (test_\w+)\(", text)} == set()
+
+
+@pytest.mark.parametrize(("page", "folder"), [("extraction", "workload"), ("fleet", "fleet")])
+def test_every_defect_of_activation_extract_has_a_test(page: str, folder: str) -> None:
+    rows = re.findall(r"^\| (\d+) \| .+ \| `test_.+` \|$", DOCUMENTS[ROOT / f"docs/{page}.md"], re.MULTILINE)
+    assert [int(number) for number in rows] == list(range(1, len(rows) + 1))
+    written = (ROOT / "tests" / folder / "test_activation_extract.py").read_text("utf-8")
+    assert all(name in TEXT for name in re.findall(r"^def (test_\w+)", written, re.MULTILINE))
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{path.relative_to(ROOT)}: {target}"
+        for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text("utf-8"))
+        if "://" not in target and not (path.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_the_readme_is_short_and_its_commands_are_executed() -> None:
+    executed = {
+        *("make test", "make rehearse", "make setup", "export PATH=$PWD/.venv/bin:$PATH"),  # by CI
+        *("tpu doctor", "tpu plan dev"),  # by tests of the doctor, by the guide
+    }
+    blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    written = {line.partition(" #")[0].strip() for block in blocks for line in block.splitlines()}
+    assert {part for line in written for part in line.split(" && ")} <= executed
+    assert all(command in (ROOT / ".ci" / "run").read_text() for command in ("make test", "make rehearse"))
+    assert len(README.splitlines()) <= 80
+
+
+def test_defaults_beside_those_of_googles_guide_are_the_settings() -> None:
+    rows = re.findall(r"^\| `\w+` \| .* \| (`gke:.*?|`network:.*?) \| (.*?) \| .*\|$", TEXT, re.MULTILINE)
+    assert len(rows) >= 25
+    for paths, defaults in rows:
+        for path, default in zip(paths.split("<br>"), defaults.split("<br>"), strict=True):
+            layer, _, key = path.strip("`").partition(":")
+            kind = PoolSettings if "[]." in key else section_classes()[layer]
+            assert default_of(keys_of(kind)[key.rpartition(".")[2]]) == default, path
+
+
+def test_the_infrastructure_guide_is_run_by_a_scenario() -> None:
+    steps = [step.arguments for step in load(find("guides")).steps if step.kind == "guide"]
+    first, *others = commands(ROOT / "docs/guides/infrastructure.md")
+    assert first.startswith("1. Log in"), "a user's own login to a real cloud"
+    assert [section for step in steps for section in step["sections"]] == others
+    assert {step["page"] for step in steps} == {"docs/guides/infrastructure.md"}
+
+
+def test_the_example_of_a_scenario_is_one(tmp_path: Path) -> None:
+    example = re.search(r"```python\n(.*?)```", DOCUMENTS[ROOT / "docs/rehearsal.md"], re.DOTALL)
+    assert example
+    (tmp_path / "example.py").write_text(example[1])
+    assert len(load(tmp_path / "example.py").steps) == 8
+
+
+def test_differences_of_the_stand_in_name_recordings_that_exist() -> None:
+    rows = DOCUMENTS[ROOT / "docs/standin.md"].partition("| difference | reason |")[2].partition("\n\n")[0]
+    named = {
+        name for row in rows.splitlines()[2:] for name in row.strip("| ").rpartition(" | ")[2].split(", ")
+    }
+    assert "storage.Bucket" in named
+    assert [name for name in named - {"–", "all"} if not (RECORDINGS / f"{name}.json").is_file()] == []
+
+
+def test_the_workflow_to_copy_calls_what_exists() -> None:
+    steps = yaml.safe_load((ROOT / "docs/guides/plan-comment.yml").read_text("utf-8"))["jobs"]["plan"][
+        "steps"
+    ]
+    text = "\n".join(step.get("run", "") for step in steps)
+    assert re.search(r"tpu plan .*--format markdown", text)
+    scripts = re.findall(r"(tools/[a-z]+\.sh)((?: [a-z]+)+)", text)
+    assert scripts
+    for name, parts in scripts:
+        assert all(f"\ninstall_{part}()" in (ROOT / name).read_text("utf-8") for part in parts.split()), name
+
+
+def test_every_benchmark_is_on_the_page_with_its_machine() -> None:
+    assert [name for name in COMMANDS if f"`python -m benchmarks {name}`" not in PAGE.read_text()] == []
+    for path in RESULTS.glob("*.json"):
+        result = json.loads(path.read_text())
+        assert {"day", "cpu", "cores", "memory_gib", "python", "versions"} <= result["on"].keys(), path.name
+        assert result["took_s"] > 0
+
+
+@pytest.mark.parametrize("line", ["frobnicate", "fleet frobnicate", "plan dev --frobnicate", "plan"])
+def test_a_line_that_no_command_understands_is_reported(line: str) -> None:
+    assert refusal(line).startswith(line)

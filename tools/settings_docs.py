@@ -1,0 +1,105 @@
+"""Blocks of the pages about settings: of the layers in YAML, and of the workload's programs in TOML."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import textwrap
+import types
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from importlib import import_module
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from infra.engine.registry import section_classes
+from infra.settings.rules import Rule
+from infra.settings.schema import keys_of, record_of, records
+from tools.blocks import table
+
+_NAMES: dict[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+
+
+def layers() -> str:
+    """Return all settings of the layers: a table for each section and for each list of records."""
+    parts = []
+    for name, kind in section_classes().items():
+        parts.append(f"### `{name}:`\n\n{inspect.getdoc(kind)}\n\n{_table(kind, f'{name}:')}")
+        for key, item in records(kind).items():
+            parts.append(f"### An item of `{name}:{key}`\n\n{inspect.getdoc(item)}\n\n{_table(item, '')}")
+    return "\n\n".join(parts)
+
+
+def _table(kind: type, prefix: str) -> str:
+    hints = get_type_hints(kind)
+    rows = []
+    for key, item in keys_of(kind).items():
+        rule: Rule | None = item.metadata["rule"]
+        about, text = item.metadata["about"], rule.text if rule else ""
+        rows.append((f"`{prefix}{key}`", type_name(hints[item.name]), default_of(item), about, text))
+    return table(("setting", "type", "default", "meaning", "rule"), rows)
+
+
+def type_name(hint: Any) -> str:
+    """Return a type in words: tuple[str, ...] is "list of text"."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return type_name(next(choice for choice in get_args(hint) if choice is not type(None)))
+    if get_origin(hint) is tuple:
+        record = record_of(hint)
+        plural = record and f"{record.__name__.removesuffix('Settings').lower()}s"
+        return f"list of {plural or type_name(get_args(hint)[0])}"
+    return _NAMES.get(hint, "keys with text")
+
+
+def default_of(item: Field[Any]) -> str:
+    """Return a default as it would be written in the file; "required" and "none" in words."""
+    if item.default_factory is not MISSING:
+        return "`{}`"
+    if item.default is MISSING:
+        return "**required**"
+    if item.default is None:
+        return "none"
+    if isinstance(item.default, bool):
+        return f"`{str(item.default).lower()}`"
+    if isinstance(item.default, tuple):
+        return f"`[{', '.join(item.default)}]`"
+    return f"`{item.default}`"
+
+
+def workload(module: str) -> str:
+    """Return all settings of a program, whose config is `Config` of `module`."""
+    return table(("setting", "default", "meaning and rule"), _rows(import_module(module).Config))
+
+
+def _rows(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    hints, comments = get_type_hints(kind), _comments(kind)
+    for entry in fields(kind):
+        hint = hints[entry.name]
+        if is_dataclass(hint):
+            yield from _rows(hint, f"{prefix}{entry.name}.")  # type: ignore[arg-type]
+            continue
+        default: Any = entry.default if entry.default is not MISSING else None
+        shown = json.dumps(list(default) if isinstance(default, tuple) else default)
+        rule = entry.metadata.get("rule", ("", None))[0].removeprefix("must ").removeprefix("be ")
+        about = "; ".join(part for part in (comments.get(entry.name, ""), rule) if part)
+        yield f"`{prefix}{entry.name}`", f"`{shown}`", about
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """Return the comment beside each field, or the lines right above it."""
+    source = textwrap.dedent(inspect.getsource(kind))
+    lines = source.splitlines()
+    mapping = {}
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    for node in definition.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            beside = lines[(node.end_lineno or node.lineno) - 1][node.end_col_offset or 0 :].strip()
+            above: list[str] = []
+            for line in reversed(lines[: node.lineno - 1]):
+                if not line.strip().startswith("#"):
+                    break
+                above.insert(0, line.strip().lstrip("# "))
+            mapping[node.target.id] = re.sub(r"\s*# noqa.*", "", beside.lstrip("# ")) or " ".join(above)
+    return mapping
