@@ -63,12 +63,15 @@ render() { # kustomize, project, its sources: write the project's manifests, as 
   "$1" build "$work/config/default" 2>/dev/null >"$out/$2.yaml"
   chmod -R u+w "$work" && rm -rf "$work"
 }
-export CGO_ENABLED=0 GOFLAGS=-mod=readonly GOBIN=$out
+# No debug information, which the linker would strip: a tenth of the compile time.
+export CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath -gcflags=all=-dwarf=false" GOBIN=$out
+# gcsfuse needs a newer Go than Debian has; with one Go for all, they share what they compile.
+export GOTOOLCHAIN=go1.27.3
 case $name in
   pulumi)
     version=$(version_of github.com/pulumi/pulumi/sdk/v3)
     # The Automation API refuses a CLI that can't say its version.
-    go install -trimpath -ldflags "-s -w -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$version" \
+    go install -ldflags "-s -w -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$version" \
       github.com/pulumi/pulumi/pkg/v3/cmd/pulumi
     # The scripts that the Python language host starts live in the SDK's module folder.
     sdk=$(go list -m -f '{{.Dir}}' github.com/pulumi/pulumi/sdk/v3)
@@ -77,13 +80,11 @@ case $name in
       -exec install -m 0755 {} "$out/" \;
     ;;
   pulumi-language-python)
-    go install -trimpath -ldflags '-s -w' github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python
+    go install -ldflags '-s -w' github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python
     ;;
   storage)
     version=$(version_of github.com/googlecloudplatform/gcsfuse/v3)
-    # gcsfuse asks for a newer Go than Debian or the project needs elsewhere.
-    export GOTOOLCHAIN=go1.27.3
-    go install -trimpath -ldflags "-s -w -X github.com/googlecloudplatform/gcsfuse/v3/common.gcsfuseVersion=${version#v}" \
+    go install -ldflags "-s -w -X github.com/googlecloudplatform/gcsfuse/v3/common.gcsfuseVersion=${version#v}" \
       github.com/googlecloudplatform/gcsfuse/v3
     [ -x "$out/gcsfuse" ] || mv "$out/v3" "$out/gcsfuse"
     ;;
@@ -91,12 +92,12 @@ case $name in
     version=$(version_of k8s.io/kubernetes)
     stamp=k8s.io/component-base/version
     # Unstamped, it reports a version that Kueue can't parse, and Kueue exits.
-    go install -trimpath -ldflags "-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=$(cut -d. -f2 <<<"$version") -X $stamp.gitCommit=unknown -X $stamp.gitTreeState=clean -X $stamp.buildDate=2026-01-01T00:00:00Z" \
+    go install -ldflags "-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=$(cut -d. -f2 <<<"$version") -X $stamp.gitCommit=unknown -X $stamp.gitTreeState=clean -X $stamp.buildDate=2026-01-01T00:00:00Z" \
       k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kube-controller-manager \
       k8s.io/kubernetes/cmd/kube-scheduler k8s.io/kubernetes/cmd/kubectl
     ;;
   manifests)
-    go install -trimpath -ldflags '-s -w' sigs.k8s.io/kustomize/kustomize/v5
+    go install -ldflags '-s -w' sigs.k8s.io/kustomize/kustomize/v5
     for project in kueue jobset; do
       render "$out/kustomize" $project "$(source_of sigs.k8s.io/$project)"
     done
@@ -105,13 +106,13 @@ case $name in
     (cd "$out" && sha256sum --quiet --check "$here/queue/manifests.sha256")
     ;;
   queue)
-    go install -trimpath -ldflags '-s -w' go.etcd.io/etcd/server/v3 sigs.k8s.io/jobset \
+    go install -ldflags '-s -w' go.etcd.io/etcd/server/v3 sigs.k8s.io/jobset \
       sigs.k8s.io/kueue/cmd/kueue sigs.k8s.io/kwok/cmd/kwok
     mv "$out/server" "$out/etcd"
     install -m 0644 "$("$here/install.sh" manifests)"/*.yaml "$out/"
     ;;
   queue-previous)
-    go install -trimpath -ldflags '-s -w' sigs.k8s.io/kueue/cmd/kueue
+    go install -ldflags '-s -w' sigs.k8s.io/kueue/cmd/kueue
     render "$("$here/install.sh" manifests)/kustomize" kueue "$(go list -m -f '{{.Dir}}' sigs.k8s.io/kueue)"
     (cd "$out" && sha256sum --quiet --check "$module/manifests.sha256")
     ;;

@@ -60,7 +60,7 @@ def add_offer(world: World, zones: Iterable[str]) -> None:
             }
             for slice_ in SLICES
         }
-        bodies = {location: {"locationId": zone}}
+        bodies: dict[str, dict[str, object]] = {location: {"locationId": zone}}
         bodies |= {f"{location}/acceleratorTypes/{name}": body for name, body in types.items()}
         bodies |= {f"{location}/runtimeVersions/{name}": {"version": name} for name in RUNTIME_VERSIONS}
         for name, body in bodies.items():
