@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ _LANE = {
     "reach": _WORK, "kill": _FAULT, "kills": _FAULT, "ready": ("#b08fc7", "wait for boots"),
 }  # fmt: skip
 _OTHER = (GRID, "other steps")
-_KILL_LINE = {"color": BAD, "linewidth": 1.0, "linestyle": (0, (4, 3))}
+_KILL_LINE: dict[str, Any] = {"color": BAD, "linewidth": 1.0, "linestyle": (0, (4, 3))}
 
 
 def timeline(record: Record) -> Markup | None:
