@@ -155,8 +155,8 @@ def _preprocess(result: Result) -> list[str]:
         for name, size in result["bytes_per_token"].items()
     ]
     documents = f"{result['bytes'] / 1e6:.0f} MB in {result['documents']:,} documents"
-    ours = "range", "ours is faster by"
-    head = documents, "tokens/s and core, median", *ours, "tokens a second of processor", *ours
+    compared = "range", "ours is faster by"
+    head = documents, "tokens/s and core, median", *compared, "tokens a second of processor", *compared
     of_size = "of the tokens' files", f"above the limit of {limit}", "of the index beside them"
     return [
         *markdown(head, speed, range(1, 7)),

@@ -8,11 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
-
-
 _GREEN, _RED, _YELLOW = 32, 31, 33
-
-
 _COLOURS = {OK: _GREEN, MISSING: _RED}
 
 

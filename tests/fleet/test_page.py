@@ -47,17 +47,12 @@ def test_a_slice_that_boots_shows_its_stage_and_one_that_failed_its_reason() -> 
     assert '<small class="warn">its boot disk is full' in full
 
 
-def test_what_others_wrote_is_escaped() -> None:
-    text = drawn(row(why="<script>alert(1)</script>"), lines=("<b>",), events=("<img src=x>",))
-    assert "<script>" not in text
-    assert "<img" not in text
-    assert "&lt;script&gt;" in text
-
-
-def test_it_fits_a_phone_and_the_dark_and_needs_no_other_file() -> None:
-    text = drawn(row())
-    assert "max-width: 720px" in text
+def test_it_stands_alone_fits_a_phone_and_escapes_all_that_others_wrote() -> None:
+    text = drawn(row(why="<script>alert(1)</script>"), lines=("<b>",), events=("1 <i>first", "2 last"))
     assert_stands_alone(text)
+    assert "max-width: 720px" in text
+    assert "&lt;script&gt;" in text
+    assert text.index("2 last") < text.index("1 &lt;i&gt;first"), "the newest event comes first"
 
 
 def test_a_rate_is_never_below_zero() -> None:
@@ -66,11 +61,6 @@ def test_a_rate_is_never_below_zero() -> None:
     assert [in_rate(per_s) for per_s in (1234.5, 0, 0.1, 0.02, 0.001)] == [
         "1,234.50/s", "0.00/s", "0.10/s", "1.20/min", "3.60/h",
     ]  # fmt: skip
-
-
-def test_the_newest_event_comes_first() -> None:
-    text = drawn(row(), events=("1 first", "2 second"))
-    assert text.index("2 second") < text.index("1 first")
 
 
 def test_each_slice_leads_to_its_log() -> None:

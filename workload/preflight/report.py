@@ -114,7 +114,7 @@ def speed(verdict: Verdict, prediction: Prediction) -> list[Fact]:
     sizes: Counter[tuple[str, str]] = Counter()
     for collective in verdict.compiled.collectives:
         where = "between slices" if collective.across else "in a slice"
-        sizes[collective.kind, where] += collective.size_bytes
+        sizes[collective.kind, where] += collective.size_bytes * collective.times
     exchanged = [f"{size / 1e9:.3g} GB {kind} {where}" for (kind, where), size in sizes.most_common()]
     step = f"range {seconds(fast)} to {seconds(slow)}"
     if likely < _SHORT_S:

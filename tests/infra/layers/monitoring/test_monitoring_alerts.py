@@ -332,9 +332,9 @@ def test_the_dashboards_are_drawn_with_what_was_seen(lab: Watched) -> None:
     tiles = {tile.title: tile for board in drawn.values() for tile in board}
     assert tiles["Chips that are up"].number == "16"
     assert tiles["Dollars an hour, by the catalog"].number == "22.45 USD/h"
-    assert (tiles["Loss"].extent, [*tiles["Loss"].legend]) == ("0 to 2.5", ["tpu-dev"])
+    assert (tiles["Loss"].extent, [*tiles["Loss"].legend]) == ("0 to 2.5", ["drawn"])
     assert [*tiles["Duty cycle (TPU only)"].rows] == [("faint", "no data")]
-    assert sum(tile.chart is not None for tile in drawn["TPU dev: run"]) == 3
+    assert sum(len([*tile.legend]) for tile in drawn["TPU dev: run"]) == 3
     page = Control(lab.folder / "control").dashboards(3600)
     assert_stands_alone(page)
     assert all(name in page for name in drawn)
