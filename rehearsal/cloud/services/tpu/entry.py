@@ -53,7 +53,7 @@ def add_offer(world: World, zones: Iterable[str]) -> None:
     """Add the types and runtime versions of each of the zones that has v6e to the directory."""
     for zone in ZONES.intersection(zones):
         location = f"projects/{world.project}/locations/{zone}"
-        types = {
+        types: dict[str, dict[str, object]] = {
             slice_.accelerator_type: {
                 "type": slice_.accelerator_type,
                 "acceleratorConfigs": [{"type": ACCELERATOR, "topology": slice_.topology}],
