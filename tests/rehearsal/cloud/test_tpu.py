@@ -235,6 +235,13 @@ async def test_second_node_gets_the_next_addresses_and_the_same_name_is_refused(
     assert (status, body["error"]["status"]) == (409, "ALREADY_EXISTS")
 
 
+async def test_nodes_fill_a_subnet_to_its_last_free_address(lab: Lab) -> None:
+    for kind in ("v6e-64", "v6e-32", "v6e-16"):  # 16, 8 and 4 machines, in a range of 32 addresses
+        await lab.ready(kind, acceleratorType=kind)
+    status, body = await lab.create("more", acceleratorType="v6e-1")
+    assert (status, "IP_SPACE_EXHAUSTED" in body["error"]["message"]) == (429, True)
+
+
 async def test_stock_out_ends_the_operation_and_leaves_no_node(lab: Lab) -> None:
     text = f'There is no more capacity in the zone "{ZONE}"; you can try in another zone'
     lab.faults.add(
