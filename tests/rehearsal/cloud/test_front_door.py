@@ -201,8 +201,3 @@ def test_a_compressed_body_is_read(cloud: CloudFront) -> None:
     assert cloud.request("POST", url, body, headers={"Content-Encoding": "gzip"}).json == {
         "permissions": ["compute.networks.create"]
     }
-
-
-def test_only_methods_that_google_has_are_implemented(cloud: CloudFront) -> None:
-    covered = {name for names in cloud.cloud.front_door.covered().values() for name in names}
-    assert covered == {name for _, name in cloud.cloud.front_door._methods}

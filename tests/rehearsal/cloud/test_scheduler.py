@@ -48,6 +48,14 @@ def test_a_schedule_is_due_in_its_zone(schedule: str, zone: str, after: str, due
     assert parse.after(when(after, zone), zone) == when(due, zone)
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    ["* * * *", "60 * * * *", "*/0 * * * *", "* * 0 * *", "* * * foo *", "5-70 * * * *", "a b c d e"],
+)
+def test_a_schedule_that_is_no_cron_is_none(schedule: str) -> None:
+    assert cron.parse(schedule) is None
+
+
 def test_a_schedule_can_be_one_that_never_is() -> None:
     parse = cron.parse("0 0 30 2 *")
     assert parse is not None
@@ -142,6 +150,7 @@ def test_a_paused_job_is_not_attempted_and_a_resumed_one_is(cloud: CloudFront) -
     with cloud.stopped_clock():
         cloud.request("POST", JOBS, job("paused", "* * * * *"))
         assert cloud.request("POST", f"{JOBS}/paused:pause", {}).json["state"] == "PAUSED"
+        assert cloud.request("POST", f"{JOBS}/paused:pause", {}).status == 400
         cloud.call(cloud.world.clock.jump(200))
         assert "lastAttemptTime" not in cloud.request("GET", f"{JOBS}/paused").json
         cloud.request("POST", f"{JOBS}/paused:resume", {})

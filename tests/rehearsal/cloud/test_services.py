@@ -120,17 +120,6 @@ def test_services_of_another_project_are_not_shown(cloud: CloudFront) -> None:
         assert (reply.status, "projects/other" in reply.error) == (403, True), reply.body
 
 
-def test_services_are_paged(cloud: CloudFront) -> None:
-    names, token = [], ""
-    while True:
-        page = cloud.request("GET", f"{SERVICES}?pageSize=200&pageToken={token}").json
-        names += [service["config"]["name"] for service in page["services"]]
-        token = page.get("nextPageToken", "")
-        if not token:
-            break
-    assert len(names) == len(set(names)) > 200
-
-
 def test_an_unknown_api_is_refused(cloud: CloudFront) -> None:
     ids = ["tpu.googleapis.com", "tpus.googleapis.com"]
     reply = cloud.request("POST", f"{SERVICES}:batchEnable", {"serviceIds": ids})

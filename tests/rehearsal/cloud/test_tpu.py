@@ -19,19 +19,6 @@ HOSTS = [f"tpu-dev-w{k}" for k in range(4)]
 # Creating
 
 
-async def test_node_is_ready_once_its_machines_run(lab: Lab) -> None:
-    lab.hosts.may_boot.clear()
-    started = await lab.create()
-    await asyncio.sleep(0.2)
-    _, node = await lab.get()
-    assert (node["state"], "health" in node) == ("CREATING", False)
-    lab.hosts.may_boot.set()
-    done = await lab.finish(started)
-    assert done["response"]["state"] == "READY"
-    assert done["response"]["health"] == "HEALTHY"
-    assert sorted(lab.hosts.on) == HOSTS
-
-
 async def test_machines_run_before_their_node_is_ready_and_before_they_know_who_they_are(lab: Lab) -> None:
     def known() -> list[set[str]]:
         guests = [lab.tpu.guest(f"10.128.0.{2 + worker}") for worker in range(4)]
@@ -42,7 +29,7 @@ async def test_machines_run_before_their_node_is_ready_and_before_they_know_who_
     await lab.world.clock.jump(nodes.Durations.create)
     await until(lambda: len(lab.hosts.on) == 4)
     _, node = await lab.get()
-    assert node["state"] == "CREATING"
+    assert (node["state"], "health" in node, sorted(lab.hosts.on)) == ("CREATING", False, HOSTS)
     assert known() == [set()] * 4
     seen: dict[str, int] = {}
     changed = 0
@@ -62,7 +49,8 @@ async def test_machines_run_before_their_node_is_ready_and_before_they_know_who_
     assert len(set(seen.values())) > 4, "not all at one moment"
     assert changed == len({when for what, when in seen.items() if what != "READY"}), "who waits is told"
     lab.world.clock.rate = 1000.0
-    assert (await lab.finish(started))["response"]["state"] == "READY"
+    response = (await lab.finish(started))["response"]
+    assert (response["state"], response["health"]) == ("READY", "HEALTHY")
 
 
 async def test_operation_tells_what_it_does(lab: Lab) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import proto
 import pytest
 from google.api_core.exceptions import BadRequest, GoogleAPICallError
-from google.cloud import scheduler_v1, secretmanager_v1, tpu_v2
+from google.cloud import secretmanager_v1, tpu_v2
 from official import OWNER, Discovered, Gapic, RefusedError, description
 from row import EMAIL, IMAGE, L, P
 from rows import ROWS
@@ -185,26 +185,6 @@ def test_that_holds_for_the_default_account_too(services: Services) -> None:
     body = {"source_contents": row.body["source_contents"]}
     with pytest.raises(RefusedError, match=r"iam\.serviceAccounts\.actAs"):
         row.make(services, "defaults@example.com").create(row.parent, "defaults", body)
-
-
-def test_a_scheduled_job_is_paused_and_resumed(services: Services) -> None:
-    jobs = client_of(services, "cloudscheduler.projects.locations.jobs")
-    name = jobs.create(L, "paused", body_of("cloudscheduler.projects.locations.jobs"))
-    state = scheduler_v1.Job.State
-    assert jobs._client.pause_job(name=name).state == state.PAUSED
-    with pytest.raises(BadRequest):
-        jobs._client.pause_job(name=name)
-    assert jobs._client.resume_job(name=name).state == state.ENABLED
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    ["* * * *", "60 * * * *", "*/0 * * * *", "* * 0 * *", "* * * foo *", "5-70 * * * *", "a b c d e"],
-)
-def test_a_schedule_that_is_no_cron_is_refused(services: Services, schedule: str) -> None:
-    jobs = client_of(services, "cloudscheduler.projects.locations.jobs")
-    with pytest.raises(RefusedError, match="Schedule or time zone is invalid"):
-        jobs.create(L, "never", body_of("cloudscheduler.projects.locations.jobs") | {"schedule": schedule})
 
 
 def test_a_channel_in_use_is_deleted_by_force_only(services: Services) -> None:

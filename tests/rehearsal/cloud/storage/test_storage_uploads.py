@@ -123,7 +123,9 @@ class TestResumable:
 
     def test_a_gap_and_an_odd_chunk_are_refused(self, front: Front, bucket: str) -> None:
         session = begin(front, bucket, "a")
-        assert send(front, session, b"x" * QUANTUM, f"bytes {QUANTUM}-{2 * QUANTUM - 1}/*").status == 400
+        for first in (1, QUANTUM):
+            sent = f"bytes {first}-{first + QUANTUM - 1}/*"
+            assert send(front, session, b"x" * QUANTUM, sent).status == 400, sent
         assert send(front, session, b"x" * 1000, "bytes 0-999/*").status == 400
 
     def test_a_stream_ends_with_its_total(self, front: Front, bucket: str) -> None:
