@@ -120,7 +120,9 @@ def test_services_of_another_project_are_not_shown(cloud: CloudFront) -> None:
         assert (reply.status, "projects/other" in reply.error) == (403, True), reply.body
 
 
-def test_an_unknown_api_is_refused(cloud: CloudFront) -> None:
+def test_an_unknown_api_is_refused_and_a_batch_of_one(cloud: CloudFront) -> None:
+    alone = {"serviceIds": ["run.googleapis.com"]}
+    assert cloud.request("POST", f"{SERVICES}:batchEnable", alone).status == 400
     ids = ["tpu.googleapis.com", "tpus.googleapis.com"]
     reply = cloud.request("POST", f"{SERVICES}:batchEnable", {"serviceIds": ids})
     assert (reply.status, reply.error) == (
