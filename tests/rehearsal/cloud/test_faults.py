@@ -147,15 +147,6 @@ def test_a_rule_can_begin_after_so_many_requests() -> None:
     assert faults.report()[0]["matched"] == 5
 
 
-def test_a_rule_can_begin_at_a_virtual_time() -> None:
-    clock = VirtualClock(rate=0)
-    faults = Faults(clock)
-    faults.add({"when": {"at_s": 60}, "what": {"reset": True}})
-    assert strikes(faults, 2) == [False, False]
-    asyncio.run(clock.jump(60))
-    assert strikes(faults, 2) == [True, True]
-
-
 def test_a_rule_can_end_at_a_virtual_time_and_strike_by_chance_until_then() -> None:
     clock = VirtualClock(rate=0)
     faults = Faults(clock)

@@ -169,14 +169,6 @@ async def test_what_is_not_there_is_404_in_googles_words(machine: Machine) -> No
         assert (status, f'"{worker}"' in answer["error"]["message"]) == (400, True)
 
 
-async def test_who_may_not_see_a_node_may_not_see_what_it_says(machine: Machine) -> None:
-    lab = machine.lab
-    status, answer = await lab.api(
-        "POST", "nodes/tpu-dev:getGuestAttributes", {}, principal="stranger@example.com"
-    )
-    assert (status, "tpu.nodes.get" in json.dumps(answer)) == (403, True)
-
-
 # Google's own client, which calls the API by a URL that holds its host name here
 
 
