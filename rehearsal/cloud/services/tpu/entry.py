@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rehearsal.cloud.collections import Change, Collection, Entry, Reference
+from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.operations import Operations
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.services.tpu.catalog import ACCELERATOR, RUNTIME_VERSIONS, SLICES, ZONES
@@ -60,7 +61,7 @@ def add_offer(world: World, zones: Iterable[str]) -> None:
             }
             for slice_ in SLICES
         }
-        bodies = {location: {"locationId": zone}}
+        bodies: dict[str, JsonObject] = {location: {"locationId": zone}}
         bodies |= {f"{location}/acceleratorTypes/{name}": body for name, body in types.items()}
         bodies |= {f"{location}/runtimeVersions/{name}": {"version": name} for name in RUNTIME_VERSIONS}
         for name, body in bodies.items():
