@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rehearsal.cloud.collections import Change, Collection, Entry, Reference
-from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.operations import Operations
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.services.tpu.catalog import ACCELERATOR, RUNTIME_VERSIONS, SLICES, ZONES
@@ -54,14 +53,14 @@ def add_offer(world: World, zones: Iterable[str]) -> None:
     """Add the types and runtime versions of each of the zones that has v6e to the directory."""
     for zone in ZONES.intersection(zones):
         location = f"projects/{world.project}/locations/{zone}"
-        types = {
+        types: dict[str, dict[str, object]] = {
             slice_.accelerator_type: {
                 "type": slice_.accelerator_type,
                 "acceleratorConfigs": [{"type": ACCELERATOR, "topology": slice_.topology}],
             }
             for slice_ in SLICES
         }
-        bodies: dict[str, JsonObject] = {location: {"locationId": zone}}
+        bodies: dict[str, dict[str, object]] = {location: {"locationId": zone}}
         bodies |= {f"{location}/acceleratorTypes/{name}": body for name, body in types.items()}
         bodies |= {f"{location}/runtimeVersions/{name}": {"version": name} for name in RUNTIME_VERSIONS}
         for name, body in bodies.items():
