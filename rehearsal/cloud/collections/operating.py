@@ -10,11 +10,10 @@ from rehearsal.cloud.collections import listing
 from rehearsal.cloud.collections.entry import Entry
 from rehearsal.cloud.collections.reads import aggregated
 from rehearsal.cloud.collections.resources import Resources
-from rehearsal.cloud.collections.shape import COMPUTE, segments
+from rehearsal.cloud.collections.shape import COMPUTE, by_collection, segments
 from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.operations import Operations, compute_link, versioned
 from rehearsal.cloud.core.service import Call, Method
-from rehearsal.cloud.door import discovery
 
 _VERBS = ("get", "list", "aggregatedList", "wait", "cancel", "delete")
 _PLAIN = {"wait": "get", "aggregatedList": "list"}  # a verb by whose permission
@@ -27,16 +26,18 @@ def operation_methods(resources: Resources, entry: Entry) -> Iterable[tuple[str,
     """Yield methods of operations by id."""
     entered = {collection.method for collection in entry.collections}
     for version in entry.versions:
-        for method_id, method in discovery.document(entry.api, version).methods.items():
-            collection, _, verb = method_id.rpartition(".")
+        for collection, methods in by_collection(entry.api, version).items():
             word = collection.rpartition(".")[2]
             elsewhere = not collection.startswith((f"{entry.api}.projects.", f"{COMPUTE}."))
-            if elsewhere or (collection.count(".") > 3 and collection.rpartition(".")[0] not in entered):
+            below_another = collection.count(".") > 3 and collection.rpartition(".")[0] not in entered
+            if elsewhere or below_another or not _COLLECTION.fullmatch(word):
                 continue
-            if _COLLECTION.fullmatch(word) and verb in _VERBS and not method_id.startswith(_OLD_PATHS):
-                permission = f"{entry.api}.{word}.{_PLAIN.get(verb, verb)}"
-                name = partial(_name, resources, method)
-                yield method_id, Method(partial(_run, resources, verb, name), permission, name)
+            for verb in _VERBS:
+                method_id = f"{collection}.{verb}"
+                if verb in methods and not method_id.startswith(_OLD_PATHS):
+                    permission = f"{entry.api}.{word}.{_PLAIN.get(verb, verb)}"
+                    name = partial(_name, resources, methods[verb])
+                    yield method_id, Method(partial(_run, resources, verb, name), permission, name)
 
 
 def _name(resources: Resources, method: JsonObject, call: Call) -> str:

@@ -33,7 +33,7 @@ def template(method: JsonObject, version: str) -> list[str]:
 
 
 @lru_cache
-def _by_collection(api: str, version: str) -> dict[str, dict[str, JsonObject]]:
+def by_collection(api: str, version: str) -> dict[str, dict[str, JsonObject]]:
     """Return the methods of a document, by what their ids begin with, then by the last word."""
     collections: dict[str, dict[str, JsonObject]] = {}
     for name, method in discovery.document(api, version).methods.items():
@@ -89,7 +89,7 @@ class Shape:
     @cached_property
     def methods(self) -> dict[str, JsonObject]:
         """The document's methods of this collection, by the last word of their ids."""
-        return _by_collection(self.entry.api, self.version).get(self.collection.method, {})
+        return by_collection(self.entry.api, self.version).get(self.collection.method, {})
 
     @cached_property
     def item(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from rehearsal.cloud.collections import Engine, Entry
 from rehearsal.cloud.core.operations import Operations
@@ -16,11 +17,12 @@ from rehearsal.cloud.services.compute.places import add_places
 from rehearsal.cloud.services.tpu.entry import add_offer
 
 
-def entries() -> list[Entry]:
+@cache
+def entries() -> tuple[Entry, ...]:
     """Return the `ENTRY` of each module in this package and in its folders, by module name."""
     names = sorted(module.name for module in pkgutil.walk_packages(__path__, f"{__name__}."))
     modules = [importlib.import_module(name) for name in names if name.count(".") <= __name__.count(".") + 2]
-    return [module.ENTRY for module in modules if hasattr(module, "ENTRY")]
+    return tuple(module.ENTRY for module in modules if hasattr(module, "ENTRY"))
 
 
 def services(

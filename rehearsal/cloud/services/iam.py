@@ -53,18 +53,18 @@ def _show_later(change: Change) -> None:
     change.world.show_later(change.name, change.world.lags.account_s)
 
 
-def _graves(change: Change) -> dict[str, JsonObject]:
+def _deleted_accounts(change: Change) -> dict[str, JsonObject]:
     """Return the bodies of deleted accounts, by unique id."""
     return change.world.private.setdefault(_ACCOUNT, {})
 
 
-def _bury(change: Change) -> None:
-    _graves(change)[change.old["uniqueId"]] = change.old
+def _keep_deleted(change: Change) -> None:
+    _deleted_accounts(change)[change.old["uniqueId"]] = change.old
     change.resources.iam.forget_account(change.old["email"], change.old["uniqueId"])
 
 
 def _undelete_account(change: Change) -> JsonObject:
-    body = _graves(change).pop(change.id, None)
+    body = _deleted_accounts(change).pop(change.id, None)
     if body is None or body["name"] in change.world.directory:
         raise ApiError(404, "NOT_FOUND", f"Unknown service account: {change.id}")
     change.world.directory[body["name"]] = body
@@ -113,13 +113,13 @@ def _delete_role(change: Change) -> None:
     change.body["deleted"] = True
     now = _deleted_at(change)[change.name] = change.world.clock.now()
 
-    async def bury() -> None:
+    async def purge() -> None:
         await change.world.clock.sleep(UNDELETE_S)
         if _deleted_at(change).get(change.name) == now and change.name in change.world.directory:
             change.resources.drop(change.name)
             change.resources.iam.forget_role(change.name)
 
-    change.finish.append(lambda: change.world.spawn(bury()))
+    change.finish.append(lambda: change.world.spawn(purge()))
 
 
 def _undelete_role(change: Change) -> None:
@@ -156,7 +156,7 @@ ENTRY = Entry(
             mutable=("displayName", "description"),
             check=_check_account,
             created=_show_later,
-            deleted=_bury,
+            deleted=_keep_deleted,
             verbs={"undelete": Verb(_undelete_account, exists=False)},
             not_found="Unknown service account: {id}",
             exists="Service account {local} already exists within project {parent}.",

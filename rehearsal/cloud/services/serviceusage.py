@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -43,6 +44,15 @@ _CHANGE_S = 4.0
 _MAX_BATCH = 20
 
 
+@cache
+def _known() -> frozenset[str]:
+    """Return the services of all discovery documents."""
+    documents = files("googleapiclient") / "discovery_cache" / "documents"
+    return frozenset({f"{item.name.partition('.')[0]}.googleapis.com" for item in documents.iterdir()}).union(
+        NEW_PROJECT
+    )
+
+
 class ServiceUsage:
     """The serviceusage API, and the front door's check of other APIs."""
 
@@ -61,9 +71,6 @@ class ServiceUsage:
         self._quotas = quotas or Quotas()
         self._operations = operations
         self._enabled = {name: float("-inf") for name in enabled}  # and the real time from which it answers
-        documents = files("googleapiclient") / "discovery_cache" / "documents"
-        self._known = {f"{item.name.partition('.')[0]}.googleapis.com" for item in documents.iterdir()}
-        self._known.update(NEW_PROJECT)
 
     def require(self, api: str) -> None:
         """ApiError 403, as Google words it, unless the API is enabled in the project."""
@@ -126,7 +133,7 @@ class ServiceUsage:
             )
         names = [
             name
-            for name in sorted(self._known)
+            for name in sorted(_known())
             if desired[filter_] is None or (name in self._enabled) == desired[filter_]
         ]
         services, token = page(call, [self._service(name) for name in names], 50)
@@ -231,6 +238,6 @@ class ServiceUsage:
             )
 
     def _check_known(self, name: str) -> None:
-        if name not in self._known:
+        if name not in _known():
             text = f"Not found or permission denied for service(s): {name}."
             raise ApiError(400, "FAILED_PRECONDITION", text)

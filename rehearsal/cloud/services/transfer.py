@@ -1,9 +1,9 @@
-"""Copies between Cloud Storage and a sandbox's folder, as the sandbox's account.
+"""Copies from Cloud Storage into a sandbox's folder, as the sandbox's account.
 
 python -m rehearsal.cloud.services.transfer JSON FOLDER
 
 JSON: `files` are fetched into the folder under their names, `archives` into folders with theirs, or with that
-after #; of a `generation` if given. `upload`: the files that match its `paths` are written to its `location`.
+after #; of a `generation` if given.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import google.auth
@@ -35,8 +34,6 @@ def main() -> int:
             plain, _, name = uri.partition("#")
             content = _fetch(session, plain, what.get("generation", ""))
             _unpack(content, plain, folder / (name or plain.rpartition("/")[2]))
-        if "upload" in what:
-            _upload(session, what["upload"], folder)
     except OSError as error:
         print(error, flush=True)
         return 1
@@ -60,20 +57,6 @@ def _unpack(content: bytes, uri: str, folder: Path) -> None:
     else:
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             tar.extractall(folder, filter="data")
-
-
-def _upload(session: AuthorizedSession, objects: dict[str, Any], folder: Path) -> None:
-    bucket, _, prefix = objects["location"].removeprefix("gs://").partition("/")
-    matches = [path for pattern in objects["paths"] for path in sorted(folder.glob(pattern))]
-    if not matches:
-        raise OSError(f"no artifacts: nothing is {', '.join(objects['paths'])}")
-    for path in matches:
-        name = f"{prefix}{path.name}"
-        url = f"{_STORAGE}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(name, safe='')}"
-        answer = session.post(url, data=path.read_bytes())
-        if not answer.ok:
-            raise OSError(f"could not write gs://{bucket}/{name}: {answer.text}")
-        print(f"wrote gs://{bucket}/{name}", flush=True)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def test_a_build_runs_once_and_ends_as_its_steps_do(
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "says"),
     [
         ({"options": {}}, "logs_bucket"),
         ({"substitutions": {}}, '"_WHO" is not a valid built-in substitution'),
@@ -72,11 +72,11 @@ def test_a_build_runs_once_and_ends_as_its_steps_do(
     ],
 )
 def test_a_build_that_is_wrong_is_refused(
-    cloud: CloudFront, account: str, change: JsonObject, message: str
+    cloud: CloudFront, account: str, change: JsonObject, says: str
 ) -> None:
     reply = cloud.request("POST", BUILDS, build(account, **change))
     assert reply.status == 400
-    assert message in reply.error
+    assert says in reply.error
 
 
 def test_only_who_may_act_as_the_account_starts_a_build(cloud: CloudFront, account: str) -> None:

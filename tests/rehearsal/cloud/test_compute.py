@@ -224,6 +224,19 @@ def test_a_subnetwork_changes_only_with_its_fingerprint(cloud: CloudFront) -> No
     assert (last["privateIpGoogleAccess"], last["ipCidrRange"]) == (False, "10.0.0.0/16")
 
 
+def test_a_range_has_all_but_its_first_and_last_two_addresses(cloud: CloudFront) -> None:
+    subnet = f"regions/{REGION}/subnetworks/{make_subnet(cloud, make_network(cloud), '10.0.0.0/29')}"
+    names = [fresh("address") for _ in range(5)]
+    replies = []
+    for name in names:
+        body = {"name": name, "addressType": "INTERNAL", "subnetwork": subnet}
+        replies.append(cloud.compute("POST", f"regions/{REGION}/addresses", body))
+    assert [reply.status for reply in replies] == [200] * 4 + [403]
+    assert replies[-1].error == "IP_SPACE_EXHAUSTED: the IP space of 10.0.0.0/29 is exhausted."
+    given = [cloud.compute("GET", f"regions/{REGION}/addresses/{name}").json["address"] for name in names[:4]]
+    assert given == [f"10.0.0.{n}" for n in (2, 3, 4, 5)]
+
+
 def test_nats_are_written_into_their_router(cloud: CloudFront) -> None:
     network, name = make_network(cloud), fresh("router")
     body = {

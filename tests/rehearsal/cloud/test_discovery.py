@@ -10,7 +10,6 @@ import pytest
 
 from rehearsal.cloud.core.errors import ApiError
 from rehearsal.cloud.door.discovery import APIS, match
-from rehearsal.cloud.door.schema import Schemas
 
 P = "projects/wire-test"
 UNKNOWN = "Invalid JSON payload received. Unknown name"
@@ -215,22 +214,3 @@ def test_what_the_official_provider_sends_is_well_formed(path: Path) -> None:
     for request in json.loads(path.read_text())["requests"]:
         host, _, target = request["path"].partition("/")
         check(request["method"], host.removesuffix(".googleapis.com"), f"/{target}", request["body"])
-
-
-def test_there_are_recordings_of_every_type_in_use() -> None:
-    recorded = {".".join(path.name.split(".")[:2]) for path in FILES}
-    assert recorded >= {
-        *("compute.Network", "compute.Subnetwork", "compute.Router", "compute.RouterNat", "compute.Firewall"),
-        *("compute.Disk", "storage.Bucket", "storage.BucketIAMMember"),
-        *("storage.BucketObject", "serviceaccount.Account", "serviceaccount.IAMMember", "projects.Service"),
-        *("projects.IAMMember", "kms.KeyRing", "kms.CryptoKey", "tpu.V2Vm"),
-    }
-
-
-def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = {"name": "n", "labels": {"a": "b"}, "dataDisks": [{"sourceDisk": "d", "mode": "READ_ONLY"}]}
-    check("POST", "tpu", NODES, body)
-    monkeypatch.setattr(Schemas, "compile", None)
-    check("POST", "tpu", f"{NODES}?nodeId=n", body)
-    with pytest.raises(ApiError, match="READ_ONCE"):
-        check("POST", "tpu", NODES, {"dataDisks": [{"mode": "READ_ONCE"}]})

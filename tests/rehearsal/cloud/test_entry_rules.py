@@ -204,21 +204,14 @@ def test_an_account_is_patched_and_never_replaced(cloud: CloudFront, channel: st
     assert reply.status == 501, "deprecated; nobody's rehearsal sends it"
 
 
-def test_a_batch_in_a_network_that_is_not_there_is_refused(cloud: CloudFront, channel: str) -> None:
-    body = {"pysparkBatch": {"mainPythonFileUri": "gs://b/j.py"}}
-    body |= {"environmentConfig": {"executionConfig": {"networkUri": "absent"}}}
-    reply = cloud.request("POST", f"{BATCHES}?batchId=absent", body)
-    assert (reply.status, "networks/absent" in reply.error) == (404, True), reply.body
-
-
-def test_a_network_that_a_batch_names_stays(cloud: CloudFront, channel: str) -> None:
-    cloud.done(
-        cloud.request("POST", f"{GLOBAL}/networks", {"name": "of-a-batch", "autoCreateSubnetworks": False})
-    )
+def test_a_network_that_a_batch_names_is_there_and_stays(cloud: CloudFront, channel: str) -> None:
     body = {"pysparkBatch": {"mainPythonFileUri": "gs://b/j.py"}}
     body |= {"environmentConfig": {"executionConfig": {"networkUri": "of-a-batch"}}}
-    made = cloud.request("POST", f"{BATCHES}?batchId=in-a-network", body)
-    assert made.status == 200, made.body
+    reply = cloud.request("POST", f"{BATCHES}?batchId=in-a-network", body)
+    assert (reply.status, "networks/of-a-batch" in reply.error) == (404, True), reply.body
+    network = {"name": "of-a-batch", "autoCreateSubnetworks": False}
+    cloud.done(cloud.request("POST", f"{GLOBAL}/networks", network))
+    assert cloud.request("POST", f"{BATCHES}?batchId=in-a-network", body).status == 200
     reply = cloud.request("DELETE", f"{GLOBAL}/networks/of-a-batch")
     assert (reply.status, "already being used by" in reply.error) == (400, True), reply.body
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cloud_front import NUMBER, PROJECT, CloudFront
+from cloud_front import PROJECT, CloudFront
 
 from rehearsal.cloud.core.service import Call
 
@@ -73,23 +73,6 @@ def test_a_missing_permission_is_refused_in_computes_words(cloud: CloudFront) ->
     )
     counts = cloud.requests.counts()["methods"]["compute.networks.insert"]
     assert counts == {"validated": 1, "refused": 0}, "well formed, only not allowed"
-
-
-def test_an_api_that_is_off_is_refused_until_it_is_enabled(tmp_path: Path) -> None:
-    front = CloudFront(tmp_path, enabled_apis=())
-    try:
-        reply = front.request("GET", NETWORKS)
-        assert reply.status == 403
-        assert reply.error.startswith(f"Compute Engine API has not been used in project {NUMBER} before")
-        info = reply.json["error"]["details"][0]
-        assert (info["reason"], info["metadata"]["service"]) == ("SERVICE_DISABLED", "compute.googleapis.com")
-        assert reply.json["error"]["errors"][0]["reason"] == "accessNotConfigured"
-        url = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services/compute.googleapis.com:enable"
-        started = front.request("POST", url, {}).json
-        front.until_done("serviceusage.googleapis.com/v1beta1", started["name"])
-        assert front.request("GET", NETWORKS).status == 200
-    finally:
-        front.close()
 
 
 def test_fields_trim_an_answer(cloud: CloudFront) -> None:
@@ -201,8 +184,3 @@ def test_a_compressed_body_is_read(cloud: CloudFront) -> None:
     assert cloud.request("POST", url, body, headers={"Content-Encoding": "gzip"}).json == {
         "permissions": ["compute.networks.create"]
     }
-
-
-def test_only_methods_that_google_has_are_implemented(cloud: CloudFront) -> None:
-    covered = {name for names in cloud.cloud.front_door.covered().values() for name in names}
-    assert covered == {name for _, name in cloud.cloud.front_door._methods}

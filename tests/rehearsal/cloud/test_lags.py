@@ -86,14 +86,15 @@ def test_an_api_answers_when_its_operation_has_ended_and_that_has_spread(
     still.until_done("serviceusage.googleapis.com/v1", started["name"])
     assert still.request("GET", f"{SERVICES}/{ids[0]}").json["state"] == "ENABLED"
     refused = still.request("GET", ZONES)
-    assert (refused.status, f"in project {NUMBER} before or it is disabled" in refused.error) == (403, True)
+    words = f"Compute Engine API has not been used in project {NUMBER} before or it is disabled."
+    assert (refused.status, refused.reason, refused.error[: len(words)]) == (
+        403,
+        "accessNotConfigured",
+        words,
+    )
+    info = refused.json["error"]["details"][0]
+    assert (info["reason"], info["metadata"]["service"]) == ("SERVICE_DISABLED", "compute.googleapis.com")
     still.real_s += 3.9
     assert still.request("GET", ZONES).status == 403
     still.real_s += 0.2
     assert still.request("GET", ZONES).status == 200
-
-
-def test_one_service_is_not_a_batch(still: CloudFront) -> None:
-    assert (
-        still.request("POST", f"{SERVICES}:batchEnable", {"serviceIds": ["run.googleapis.com"]}).status == 400
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rehearsal.cloud.core.clock import VirtualClock
-from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.operations import Operations
 from rehearsal.cloud.core.world import World
 
@@ -35,13 +35,6 @@ async def test_an_operation_that_ends_in_a_mistake_is_an_internal_error_and_blam
     assert body["error"]["code"] == 13
     assert len(emulated.mistakes) == 1
     assert "KeyError('zone')" in emulated.mistakes[0]
-
-
-async def test_a_refusal_is_no_mistake() -> None:
-    emulated = world()
-    body = await outcome_of(emulated, ApiError(429, "RESOURCE_EXHAUSTED", "no capacity"))
-    assert body["error"]["message"] == "no capacity"
-    assert emulated.mistakes == []
 
 
 async def test_work_in_the_background_that_breaks_is_blamed_and_cancelled_work_is_not() -> None:

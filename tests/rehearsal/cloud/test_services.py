@@ -120,18 +120,9 @@ def test_services_of_another_project_are_not_shown(cloud: CloudFront) -> None:
         assert (reply.status, "projects/other" in reply.error) == (403, True), reply.body
 
 
-def test_services_are_paged(cloud: CloudFront) -> None:
-    names, token = [], ""
-    while True:
-        page = cloud.request("GET", f"{SERVICES}?pageSize=200&pageToken={token}").json
-        names += [service["config"]["name"] for service in page["services"]]
-        token = page.get("nextPageToken", "")
-        if not token:
-            break
-    assert len(names) == len(set(names)) > 200
-
-
-def test_an_unknown_api_is_refused(cloud: CloudFront) -> None:
+def test_an_unknown_api_is_refused_and_a_batch_of_one(cloud: CloudFront) -> None:
+    alone = {"serviceIds": ["run.googleapis.com"]}
+    assert cloud.request("POST", f"{SERVICES}:batchEnable", alone).status == 400
     ids = ["tpu.googleapis.com", "tpus.googleapis.com"]
     reply = cloud.request("POST", f"{SERVICES}:batchEnable", {"serviceIds": ids})
     assert (reply.status, reply.error) == (
@@ -160,7 +151,12 @@ def test_a_key_lives_and_its_versions_are_destroyed(cloud: CloudFront) -> None:
     listed = cloud.request("GET", f"{url}/cryptoKeyVersions").json
     assert listed["totalSize"] == 1
     version = f"cloudkms.googleapis.com/v1/{listed['cryptoKeyVersions'][0]['name']}"
+    sent = {"plaintext": "eA=="}
+    for state, status in (("DISABLED", 400), ("ENABLED", 200)):
+        assert cloud.request("PATCH", f"{version}?updateMask=state", {"state": state}).status == 200
+        assert cloud.request("POST", f"{url}:encrypt", sent).status == status
     assert cloud.request("POST", f"{version}:destroy").json["state"] == "DESTROY_SCHEDULED"
+    assert cloud.request("POST", f"{url}:encrypt", sent).status == 400
     again = cloud.request("POST", f"{version}:destroy")
     assert (again.status, again.json["error"]["status"]) == (400, "FAILED_PRECONDITION")
     mask = "updateMask=rotationPeriod%2CnextRotationTime"

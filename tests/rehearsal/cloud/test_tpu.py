@@ -19,19 +19,6 @@ HOSTS = [f"tpu-dev-w{k}" for k in range(4)]
 # Creating
 
 
-async def test_node_is_ready_once_its_machines_run(lab: Lab) -> None:
-    lab.hosts.may_boot.clear()
-    started = await lab.create()
-    await asyncio.sleep(0.2)
-    _, node = await lab.get()
-    assert (node["state"], "health" in node) == ("CREATING", False)
-    lab.hosts.may_boot.set()
-    done = await lab.finish(started)
-    assert done["response"]["state"] == "READY"
-    assert done["response"]["health"] == "HEALTHY"
-    assert sorted(lab.hosts.on) == HOSTS
-
-
 async def test_machines_run_before_their_node_is_ready_and_before_they_know_who_they_are(lab: Lab) -> None:
     def known() -> list[set[str]]:
         guests = [lab.tpu.guest(f"10.128.0.{2 + worker}") for worker in range(4)]
@@ -42,7 +29,7 @@ async def test_machines_run_before_their_node_is_ready_and_before_they_know_who_
     await lab.world.clock.jump(nodes.Durations.create)
     await until(lambda: len(lab.hosts.on) == 4)
     _, node = await lab.get()
-    assert node["state"] == "CREATING"
+    assert (node["state"], "health" in node, sorted(lab.hosts.on)) == ("CREATING", False, HOSTS)
     assert known() == [set()] * 4
     seen: dict[str, int] = {}
     changed = 0
@@ -62,7 +49,8 @@ async def test_machines_run_before_their_node_is_ready_and_before_they_know_who_
     assert len(set(seen.values())) > 4, "not all at one moment"
     assert changed == len({when for what, when in seen.items() if what != "READY"}), "who waits is told"
     lab.world.clock.rate = 1000.0
-    assert (await lab.finish(started))["response"]["state"] == "READY"
+    response = (await lab.finish(started))["response"]
+    assert (response["state"], response["health"]) == ("READY", "HEALTHY")
 
 
 async def test_operation_tells_what_it_does(lab: Lab) -> None:
@@ -181,15 +169,12 @@ async def test_a_zone_without_v6e_is_refused(lab: Lab) -> None:
     assert 'for zone "us-east5-c"' in body["error"]["message"]
 
 
-async def test_subnet_of_another_region_is_refused(lab: Lab) -> None:
+async def test_subnet_is_in_the_region_and_has_private_access_or_external_addresses(lab: Lab) -> None:
     await lab.subnet("far", "10.9.0.0/24", "us-central1", privateIpGoogleAccess=True)
     far = f"{P}/regions/us-central1/subnetworks/far"
     status, body = await lab.create(networkConfig={"network": NETWORK, "subnetwork": far})
     assert (status, "is not in region us-east5" in body["error"]["message"]) == (400, True)
-
-
-async def test_subnet_needs_private_access_or_external_addresses(lab: Lab) -> None:
-    await lab.subnet("shut", "10.9.0.0/24")
+    await lab.subnet("shut", "10.10.0.0/24")
     config = {"network": NETWORK, "subnetwork": "shut"}
     status, body = await lab.create(networkConfig=config)
     assert (status, "Private Google Access" in body["error"]["message"]) == (400, True)
@@ -233,6 +218,13 @@ async def test_second_node_gets_the_next_addresses_and_the_same_name_is_refused(
     assert other["networkEndpoints"][0]["ipAddress"] == "10.128.0.6"
     status, body = await lab.create()
     assert (status, body["error"]["status"]) == (409, "ALREADY_EXISTS")
+
+
+async def test_nodes_fill_a_subnet_to_its_last_free_address(lab: Lab) -> None:
+    for kind in ("v6e-64", "v6e-32", "v6e-16"):  # 16, 8 and 4 machines, in a range of 32 addresses
+        await lab.ready(kind, acceleratorType=kind)
+    status, body = await lab.create("more", acceleratorType="v6e-1")
+    assert (status, "IP_SPACE_EXHAUSTED" in body["error"]["message"]) == (429, True)
 
 
 async def test_stock_out_ends_the_operation_and_leaves_no_node(lab: Lab) -> None:
@@ -399,6 +391,7 @@ async def test_catalog(lab: Lab, version: str) -> None:
     _, locations = await lab.request("GET", f"tpu.googleapis.com/{version}/{P}/locations")
     assert [item["locationId"] for item in locations["locations"]] == ["us-central1-b", ZONE]
     assert (await lab.api("GET", "acceleratorTypes/v6e-12", version=version))[0] == 404
+    assert (await lab.api("GET", "reservations"))[0] == 501
 
 
 async def test_nodes_are_listed_by_page_and_over_all_zones(lab: Lab) -> None:
@@ -412,11 +405,6 @@ async def test_nodes_are_listed_by_page_and_over_all_zones(lab: Lab) -> None:
     _, everywhere = await lab.request("GET", f"tpu.googleapis.com/v2/{P}/locations/-/nodes")
     assert len(everywhere["nodes"]) == 3
     assert (await lab.api("GET", "nodes?pageToken=second"))[0] == 400
-
-
-async def test_what_is_not_emulated_says_so(lab: Lab) -> None:
-    status, body = await lab.api("GET", "reservations")
-    assert (status, "not emulated" in json.dumps(body)) == (501, True)
 
 
 async def test_two_networks_with_one_range_cannot_both_have_nodes(lab: Lab) -> None:

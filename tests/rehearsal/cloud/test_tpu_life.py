@@ -62,20 +62,18 @@ async def test_only_spot_nodes_can_be_preempted(lab: Lab) -> None:
 
 
 async def test_only_nodes_that_run_can_be_preempted_and_once(lab: Lab) -> None:
+    await lab.ready("ended")
+    await lab.tpu.maintain("ended", "TERMINATED")
+    await until(lambda: state(lab) == "TERMINATED")
+    with pytest.raises(Exception, match="is TERMINATED"):
+        await lab.tpu.preempt("ended", notice=False)
+    await lab.finish(await lab.api("DELETE", "nodes/ended"))
     await lab.ready()
     await lab.tpu.preempt("tpu-dev", notice=False)
     with pytest.raises(Exception, match="being preempted"):
         await lab.tpu.preempt("tpu-dev", notice=False)
     await until(lambda: state(lab) == "PREEMPTED")
     with pytest.raises(Exception, match="is PREEMPTED"):
-        await lab.tpu.preempt("tpu-dev", notice=False)
-
-
-async def test_a_node_that_maintenance_ended_is_not_preempted(lab: Lab) -> None:
-    await lab.ready()
-    await lab.tpu.maintain("tpu-dev", "TERMINATED")
-    await until(lambda: state(lab) == "TERMINATED")
-    with pytest.raises(Exception, match="is TERMINATED"):
         await lab.tpu.preempt("tpu-dev", notice=False)
 
 

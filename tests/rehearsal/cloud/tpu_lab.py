@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from rehearsal.cloud.cloud import Cloud
+from rehearsal.cloud.machines.metadata import Guest, MetadataServer
 from rehearsal.cloud.services.compute.disks import add_snapshot
 from tests.emulated import OWNER, PROJECT, PretendedHosts, config
 from tests.limits import HANG_S
@@ -153,3 +156,49 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(HANG_S):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+FLAVOR = {"Metadata-Flavor": "Google"}
+
+
+@dataclass
+class Machine:
+    """The metadata server as the machine with this address finds it; by default worker 2."""
+
+    lab: Lab
+    address: str = "10.128.0.4"
+    client: TestClient[web.Request, web.Application] = field(init=False)
+
+    async def get(self, path: str, headers: dict[str, str] | None = None) -> Any:
+        response = await self.client.get(
+            path if path.startswith("/") else f"/computeMetadata/v1/{path}",
+            headers=FLAVOR if headers is None else headers,
+            allow_redirects=False,
+        )
+        await response.read()
+        return response
+
+    async def text(self, path: str) -> str:
+        response = await self.get(path)
+        assert response.status == 200, path
+        return str(await response.text())
+
+    async def send(self, method: str, path: str, data: str | None = None, **headers: str) -> tuple[int, str]:
+        """Status and text of a request about guest attributes."""
+        url = f"/computeMetadata/v1/instance/guest-attributes/{path}"
+        async with self.client.request(method, url, data=data, headers=FLAVOR | headers) as response:
+            return response.status, await response.text()
+
+    def guest(self, address: str) -> Guest | None:
+        return self.lab.tpu.guest(self.address)
+
+    async def changed(self) -> None:
+        await self.lab.tpu.changed()
+
+
+@asynccontextmanager
+async def open_machine(lab: Lab) -> AsyncIterator[Machine]:
+    machine = Machine(lab)
+    server = MetadataServer(lab.world, machine, lab.iam, lab.doorway)
+    async with TestClient(TestServer(server.app())) as machine.client:
+        yield machine

@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, cast
+
+from aiohttp import web
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.sandboxes import Lines, Sandbox, Sandboxes
@@ -25,7 +28,7 @@ _POLL_S = 0.2
 
 
 class _BuildError(Exception):
-    """The end of a build: `status`, and the reason."""
+    """A build ends; `status` and why."""
 
     def __init__(self, status: str, kind: str, detail: str) -> None:
         super().__init__(detail)
@@ -33,19 +36,13 @@ class _BuildError(Exception):
 
 
 class Builder:
-    """Runs builds in `sandboxes`; `write_log` takes an account and its request to write their output."""
+    """Runs builds in `sandboxes`, whose output `write_log` takes."""
 
-    def __init__(
-        self,
-        world: World,
-        iam: Iam,
-        sandboxes: Sandboxes,
-        write_log: Callable[[str, JsonObject], Awaitable[None]],
-    ) -> None:
+    def __init__(self, world: World, iam: Iam, sandboxes: Sandboxes, write_log: Method) -> None:
         self._world, self._iam, self._sandboxes, self._write_log = world, iam, sandboxes, write_log
 
     async def run(self, build: JsonObject) -> None:
-        """Run a build to its end, and write the outcome into it."""
+        """From QUEUED to its end, which is written into the build."""
         build |= {"status": "WORKING", "startTime": self._world.clock.rfc3339()}
         try:
             async with asyncio.timeout(float(build["timeout"].removesuffix("s"))):
@@ -66,12 +63,11 @@ class Builder:
         async with self._sandboxes.open(f"build-{build['id']}", account) as sandbox:
             (sandbox.place / "workspace").mkdir()
             if source := build.get("source", {}).get("storageSource"):
-                archive = {"archives": [f"gs://{source['bucket']}/{source['object']}#."]}
-                await self._helper(build, sandbox, "FETCHSOURCE", {**source, **archive})
+                await self._helper(build, sandbox, "FETCHSOURCE", {"fetch": source})
             for index, step in enumerate(build["steps"]):
                 await self._step(build, sandbox, index, step)
             if objects := build.get("artifacts", {}).get("objects"):
-                await self._helper(build, sandbox, "PUSH", {"upload": objects})
+                await self._helper(build, sandbox, "PUSH", {"push": objects})
 
     async def _step(self, build: JsonObject, sandbox: Sandbox, index: int, step: JsonObject) -> None:
         step["status"] = "WORKING"
@@ -100,7 +96,7 @@ class Builder:
             raise _BuildError("FAILURE", "USER_BUILD_STEP", f"{why}status: {status}")
 
     def _pull(self, image: str, account: str) -> None:
-        """Fail the build unless the account may read the image's repository."""
+        """Refuses an image that isn't in a repository here which the account may read."""
         match = _IMAGE.fullmatch(image)
         name = f"projects/{match[2]}/locations/{match[1]}/repositories/{match[3]}" if match else ""
         if name not in self._world.directory or not self._iam.allowed(account, _READ, name):
@@ -110,7 +106,10 @@ class Builder:
     async def _helper(self, build: JsonObject, sandbox: Sandbox, label: str, what: JsonObject) -> None:
         """Run Cloud Build's own work before or after the steps, as the build's account."""
         arguments = [json.dumps(what), str(sandbox.place / "workspace")]
-        running = sandbox.module("rehearsal.cloud.services.transfer", arguments, self._lines(build, label))
+
+        running = sandbox.module(
+            "rehearsal.cloud.services.cloudbuild.worker", arguments, self._lines(build, label)
+        )
         if await self._until_cancelled(build, running) != 0:
             kind = "FETCH_SOURCE_FAILED" if label == "FETCHSOURCE" else "PUSH_NOT_AUTHORIZED"
             raise _BuildError("FAILURE", kind, f"{label} failed; see the log")
@@ -144,7 +143,9 @@ class Builder:
             "resource": {"type": "build", "labels": labels},
             "entries": [{"textPayload": line} for line in lines],
         }
+        account, method = build["serviceAccount"].rpartition("/")[2], "logging.entries.write"
+        call = Call("logging", "v2", method, {}, {}, body, account, cast(web.Request, None))
         try:
-            await self._write_log(build["serviceAccount"].rpartition("/")[2], body)
+            await self._write_log.handler(call)
         except ApiError as error:
             raise _BuildError("FAILURE", "LOGGING_FAILURE", error.message) from None

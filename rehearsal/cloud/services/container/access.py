@@ -25,7 +25,7 @@ _KINDS = {
     )
 }
 # Of kinds that have no permission of their own. That it stands for built-in ones that are newer than Google's
-# list, too, is assumed: no page says it.
+# list, too, is assumed: no page documents it.
 _CUSTOM = "thirdPartyObjects"
 _NEWER = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 _VERBS = {"watch": "list", "patch": "update", "deletecollection": "delete"}

@@ -1,4 +1,4 @@
-"""Node pools. Each has an instance group in each of its zones, which says how many nodes there are.
+"""Node pools. Each has an instance group in each of its zones, with the number of nodes.
 
 The rules of TPU pools are those of https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus.
 """
@@ -18,7 +18,7 @@ from rehearsal.cloud.services.tpu import catalog
 
 _POOL = "container.projects.locations.clusters.nodePools"
 UPDATE = "container.clusters.update"
-PATH_FIELDS = frozenset({"name", "projectId", "zone", "clusterId", "nodePoolId", "etag"})  # say which one
+PATH_FIELDS = frozenset({"name", "projectId", "zone", "clusterId", "nodePoolId", "etag"})  # name the resource
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
 _TPU_MACHINE = re.compile(r"ct6e-standard-([148])t")

@@ -23,7 +23,7 @@ from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.sandboxes import Lines, Sandbox, Sandboxes
 from rehearsal.cloud.services.dataproc import rules as spark_rules
 
-# What a node asks for as the batch's account, and the role that has it:
+# Permissions of the batch's account that a node uses, and the role with them:
 # https://cloud.google.com/dataproc-serverless/docs/concepts/service-account
 NEEDED, ROLE = ("dataproc.agents.create", "dataproc.tasks.lease"), "roles/dataproc.worker"
 _DRIVER_MEMORY = "2g"

@@ -69,7 +69,7 @@ class LoggingService:
         return [self._entries[key] for key in self._order]
 
     def methods(self) -> Mapping[str, Method]:
-        """By method id. Which projects a request is about stands in its body, so IAM is asked here."""
+        """By method id. A request's projects are in its body, so handlers check permissions."""
         return {
             "logging.entries.write": Method(self._write),
             "logging.entries.list": Method(self._list),
@@ -107,7 +107,7 @@ class LoggingService:
         return {}
 
     def _completed(self, call: Call, sent: JsonObject, given: JsonObject) -> JsonObject:
-        """Return an entry with what the request says for all; ApiError where it can't be one."""
+        """Return an entry with the fields that the request has for all; ApiError for a wrong one."""
         entry = {key: sent[key] for key in ("logName", "resource") if sent.get(key)} | given
         entry["labels"] = {**sent.get("labels", {}), **given.get("labels", {})}
         self._require(call, entry.get("logName", ""))
@@ -165,7 +165,7 @@ class LoggingService:
         """Keep a complete entry, unless it is too old or too far in the future."""
         at = logfilter.epoch(entry["timestamp"])
         now = self._world.clock.now()
-        # Hosts tell the real time, which the virtual clock is ahead of: "past" is counted from both.
+        # Hosts send the real time, which the virtual clock is ahead of: "past" is counted from both.
         real = datetime.now(UTC).timestamp()
         if at > now + _FUTURE_S or at < min(now, real) - _PAST_S:
             return

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 
+from rehearsal.cloud.collections import shape
 from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
 
 __all__ = ["Matches", "epoch", "parse", "values"]
@@ -111,11 +112,7 @@ def _condition(text: str, field: str, comparison: str, value: str) -> Matches:
 
 def values(entry: JsonObject, field: str) -> list[str]:
     """Return the values of an entry's field as text: none, one, or those of a list on the way."""
-    items: list[object] = [entry]
-    for part in field.split("."):
-        items = [item[part] for item in items if isinstance(item, dict) and item.get(part) is not None]
-        items = [leaf for item in items for leaf in (item if isinstance(item, list) else [item])]
-    return [str(item) for item in items]
+    return [str(value) for value in shape.values(entry, field) if value is not None]
 
 
 def _number(text: str) -> float | None:

@@ -37,7 +37,7 @@ def integer(query: Mapping[str, Any], name: str) -> int | None:
 
 
 def generation_of(query: Mapping[str, Any], name: str = "generation") -> int | None:
-    """Return the generation that a request names. 0, which gcsfuse sends, is protobuf's way to say none."""
+    """Return the generation that a request names. 0, which gcsfuse sends, means none in protobuf."""
     return integer(query, name) or None
 
 

@@ -39,7 +39,7 @@ class _Options:
 
 
 def list_page(objects: Objects, query: Mapping[str, Any]) -> Page:
-    """Return the page that the query asks for; items and prefixes together fill it, as at Google."""
+    """Return the page of a query; items and prefixes together fill it, as at Google."""
     options = _options(query)
     after_name, after_generation = _decode(query.get("pageToken"))
     items: list[Version] = []

@@ -78,7 +78,7 @@ class Objects:
         return object_body(self._store.objects(version.bucket).annotate(version, fields), call)
 
     async def delete(self, call: Call) -> web.Response:
-        """storage.objects.delete: with a generation, for good; without, as the bucket's versioning says."""
+        """storage.objects.delete: with a generation, for good; without, by the bucket's versioning."""
         version = self._addressed(call)
         Conditions.of(call).check(version)
         for_good = generation_of(call.query) is not None

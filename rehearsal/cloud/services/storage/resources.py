@@ -42,7 +42,7 @@ def base_url(call: Call) -> str:
 
 
 def refuse_acls(call: Call) -> None:
-    """NotEmulatedError if the request asks for an ACL."""
+    """NotEmulatedError for a request with an ACL."""
     for name in ("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl"):
         if call.query.get(name):
             raise NotEmulatedError(f"An ACL ({name})")

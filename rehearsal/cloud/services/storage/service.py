@@ -1,4 +1,4 @@
-"""The table of Cloud Storage methods: handler, IAM permission, and the resource that it is asked on.
+"""The table of Cloud Storage methods: handler, IAM permission, and the resource that needs it.
 
 Permissions: https://cloud.google.com/storage/docs/access-control/iam-json. A write needs
 `storage.objects.create`, and `storage.objects.delete` too where it replaces a live object; the object's name
@@ -115,7 +115,7 @@ class StorageService:
             ),
         }
 
-    # A bucket that does not exist is a 404 to everybody, before IAM is asked about it.
+    # A bucket that does not exist is a 404 to everybody, before permissions are checked.
 
     def _bucket(self, call: Call) -> str:
         return bucket_resource(self._store.bucket(call.path["bucket"])["name"])

@@ -74,7 +74,7 @@ class Store:
         return self._objects[bucket]
 
     def version(self, bucket: str, name: str, generation: int | None = None) -> Version:
-        """Return the live generation or the one asked for; ApiError 404."""
+        """Return the live generation or the given one; ApiError 404."""
         version = self.objects(bucket).get(name, generation)
         if version is None:
             raise no_such_object(bucket, name)

@@ -232,7 +232,7 @@ def _content_range(request: web.Request) -> tuple[int | None, int | None, int | 
 
 
 def _incomplete(call: Call, received: int) -> web.Response:
-    """308; Go clients, whose HTTP library would follow it, ask for 200 with the status in a header."""
+    """Return 308; for Go clients, whose HTTP library would follow it, 200 with the status in a header."""
     headers = {"Range": f"bytes=0-{received - 1}"} if received else {}
     if call.raw.headers.get("X-GUploader-No-308"):
         return web.Response(status=200, headers=headers | {"X-HTTP-Status-Code-Override": "308"})

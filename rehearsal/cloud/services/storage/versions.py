@@ -111,7 +111,7 @@ class Objects:
         return self._live.find(name)
 
     def get(self, name: str, generation: int | None = None) -> Version | None:
-        """Return the live generation, or the one asked for, live or noncurrent."""
+        """Return the live generation, or the given one, live or noncurrent."""
         if generation is None:
             return self._live.find(name)
         return self._live.find(name, generation) or self._noncurrent.find(name, generation)
@@ -197,7 +197,7 @@ class Objects:
         self.require_unprotected(version)
         if self._live.find(version.name, version.generation) is None:
             self._noncurrent.remove(version)
-            self._bury(version)
+            self._soft_delete(version)
         else:
             self.limit.spend(self.bucket, version.name)
             self._live.remove(version)
@@ -298,9 +298,9 @@ class Objects:
         if keep:
             self._noncurrent.add(replace(version, deleted=self.clock.rfc3339()))
         else:
-            self._bury(version)
+            self._soft_delete(version)
 
-    def _bury(self, version: Version) -> None:
+    def _soft_delete(self, version: Version) -> None:
         """Remove a version: soft-delete it for the policy's duration, or drop it at once."""
         keep_s = int(self.config().get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
         if keep_s == 0:

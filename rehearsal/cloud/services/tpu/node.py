@@ -123,7 +123,7 @@ class Node:
         return body
 
     def guest(self, world: World, worker: int) -> Guest:
-        """Return a worker as its metadata server knows it."""
+        """Return a worker for its metadata server."""
         address = self.addresses[worker]
         own = {
             "accelerator-type": self.slice.accelerator_type,

@@ -55,7 +55,7 @@ class Nodes:
     def __init__(self, world: World, hosts: Hosts, audit: Audit, durations: Durations, seed: int) -> None:
         self.deleted: Counter[str] = Counter()  # by the state in which a request for it found the node
         self._rng = random.Random(0)
-        self._late_dice = random.Random(seed)
+        self._late_rng = random.Random(seed)
         self._world = world
         self._hosts = hosts
         self._audit = audit
@@ -125,10 +125,10 @@ class Nodes:
         for unwritten in sorted(node.unwritten):
             self._world.spawn(
                 self._write_attribute(
-                    node, unwritten, self._late_dice.uniform(0.0, self._durations.attributes)
+                    node, unwritten, self._late_rng.uniform(0.0, self._durations.attributes)
                 )
             )
-        await self._world.clock.sleep(self._late_dice.uniform(0.0, self._durations.late))
+        await self._world.clock.sleep(self._late_rng.uniform(0.0, self._durations.late))
         still(node, state)
         for (name, _), own in zip(node.instances, node.guest_attributes, strict=True):
             # `gcloud compute tpus tpu-vm ssh --tunnel-through-iap` looks for it.

@@ -50,7 +50,7 @@ def queued_resources(tpu: TpuService, operations: Operations) -> Collection:
 
 
 def _nodes(change: Change, body: JsonObject) -> dict[str, JsonObject]:
-    """Full names of the nodes that are asked for, and their bodies."""
+    """Return the requested nodes: bodies by full name."""
     bodies: dict[str, JsonObject] = {}
     for spec in body["tpu"]["nodeSpec"]:
         slices = spec.get("multisliceParams", {})

@@ -17,7 +17,7 @@ from rehearsal.cloud.services.tpu.node import Node
 
 SERVICE = "tpu.googleapis.com"
 COMPUTE = "compute.googleapis.com"
-# Chips of each kind, or CPUs, in each place, unless a scenario says otherwise: this project's choice.
+# Chips of each kind, or CPUs, in each place, unless a scenario sets another: this project's choice.
 GRANTED = 8192
 
 

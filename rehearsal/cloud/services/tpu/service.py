@@ -61,7 +61,7 @@ class TpuService:
         table: dict[str, tuple[Callable[[Call], Awaitable[JsonObject]], str]] = {
             "nodes.create": (self.create, "tpu.nodes.create"),
             # https://cloud.google.com/iam/docs/roles-permissions/tpu has no permission of its own for it;
-            # getMaintenanceInfo, its sibling, asks for this one. Not tried against Google.
+            # getMaintenanceInfo, its sibling, requires this one. Not tried against Google.
             "nodes.getGuestAttributes": (self.get_guest_attributes, "tpu.nodes.get"),
             "nodes.patch": (self.patch, "tpu.nodes.update"),
             "nodes.delete": (self.delete, "tpu.nodes.delete"),

@@ -40,10 +40,8 @@ class TestInsert:
         refused = insert(front, name)
         assert (refused.status, refused.reason) == (400, "invalid")
 
-    def test_a_name_with_dots_wants_a_domain(self, front: Front) -> None:
+    def test_a_name_with_dots_wants_a_domain_and_is_taken_once(self, front: Front, bucket: str) -> None:
         assert insert(front, "data.example.com").status == 403
-
-    def test_a_taken_name(self, front: Front, bucket: str) -> None:
         refused = insert(front, bucket)
         assert (refused.status, refused.reason) == (409, "conflict")
 

@@ -100,12 +100,6 @@ def test_gzip_is_unpacked_for_those_who_do_not_take_it(front: Front, bucket: str
 
 
 class TestPreconditions:
-    def test_generation_zero_creates_and_never_overwrites(self, front: Front, bucket: str) -> None:
-        assert front.put(bucket, "a", b"1", ifGenerationMatch=0).status == 200
-        refused = front.put(bucket, "a", b"2", ifGenerationMatch=0)
-        assert (refused.status, refused.reason) == (412, "conditionNotMet")
-        assert front.read(bucket, "a").body == b"1"
-
     def test_a_write_against_a_known_generation(self, front: Front, bucket: str) -> None:
         first = front.put(bucket, "a", b"1").json["generation"]
         second = front.put(bucket, "a", b"2", ifGenerationMatch=first).json["generation"]
@@ -219,11 +213,6 @@ class TestVersions:
         front.put(versioned, "a", b"1")
         assert front.request("DELETE", object_path(versioned, "a"), generation=0).status == 204
         assert generations(front, versioned) == [("1", False)]
-
-    def test_an_unversioned_bucket_keeps_one(self, front: Front, bucket: str) -> None:
-        front.put(bucket, "a", b"1")
-        front.put(bucket, "a", b"2")
-        assert generations(front, bucket) == [("2", True)]
 
 
 class TestSoftDelete:

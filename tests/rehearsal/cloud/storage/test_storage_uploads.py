@@ -123,15 +123,17 @@ class TestResumable:
 
     def test_a_gap_and_an_odd_chunk_are_refused(self, front: Front, bucket: str) -> None:
         session = begin(front, bucket, "a")
-        assert send(front, session, b"x" * QUANTUM, f"bytes {QUANTUM}-{2 * QUANTUM - 1}/*").status == 400
+        for first in (1, QUANTUM):
+            sent = f"bytes {first}-{first + QUANTUM - 1}/*"
+            assert send(front, session, b"x" * QUANTUM, sent).status == 400, sent
         assert send(front, session, b"x" * 1000, "bytes 0-999/*").status == 400
 
-    def test_a_stream_ends_with_its_total(self, front: Front, bucket: str) -> None:
+    def test_a_stream_ends_with_its_total_an_empty_object_and_a_body_without_range(
+        self, front: Front, bucket: str
+    ) -> None:
         session = begin(front, bucket, "a")
         send(front, session, b"x" * QUANTUM, f"bytes 0-{QUANTUM - 1}/*")
         assert send(front, session, b"", f"bytes */{QUANTUM}").json["size"] == str(QUANTUM)
-
-    def test_an_empty_object_and_a_body_without_range(self, front: Front, bucket: str) -> None:
         assert send(front, begin(front, bucket, "e"), b"", "bytes */0").json["size"] == "0"
         assert send(front, begin(front, bucket, "w"), b"whole", None).json["size"] == "5"
         assert front.read(bucket, "e").body == b""

@@ -192,7 +192,7 @@ class _Parser:
         if window is None:
             raise bad_request(f"Invalid PromQL: no duration in {self.text!r}")
         resource = next((value for label, sign, value in matchers if (label, sign) == (_RESOURCE, "=")), None)
-        if resource is None:  # several resources may have a log-based metric: Google wants to know which
+        if resource is None:  # several resources may have a log-based metric: Google requires its name
             raise bad_request(f"Invalid PromQL: {name} may have multiple resource types: name {_RESOURCE}.")
         self.metrics.add(name)
         seconds = int(window[1]) * _UNIT_S[window[2]]
