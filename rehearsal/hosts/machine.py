@@ -24,12 +24,12 @@ from rehearsal.hosts.image import claim
 from rehearsal.hosts.network import BRIDGE, Network
 from rehearsal.hosts.spec import HostSpec
 
-# What systemd-nspawn --keep-unit exits with when the machine asked for a reboot: systemd's "start me again".
+# Exit status of systemd-nspawn --keep-unit for a machine that reboots.
 _REBOOT = 133
 # systemd's signal for poweroff.target (systemd(1), "Signals"): the ACPI power button.
 _POWER_BUTTON = signal.SIGRTMIN + 4
 _BOOT_TIMEOUT_S = 60.0
-# Boots that unpack at the same time; more only share the same cores.
+# Concurrent boots that unpack their disk: more would only share the same cores.
 _BOOTS_AT_ONCE = 8
 # Each systemd needs a few inotify instances of root's, of which the kernel grants 128 in all by default.
 _INOTIFY_INSTANCES = 8192
@@ -246,7 +246,7 @@ class NspawnHosts:
         return status
 
     async def _listen(self, machine: _Machine, notices: socket.socket, started: asyncio.Future[None]) -> None:
-        """Follow what systemd-nspawn says through sd_notify(3): the init's pid, then that it has booted."""
+        """Follow systemd-nspawn's messages of sd_notify(3): the init's pid, then the end of its boot."""
         loop = asyncio.get_running_loop()
         while True:
             lines = (await loop.sock_recv(notices, 4096)).decode().splitlines()
@@ -301,9 +301,9 @@ def _environment(machine: _Machine) -> dict[str, str]:
 
 
 async def _until_listening(pid: int) -> None:
-    """Until systemd has set itself up to hear the power button (it reads signals that it has blocked)."""
+    """Wait until systemd handles the signal of the power button (it reads signals that it has blocked)."""
     button = 1 << (_POWER_BUTTON - 1)
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it died; its exit status tells
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it died: see its exit status
         while True:
             status = dict(
                 line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -29,7 +29,7 @@ def _interrupt_once(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Act, report, and say where the report is; 0 if the scenario passed."""
+    """Run the scenario, write the report and print its path; return 0 if the scenario passed."""
     parser = argparse.ArgumentParser(prog="python -m rehearsal.scenario")
     parser.add_argument("scenario", type=Path)
     parser.add_argument("--seed", type=int, required=True)

@@ -121,7 +121,7 @@ def _write_kubernetes_config(layout: Layout, image: Path, tls: authority.TlsFile
 
 
 def _people(layout: Layout, plan: Plan, tokens: Mapping[str, str]) -> dict[str, object]:
-    """Each account with the roles that the program has it ask for; who acts as what, the stacks grant."""
+    """Return each account's roles as the program documents them; the stacks grant who may act as whom."""
     command = [sys.executable, "-m", "cli", "infra", "roles", plan.environment, "--json"]
     granted = json.loads(run(command, layout.program))
     return {
