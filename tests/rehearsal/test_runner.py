@@ -324,6 +324,22 @@ def test_moments_come_from_the_seed(tmp_path: Path) -> None:
     assert all(steps_by_seed[seed] >= drawn[seed] for seed in drawn)
 
 
+def test_a_crash_kills_the_job_of_one_worker_after_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    killed: list[list[str]] = []
+    monkeypatch.setattr("rehearsal.scenario.killing.time.sleep", pauses.append)
+    for seed in range(6):
+        scene = make_runner(tmp_path, seed=seed)[0].scene
+        monkeypatch.setattr(scene.shell, "ssh", lambda hosts, line, **_: killed.append(hosts))
+        steps.kill("tpu-dev", "crash", "one", (2, 2), jitter_s=9).act(scene)
+        assert killed[-1] == [f"tpu-dev-w{scene.record.kills[0].worker}"]
+        assert f"then {pauses[-1]:.1f} s" in scene.note.text
+    assert {*map(tuple, killed)} == {("tpu-dev-w0",), ("tpu-dev-w1",)}
+    assert all(0 < pause < 9 for pause in pauses)
+
+
 def test_a_run_that_is_done_cannot_be_killed(scene: Scene) -> None:
     bucket: Any = scene.bucket
     bucket.state = "done"
