@@ -28,7 +28,7 @@ from rehearsal.hosts.spec import HostSpec
 _REBOOT = 133
 # systemd's signal for poweroff.target (systemd(1), "Signals"): the ACPI power button.
 _POWER_BUTTON = signal.SIGRTMIN + 4
-_BOOT_TIMEOUT_S = 60.0
+BOOT_TIMEOUT_S = 60.0
 # Concurrent boots that unpack their disk: more would only share the same cores.
 _BOOTS_AT_ONCE = 8
 # Each systemd needs a few inotify instances of root's, of which the kernel grants 128 in all by default.
@@ -123,13 +123,13 @@ class NspawnHosts:
             started.add_done_callback(lambda future: future.exception())
             machine.supervisor = asyncio.create_task(self._supervise(machine, started))
             try:
-                await asyncio.wait_for(asyncio.shield(started), _BOOT_TIMEOUT_S)
+                await asyncio.wait_for(asyncio.shield(started), BOOT_TIMEOUT_S)
             except TimeoutError:
                 if machine.pidfd is None and machine.nspawn is not None:  # stuck before there was an init
                     with contextlib.suppress(ProcessLookupError):
                         machine.nspawn.kill()
                 await self.cut_power(spec.name)
-                why = f"{spec.name}: no init within {_BOOT_TIMEOUT_S:.0f} s"
+                why = f"{spec.name}: no init within {BOOT_TIMEOUT_S:.0f} s"
                 raise HostError(why, f"read {self.console(spec.name)}") from None
 
     async def power_off(self, name: str) -> None:
@@ -226,7 +226,7 @@ class NspawnHosts:
             console = opened.enter_context(self.console(name).open("ab"))
             process = machine.nspawn = await asyncio.create_subprocess_exec(
                 *machine.group.enter(),
-                *_command(machine, devices),
+                *nspawn_command(machine, devices),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
@@ -268,7 +268,8 @@ def _nspawn_name(machine: _Machine) -> str:
     return f"m{machine.number}"
 
 
-def _command(machine: _Machine, devices: dict[str, Path]) -> list[str]:
+def nspawn_command(machine: _Machine, devices: dict[str, Path]) -> list[str]:
+    """Return the command line that boots a machine with these disks, by their names in it."""
     binds = [f"--bind={device}:/dev/disk/by-id/google-{name}" for name, device in devices.items()]
     return [
         "systemd-nspawn",

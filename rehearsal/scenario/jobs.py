@@ -37,7 +37,7 @@ def logged(
 
     def all_have() -> bool:
         for worker in range(workers):
-            lines = [] if worker in matches else _lines(project, node, worker, unit)
+            lines = [] if worker in matches else lines_of(project, node, worker, unit)
             for line in lines:
                 if match := re.search(prints, line):
                     matches[worker] = match[0]
@@ -55,7 +55,7 @@ def logged(
     scene.note.text = output
 
 
-def _lines(project: str, node: str, worker: int, unit: str) -> list[str]:
+def lines_of(project: str, node: str, worker: int, unit: str) -> list[str]:
     """Return the lines that a worker's unit printed, oldest first; none while the API can't be reached."""
     credentials, _ = google.auth.default(scopes=[_SCOPE])
     desired = {"logName": f"projects/{project}/logs/{_LOG}", "labels.node": node, "labels.unit": unit}

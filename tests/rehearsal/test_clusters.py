@@ -63,7 +63,7 @@ def test_a_machine_without_the_programs_says_so(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(making.programs, "folder", folder)
     printed = io.StringIO()
-    assert making._kubernetes(Narrator(Console(file=printed, width=200))) is None
+    assert making.control_plane_programs(Narrator(Console(file=printed, width=200))) is None
     assert "clusters have no control planes here: queue isn't built yet" in printed.getvalue()
     assert "tools/setup.sh kubernetes" in printed.getvalue()
 

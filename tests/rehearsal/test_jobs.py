@@ -36,7 +36,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(jobs, "read_settings", lambda *_: {"gcp:project": "p"})
-    monkeypatch.setattr(jobs, "_lines", lambda project, node, worker, unit: made.logs[worker])
+    monkeypatch.setattr(jobs, "lines_of", lambda project, node, worker, unit: made.logs[worker])
     return made
 
 

@@ -17,7 +17,7 @@ import requests
 from rehearsal.errors import WorldError
 from rehearsal.providers.gcp.install import PACKAGES, install, is_standin
 from rehearsal.scenario import steps
-from rehearsal.scenario.building import _summary, pulumi
+from rehearsal.scenario.building import pulumi, summary
 from rehearsal.world import names, person
 from rehearsal.world.dial import address_of
 from rehearsal.world.layout import Layout, State, started
@@ -246,6 +246,6 @@ def test_the_commands_are_those_of_the_readme() -> None:
 
 def test_what_pulumi_printed_is_summed_up() -> None:
     output = "Resources:\n    + 4 created\n    ~ 1 updated\n    2 unchanged\n\nDuration: 3s\n"
-    assert _summary(output) == "4 created, 1 updated, 2 unchanged"
-    assert _summary("Resources:\n    19 unchanged\n") == "19 unchanged"
+    assert summary(output) == "4 created, 1 updated, 2 unchanged"
+    assert summary("Resources:\n    19 unchanged\n") == "19 unchanged"
     assert str(steps.up("tpu", "no capacity")) == "pulumi up: tpu   (must fail)"

@@ -48,14 +48,14 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NspawnHosts:
 
 
 def commanded(monkeypatch: pytest.MonkeyPatch, *command: str) -> None:
-    monkeypatch.setattr(machine, "_command", lambda *_: list(command))
+    monkeypatch.setattr(machine, "nspawn_command", lambda *_: list(command))
 
 
 async def test_nspawn_that_hangs_is_given_up_and_killed(
     hosts: NspawnHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commanded(monkeypatch, "sleep", "60")
-    monkeypatch.setattr(machine, "_BOOT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(machine, "BOOT_TIMEOUT_S", 0.5)
     with pytest.raises(HostError, match=r"tpu-dev-w0: no init within"):
         await asyncio.wait_for(hosts.boot(SPEC), HANG_S)
     assert not hosts.running("tpu-dev-w0")
