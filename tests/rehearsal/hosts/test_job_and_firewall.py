@@ -77,6 +77,7 @@ def outcome(wire: Wire, patience_s: int) -> list[tuple[int, str]]:
     return [(process.wait(), process.stdout.read()) for process in started if process.stdout]
 
 
+@pytest.mark.prove
 def test_with_all_of_them_it_starts(wire: Wire) -> None:
     wire.enforce(*declared())
     assert [(status, output.splitlines()[-1]) for status, output in outcome(wire, 60)] == [(0, "[0, 1]")] * 2
