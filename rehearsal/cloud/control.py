@@ -10,7 +10,6 @@ import json
 import socket
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.errors import RehearsalError
@@ -94,7 +93,7 @@ class Control:
 
     def requests(self, since: int = 0) -> JsonObject:
         """Return requests from number `since` on, and `next`, the number to continue from."""
-        answer: JsonObject = self._call("GET", f"/requests?since={quote(str(since))}")
+        answer: JsonObject = self._call("GET", f"/requests?since={since}")
         return answer
 
     def _call(self, method: str, path: str, body: JsonObject | None = None) -> Any:

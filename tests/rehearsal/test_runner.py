@@ -248,6 +248,18 @@ def test_two_runs_are_the_same_to_the_last_bit(
     assert bool(reason) or "2 losses" in scene.record.checks[0].evidence
 
 
+def test_extractions_are_alike_when_their_shards_are_the_same(scene: Scene) -> None:
+    bucket: Any = scene.bucket
+    first, second = (f"extractions/{run}/activations/tpu_0/" for run in ("one", "other"))
+    bucket.objects = {f"{folder}a": ObjectFacts(n, 10, "x") for n, folder in enumerate((first, second))}
+    steps.alike("one", "other").act(scene)
+    assert scene.record.checks[0].claim == "other left what one did"
+    for name, facts in (("b", ObjectFacts(3, 10, "y")), ("a", ObjectFacts(3, 10, "y"))):
+        bucket.objects[f"{second}{name}"] = facts
+        with pytest.raises(ScenarioFailed, match=f"shards differ, the first tpu_0/{name}"):
+            steps.alike("one", "other").act(scene)
+
+
 def test_what_was_noted_must_survive(scene: Scene) -> None:
     bucket: Any = scene.bucket
     bucket.objects = {"runs/a": ObjectFacts(1, 10, "x"), "runs/b": ObjectFacts(1, 10, "y")}

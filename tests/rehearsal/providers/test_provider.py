@@ -245,6 +245,9 @@ def test_values_survive_the_wire() -> None:
     assert values["secret"] == {"a": [1, 2.5]}
     assert values["unknown"] is UNKNOWN
     assert from_struct(to_struct(values)) == values
+    a_bool, a_number = "1c4a061d-8072-4f0a-a4cb-0ff528b18fe7", "3eeb2bf0-c639-47a8-9e75-3b44932eb421"
+    unknown = from_struct(to_struct({"of the engine": [a_bool, a_number]}))
+    assert unknown == {"of the engine": [UNKNOWN, UNKNOWN]}
 
 
 @pytest.mark.parametrize("resource", TYPES.values(), ids=lambda item: item.table.token)
