@@ -57,7 +57,7 @@ def links() -> str:
     return subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
 
 
-def test_a_machine_without_the_programs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_the_programs_prints_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def folder(tool: str) -> Path:
         raise KubernetesError(f"{tool} isn't built yet", "tools/setup.sh kubernetes")
 

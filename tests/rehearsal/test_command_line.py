@@ -46,7 +46,7 @@ def test_a_scenario_that_cannot_be_read(
     assert "broken.py:1: " in capsys.readouterr().err
 
 
-def test_what_the_system_refuses_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_system_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["down", "--dir", str(tmp_path / "file")]) == 3
     assert "error: " in capsys.readouterr().err
@@ -64,7 +64,7 @@ def test_down_without_a_world_is_fine(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "nothing is up" in capsys.readouterr().out
 
 
-def test_list_names_every_story(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     output = capsys.readouterr().out
     assert all(name in output for name in ("default", "kills", "pod"))
@@ -142,7 +142,7 @@ def test_without_a_terminal_a_step_prints_interim_results_every_15_s(
 
 
 @pytest.mark.parametrize("words", [["up"], ["run"], ["shell", "-c", "true"]])
-def test_not_root_is_said_in_words(
+def test_another_user_than_root_is_refused_with_a_fix(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)

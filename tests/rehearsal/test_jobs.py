@@ -71,7 +71,7 @@ def test_every_workers_log_must_have_the_line(world: World, scene: Scene) -> Non
 
 
 @pytest.mark.parametrize("node", [None, {"state": "PREEMPTED", "hosts": [{"running": False}]}])
-def test_that_a_log_outlives_its_hosts_is_proved_only_when_they_are_gone(
+def test_a_log_outlives_its_hosts_only_if_they_are_gone(
     world: World, scene: Scene, node: dict[str, Any] | None
 ) -> None:
     world.node = node
@@ -84,7 +84,7 @@ def test_that_a_log_outlives_its_hosts_is_proved_only_when_they_are_gone(
     )
 
 
-def test_each_worker_may_say_it_at_a_time_of_its_own(world: World, scene: Scene) -> None:
+def test_each_worker_may_reach_the_state_at_its_own_time(world: World, scene: Scene) -> None:
     failed = {"state": "failed", "why": "killed by signal 9: step 3"}
     running = {"state": "running"}
     world.words = [[failed, running], [running, failed]]
@@ -95,7 +95,7 @@ def test_each_worker_may_say_it_at_a_time_of_its_own(world: World, scene: Scene)
         jobs.heartbeat("tpu-dev", 2, "failed", "signal 15").act(scene)
 
 
-def test_patterns_are_checked_before_the_story_begins() -> None:
+def test_patterns_are_checked_before_the_scenario_begins() -> None:
     with pytest.raises(ValueError, match="prints: not a regular expression: "):
         jobs.logged("n", 1, "(")
     with pytest.raises(ValueError, match="why: not a regular expression: "):

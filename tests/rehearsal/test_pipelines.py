@@ -210,7 +210,7 @@ def test_a_fault_is_mended_once_its_alert_was_looked_into(scene: Scene, world: W
     assert world.typed == ["bash -c echo two batches\necho exit status $?", "bash -c echo mended"]
 
 
-def test_an_alert_that_nobody_expects_fails_the_step(scene: Scene, world: World) -> None:
+def test_an_unexpected_alert_fails_the_step(scene: Scene, world: World) -> None:
     world.opens("batch-failed", "1")
     world.opens("workflow-failed", "2")
     with pytest.raises(ScenarioFailed, match=r"and not \{'workflow-failed': 1\}"):

@@ -61,13 +61,15 @@ async def test_nspawn_that_hangs_is_given_up_and_killed(
     assert not hosts.running("tpu-dev-w0")
 
 
-async def test_what_nspawn_said_is_in_the_error(hosts: NspawnHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_output_of_nspawn_is_in_the_error(
+    hosts: NspawnHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commanded(monkeypatch, "sh", "-c", "echo no such image; exit 4")
     with pytest.raises(HostError, match=r"ended with status 4\): no such image"):
         await asyncio.wait_for(hosts.boot(SPEC), HANG_S)
 
 
-async def test_any_failure_before_the_boot_is_told_at_once(
+async def test_any_failure_before_the_boot_is_raised_at_once(
     hosts: NspawnHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any, **__: Any) -> Path:

@@ -83,7 +83,7 @@ def test_with_all_of_them_it_starts(wire: Wire) -> None:
     assert [(status, output.splitlines()[-1]) for status, output in outcome(wire, 60)] == [(0, "[0, 1]")] * 2
 
 
-def test_without_the_coordinators_port_it_does_not_start_and_says_so(wire: Wire) -> None:
+def test_without_the_coordinators_port_it_does_not_start_and_names_it(wire: Wire) -> None:
     wire.enforce(*declared(without="8476"))
     for status, output in outcome(wire, 4):
         assert status != 0

@@ -75,7 +75,7 @@ def test_retries_preemption_and_disappearance_as_recorded(faults: tuple[Google, 
     provider.delete(VM, id_, state)
 
 
-def test_a_stockout_leaves_no_resource_and_says_why() -> None:
+def test_a_stockout_leaves_no_resource_and_has_googles_reason() -> None:
     with (
         replayed(load("tpu.V2Vm.createFailed"), "create") as (played, provider),
         pytest.raises(StandInError) as failed,
@@ -131,7 +131,7 @@ def test_the_engine_can_stop_a_wait() -> None:
             provider.create(VM, checked("wire-tpu-o", labels={"a": "1"}))
 
 
-def test_no_credentials_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_no_credentials_have_a_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/absent.json")
     provider = Provider()
     provider.configure(Settings(project="p"))

@@ -212,7 +212,7 @@ def test_a_timeout_is_tried_again(line: Callable[..., Line], monkeypatch: pytest
 
 
 def test_a_new_account_is_waited_for_until_it_shows(line: Callable[..., Line]) -> None:
-    """Google answers 404 for a while, or 403: it tells nobody that an account isn't there."""
+    """Google answers 404 for a while, or 403, which hides whether an account exists."""
     account = {
         "email": "workers@p.iam.gserviceaccount.com",
         "name": "projects/p/serviceAccounts/w",
