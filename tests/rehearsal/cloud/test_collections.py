@@ -138,7 +138,7 @@ def test_a_subscription_outlives_its_topic(cloud: CloudFront) -> None:
     name, subscription = topic(cloud), f"{PUBSUB}/subscriptions/{fresh('sub')}"
     missing = cloud.request("PUT", subscription, {"topic": f"{P}/topics/none"})
     assert refused(missing) == (404, "Resource not found (resource=none).")
-    made = cloud.request("PUT", subscription, {"topic": f"projects/{NUMBER}/topics/{name}"}).json
+    made = cloud.request("PUT", subscription, {"topic": f"{P}/topics/{name}"}).json
     assert (made["ackDeadlineSeconds"], made["state"]) == (10, "ACTIVE")
     sent = {"messages": [{"data": "aGk="}, {"data": "aG8="}]}
     ids = cloud.request("POST", f"{PUBSUB}/topics/{name}:publish", sent).json["messageIds"]
@@ -154,7 +154,7 @@ def test_a_subscription_outlives_its_topic(cloud: CloudFront) -> None:
 def test_an_update_changes_what_its_mask_names_and_nothing_else(cloud: CloudFront) -> None:
     url = f"{PUBSUB}/subscriptions/{fresh('sub')}"
     body = {
-        "topic": f"{P}/topics/{topic(cloud)}",
+        "topic": f"projects/{NUMBER}/topics/{topic(cloud)}",
         "retryPolicy": {"minimumBackoff": "1s"},
         "labels": {"a": "b"},
     }
