@@ -96,7 +96,11 @@ def _world(layout: Layout, plan: making.Plan, narrator: Narrator, *, keep: bool)
                 life.end(layout)
 
 
-def _fresh(folder: Path | None, narrator: Narrator, name: str) -> Layout:
+def new_layout(folder: Path | None, narrator: Narrator, name: str) -> Layout:
+    """Return the layout of a new world: in `folder`, or in a temporary one whose name begins with `name`.
+
+    Without a folder, the remains of runs that were killed are removed first.
+    """
     if folder:
         return Layout(folder.resolve())
     life.require_machine()  # before a folder exists, which would stay
@@ -123,7 +127,7 @@ def run(narrator: Narrator, name: str, world: World, seed: int | None, folder: P
         The exit status.
     """
     scenario = scenarios.load(scenarios.find(name), seed)
-    layout = _kept(world.folder) if keep else _fresh(world.folder, narrator, "run")
+    layout = _kept(world.folder) if keep else new_layout(world.folder, narrator, "run")
     plan = making.Plan(
         environment=scenario.environment,
         cloud=scenario.cloud,
@@ -185,7 +189,7 @@ def shell(narrator: Narrator, world: World, account: str, line: str | None) -> i
         return _enter(stored, state, narrator, world.environment, account, line)
     if line:  # only its output goes to stdout, which may be a pipe
         narrator = Narrator.on_stderr()
-    layout = _fresh(world.folder, narrator, "shell")
+    layout = new_layout(world.folder, narrator, "shell")
     with _world(layout, _plan(world), narrator, keep=False) as fresh:
         return _enter(layout, fresh, narrator, world.environment, account, line)
 

@@ -10,13 +10,12 @@ import json
 import socket
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.errors import RehearsalError
 
 _TIMEOUT_S = 60.0
-# What `gcloud … tpu-vm ssh --plain` reads, then the tunnel and OS Login ask for:
+# Permissions for `gcloud … tpu-vm ssh --plain`, then for the tunnel and OS Login:
 # https://cloud.google.com/iap/docs/using-tcp-forwarding, https://cloud.google.com/compute/docs/oslogin
 TUNNEL, LOGIN = "iap.tunnelInstances.accessViaIAP", "compute.instances.osLogin"
 SSH = ("tpu.nodes.get", "compute.projects.get", TUNNEL, LOGIN)
@@ -34,13 +33,11 @@ class Control:
 
     def status(self) -> JsonObject:
         """Return clock, nodes, deletions, requests, faults, errors of the emulation, dropped packets."""
-        answer: JsonObject = self._call("GET", "/status")
-        return answer
+        return self._call("GET", "/status")
 
     def access(self) -> JsonObject:
         """Return `served`, all methods, and `asked`, permissions with the roles that grant each."""
-        answer: JsonObject = self._call("GET", "/access")
-        return answer
+        return self._call("GET", "/access")
 
     def dashboards(self, window_s: float) -> str:
         """Return the project's dashboards as HTML, over a window of virtual seconds."""
@@ -80,8 +77,8 @@ class Control:
 
     def faults(self) -> list[JsonObject]:
         """Return the rules with their counts of observations."""
-        rules: list[JsonObject] = self._call("GET", "/faults")
-        return rules
+        rules: Any = self._call("GET", "/faults")
+        return list(rules)
 
     def add_snapshot(self, name: str, image: Path, *, disk_size_gb: int) -> None:
         """Add a snapshot with the content of an ext4 image."""
@@ -89,15 +86,13 @@ class Control:
 
     def clusters(self, what: str = "", **body: Any) -> JsonObject:
         """Send a request of a control plane (services/container/control_planes.py), or `lose` nodes."""
-        answer: JsonObject = self._call("POST", f"/clusters/{what}".rstrip("/"), body)
-        return answer
+        return self._call("POST", f"/clusters/{what}".rstrip("/"), body)
 
     def requests(self, since: int = 0) -> JsonObject:
         """Return requests from number `since` on, and `next`, the number to continue from."""
-        answer: JsonObject = self._call("GET", f"/requests?since={quote(str(since))}")
-        return answer
+        return self._call("GET", f"/requests?since={since}")
 
-    def _call(self, method: str, path: str, body: JsonObject | None = None) -> Any:
+    def _call(self, method: str, path: str, body: JsonObject | None = None) -> JsonObject:
         connection = _UnixConnection(self._path)
         try:
             connection.request(
@@ -109,16 +104,15 @@ class Control:
             response = connection.getresponse()
             text = response.read()
         except (OSError, http.client.HTTPException) as error:
-            fix = "tpu rehearsal status says whether the world is up"
+            fix = "tpu rehearsal status"
             raise ControlError(f"no emulated cloud answers on {self._path}: {error}", fix) from None
         finally:
             connection.close()
         try:
-            answer = json.loads(text)
+            answer: JsonObject = json.loads(text)
         except ValueError:
-            raise ControlError(
-                f"{method} {path}: {response.status} {text[:200].decode(errors='replace')}"
-            ) from None
+            shown = text[:200].decode(errors="replace")
+            raise ControlError(f"{method} {path}: {response.status} {shown}") from None
         if response.status >= 400:
             raise ControlError(f"{method} {path}: {answer['error']}")
         return answer

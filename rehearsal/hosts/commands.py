@@ -1,4 +1,4 @@
-"""Running the system's own programs, so that a failure names the command and what it said."""
+"""Runs the system's programs; a failure names the command and has its output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(command: Sequence[str | Path], *, log: Path | None = None, stdin: str | 
             with log.open("a") as sink:
                 done = subprocess.run(words, stdout=sink, stderr=subprocess.STDOUT, text=True, check=False)
     except FileNotFoundError:
-        raise HostError(f"{words[0]} is not installed", "make doctor says which package has it") from None
+        raise HostError(f"{words[0]} is not installed", "make doctor names its package") from None
     if done.returncode != 0:
         output = done.stderr if log is None else log.read_text(errors="replace")
         raise HostError(f"`{' '.join(words)}` ended with status {done.returncode}: {output.strip()[-600:]}")

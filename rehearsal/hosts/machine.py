@@ -24,12 +24,12 @@ from rehearsal.hosts.image import claim
 from rehearsal.hosts.network import BRIDGE, Network
 from rehearsal.hosts.spec import HostSpec
 
-# What systemd-nspawn --keep-unit exits with when the machine asked for a reboot: systemd's "start me again".
+# Exit status of systemd-nspawn --keep-unit for a machine that reboots.
 _REBOOT = 133
 # systemd's signal for poweroff.target (systemd(1), "Signals"): the ACPI power button.
 _POWER_BUTTON = signal.SIGRTMIN + 4
-_BOOT_TIMEOUT_S = 60.0
-# Boots that unpack at the same time; more only share the same cores.
+BOOT_TIMEOUT_S = 60.0
+# Concurrent boots that unpack their disk: more would only share the same cores.
 _BOOTS_AT_ONCE = 8
 # Each systemd needs a few inotify instances of root's, of which the kernel grants 128 in all by default.
 _INOTIFY_INSTANCES = 8192
@@ -123,13 +123,13 @@ class NspawnHosts:
             started.add_done_callback(lambda future: future.exception())
             machine.supervisor = asyncio.create_task(self._supervise(machine, started))
             try:
-                await asyncio.wait_for(asyncio.shield(started), _BOOT_TIMEOUT_S)
+                await asyncio.wait_for(asyncio.shield(started), BOOT_TIMEOUT_S)
             except TimeoutError:
                 if machine.pidfd is None and machine.nspawn is not None:  # stuck before there was an init
                     with contextlib.suppress(ProcessLookupError):
                         machine.nspawn.kill()
                 await self.cut_power(spec.name)
-                why = f"{spec.name}: no init within {_BOOT_TIMEOUT_S:.0f} s"
+                why = f"{spec.name}: no init within {BOOT_TIMEOUT_S:.0f} s"
                 raise HostError(why, f"read {self.console(spec.name)}") from None
 
     async def power_off(self, name: str) -> None:
@@ -226,7 +226,7 @@ class NspawnHosts:
             console = opened.enter_context(self.console(name).open("ab"))
             process = machine.nspawn = await asyncio.create_subprocess_exec(
                 *machine.group.enter(),
-                *_command(machine, devices),
+                *nspawn_command(machine, devices),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
@@ -246,7 +246,7 @@ class NspawnHosts:
         return status
 
     async def _listen(self, machine: _Machine, notices: socket.socket, started: asyncio.Future[None]) -> None:
-        """Follow what systemd-nspawn says through sd_notify(3): the init's pid, then that it has booted."""
+        """Follow systemd-nspawn's messages of sd_notify(3): the init's pid, then the end of its boot."""
         loop = asyncio.get_running_loop()
         while True:
             lines = (await loop.sock_recv(notices, 4096)).decode().splitlines()
@@ -268,7 +268,8 @@ def _nspawn_name(machine: _Machine) -> str:
     return f"m{machine.number}"
 
 
-def _command(machine: _Machine, devices: dict[str, Path]) -> list[str]:
+def nspawn_command(machine: _Machine, devices: dict[str, Path]) -> list[str]:
+    """Return the command line that boots a machine with these disks, by their names in it."""
     binds = [f"--bind={device}:/dev/disk/by-id/google-{name}" for name, device in devices.items()]
     return [
         "systemd-nspawn",
@@ -301,9 +302,9 @@ def _environment(machine: _Machine) -> dict[str, str]:
 
 
 async def _until_listening(pid: int) -> None:
-    """Until systemd has set itself up to hear the power button (it reads signals that it has blocked)."""
+    """Wait until systemd handles the signal of the power button (it reads signals that it has blocked)."""
     button = 1 << (_POWER_BUTTON - 1)
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it died; its exit status tells
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it died: see its exit status
         while True:
             status = dict(
                 line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -42,7 +42,7 @@ class Network:
         run(["ip", "link", "set", BRIDGE, "mtu", str(WIRE_MTU), "up"])
         # Of this network namespace alone: VPC networks route between their subnets.
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-        for interface in ("all", BRIDGE):  # nobody is told of a shorter way
+        for interface in ("all", BRIDGE):  # the gateway stays the route of every host
             Path(f"/proc/sys/net/ipv4/conf/{interface}/send_redirects").write_text("0")
         self.firewall.apply([])
         for address in (*self._services, IAP_ADDRESS):

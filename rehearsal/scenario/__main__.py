@@ -18,7 +18,7 @@ from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout
 
 
-def _interrupt_once(signum: int, frame: FrameType | None) -> None:
+def interrupt_once(signum: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt and ignore further signals, so that none interrupts the writing of the
     report.
     """
@@ -29,14 +29,14 @@ def _interrupt_once(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Act, report, and say where the report is; 0 if the scenario passed."""
+    """Run the scenario, write the report and print its path; return 0 if the scenario passed."""
     parser = argparse.ArgumentParser(prog="python -m rehearsal.scenario")
     parser.add_argument("scenario", type=Path)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt_once)
+        signal.signal(number, interrupt_once)
     layout = Layout(Path(os.environ["REHEARSAL_WORLD"]))
     narrator = Narrator()
     try:

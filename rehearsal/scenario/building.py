@@ -62,7 +62,7 @@ def up(scene: Scene, layer: Layer, refused: str | None = None) -> None:
         scene.forget_boots(name)
     command = pulumi(layer, "up", "-s", stack, "--yes", "--skip-preview")
     output = scene.shell.run(command, timeout_s=1800, refused=refused)
-    scene.note.text = _summary(output) if refused is None else "refused, as it should be"
+    scene.note.text = summary(output) if refused is None else "refused, as it should be"
     follow_nodes(scene)
 
 
@@ -81,7 +81,7 @@ def destroy(scene: Scene, layer: Layer, refused: str | None = None) -> None:
     quick = () if refused else ("--skip-preview",)
     command = pulumi(layer, "destroy", "-s", scene.environment, "--yes", *quick)
     output = scene.shell.run(command, timeout_s=1800, refused=refused)
-    scene.note.text = _summary(output) if refused is None else "refused, as it should be"
+    scene.note.text = summary(output) if refused is None else "refused, as it should be"
     follow_nodes(scene)
 
 
@@ -205,7 +205,7 @@ def _nodes(scene: Scene) -> list[str]:
     return [str(node["name"]) for node in scene.control.status()["nodes"]]
 
 
-def _summary(output: str) -> str:
+def summary(output: str) -> str:
     """`5 created, 2 unchanged` of what the Pulumi CLI printed."""
     counts = re.findall(
         r"^\s+(?:[+~-]+ )?(\d+) (created|updated|deleted|replaced|unchanged)", output, re.MULTILINE

@@ -15,7 +15,7 @@ from rehearsal.scenario.watching import at_step, training
 
 _SSH_S = 120.0
 _HOW = {"notice": "preempted with notice", "power-loss": "lost without notice"}
-_NO_REQUEST = 10**9  # asks for none, and hears the next one's number
+_NO_REQUEST = 10**9  # selects none: the answer has only the next request's number
 # fallocate takes all there is before it fails; a write of the job's own user shows that nothing is left.
 _FILL = (
     "sudo fallocate --length 1T /var/filled;"
@@ -163,8 +163,8 @@ def wake(scene: Scene, node: str, beyond: int = 2, timeout_s: float = 300.0) -> 
         request for request in scene.control.requests(since)["requests"] if request["address"] == address
     ]
     if not any("leases%2F" in request["path"] for request in requests):
-        raise ScenarioFailed(f"{host} asked for no lease after it was woken: nothing shows that it woke up")
-    # Words are of the host, not of the run; all else that it uploads is the run's.
+        raise ScenarioFailed(f"{host} sent no request for its lease after SIGCONT: did it continue?")
+    # Heartbeats belong to the host, all other uploads to its run.
     written = [
         request
         for request in requests

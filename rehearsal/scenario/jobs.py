@@ -37,7 +37,7 @@ def logged(
 
     def all_have() -> bool:
         for worker in range(workers):
-            lines = [] if worker in matches else _lines(project, node, worker, unit)
+            lines = [] if worker in matches else lines_of(project, node, worker, unit)
             for line in lines:
                 if match := re.search(prints, line):
                     matches[worker] = match[0]
@@ -55,8 +55,8 @@ def logged(
     scene.note.text = output
 
 
-def _lines(project: str, node: str, worker: int, unit: str) -> list[str]:
-    """All that a worker's unit printed, oldest first; nothing while the API can't say."""
+def lines_of(project: str, node: str, worker: int, unit: str) -> list[str]:
+    """Return the lines that a worker's unit printed, oldest first; none while the API can't be reached."""
     credentials, _ = google.auth.default(scopes=[_SCOPE])
     desired = {"logName": f"projects/{project}/logs/{_LOG}", "labels.node": node, "labels.unit": unit}
     request: dict[str, Any] = {
@@ -96,16 +96,16 @@ def heartbeat(
     before = scene.bucket.facts(prefix)
     reasons: dict[str, str] = {}
 
-    def all_said() -> bool:
+    def all_reached() -> bool:
         for name, metadata in scene.bucket.metadata(prefix).items():
             reason = metadata.get("why", "")
             if metadata.get("state") == state and re.search(why, reason):
                 reasons[name] = reason
         states = sorted(metadata.get("state", "?") for metadata in scene.bucket.metadata(prefix).values())
-        scene.note.text = f"{len(reasons)} of {workers} said {state}; now {', '.join(states)}"
+        scene.note.text = f"{len(reasons)} of {workers} were {state}; now {', '.join(states)}"
         return len(reasons) == workers
 
-    scene.wait_until(f"{node}: {state}", all_said, timeout_s)
+    scene.wait_until(f"{node}: {state}", all_reached, timeout_s)
     if state == "running" and scene.bucket.facts(prefix) == before:
         raise ScenarioFailed(f"no worker of {node} has reported since the step began")
     scene.note.text = "; ".join(dict.fromkeys(reasons.values())) or state

@@ -102,7 +102,7 @@ def _interrupt(
         else:
             scene.control.preempt(node, notice=how == "notice")
         settle(scene, node, "REPAIRING" if how == "maintenance" else "PREEMPTED", OFF_TIMEOUT_S)
-    # What the job said before it died is not news.
+    # Losses that the job logged before it died don't count as training after the interruption.
     scene.lost_at[node] = time.time()
     scene.record.kills.append(KillRecord(lost_at, node, how, run, at, worker))
     where = f" on worker {worker}" if worker is not None else ""

@@ -1,4 +1,4 @@
-"""Acts a scenario out, step by step, and keeps the record that the report is made of."""
+"""Runs a scenario step by step, and keeps the record that the report is made of."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Runner:
         )
 
     def act(self) -> Record:
-        """Every step in order, up to the first that fails; then what there is to know about it all."""
+        """Run every step in order, up to the first that fails; then collect the rest of the record."""
         try:
             for step in self._steps:
                 self._run(step)
@@ -100,7 +100,7 @@ class Runner:
         return [f"{name} ({count['refused']})" for name, count in methods.items() if count["refused"]]
 
     def _gather(self) -> None:
-        """All that the report shows and that is gone with the world. After a failure, what can be had."""
+        """Record what the report shows and what ends with the world; after a failure, as far as possible."""
         scene = self.scene
         for part in (
             self._count,
@@ -123,7 +123,7 @@ class Runner:
         self.record.boots = sorted(begun, key=lambda boot: (boot.stages[0].start, boot.worker))
 
     def _gather_boots(self) -> None:
-        """Of nodes that a fleet's keeper brought back: no step waited for them."""
+        """Read the boots of nodes that a fleet's controller recreated: no step waited for them."""
         for node in self.scene.lost_at:
             self.scene.read_boots(node)
 

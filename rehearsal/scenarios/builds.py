@@ -46,7 +46,7 @@ SCENARIO = Scenario(
         unset PULUMI_CONFIG_PASSPHRASE
         for layer in storage builds; do pulumi -C infra/layers/$layer preview -s dev --expect-no-changes; done
         """).by("platform-engineer"),
-        # Who may preview may not start a build as the account that applies, nor does the previewing
+        # An account that may preview can't start a build as the account that applies, nor does the previewing
         # account's `up` get far.
         step.command("tpu builds submit dev provision --yes", prints="iam.serviceAccounts.actAs", fails=True),
         step.command("tpu builds submit dev preview | tee $HOME/preview", prints="preview: SUCCESS"),

@@ -17,7 +17,7 @@ SCENARIO = Scenario(
     },
     steps=(
         step.up("storage"),
-        # What is wrong with one's own code is said before anything is uploaded.
+        # Errors in the user's own code are reported before anything is uploaded.
         step.settings({"tpu:code": "rehearsal/scenarios/nowhere"}),
         step.command(
             "tpu publish dev",
@@ -42,7 +42,7 @@ SCENARIO = Scenario(
         step.logged("tpu-dev", 4, prints=r"ready after \d+ s", unit="google-startup-scripts.service"),
         step.recover("tpu-dev"),
         step.logged("tpu-dev", 4, prints=r"einops 0.8.2; resumed at step [1-9]\d+"),
-        # A process that dies is started again, as the trainer is; its heartbeat has said why.
+        # A process that dies is started again, as the trainer is; its heartbeat has the reason.
         step.logged("tpu-dev", 4, prints=r"step 1\d\d of 600"),
         step.ssh("tpu-dev", "sudo systemctl kill --signal=KILL tpu-job"),
         step.heartbeat("tpu-dev", 4, state="failed", why=r"killed by signal 9: step \d+ of 600"),

@@ -26,7 +26,7 @@ SCENARIO = Scenario(
         step.publish("cpu").by("ci"),
         step.up("network"),
         step.up("data"),
-        # What is up is changed in place.
+        # A running stack is changed in place.
         step.settings(
             {
                 "network:cloudNat": True,
@@ -68,7 +68,7 @@ SCENARIO = Scenario(
         step.recover("tpu-dev"),
         # Late enough that the save of step 40 is complete, on a slow machine too.
         step.kill("tpu-dev", "power-loss", run="interrupted", between=(65, 80)),
-        # What is left of the slice goes for good; the bucket stays, and another slice resumes from it.
+        # The slice is destroyed; the bucket stays, and another slice resumes from it.
         step.remember("runs/", "bundles/"),
         step.destroy("tpu"),
         step.survived(),

@@ -129,14 +129,14 @@ SCENARIO = Scenario(
         # In the other zone: a node made in us-east5-b would show that there are chips again.
         step.preempt("tpu-us-east5-a-3", "power-loss", run="disturbed"),
         step.reboot("tpu-us-east5-b-1", fails="the boot disk is full"),
-        # What people see of it in a browser; the price runs on the cloud's clock.
+        # The fleet's page in a browser; its price runs on the cloud's clock.
         step.page(
             "fleet", 8899, prints=r"(?s)slices<b>8</b>.*\$[1-9][0-9.]*<.*working.*shards.*disk is full"
         ),
-        # It wakes up while the other continues, and has nothing to say any more.
+        # It continues after the other took the lease, and must not act any more.
         step.wake("tpu-us-east5-a-2"),
         step.extracted("disturbed", workers=8),
-        # Who began the stream elsewhere gives the host its job back; it finds that nothing is left to do.
+        # The stream was begun elsewhere: the host gets its job back, and finds it done.
         step.command(
             f"{SSH} tpu-us-east5-a-2-w0 'sudo systemctl start tpu-job; "
             "while systemctl is-active --quiet tpu-job; do sleep 1; done'"
@@ -150,7 +150,7 @@ SCENARIO = Scenario(
         # Its own zone had no chips: it is in the other, under the next free name there.
         step.command("tpu fleet list dev", prints="tpu-us-east5-a-4 +us-east5-a +READY"),
         step.command("tpu status dev", prints="8 done"),
-        # What members stand on isn't destroyed under them.
+        # Layers that members use aren't destroyed.
         step.destroy("network", refused="8 members of fleets stand on this"),
         step.destroy("tpu", refused="tpu fleet delete dev --orphans"),
         step.fleet("delete"),

@@ -27,7 +27,7 @@ SCENARIO = Scenario(
         *FOUNDATION,
         step.up("gke"),
         step.up("queue"),
-        # What a team may do, and what it is refused in words.
+        # A team's permissions, and the messages of its refusals.
         step.command("tpu job list dev vision", prints="no jobs"),
         step.command(
             "tpu job list dev speech",
@@ -162,7 +162,7 @@ SCENARIO = Scenario(
             prints="(?m)^urgent (first second|second first) both$",
         ).by("platform-engineer"),
         step.stop("patient", prints="(?s)starting, 0 of 1 hosts.*patient: completed", wait=True),
-        # What kubectl says of it all.
+        # The output of kubectl.
         step.command(
             """
         # kubectl get, describe, logs, and the pending list

@@ -103,7 +103,7 @@ SCENARIO = Scenario(
         """,
             prints="(?s)still: 60 losses at Vertex.*moved: 60 losses at Vertex",
         ).by("platform-engineer"),
-        # What the model computes of text, by two slices of one host, each of a stream.
+        # Activations of the model for text, by two slices of one host, each with its own stream.
         step.command("""
         # text as a stream of tokens
         set -e

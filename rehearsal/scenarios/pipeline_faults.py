@@ -47,7 +47,7 @@ SCENARIO = Scenario(
         step.submit("a/", documents=0),
         step.ends("a/", outcome="empty", at="preprocess", prints="nothing is in gs://my-project-raw/a/"),
         step.submit("a/", marker=False),
-        # What was submitted can't be read.
+        # The submitted batch can't be read.
         step.fault(
             "the raw bucket may not be listed",
             what={
@@ -102,7 +102,7 @@ SCENARIO = Scenario(
         # The answer to its creation is lost: the second request is refused with 409, and finds the batch.
         step.fault("an answer of Dataproc is lost", what={"lost_answer": True}, match=BATCHES),
         step.ends("a/", outcome="running", at="preprocess", prints="^batch ", again=True),
-        # A batch fails by its input, and its alerts say so.
+        # A batch fails by its input, and alerts report it.
         step.quiet(),
         step.submit("b/", text="no JSON"),
         step.ends("b/", outcome="failed", at="preprocess", prints="next +tpu pipeline logs"),

@@ -30,7 +30,7 @@ SCENARIO = Scenario(
         step.preempt("tpu-us-east5-b-0", "power-loss", run="own"),
         step.logged("tpu-us-east5-b-0", 4, prints=r"einops 0.8.2; resumed at step [1-9]\d+"),
         step.logged("tpu-us-east5-b-0", 4, prints=r"step [2-5]\d\d of 600"),
-        # What people see meanwhile; the price runs on the cloud's clock.
+        # The status page meanwhile; its price runs on the cloud's clock.
         step.page("fleet", 8899, prints=r"(?s)\$[1-9][0-9.]*<.*working"),
         step.stop("watch", prints="recovering"),
         step.stop(

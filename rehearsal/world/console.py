@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-# Without a terminal, how often a step says where it is.
+# Without a terminal, the interval between two interim results of a step.
 _PLAIN_EVERY_S = 15.0
 
 
@@ -41,12 +41,12 @@ class Narrator:
 
     @classmethod
     def on_stderr(cls) -> Narrator:
-        """For commands whose standard output belongs to somebody else."""
+        """Return a narrator for commands whose standard output is another program's."""
         return cls(Console(highlight=False, stderr=True))
 
     @contextmanager
     def step(self, text: str) -> Iterator[Note]:
-        """Announce work and what it finds out; on leaving, say how long it took, and whether it failed."""
+        """Print a step's beginning and its interim results; at the end its duration, and ok or fail."""
         begun = time.monotonic()
         text = escape(text)
         if self.console.is_terminal:

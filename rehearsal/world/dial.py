@@ -1,4 +1,4 @@
-"""ssh's way to a host by its name, as through Identity-Aware Proxy: asks the cloud for the address, connects
+"""ssh's way to a host by its name, as through Identity-Aware Proxy: gets the address of the cloud, connects
 from the range that the proxy forwards from, and hands the connection over.
 
 python -m rehearsal.world.dial tpu-dev-w0 22   (ProxyCommand of the world's ssh configuration)
@@ -48,7 +48,7 @@ def main() -> int:
         print(f"{name}: {output} {port})\n{fix}", file=sys.stderr)
         return 1
     except ControlError as refused:
-        # As the tunnel (the same page) and sshd put it; who may not even read the node hears that of gcloud.
+        # In the words of the tunnel (the same page) and sshd; without access to the node, in gcloud's.
         words = {
             TUNNEL: "Error while connecting [4033: 'not authorized'].",
             LOGIN: f"{os.environ['CLOUDSDK_CORE_ACCOUNT']}: Permission denied (publickey).",

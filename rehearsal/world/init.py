@@ -37,7 +37,7 @@ def set_stage(layout: Layout) -> None:
         layout.root / "hosts": Path("/etc/hosts"),
         layout.root / "resolv.conf": Path("/etc/resolv.conf"),
         layout.tls / "bundle.pem": SYSTEM_BUNDLE,
-        # ssh takes a user's home from the password file, whatever HOME says: the system's file it is.
+        # ssh takes a user's home from the password file and not from HOME, so the system's file is replaced.
         layout.home / "ssh" / "config": Path("/etc/ssh/ssh_config"),
     }
     for source, target in binds.items():

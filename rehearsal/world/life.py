@@ -20,13 +20,13 @@ from rehearsal.world.sweep import cgroup_mounts, erase, sweep
 
 _TOOLS = ("unshare", "nsenter", "setpriv", "ip", "nft", "mount", "ssh-keygen", "systemd-nspawn", "mkfs.ext4")
 _END_TIMEOUT_S = 60.0
-_LAST_WORDS_TIMEOUT_S = 30.0
+_INTERRUPTED_TIMEOUT_S = 30.0
 # A socket's path has room for 107 bytes (unix(7)); ours is the folder and `/control.sock`.
 _LONGEST_ROOT = 90
 
 
 def require_machine() -> None:
-    """WorldError unless this user on this machine can make a world."""
+    """Raise WorldError unless this user on this machine can make a world."""
     require_root()
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
@@ -40,7 +40,7 @@ def require_machine() -> None:
 
 
 def require_root() -> None:
-    """WorldError for everybody else."""
+    """Raise WorldError for any user but root."""
     if os.geteuid() != 0:
         raise WorldError(
             "a world needs root: it makes namespaces, loop devices and mounts", f"sudo {_own_command()}"
@@ -48,7 +48,7 @@ def require_root() -> None:
 
 
 def require_free(layout: Layout) -> None:
-    """Claim the folder for a new world; what a dead one left there is taken away.
+    """Claim the folder for a new world; remove the remains of a dead one.
 
     WorldError where a world is up in it, another command is at work in it, or it holds something else.
     """
@@ -70,9 +70,9 @@ def require_free(layout: Layout) -> None:
 
 
 def left_behind(worlds: Path) -> Iterator[Layout]:
-    """Claims what is left in a folder of worlds whose commands were killed, and their supervisors with them.
+    """Claim and yield the worlds in a folder whose commands were killed, and their supervisors with them.
 
-    Whatever lives holds its folder's lock, or its first process has the number and start time of its state.
+    A living world holds its folder's lock, or its first process has the pid and start time of its state.
     """
     for root in sorted(worlds.iterdir()):
         layout = Layout(root)
@@ -119,7 +119,7 @@ _SUPERVISORS: dict[Path, subprocess.Popen[bytes]] = {}
 def end(layout: Layout) -> None:
     """End the world and remove its folder; nothing to do is not an error."""
     supervisor = _SUPERVISORS.pop(layout.root, None)
-    if supervisor:  # ours, and maybe interrupted before there was a state to find it by
+    if supervisor:  # this process's, and maybe interrupted before there was a state file
         supervisor.terminate()
         supervisor.wait()
     try:
@@ -144,7 +144,7 @@ def end(layout: Layout) -> None:
         try:
             layout.claim()
             break
-        except WorldError:  # after its world, those who own it end too, and let go
+        except WorldError:  # the world's owners end after it, and release the folder then
             if not ending or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
@@ -152,7 +152,7 @@ def end(layout: Layout) -> None:
 
 
 def remove(layout: Layout) -> None:
-    """Remove what a dead world left; WorldError names what can't be removed, or that it is no world."""
+    """Remove the remains of a dead world; WorldError if that fails, or if the folder is no world's."""
     if layout.root.exists() and any(layout.root.iterdir()) and not layout.marker.exists():
         raise WorldError(f"{layout.root} is not empty and not a world", "name another folder with --dir")
     left = sweep(layout)
@@ -180,16 +180,16 @@ def entry(layout: Layout, state: State, command: Sequence[str]) -> list[str]:
 def run_inside(layout: Layout, state: State, command: Sequence[str], *, owns_interrupts: bool) -> int:
     """Run in the foreground, with this process's terminal; the exit status.
 
-    Where the command owns interrupts, as a shell does, Ctrl+C is for it and not for us. Else it is told of
-    ours, and has a while for its last words.
+    Where the command owns interrupts, as a shell does, Ctrl+C has no effect here. Otherwise it is sent on to
+    the command, which has `_INTERRUPTED_TIMEOUT_S` to end.
     """
     line = entry(layout, state, command)
     if owns_interrupts:
         child = subprocess.Popen(line, env=state.environment)
-        with _deaf_to_interrupts():
+        with _interrupts_ignored():
             status = child.wait()
     else:
-        # Of Ctrl+C nsenter would die at once, and leave nobody to wait for the command.
+        # Ctrl+C would kill nsenter at once, with nothing left to wait for the command.
         child = subprocess.Popen(["env", "--ignore-signal=INT", *line], env=state.environment)
         try:
             status = child.wait()
@@ -200,11 +200,11 @@ def run_inside(layout: Layout, state: State, command: Sequence[str], *, owns_int
 
 
 def _interrupt(nsenter: subprocess.Popen[bytes]) -> None:
-    """Let the command inside end in its own way, until it has or a second Ctrl+C comes.
+    """Wait for the command inside to end in its own way, at most until a second Ctrl+C.
 
-    It is told again and again, since it may not listen yet; it takes notice once.
+    The signal is repeated, since the command may not have its handler yet; it reacts to the first alone.
     """
-    deadline = time.monotonic() + _LAST_WORDS_TIMEOUT_S
+    deadline = time.monotonic() + _INTERRUPTED_TIMEOUT_S
     while nsenter.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(IndexError, ProcessLookupError):
             os.kill(child_of(nsenter.pid), signal.SIGINT)
@@ -213,7 +213,7 @@ def _interrupt(nsenter: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _interrupts_ignored() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

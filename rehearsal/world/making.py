@@ -77,7 +77,7 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
         _require_programs(environment)
         note.text = install_plugins(layout, plan.plugins, environment)
         environment["REHEARSAL_PLUGIN"] = note.text
-        kubernetes = _kubernetes(narrator) if plan.control_planes else None
+        kubernetes = control_plane_programs(narrator) if plan.control_planes else None
         person.write_programs(layout, kubernetes)
         if kubernetes:
             _write_kubernetes_config(layout, image, tls)
@@ -96,7 +96,7 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
     return environment
 
 
-def _kubernetes(narrator: Narrator) -> Path | None:
+def control_plane_programs(narrator: Narrator) -> Path | None:
     """Return the folder of the control plane's programs; print a line if they are missing."""
     try:
         programs.folder(programs.QUEUE)
@@ -121,7 +121,7 @@ def _write_kubernetes_config(layout: Layout, image: Path, tls: authority.TlsFile
 
 
 def _people(layout: Layout, plan: Plan, tokens: Mapping[str, str]) -> dict[str, object]:
-    """Each account with the roles that the program has it ask for; who acts as what, the stacks grant."""
+    """Return each account's roles as the program documents them; the stacks grant who may act as whom."""
     command = [sys.executable, "-m", "cli", "infra", "roles", plan.environment, "--json"]
     granted = json.loads(run(command, layout.program))
     return {

@@ -1,6 +1,6 @@
 """Google's host names that exist in a world, and the addresses at which the front door answers.
 
-A hosts file has no wildcards, so every name that a client in the world may ask for is listed. The
+A hosts file has no wildcards, so every name that a client in the world may look up is listed. The
 addresses are Google's own (https://cloud.google.com/vpc/docs/configure-private-google-access).
 """
 
@@ -29,7 +29,7 @@ METADATA_NAMES = ("metadata.google.internal", "metadata")
 # What the front door's certificate covers: also regional names such as us-east5-aiplatform.googleapis.com.
 CERTIFICATE_NAMES = ["*.googleapis.com", "*.storage.googleapis.com", "*.google.com", *_OTHERS]
 CERTIFICATE_NAMES += [f"*.{place}.gke.goog" for place in _GKE]
-# Of Run services and functions, whose hosts Google's own services ask for.
+# Of Run services and functions, whose hosts Google's own services look up.
 _REGIONS = sorted({zone.rpartition("-")[0] for zone in ZONES})
 CERTIFICATE_NAMES += ["*.cloudfunctions.net", *(f"*.{region}.run.app" for region in _REGIONS)]
 

@@ -147,9 +147,9 @@ def environment(layout: Layout, project: str) -> dict[str, str]:
         "PULUMI_BACKEND_URL": f"file://{layout.stacks}",
         "PULUMI_CONFIG_PASSPHRASE": "rehearsal",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
-        # As docs/settings.md says of the layer `queue`: its state is 6 MB of text, and is written 300 times.
+        # As in docs/settings.md for the layer `queue`: its state is 6 MB of text, and is written 300 times.
         "PULUMI_DIY_BACKEND_GZIP": "true",
-        # A plugin that is missing is an error that says so, not a download that can't happen here.
+        # A missing plugin is an error that names it, not a download, which is impossible here.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         # Hosts in here have no chips, and nothing leads to a registry that would have the wheels for them.
         "TPU_LOCK": "cpu",

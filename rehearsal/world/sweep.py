@@ -1,7 +1,7 @@
-"""Takes away what outlives a world's first process: control groups and loop devices.
+"""Removal of a world's control groups and loop devices, which outlive its first process.
 
-Everything else of a world (mounts, network, host names, processes) belongs to namespaces and goes with
-the last process in them. All of it may run twice.
+Everything else of a world (mounts, network, host names, processes) belongs to namespaces and ends with
+the last process in them. Every function may run twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def join_cgroup(layout: Layout) -> None:
 
 
 def loop_devices(below: Path) -> Iterator[Path]:
-    """Loop devices whose backing file lies, or lay, below this folder."""
+    """Yield the loop devices whose backing file lies, or lay, below this folder."""
     for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):  # detached between the listing and the reading
             backing = entry.read_text().strip().removesuffix(" (deleted)")
@@ -47,7 +47,7 @@ def loop_devices(below: Path) -> Iterator[Path]:
 
 
 def sweep(layout: Layout, patience_s: float = 10.0) -> list[str]:
-    """Remove the world's control groups and loop devices; what is left after `patience_s`, in words.
+    """Remove the world's control groups and loop devices; return what remains after `patience_s`, and why.
 
     A killed process leaves its control group a moment after its death, so this tries again.
     """
@@ -79,7 +79,7 @@ def _kill(name: str) -> None:
     for mount in cgroup_mounts():
         for group in _groups(mount / name):
             with contextlib.suppress(OSError):  # gone meanwhile
-                # 0 is a process of a pid namespace that isn't below ours; for kill(2), our own group.
+                # 0 is a process outside this pid namespace; for kill(2) it would be the caller's own group.
                 for pid in filter(None, map(int, (group / "cgroup.procs").read_text().split())):
                     os.kill(pid, signal.SIGKILL)
 

@@ -57,13 +57,13 @@ def links() -> str:
     return subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
 
 
-def test_a_machine_without_the_programs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_the_programs_prints_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def folder(tool: str) -> Path:
         raise KubernetesError(f"{tool} isn't built yet", "tools/setup.sh kubernetes")
 
     monkeypatch.setattr(making.programs, "folder", folder)
     printed = io.StringIO()
-    assert making._kubernetes(Narrator(Console(file=printed, width=200))) is None
+    assert making.control_plane_programs(Narrator(Console(file=printed, width=200))) is None
     assert "clusters have no control planes here: queue isn't built yet" in printed.getvalue()
     assert "tools/setup.sh kubernetes" in printed.getvalue()
 

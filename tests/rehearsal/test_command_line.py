@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from cli.__main__ import main as tpu
 from rehearsal import commands as command
+from rehearsal.world import life
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, State, started
 
@@ -43,7 +46,7 @@ def test_a_scenario_that_cannot_be_read(
     assert "broken.py:1: " in capsys.readouterr().err
 
 
-def test_what_the_system_refuses_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_system_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["down", "--dir", str(tmp_path / "file")]) == 3
     assert "error: " in capsys.readouterr().err
@@ -61,7 +64,7 @@ def test_down_without_a_world_is_fine(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "nothing is up" in capsys.readouterr().out
 
 
-def test_list_names_every_story(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     output = capsys.readouterr().out
     assert all(name in output for name in ("default", "kills", "pod"))
@@ -103,7 +106,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_nothing_else_is(
             State(current, since, current, since if name == "run-up" else since - 1, {}).save(layout.state)
 
     def left() -> set[str]:
-        fresh = command._fresh(None, Narrator(), "run")
+        fresh = command.new_layout(None, Narrator(), "run")
         fresh.root.rmdir()
         return {path.name for path in worlds.iterdir()}
 
@@ -116,8 +119,30 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_nothing_else_is(
     assert left() == {"run-up", "other"}
 
 
+def test_the_remains_of_a_dead_world_give_way_to_a_new_one(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "w")
+    layout.program.mkdir(parents=True)
+    layout.marker.touch()
+    State(os.getpid(), 1, os.getpid(), 1, {}).save(layout.state)
+    life.require_free(layout)
+    assert list(layout.root.iterdir()) == []
+    layout.release()
+
+
+def test_without_a_terminal_a_step_prints_interim_results_every_15_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = iter([0.0, 0.0, 14.0, 16.0, 16.0, 20.0, 32.0, 32.0, 40.0])  # twice for each line
+    monkeypatch.setattr("rehearsal.world.console.time.monotonic", lambda: next(seconds))
+    printed = io.StringIO()
+    with Narrator(Console(file=printed)).step("wait") as note:
+        for text in ("early", "first", "early", "second"):
+            note.text = text
+    assert " ".join(printed.getvalue().split()) == "… wait first second ok wait 40.0 s second"
+
+
 @pytest.mark.parametrize("words", [["up"], ["run"], ["shell", "-c", "true"]])
-def test_not_root_is_said_in_words(
+def test_another_user_than_root_is_refused_with_a_fix(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)

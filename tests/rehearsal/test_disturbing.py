@@ -110,10 +110,10 @@ def test_a_write_that_took_effect_is_found(scene: Scene, world: World, condition
         woken(scene)
 
 
-def test_one_that_never_asked_for_its_lease_did_not_wake_up(scene: Scene, world: World) -> None:
+def test_a_worker_without_a_request_for_its_lease_did_not_wake_up(scene: Scene, world: World) -> None:
     stalled(scene)
     world.woken = (request("get", LEASE, 200, "10.0.0.9"),)
-    with pytest.raises(ScenarioFailed, match="nothing shows that it woke up"):
+    with pytest.raises(ScenarioFailed, match="did it continue"):
         woken(scene)
 
 

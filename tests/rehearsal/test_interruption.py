@@ -11,11 +11,11 @@ from tests.limits import HANG_S
 # Both are pending before either is handled, which is when Python looks at the handlers.
 PROGRAM = """
 import signal, threading
-from rehearsal.scenario.__main__ import _interrupt_once
+from rehearsal.scenario.__main__ import interrupt_once
 
 both = signal.SIGINT, signal.SIGTERM
 for number in both:
-    signal.signal(number, _interrupt_once)
+    signal.signal(number, interrupt_once)
 signal.pthread_sigmask(signal.SIG_BLOCK, both)
 for number in both:
     signal.pthread_kill(threading.get_ident(), number)

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import jobs
 from rehearsal.scenario.bucket import ObjectFacts
-from rehearsal.scenario.record import Record
 from rehearsal.scenario.scene import Scene
+from tests.rehearsal.scenes import scene_of
 
 
 class World:
-    """A node with a log of each worker, and the words of two workers, one of which changes at each look."""
+    """A node with a log of each worker, and the heartbeats of two workers, which change at each look."""
 
     def __init__(self) -> None:
         self.logs: dict[int, list[str]] = {0: ["step 5", "step 10"], 1: ["step 5"]}
         self.node: dict[str, Any] | None = {"state": "READY", "hosts": [{"running": True}]}
-        self.words: list[list[dict[str, str]]] = [[]]
+        self.heartbeats: list[list[dict[str, str]]] = [[]]
         self.looks = 0
 
     def metadata(self, prefix: str) -> dict[str, dict[str, str]]:
-        now = self.words[min(self.looks // 2, len(self.words) - 1)]  # two look-ups a poll
+        now = self.heartbeats[min(self.looks // 2, len(self.heartbeats) - 1)]  # two look-ups a poll
         self.looks += 1
-        return {f"{prefix}{number}": word for number, word in enumerate(now)}
+        return {f"{prefix}{number}": heartbeat for number, heartbeat in enumerate(now)}
 
     def facts(self, prefix: str) -> dict[str, ObjectFacts]:
         return {f"{prefix}0": ObjectFacts(self.looks, 1, "")}
@@ -36,28 +35,13 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(jobs, "read_settings", lambda *_: {"gcp:project": "p"})
-    monkeypatch.setattr(jobs, "_lines", lambda project, node, worker, unit: made.logs[worker])
+    monkeypatch.setattr(jobs, "lines_of", lambda project, node, worker, unit: made.logs[worker])
     return made
 
 
 @pytest.fixture
 def scene(world: World) -> Scene:
-    def wait_until(what: str, result: Any, timeout_s: float, poll_s: float = 0.5) -> Any:
-        for _ in range(5):
-            if answer := result():
-                return answer
-        raise ScenarioFailed(what)
-
-    made = SimpleNamespace(
-        program=None,
-        environment="dev",
-        bucket=world,
-        note=SimpleNamespace(text=""),
-        record=Record("s", "t", "dev", 1, 0.0),
-        node=lambda name: world.node,
-        wait_until=wait_until,
-    )
-    return cast(Scene, made)
+    return scene_of(bucket=world, node=lambda name: world.node)
 
 
 def test_every_workers_log_must_have_the_line(world: World, scene: Scene) -> None:
@@ -71,7 +55,7 @@ def test_every_workers_log_must_have_the_line(world: World, scene: Scene) -> Non
 
 
 @pytest.mark.parametrize("node", [None, {"state": "PREEMPTED", "hosts": [{"running": False}]}])
-def test_that_a_log_outlives_its_hosts_is_proved_only_when_they_are_gone(
+def test_a_log_outlives_its_hosts_only_if_they_are_gone(
     world: World, scene: Scene, node: dict[str, Any] | None
 ) -> None:
     world.node = node
@@ -84,10 +68,10 @@ def test_that_a_log_outlives_its_hosts_is_proved_only_when_they_are_gone(
     )
 
 
-def test_each_worker_may_say_it_at_a_time_of_its_own(world: World, scene: Scene) -> None:
+def test_each_worker_may_reach_the_state_at_its_own_time(world: World, scene: Scene) -> None:
     failed = {"state": "failed", "why": "killed by signal 9: step 3"}
     running = {"state": "running"}
-    world.words = [[failed, running], [running, failed]]
+    world.heartbeats = [[failed, running], [running, failed]]
     jobs.heartbeat("tpu-dev", 2, "failed", r"signal 9: step \d").act(scene)
     assert scene.note.text == "killed by signal 9: step 3"
     world.looks = 0
@@ -95,7 +79,7 @@ def test_each_worker_may_say_it_at_a_time_of_its_own(world: World, scene: Scene)
         jobs.heartbeat("tpu-dev", 2, "failed", "signal 15").act(scene)
 
 
-def test_patterns_are_checked_before_the_story_begins() -> None:
+def test_patterns_are_checked_before_the_scenario_begins() -> None:
     with pytest.raises(ValueError, match="prints: not a regular expression: "):
         jobs.logged("n", 1, "(")
     with pytest.raises(ValueError, match="why: not a regular expression: "):

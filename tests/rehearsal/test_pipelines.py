@@ -6,14 +6,14 @@ import base64
 import json
 import re
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pytest
 
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import alerting, pipelines
-from rehearsal.scenario.record import Record
 from rehearsal.scenario.scene import Scene
+from tests.rehearsal.scenes import scene_of
 
 RAW, RUN = "my-raw", "r17"
 CONTENT = "# batch-failed\n\n## First command\n\n    echo two batches\n\n## What next\n"
@@ -115,25 +115,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def scene(world: World) -> Scene:
-    def wait_until(what: str, result: Any, timeout_s: float, poll_s: float = 0.5) -> Any:
-        for _ in range(5):
-            if answer := result():
-                return answer
-        raise ScenarioFailed(f"{what}: {made.note.text}")
-
-    made = SimpleNamespace(
-        program=None,
-        environment="dev",
-        bucket=SimpleNamespace(project="p", name="b", names=world.names, json=world.json),
-        shell=world,
-        control=world,
-        note=SimpleNamespace(text=""),
-        record=Record("s", "t", "dev", 1, 0.0),
-        incidents=set(),
-        shards={},
-        wait_until=wait_until,
-    )
-    return cast("Scene", made)
+    bucket = SimpleNamespace(project="p", name="b", names=world.names, json=world.json)
+    return scene_of(bucket=bucket, shell=world, control=world, incidents=set(), shards={})
 
 
 def test_an_outcome_is_what_the_page_shows(scene: Scene) -> None:
@@ -210,7 +193,7 @@ def test_a_fault_is_mended_once_its_alert_was_looked_into(scene: Scene, world: W
     assert world.typed == ["bash -c echo two batches\necho exit status $?", "bash -c echo mended"]
 
 
-def test_an_alert_that_nobody_expects_fails_the_step(scene: Scene, world: World) -> None:
+def test_an_unexpected_alert_fails_the_step(scene: Scene, world: World) -> None:
     world.opens("batch-failed", "1")
     world.opens("workflow-failed", "2")
     with pytest.raises(ScenarioFailed, match=r"and not \{'workflow-failed': 1\}"):

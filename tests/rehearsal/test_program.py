@@ -17,7 +17,7 @@ import requests
 from rehearsal.errors import WorldError
 from rehearsal.providers.gcp.install import PACKAGES, install, is_standin
 from rehearsal.scenario import steps
-from rehearsal.scenario.building import _summary, pulumi
+from rehearsal.scenario.building import pulumi, summary
 from rehearsal.world import names, person
 from rehearsal.world.dial import address_of
 from rehearsal.world.layout import Layout, State, started
@@ -139,10 +139,8 @@ def test_the_hosts_file_names_each_host_once() -> None:
     assert repeated == {"localhost"}
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "in the user's home"])
-def test_the_cli_runs_the_official_plugin_that_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
-) -> None:
+@pytest.mark.prove
+def test_the_cli_runs_the_official_plugin_that_is_installed(tmp_path: Path) -> None:
     places = {name: package.place(tmp_path / ".pulumi") for name, package in PACKAGES.items()}
     for name, executable in places.items():
         executable.parent.mkdir(parents=True)
@@ -151,12 +149,9 @@ def test_the_cli_runs_the_official_plugin_that_is_installed(
             f'#!/bin/sh\ntouch {tmp_path}/ran-{name}\ncd {ROOT} && exec {sys.executable} -c "{serving}"\n'
         )
         executable.chmod(0o755)
-    if not named:
-        monkeypatch.delenv("PULUMI_HOME", raising=False)
-        monkeypatch.setenv("HOME", str(tmp_path))
     layout = Layout(tmp_path / "world")
     layout.pulumi_home.mkdir(parents=True)
-    output = install_plugins(layout, tmp_path / ".pulumi" / "plugins" if named else None, {})
+    output = install_plugins(layout, tmp_path / ".pulumi" / "plugins", {})
     assert output == ", ".join(f"official plugin {package.folder}" for package in PACKAGES.values())
     before = sorted((tmp_path / ".pulumi").rglob("*"))
 
@@ -183,17 +178,25 @@ def test_the_cli_runs_the_official_plugin_that_is_installed(
     assert sorted((tmp_path / ".pulumi").rglob("*")) == before
 
 
-def test_what_has_no_official_plugin_gets_the_stand_in(tmp_path: Path) -> None:
-    place = PACKAGES["gcp"].place(tmp_path / "official")
+@pytest.mark.parametrize("named", [True, False], ids=["named", "in the user's home"])
+def test_only_a_package_without_an_official_plugin_gets_the_stand_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    place = PACKAGES["gcp"].place(tmp_path / ".pulumi")
     place.parent.mkdir(parents=True)
     place.write_text("official")
+    before = sorted((tmp_path / ".pulumi").rglob("*"))
+    monkeypatch.delenv("PULUMI_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
     layout = Layout(tmp_path / "world")
     layout.pulumi_home.mkdir(parents=True)
     layout.program.symlink_to(ROOT)
-    output = install_plugins(layout, tmp_path / "official" / "plugins", dict(os.environ))
+    plugins = tmp_path / ".pulumi" / "plugins" if named else None
+    output = install_plugins(layout, plugins, dict(os.environ))
     assert output == f"official plugin {PACKAGES['gcp'].folder}, stand-in for kubernetes"
     assert is_standin(PACKAGES["kubernetes"].place(layout.pulumi_home))
     assert PACKAGES["gcp"].place(layout.pulumi_home).read_text() == "official"
+    assert sorted((tmp_path / ".pulumi").rglob("*")) == before
 
 
 def test_a_plugin_folder_without_a_plugin_is_an_error(tmp_path: Path) -> None:
@@ -243,6 +246,6 @@ def test_the_commands_are_those_of_the_readme() -> None:
 
 def test_what_pulumi_printed_is_summed_up() -> None:
     output = "Resources:\n    + 4 created\n    ~ 1 updated\n    2 unchanged\n\nDuration: 3s\n"
-    assert _summary(output) == "4 created, 1 updated, 2 unchanged"
-    assert _summary("Resources:\n    19 unchanged\n") == "19 unchanged"
+    assert summary(output) == "4 created, 1 updated, 2 unchanged"
+    assert summary("Resources:\n    19 unchanged\n") == "19 unchanged"
     assert str(steps.up("tpu", "no capacity")) == "pulumi up: tpu   (must fail)"

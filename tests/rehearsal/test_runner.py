@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,7 +118,14 @@ def scene(tmp_path: Path) -> Scene:
 FAULT = steps.fault("storage stumbles", {"status": 503})
 
 
-def test_a_story_that_passes(tmp_path: Path) -> None:
+def failure(runner: Runner) -> str:
+    """The reason of a scenario that fails."""
+    record = runner.act()
+    assert record.verdict == "failed"
+    return record.reason
+
+
+def test_a_scenario_that_passes(tmp_path: Path) -> None:
     runner, _, _ = make_runner(tmp_path, steps.command("echo hello", prints="hel+o"))
     record = runner.act()
     assert (record.verdict, record.reason) == ("passed", "")
@@ -124,15 +133,12 @@ def test_a_story_that_passes(tmp_path: Path) -> None:
     assert Record.load(tmp_path / "report" / "record.json") == record
 
 
-def test_a_failing_step_ends_the_story_and_says_why(tmp_path: Path) -> None:
+def test_a_failing_step_ends_the_scenario_with_its_reason(tmp_path: Path) -> None:
     never = steps.command("touch never")
     runner, _, _ = make_runner(tmp_path, steps.command("echo no such disk; exit 3"), never)
-    record = runner.act()
-    assert record.verdict == "failed"
-    assert "exit status 3" in record.reason
-    assert "no such disk" in record.reason
+    assert re.search("(?s)exit status 3.*no such disk", failure(runner))
     assert not (tmp_path / "never").exists()
-    assert [step.outcome for step in record.steps] == ["failed"]
+    assert [step.outcome for step in runner.record.steps] == ["failed"]
 
 
 @pytest.mark.parametrize(
@@ -142,21 +148,14 @@ def test_a_failing_step_ends_the_story_and_says_why(tmp_path: Path) -> None:
         (steps.command("echo yes", prints="^no"), "printed nothing that matches"),
         (steps.command("echo other; false", fails=True, prints="capacity"), "printed nothing that matches"),
         (steps.command("sleep 20", timeout_s=0.2), "not done within"),
+        (FAULT, "never observed: storage stumbles"),
     ],
 )
-def test_a_command_that_does_not_do_as_it_should(tmp_path: Path, step: Step, reason: str) -> None:
-    runner, _, _ = make_runner(tmp_path, step)
-    assert reason in runner.act().reason
+def test_a_step_that_shows_something_else_fails(tmp_path: Path, step: Step, reason: str) -> None:
+    assert reason in failure(make_runner(tmp_path, step)[0])
 
 
-def test_a_fault_that_nobody_met_fails_the_story(tmp_path: Path) -> None:
-    runner, _, _ = make_runner(tmp_path, FAULT)
-    record = runner.act()
-    assert record.verdict == "failed"
-    assert "never observed: storage stumbles" in record.reason
-
-
-def test_a_fault_that_was_met_is_counted(tmp_path: Path) -> None:
+def test_an_observed_fault_is_counted(tmp_path: Path) -> None:
     runner, control, _ = make_runner(tmp_path, FAULT)
     control.faults = lambda: [{**rule, "observed": 2} for rule in control.rules]  # type: ignore[method-assign]
     record = runner.act()
@@ -164,23 +163,19 @@ def test_a_fault_that_was_met_is_counted(tmp_path: Path) -> None:
     assert record.faults == [{"id": "fault-0", "name": "storage stumbles", "observed": 2}]
 
 
-def test_a_refused_request_fails_the_story(tmp_path: Path) -> None:
+def test_a_refused_request_fails_the_scenario(tmp_path: Path) -> None:
     runner, control, _ = make_runner(tmp_path, steps.command("true"))
     control.refused = 2
-    record = runner.act()
-    assert record.verdict == "failed"
-    assert "storage.objects.get (2)" in record.reason
+    assert "storage.objects.get (2)" in failure(runner)
 
 
 @pytest.mark.parametrize("command", ["true", "false"])
-def test_a_mistake_of_the_emulation_fails_the_story_and_is_said_beside_what_it_caused(
+def test_an_error_of_the_emulation_fails_the_scenario_beside_its_effects(
     tmp_path: Path, command: str
 ) -> None:
     runner, control, _ = make_runner(tmp_path, steps.command(command))
     control.mistakes.append("in the background: boom")
-    record = runner.act()
-    assert record.verdict == "failed"
-    assert record.reason.endswith("\na mistake of the emulation's own: in the background: boom")
+    assert failure(runner).endswith("\na mistake of the emulation's own: in the background: boom")
 
 
 def boot(worker: int | None, boot_id: str, state: str = "ready") -> dict[str, Any]:
@@ -226,48 +221,43 @@ def test_a_host_without_a_number_is_named_too(scene: Scene) -> None:
         watching.ready("tpu-dev", timeout_s=1).act(scene)
 
 
-FINAL = {"step": 2, "loss_hex": "0x1p+1", "params_sha256": "ab" * 32, "opt_state_sha256": "cd" * 32}
-
-
-def two_runs(scene: Scene) -> Any:
+@pytest.mark.parametrize(
+    ("losses", "final", "reason"),
+    [
+        ({}, {}, ""),
+        ({1: "0x1.0000000000001p+2"}, {}, "1 losses differ, the first at step 1"),
+        ({}, {"params_sha256": "ac" + "ab" * 31}, "ended as"),
+        ({2: None}, {}, "the first at step 2"),
+        ({}, None, r"other has no final\.json"),
+    ],
+    ids=["the same", "one bit of a loss", "one bit of the parameters", "a step without a loss", "not done"],
+)
+def test_two_runs_are_the_same_to_the_last_bit(
+    scene: Scene, losses: dict[int, str | None], final: dict[str, str] | None, reason: str
+) -> None:
     bucket: Any = scene.bucket
-    losses = [(1, 4.0, "0x1p+2"), (2, 2.0, "0x1p+1")]
-    bucket.losses_of = {"one": losses, "other": list(losses)}
-    bucket.finals = {"one": dict(FINAL), "other": dict(FINAL)}
-    return bucket
+    first: dict[int, str | None] = {1: "0x1p+2", 2: "0x1p+1"}
+    ended = {"step": 2, "loss_hex": "0x1p+1", "params_sha256": "ab" * 32, "opt_state_sha256": "cd" * 32}
+    bucket.losses_of = {
+        run: [(step, float.fromhex(loss), loss) for step, loss in values.items() if loss]
+        for run, values in (("one", first), ("other", first | losses))
+    }
+    bucket.finals = {"one": ended} | ({} if final is None else {"other": ended | final})
+    with pytest.raises(ScenarioFailed, match=reason) if reason else nullcontext():
+        steps.same("one", "other").act(scene)
+    assert bool(reason) or "2 losses" in scene.record.checks[0].evidence
 
 
-SAME = steps.same("one", "other")
-
-
-def test_same_runs_are_the_same(scene: Scene) -> None:
-    two_runs(scene)
-    SAME.act(scene)
-    assert "2 losses" in scene.record.checks[0].evidence
-
-
-def test_one_bit_of_one_loss_is_a_difference(scene: Scene) -> None:
-    two_runs(scene).losses_of["other"][0] = (1, 4.0, "0x1.0000000000001p+2")
-    with pytest.raises(ScenarioFailed, match="1 losses differ, the first at step 1"):
-        SAME.act(scene)
-
-
-def test_one_bit_of_the_parameters_is_a_difference(scene: Scene) -> None:
-    two_runs(scene).finals["other"]["params_sha256"] = "ac" + "ab" * 31
-    with pytest.raises(ScenarioFailed, match="ended as"):
-        SAME.act(scene)
-
-
-def test_a_step_without_a_loss_is_a_difference(scene: Scene) -> None:
-    two_runs(scene).losses_of["other"].pop()
-    with pytest.raises(ScenarioFailed, match="the first at step 2"):
-        SAME.act(scene)
-
-
-def test_a_run_that_is_not_done_is_not_the_same(scene: Scene) -> None:
-    two_runs(scene).finals.pop("one")
-    with pytest.raises(ScenarioFailed, match=r"one has no final\.json"):
-        SAME.act(scene)
+def test_extractions_are_alike_when_their_shards_are_the_same(scene: Scene) -> None:
+    bucket: Any = scene.bucket
+    first, second = (f"extractions/{run}/activations/tpu_0/" for run in ("one", "other"))
+    bucket.objects = {f"{folder}a": ObjectFacts(n, 10, "x") for n, folder in enumerate((first, second))}
+    steps.alike("one", "other").act(scene)
+    assert scene.record.checks[0].claim == "other left what one did"
+    for name, facts in (("b", ObjectFacts(3, 10, "y")), ("a", ObjectFacts(3, 10, "y"))):
+        bucket.objects[f"{second}{name}"] = facts
+        with pytest.raises(ScenarioFailed, match=f"shards differ, the first tpu_0/{name}"):
+            steps.alike("one", "other").act(scene)
 
 
 def test_what_was_noted_must_survive(scene: Scene) -> None:
@@ -288,7 +278,7 @@ def test_nothing_noted_proves_nothing(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("command", ["true", "false"])
-def test_boots_of_what_a_keeper_brought_back_are_in_the_record(tmp_path: Path, command: str) -> None:
+def test_boots_of_nodes_that_a_controller_recreated_are_in_the_record(tmp_path: Path, command: str) -> None:
     runner, _, bucket = make_runner(
         tmp_path, steps.preempt("tpu-dev", "power-loss", "one"), steps.command(command)
     )
@@ -324,6 +314,22 @@ def test_moments_come_from_the_seed(tmp_path: Path) -> None:
     assert all(steps_by_seed[seed] >= drawn[seed] for seed in drawn)
 
 
+def test_a_crash_kills_the_job_of_one_worker_after_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    killed: list[list[str]] = []
+    monkeypatch.setattr("rehearsal.scenario.killing.time.sleep", pauses.append)
+    for seed in range(6):
+        scene = make_runner(tmp_path, seed=seed)[0].scene
+        monkeypatch.setattr(scene.shell, "ssh", lambda hosts, line, **_: killed.append(hosts))
+        steps.kill("tpu-dev", "crash", "one", (2, 2), jitter_s=9).act(scene)
+        assert killed[-1] == [f"tpu-dev-w{scene.record.kills[0].worker}"]
+        assert f"then {pauses[-1]:.1f} s" in scene.note.text
+    assert {*map(tuple, killed)} == {("tpu-dev-w0",), ("tpu-dev-w1",)}
+    assert all(0 < pause < 9 for pause in pauses)
+
+
 def test_a_run_that_is_done_cannot_be_killed(scene: Scene) -> None:
     bucket: Any = scene.bucket
     bucket.state = "done"
@@ -355,16 +361,14 @@ def test_a_record_of_another_shape_is_refused(tmp_path: Path) -> None:
         Record.load(path)
 
 
-def test_a_bucket_that_does_not_answer_is_said_in_words(tmp_path: Path) -> None:
+def test_a_bucket_that_does_not_answer_fails_the_scenario_with_a_sentence(tmp_path: Path) -> None:
     runner, _, bucket = make_runner(tmp_path, steps.resumed("one", 1))
 
     def unavailable(run: str) -> list[dict[str, Any]]:
         raise ServiceUnavailable("try again")
 
     bucket.events = unavailable  # type: ignore[method-assign]
-    record = runner.act()
-    assert record.verdict == "failed"
-    assert "Cloud Storage can't be read: 503 try again" in record.reason
+    assert "Cloud Storage can't be read: 503 try again" in failure(runner)
 
 
 def test_every_member_of_a_fleet_has_a_price() -> None:

@@ -40,7 +40,7 @@ def test_every_step_can_be_used() -> None:
     assert set(steps.__all__) == set(STEPS)
 
 
-def test_the_default_story_tells_what_it_promises() -> None:
+def test_the_default_scenario_has_every_promised_step() -> None:
     planned = load(find("default")).steps
     assert [step.arguments["how"] for step in planned if step.kind == "kill"] == [
         "notice",

@@ -204,7 +204,7 @@ def test_a_scenario_that_is_interrupted_still_writes_its_report(
 
 @pytest.mark.prove
 @pytest.mark.parametrize("victim", ["supervisor_pid", "init_pid"])
-def test_the_kernel_ends_a_world_whose_keeper_dies(folder: Path, victim: str) -> None:
+def test_the_kernel_ends_a_world_whose_supervisor_or_init_dies(folder: Path, victim: str) -> None:
     child = start_shell(folder)
     state = State.load(Layout(folder).state)
     assert state is not None
@@ -277,7 +277,7 @@ def test_a_sweep_spares_whom_it_cannot_name(tmp_path: Path, monkeypatch: pytest.
     assert killed == [7]
 
 
-def test_control_groups_that_are_read_only_are_said_in_words(folder: Path) -> None:
+def test_read_only_control_groups_are_refused_with_a_fix(folder: Path) -> None:
     mounts = " ".join(str(mount) for mount in sweep.cgroup_mounts())
     script = f'for m in {mounts}; do mount -o remount,bind,ro $m || exit 9; done; exec "$@"'
     command = ["unshare", "--mount", "sh", "-c", script, "sh", *COMMAND, "up", "--dir", str(folder)]

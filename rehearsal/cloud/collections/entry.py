@@ -82,7 +82,7 @@ class Collection:
         ending: fields while it is being deleted.
         seconds: how long creating and deleting take, in virtual seconds, where they are operations.
         change_seconds: how long changing takes, if not as long.
-        required, immutable: dotted fields, beside those that the document says.
+        required, immutable: dotted fields, beside those of the document.
         mutable: if given, the only fields that an update may change.
         mask_required: whether an update without a mask is refused.
         upsert: whether an update makes what isn't there.
@@ -145,7 +145,7 @@ class Entry:
             `{version}`.
         metadata: the message of its operations' metadata; "" where that is the resource itself.
         own_operations: whether the operations' own methods are served too, and not by another service.
-        roles: what its predefined roles grant, of the permissions that its methods ask for.
+        roles: what its predefined roles grant, of the permissions that its methods require.
         location_unknown: Google's words for a location that isn't; `{location}`.
     """
 

@@ -36,12 +36,12 @@ def apply(shape: Shape, method: JsonObject, change: Change, raw: JsonObject) -> 
 
 
 def _paths(shape: Shape, change: Change) -> list[str] | None:
-    """Return the mask in camel case; None if there is none, or `*`. ApiError 400 for other fields."""
+    """Return the mask in camel case; None if there is none. ApiError 400 for other fields."""
     call, collection = change.call, change.collection
     given = str(call.query.get("updateMask") or (call.body or {}).get("updateMask") or "")
     named = [*given.split(","), *call.query.get("paths", ())]
     named = [path.strip() for path in named if path.strip()]
-    if not named or "*" in named:
+    if not named:
         return None
     paths = []
     for path in named:

@@ -122,7 +122,7 @@ class Shape:
 
     @cached_property
     def stamped(self) -> tuple[str, ...]:
-        """The fields of the resource that tell one state of it from another."""
+        """The fields that identify a state of the resource: its etag and fingerprint."""
         stamps = (key for key in ("etag", "fingerprint") if key in self.fields)
         return tuple(k for k in stamps if not self.fields[k].get("description", "").startswith("Deprecated"))
 

@@ -157,7 +157,7 @@ class Operations:
         """Start a compute#operation of `duration_s` virtual seconds and return its first body.
 
         `work` makes the change at the end. `target` is the resource's full name, from which the scope
-        (`projects/P/zones/Z`, `…/regions/R`, `…/global`) follows unless `scope` says otherwise.
+        (`projects/P/zones/Z`, `…/regions/R`, `…/global`) follows without a `scope`.
         """
         scope = scope or target.rsplit("/", 2)[0]
         op_name = f"operation-{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:12]}"

@@ -2,7 +2,7 @@
 
 A service is a table of methods keyed by the discovery document's method id. The front door
 has already authenticated the caller, validated the request against the discovery document and
-asked IAM when a handler runs, so handlers hold only what the API does.
+authorized it when a handler runs, so handlers hold only the API's own work.
 """
 
 from __future__ import annotations

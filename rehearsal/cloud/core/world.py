@@ -37,9 +37,9 @@ class Clock(Protocol):
 class Lags:
     """Delays until changes that Google has accepted hold everywhere, in real seconds.
 
-    Google says minutes, of grants (https://cloud.google.com/iam/docs/access-change-propagation), of accounts
-    (https://cloud.google.com/iam/docs/service-accounts-create), and of APIs in its refusal. These are this
-    project's choice: short, but long enough to refuse a client that doesn't wait.
+    Google documents minutes, for grants (https://cloud.google.com/iam/docs/access-change-propagation), for
+    accounts (https://cloud.google.com/iam/docs/service-accounts-create), and for APIs in its refusal. These
+    are this project's choice: short, but long enough to refuse a client that doesn't wait.
     """
 
     grant_s: float = 2.5  # until a changed policy or custom role holds

@@ -18,7 +18,7 @@ from rehearsal.cloud.iam.iam import Iam
 
 CALLER: ContextVar[str] = ContextVar("caller")
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-# Of a method's package; the rest is asked at the host that the door has.
+# Of a method's package; the other methods go to the door's own host.
 _HOSTS = {"/google.cloud.kms.": "cloudkms.googleapis.com"}
 _BAD_TOKEN = ApiError(401, "UNAUTHENTICATED", "Request had invalid authentication credentials.")
 

@@ -89,7 +89,7 @@ class Schemas:
         """Properties without which a creating method refuses the body.
 
         The annotations of changing methods are not enforced by Google: the official provider patches
-        firewalls without the name that they ask for.
+        firewalls without the name that they require.
         """
         if not method_id.endswith((".insert", ".createSnapshot")):
             return []

@@ -98,7 +98,7 @@ class Iam:
                 self._first.setdefault(resource, []).append(binding)
         self.token_lifetime_s = token_lifetime_s
         self.agents: set[str] = set()  # of Google's services, those that are there on demand
-        self.permissions: set[str] = set()  # permissions that some method asks for
+        self.permissions: set[str] = set()  # permissions that some method requires
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
         # Custom roles: permissions by the real time from which they hold, oldest first.

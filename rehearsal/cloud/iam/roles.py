@@ -1,4 +1,4 @@
-"""Roles → permissions, as far as the emulated methods ask for them.
+"""Roles → permissions, as far as the emulated methods require them.
 
 Source: https://cloud.google.com/iam/docs/roles-permissions, read for the roles below. A pattern ends in
 `*`; a role's list holds the permissions that emulated methods check, not all that Google lists.

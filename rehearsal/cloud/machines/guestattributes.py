@@ -62,7 +62,9 @@ class GuestAttributes:
         if self._query():
             self._values.setdefault(namespace, {})[key] = value
             return
-        log.warning("%s asks too often: its guest attribute %s/%s is removed", self._machine, namespace, key)
+        log.warning(
+            "%s sends too many requests: its guest attribute %s/%s is removed", self._machine, namespace, key
+        )
         self._remove(namespace, key)
 
     def delete(self, namespace: str, key: str) -> bool:
@@ -94,7 +96,7 @@ class GuestAttributes:
     def entry(self, path: str) -> JsonObject:
         """Return the API's `GuestAttributes` for a query path: "", `<namespace>/` or `<namespace>/<key>`.
 
-        ApiError 404 where there is nothing of that path, as compute's API says it of an instance
+        ApiError 404 where there is nothing of that path, as compute's API words it of an instance
         (gcloud's ssh_utils looks for these words); of no path at all, an entry without items.
         """
         namespace, _, key = path.strip("/").partition("/")

@@ -260,7 +260,7 @@ class MetadataServer:
                 "numeric-project-id": int(self._world.number),
                 "project-id": self._world.project,
             },
-            # Clients ask for either spelling.
+            # Clients use either spelling.
             "universe": {"universe-domain": "googleapis.com", "universe_domain": "googleapis.com"},
         }
 

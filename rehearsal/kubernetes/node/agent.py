@@ -1,7 +1,7 @@
-"""Imitates the kubelet: runs the pods of its nodes as processes, and tells the API server how they fare.
+"""Imitates the kubelet: runs the pods of its nodes as processes, and reports their status to the API server.
 
 Of a pod it carries out containers, environment, volumes, readiness by HTTP, restarts, and termination with
-its grace. It pulls no images: `images` says what stands for each.
+its grace. It pulls no images: `images` has the stand-in of each.
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """
 

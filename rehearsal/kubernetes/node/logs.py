@@ -1,6 +1,6 @@
 """Output of containers: written down with the time of each line, and served as by the kubelet.
 
-`kubectl logs` asks the API server, and that the kubelet: GET /containerLogs/NAMESPACE/POD/CONTAINER
+`kubectl logs` calls the API server, and that the kubelet: GET /containerLogs/NAMESPACE/POD/CONTAINER
 https://kubernetes.io/docs/concepts/cluster-administration/logging/
 """
 

@@ -22,7 +22,7 @@ _POLL_S = 0.2
 
 
 class Names:
-    """A name server: `addresses` says what `HOSTNAME.SUBDOMAIN.NAMESPACE` stands for."""
+    """A name server: `addresses` returns those of `HOSTNAME.SUBDOMAIN.NAMESPACE`."""
 
     def __init__(self, addresses: Callable[[str], Sequence[str]], upstream: Mapping[str, str]):
         """`others`: names that aren't the cluster's, with their addresses."""

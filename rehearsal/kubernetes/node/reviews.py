@@ -1,8 +1,8 @@
-"""The API server's questions to Google: whose a token is, and whether IAM gives an account what it asks for.
+"""The API server's reviews by Google: the account of a token, and IAM's decision about a request of it.
 
 Webhooks of https://kubernetes.io/docs/reference/access-authn-authz/authentication/#webhook-token-authentication
 and https://kubernetes.io/docs/reference/access-authn-authz/webhook/. At Google, the front end of the DNS
-endpoint asks for `container.clusters.connect`; here the second webhook does, before anything else.
+endpoint requires `container.clusters.connect`; here the second webhook does, before anything else.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Image:
 
     `root`: a folder with its files, under which changes are the container's own, and `layers` over it, the
     uppermost first; without one the container has `files` alone: path in the container → path here.
-    `command` is what it starts, unless the pod says; `environment` are its variables.
+    `command` is what it starts, unless the pod has its own; `environment` are its variables.
     """
 
     files: Mapping[str, Path] = field(default_factory=dict)

@@ -54,7 +54,7 @@ def injected(job: Mapping[str, Any]) -> list[Object]:
 
 
 class Webhook(JsonServer):
-    """A server beside one control plane, which asks it about every Job."""
+    """A server beside one control plane, which sends it every Job for admission."""
 
     def __init__(self, control_plane: ControlPlane):
         super().__init__(_reviewed)

@@ -23,7 +23,7 @@ _QUEUED = "queued-provisioning.gke.io"
 
 
 class Autoscaler:
-    """Looks at pending pods and idle pools; `rate` says how many virtual seconds pass in a real one."""
+    """Looks at pending pods and idle pools; `rate` is the number of virtual seconds in a real one."""
 
     def __init__(self, control: Control, api: Api, cluster: str):
         """`cluster`: its full name."""
@@ -62,7 +62,7 @@ class Autoscaler:
                 pending = [pod for pod in pending if pod not in fitting]
 
     def _provision(self, queued: Sequence[Object], rate: float) -> None:
-        """Give each request the empty pools that it needs, all or none; say when their nodes are existing."""
+        """Give each request the empty pools that it needs, all or none; record when their nodes exist."""
         existing = {node["metadata"]["name"] for node in self._api.list("v1", "Node")}
         taken: list[Object] = []
         for request in self._api.list(*_REQUEST):

@@ -41,7 +41,7 @@ class ControlPlane:
     def __init__(self, folder: Path, public: Pair | None = None, reviews: str = ""):
         """`public`: a certificate for other names of the API server, such as a cluster's DNS endpoint.
 
-        `reviews`: the URL of a server that says whose a token is and what they may do (reviews.py).
+        `reviews`: the URL of a server that authenticates tokens and authorizes requests (reviews.py).
         """
         self.folder, self._public, self._reviews = folder, public, reviews
         self.url = f"https://{ADDRESS}:{PORT}"

@@ -73,7 +73,7 @@ def connect(chosen: Mapping[str, Any]) -> Api:
 
 
 class Exec(AuthBase):
-    """Bearer tokens of a program: asked for one when there is none, it has expired, or it was refused."""
+    """Bearer tokens of a program, which runs if there is none yet, or it has expired or was refused."""
 
     def __init__(self, spec: Mapping[str, Any], cluster: Mapping[str, Any]):
         self._spec, self._cluster = spec, cluster

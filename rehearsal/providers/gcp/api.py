@@ -84,9 +84,9 @@ class Client:
             backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
 
     def pause(self, seconds: float) -> None:
-        """Sleep, or raise when the engine has asked to stop."""
+        """Sleep; StandInError if the engine cancels."""
         if self.cancelled.wait(seconds):
-            raise StandInError("interrupted: the engine asked the provider to stop")
+            raise StandInError("interrupted: cancelled by the engine")
 
     def _url(self, service: Service, path: str, query: Query) -> str:
         base = self._settings.base(service)
@@ -177,5 +177,5 @@ def _answer(response: requests.Response) -> Any:
         message = error["message"]
         reason = next((f", {item['reason']}" for item in error.get("errors", ()) if "reason" in item), "")
     except (ValueError, KeyError, TypeError):
-        pass  # not Google's form: a proxy's page, say; then its text is the message
+        pass  # not Google's form, such as a proxy's page: its text is the message
     raise ApiError(response.status_code, f"googleapi: Error {response.status_code}: {message}{reason}")

@@ -59,10 +59,10 @@ class Field:
 
     `rest` is its dotted place in Google's JSON (default: the same name; None: not in the JSON).
     `computed`: where the program gives none, the API's value is kept and is no difference.
-    `output`: only the API sets it. `same` tells equal what is spelt differently. `only`: the one value that
-    the stand-in can carry out. `listed`: Google has a list of one where Pulumi has the element; `single`: the
-    other way round. `text`: Google's JSON has the number as a text. `mask`: what an update's mask names
-    instead of the place.
+    `output`: only the API sets it. `same` compares values that have several spellings. `only`: the one value
+    that the stand-in supports. `listed`: Google has a list of one where Pulumi has the element; `single`: the
+    other way round. `text`: Google's JSON has the number as a text. `mask`: the name in an update's mask, if
+    it isn't the place.
     """
 
     name: str

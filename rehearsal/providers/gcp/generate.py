@@ -1,8 +1,8 @@
 """A resource type's fields from the SDK (names, shapes, defaults, values) and the API's discovery document.
 
-The document says where a property stands in Google's JSON: under the same name, in the singular, or spelt
-with other capitals. What neither says (when a zero is sent, what replaces the resource, what is called
-otherwise) is an exception, written manually. A property without a place and without an exception is refused.
+The document has a property's place in Google's JSON: under the same name, in the singular, or spelt
+with other capitals. Rules that neither has (when a zero is sent, which change replaces the resource, other
+names) are exceptions, written manually. A property without a place and without an exception is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORDS: Mapping[str, Mapping[str, Any]] = {
     "fixed": {"replaces": True},
     "free": {"replaces": False},
     "computed": {"computed": True},
-    "local": {"rest": None, "replaces": False},  # the provider's own, of which Google isn't told
+    "local": {"rest": None, "replaces": False},  # the provider's own, never sent to Google
     "nameless": {"rest": None},  # stands in the path alone
     "refused": {"rest": None, "output": True},  # not recorded, so not taken from a program
     "output": {"output": True},
@@ -82,7 +82,7 @@ def fields(
     `document`: the API's, `compute.beta`. `path`: the resource's, under the origin; its JSON is what a GET of
     it answers, or `schema` by name. `mutable`: the properties that an update can send, `*` for all; what else
     is sent replaces the resource. `library`: Google's Go library sends the requests, numbers as texts where
-    the document says so.
+    the document has it so.
     """
     known = sdk.resource_type(token)
     maker = _Maker(document, known.module, exceptions, library)

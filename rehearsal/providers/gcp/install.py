@@ -25,7 +25,7 @@ class Package:
 
     @property
     def version(self) -> str:
-        """The version of the installed SDK, which is the plugin version that programs ask for."""
+        """The version of the installed SDK, which is the plugin version that programs require."""
         return metadata.version(self.sdk)
 
     @property

@@ -50,7 +50,7 @@ def _get_subnetwork(context: Context, arguments: Mapping[str, Any]) -> dict[str,
 
 def _get_bucket(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _only("getBucket", arguments, ("name", "project"))
-    # With a project the provider doesn't ask Compute Engine for it.
+    # With a project the provider sends Compute Engine no request for it.
     return _read(BUCKET, context, {**given, "id": given["name"]} if "project" in given else given)
 
 
@@ -77,7 +77,7 @@ def _get_project(context: Context, arguments: Mapping[str, Any]) -> dict[str, An
         "tags": {},
         "orgId": parent.get("id", "") if parent.get("type") == "organization" else "",
         "folderId": parent.get("id", "") if parent.get("type") == "folder" else "",
-        "billingAccount": "",  # a second API, which no stack here asks for
+        "billingAccount": "",  # of a second API, which no stack here reads
         "autoCreateNetwork": False,
         "deletionPolicy": "",
     }

@@ -1,4 +1,4 @@
-"""Between a resource's properties and Google's JSON, as a type's table says."""
+"""Translation between a resource's properties and Google's JSON, by a type's table."""
 
 from __future__ import annotations
 

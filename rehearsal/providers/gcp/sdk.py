@@ -26,7 +26,7 @@ _VALUES = re.compile(r"Possible values are: ((?:`[^`]+`(?:, )?)+)")
 class Property:
     """A property as the SDK declares it: `shape` is `str`, `int`, `float`, `bool`, `Any` or a class's name.
 
-    `many`: a list of them; `mapping`: a map of them. `default` and `values` are what its text says.
+    `many`: a list of them; `mapping`: a map of them. `default` and `values` are parsed from its text.
     """
 
     name: str

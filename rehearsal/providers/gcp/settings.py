@@ -1,4 +1,4 @@
-"""The provider's settings: what `gcp.Provider(...)` or the stack's `gcp:` keys say, and the environment."""
+"""The provider's settings: of `gcp.Provider(...)` or the stack's `gcp:` keys, and of the environment."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Service:
 
     `GOOGLE_<PRODUCT>_CUSTOM_ENDPOINT` and the provider setting `<product>CustomEndpoint`
     replace `base` whole, as with the official provider. `api`: its discovery document where `base` doesn't
-    say.
+    name it.
     """
 
     product: str

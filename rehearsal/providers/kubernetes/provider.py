@@ -71,7 +71,7 @@ class Provider:
         version, kind = _kind(token)
         manifest = difference.normalized(difference.declared(news))
         failures = [
-            (key, f"{key} is {manifest[key]!r}, but the type {token} says {value!r}")
+            (key, f"{key} is {manifest[key]!r}, but the type {token} has {value!r}")
             for key, value in (("apiVersion", version), ("kind", kind))
             if manifest.setdefault(key, value) not in (value, UNKNOWN)
         ]
@@ -329,7 +329,7 @@ class Provider:
         return last[0]
 
     def _until(self, is_so: Callable[[], bool], deadline: float) -> None:
-        """Poll; an API server that isn't there for the moment is asked again. TimeoutError at the end."""
+        """Poll, also while the API server can't be reached; TimeoutError at the end."""
         while True:
             try:
                 if is_so():

@@ -1,4 +1,4 @@
-"""The provider's settings: what `kubernetes.Provider(...)` or the stack's `kubernetes:` keys say."""
+"""The provider's settings, of `kubernetes.Provider(...)` or the stack's `kubernetes:` keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Settings:
             chosen = _chosen(given, environ)
             self.namespace = _text(given, "namespace") or chosen.get("namespace") or "default"
             api = kubeconfig.connect(chosen)
-            api.request("GET", "/api")  # unlike /version it asks who we are
+            api.request("GET", "/api")  # unlike /version it needs a valid account
             self.api, self.unreachable = api, ""
         except KubernetesError as error:
             self.unreachable = str(error)

@@ -6,7 +6,7 @@ from rehearsal.errors import RehearsalError
 
 
 class StandInError(RehearsalError):
-    """The stand-in can't do what it was asked; `str()` says what and why."""
+    """A request that the stand-in can't serve; `str()` has it and the reason."""
 
 
 class UnsupportedError(StandInError):

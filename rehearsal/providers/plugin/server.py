@@ -204,7 +204,7 @@ def serve(provider: Provider) -> None:
     with contextlib.suppress(BrokenPipeError):
         os.write(sys.stdout.fileno(), f"{port}\n".encode())
     while server.wait_for_termination(timeout=1.0) and not _unread(sys.stdout.fileno()):
-        pass  # an engine that was killed tells nobody
+        pass  # an engine that was killed sends no cancellation
     provider.cancel()  # what is under way would continue trying for minutes, for nobody
 
 

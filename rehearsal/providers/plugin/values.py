@@ -1,6 +1,6 @@
 """Property values: between pulumi's protobuf structs and plain Python.
 
-Pulumi wraps what JSON can't say in marked objects and reserved strings
+Pulumi wraps what JSON can't express in marked objects and reserved strings
 (sdk/go/common/resource/plugin/rpc.go): unknowns in a preview, secrets, assets.
 Here an unknown is `UNKNOWN`, an asset an `Asset`, a secret its bare value: the stand-in
 answers `acceptSecrets: false`, so the engine strips secrets before and marks them again after.

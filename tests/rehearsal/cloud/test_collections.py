@@ -149,7 +149,7 @@ def test_a_subscription_outlives_its_topic(cloud: CloudFront) -> None:
 def test_an_update_changes_what_its_mask_names_and_nothing_else(cloud: CloudFront) -> None:
     url = f"{PUBSUB}/subscriptions/{fresh('sub')}"
     body = {
-        "topic": f"{P}/topics/{topic(cloud)}",
+        "topic": f"projects/{NUMBER}/topics/{topic(cloud)}",
         "retryPolicy": {"minimumBackoff": "1s"},
         "labels": {"a": "b"},
     }
@@ -167,6 +167,13 @@ def test_an_update_changes_what_its_mask_names_and_nothing_else(cloud: CloudFron
         other = {"topic": f"{P}/topics/{topic(cloud)}"}
         reply = cloud.request("PATCH", url, {"subscription": other, "updateMask": mask})
         assert (reply.status, message in reply.error) == (400, True), reply.body
+
+
+def test_an_empty_value_of_a_masked_field_removes_it(cloud: CloudFront) -> None:
+    url = repository(cloud, description="old", labels={"a": "b"})
+    sent = {"description": "", "labels": {}}
+    emptied = cloud.request("PATCH", f"{url}?updateMask=description,labels", sent)
+    assert {"description", "labels"}.isdisjoint(emptied.json)
 
 
 def test_a_repository_is_made_and_deleted_by_operations(cloud: CloudFront) -> None:
@@ -241,6 +248,8 @@ def test_lists_have_filters_and_an_order(cloud: CloudFront) -> None:
     assert [item["description"] for item in json["repositories"]] == ["d3"]
     down = cloud.request("GET", f"{REPOSITORIES}?orderBy=description%20desc").json["repositories"]
     assert [item["description"] for item in down if "description" in item] == ["d3", "d2", "d1"]
+    by_two = cloud.request("GET", f"{REPOSITORIES}?orderBy=description%20desc,name").json["repositories"]
+    assert [item["description"] for item in by_two if "description" in item] == ["d3", "d2", "d1"]
     assert cloud.request("GET", f"{REPOSITORIES}?pageToken=x").status == 400
     strange = cloud.request("GET", f"{REPOSITORIES}?filter=a%20OR%20b")
     assert (strange.status, "filter" in strange.error) == (501, True)

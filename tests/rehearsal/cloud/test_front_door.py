@@ -84,6 +84,9 @@ def test_fields_trim_an_answer(cloud: CloudFront) -> None:
     regions = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/regions"
     nested = cloud.request("GET", f"{regions}?fields=items(name,zones)").json
     assert [set(item) for item in nested["items"]] == [{"name", "zones"}] * 2
+    assert cloud.request("GET", f"{regions}?fields=*%2Fname").json["items"] == [
+        {"name": item["name"]} for item in nested["items"]
+    ]
     assert cloud.request("GET", f"{regions}?fields=items(name").status == 400
 
 

@@ -48,26 +48,28 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NspawnHosts:
 
 
 def commanded(monkeypatch: pytest.MonkeyPatch, *command: str) -> None:
-    monkeypatch.setattr(machine, "_command", lambda *_: list(command))
+    monkeypatch.setattr(machine, "nspawn_command", lambda *_: list(command))
 
 
 async def test_nspawn_that_hangs_is_given_up_and_killed(
     hosts: NspawnHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commanded(monkeypatch, "sleep", "60")
-    monkeypatch.setattr(machine, "_BOOT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(machine, "BOOT_TIMEOUT_S", 0.5)
     with pytest.raises(HostError, match=r"tpu-dev-w0: no init within"):
         await asyncio.wait_for(hosts.boot(SPEC), HANG_S)
     assert not hosts.running("tpu-dev-w0")
 
 
-async def test_what_nspawn_said_is_in_the_error(hosts: NspawnHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_output_of_nspawn_is_in_the_error(
+    hosts: NspawnHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commanded(monkeypatch, "sh", "-c", "echo no such image; exit 4")
     with pytest.raises(HostError, match=r"ended with status 4\): no such image"):
         await asyncio.wait_for(hosts.boot(SPEC), HANG_S)
 
 
-async def test_any_failure_before_the_boot_is_told_at_once(
+async def test_any_failure_before_the_boot_is_raised_at_once(
     hosts: NspawnHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any, **__: Any) -> Path:

@@ -52,7 +52,7 @@ def test_mirror_in_the_one_line_format(tmp_path: Path, line: str) -> None:
     assert find_mirror(apt) == "http://mirror.test/debian"
 
 
-def test_another_suite_is_no_mirror_and_the_error_says_what_to_write(tmp_path: Path) -> None:
+def test_another_suite_is_no_mirror_and_the_error_has_the_right_one(tmp_path: Path) -> None:
     apt = _apt(tmp_path, "sources.list", "deb http://mirror.test/debian trixie main\n")
     with pytest.raises(HostError) as refused:
         find_mirror(apt)

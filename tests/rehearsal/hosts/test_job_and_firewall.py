@@ -77,12 +77,13 @@ def outcome(wire: Wire, patience_s: int) -> list[tuple[int, str]]:
     return [(process.wait(), process.stdout.read()) for process in started if process.stdout]
 
 
+@pytest.mark.prove
 def test_with_all_of_them_it_starts(wire: Wire) -> None:
     wire.enforce(*declared())
     assert [(status, output.splitlines()[-1]) for status, output in outcome(wire, 60)] == [(0, "[0, 1]")] * 2
 
 
-def test_without_the_coordinators_port_it_does_not_start_and_says_so(wire: Wire) -> None:
+def test_without_the_coordinators_port_it_does_not_start_and_names_it(wire: Wire) -> None:
     wire.enforce(*declared(without="8476"))
     for status, output in outcome(wire, 4):
         assert status != 0

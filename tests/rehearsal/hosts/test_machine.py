@@ -36,8 +36,8 @@ def image() -> Path:
 
 
 @contextlib.contextmanager
-def _groups() -> Iterator[list[Path]]:
-    """Control groups for one run's processes alone, so that what is left of machines is seen."""
+def groups_of_a_run() -> Iterator[list[Path]]:
+    """Control groups for one run's processes alone, so that remains of machines are found."""
     folders = [parent / f"test-{os.getpid()}" for parent in own_groups()]
     for folder in folders:
         folder.mkdir()
@@ -62,7 +62,7 @@ def _start(groups: list[Path], *arguments: str | Path) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def seen(image: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Observations of the scenario; see inside.py."""
-    with _groups() as groups:
+    with groups_of_a_run() as groups:
         process = _start(groups, tmp_path_factory.mktemp("scenario"), image, "scenario")
         output, _ = process.communicate(timeout=HANG_S)
         left = [str(path) for group in groups for path in group.rglob("*/")]
@@ -139,8 +139,9 @@ def test_close_takes_the_bridge_down(seen: dict[str, Any]) -> None:
     assert "tpu0" not in seen["links left"]
 
 
+@pytest.mark.prove
 def test_a_crash_leaves_no_process_and_no_loop_device(image: Path, tmp_path: Path) -> None:
-    with _groups() as groups:
+    with groups_of_a_run() as groups:
         process = _start(groups, tmp_path, image, "hang")
         assert process.stdout is not None
         devices = process.stdout.readline().split()  # of the data disk and of the boot disk

@@ -233,7 +233,7 @@ def test_after_a_failure_the_worker_that_failed_first_is_shown(
     assert capsys.readouterr().out == "NaN\n"
 
 
-def test_the_command_says_that_a_job_was_cancelled(queue: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_that_a_job_was_cancelled(queue: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     assert command._follow(as_user(queue, ADA, VISION), "gone", None, of_hours(None, None)) == 1
     assert capsys.readouterr().out == "gone: cancelled, by this or another command\n"
 

@@ -80,23 +80,20 @@ def shared_requests() -> dict[tuple[str, str], tuple[int, Any]]:
 
 
 SHARED = shared_requests()
+_Answers = dict[tuple[str, str, str], list[tuple[int, Any]]]
 
 
 @dataclass
 class Google:
-    """The server: answers as recorded, in order, and keeps what it was asked."""
+    """The server: answers as recorded, in order, and keeps the requests."""
 
     recording: Recording
     url: str = ""
     phase: str = ""
     sent: dict[str, list[Request]] = field(default_factory=lambda: defaultdict(list))
     unexpected: list[str] = field(default_factory=list)
-    _answers: dict[tuple[str, str, str], list[tuple[int, Any]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    _shared: dict[tuple[str, str, str], list[tuple[int, Any]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    _answers: _Answers = field(default_factory=lambda: defaultdict(list))
+    _shared: _Answers = field(default_factory=lambda: defaultdict(list))
     _policy: Any = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -20,21 +21,33 @@ def checked(name: str, **others: object) -> dict[str, object]:
     return Provider().check(VM, {**INPUTS, "name": name, **others}, {}, "vm", b"").inputs
 
 
+@contextmanager
+def replayed(
+    recording: Recording, phase: str, poll_s: float = 0.001, first_backoff_s: float = 0.001
+) -> Iterator[tuple[Google, Provider]]:
+    """A provider whose requests are answered as recorded."""
+    with google(recording) as played:
+        played.phase = phase
+        provider = Provider(poll_s=poll_s, first_backoff_s=first_backoff_s)
+        provider.configure(played.settings())
+        yield played, provider
+
+
+FAULTS = load("tpu.V2Vm.faults")
+
+
 @pytest.fixture
 def faults() -> Iterator[tuple[Google, Provider]]:
-    with google(load("tpu.V2Vm.faults")) as played:
-        provider = Provider(poll_s=0.001, first_backoff_s=0.001)
-        provider.configure(played.settings())
+    with replayed(FAULTS, "create-429-twice") as (played, provider):
         yield played, provider
         assert played.unexpected == []
         for phase, requests in played.sent.items():
-            assert requests == played.recording.requests(phase), phase
+            assert requests == FAULTS.requests(phase), phase
 
 
 def test_retries_preemption_and_disappearance_as_recorded(faults: tuple[Google, Provider]) -> None:
     played, provider = faults
     inputs = checked("wire-tpu-o", labels={"a": "1"})
-    played.phase = "create-429-twice"
     id_, state = provider.create(VM, inputs)
     assert state["state"] == "READY"
     played.phase = "refresh-preempted"
@@ -62,13 +75,12 @@ def test_retries_preemption_and_disappearance_as_recorded(faults: tuple[Google, 
     provider.delete(VM, id_, state)
 
 
-def test_a_stockout_leaves_no_resource_and_says_why() -> None:
-    with google(load("tpu.V2Vm.createFailed")) as played:
-        provider = Provider(poll_s=0.001)
-        provider.configure(played.settings())
-        played.phase = "create"
-        with pytest.raises(StandInError) as failed:
-            provider.create(VM, checked("wire-tpu-f"))
+def test_a_stockout_leaves_no_resource_and_has_googles_reason() -> None:
+    with (
+        replayed(load("tpu.V2Vm.createFailed"), "create") as (played, provider),
+        pytest.raises(StandInError) as failed,
+    ):
+        provider.create(VM, checked("wire-tpu-f"))
     assert not isinstance(failed.value, CreatedButError)
     assert "Error code 8, message: There is no more capacity in the zone" in str(failed.value)
     assert played.sent["create"] == played.recording.requests("create")
@@ -84,10 +96,8 @@ def test_both_ways_to_say_an_accelerator_are_refused_as_recorded() -> None:
 def test_a_resource_that_exists_but_cannot_be_read_stays_in_the_state() -> None:
     recording = load("compute.Network")
     unreadable = [r for r in recording.content["requests"] if "networks/wire-net" not in r["path"]]
-    with google(Recording("compute.Network", {**recording.content, "requests": unreadable})) as played:
-        provider = Provider(poll_s=0.001)
-        provider.configure(played.settings())
-        played.phase = "create"
+    partial = Recording("compute.Network", {**recording.content, "requests": unreadable})
+    with replayed(partial, "create") as (_, provider):
         inputs = provider.check("gcp:compute/network:Network", {"name": "wire-net"}, {}, "net", b"").inputs
         # The recorded answers fit: only the body differs, which the server doesn't look at.
         with pytest.raises(CreatedButError, match="418") as half:
@@ -98,13 +108,11 @@ def test_a_resource_that_exists_but_cannot_be_read_stays_in_the_state() -> None:
 
 
 def test_retries_end_at_the_resources_timeout() -> None:
-    recording = load("tpu.V2Vm.faults")
-    with google(recording) as played:
-        provider = Provider(poll_s=0.001, first_backoff_s=0.2)
-        provider.configure(played.settings())
-        played.phase = "create-429-twice"
-        with pytest.raises(StandInError, match="Error 429"):
-            provider.create(VM, checked("wire-tpu-o", labels={"a": "1"}), timeout_s=0.1)
+    with (
+        replayed(FAULTS, "create-429-twice", first_backoff_s=0.2) as (played, provider),
+        pytest.raises(StandInError, match="Error 429"),
+    ):
+        provider.create(VM, checked("wire-tpu-o", labels={"a": "1"}), timeout_s=0.1)
     assert len(played.sent["create-429-twice"]) == 1
 
 
@@ -117,16 +125,13 @@ def test_a_refused_connection_is_one_sentence() -> None:
 
 
 def test_the_engine_can_stop_a_wait() -> None:
-    with google(load("tpu.V2Vm.faults")) as played:
-        provider = Provider(poll_s=60)
-        provider.configure(played.settings())
+    with replayed(FAULTS, "create-503-once", poll_s=60) as (_, provider):
         provider.cancel()
-        played.phase = "create-503-once"
         with pytest.raises(StandInError, match="interrupted"):
             provider.create(VM, checked("wire-tpu-o", labels={"a": "1"}))
 
 
-def test_no_credentials_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_no_credentials_have_a_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/absent.json")
     provider = Provider()
     provider.configure(Settings(project="p"))

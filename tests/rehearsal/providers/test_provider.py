@@ -181,6 +181,17 @@ def test_labels_of_others_stay_and_lost_ones_come_back() -> None:
     ]
     fewer = provider().diff(DISK, foreign, {**news, "labels": {}}).differences
     assert [(d.path, d.kind) for d in fewer] == [("labels.a", "DELETE")]
+    gone = {**state, "effectiveLabels": {"goog-pulumi-provisioned": "true"}}
+    assert provider().diff(DISK, gone, {**news, "labels": {}}).differences == []
+
+
+def test_a_block_keeps_googles_entries_and_loses_those_that_the_program_drops() -> None:
+    googles = {"aggregationInterval": "INTERVAL_5_SEC", "flowSampling": 0.5, "metadata": "CUSTOM_METADATA"}
+    state = {"name": "s", "network": "n", "logConfig": googles}
+    before = {"name": "s", "network": "n", "logConfig": {"flowSampling": 0.5, "metadata": "CUSTOM_METADATA"}}
+    news = {**before, "logConfig": {"flowSampling": 0.7}}
+    planned = provider(region="r").update(SUBNETWORK, "id", state, news, before=before, preview=True)
+    assert planned["logConfig"] == {"aggregationInterval": "INTERVAL_5_SEC", "flowSampling": 0.7}
 
 
 def test_a_protected_resource_is_not_deleted_and_an_abandoned_one_is_left() -> None:
@@ -234,6 +245,9 @@ def test_values_survive_the_wire() -> None:
     assert values["secret"] == {"a": [1, 2.5]}
     assert values["unknown"] is UNKNOWN
     assert from_struct(to_struct(values)) == values
+    a_bool, a_number = "1c4a061d-8072-4f0a-a4cb-0ff528b18fe7", "3eeb2bf0-c639-47a8-9e75-3b44932eb421"
+    unknown = from_struct(to_struct({"of the engine": [a_bool, a_number]}))
+    assert unknown == {"of the engine": [UNKNOWN, UNKNOWN]}
 
 
 @pytest.mark.parametrize("resource", TYPES.values(), ids=lambda item: item.table.token)

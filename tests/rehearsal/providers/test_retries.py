@@ -131,21 +131,17 @@ def test_a_reading_is_sent_again_once_where_the_connection_was_used_before(line:
     assert played.script == []
 
 
-def test_a_node_whose_creation_got_no_answer_fails_at_once_and_is_no_resource(
+def test_a_node_whose_creation_or_deletion_got_no_answer_fails_at_once_and_is_no_resource(
     line: Callable[..., Line],
 ) -> None:
-    played = line("ended")
+    played = line("ended", "ended")
     inputs = Provider().check(VM, INPUTS, {}, "vm", b"").inputs
     with pytest.raises(StandInError, match=r'^Error creating V2Vm: Post ".*nodeId=vm": EOF$') as failed:
         provider(played).create(VM, inputs)
     assert type(failed.value) is StandInError, "CreatedButError would leave it in the state"
-
-
-def test_a_node_whose_deletion_got_no_answer_fails_at_once(line: Callable[..., Line]) -> None:
-    played = line("ended")
     with pytest.raises(StandInError, match=r'Delete ".*": EOF$'):
         provider(played).delete(VM, NODE, {**INPUTS, "project": "p"})
-    assert played.requests == ["DELETE"]
+    assert played.requests == ["POST", "DELETE"]
 
 
 @pytest.mark.parametrize(
@@ -202,24 +198,21 @@ def test_a_timeout_is_tried_again(line: Callable[..., Line], monkeypatch: pytest
     silent = socket.create_server(("127.0.0.1", 0))
     with silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        sender = Client(
-            Settings(project="p", access_token="t", endpoints={"tpuV2CustomEndpoint": url}),
-            first_backoff_s=0.001,
-        )
-        anies: list[Any] = []
-        asking = threading.Thread(target=lambda: anies.append(sender.send(TPU, "GET", NODE)))
-        asking.start()
+        sender = client(Line([], url=url))
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(sender.send(TPU, "GET", NODE)))
+        thread.start()
         unanswered, _ = silent.accept()
         connection, _ = silent.accept()
         with unanswered, connection:
             connection.recv(65536)
             connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-            asking.join(HANG_S)
-    assert anies == [{}]
+            thread.join(HANG_S)
+    assert answers == [{}]
 
 
 def test_a_new_account_is_waited_for_until_it_shows(line: Callable[..., Line]) -> None:
-    """Google answers 404 for a while, or 403: it tells nobody that an account isn't there."""
+    """Google answers 404 for a while, or 403, which hides whether an account exists."""
     account = {
         "email": "workers@p.iam.gserviceaccount.com",
         "name": "projects/p/serviceAccounts/w",

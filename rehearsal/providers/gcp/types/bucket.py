@@ -47,7 +47,7 @@ class Bucket(Resource):
         super().patch(context, request, replace(change, planned=planned, changed=changed))
 
     def remove(self, context: Context, known: Mapping[str, Any]) -> None:
-        """Look for caches and objects in the way, delete those if asked to, then the bucket."""
+        """Look for caches and objects, delete those with `force_destroy`, then the bucket."""
         item = self.item(known)
         context.send(STORAGE, "GET", f"{item}/anywhereCaches/")
         while objects := self.call(context, "GET", f"{item}/o", known, query={"versions": "true"}).get(

@@ -44,7 +44,7 @@ def resolve_image(context: Context, image: str, planned: Mapping[str, Any]) -> s
 
 
 class Disk(Resource):
-    """A disk; one made from an image first asks whether the name is an image or a family."""
+    """A disk; before one is made from an image, the name is looked up as an image and as a family."""
 
     def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Make the disk, with its image spelt out."""

@@ -69,7 +69,7 @@ class _OfGke(Resource):
 
 
 class Cluster(_OfGke):
-    """A cluster; the pool that it is made with is removed at once where the program says so."""
+    """A cluster; the pool that it is created with is removed at once with `remove_default_node_pool`."""
 
     def content(self, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the cluster with the official provider's additions."""

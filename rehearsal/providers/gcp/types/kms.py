@@ -34,7 +34,7 @@ class CryptoKey(Resource):
         return {**super().content(planned, inputs), **_next_rotation(planned)}
 
     def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
-        """All that can change."""
+        """Patch the fields that can change."""
         return {**super().written(context, request, change), **_next_rotation(change.planned)}
 
     def remove(self, context: Context, known: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ class ProjectService(Resource):
         return mapping.outputs(self.table, {}, known, id_) if known["service"] in enabled else None
 
     def remove(self, context: Context, known: Mapping[str, Any]) -> None:
-        """Disable the API if the program says so; else it stays, and nothing is sent."""
+        """Disable the API if the program has it so; otherwise it stays, and nothing is sent."""
         if not known.get("disableOnDestroy"):
             return
         content: dict[str, Any] = {

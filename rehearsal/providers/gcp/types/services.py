@@ -1,4 +1,4 @@
-"""Types that are all but plain: what the SDK and the document don't say of each."""
+"""Types that are all but plain: the properties of each that neither SDK nor document has."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SchedulerJob(Resource):
         return {**planned, "attemptDeadline": None} if planned.get("pubsubTarget") else planned
 
     def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-        """Make the job, then say whether it runs."""
+        """Create the job, then pause or resume it."""
         super().insert(context, planned, inputs)
         verb = "pause" if planned.get("paused") else "resume"
         return self.call(context, "POST", f"{self.item(planned)}:{verb}", planned, body={})

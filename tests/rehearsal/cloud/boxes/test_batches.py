@@ -95,7 +95,7 @@ def test_a_batch_runs_its_main_file_as_its_account(boxed: Boxed, spark: str) -> 
     assert {item["principal"] for item in wrote} == {spark}
 
 
-def test_a_batch_whose_main_file_fails_says_how_it_ended(boxed: Boxed, spark: str) -> None:
+def test_a_batch_whose_main_file_fails_has_its_exit_status(boxed: Boxed, spark: str) -> None:
     started = boxed.answer("POST", f"{BATCHES}?batchId=fails", batch(spark, "fails.py"))
     operation = boxed.done("dataproc.googleapis.com/v1", started)
     described = boxed.answer("GET", f"{BATCHES}/fails")

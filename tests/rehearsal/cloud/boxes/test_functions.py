@@ -183,7 +183,7 @@ def test_a_fault_of_the_scenario_strikes_invocations(boxed: Boxed) -> None:
         (MAIN, "functions-framework<2\n", "is installed"),
     ],
 )
-def test_a_source_that_cannot_run_fails_and_says_why(
+def test_a_source_that_cannot_run_fails_with_its_reason(
     boxed: Boxed, main: str, requirements: str, reason: str
 ) -> None:
     name = f"fails-{len(main)}-{len(requirements)}"

@@ -94,7 +94,7 @@ def test_a_workflow_is_made_changed_protected_and_deleted(boxed: Boxed, driven: 
     assert driven.run(lambda: driven.provider.read(WORKFLOW, id_, after)) is None
 
 
-def test_a_workflow_is_protected_unless_the_program_says_otherwise(driven: Driven) -> None:
+def test_a_workflow_is_protected_by_default(driven: Driven) -> None:
     inputs = {"name": "flow", "region": REGION, "sourceContents": "- done: {return: 1}"}
     assert driven.provider.create(WORKFLOW, driven.checked(WORKFLOW, inputs), preview=True)[1][
         "deletionProtection"
