@@ -165,10 +165,10 @@ def _stack(target: Target, layer: str, what: str) -> Iterator[Finding]:
     pulumi = Pulumi(environment)
     exists = environment in pulumi.stacks(layer)
     held = len(pulumi.state(layer)) if exists else 0
-    left = unsettled(environment, layer) if exists else []
-    for line in left:
+    remains = unsettled(environment, layer) if exists else []
+    for line in remains:
         yield Finding(what, MISSING, line, settle_command(layer, environment))
-    if left:
+    if remains:
         return
     if held:
         yield Finding(what, OK, f"holds {held} resources")

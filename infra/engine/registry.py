@@ -57,16 +57,16 @@ def ordered(declarations: Sequence[tuple[str, Layer]], root: Path) -> tuple[Laye
         *_reads(declarations),
     ]
     result: list[Layer] = []
-    left = {layer.name: layer for _, layer in declarations}
-    known = set(left)
-    while ready := sorted(name for name, layer in left.items() if not left.keys() & set(layer.follows)):
-        result.append(left.pop(ready[0]))
-    circle = sorted(name for name in left if name not in left[name].follows and _reached(left, name))
+    waiting = {layer.name: layer for _, layer in declarations}
+    known = set(waiting)
+    while ready := sorted(name for name, layer in waiting.items() if not waiting.keys() & set(layer.follows)):
+        result.append(waiting.pop(ready[0]))
+    circle = sorted(name for name in waiting if name not in waiting[name].follows and _reached(waiting, name))
     if circle:
         problems.append(Problem(
             ", ".join(f"infra/layers/{name}" for name in circle),
             "; ".join(
-                f"{name} after {', '.join(earlier for earlier in circle if earlier in left[name].follows)}"
+                f"{name} after {', '.join(earlier for earlier in circle if earlier in waiting[name].follows)}"
                 for name in circle
             ),
             "a layer comes up after those that it reads, or that its `after` names", "take one of these out",

@@ -40,8 +40,8 @@ REPEATED = (
 def interrupted(deployment: Mapping[str, Any]) -> list[str]:
     """Describe the interrupted operations: resource and operation."""
     pending = [(op["resource"], op["type"]) for op in _pending(deployment)]
-    left = [(record, doing) for record in marked(deployment) if (doing := mark_of(record)[0])]
-    return [f"{MARK} {doing} {called(record)}" for record, doing in pending + left]
+    resumed = [(record, doing) for record in marked(deployment) if (doing := mark_of(record)[0])]
+    return [f"{MARK} {doing} {called(record)}" for record, doing in pending + resumed]
 
 
 def mark_pending(deployment: Record, project: str, find: Find = lookups.find_id) -> None:
