@@ -162,13 +162,11 @@ def _bundle(target: Target, what: str) -> Iterator[Finding]:
 
 def _stack(target: Target, layer: str, what: str) -> Iterator[Finding]:
     environment = target.settings.environment
-    pulumi = Pulumi(environment)
-    exists = environment in pulumi.stacks(layer)
-    held = len(pulumi.state(layer)) if exists else 0
-    left = unsettled(environment, layer) if exists else []
-    for line in left:
+    held = len(Pulumi(environment).state(layer))
+    remains = unsettled(environment, layer)
+    for line in remains:
         yield Finding(what, MISSING, line, settle_command(layer, environment))
-    if left:
+    if remains:
         return
     if held:
         yield Finding(what, OK, f"holds {held} resources")
@@ -179,9 +177,8 @@ def _stack(target: Target, layer: str, what: str) -> Iterator[Finding]:
 def _off(target: Target, layer: str, what: str) -> Iterator[Finding]:
     """Report resources of a layer that is off."""
     environment = target.settings.environment
-    pulumi = Pulumi(environment)
     try:
-        held = len(pulumi.state(layer)) if environment in pulumi.stacks(layer) else 0
+        held = len(Pulumi(environment).state(layer))
     except CommandError:
         return  # the layers that are on say so
     if held:
@@ -191,10 +188,7 @@ def _off(target: Target, layer: str, what: str) -> Iterator[Finding]:
 
 def _unheld(target: Target, layer: Layer, what: str) -> Iterator[Finding]:
     """Report resources at Google with our names that the stack doesn't hold."""
-    environment = target.settings.environment
-    pulumi = Pulumi(environment)
-    resources = pulumi.state(layer.name) if environment in pulumi.stacks(layer.name) else []
-    held = {resource.get("id") for resource in resources}
+    held = {resource.get("id") for resource in Pulumi(target.settings.environment).state(layer.name)}
     missing = {id_: url for id_, url in layer.at_google(target.settings).items() if id_ not in held}
     unheld = [id_ for id_, url in missing.items() if target.google.exists(url)]
     for id_ in unheld:

@@ -50,16 +50,14 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
     """
     if given := os.environ.get("TPU_STACK_ID"):
         return StackState(given, None)
-    pulumi = Pulumi(environment, root)
-    fix = f"pulumi up -s {environment}"
-    if environment not in pulumi.stacks(LAYER):
-        raise CommandError(f"there is no stack {environment} of {LAYER} yet\n    fix: {fix}")
-    resources = pulumi.state(LAYER)
+    resources = Pulumi(environment, root).state(LAYER)
     outputs = next(
         (resource.get("outputs") or {} for resource in resources if resource["type"] == names.STACK_TYPE), {}
     )
     if not outputs.get("stackId"):
-        raise CommandError(f"the stack {environment} of {LAYER} isn't up\n    fix: {fix}")
+        raise CommandError(
+            f"the stack {environment} of {LAYER} isn't up\n    fix: pulumi up -s {environment}"
+        )
     nodes = (
         resource for resource in resources if resource["type"] == NODE_TYPE and not resource.get("delete")
     )

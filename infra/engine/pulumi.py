@@ -150,10 +150,9 @@ class Pulumi:
         return state
 
     def state(self, layer: str) -> list[dict[str, Any]]:
-        """Return the resources in a layer's state. Raises CommandError where the layer has no stack."""
-        exported = json.loads(self.execute(layer, "stack", "export", "--stack", self.environment))
-        resources: list[dict[str, Any]] = exported["deployment"].get("resources") or []
-        return resources
+        """Return the resources in a layer's state; none without a stack."""
+        state = self.export(layer) or {"deployment": {}}
+        return state["deployment"].get("resources") or []
 
     def backend(self) -> str:
         """Return the backend's URL, such as `gs://NAME`, `file:///FOLDER`, `https://app.pulumi.com/ME`."""

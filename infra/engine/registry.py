@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from infra.core.layer import Layer
@@ -56,36 +57,28 @@ def ordered(declarations: Sequence[tuple[str, Layer]], root: Path) -> tuple[Laye
         *_planned(declarations),
         *_reads(declarations),
     ]
-    result: list[Layer] = []
-    left = {layer.name: layer for _, layer in declarations}
-    known = set(left)
-    while ready := sorted(name for name, layer in left.items() if not left.keys() & set(layer.follows)):
-        result.append(left.pop(ready[0]))
-    circle = sorted(name for name in left if name not in left[name].follows and _reached(left, name))
-    if circle:
+    declared = {layer.name: layer for _, layer in declarations}
+    earlier = {name: declared.keys() & set(layer.follows) - {name} for name, layer in declared.items()}
+    order = TopologicalSorter(earlier)
+    try:
+        order.prepare()
+    except CycleError as error:
+        circle = sorted(set(error.args[1]))
         problems.append(Problem(
             ", ".join(f"infra/layers/{name}" for name in circle),
-            "; ".join(
-                f"{name} after {', '.join(earlier for earlier in circle if earlier in left[name].follows)}"
-                for name in circle
-            ),
+            "; ".join(f"{name} after {', '.join(sorted(earlier[name] & set(circle)))}" for name in circle),
             "a layer comes up after those that it reads, or that its `after` names", "take one of these out",
         ))  # fmt: skip
-    if problems or known != {layer.name for layer in result}:
+    if problems:
         raise LayersError(problems)
+    result, ready = list[Layer](), set[str]()
+    while order.is_active():
+        ready |= {*order.get_ready()}
+        first = min(ready)
+        ready.remove(first)
+        order.done(first)
+        result.append(declared[first])
     return tuple(result)
-
-
-def _reached(left: Mapping[str, Layer], start: str) -> bool:
-    """Return True if a layer reads itself through others."""
-    seen: set[str] = set()
-    ahead = [start]
-    while ahead:
-        for name in left[ahead.pop()].follows:
-            if name in left and name not in seen:
-                seen.add(name)
-                ahead.append(name)
-    return start in seen
 
 
 def _names(declarations: Sequence[tuple[str, Layer]], root: Path) -> Iterable[Problem]:

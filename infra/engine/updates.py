@@ -72,13 +72,13 @@ def _up(pulumi: Pulumi, layer: str, options: Sequence[str]) -> None:
             pulumi.show(layer, "up", "--stack", pulumi.environment, *options)
             return
         except UpdateError as error:
-            reason, left = _transient(layer, error), end - time.monotonic()
+            reason, left_s = _transient(layer, error), end - time.monotonic()
             if not reason:
                 raise
-            if left <= 0:
+            if left_s <= 0:
                 again = f"tpu up {pulumi.environment} {layer}"
                 raise CommandError(f"{error}\n    fix: {reason}; once they do: {again}") from None
-        _LOG.warning("%s: %s; retrying for at most %.0f min", layer, reason, left / 60)
+        _LOG.warning("%s: %s; retrying for at most %.0f min", layer, reason, left_s / 60)
         time.sleep(PAUSE_S)
 
 
@@ -154,9 +154,9 @@ def refuse_interrupted(environment: str, layer: str) -> None:
         state = Pulumi(environment).export(layer)
     except CommandError:
         return
-    left = interrupted(state["deployment"]) if state else []
-    if left:
-        raise CommandError(f"{'; '.join(left)}\n    fix: tpu infra settle {environment} {layer}")
+    operations = interrupted(state["deployment"]) if state else []
+    if operations:
+        raise CommandError(f"{'; '.join(operations)}\n    fix: tpu infra settle {environment} {layer}")
 
 
 def _settle(environment: str, layer: str, root: Path, until_made: bool = True) -> list[str]:

@@ -157,12 +157,11 @@ class Stacks:
     def __init__(self, environment: str):
         self.environment = environment
 
-    def stacks(self, layer: str) -> set[str]:
+    def state(self, layer: str) -> list[dict[str, Any]]:
         if self.broken:
             raise CommandError(self.broken)
-        return set() if layer in self.down else {self.environment}
-
-    def state(self, layer: str) -> list[dict[str, Any]]:
+        if layer in self.down:
+            return []
         ids = [BUCKET, f"projects/{PROJECT}/serviceAccounts/tpu-training@{PROJECT}.iam.gserviceaccount.com"]
         return [{"type": "pulumi:pulumi:Stack"}, *({"id": id_} for id_ in ids if layer == "storage")]
 

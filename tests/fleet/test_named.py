@@ -29,18 +29,16 @@ def test_the_stack_says_its_id_and_what_it_holds_and_what_is_being_deleted_is_no
     stack = {"type": names.STACK_TYPE, "urn": "urn:x", "outputs": {"stackId": "5a5a5a5"}}
     old = node_state("b", "PREEMPTED", component=False, delete=True)
     resources = [stack, *node_state("a", "READY"), *old, *node_state("c", None)]
-    pulumi_cli.answer("stack ls", [{"name": "dev"}])
     pulumi_cli.answer("stack export", {"deployment": {"resources": resources}})
     result = read_stack("dev", tmp_path)
     assert (result.id, result.held) == ("5a5a5a5", {"a": "us-east5-b"})
 
 
-@pytest.mark.parametrize("stacks", [[], [{"name": "dev"}]])
+@pytest.mark.parametrize("missing", ["", "error: no stack named 'dev' found"])
 def test_a_stack_that_is_not_up_is_said_with_the_command_that_brings_it_up(
-    stacks: list[Any], pulumi_cli: FakePulumi, tmp_path: Path
+    missing: str, pulumi_cli: FakePulumi, tmp_path: Path
 ) -> None:
-    pulumi_cli.answer("stack ls", stacks)
-    pulumi_cli.answer("stack export", {"deployment": {}})
+    pulumi_cli.answer("stack export", {"deployment": {}}, status=255 if missing else 0, err=missing)
     with pytest.raises(CommandError, match="fix: pulumi up -s dev"):
         read_stack("dev", tmp_path)
 
@@ -90,6 +88,17 @@ def test_an_update_that_failed_as_a_whole_says_so_for_all(pulumi_cli: FakePulumi
     assert {item.kind for item in result.values() if item} == {Kind.STACK}
     assert all("default credentials" in item.message for item in result.values() if item)
     assert all(item is not None for item in reporting(pulumi_cli).values())
+
+
+def test_what_a_stack_holds_is_refreshed_beside_what_it_lost(pulumi_cli: FakePulumi) -> None:
+    """An update can't refresh a resource that isn't in the stack: b's creation failed the last time."""
+    pulumi_cli.answer("stack export", {"deployment": {"resources": [{"urn": node_urn("dev", "a")}]}})
+    with mock.patch.object(stack, "settle"):
+        stack.create("dev", ["a", "b"])
+    (refresh,) = (arguments for _, arguments, _ in pulumi_cli.calls if arguments[0] == "refresh")
+    assert [word for word in refresh if word.startswith("urn:")] == [node_urn("dev", "a")]
+    (up,) = (arguments for _, arguments, _ in pulumi_cli.calls if arguments[0] == "up")
+    assert "--refresh" not in up
 
 
 def test_updates_run_one_at_a_time_in_processes_of_their_own(

@@ -13,6 +13,7 @@ again": settling that is killed is begun again where it was.
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
+from graphlib import TopologicalSorter
 from importlib.metadata import version
 from typing import Any
 
@@ -40,8 +41,8 @@ REPEATED = (
 def interrupted(deployment: Mapping[str, Any]) -> list[str]:
     """Describe the interrupted operations: resource and operation."""
     pending = [(op["resource"], op["type"]) for op in _pending(deployment)]
-    left = [(record, doing) for record in marked(deployment) if (doing := mark_of(record)[0])]
-    return [f"{MARK} {doing} {called(record)}" for record, doing in pending + left]
+    resumed = [(record, doing) for record in marked(deployment) if (doing := mark_of(record)[0])]
+    return [f"{MARK} {doing} {called(record)}" for record, doing in pending + resumed]
 
 
 def mark_pending(deployment: Record, project: str, find: Find = lookups.find_id) -> None:
@@ -76,8 +77,13 @@ def mark_pending(deployment: Record, project: str, find: Find = lookups.find_id)
             if resource["urn"] == record["urn"] and resource.get("id") == record.get("id"):
                 resources[number] = _marked_as(resource, doing, at)
     deployment["pending_operations"] = []
-    for record in _in_order(created):
-        _enter(resources, record, project)
+    # Pulumi refuses a state in which a resource comes before one that it depends on.
+    needed = {
+        urn: [other for other in record.get("dependencies") or () if other in created]
+        for urn, record in created.items()
+    }
+    for urn in TopologicalSorter(needed).static_order():
+        _enter(resources, created[urn], project)
 
 
 def _enter(resources: list[Record], record: Record, project: str) -> None:
@@ -128,21 +134,6 @@ def _complete(resources: list[Record], record: Record, project: str) -> None:
         name: [urn for urn in needed or () if urn in urns]
         for name, needed in (record.get("propertyDependencies") or {}).items()
     }
-
-
-def _in_order(records: Mapping[str, Record]) -> list[Record]:
-    """Sort resources behind those that they depend on."""
-    ordered: dict[str, Record] = {}
-
-    def place(record: Record) -> None:
-        for urn in record.get("dependencies") or ():
-            if urn in records and urn not in ordered:
-                place(records[urn])
-        ordered.setdefault(record["urn"], record)
-
-    for record in records.values():
-        place(record)
-    return list(ordered.values())
 
 
 def _project(record: Record, resources: Iterable[Record], project: str) -> str:

@@ -169,9 +169,11 @@ def _look(
 
 def _same(record: Record, deployment: Mapping[str, Any]) -> Record | None:
     """Return the resource after a refresh, which may have another form of its id."""
-    left = [resource for resource in deployment.get("resources") or () if resource["urn"] == record["urn"]]
-    exact = [resource for resource in left if resource.get("id") == record.get("id")]
-    rest = [resource for resource in left if bool(resource.get("delete")) == bool(record.get("delete"))]
+    candidates = [
+        resource for resource in deployment.get("resources") or () if resource["urn"] == record["urn"]
+    ]
+    exact = [resource for resource in candidates if resource.get("id") == record.get("id")]
+    rest = [resource for resource in candidates if bool(resource.get("delete")) == bool(record.get("delete"))]
     return next(iter(exact or rest), None)
 
 

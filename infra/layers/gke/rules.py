@@ -127,13 +127,13 @@ def _room(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )  # fmt: skip
     room = ipaddress.IPv4Network(desired.pods_range).num_addresses
     if need.pods > room:
-        left = max(0, room - need.cpu_nodes * block(PODS_PER_CPU_NODE)) // need.tpu_block
+        fitting = max(0, room - need.cpu_nodes * block(PODS_PER_CPU_NODE)) // need.tpu_block
         fewer = ", or gke:podsPerTpuNode: 15" if need.tpu_block > block(15) else ""
         yield Problem(
             "gke:podsRange",
             f'"{desired.pods_range}" for {need.tpu_nodes} TPU and {need.cpu_nodes} CPU nodes',
             f"a node with up to {desired.pods_per_tpu_node} pods takes a /{_length(need.tpu_block)} of it, "
-            f"one with {PODS_PER_CPU_NODE} a /24: beside the CPU nodes, {left} TPU nodes have room",
+            f"one with {PODS_PER_CPU_NODE} a /24: beside the CPU nodes, {fitting} TPU nodes have room",
             f"write a range of /{_length(need.pods)} or larger{fewer}",
         )  # fmt: skip
 

@@ -121,8 +121,8 @@ class Dashboard:
         tiles: list[dict[str, Any]] = []
         y = 0
         for row in self.rows:
-            width, left = divmod(COLUMNS, len(row.widgets))
-            if left:
+            width, rest = divmod(COLUMNS, len(row.widgets))
+            if rest:
                 raise ValueError(f"{self.name}: {len(row.widgets)} widgets in a row of {COLUMNS} columns")
             for number, widget in enumerate(row.widgets):
                 at = {"xPos": number * width, "yPos": y}

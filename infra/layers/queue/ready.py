@@ -54,14 +54,14 @@ def wait(project: str, endpoint: str, timeout_s: float = _TIMEOUT_S) -> float:
     from infra.google.kubernetes import DRY_RUN, Cluster
 
     cluster, begun = Cluster(Client(project), endpoint), time.monotonic()
-    left = list(checks())
-    while left:
+    waiting = list(checks())
+    while waiting:
         try:
-            cluster.create(left[0][0], left[0][1], DRY_RUN)
-            left.pop(0)
+            cluster.create(waiting[0][0], waiting[0][1], DRY_RUN)
+            waiting.pop(0)
         except RequestError as error:
             if time.monotonic() - begun > timeout_s:
-                kind = left[0][1]["kind"]
+                kind = waiting[0][1]["kind"]
                 raise InfraError(
                     f"the cluster took no {kind} within {timeout_s:.0f} s: {error.failure.message}\n"
                     "    fix: kubectl get pods -A says which controller isn't ready, and why; then again"

@@ -1,4 +1,4 @@
-"""Waiting until a grant counts: how long, for whom, and what is no reason to wait."""
+"""Waiting until a grant counts, and an API answers: how long, for whom, and what is no reason to wait."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from infra.google import client
 from infra.google.acting import PERMISSION, wait_until_it_may_act
 from infra.google.client import RequestError
+from infra.google.enabled import wait_until_it_answers
 from infra.google.failures import Failure, Kind
 
 ACCOUNTS = ["build@p.iam.gserviceaccount.com", "check@p.iam.gserviceaccount.com"]
@@ -23,6 +24,9 @@ class Google:
 
     def json(self, method: str, url: str, body: Any) -> Any:
         assert (method, body) == ("POST", {"permissions": [PERMISSION]})
+        return self.send(method, url)
+
+    def send(self, method: str, url: str) -> Any:
         self.requests.append(url.rpartition("/")[2])
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Kind):
@@ -64,3 +68,14 @@ def test_no_answer_is_no_reason_to_wait(
 ) -> None:
     assert len(waited(Google(kind), slept, monkeypatch)) == 1
     assert slept == []
+
+
+def test_an_api_is_waited_for_while_it_refuses_as_one_that_is_off(
+    slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google = Google(Kind.API_OFF, Kind.API_OFF, Kind.PERMISSION)
+    monkeypatch.setattr(client, "Client", lambda project: google)
+    wait_until_it_answers("unknown.googleapis.com", "p", sleep=slept.append)
+    assert google.requests == []
+    wait_until_it_answers("compute.googleapis.com", "p", sleep=slept.append)
+    assert (google.requests, len(slept)) == (["regions"] * 3, 2)

@@ -308,15 +308,18 @@ def test_the_lock_of_a_dead_process_and_the_files_that_it_left_empty_are_removed
     backend: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     locked(backend, ended(), socket.gethostname())
-    empty, whole = backend / "stacks/data/dev.json.attrs", backend / "stacks/data/dev.json"
-    empty.touch()
-    whole.write_text("{}")
+    stacks = backend / "stacks/data"
+    kept = [stacks / "dev.json", stacks / "dev.json.bak", stacks / "prod.json.attrs"]
+    empty = [stacks / "dev.json.attrs", stacks / "dev.json.bak.attrs"]
+    empty += [backend / "locks/organization/data/dev/1.json.attrs"]
+    for path in (*kept, *empty):
+        path.write_text("" if path.suffix == ".attrs" else "{}")
     assert main(["infra", "settle", "dev", "data"], backend.parents[1]) == 0
     output = capfd.readouterr().out
     assert "data: put aside the lock of ann@" in output
-    assert "data: removed dev.json.attrs" in output
+    assert all(f"data: removed {path.name}" in output for path in empty)
     assert pulumi_cli.commands().count("cancel") == 1
-    assert (empty.exists(), whole.exists()) == (False, True)
+    assert [path.exists() for path in (*kept, *empty)] == [True] * 3 + [False] * 3
 
 
 @pytest.mark.parametrize("command", ["settle dev data", "up dev data --yes", "down dev data --yes"])

@@ -61,6 +61,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     lab.close()
 
 
+@pytest.fixture
+def first(lab: Watched) -> Iterator[int]:
+    """Number of the next incident; behind the test all close, without its fault."""
+    yield len(lab.cloud.telemetry.incidents)
+    lab.quiet()
+
+
 def boot_failed(lab: Watched) -> None:
     line = "tpu-boot: boot failed in stage bundle; run it again with: systemctl restart x"
     lab.printed("boots", [line], "google-startup-scripts.service")
@@ -234,8 +241,8 @@ def test_each_alert_has_a_fault() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alert", FAULTS)
-def test_an_alert_fires_once_by_its_fault_and_closes_again(lab: Watched, alert: str) -> None:
-    first, sent = lab.quiet(), len(lab.cloud.telemetry.sent)
+def test_an_alert_fires_once_by_its_fault_and_closes_again(lab: Watched, first: int, alert: str) -> None:
+    sent = len(lab.cloud.telemetry.sent)
     FAULTS[alert](lab)
     lab.minutes(1)
     assert lab.fired(first) == Counter({alert, *TOGETHER.get(alert, ())})
@@ -250,12 +257,10 @@ def test_an_alert_fires_once_by_its_fault_and_closes_again(lab: Watched, alert: 
     content = about[0].message["incident"]["documentation"]["content"]
     assert content.startswith(f"# {alert}\n")
     assert "ENV" not in content
-    lab.quiet()
 
 
 @pytest.mark.slow
-def test_a_failure_that_all_workers_see_counts_once(lab: Watched) -> None:
-    first = lab.quiet()
+def test_a_failure_that_all_workers_see_counts_once(lab: Watched, first: int) -> None:
     for item in [Beating(lab, "together", worker) for worker in range(4)]:
         for _ in range(2):
             item.beat("failed", "exit status 1")
@@ -264,8 +269,7 @@ def test_a_failure_that_all_workers_see_counts_once(lab: Watched) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_in_health_fires_nothing(lab: Watched) -> None:
-    first = lab.quiet()
+def test_a_job_in_health_fires_nothing(lab: Watched, first: int) -> None:
     workers, steps = [Beating(lab, "healthy", worker) for worker in (0, 1)], iter(range(1, 10_000))
 
     def minute() -> None:
@@ -286,8 +290,7 @@ def test_a_job_in_health_fires_nothing(lab: Watched) -> None:
 
 
 @pytest.mark.slow
-def test_idle_chips_of_a_running_job_are_opened_by_their_duty_cycle(lab: Watched) -> None:
-    first = lab.quiet()
+def test_idle_chips_of_a_running_job_are_opened_by_their_duty_cycle(lab: Watched, first: int) -> None:
     worker, steps = Beating(lab, "spins"), iter(range(1, 10_000))
 
     def minute() -> None:
@@ -301,8 +304,7 @@ def test_idle_chips_of_a_running_job_are_opened_by_their_duty_cycle(lab: Watched
 
 
 @pytest.mark.slow
-def test_incidents_are_published_and_listed(lab: Watched) -> None:
-    first = lab.quiet()
+def test_incidents_are_published_and_listed(lab: Watched, first: int) -> None:
     boot_failed(lab)
     lab.minutes(1)
     pulled = lab.posted(f"pubsub.googleapis.com/v1/{P}/subscriptions/watched:pull", {"maxMessages": 1000})
@@ -316,8 +318,8 @@ def test_incidents_are_published_and_listed(lab: Watched) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("first")
 def test_the_dashboards_are_drawn_with_what_was_seen(lab: Watched) -> None:
-    lab.quiet()
     worker, steps = Beating(lab, "drawn"), iter(range(1, 10_000))
 
     def minute() -> None:
@@ -395,11 +397,11 @@ def test_every_command_of_a_runbook_is_taken_as_it_stands(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("first")
 def test_the_first_command_finds_the_line_of_the_fault(
     lab: Watched, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`tpu logs` of the runbooks, by its own code, on the entries of the faults."""
-    lab.quiet()
     boot_failed(lab)
     printed_events(lab, "save-failed", 1)
     session = Session()

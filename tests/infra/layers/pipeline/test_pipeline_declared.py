@@ -69,7 +69,7 @@ def test_people_have_a_runners_roles_or_a_viewers_and_who_applies_acts_as_what_r
     def roles(who: str) -> set[tuple[str, str]]:
         return {(item["role"], item.get("bucket", "")) for item in grants if item["member"] == who}
 
-    known = settings(**{key.replace(":", "__"): value for key, value in given.items()})
+    known = settings(given)
     view = "serviceAccount:tpu-pipeline-view@my-project.iam.gserviceaccount.com"
     for who, which in ((ada, access.RUNNER), (bob, access.VIEWER), (view, access.VIEWER)):
         table = [grant for grant in access.of_people(known) if grant.who == which]
@@ -119,23 +119,22 @@ def test_a_raw_bucket_of_somebody_else_is_granted_to_spark() -> None:
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ({"pipeline__scratchBucketName": "my-project-raw"}, "scratchBucketName.*that is the raw bucket"),
-    ({"pipeline__rawBucketName": f"{CHECKPOINTS}-steps"}, "that is the steps' bucket"),
-    ({"pipeline__rawBucketName": f"{CHECKPOINTS}-fleet"}, "that is the fleet controller's bucket"),
-    ({"pipeline__rawBucketName": "my-state", "storage__stateBucketName": "my-state"},
+    ({"pipeline:scratchBucketName": "my-project-raw"}, "scratchBucketName.*that is the raw bucket"),
+    ({"pipeline:rawBucketName": f"{CHECKPOINTS}-steps"}, "that is the steps' bucket"),
+    ({"pipeline:rawBucketName": f"{CHECKPOINTS}-fleet"}, "that is the fleet controller's bucket"),
+    ({"pipeline:rawBucketName": "my-state", "storage:stateBucketName": "my-state"},
      "that is the bucket of Pulumi's state"),
-    ({"pipeline__driverMemoryMib": 60000}, "driverMemoryMib: found 62400 MiB.*less memory, or more cores"),
-    ({"pipeline__executorMemoryMib": 1024, "pipeline__executorOverheadMib": 384},
+    ({"pipeline:driverMemoryMib": 60000}, "driverMemoryMib: found 62400 MiB.*less memory, or more cores"),
+    ({"pipeline:executorMemoryMib": 1024, "pipeline:executorOverheadMib": 384},
      "executorMemoryMib: found 1408 MiB.*more memory, or fewer cores"),
-    ({"pipeline__maxExecutors": 56, "network__subnetRanges": {"us-east5": "10.64.0.0/26"}}, "56.*: 55 fit"),
-    ({"pipeline__train": "vertex"}, "trainImage: found nothing. Rule: a custom job runs in an image"),
-    ({**{key.replace(":", "__"): value for key, value in JOBSET.items()},
-      "queue__teams": [{"name": "vision"}]},
+    ({"pipeline:maxExecutors": 56, "network:subnetRanges": {"us-east5": "10.64.0.0/26"}}, "56.*: 55 fit"),
+    ({"pipeline:train": "vertex"}, "trainImage: found nothing. Rule: a custom job runs in an image"),
+    ({**JOBSET, "queue:teams": [{"name": "vision"}]},
      "members without it. Rule: the workflow submits as a member of the team"),
 ])  # fmt: skip
 def test_what_cannot_work_is_refused_with_the_settings(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        settings(**given)
+        settings(given)
 
 
 def test_sparks_settings_are_the_batchs() -> None:
@@ -145,7 +144,7 @@ def test_sparks_settings_are_the_batchs() -> None:
         "diskGib": 400,
     }  # fmt: skip
     batch = spark.batch(
-        settings(**{f"pipeline__{key}": value for key, value in given.items()}, pipeline__changes=["a.b=1"])
+        settings({f"pipeline:{key}": value for key, value in given.items()}, pipeline__changes=["a.b=1"])
     )
     result = batch["runtimeConfig"]["properties"]
     expected = {

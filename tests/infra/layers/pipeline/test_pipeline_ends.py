@@ -30,7 +30,7 @@ class Cluster(Google):
 
 def test_a_jobset_that_takes_too_long_is_deleted() -> None:
     google = Cluster(train=False, given=SOON)
-    known = settings(**{key.replace(":", "__"): value for key, value in JOBSET.items()}, **SOON)
+    known = settings(JOBSET, **SOON)
     google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"] = handoff.handoff(known, "", "cluster.example")
     record = failed(google)
     assert (record["outcome"], google.jobsets) == ("train_hours", [])
@@ -39,7 +39,7 @@ def test_a_jobset_that_takes_too_long_is_deleted() -> None:
 
 def test_a_jobset_that_is_done_is_left_to_the_queue() -> None:
     google = Cluster(train=False)
-    known = settings(**{key.replace(":", "__"): value for key, value in JOBSET.items()})
+    known = settings(JOBSET)
     given = handoff.handoff(known, "", "cluster.example")
     assert given
     google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"] = {**given, "watch": {**given["watch"], "done": [""]}}
@@ -49,7 +49,7 @@ def test_a_jobset_that_is_done_is_left_to_the_queue() -> None:
 
 def test_a_custom_job_that_takes_too_long_is_named_as_one_that_ends_itself() -> None:
     google = Google(heartbeats=[{"state": "running"}], given=SOON)
-    known = settings(**{key.replace(":", "__"): value for key, value in VERTEX.items()}, **SOON)
+    known = settings(VERTEX, **SOON)
     given = handoff.handoff(known)
     assert given
     google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"]["ends"] = given["ends"]

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -37,8 +38,10 @@ JOBSET = {
 }  # fmt: skip
 
 
-def settings(**more: Any) -> Settings:
-    values = {**BASE, **OFF["pipeline"], **{key.replace("__", ":"): value for key, value in more.items()}}
+def settings(given: Mapping[str, Any] | None = None, **more: Any) -> Settings:
+    """Return the settings of a pipeline; keys are written pipeline:train or pipeline__train."""
+    named = {key.replace("__", ":"): value for key, value in more.items()}
+    values = {**BASE, **OFF["pipeline"], **(given or {}), **named}
     return parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
 
 
@@ -68,9 +71,7 @@ def test_a_batch_is_what_the_api_describes() -> None:
 
 def test_what_a_run_makes_has_the_labels_of_the_bill() -> None:
     own = {"team": "ml", "environment": "dev", "layer": "pipeline"}
-    known = settings(
-        **{k.replace(":", "__"): v for k, v in VERTEX.items()}, gcp__defaultLabels={"team": "ml"}
-    )
+    known = settings(VERTEX, gcp__defaultLabels={"team": "ml"})
     assert spark.batch(known)["labels"] == own
     result = handoff.handoff(known)
     assert result is not None
@@ -103,7 +104,7 @@ def test_a_fixed_number_of_executors_is_a_setting() -> None:
 
 @pytest.mark.parametrize("more", [FLEET, VERTEX, JOBSET])
 def test_a_handoff_can_be_repeated_and_names_the_run(more: dict[str, Any]) -> None:
-    result = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in more.items()}), "0123abc", "e")
+    result = handoff.handoff(settings(more), "0123abc", "e")
     assert result is not None
     text = json.dumps(result["start"])
     assert RUN in text
@@ -118,7 +119,7 @@ def test_a_handoff_can_be_repeated_and_names_the_run(more: dict[str, Any]) -> No
 
 
 def test_a_slice_is_a_fleet_of_one_that_every_fleet_command_knows() -> None:
-    result = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in FLEET.items()}), "0123abc")
+    result = handoff.handoff(settings(FLEET), "0123abc")
     assert result is not None
     described, node = result["start"]
     assert described["url"].endswith(f"ifGenerationMatch=0&name=0123abc%2Ffleets%2F{TRAINING}.json")
@@ -167,13 +168,13 @@ WATCHED: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
 def test_the_workflow_knows_every_state_in_which_training_ends(
     more: dict[str, Any], url: str, states: dict[str, Any]
 ) -> None:
-    result = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in more.items()}), "0123abc", "e")
+    result = handoff.handoff(settings(more), "0123abc", "e")
     assert result is not None
     assert result["watch"] == {"url": f"https://{url}", **states}
 
 
 def test_a_custom_job_is_what_the_api_describes() -> None:
-    result = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in VERTEX.items()}))
+    result = handoff.handoff(settings(VERTEX))
     assert result is not None
     (request,) = result["start"]
     assert wrong("aiplatform", "v1", "GoogleCloudAiplatformV1CustomJob", request["body"]) == []
@@ -202,20 +203,20 @@ def test_a_custom_job_is_what_the_api_describes() -> None:
 def test_whatever_trains_uploads_its_curves_to_the_tensorboard_of_the_settings(train: dict[str, Any]) -> None:
     board = "projects/my-project/locations/us-east5/tensorboards/1"
     may = {"gke:workloadRoles": ["roles/aiplatform.user"]} if train is JOBSET else {}
-    given = {k.replace(":", "__"): v for k, v in (train | may).items()}
-    known = settings(**given, storage__tensorboard=board)
+    given = train | may
+    known = settings(given, storage__tensorboard=board)
     text = json.dumps(handoff.handoff(known, "0123abc", "e"))
     assert text.count(f"observe.tensorboard={board}") == (2 if train is FLEET else 1)
     experiment = "vision" if train is JOBSET else "tpu-pipeline"
     assert f"observe.experiment={experiment}" in text
     for second in ("./train.py", "train tiny.toml --dir /mine"):  # a program of one's own, and no bucket
-        own = settings(**given, storage__tensorboard=board, pipeline__trainRun=second, tpu__code="training")
+        own = settings(given, storage__tensorboard=board, pipeline__trainRun=second, tpu__code="training")
         assert "observe" not in json.dumps(handoff.handoff(own, "0123abc", "e"))
 
 
 @pytest.mark.parametrize("more", [{}, FLEET, VERTEX, JOBSET, {"pipeline:schedule": "0 3 * * *"}])
 def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any]) -> None:
-    known = settings(**{k.replace(":", "__"): v for k, v in more.items()})
+    known = settings(more)
     recording = run("pipeline", {**OFF["pipeline"], **more}, preview=False, up={**UP, "gke": CLUSTER})
     declared = {
         (
@@ -382,7 +383,7 @@ def test_who_plans_is_warned_of_a_runtimes_end(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_run_costs_most_with_all_executors_until_its_time_to_live() -> None:
-    known = settings(**{k.replace(":", "__"): v for k, v in FLEET.items()})
+    known = settings(FLEET)
     most, training = price.most_usd(known), price.training_hour_usd(known)
     spark = price.spark_usd(known, 20, 4)
     assert most is not None
@@ -398,13 +399,11 @@ def test_training_in_a_queue_costs_what_the_dearest_pool_of_its_size_does() -> N
     item = {"acceleratorType": "v6e-16", "zone": "us-east5-b"}
     pools = [{**item, "name": "spot", "spot": True}, {**item, "name": "sure"},
              {**item, "name": "big", "acceleratorType": "v6e-64"}]  # fmt: skip
-    requests = {key.replace(":", "__"): value for key, value in JOBSET.items()}
     prices = [
-        price.training_hour_usd(settings(**{**requests, "gke__tpuPools": subset}))
-        for subset in (pools[:1], pools)
+        price.training_hour_usd(settings(JOBSET, gke__tpuPools=subset)) for subset in (pools[:1], pools)
     ]
     assert prices == [pytest.approx(16 * 1.4033, abs=1), pytest.approx(16 * 2.70, abs=1)]
-    known = settings(**{**requests, "gke__tpuPools": pools}, pipeline__maxRunCostUsd=10_000)
+    known = settings(JOBSET, gke__tpuPools=pools, pipeline__maxRunCostUsd=10_000)
     most = price.most_usd(known)
     assert most is not None
     assert most > 16 * 2.70 * 24
@@ -412,8 +411,7 @@ def test_training_in_a_queue_costs_what_the_dearest_pool_of_its_size_does() -> N
 
 
 def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
-    given = {k.replace(":", "__"): v for k, v in FLEET.items()}
-    known, dcu, shuffle = settings(**given), 0.06, 0.000054795
+    known, dcu, shuffle = settings(FLEET), 0.06, 0.000054795
     executor = (4 * 0.6 + 12 * 0.1) * dcu + (250 + 50) * shuffle  # dollars an hour
     driver = (4 * 0.6 + 12000 / 1024 * 0.1) * dcu + (250 + 50) * shuffle
     start, item = (driver + 2 * executor) * 2 / 60, executor / 4 * price.CORE_S_PER_GIB / 3600
@@ -423,7 +421,7 @@ def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
     result = price.of_runs(known)
     assert (result["start_usd"], result["usd_per_gib"]) == (pytest.approx(start), pytest.approx(item))
     assert price.training_hour_usd(known) == pytest.approx(8 * 1.4033)
-    assert price.training_hour_usd(settings(**given, pipeline__trainSpot=False)) == pytest.approx(8 * 2.70)
+    assert price.training_hour_usd(settings(FLEET, pipeline__trainSpot=False)) == pytest.approx(8 * 2.70)
 
 
 def test_a_price_that_the_book_lacks_is_unknown_and_never_guessed() -> None:
@@ -437,7 +435,7 @@ def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts
         settings(pipeline__maxRunCostUsd=1)
     assert settings(pipeline__maxRunCostUsd=1000)
     with pytest.raises(SettingsError, match="of unknown price"):
-        settings(**{k.replace(":", "__"): v for k, v in VERTEX.items()}, pipeline__maxRunCostUsd=1000)
+        settings(VERTEX, pipeline__maxRunCostUsd=1000)
 
 
 def test_a_record_and_the_settings_of_runs_lie_where_runs_may_write() -> None:

@@ -16,6 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from rehearsal.cloud.core.errors import NotEmulatedError, bad_request
 from rehearsal.cloud.services.monitoring.telemetry.series import Points, Series
@@ -56,12 +57,14 @@ class Moment:
 Node = Callable[[Moment], Value]
 
 
+@cache
 def promql_name(metric: str) -> str:
     """Return a metric's type as PromQL names it."""
     domain, _, rest = metric.partition("/")
     return ":".join(re.sub(r"[^a-zA-Z0-9_]", "_", part) for part in (domain, rest))
 
 
+@cache  # policies are evaluated each minute
 def parse(text: str) -> tuple[Node, frozenset[str]]:
     """Return an expression, and the names of the metrics in it, as they stand there.
 

@@ -12,8 +12,8 @@ import infra.layers.tpu.startup as startup
 from tests.limits import HANG_S
 
 PARTS = Path(str(resources.files(startup) / "parts"))
-# Waits take no time; they move the script's clock on.
-SLEEP = "sleep() { SECONDS=$((SECONDS + ${1%.*})); }\n"
+# Waits take no time and alone move the script's clock on: an unset SECONDS is a variable as others are.
+SLEEP = "unset SECONDS; SECONDS=0\nsleep() { SECONDS=$((SECONDS + ${1%.*})); }\n"
 
 
 def bash(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from infra.layers.tpu.startup import STAGES, script_sha256
+from infra.layers.tpu.startup import STAGES
 
 from .lab import Host, ready, until
-from .storage import BUCKET, Fault, client_of
+from .storage import BUCKET, client_of
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -92,25 +92,6 @@ def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> 
         read = dict(line.split("=", 1) for line in lines if "=" in line)
         assert expected.items() <= read.items()
         assert read["PATH"].strip('"').startswith("/opt/tpu/venv/bin:")
-
-
-@pytest.mark.prove  # test_stages and test_script have each stage's retries without a machine
-def test_refusals_that_pass_are_waited_for(make_host: MakeHost) -> None:
-    """A new grant's propagation, a busy server, a status that can't be written."""
-    host = make_host()
-    faults = [
-        Fault(lambda method, path: "bundles%2Fblobs" in path and script_sha256() not in path, 403, 20),
-        Fault(lambda method, path: "storageLayout" in path, 403, 2),
-        Fault(lambda method, path: "/upload/" in path and "name=boot%2Ftpu-lab%2Fworker" in path, 503, 4),
-    ]
-    host.lab.front.faults += faults
-    status = ready(host)
-    assert all(fault.observed == fault.times for fault in faults)
-    attempts = {stage["name"]: stage["attempt"] for stage in status["stages"]}
-    assert attempts["bundle"] >= 2
-    assert attempts["mount-checkpoints"] >= 3
-    # Three attempts of the first status fail, one of the second.
-    assert host.log().count("status not uploaded") == 1
 
 
 @pytest.mark.prove  # the unit says Restart=always: test_stages

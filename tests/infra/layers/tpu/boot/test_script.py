@@ -144,7 +144,7 @@ def test_a_status_is_uploaded_by_the_workers_number(
 
 def test_a_guest_attribute_is_written_each_15_s_and_at_every_outcome(tmp_path: Path) -> None:
     output = printed(f"""
-      RUN={tmp_path} SECONDS=100
+      unset SECONDS; RUN={tmp_path} SECONDS=100  # no clock any more
       curl() {{
         [[ $* =~ \\"state\\":\\ \\"([a-z-]+) ]]
         echo "$SECONDS ${{BASH_REMATCH[1]}}" >&3
