@@ -132,11 +132,13 @@ def test_links_that_lead_to_no_file_are_named(tmp_path: Path) -> None:
     [
         ("abc", {}, ""),
         (" ab ", {"min_characters": 3}, "has 2, at least 3 are needed"),
+        (" ab ", {"min_characters": 2}, ""),
         ("a !?", {"min_alphanumeric_fraction": 0.4}, "has 0.333, below 0.4"),
         ("日本 語!", {"min_alphanumeric_fraction": 0.75}, ""),
         ("a\na\n\nb\na", {"max_repeated_line_fraction": 0.4}, "has 0.500, above 0.4"),
         ("a\nb", {"max_repeated_line_fraction": 0.0}, ""),
         ("a\ufffd", {"max_replacement_fraction": 0.4}, "has 0.500, above 0.4"),
+        ("a\ufffd", {"max_replacement_fraction": 0.5}, ""),
     ],
 )
 def test_each_filter_names_itself_and_its_figure(text: str, rules: dict[str, float], figure: str) -> None:
