@@ -55,6 +55,13 @@ def test_pieces_give_the_rows_of_the_whole(tmp_path: Path) -> None:
     assert (whole[-1].number, whole[-1].reason) == (2003, "not_json")
 
 
+def test_a_line_longer_than_a_piece_is_one_piece(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(corpus.lines(["x" * 1_100_000]))
+    (item,), _ = listed([str(path)])
+    assert [(piece.start, piece.end) for piece in look(item, SMALL, 2**20).pieces] == [(0, item.size_bytes)]
+
+
 def test_row_groups_give_the_rows_of_the_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     corpus.write_parquet(path, "text", [*corpus.texts(90, seed=4), None, "  "], rows=10)
