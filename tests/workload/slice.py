@@ -28,6 +28,7 @@ SETTINGS = [
     "model.d_ff=64",
     "data.sequence_length=32",
     "cluster.heartbeat_timeout_s=10",
+    "compute.quick_compile=true",
 ]
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["workload.train.launch", "workload.train.archive"])

@@ -12,7 +12,7 @@ from tests.limits import HANG_S
 from tests.workload.slice import command, train
 from workload.errors import StoreError
 from workload.runs.location import of_steps
-from workload.runs.store import Store, copy, open_store
+from workload.runs.store import FolderStore, Store, copy, open_store
 from workload.train.checkpoints import list_steps
 from workload.train.durable import NOTE, DurableCopies
 
@@ -61,6 +61,27 @@ def test_the_last_step_lasts_and_older_copies_go(store: Store, steps: Store) -> 
     assert list_steps(store).complete == (8, 9)
     assert content(store) == {name: value for name, value in content(steps).items() if "/7/" not in name}
     assert json.loads(store.read(NOTE))["step"] == 9
+
+
+class Recording(FolderStore):
+    """A storage that records the order of its writes."""
+
+    def __init__(self, root: Path):
+        super().__init__(root)
+        self.written: list[str] = []
+
+    def write(self, name: str, content: bytes) -> None:
+        self.written.append(name)
+        super().write(name, content)
+
+
+def test_a_copy_is_complete_with_its_last_object(tmp_path: Path) -> None:
+    """A kill in between would else leave half a step that counts as complete."""
+    store, steps = Recording(tmp_path / "run"), open_store(str(tmp_path / "steps"))
+    saved(steps, 5)
+    durable(store, steps).end(5)
+    written = [name for name in store.written if name.startswith("checkpoints/5/")]
+    assert written == ["checkpoints/5/d/data", "checkpoints/5/commit_success.txt"]
 
 
 def test_a_copy_is_made_once_a_day_whoever_starts_in_between(store: Store, steps: Store) -> None:

@@ -53,9 +53,9 @@ def whole(stream: Stream, weights: Path, tmp_path_factory: pytest.TempPathFactor
 
 def alone(weights: Path, tokens_L: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
     """A document by itself; no position sees the padding behind it."""
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = decoder.shapes(ARCH)
-    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
     tokens_1xL = np.pad(tokens_L, (0, 128 - len(tokens_L)))[None]
     result = capture(huggingface.load(weights, ARCH, params), tokens_1xL, np.zeros((1, 128), np.int32))
     length = len(tokens_L)

@@ -143,6 +143,17 @@ def test_an_interval_changes_only_by_more_than_a_quarter(stall_s: float, steps: 
     assert bool(reason) == (steps != 30)
 
 
+def test_an_interval_follows_the_speed_since_the_last_save() -> None:
+    clock = Clock()
+    interval = by_time(clock)
+    for first, step_s, every_steps in ((1, 2.0, 30), (12, 4.0, 15)):
+        interval.due(first)
+        clock.now += 10 * step_s
+        interval.due(first + 10)
+        interval.saved(first + 10, 0.5, 4.0)
+        assert interval.every_steps == every_steps
+
+
 def test_a_given_interval_is_kept() -> None:
     config = configs.load("tiny.toml", ["checkpoint.every_steps=7"])
     interval = Interval(config.checkpoint, Alone(), 0)  # type: ignore[arg-type]

@@ -101,6 +101,7 @@ def prepare(
         if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
             fix = "name a folder elsewhere"
             raise DataError(f"--out {out}: lies in --source {source}, and would be read\n    fix: {fix}")
+    # The key of everything that decides the output: only an unfinished folder with the same key is resumed.
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in reading.files()]
     begin, end = tokenizer.begin_of_document, tokenizer.end_of_document
     arguments = [files, tokenizer.identity, begin, end, field_name, shard_tokens]
@@ -109,6 +110,7 @@ def prepare(
         done = _begin(out, key)
     if progress and done.shards:
         progress(f"resumes after {len(done.shards)} shards, {done.documents} documents")
+    # Read, leave out duplicates, encode, and cut into shards.
     aside = _Aside(out / REJECTED)
     unique = _Unique(reading.documents(aside.take))
     writer = _Writer(out, key, done, shard_tokens, token_dtype(tokenizer.vocab_size))
@@ -131,6 +133,7 @@ def prepare(
         of = f"in {len(files)} files{': ' + summary.reasons() if summary.rejected else ''}"
         fix = f"name text, {' '.join(LINES)} or {' '.join(PARQUET)}; of compressed ones .gz is read"
         raise DataError(f"--source {names}: holds no UTF-8 text {of}\n    fix: {fix}")
+    # The manifest comes last: with it the folder is complete.
     manifest = {
         "version": VERSION,
         "tokenizer": tokenizer.name,

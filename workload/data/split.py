@@ -95,6 +95,7 @@ def split(
         aside.append({"sample": number, "where": sample.where, "reason": reason})
         reasons[kind or reason.partition(":")[0]] += 1
 
+    # Put each usable sample into its stream, and the others aside.
     reported = time.monotonic()
     for number, sample, tokens in _tokenized(reading, tokenizer, rules):
         part = parts[number % rules.streams]
@@ -127,6 +128,7 @@ def split(
         rule = f"{len(seen)} samples leave stream {empty[0]} empty"
         fix = f"fewer --streams than {rules.streams}: sample k goes to stream k mod their number"
         raise DataError(f"{_named(reading)}: {rule}\n    fix: {fix}")
+    # Identity of the split: streams of other sources or settings have another.
     source = _digest(reading.files())
     decides = json.dumps([source, tokenizer.identity, reading.decides, asdict(rules)])
     digest = hashlib.sha256(decides.encode()).hexdigest()
@@ -148,6 +150,7 @@ def split(
         "rejected": dict(reasons),
         "sha256": {name: hashlib.sha256(raw).hexdigest() for name, raw in files.items()},
     }
+    # The index comes last: with it the streams are complete.
     _put_all(out, files, progress)
     _put(out, INDEX, (json.dumps(index, indent=2) + "\n").encode())
     return Split(len(seen), counted, tuple(sorted(files.keys() - {REJECTED})), dict(reasons))

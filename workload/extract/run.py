@@ -126,6 +126,7 @@ class Extraction:
             StoreError: storage can't be used, or is full.
         """
         about = self._settle()
+        # The shards in storage are the whole state: make those that are missing.
         names = {shard.name(about.worker, part.number): part.number for part in self._ranges}
         sizes = self._store.sizes(shard.folder(about.worker))
         committed = {name: size for name, size in sizes.items() if name.endswith(shard.SUFFIX)}

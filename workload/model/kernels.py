@@ -39,10 +39,10 @@ def problem(kind: str, platform: str, length: int, dtype: str) -> str:
 
 
 def block_size(length: int) -> int:
-    """Return the largest block that divides the length, 2048 at most."""
+    """Return the largest block that divides the length, a multiple of 128; 2048 at most."""
     block = min(_LARGEST_BLOCK, length)
-    while length % block or block % _LANES:
-        block -= _LANES if block % _LANES == 0 else block % _LANES
+    while length % block:
+        block -= _LANES
     return block
 
 

@@ -247,9 +247,6 @@ class _Object(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._at = (
             offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._input.size_bytes}[whence]

@@ -55,6 +55,13 @@ def test_pieces_give_the_rows_of_the_whole(tmp_path: Path) -> None:
     assert (whole[-1].number, whole[-1].reason) == (2003, "not_json")
 
 
+def test_a_line_longer_than_a_piece_is_one_piece(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(corpus.lines(["x" * 1_100_000]))
+    (item,), _ = listed([str(path)])
+    assert [(piece.start, piece.end) for piece in look(item, SMALL, 2**20).pieces] == [(0, item.size_bytes)]
+
+
 def test_row_groups_give_the_rows_of_the_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     corpus.write_parquet(path, "text", [*corpus.texts(90, seed=4), None, "  "], rows=10)
@@ -132,11 +139,13 @@ def test_links_that_lead_to_no_file_are_named(tmp_path: Path) -> None:
     [
         ("abc", {}, ""),
         (" ab ", {"min_characters": 3}, "has 2, at least 3 are needed"),
+        (" ab ", {"min_characters": 2}, ""),
         ("a !?", {"min_alphanumeric_fraction": 0.4}, "has 0.333, below 0.4"),
         ("日本 語!", {"min_alphanumeric_fraction": 0.75}, ""),
         ("a\na\n\nb\na", {"max_repeated_line_fraction": 0.4}, "has 0.500, above 0.4"),
         ("a\nb", {"max_repeated_line_fraction": 0.0}, ""),
         ("a\ufffd", {"max_replacement_fraction": 0.4}, "has 0.500, above 0.4"),
+        ("a\ufffd", {"max_replacement_fraction": 0.5}, ""),
     ],
 )
 def test_each_filter_names_itself_and_its_figure(text: str, rules: dict[str, float], figure: str) -> None:
