@@ -25,7 +25,7 @@ INLINE = '# /// script\n# dependencies = ["einops==0.8.2"]\n# ///\nprint("hello"
 
 
 class Published:
-    """What was published, in place of the publisher."""
+    """Publisher that records its targets."""
 
     def __init__(self) -> None:
         self.targets: list[Target] = []

@@ -1,4 +1,4 @@
-"""How often a member is brought back: budgets of a day, what doesn't last, and what an attempt is."""
+"""Limits of recoveries: daily budgets, short lives, and attempts."""
 
 import random
 from dataclasses import replace

@@ -180,7 +180,7 @@ def test_a_recovery_that_was_killed_goes_on_and_rents_nothing_that_was_never_the
 
 
 def kept_alive(write: Any) -> Any:
-    """Who is killed gives no lease up."""
+    """A killed process releases no lease."""
     return lambda self, state, renew=True: write(self, state, True) if renew else None
 
 
@@ -212,7 +212,7 @@ def test_what_was_deleted_is_made_at_once_when_somebody_asks_and_not_by_recoveri
 def test_create_ends_where_a_zone_stays_silent_and_names_it(
     begun: bool, world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it fell silent before the creation was asked for, or while that was under way."""
+    """It falls silent before the creation is requested, or while that is under way."""
     world.states |= {"tpu-us-east5-a-0": "", "tpu-us-east5-b-1": ""}
     when, answer = ("create", world.create) if begun else ("is_there", world.is_there)
 

@@ -118,7 +118,7 @@ OLD = Failure(Kind.EXISTS, "there already")
 
 
 def refused(*failures: tuple[str, Failure | None], state: ControllerState | None = None) -> ControllerState:
-    """What is remembered of creations at NOW_S in zone z, whose answers come in this order."""
+    """Return the state after creations at NOW_S in zone z, whose answers come in this order."""
     members = [replace(fleet(1)[0], slice=name, name=name, zone="z", home="z") for name, _ in failures]
     cloud = Shown(View(NOW_S, {}, {}))
     item = watching(cloud, members)
@@ -170,7 +170,7 @@ def test_a_controller_that_only_waits_for_what_it_began_renews_its_lease() -> No
 
 
 def test_an_attempt_is_written_before_anything_is_asked_and_open_until_the_node_is_ready() -> None:
-    """What was taken away and isn't back is known after a kill at any request."""
+    """A loss without a recovery is on record after a kill at any request."""
     store, cloud = Kept(), VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
     item, requested = controller(cloud, 2, store), list[tuple[str, Verb]]()
     begin = cloud.begin
@@ -212,7 +212,7 @@ def test_controllers_killed_after_any_step_are_followed_by_ones_that_create_noth
 
 
 def test_a_poll_that_fails_is_no_refusal_and_nothing_is_created_a_second_time() -> None:
-    """What became of the creation isn't known; its zone refused nothing."""
+    """The outcome of the creation is unknown; its zone refused nothing."""
     (member,) = members = fleet(1, others=(OTHER,))
     cloud = Shown(view(members, m0=""))
     entry = watching(cloud, members)
@@ -350,7 +350,7 @@ def test_a_bundle_that_booted_elsewhere_is_not_to_blame() -> None:
 
 
 def test_a_zone_that_the_settings_name_no_more_is_looked_into_while_members_live_there() -> None:
-    """What isn't seen would be made a second time."""
+    """A node that isn't seen would be created a second time."""
     before, after = fleet(4), fleet(4, zones=1)
     cloud = VirtualCloud(before, CALM, HOUR_S, seed=1)
     item = Controller(

@@ -1,4 +1,4 @@
-"""One decision each: what destroys needs an explicit word and a complete answer."""
+"""Decisions: a replacement needs an explicit report and a complete list."""
 
 import random
 from dataclasses import replace
@@ -232,7 +232,7 @@ def test_work_of_another_command_is_no_work_of_the_one_that_is_asked_for() -> No
 
 
 def test_a_slice_whose_job_reported_within_two_heartbeats_is_never_replaced() -> None:
-    """Whatever its boot says, and whichever command the job is of."""
+    """Regardless of the status of its boot, and of the job's command."""
     node = observed(0, age_s=9000)
     for age_s, command in product((1.0, 119.0, 120.0), (command_id("extract tiny.toml"), "0" * 12, "")):
         job = WorkerStatus(NOW_S - age_s, work="running", command=command)

@@ -37,7 +37,7 @@ EVERYONE = [*(f"train-w{k}" for k in range(4)), *(f"tpu-us-east5-{z}-{n}-w0" for
 
 
 class Hosts:
-    """What the fake ssh does, and what it was asked for."""
+    """Behaviour of the fake ssh, and its calls."""
 
     def __init__(self, folder: Path, cloud: Cloud):
         self.folder, self.cloud = folder, cloud

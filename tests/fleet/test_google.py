@@ -142,7 +142,7 @@ def test_a_look_is_one_list_call_a_zone_and_one_listing_of_each_kind_of_word(
 
 
 def test_a_thousand_members_are_seen_in_two_seconds(cloud: Cloud, client_: Google) -> None:
-    """What this machine adds to Google's own time: 8 zones of 125 would be as many requests as here.
+    """Time that this machine adds to Google's: 8 zones of 125 nodes would take as many requests.
 
     In processor time, which other work on the machine changes least; the server's is in it.
     """

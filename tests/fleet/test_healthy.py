@@ -1,4 +1,4 @@
-"""Whatever is seen, said, lost or killed: no healthy node is ever deleted, and none that isn't ours."""
+"""No healthy node and no foreign one is ever deleted, through lags, lies, losses and kills."""
 
 import json
 import random
@@ -182,7 +182,7 @@ class Later(Zones):
 
 
 class Careless(Later):
-    """What would be wrong: a deletion as it was decided, without a question."""
+    """Delete as it was decided, without reading the node again, which is wrong."""
 
     def _delete(self, request: NodeRequest) -> Answer:
         self._truth.delete(request.node.zone, request.node.name)

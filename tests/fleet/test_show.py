@@ -1,4 +1,4 @@
-"""What is shown of a look: prices."""
+"""Presentation of an observation."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Where a controller's memory is kept: whose lease it is, and what is written when an answer is lost."""
+"""State store of a controller: the lease, and writes whose answer is lost."""
 
 import json
 import os

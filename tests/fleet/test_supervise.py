@@ -1,4 +1,4 @@
-"""One program on a slice of its own: created, recovered, ended, taken down; beside monitors and others."""
+"""Supervision of a program's slice: created, recovered, deleted; beside monitors and others."""
 
 import json
 import time
@@ -189,7 +189,7 @@ def test_a_monitor_that_took_it_down_leaves_nothing_to_do(
 
 
 def test_a_fleet_of_another_version_is_read_with_what_it_knows(world: Cloud) -> None:
-    """What stands in the bucket is an item of `tpu:slices`, and `stopWhenDone` beside it."""
+    """The stored item is one of `tpu:slices`, with `stopWhenDone`."""
     world.objects[f"{OWNER.stack}/fleets/mine.json"] = json.dumps({**ITEM, "stopWhenDone": True}), 1
     assert fleet(["status", "dev"]) == 0
     assert Supervisor("dev", ITEM, print).before == {**ITEM, "stopWhenDone": True}

@@ -22,7 +22,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Climate:
-    """What the weather is like; means of exponential times, in hours unless named otherwise.
+    """Means of exponential times between events, in hours unless named otherwise.
 
     Attributes:
         preemption_h: between two preemptions of one node.
@@ -48,7 +48,7 @@ class Climate:
 
 
 class Weather:
-    """What a climate does to some nodes, drawn from a seed.
+    """Events of a climate for some nodes, drawn from a seed.
 
     Attributes:
         climate: as it was given.
@@ -105,7 +105,7 @@ class _Node:
 
 @dataclass
 class Tally:
-    """What happened.
+    """Counts of events.
 
     Attributes:
         recoveries_s: of each lost member, from its loss until it was READY again.
@@ -149,11 +149,11 @@ class VirtualCloud:
         self._failed: dict[str, Failure] = {}
 
     def dry(self, zone: str) -> bool:
-        """Whether a zone has no chips now."""
+        """Return whether a zone has no chips now."""
         return any(begin <= self.now_s < end for begin, end in self._dry[zone])
 
     def ill(self, zone: str) -> bool:
-        """Whether a zone answers this request with an error."""
+        """Return whether a zone answers this request with an error."""
         trouble = any(begin <= self.now_s < end for begin, end in self._ill[zone])
         return trouble and self._rng.random() < self._climate.ill_share
 

@@ -56,7 +56,7 @@ _OPERATORS = re.compile(
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one line: `outcome` is cosmic-ray's, "KILLED" or "SURVIVED"."""
+    """Change of a line: `outcome` is cosmic-ray's, "KILLED" or "SURVIVED"."""
 
     path: str
     line: str
