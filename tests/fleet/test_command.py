@@ -18,11 +18,9 @@ from fleet import monitor, recovery, store
 from fleet.adhoc import AdHoc
 from fleet.controller_state import ControllerState
 from fleet.environment import Environment
-from fleet.google import Google
 from fleet.store import RENEW_S, BucketStore, object_of
 from infra.engine.prices import within_budget
 from infra.errors import InfraError
-from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.layers.tpu import startup
 from infra.slices.names import bundle_blob, bundle_manifest
@@ -326,11 +324,6 @@ def test_without_a_terminal_and_yes_nothing_is_changed(
     assert "fix: --yes" in capsys.readouterr().err
 
 
-def test_delete_takes_what_was_named(world: Cloud) -> None:
-    assert fleet(["delete", "dev", "--zones", "us-east5-b", "--slice", "extract", "--yes"]) == 0
-    assert world.requests == [("delete", "tpu-us-east5-b-0"), ("delete", "tpu-us-east5-b-1")]
-
-
 @pytest.mark.parametrize("line", ["recover dev --yes", "delete dev --yes", "monitor dev"])
 def test_beside_another_controller_nothing_is_done(
     line: str, world: Cloud, capsys: pytest.CaptureFixture[str]
@@ -451,9 +444,3 @@ def test_every_command_of_the_page_is_one() -> None:
 
 def test_the_table_of_failures_is_the_codes() -> None:
     assert fleet_docs.main([]) == 0
-
-
-def test_without_credentials_one_sentence_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
-    with pytest.raises(RequestError, match="gcloud auth application-default login"):
-        Google("p", "b").node("us-east5-a", "n")

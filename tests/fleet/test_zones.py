@@ -143,16 +143,6 @@ def test_a_proven_claim_deletes_that_node_and_no_newer_one() -> None:
         assert "delete" not in item.requests
 
 
-@pytest.mark.parametrize("claim", [Claim.BOOT_FAILED, Claim.WORK_FAILED, Claim.SILENT])
-def test_an_impostors_status_costs_nothing(claim: Claim) -> None:
-    api = Api()
-    api.workers = [Attested("ready", NOW_S - 9000, "running", NOW_S - 30)]
-    assert send(api, Verb.DELETE, claim=claim).spared
-    api.workers = []
-    assert send(api, Verb.DELETE, claim=claim).spared
-    assert "delete" not in api.requests
-
-
 @pytest.mark.parametrize("what", ["node", "attested"])
 def test_who_cannot_be_asked_is_not_deleted(what: str) -> None:
     api = Api()
