@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
-from rich.console import Console
 
 from cli import logs, options
 from cli.command import Command, nearest
 from cli.options import Names
 from cli.program import Program, program
+from cli.publish import progress
 from fleet import hosts
 from fleet.adhoc import STOP_WHEN_DONE
 from fleet.controller import Observation
@@ -112,9 +112,8 @@ def run(
             str(read.folder.resolve()), str(read.requirements.resolve()) if read.requirements else None,
             {"run": read.run}, "tpu run", str(path),
         )  # fmt: skip
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
         again = shlex.join(["tpu", *sys.argv[1:]])
-        item["bundle"] = publish(target, lock, console, again).bundle.id
+        item["bundle"] = publish(target, lock, progress(), again).bundle.id
     job = Job(environment, Supervisor(environment, item, lambda text: _print(text, out)), predicted, out)
     try:
         status = job.start(detach)
