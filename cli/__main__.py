@@ -37,21 +37,16 @@ docs/cli.md lists every command; Pulumi.ENV.yaml describes an environment.
 """
 
 _RENAMED = {
-    **dict.fromkeys(("preview",), "plan"),
-    **dict.fromkeys(("apply", "deploy"), "up"),
-    **dict.fromkeys(("destroy", "delete"), "down"),
-    **dict.fromkeys(("recreate-preempted", "replace"), "recover"),
-    **dict.fromkeys(("monitor", "watch"), "status ENV --watch"),
-    **dict.fromkeys(("log",), "logs"),
-    **dict.fromkeys(("login",), "ssh"),
-    **dict.fromkeys(("rehearse",), "rehearsal run"),
+    "preview": "plan", "apply": "up", "deploy": "up", "destroy": "down", "delete": "down",
+    "recreate-preempted": "recover", "replace": "recover", "monitor": "status ENV --watch",
+    "watch": "status ENV --watch", "log": "logs", "login": "ssh", "rehearse": "rehearsal run",
     **{name: f"fleet {name}" for name in ("exec", "create", "list")},
     **{name: f"infra {name}" for name in ("settle", "prices", "roles")},
     **{
         name: f"workload {name}"
         for name in ("train", "extract", "activations", "checkpoints", "goodput", "data", "host")
     },
-}
+}  # fmt: skip
 """Earlier and neighbouring names, with today's command."""
 
 

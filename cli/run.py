@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -58,17 +57,6 @@ _PASSING = (Kind.TRANSIENT, Kind.RATE, Kind.UNKNOWN)
 _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 
 
-@dataclass(frozen=True)
-class Slice:
-    """The slice to run on, as requested by flags."""
-
-    kind: str
-    zones: tuple[str, ...] = ()
-    name: str | None = None
-    on_demand: bool = False
-    stop_when_done: bool = False
-
-
 @click.command(
     cls=Command, words="ARGUMENT", examples=["dev train.py --slice v6e-16 --stop-when-done -- --lr 3e-4"]
 )
@@ -99,7 +87,9 @@ def run(
     settings = from_file(environment)
     with tempfile.TemporaryDirectory(prefix="tpu-run.") as work:
         read = program(path, entry, requirements, list(words), Path(work))
-        item = _item(settings, Slice(kind, zones, name, on_demand, stop_when_done), path, read)
+        name = name or re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.lower()).strip("-")
+        item = _item(settings, name, kind, zones, spot=not on_demand)
+        item |= {"run": read.run} | ({STOP_WHEN_DONE: True} if stop_when_done else {})
         # Problems of the request are reported before the question.
         supervisor = Supervisor(environment, {**item, "bundle": _ANY_BUNDLE}, print)
         prices.within_budget(supervisor.fleet.settings)
@@ -263,18 +253,16 @@ def _environment(words: Sequence[str], out: TextIO) -> tuple[str, Path]:
     return "dev", Path(words[0])
 
 
-def _item(settings: Settings, request: Slice, path: Path, read: Program) -> dict[str, Any]:
+def _item(settings: Settings, name: str, kind: str, zones: Sequence[str], *, spot: bool) -> dict[str, Any]:
     """Return the slice as an item of `tpu:slices`. Raises CommandError with all problems of the flags."""
     covered, problems = nodes.zones(settings), []
-    kinds = [kind.name for kind in CATALOG.types]
-    if request.kind not in kinds:
-        near = nearest(request.kind, kinds)
-        problems.append(
-            f"--slice {request.kind}: is one of {', '.join(kinds)}"
-            f"\n    fix: {f'perhaps {near} was meant' if near else 'one of these'}"
-        )
+    kinds = [known.name for known in CATALOG.types]
     file = f"Pulumi.{settings.environment}.yaml"
-    missing = [zone for zone in request.zones if zone not in covered]
+    if kind not in kinds:
+        near = nearest(kind, kinds)
+        fix = f"perhaps {near} was meant" if near else "one of these"
+        problems.append(f"--slice {kind}: is one of {', '.join(kinds)}\n    fix: {fix}")
+    missing = [zone for zone in zones if zone not in covered]
     if missing or not covered:
         flag = f"--zones {','.join(missing)}" if missing else "no --zones"
         desired = ", ".join(missing) or "us-east5-b"
@@ -282,20 +270,18 @@ def _item(settings: Settings, request: Slice, path: Path, read: Program) -> dict
             f"{flag}: {file} covers {', '.join(covered) or 'no zone'}; others have no subnet and no disk"
             f"\n    fix: tpu:zones: [{desired}] in {file}, then tpu up {settings.environment} network data"
         )
-    name = request.name or re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.lower()).strip("-")
     if not rules.RESOURCE_NAME.ok(name):
-        problems.append(f"{name or path.stem!r} can't be a slice's name\n    fix: --name, of a-z, 0-9 and -")
+        problems.append(f"{name!r} can't be a slice's name\n    fix: --name, of a-z, 0-9 and -")
     if name in {item.name for item in settings[TpuSettings].slices}:
         problems.append(f"{name}: {file} has a slice of this name\n    fix: --name ANOTHER")
     if problems:
         raise CommandError("\n".join(problems))
-    zone, *fallbacks = request.zones or covered
+    zone, *fallbacks = zones or covered
     item: dict[str, Any] = {
-        "name": name, "acceleratorType": request.kind, "zones": [zone], "count": 1,
-        "spot": not request.on_demand, "run": read.run, "checkpointFolder": f"jobs/{name}",
+        "name": name, "acceleratorType": kind, "zones": [zone], "count": 1, "spot": spot,
+        "checkpointFolder": f"jobs/{name}",
     }  # fmt: skip
-    item |= {"fallbackZones": fallbacks} if fallbacks else {}
-    return {**item, STOP_WHEN_DONE: True} if request.stop_when_done else item
+    return {**item, "fallbackZones": fallbacks} if fallbacks else item
 
 
 def _predicted(run: Supervisor, hours: float | None) -> RunPrice:

@@ -210,8 +210,8 @@ def _attested(worker: Mapping[str, Any]) -> Attested:
     values = {str(item.get("key")): _object(str(item.get("value") or "")) for item in own}
     boot, job = values.get("boot", {}), values.get("job", {})
     return Attested(
-        str(boot.get("state") or ""), _number(boot.get("updated_s")), str(job.get("state") or ""),
-        _number(job.get("updated_s")),
+        str(boot.get("state") or ""), _finite(boot, "updated_s") or 0.0,
+        str(job.get("state") or ""), _finite(job, "updated_s") or 0.0,
     )  # fmt: skip
 
 
@@ -220,12 +220,6 @@ def _object(text: str) -> Mapping[str, Any]:
         parsed = json.loads(text)
         return parsed if isinstance(parsed, dict) else {}
     return {}
-
-
-def _number(message: object) -> float:
-    with suppress(ValueError, TypeError):
-        return float(str(message))
-    return 0.0
 
 
 def _begin(call: Callable[[str], T], what: str) -> Future[T]:
@@ -243,19 +237,17 @@ def _begin(call: Callable[[str], T], what: str) -> Future[T]:
 
 
 def _unix_s(message: str) -> float:
-    try:
+    with suppress(ValueError):
         return datetime.fromisoformat(message.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return 0.0
+    return 0.0
 
 
 def _finite(message: Mapping[str, Any], key: str) -> float | None:
     """Return a finite number, else None."""
-    try:
+    with suppress(ValueError):
         result = float(str(message.get(key, "")))
-    except ValueError:
-        return None
-    return result if math.isfinite(result) else None
+        return result if math.isfinite(result) else None
+    return None
 
 
 def _count(message: Mapping[str, Any], key: str) -> int:
