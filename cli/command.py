@@ -160,13 +160,13 @@ class Part:
         return command
 
 
-def execute(command: click.Command, arguments: Sequence[str], program: str, root: Path) -> int:
+def execute(command: click.Command, arguments: Sequence[str], name: str, root: Path) -> int:
     """Parse a command line, run the command and print its errors.
 
     Args:
         command: the command or group.
-        arguments: the words behind the program's name.
-        program: the name in usage messages.
+        arguments: the words behind the name.
+        name: of the command in usage messages.
         root: the checkout; commands receive it by `click.pass_obj`.
 
     Returns:
@@ -174,7 +174,7 @@ def execute(command: click.Command, arguments: Sequence[str], program: str, root
     """
 
     def invoke() -> int:
-        with command.make_context(program, list(arguments), obj=root) as context:
+        with command.make_context(name, list(arguments), obj=root) as context:
             return int(command.invoke(context) or 0)
 
     try:

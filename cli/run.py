@@ -20,7 +20,7 @@ import click
 from cli import logs, options
 from cli.command import Command, nearest
 from cli.options import Names
-from cli.program import Program, program
+from cli.program import Program, read_program
 from cli.publish import progress
 from fleet import hosts
 from fleet.adhoc import STOP_WHEN_DONE
@@ -86,21 +86,21 @@ def run(
     environment, path = _environment(positional, out)
     settings = from_file(environment)
     with tempfile.TemporaryDirectory(prefix="tpu-run.") as work:
-        read = program(path, entry, requirements, list(words), Path(work))
+        program = read_program(path, entry, requirements, list(words), Path(work))
         name = name or re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.lower()).strip("-")
         item = _item(settings, name, kind, zones, spot=not on_demand)
-        item |= {"run": read.run} | ({STOP_WHEN_DONE: True} if stop_when_done else {})
+        item |= {"run": program.run} | ({STOP_WHEN_DONE: True} if stop_when_done else {})
         # Problems of the request are reported before the question.
         supervisor = Supervisor(environment, {**item, "bundle": _ANY_BUNDLE}, print)
         prices.within_budget(supervisor.fleet.settings)
         predicted = _predicted(supervisor, hours)
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
-        _introduce(supervisor, read, item, predicted, out)
+        _introduce(supervisor, program, item, predicted, out)
         confirm(f"Run {path.name} on it?", yes)
         target = Target(
             settings[StorageSettings].bucket_name, settings[TpuSettings].tensorflow,
-            str(read.folder.resolve()), str(read.requirements.resolve()) if read.requirements else None,
-            {"run": read.run}, "tpu run", str(path),
+            str(program.folder.resolve()), str(program.requirements.resolve()) if program.requirements else None,
+            {"run": program.run}, "tpu run", str(path),
         )  # fmt: skip
         again = shlex.join(["tpu", *sys.argv[1:]])
         item["bundle"] = publish(target, lock, progress(), again).bundle.id
@@ -291,7 +291,7 @@ def _predicted(run: Supervisor, hours: float | None) -> RunPrice:
 
 
 def _introduce(
-    run: Supervisor, read: Program, item: dict[str, Any], predicted: RunPrice, out: TextIO
+    run: Supervisor, program: Program, item: dict[str, Any], predicted: RunPrice, out: TextIO
 ) -> None:
     """Print the program, the slice, its zones and its price."""
     (member,), bucket = run.fleet.members, run.fleet.settings[StorageSettings].bucket_name
@@ -305,7 +305,7 @@ def _introduce(
     price = f"${dollars(row.hourly)} an hour{', exists already' if run.before else ''}"
     note = ", which holds files of an earlier run" if earlier else ""
     lines = {
-        "program": read.reason,
+        "program": program.reason,
         "command": item["run"],
         "slice": f"{member.kind.name} ({member.kind.hosts} hosts), {paid}, in {zones}: {price}; {after}",
         **({} if predicted.dollars is None else {"price": f"{predicted}, predicted"}),

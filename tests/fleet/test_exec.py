@@ -210,7 +210,7 @@ def test_a_connection_that_hangs_is_ended_and_nothing_is_claimed_of_it(
     hosts.how("train-w2", "hang")
     assert hosts.run("--slice", "train", "--timeout-s", "1", "--", ": sleep") == 1
     output = capsys.readouterr().err
-    assert "the first was train-w2: no word within 4 s, without a sign that it began" in output
+    assert "the first was train-w2: no answer within 4 s, without a sign that it began" in output
 
 
 def test_no_more_connections_than_asked_for(hosts: Hosts) -> None:
