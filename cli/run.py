@@ -97,9 +97,10 @@ def run(
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
         _introduce(supervisor, program, item, predicted, out)
         confirm(f"Run {path.name} on it?", yes)
+        packages = str(program.requirements.resolve()) if program.requirements else None
         target = Target(
             settings[StorageSettings].bucket_name, settings[TpuSettings].tensorflow,
-            str(program.folder.resolve()), str(program.requirements.resolve()) if program.requirements else None,
+            str(program.folder.resolve()), packages,
             {"run": program.run}, "tpu run", str(path),
         )  # fmt: skip
         again = shlex.join(["tpu", *sys.argv[1:]])
