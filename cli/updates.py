@@ -136,9 +136,10 @@ def _held(pulumi: Pulumi, layer: str) -> list[tuple[str, str]]:
 
 
 def _publish(environment: str) -> None:
-    from cli.publish import default_lock, progress, publishing  # slow to import
+    from cli.publish import progress  # slow to import
+    from infra.publish.publishing import default_lock, publish_environment
 
-    publishing.publish_environment(environment, progress(), default_lock())
+    publish_environment(environment, progress(), default_lock())
 
 
 @contextmanager

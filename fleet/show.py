@@ -1,4 +1,4 @@
-"""Presentation of a fleet: rows, their sums, and how they look in a terminal."""
+"""Presentation of an observation: rows, sums, tables, JSON."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ from infra.slices.nodes import Node
 
 _RATE_OVER_S = 600.0
 _ANY_WIDTH = 10_000
-# Those first that need somebody, where not all fit.
+# Order of the rows where not all fit: those that need attention first.
 MARKS = {
     Condition.FAILED: "red",
     Condition.RECOVERING: "magenta",
@@ -60,7 +60,7 @@ class Rates:
         self._seen: dict[str, deque[tuple[float, int]]] = {}
 
     def note(self, node: str, at_s: float, samples: int) -> float | None:
-        """Sample a second; None until two looks are apart, or where the count went back."""
+        """Return samples per second; None until two observations, or if the count decreased."""
         observed = self._seen.setdefault(node, deque())
         if observed and (samples < observed[-1][1]):
             observed.clear()
@@ -80,7 +80,7 @@ def rows(observation: Observation, rates: Rates) -> list[Row]:
         status = decision.status or WorkerStatus(0.0)
         rate = rates.note(decision.node, observation.view.at_s, status.samples) if status.samples else None
         if decision.condition is not Condition.WORKING:
-            rate = None  # of the ten minutes before it was lost
+            rate = None  # of the time before it was lost
         left = (status.of_samples - status.samples) / rate if rate and status.of_samples else None
         result.append(
             Row(
@@ -94,7 +94,7 @@ def rows(observation: Observation, rates: Rates) -> list[Row]:
 
 
 def price_so_far(observation: Observation) -> tuple[float, list[str]]:
-    """Dollars since the creation of our nodes that are there, and those whose price nobody knows."""
+    """Return the dollars since the creation of the existing nodes, and the nodes of unknown price."""
     total, unknown = 0.0, []
     for member, observed in observation.nodes:
         hourly = _hourly(member, observed.zone)
@@ -112,7 +112,7 @@ class Spent:
         self._dollars: dict[str, float | None] = {}
 
     def note(self, observation: Observation) -> None:
-        """Return the price of an observation: nodes are billed from their creation."""
+        """Add the cost of an observation's nodes, which are billed from their creation."""
         for member, observed in observation.nodes:
             hourly = _hourly(member, observed.zone)
             if observed.created_s:
@@ -121,7 +121,7 @@ class Spent:
 
     @property
     def dollars(self) -> float | None:
-        """US dollars; None where a node's price isn't known."""
+        """US dollars; None: the price of a node is unknown."""
         return total(list(self._dollars.values()))
 
 
@@ -158,7 +158,7 @@ def facts(result: Sequence[Row], observation: Observation) -> dict[str, str]:
 
 
 def _hourly(member: Node, zone: str) -> float | None:
-    """Dollars of a node; None where its price isn't known."""
+    """Return the dollars per hour of a node; None: unknown."""
     item = CATALOG.price(zone)
     price = item.spot if member.spot else item.on_demand
     return None if price is None or member.reserved else price * member.kind.chips
@@ -184,7 +184,7 @@ _NUMBERS = HEAD[4:11]
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return a row as people read it."""
+    """Return a row as text."""
     samples = (
         f"{row.samples:,}" + (f" of {row.of_samples:,}" if row.of_samples else "") if row.samples else ""
     )
@@ -207,12 +207,12 @@ def table(result: Sequence[Row], title: str = "") -> Table:
 
 
 def listed(nodes: Sequence[ObservedNode], wanted: Mapping[tuple[str, str], Node]) -> Table:
-    """Every node that carries our labels, with who asks for it."""
-    drawn = _table("node", "zone", "state", "asked for by")
+    """Return a table of nodes with their slices."""
+    drawn = _table("node", "zone", "state", "slice")
     for observed in sorted(nodes, key=lambda item: (item.zone, item.name)):
         member = wanted.get((observed.zone, observed.name))
         drawn.add_row(
-            observed.name, observed.zone, observed.state, member.slice if member else "nobody: an orphan"
+            observed.name, observed.zone, observed.state, member.slice if member else "none: an orphan"
         )
     return drawn
 
@@ -225,7 +225,7 @@ def _table(*head: str, title: str = "") -> Table:
 
 
 def plain(drawn: Table) -> str:
-    """As lines of text, however long; in colour on a terminal that wants any."""
+    """Return lines of text of any length, in colour at a terminal unless NO_COLOR is set."""
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     console = Console(file=StringIO(), width=_ANY_WIDTH, force_terminal=colour)
     console.print(drawn)
@@ -258,7 +258,7 @@ def remarks(observation: Observation) -> list[str]:
 
 
 def as_json(observation: Observation, result: Sequence[Row]) -> dict[str, Any]:
-    """For programs."""
+    """Return the document for programs."""
     dollars, unknown = price_so_far(observation)
     answers = {zone: str(view.failure.kind) for zone, view in observation.view.zones.items() if view.failure}
     return {
@@ -273,6 +273,6 @@ def as_json(observation: Observation, result: Sequence[Row]) -> dict[str, Any]:
 
 
 def in_time(seconds: float) -> str:
-    """1:05 h, or 4 min."""
+    """Return a duration such as 1:05 h or 4 min."""
     minutes = round(seconds / 60)
     return f"{minutes // 60}:{minutes % 60:02} h" if minutes >= 60 else f"{minutes} min"
