@@ -18,6 +18,7 @@ from fleet import monitor, recovery, store
 from fleet.adhoc import AdHoc
 from fleet.controller_state import ControllerState
 from fleet.environment import Environment
+from fleet.model import ZoneView
 from fleet.store import RENEW_S, BucketStore, object_of
 from infra.engine.prices import within_budget
 from infra.errors import InfraError
@@ -229,6 +230,21 @@ def test_create_ends_where_a_zone_stays_silent_and_names_it(
     assert "next: repeat the command, or let tpu fleet monitor dev retry" in output.err
     assert ("extract/0" in output.err) == (not begun), "it may live in the silent one"
     assert "done" not in output.out
+
+
+def test_a_zone_that_answers_in_between_is_waited_for_anew(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.states["tpu-us-east5-b-1"], zone = "", world.zone
+
+    def flaky(name: str) -> ZoneView:
+        silent = name == "us-east5-b" and len(world.looked) not in (1, 50)
+        return ZoneView(None, Failure(Kind.TRANSIENT, "unavailable")) if silent else zone(name)
+
+    monkeypatch.setattr(world, "zone", flaky)
+    monkeypatch.setattr(recovery, "_PATIENCE_S", 60.0)
+    assert fleet(["create", "dev", "--yes"]) == 1
+    assert 105 < len(world.looked) < 130
 
 
 def test_create_says_that_a_zone_it_knows_nothing_of_did_not_answer(

@@ -112,6 +112,9 @@ def test_silence_counts_only_while_others_speak() -> None:
     result = decided(0, view(*both, statuses=spoken))
     assert (result.action, result.cause) == (Action.REPLACE, Cause.FAILURE)
     assert decided(0, replace(view(*both), statuses=None)).action is Action.LEAVE
+    for age_s, action in ((599.0, Action.REPLACE), (600.0, Action.LEAVE)):
+        other = {fleet(4)[1].name: [WorkerStatus(NOW_S - age_s, work="running")]}
+        assert decided(0, view(*both, statuses=old | other)).action is action, "lately, within 10 min"
     for age_s, action in ((1800.0, Action.LEAVE), (1801.0, Action.REPLACE)):
         young = {**spoken, fleet(4)[0].name: [WorkerStatus(NOW_S - age_s, work="running")]}
         assert decided(0, view(*both, statuses=young)).action is action
@@ -429,6 +432,8 @@ def test_where_a_zone_has_no_chips_the_next_is_tried_that_answers_and_was_not_re
         movable(view(silent=(other,)), being_brought_back(home), (other,)),
     ]
     both = being_brought_back(home)
+    wait_s = both.refusal("", home).not_before_s - NOW_S
+    assert f"retry in {wait_s:.0f} s" in stays[0].why
     both.refusals |= refused(other).refusals
     for decision in [*stays, movable(gone, both, (other,))]:
         assert (decision.action, decision.zone) == (Action.HOLD, home)

@@ -39,6 +39,7 @@ AREAS: Mapping[str, Sequence[str]] = {
     "infra/settings": ("tests/infra/settings",),
     "fleet/decide.py": (
         "tests/fleet/test_decide.py",
+        "tests/fleet/test_budgets.py",
         "tests/fleet/test_zones.py",
         "tests/fleet/test_proof.py",
     ),
