@@ -135,8 +135,7 @@ def test_completion_scripts_call_the_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shell", "part"),
-    [("zsh", "compdef _tpu_completion tpu"), ("fish", "complete --no-files --command tpu")],
+    ("shell", "part"), [("zsh", "compdef _tpu_completion tpu"), ("fish", "complete --no-files --command tpu")]
 )
 def test_each_shell_has_a_completion_script(
     shell: str, part: str, capsys: pytest.CaptureFixture[str]

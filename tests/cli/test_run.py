@@ -72,19 +72,8 @@ def test_a_script_goes_alone_runs_and_its_end_ends_the_command(
 ) -> None:
     (script.parent / "secret").write_text("a key")
     world.statuses[NODE] = DONE
-    line = [
-        "dev",
-        str(script),
-        "--slice",
-        "v6e-16",
-        "--name",
-        "mine",
-        "--yes",
-        "--json",
-        "--",
-        "--lr",
-        "3e-4 5",
-    ]
+    flags = ["--slice", "v6e-16", "--name", "mine", "--yes", "--json"]
+    line = ["dev", str(script), *flags, "--", "--lr", "3e-4 5"]
     assert call(run.run, line) == 0
     assert published.packed == [["train.py"]], "nothing beside it"
     reported = capsys.readouterr()

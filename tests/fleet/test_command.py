@@ -106,11 +106,7 @@ def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_y
     world.states[lost] = "PREEMPTED"
     for name, result in world.labels.items():
         world.labels[name] = {**result, "stack": "lost"} if "fleet" in result else result
-    for line in (
-        "create dev --yes",
-        "recover dev --yes",
-        "delete dev --slice extract --yes --orphans",
-    ):
+    for line in ("create dev --yes", "recover dev --yes", "delete dev --slice extract --yes --orphans"):
         assert fleet(line.split()) == 0
     assert fleet(["status", "dev"]) == 0
     output = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import threading
 import time
@@ -246,10 +247,7 @@ def test_ctrl_c_ends_the_connections(hosts: Hosts, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [
-        ([], "no command: it stands behind --"),
-        (["--", "true"], "fleet:ssh: nossh isn't on PATH"),
-    ],
+    [([], "no command: it stands behind --"), (["--", "true"], "fleet:ssh: nossh isn't on PATH")],
 )
 def test_what_can_not_be_begun_is_said(
     line: list[str],
@@ -285,24 +283,11 @@ def test_the_default_goes_through_identity_aware_proxy(monkeypatch: pytest.Monke
     target: Any = settings()
     (item, *_) = ssh.workers(nodes(target))
     line = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1").line(item, "echo 'a b'", 5)
-    assert line[:-1] == [
-        "gcloud",
-        "alpha",
-        "compute",
-        "tpus",
-        "tpu-vm",
-        "ssh",
-        "ada_example_com@train",
-        "--project=my-project",
-        "--zone=us-east5-b",
-        "--tunnel-through-iap",
-        "--plain",
-        "--ssh-flag=-i~/.ssh/google_compute_engine",
-        "--ssh-flag=-oStrictHostKeyChecking=no",
-        "--ssh-flag=-oUserKnownHostsFile=/dev/null",
-        "--worker=0",
-        "--quiet",
-    ]
+    assert line[:-1] == shlex.split(
+        "gcloud alpha compute tpus tpu-vm ssh ada_example_com@train --project=my-project --zone=us-east5-b"
+        " --tunnel-through-iap --plain --ssh-flag=-i~/.ssh/google_compute_engine"
+        " --ssh-flag=-oStrictHostKeyChecking=no --ssh-flag=-oUserKnownHostsFile=/dev/null --worker=0 --quiet"
+    )
     assert line[-1].startswith("--command=bash -c ")
 
 

@@ -36,8 +36,7 @@ def test_monitor_recovers_logs_its_actions_with_fields_and_leaves_the_fleet_at_c
 
 
 @pytest.mark.parametrize(
-    ("words", "logged"),
-    [([], True), (["--log-level", "warning"], False), (["--log-level", "debug"], True)],
+    ("words", "logged"), [([], True), (["--log-level", "warning"], False), (["--log-level", "debug"], True)]
 )
 def test_the_level_of_a_monitors_log_is_chosen(
     words: list[str], logged: bool, world: Cloud, capsys: pytest.CaptureFixture[str],
