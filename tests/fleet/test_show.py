@@ -33,6 +33,14 @@ def test_the_price_so_far_is_that_of_the_chips_since_their_creation() -> None:
     assert unknown == []
 
 
+def test_a_run_pays_for_a_lost_node_and_for_its_successor_of_the_same_name() -> None:
+    spent, lost = show.Spent(), observation(KNOWN[0])
+    ((member, node),) = lost.nodes
+    for seen in (lost, lost, replace(lost, nodes=[(member, replace(node, instance="2"))])):
+        spent.note(seen)
+    assert spent.dollars == pytest.approx(2 * show.price_so_far(lost)[0])
+
+
 def test_a_price_that_nobody_knows_is_said_and_not_taken_for_none(capsys: pytest.CaptureFixture[str]) -> None:
     known, reserved, nowhere = KNOWN[0], replace(KNOWN[1], reserved=True), UNKNOWN[0]
     several = observation(known, reserved, nowhere)
