@@ -30,6 +30,10 @@ def test_flags_narrow_and_never_widen() -> None:
         ("--zones us-east5-a", {"tpu-us-east5-a-0", "tpu-us-east5-a-1", "tpu-us-east5-a-7"}),
         ("--slice extract --zones us-east5-b", {"tpu-us-east5-b-0", "tpu-us-east5-b-1"}),
         ("--slice extract --workers-per-zone 1", {"tpu-us-east5-a-0", "tpu-us-east5-b-0"}),
+        (
+            "--slice extract --workers-per-zone 2",
+            {f"tpu-us-east5-{zone}-{number}" for zone in "ab" for number in (0, 1)},
+        ),
         ("--workers-per-zone 1", {"train", "tpu-us-east5-a-0", "tpu-us-east5-a-7", "tpu-us-east5-b-7"}),
     ],
 )
