@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import click
 from click.shell_completion import shell_complete
 
 from cli import log
-from cli.command import Group, Part, execute, nearest
+from cli.command import Group, Part, execute
 from cli.completion import VARIABLE
 from infra.settings.sources import ROOT
 
@@ -37,21 +36,16 @@ docs/cli.md lists every command; Pulumi.ENV.yaml describes an environment.
 """
 
 _RENAMED = {
-    **dict.fromkeys(("preview",), "plan"),
-    **dict.fromkeys(("apply", "deploy"), "up"),
-    **dict.fromkeys(("destroy", "delete"), "down"),
-    **dict.fromkeys(("recreate-preempted", "replace"), "recover"),
-    **dict.fromkeys(("monitor", "watch"), "status ENV --watch"),
-    **dict.fromkeys(("log",), "logs"),
-    **dict.fromkeys(("login",), "ssh"),
-    **dict.fromkeys(("rehearse",), "rehearsal run"),
+    "preview": "plan", "apply": "up", "deploy": "up", "destroy": "down", "delete": "down",
+    "recreate-preempted": "recover", "replace": "recover", "monitor": "status ENV --watch",
+    "watch": "status ENV --watch", "log": "logs", "login": "ssh", "rehearse": "rehearsal run",
     **{name: f"fleet {name}" for name in ("exec", "create", "list")},
     **{name: f"infra {name}" for name in ("settle", "prices", "roles")},
     **{
         name: f"workload {name}"
         for name in ("train", "extract", "activations", "checkpoints", "goodput", "data", "host")
     },
-}
+}  # fmt: skip
 """Earlier and neighbouring names, with today's command."""
 
 
@@ -95,37 +89,11 @@ SUBCOMMANDS = {
 """Programs with commands of their own."""
 
 
-class _Tpu(Group):
-    """The group of all commands, which suggests today's name for an unknown one."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first word names. Raises UsageError with a suggestion."""
-        if args[0] == "help":
-            click.echo(ctx.get_help())
-            ctx.exit()
-        if args[0] not in {**COMMANDS, **SUBCOMMANDS} and not args[0].startswith("-"):
-            raise UnknownCommandError(args[0])
-        return super().resolve_command(ctx, args)
-
-
-class UnknownCommandError(click.UsageError):
-    """An unknown command, with the one to use."""
-
-    def __init__(self, name: str):
-        near = _RENAMED.get(name) or nearest(name, [*COMMANDS, *SUBCOMMANDS])
-        super().__init__(f"no command {name}\n    fix: {f'tpu {near}' if near else 'tpu --help lists them'}")
-
-    def show(self, file: object = None) -> None:
-        """Print the message alone: the usage of `tpu` explains nothing here."""
-        click.echo(f"error: {self.message}", file=sys.stderr)
-
-
-tpu = _Tpu(
+tpu = Group(
     "tpu",
     help="Run JAX workloads on Cloud TPU slices: infrastructure, fleets, programs.",
     sections={"Commands": COMMANDS, "Subcommands": SUBCOMMANDS},
+    renamed=_RENAMED,
     epilog=_EPILOG,
 )
 log.option(tpu)

@@ -76,23 +76,41 @@ class Group(click.Group):
 
     command_class = Command
 
-    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, "Part"]] | None = None, **kwargs: Any):
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Mapping[str, "Part"]] | None = None,
+        renamed: Mapping[str, str] | None = None, **kwargs: Any,
+    ):  # fmt: skip
         """Create a group.
 
         Args:
             *args: positional arguments of click.Group.
             sections: lazily imported subcommands by name, below the headings of the help.
+            renamed: earlier and neighbouring names, with the command to suggest.
             **kwargs: keyword arguments of click.Group.
         """
         kwargs["context_settings"] = _HELP | (kwargs.get("context_settings") or {})
         super().__init__(*args, **kwargs)
-        self._sections = sections or {}
+        self._sections, self._renamed = sections or {}, renamed or {}
         self._parts = {name: part for parts in self._sections.values() for name, part in parts.items()}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a subcommand, imported if necessary."""
         part = self._parts.get(cmd_name)
         return part.load() if part else super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first word names. Raises UsageError with a suggestion."""
+        name, known = args[0], self.list_commands(ctx)
+        if name == "help":
+            click.echo(ctx.get_help())
+            ctx.exit()
+        if name not in known and not name.startswith("-"):
+            near = self._renamed.get(name) or nearest(name, known)
+            fix = f"{ctx.command_path} {near}" if near else f"{ctx.command_path} --help lists them"
+            raise UnknownCommandError(f"no command {name}\n    fix: {fix}")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all subcommands, in the order of their declaration."""
@@ -118,6 +136,14 @@ class Group(click.Group):
         return parts + super(click.Group, self).shell_complete(ctx, incomplete) if self._parts else (
             super().shell_complete(ctx, incomplete)
         )  # fmt: skip
+
+
+class UnknownCommandError(click.UsageError):
+    """An unknown command, with the one to use."""
+
+    def show(self, file: object = None) -> None:
+        """Print the message alone; the usage explains nothing here."""
+        click.echo(f"error: {self.message}", err=True)
 
 
 class Forwarded(click.Command):
@@ -160,13 +186,13 @@ class Part:
         return command
 
 
-def execute(command: click.Command, arguments: Sequence[str], program: str, root: Path) -> int:
+def execute(command: click.Command, arguments: Sequence[str], name: str, root: Path) -> int:
     """Parse a command line, run the command and print its errors.
 
     Args:
         command: the command or group.
-        arguments: the words behind the program's name.
-        program: the name in usage messages.
+        arguments: the words behind the name.
+        name: of the command in usage messages.
         root: the checkout; commands receive it by `click.pass_obj`.
 
     Returns:
@@ -174,7 +200,7 @@ def execute(command: click.Command, arguments: Sequence[str], program: str, root
     """
 
     def invoke() -> int:
-        with command.make_context(program, list(arguments), obj=root) as context:
+        with command.make_context(name, list(arguments), obj=root) as context:
             return int(command.invoke(context) or 0)
 
     try:

@@ -11,7 +11,7 @@ import click
 
 from cli import log, options
 from cli.command import Command, Group
-from cli.options import COUNT, PORT, SECONDS, Names, together
+from cli.options import COUNT, PORT, SECONDS, Names, combined
 from fleet import deploy as deployment
 from fleet import hosts, observing, recovery, removal
 from fleet import monitor as monitoring
@@ -20,7 +20,7 @@ from fleet.remote_exec import Remote
 from fleet.request import Request
 from infra.doctor.machine import report as report_machine
 
-_SELECTION = together(
+_SELECTION = combined(
     options.environment,
     click.option("--slice", "slices", multiple=True, metavar="NAME",
                  help="Only this item of tpu:slices; repeatable."),
@@ -28,20 +28,20 @@ _SELECTION = together(
     click.option("--workers-per-zone", type=COUNT, metavar="N",
                  help="Only the first N slices in each zone."),
 )  # fmt: skip
-_ADHOC = together(
+_ADHOC = combined(
     click.option("--tpu-type", metavar="TYPE",
                  help="A fleet outside the settings file, of v6e-8 for example; with --zones."),
     click.option("--on-demand", is_flag=True, help="With --tpu-type: rent on demand instead of spot."),
     click.option("--run", "run_command", metavar="LINE", help="With --tpu-type: command line of the hosts."),
 )  # fmt: skip
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the changes, and stop.")
-_CHANGE = together(options.as_json, options.yes, _DRY_RUN)
+_CHANGE = combined(options.as_json, options.yes, _DRY_RUN)
 _INTERVAL = click.option("--monitor-interval", type=SECONDS, default=60, show_default=True, metavar="S",
                          help="Seconds between observations.")  # fmt: skip
 _PORT = click.option("--port", type=PORT, metavar="PORT",
                      help="Serve a web dashboard on this port of localhost; 0: any free port.")  # fmt: skip
 _WATCH = click.option("--watch", is_flag=True, help="Only observe; recover nothing.")
-_REMOTE = together(
+_REMOTE = combined(
     click.option("--partial", is_flag=True, help="Skip slices that aren't READY and unreachable hosts."),
     click.option("--timeout-s", type=SECONDS, default=600, show_default=True, metavar="S",
                  help="Maximum run time of the command on a host."),
@@ -90,7 +90,7 @@ def _command(
             request = _request(values)
             return function(request, **values)
 
-        decorated = together(_SELECTION, *parameters)(run)
+        decorated = combined(_SELECTION, *parameters)(run)
         return fleet.command(name, cls=Command, examples=[examples], words=words)(decorated)
 
     return decorate
@@ -168,8 +168,8 @@ def deploy(
     dataset = None if skip_dataset else deployment.Dataset(source, (*samples, *words))
     then = monitoring.Monitoring(watch, monitor_interval, port) if then_monitor else None
     steps = deployment.Steps(dataset, not skip_launch, create_tpus, timeout_s)
-    if (code := deployment.deploy(request, steps)) or then is None or request.dry_run or skip_launch:
-        return code
+    if (status := deployment.deploy(request, steps)) or then is None or request.dry_run or skip_launch:
+        return status
     return _monitor(request, then)
 
 

@@ -7,14 +7,14 @@ import click
 
 from cli import options
 from cli.command import Group
-from cli.options import together
+from cli.options import combined
 from infra.doctor import grants
 from infra.engine import prices as layer_prices
 from infra.engine import refusals
 from infra.engine import updates as stacks
 
 _ALL_ON = click.argument("layers", metavar="[LAYER]...", nargs=-1, help="default: all layers that ENV has")
-_CHANGE = together(
+_CHANGE = combined(
     options.yes, click.option("--skip-preview", is_flag=True, help="Apply without showing the plan.")
 )
 

@@ -102,8 +102,8 @@ def with_layer(layer: str, section: type, settings: Settings) -> Settings:
     return settings
 
 
-def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    """Apply decorators as if they were listed one below the other."""
+def combined(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Return a decorator that applies several, in their order."""
 
     def decorate(function: F) -> F:
         for decorator in reversed(decorators):

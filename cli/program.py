@@ -35,7 +35,7 @@ class Program:
     reason: str
 
 
-def program(
+def read_program(
     path: Path, entry: str | None, requirements: Path | None, words: list[str], work: Path
 ) -> Program:
     """Read a program.

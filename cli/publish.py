@@ -7,7 +7,6 @@ from rich.console import Console
 
 from cli import options
 from cli.command import Command
-from infra.errors import InfraError
 from infra.publish import publishing
 from infra.publish.publishing import LOCKS, default_lock
 
@@ -24,33 +23,15 @@ from infra.publish.publishing import LOCKS, default_lock
 def publish(
     environment: str, lock: str, tensorflow: bool, bucket: str | None, as_json: bool, dry_run: bool
 ) -> int:
-    """Upload what the hosts of ENV install to its bucket, by content hash."""
-    return publish_environment(
-        environment, lock, tensorflow=tensorflow, bucket=bucket, as_json=as_json, dry_run=dry_run
+    """Upload the packages and code for ENV's hosts to its bucket, by content hash."""
+    report = publishing.publish_environment(
+        environment, progress(), lock, tensorflow=tensorflow, bucket=bucket, dry_run=dry_run
     )
-
-
-def publish_environment(
-    environment: str, lock: str | None = None, *,
-    tensorflow: bool = False, bucket: str | None = None, as_json: bool = False, dry_run: bool = False,
-) -> int:  # fmt: skip
-    """Publish a bundle with progress on standard error; return the exit status."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    try:
-        report = publishing.publish_environment(
-            environment,
-            console,
-            lock or default_lock(),
-            tensorflow=tensorflow,
-            bucket=bucket,
-            dry_run=dry_run,
-        )
-    except InfraError as error:
-        console.print(f"publish: {error}", markup=False)
-        return 1
-    except KeyboardInterrupt:
-        console.print("publish: stopped; uploaded files will not be uploaded again")
-        return 130
     if as_json:
         print(json.dumps(report, indent=2))
     return 0
+
+
+def progress() -> Console:
+    """Return the console for progress, on standard error."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)

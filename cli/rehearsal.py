@@ -7,7 +7,7 @@ import click
 
 from cli import options
 from cli.command import Group
-from cli.options import Positive, together
+from cli.options import Positive, combined
 from rehearsal import commands
 from rehearsal.commands import World, guarded
 from rehearsal.world import person
@@ -35,7 +35,7 @@ _DIR = click.option(
 _PLUGINS = click.option(
     "--plugins", type=_FILE, metavar="DIR", help="Folder with the official gcp provider plugin."
 )
-_FRESH = together(
+_FRESH = combined(
     _DIR, _PLUGINS,
     click.option("--env", "environment", default="dev", show_default=True,
                  help="Environment of a fresh world."),

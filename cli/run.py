@@ -11,18 +11,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
-from rich.console import Console
 
 from cli import logs, options
 from cli.command import Command, nearest
 from cli.options import Names
-from cli.program import Program, program
+from cli.program import Program, read_program
+from cli.publish import progress
 from fleet import hosts
 from fleet.adhoc import STOP_WHEN_DONE
 from fleet.controller import Observation
@@ -58,17 +57,6 @@ _PASSING = (Kind.TRANSIENT, Kind.RATE, Kind.UNKNOWN)
 _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 
 
-@dataclass(frozen=True)
-class Slice:
-    """The slice to run on, as requested by flags."""
-
-    kind: str
-    zones: tuple[str, ...] = ()
-    name: str | None = None
-    on_demand: bool = False
-    stop_when_done: bool = False
-
-
 @click.command(
     cls=Command, words="ARGUMENT", examples=["dev train.py --slice v6e-16 --stop-when-done -- --lr 3e-4"]
 )
@@ -98,23 +86,25 @@ def run(
     environment, path = _environment(positional, out)
     settings = from_file(environment)
     with tempfile.TemporaryDirectory(prefix="tpu-run.") as work:
-        read = program(path, entry, requirements, list(words), Path(work))
-        item = _item(settings, Slice(kind, zones, name, on_demand, stop_when_done), path, read)
+        program = read_program(path, entry, requirements, list(words), Path(work))
+        name = name or re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.lower()).strip("-")
+        item = _item(settings, name, kind, zones, spot=not on_demand)
+        item |= {"run": program.run} | ({STOP_WHEN_DONE: True} if stop_when_done else {})
         # Problems of the request are reported before the question.
         supervisor = Supervisor(environment, {**item, "bundle": _ANY_BUNDLE}, print)
         prices.within_budget(supervisor.fleet.settings)
         predicted = _predicted(supervisor, hours)
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
-        _introduce(supervisor, read, item, predicted, out)
+        _introduce(supervisor, program, item, predicted, out)
         confirm(f"Run {path.name} on it?", yes)
+        packages = str(program.requirements.resolve()) if program.requirements else None
         target = Target(
             settings[StorageSettings].bucket_name, settings[TpuSettings].tensorflow,
-            str(read.folder.resolve()), str(read.requirements.resolve()) if read.requirements else None,
-            {"run": read.run}, "tpu run", str(path),
+            str(program.folder.resolve()), packages,
+            {"run": program.run}, "tpu run", str(path),
         )  # fmt: skip
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
         again = shlex.join(["tpu", *sys.argv[1:]])
-        item["bundle"] = publish(target, lock, console, again).bundle.id
+        item["bundle"] = publish(target, lock, progress(), again).bundle.id
     job = Job(environment, Supervisor(environment, item, lambda text: _print(text, out)), predicted, out)
     try:
         status = job.start(detach)
@@ -265,18 +255,16 @@ def _environment(words: Sequence[str], out: TextIO) -> tuple[str, Path]:
     return "dev", Path(words[0])
 
 
-def _item(settings: Settings, request: Slice, path: Path, read: Program) -> dict[str, Any]:
+def _item(settings: Settings, name: str, kind: str, zones: Sequence[str], *, spot: bool) -> dict[str, Any]:
     """Return the slice as an item of `tpu:slices`. Raises CommandError with all problems of the flags."""
     covered, problems = nodes.zones(settings), []
-    kinds = [kind.name for kind in CATALOG.types]
-    if request.kind not in kinds:
-        near = nearest(request.kind, kinds)
-        problems.append(
-            f"--slice {request.kind}: is one of {', '.join(kinds)}"
-            f"\n    fix: {f'perhaps {near} was meant' if near else 'one of these'}"
-        )
+    kinds = [known.name for known in CATALOG.types]
     file = f"Pulumi.{settings.environment}.yaml"
-    missing = [zone for zone in request.zones if zone not in covered]
+    if kind not in kinds:
+        near = nearest(kind, kinds)
+        fix = f"perhaps {near} was meant" if near else "one of these"
+        problems.append(f"--slice {kind}: is one of {', '.join(kinds)}\n    fix: {fix}")
+    missing = [zone for zone in zones if zone not in covered]
     if missing or not covered:
         flag = f"--zones {','.join(missing)}" if missing else "no --zones"
         desired = ", ".join(missing) or "us-east5-b"
@@ -284,20 +272,18 @@ def _item(settings: Settings, request: Slice, path: Path, read: Program) -> dict
             f"{flag}: {file} covers {', '.join(covered) or 'no zone'}; others have no subnet and no disk"
             f"\n    fix: tpu:zones: [{desired}] in {file}, then tpu up {settings.environment} network data"
         )
-    name = request.name or re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.lower()).strip("-")
     if not rules.RESOURCE_NAME.ok(name):
-        problems.append(f"{name or path.stem!r} can't be a slice's name\n    fix: --name, of a-z, 0-9 and -")
+        problems.append(f"{name!r} can't be a slice's name\n    fix: --name, of a-z, 0-9 and -")
     if name in {item.name for item in settings[TpuSettings].slices}:
         problems.append(f"{name}: {file} has a slice of this name\n    fix: --name ANOTHER")
     if problems:
         raise CommandError("\n".join(problems))
-    zone, *fallbacks = request.zones or covered
+    zone, *fallbacks = zones or covered
     item: dict[str, Any] = {
-        "name": name, "acceleratorType": request.kind, "zones": [zone], "count": 1,
-        "spot": not request.on_demand, "run": read.run, "checkpointFolder": f"jobs/{name}",
+        "name": name, "acceleratorType": kind, "zones": [zone], "count": 1, "spot": spot,
+        "checkpointFolder": f"jobs/{name}",
     }  # fmt: skip
-    item |= {"fallbackZones": fallbacks} if fallbacks else {}
-    return {**item, STOP_WHEN_DONE: True} if request.stop_when_done else item
+    return {**item, "fallbackZones": fallbacks} if fallbacks else item
 
 
 def _predicted(run: Supervisor, hours: float | None) -> RunPrice:
@@ -307,7 +293,7 @@ def _predicted(run: Supervisor, hours: float | None) -> RunPrice:
 
 
 def _introduce(
-    run: Supervisor, read: Program, item: dict[str, Any], predicted: RunPrice, out: TextIO
+    run: Supervisor, program: Program, item: dict[str, Any], predicted: RunPrice, out: TextIO
 ) -> None:
     """Print the program, the slice, its zones and its price."""
     (member,), bucket = run.fleet.members, run.fleet.settings[StorageSettings].bucket_name
@@ -321,7 +307,7 @@ def _introduce(
     price = f"${dollars(row.hourly)} an hour{', exists already' if run.before else ''}"
     note = ", which holds files of an earlier run" if earlier else ""
     lines = {
-        "program": read.reason,
+        "program": program.reason,
         "command": item["run"],
         "slice": f"{member.kind.name} ({member.kind.hosts} hosts), {paid}, in {zones}: {price}; {after}",
         **({} if predicted.dollars is None else {"price": f"{predicted}, predicted"}),

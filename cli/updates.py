@@ -15,7 +15,6 @@ from infra.engine import plan as planning
 from infra.engine import updates as stacks
 from infra.engine.pulumi import Pulumi, confirm
 from infra.engine.settings import from_file
-from infra.errors import CommandError
 from infra.slices.settings import TpuSettings
 
 _WITHOUT_ASKING = ("--yes", "--skip-preview")
@@ -137,10 +136,10 @@ def _held(pulumi: Pulumi, layer: str) -> list[tuple[str, str]]:
 
 
 def _publish(environment: str) -> None:
-    from cli.publish import publish_environment
+    from cli.publish import progress  # slow to import
+    from infra.publish.publishing import default_lock, publish_environment
 
-    if code := publish_environment(environment):
-        raise CommandError(f"the bundle wasn't published (status {code}); the slices aren't up")
+    publish_environment(environment, progress(), default_lock())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Keeps many slices in many zones working: what is wanted, what is seen, one decision each.
+"""Keep slices in several zones working: observe the nodes, decide on each member, act.
 
-Stands on `infra` (settings, names, prices, the Pulumi program's stack); nothing imports this package.
+Uses `infra` (settings, names, prices, the Pulumi program's stack); only `cli` imports this package.
 """

@@ -1,6 +1,6 @@
-"""Fleets outside the settings file: one object each in the controller's bucket, read by every command.
+"""Ad hoc fleets, outside the settings file: an object each in the controller's bucket, read by every command.
 
-Each is an item of `tpu:slices`; `stopWhenDone` deletes it once its program has ended.
+Each is an item of `tpu:slices`; with `stopWhenDone` it is deleted once its program has ended.
 """
 
 import json

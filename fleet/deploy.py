@@ -65,8 +65,8 @@ def deploy(request: Request, steps: Steps) -> int:
     if not steps.launch:
         print(f"prepared; to create the slices: tpu fleet create {request.environment}")
         return 0
-    if steps.create and (code := create(request)):
-        return code
+    if steps.create and (status := create(request)):
+        return status
     wait_for_all(fleet.controller(), steps.timeout_s)
     print(f"all {len(fleet.members)} work")
     return 0

@@ -1,4 +1,4 @@
-"""Google's APIs for a fleet: one list call per zone, one listing of the bucket, and a node only to change it.
+"""Google's APIs for a fleet: a list call per zone, a listing of the bucket, single nodes only to change them.
 
 projects.locations.nodes.list  https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes/list
 objects.list                   https://cloud.google.com/storage/docs/json_api/v1/objects/list
@@ -25,14 +25,14 @@ from infra.google.failures import Failure, Kind, classify
 
 T = TypeVar("T")
 
-_PATIENCE_S = 20.0  # with a zone that doesn't answer; what it says later is of the next look
-_OLDEST_S = 90.0  # of such an answer, which is younger than a list may be (fleet/decide.py)
-# Of a node what `_seen` reads, and no more: each carries its metadata, 4 kB.
+_PATIENCE_S = 20.0  # with a zone; a later answer belongs to the next observation
+_OLDEST_S = 90.0  # age of such an answer, less than a list may have (fleet/decide.py)
+# The fields that `_seen` reads; a whole node has 4 kB of metadata.
 _NODE_FIELDS = "name,id,state,createTime,labels,health"
 
 
 class Google(Client):
-    """TPU nodes of a project, heartbeats of a bucket, and the controller's bucket, as who is logged in."""
+    """TPU nodes of a project, heartbeats in its bucket, and the controller's bucket, by the current login."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Google(Client):
         super().__init__(project, session, sleep)
         self.bucket, self.controller_bucket = bucket, controller_bucket or f"{bucket}-fleet"
         self._now = now
-        # Zones that hadn't answered an earlier look, and when that was.
+        # Answers of slow zones to an earlier observation, with its time.
         self._late: dict[str, tuple[float, Future[ZoneView]]] = {}
 
     def observe(self, zones: Sequence[str]) -> View:
@@ -113,7 +113,7 @@ class Google(Client):
     def attested(self, zone: str, name: str) -> list[Attested]:
         """Return statuses of a node's workers by their own metadata servers. Raises RequestError.
 
-        All attributes are asked for: a path that one worker lacks would be answered by 404.
+        It requests all attributes: a path that one worker lacks would lead to a 404.
         """
         answer = self.json("POST", f"{self._node(zone, name)}:getGuestAttributes", body={})
         return [_attested(item) for item in answer.get("guestAttributes") or ()]
@@ -131,7 +131,7 @@ class Google(Client):
         """Replace a generation of an object of that bucket (0: create it); return the new generation.
 
         Raises:
-            RequestError: its kind is INVALID where somebody else has written it since.
+            RequestError: its kind is INVALID if another process has written since.
         """
         url = f"{client.STORAGE}/upload/storage/v1/b/{self.controller_bucket}/o"
         query = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
@@ -204,14 +204,14 @@ def _seen(node: Mapping[str, Any]) -> ObservedNode:
 
 
 def _attested(worker: Mapping[str, Any]) -> Attested:
-    """Status in a worker's guest attributes, as boot script and job write them (docs/architecture.md)."""
+    """Parse a worker's guest attributes, as boot script and job write them (docs/architecture.md)."""
     items = (worker.get("queryValue") or {}).get("items") or ()
     own = (item for item in items if item.get("namespace") == "tpu")
     values = {str(item.get("key")): _object(str(item.get("value") or "")) for item in own}
     boot, job = values.get("boot", {}), values.get("job", {})
     return Attested(
-        str(boot.get("state") or ""), _number(boot.get("updated_s")), str(job.get("state") or ""),
-        _number(job.get("updated_s")),
+        str(boot.get("state") or ""), _finite(boot, "updated_s") or 0.0,
+        str(job.get("state") or ""), _finite(job, "updated_s") or 0.0,
     )  # fmt: skip
 
 
@@ -220,12 +220,6 @@ def _object(text: str) -> Mapping[str, Any]:
         parsed = json.loads(text)
         return parsed if isinstance(parsed, dict) else {}
     return {}
-
-
-def _number(message: object) -> float:
-    with suppress(ValueError, TypeError):
-        return float(str(message))
-    return 0.0
 
 
 def _begin(call: Callable[[str], T], what: str) -> Future[T]:
@@ -243,19 +237,17 @@ def _begin(call: Callable[[str], T], what: str) -> Future[T]:
 
 
 def _unix_s(message: str) -> float:
-    try:
+    with suppress(ValueError):
         return datetime.fromisoformat(message.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return 0.0
+    return 0.0
 
 
 def _finite(message: Mapping[str, Any], key: str) -> float | None:
     """Return a finite number, else None."""
-    try:
+    with suppress(ValueError):
         result = float(str(message.get(key, "")))
-    except ValueError:
-        return None
-    return result if math.isfinite(result) else None
+        return result if math.isfinite(result) else None
+    return None
 
 
 def _count(message: Mapping[str, Any], key: str) -> int:

@@ -1,7 +1,7 @@
-"""Places of a fleet's members, read from the labels of the nodes that are there.
+"""Zone and name of each member, from the labels of existing nodes.
 
-A member is a number in a fleet. What is there keeps its name and its zone, whatever the settings say since;
-what is not gets the name that the settings give it, or the next free one. So a new zone renames nobody.
+A member is a number in a fleet. An existing node keeps its name and zone when the settings change; a missing
+member gets the name of the settings, or the next free one. So a new zone renames no node.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from infra.slices.names import fleet_member
 from infra.slices.nodes import Node
 
 Placements = Mapping[str, tuple[str, str]]
-"""By a member's key, zone and name of the node that was asked for."""
+"""By a member's key, zone and name of the requested node."""
 
 
 def placed(wanted: Sequence[Node], view: View, owner: Owner, placements: Placements) -> list[Node]:
@@ -21,8 +21,8 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, placements: Placeme
 
     Args:
         wanted: as the settings spread them.
-        view: what is there.
-        owner: whose nodes count; a member that another stack has is there, and is left to it.
+        view: existing nodes.
+        owner: of the nodes; a member of another stack exists, too, and is left to it.
         placements: creations that Google's list may not show yet.
     """
     by_member = _by_member(view, owner)
@@ -72,7 +72,7 @@ def orphans(members: Collection[Node], view: View, owner: Owner) -> list[Observe
 
 
 def _by_member(view: View, owner: Owner) -> dict[tuple[str, int], ObservedNode]:
-    """Of two nodes that are one member, ours, then the one that lives, then the older one."""
+    """Return the node of each member; of two nodes, ours, then the living one, then the older one."""
     mapping: dict[tuple[str, int], ObservedNode] = {}
     observeds = [observed for observed in view.all() if owner.labels.items() <= observed.labels.items()]
     for observed in sorted(

@@ -1,6 +1,7 @@
-"""Desired, observed and decided values: those that a fleet's packages hand one another.
+"""Values that the fleet's modules exchange: desired members, observed nodes, decisions.
 
-Times are seconds since 1970. A fleet is an item of `tpu:slices` with a count; its members are nodes.
+Times are seconds since 1970. A fleet is an item of `tpu:slices` with a count; a member is one of its slices,
+which exists as a node of the TPU API.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from infra.google.failures import Failure
 from infra.slices.nodes import Node
 
 TAKEN_AWAY = frozenset({"PREEMPTED", "TERMINATED"})
-"""The states in which Google has taken a node's machines away for good; it must be deleted to come back."""
+"""States of a node whose machines Google has taken away permanently; it must be deleted to be recreated."""
 
 ON_THE_WAY = frozenset({"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING"})
 GOING = frozenset({"DELETING", "STOPPING", "HIDING"})
@@ -27,11 +28,11 @@ class ObservedNode:
     Attributes:
         name: its id.
         zone: where it is.
-        state: Google's word, such as READY.
-        instance: Google's number for it; another one each time that a node of this name is created.
-        created_s: when that was.
+        state: such as READY.
+        instance: its unique id; a new node of this name has another one.
+        created_s: time of its creation.
         labels: its labels.
-        health: what Google says of its machines, such as HEALTHY or TIMEOUT; empty where it says nothing.
+        health: such as HEALTHY or TIMEOUT; empty: unknown.
     """
 
     name: str
@@ -48,9 +49,9 @@ class Owner:
     """Owner of nodes.
 
     Attributes:
-        labels: what every node of the environment's slices carries.
-        stack: the id of the stack that they belong to (docs/architecture.md).
-        held: named slices that the stack holds, by zone; None where Pulumi isn't there to say.
+        labels: of every node of the environment's slices.
+        stack: id of their stack (docs/architecture.md).
+        held: zones of the named slices in the stack, by name; None: Pulumi is unavailable.
     """
 
     labels: Mapping[str, str]
@@ -62,7 +63,7 @@ class Owner:
         return {**self.labels, "stack": self.stack}.items() <= observed.labels.items()
 
     def has(self, member: Node, observed: ObservedNode) -> bool:
-        """Return whether a node with a member's name belongs to it; a named slice's does without Pulumi."""
+        """Return whether a node with a member's name is the member; a named slice without Pulumi: True."""
         if member.member is None:
             return self.held is None or member.name in self.held
         return self.owns(observed)
@@ -78,26 +79,25 @@ class ZoneView:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """Last status of a worker's boot or work, in the bucket; or the summary of all of a node's say.
+    """Last status of a worker's boot or work, as stored in the bucket; or a summary of a node's workers.
 
     Attributes:
-        at_s: when it was written; of several, the newest.
-        boot: `booting`, `ready` or `failed`, and of a later run of the script in the same boot `rerunning`
-            or `rerun-failed`; empty where nothing was said of a boot.
-        stage: the last stage of the boot that began.
-        work: `running`, `done` or `failed`; empty where nothing was said of work. `older` where what was
-            said is of another command than the one that is asked for.
-        samples: done so far.
-        of_samples: to do in all; 0 where nobody knows.
+        at_s: time of the object; of several, of the newest.
+        boot: `booting`, `ready` or `failed`; after another run of the script in the same boot `rerunning` or
+            `rerun-failed`; empty: unknown.
+        stage: last stage of the boot that began.
+        work: `running`, `done` or `failed`; `older`: of another command than the member's; empty: unknown.
+        samples: completed.
+        of_samples: in all; 0: unknown.
         shards: committed.
-        size_bytes: of them.
-        loss: of the last step; None where there is none.
-        goodput: share of the attempt's wall time spent on steps, likewise.
-        command: which command's work it is, by its id; empty where nobody said.
-        why: its boot or its work failed.
-        final: its work failed, and isn't started again.
-        disk_full: whether its boot disk was.
-        worked_s: when work was reported last; 0 where it never was.
+        size_bytes: of the shards.
+        loss: of the last step; None: unknown.
+        goodput: share of the attempt's wall time spent on steps; None: unknown.
+        command: id of the command; empty: unknown.
+        why: reason of a failed boot or failed work.
+        final: the failed work isn't started again.
+        disk_full: the boot disk was full.
+        worked_s: time of the last report of work; 0: never.
     """
 
     at_s: float
@@ -117,9 +117,7 @@ class WorkerStatus:
     final: bool = False
 
     def of(self, command: str) -> "WorkerStatus":
-        """Return the same, as word of the job that is asked for: what is of another one says no more than
-        that.
-        """
+        """Return this status for a member's command; that of another command is reduced to `older`."""
         if not self.work or not self.command or self.command == command:
             return self
         worked_s = self.at_s if self.work == "running" else self.worked_s
@@ -134,10 +132,10 @@ class View:
     """Observation of zones and workers.
 
     Attributes:
-        at_s: its time.
+        at_s: time of the observation.
         zones: nodes of each zone, by zone.
-        statuses: of each worker, by node; None if the bucket didn't answer.
-        failure: why the bucket didn't answer.
+        statuses: of workers, by node; None: the bucket didn't answer.
+        failure: of the bucket.
     """
 
     at_s: float
@@ -147,7 +145,7 @@ class View:
 
     @property
     def cloud_s(self) -> float:
-        """The present by Google's clock, which dates all that it says, where this machine's is behind it."""
+        """The present by the later of this machine's clock and Google's, which dates nodes and objects."""
         reported_s = (status.at_s for statuses in (self.statuses or {}).values() for status in statuses)
         created = (observed.created_s for observed in self.all())
         return max((self.at_s, *reported_s, *created))
@@ -158,25 +156,25 @@ class View:
         return (view.nodes or {}).get(name) if view else None
 
     def all(self) -> list[ObservedNode]:
-        """Every node that was listed."""
+        """Return every listed node."""
         return [observed for zone in self.zones.values() for observed in (zone.nodes or {}).values()]
 
     def status(self, observed: ObservedNode, command: str) -> WorkerStatus | None:
-        """Summarize the statuses of this node's workers, and of no earlier node of its name, of a command.
+        """Summarize the statuses of this node's workers, without those of an earlier node of its name.
 
         Both times are Google's: of the node's creation, and of the objects.
         """
         statuses = (self.statuses or {}).get(observed.name, ())
         fresh = [status.of(command) for status in statuses if status.at_s >= observed.created_s]
-        return together(fresh)
+        return summarized(fresh)
 
 
-def together(workerstatus: Sequence[WorkerStatus]) -> WorkerStatus | None:
-    """Several workers' words as one; None where there are none.
+def summarized(workerstatus: Sequence[WorkerStatus]) -> WorkerStatus | None:
+    """Summarize the statuses of several workers; None: there are none.
 
-    A boot has failed where one worker's has, unless work was heard of after it; it is ready once all that
-    spoke are. Work has failed where one worker's has, is older where one's is, and is done once all of those
-    that spoke are. Samples of an extractor's workers add up; a trainer's step is the same on each of them.
+    A boot failed if a worker's did, unless work was reported after it; it is ready once all reported that.
+    Work failed if a worker's did, is older if a worker's is, and is done once all that reported are done.
+    Samples of an extractor's workers add up; a trainer's step is the same on each.
     """
     if not workerstatus:
         return None
@@ -240,9 +238,9 @@ class Condition(StrEnum):
 
 
 class Claim(StrEnum):
-    """Claim to be proven before a living node is deleted (fleet/proof.py)."""
+    """Reason to delete a living node, to be proven first (fleet/proof.py)."""
 
-    NONE = ""  # Google itself says that the machines are gone
+    NONE = ""  # its machines are gone by its state
     BOOT_FAILED = "boot failed"
     WORK_FAILED = "work failed"
     SILENT = "silent"

@@ -1,7 +1,7 @@
 """Recreate named slices through Pulumi, which manages them (infra/engine/named.py).
 
-The node of one that Google took away is deleted through the API first. The update runs in a process of its
-own, out of reach of Ctrl+C: it is never left half done.
+A preempted node is deleted through the API first. The update runs in a separate process group, which Ctrl+C
+doesn't reach, so that it is never left unfinished.
 """
 
 import json

@@ -44,7 +44,7 @@ def list_nodes(request: Request) -> int:
     if request.as_json:
         print(json.dumps([_as_json(node, members.get((node.zone, node.name))) for node in matches]))
     else:
-        print(show.plain(show.listed(matches, members)) if matches else "Google lists no node of ours")
+        print(show.plain(show.listed(matches, members)) if matches else "no nodes")
     return report_unanswered(observation)
 
 

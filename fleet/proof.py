@@ -1,9 +1,8 @@
-"""Proof required before a living node is deleted: the cloud confirms it, not only an object in the bucket.
+"""Proof before a living node is deleted: guest attributes or Google's health, not an object in the bucket.
 
 All hosts run as one account, so any of them can write any worker's status. A guest attribute can be written
-only through the metadata server of the machine that it is of, and the TPU API tells it to those who run the
-fleet (https://cloud.google.com/compute/docs/metadata/manage-guest-attributes). What Google says of a node's
-health proves silence, too.
+only through the metadata server of its own machine; the TPU API returns it
+(https://cloud.google.com/compute/docs/metadata/manage-guest-attributes). A node's health proves silence, too.
 """
 
 from collections.abc import Sequence
@@ -19,10 +18,10 @@ class Attested:
     """Status of a worker, by its own metadata server.
 
     Attributes:
-        boot: state of its boot; empty where it said none.
-        boot_s: when it said so, by the host's clock.
-        job: `running`, `done` or `failed`; empty where it said none.
-        job_s: when it said so.
+        boot: state of its boot; empty: unknown.
+        boot_s: time of that report, by the host's clock.
+        job: `running`, `done` or `failed`; empty: unknown.
+        job_s: time of that report.
     """
 
     boot: str = ""
@@ -37,11 +36,11 @@ def objection(
     """Return why the node stays; empty if the claim is proven.
 
     Args:
-        claim: what its statuses in the bucket say.
-        workers: what its workers attest.
-        health: what Google says of its machines.
+        claim: by its statuses in the bucket.
+        workers: guest attributes of its workers.
+        health: of its machines, by Google.
         now_s: the present.
-        heartbeat_timeout_s: after which a worker that had spoken counts as silent.
+        heartbeat_timeout_s: time after which a worker that had reported counts as silent.
     """
     newest_s = max((worker.job_s for worker in workers if worker.job == "running"), default=0.0)
     if newest_s > now_s - 2 * HEARTBEAT_S:
@@ -55,5 +54,5 @@ def objection(
             spoken = [max(worker.boot_s, worker.job_s) for worker in workers]
             proven = health in _UNWELL or (bool(spoken) and 0 < max(spoken) < now_s - heartbeat_timeout_s)
         case Claim.NONE:
-            return "nothing is claimed of it, and it lives"
+            return "there is no reason to delete it, and it lives"
     return "" if proven else f"nothing but an object in the bucket says so ({claim})"

@@ -1,4 +1,4 @@
-"""Presentation of a fleet: rows, their sums, and how they look in a terminal."""
+"""Presentation of an observation: rows, sums, tables, JSON."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ from infra.slices.nodes import Node
 
 _RATE_OVER_S = 600.0
 _ANY_WIDTH = 10_000
-# Those first that need somebody, where not all fit.
+# Order of the rows where not all fit: those that need attention first.
 MARKS = {
     Condition.FAILED: "red",
     Condition.RECOVERING: "magenta",
@@ -59,7 +59,7 @@ class Rates:
         self._seen: dict[str, deque[tuple[float, int]]] = {}
 
     def note(self, node: str, at_s: float, samples: int) -> float | None:
-        """Sample a second; None until two looks are apart, or where the count went back."""
+        """Return samples per second; None until two observations, or if the count decreased."""
         observed = self._seen.setdefault(node, deque())
         if observed and (samples < observed[-1][1]):
             observed.clear()
@@ -79,7 +79,7 @@ def rows(observation: Observation, rates: Rates) -> list[Row]:
         status = decision.status or WorkerStatus(0.0)
         rate = rates.note(decision.node, observation.view.at_s, status.samples) if status.samples else None
         if decision.condition is not Condition.WORKING:
-            rate = None  # of the ten minutes before it was lost
+            rate = None  # of the time before it was lost
         left = (status.of_samples - status.samples) / rate if rate and status.of_samples else None
         result.append(
             Row(
@@ -162,7 +162,7 @@ def facts(result: Sequence[Row], observation: Observation) -> dict[str, str]:
 
 
 def _hourly(member: Node, zone: str) -> float | None:
-    """Dollars of a node; None where its price isn't known."""
+    """Return the dollars per hour of a node; None: unknown."""
     item = CATALOG.price(zone)
     price = item.spot if member.spot else item.on_demand
     return None if price is None or member.reserved else price * member.kind.chips
@@ -188,7 +188,7 @@ _NUMBERS = HEAD[4:11]
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return a row as people read it."""
+    """Return a row as text."""
     samples = (
         f"{row.samples:,}" + (f" of {row.of_samples:,}" if row.of_samples else "") if row.samples else ""
     )
@@ -211,12 +211,12 @@ def table(result: Sequence[Row], title: str = "") -> Table:
 
 
 def listed(nodes: Sequence[ObservedNode], wanted: Mapping[tuple[str, str], Node]) -> Table:
-    """Every node that carries our labels, with who asks for it."""
-    drawn = _table("node", "zone", "state", "asked for by")
+    """Return a table of nodes with their slices."""
+    drawn = _table("node", "zone", "state", "slice")
     for observed in sorted(nodes, key=lambda item: (item.zone, item.name)):
         member = wanted.get((observed.zone, observed.name))
         drawn.add_row(
-            observed.name, observed.zone, observed.state, member.slice if member else "nobody: an orphan"
+            observed.name, observed.zone, observed.state, member.slice if member else "none: an orphan"
         )
     return drawn
 
@@ -229,7 +229,7 @@ def _table(*head: str, title: str = "") -> Table:
 
 
 def plain(drawn: Table) -> str:
-    """As lines of text, however long; in colour on a terminal that wants any."""
+    """Return lines of text of any length, in colour at a terminal unless NO_COLOR is set."""
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     console = Console(file=StringIO(), width=_ANY_WIDTH, force_terminal=colour)
     console.print(drawn)
@@ -268,7 +268,7 @@ def price_so_far(observation: Observation) -> str:
 
 
 def as_json(observation: Observation, result: Sequence[Row]) -> dict[str, Any]:
-    """For programs."""
+    """Return the document for programs."""
     spent = Spent(observation)
     answers = {zone: str(view.failure.kind) for zone, view in observation.view.zones.items() if view.failure}
     return {
@@ -290,6 +290,6 @@ def in_rate(per_s: float) -> str:
 
 
 def in_time(seconds: float) -> str:
-    """1:05 h, or 4 min."""
+    """Return a duration such as 1:05 h or 4 min."""
     minutes = round(seconds / 60)
     return f"{minutes // 60}:{minutes % 60:02} h" if minutes >= 60 else f"{minutes} min"

@@ -1,8 +1,8 @@
-"""A command on one worker, by ssh: what is typed, what comes back, and what an ending means.
+"""Run a command on a worker by SSH, and interpret its end.
 
-How a worker is reached is the setting `fleet:ssh`. Who carries the command there may fail with a status of
-its own: ssh with 255, gcloud with 1, like many commands. So the host says itself when the command begins and
-with what it ended; where it said neither, nobody knows.
+The setting `fleet:ssh` is the command line that reaches a worker. It may fail with a status of its own (ssh
+with 255, gcloud with 1), as many commands do. So the host itself prints a mark when the command begins, and
+one with its status when it ends; without marks the outcome is unknown.
 """
 
 import os
@@ -21,8 +21,8 @@ from fleet.errors import FleetError
 from infra.settings.schema import LOGIN
 from infra.slices.nodes import Node
 
-# $0 is the mark, $1 the command, $2 seconds until the host ends it. An empty line keeps the last word apart
-# from output that ends without one.
+# $0 is the mark, $1 the command, $2 its time limit in seconds. An empty line separates the last mark from
+# output that ends without a newline.
 _SCRIPT = (
     'echo "$0 begun"; timeout -k 10 "$2" bash -c "$1"; s=$?; printf "\\n%s ended %s\\n" "$0" "$s"; exit "$s"'
 )
@@ -50,7 +50,7 @@ class Ending(StrEnum):
     OK = "ok"
     FAILED = "failed"  # the command's own failure
     UNREACHED = "unreached"  # no sign that it began
-    LOST = "lost"  # it began; how it ended, or whether, nobody knows
+    LOST = "lost"  # it began; its end is unknown
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Report:
     """Report of a command on a worker.
 
     Attributes:
-        ending: how it went.
-        status: of the command; None where the host didn't say.
-        why: in words, where it isn't fine.
-        took_s: from the first try to connect.
-        ended_s: when, on a clock that only tells what was before what.
-        log: all that was said.
+        ending: of the command.
+        status: exit status; None: unknown.
+        why: reason of a failure.
+        took_s: seconds from the first attempt to connect.
+        ended_s: time of the end, on a monotonic clock.
+        log: file with the output.
     """
 
     worker: Worker
@@ -75,7 +75,7 @@ class Report:
     log: Path
 
     def last_lines(self, count: int) -> list[str]:
-        """Return the end of what was said, without the marks."""
+        """Return the last lines of the output, without marks."""
         with self.log.open("rb") as output:
             output.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
             lines = output.read().decode(errors="replace").splitlines()
@@ -87,10 +87,10 @@ _MARK = "fleet exec "
 
 
 class Ssh:
-    """Runs commands on workers, and can end all that run."""
+    """Run commands on workers, and end those that run."""
 
     def __init__(self, template: str, project: str, run: str):
-        """Commands by `template`, a valid `fleet:ssh`; `run` tells this run's marks from all others.
+        """Prepare commands by `template`, a valid `fleet:ssh`; `run` identifies the marks of this run.
 
         Raises:
             FleetError: the program isn't on this machine.
@@ -114,18 +114,18 @@ class Ssh:
         return self._filled(words, worker, shlex.join(command))
 
     def _filled(self, words: Sequence[str], worker: Worker, command: str) -> list[str]:
-        place = {"project": self._project, "zone": worker.node.zone, "node": worker.node.name}
-        place |= {"login": self._login, "command": command}
-        return [word.format(**place, worker=worker.number) for word in words]
+        fields = {"project": self._project, "zone": worker.node.zone, "node": worker.node.name}
+        fields |= {"login": self._login, "command": command, "worker": str(worker.number)}
+        return [word.format(**fields) for word in words]
 
     def run(self, worker: Worker, command: str, timeout_s: int, log: Path) -> Report:
-        """To its end, or until the host has had `timeout_s` and said nothing.
+        """Run a command to its end, or until `timeout_s` and the time to connect have passed without one.
 
         Raises:
-            FleetError: this machine can't start it.
+            FleetError: this machine can't start the SSH program.
         """
         begun_s = time.monotonic()
-        code: int | None = None
+        client_status: int | None = None
         with log.open("wb") as output:
             with self._lock:
                 if self._stopped:
@@ -141,7 +141,7 @@ class Ssh:
                     raise FleetError(f"{why}\n    fix: {fix}") from None
                 self._running.add(child)
             try:
-                code = child.wait(timeout_s + _CONNECT_S)
+                client_status = child.wait(timeout_s + _CONNECT_S)
             except subprocess.TimeoutExpired:
                 _end(child)
             finally:
@@ -149,11 +149,11 @@ class Ssh:
                     self._running.discard(child)
         ended_s = time.monotonic()
         took_s = ended_s - begun_s
-        ending, status, why = self._meaning(log, code, took_s, timeout_s)
+        ending, status, why = self._meaning(log, client_status, took_s, timeout_s)
         return Report(worker, ending, status, why, took_s, ended_s, log)
 
     def stop(self) -> int:
-        """End every connection, and begins none any more; how many there were. Hosts may continue."""
+        """End every connection and begin no more; return their number. Commands on hosts may continue."""
         with self._lock:
             self._stopped = True
             for child in self._running:
@@ -161,18 +161,18 @@ class Ssh:
             return len(self._running)
 
     def _meaning(
-        self, log: Path, code: int | None, took_s: float, timeout_s: int
+        self, log: Path, client_status: int | None, took_s: float, timeout_s: int
     ) -> tuple[Ending, int | None, str]:
         begun, status = self._marks(log)
         if status is not None:
-            # Sooner it is the command's own, or of one that the kernel killed to free memory.
+            # Before the limit such a status is the command's own, as after a kill for lack of memory.
             late = status in _TIMED_OUT and took_s >= timeout_s
             why = f"status {status}{f' (not done within {timeout_s} s)' if late else ''}"
             return (Ending.FAILED, status, why) if status else (Ending.OK, 0, "")
-        if code is None:
-            carrier = f"no word within {timeout_s + _CONNECT_S:.0f} s"
+        if client_status is None:
+            carrier = f"no answer within {timeout_s + _CONNECT_S:.0f} s"
         else:
-            carrier = f"{self._words[0]} ended with {code}"
+            carrier = f"{self._words[0]} ended with {client_status}"
         if begun:
             return Ending.LOST, None, f"{carrier}; it began there, and may continue"
         return Ending.UNREACHED, None, f"{carrier}, without a sign that it began"
@@ -193,7 +193,7 @@ def os_login_name() -> str:
     """Return the caller's user name on hosts.
 
     Raises:
-        FleetError: gcloud doesn't say.
+        FleetError: gcloud doesn't know it.
     """
     words = shlex.split(LOGIN)
     try:
@@ -208,12 +208,12 @@ def os_login_name() -> str:
 
 
 def workers(nodes: Sequence[Node]) -> list[Worker]:
-    """Every machine of some slices."""
+    """Return every worker of some slices."""
     return [Worker(node, number) for node in nodes for number in range(node.kind.hosts)]
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kills a child and all that it started."""
+    """Kill a child and its descendants."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()

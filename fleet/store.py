@@ -1,7 +1,7 @@
 """The controller's state store and leader lease: one object in the controller's bucket.
 
-It is written only over the generation that was read. The lease is renewed every 60 s and expires after 180 s:
-a controller that finds another's lease doesn't begin, one that finds another's writing in its place stops.
+A write replaces only the generation that was read. The lease is renewed every 60 s and expires after 180 s: a
+controller doesn't start while another holds it, and stops once another has written.
 """
 
 import json
@@ -115,7 +115,7 @@ class BucketStore:
             raise kind(f"{self._where}: {error}") from None
 
     def renew(self, state: ControllerState) -> None:
-        """Write where the last sign is a minute old."""
+        """Write the state if the last write is a minute old."""
         if self._now() - self._written_s > RENEW_S:
             self.write(state)
 

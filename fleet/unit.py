@@ -1,4 +1,4 @@
-"""A systemd unit that keeps a controller up: `tpu fleet unit dev`."""
+"""Systemd unit of a controller: `tpu fleet unit dev`."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from infra.settings.sources import ROOT
 _UNIT = """\
 # {path}
 # {login}
-# sudo useradd --system --create-home tpu-fleet, put this where its name says, and:
+# sudo useradd --system --create-home tpu-fleet, write this file to the path above, and:
 #   sudo systemctl daemon-reload && sudo systemctl enable --now {name}
 [Unit]
 Description=Fleet controller of {environment}
@@ -20,10 +20,10 @@ StartLimitIntervalSec=0
 Type=exec
 User=tpu-fleet
 WorkingDirectory={root}
-# Whose nodes are ours; without it Pulumi would be asked, and named slices kept too.
+# Stack of the nodes; without it the controller needs Pulumi, and keeps named slices, too.
 Environment=TPU_STACK_ID={stack} PYTHONUNBUFFERED=1
 ExecStart={python} -m cli fleet monitor {environment}
-# A lease that another controller holds, or a bucket that doesn't answer: asked again.
+# Retry while another controller holds the lease, or the bucket doesn't answer.
 Restart=always
 RestartSec=30
 KillSignal=SIGTERM
@@ -51,7 +51,12 @@ def unit(
 ) -> str:
     """Return the unit's text for a checkout and an interpreter.
 
-    `stack` is the id that the members carry, `account` the controller's own, empty where there is none.
+    Args:
+        environment: the name in Pulumi.ENV.yaml.
+        stack: id of the members' stack.
+        account: email of the controller's service account; empty: none.
+        root: the checkout.
+        python: the interpreter.
     """
     name = f"tpu-fleet-{environment}.service"
     path = f"/etc/systemd/system/{name}"

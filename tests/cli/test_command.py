@@ -26,6 +26,7 @@ TPU = ROOT / ".venv" / "bin" / "tpu"
         ("settle dev", "tpu infra settle"),
         ("statsu dev", "tpu status"),
         ("xyzzy", "tpu --help lists them"),
+        ("fleet recovr dev", "tpu fleet recover"),
     ],
 )
 def test_a_command_of_before_or_with_a_typo_names_the_right_one(
@@ -33,7 +34,8 @@ def test_a_command_of_before_or_with_a_typo_names_the_right_one(
 ) -> None:
     assert main(line.split()) == 2
     output = capsys.readouterr()
-    assert output.err == f"error: no command {line.split()[0]}\n    fix: {fix}\n"
+    name = line.removeprefix("fleet ").split()[0]
+    assert output.err == f"error: no command {name}\n    fix: {fix}\n"
     assert output.out == ""
 
 
@@ -135,8 +137,7 @@ def test_completion_scripts_call_the_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shell", "part"),
-    [("zsh", "compdef _tpu_completion tpu"), ("fish", "complete --no-files --command tpu")],
+    ("shell", "part"), [("zsh", "compdef _tpu_completion tpu"), ("fish", "complete --no-files --command tpu")]
 )
 def test_each_shell_has_a_completion_script(
     shell: str, part: str, capsys: pytest.CaptureFixture[str]

@@ -27,7 +27,7 @@ RUN = {
 
 
 class Google:
-    """What is asked for by its client, and what there is: objects, sizes, an execution's state."""
+    """Google's APIs with given objects, sizes and executions; records the requests."""
 
     def __init__(self, *runs: Mapping[str, Any], state: str = "ACTIVE"):
         self.records = {f"pipeline/{run['run']}/run.json": dict(run) for run in runs}

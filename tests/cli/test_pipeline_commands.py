@@ -89,14 +89,16 @@ def test_run_says_the_price_asks_and_follows_to_the_end(
 def test_the_most_that_a_run_costs_grows_with_the_hours_of_training(
     google: Google, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    most = []
+    most, fleet = [], {"pipeline__train": "fleet", "pipeline__trainZone": "us-east5-b"}
+    hourly = training_hour_usd(settings(**fleet))
+    assert hourly
     for hours in (1, 3):
-        known = settings(pipeline__trainHours=hours)
+        known = settings(**fleet, pipeline__trainHours=hours)
         monkeypatch.setattr(pipeline, "from_file", lambda _, known=known: known)
         call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"])
         (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("shards")]
         most.append(float(line.rpartition("$")[2].split()[0].replace(",", "")))
-    assert most[1] - most[0] == pytest.approx(2 * (training_hour_usd(settings()) or 0), abs=0.02)
+    assert most[1] - most[0] == pytest.approx(2 * hourly, abs=0.02)
 
 
 def test_without_code_nothing_is_submitted(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:

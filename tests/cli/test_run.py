@@ -9,7 +9,7 @@ import click
 import pytest
 
 from cli import run
-from cli.program import program
+from cli.program import read_program
 from fleet.model import WorkerStatus
 from infra.errors import CommandError
 from infra.google.client import RequestError
@@ -25,7 +25,7 @@ INLINE = '# /// script\n# dependencies = ["einops==0.8.2"]\n# ///\nprint("hello"
 
 
 class Published:
-    """What was published, in place of the publisher."""
+    """Publisher that records its targets."""
 
     def __init__(self) -> None:
         self.targets: list[Target] = []
@@ -72,19 +72,8 @@ def test_a_script_goes_alone_runs_and_its_end_ends_the_command(
 ) -> None:
     (script.parent / "secret").write_text("a key")
     world.statuses[NODE] = DONE
-    line = [
-        "dev",
-        str(script),
-        "--slice",
-        "v6e-16",
-        "--name",
-        "mine",
-        "--yes",
-        "--json",
-        "--",
-        "--lr",
-        "3e-4 5",
-    ]
+    flags = ["--slice", "v6e-16", "--name", "mine", "--yes", "--json"]
+    line = ["dev", str(script), *flags, "--", "--lr", "3e-4 5"]
     assert call(run.run, line) == 0
     assert published.packed == [["train.py"]], "nothing beside it"
     reported = capsys.readouterr()
@@ -181,18 +170,18 @@ def test_a_folder_goes_whole_and_its_script_is_chosen_with_a_reason(tmp_path: Pa
     folder = tmp_path / "training"
     folder.mkdir()
     (folder / "other.py").write_text("")
-    result = program(folder, None, None, [], work)
+    result = read_program(folder, None, None, [], work)
     assert (result.entry, result.requirements) == ("other.py", None)
     assert "the only script of" in result.reason
     (folder / "more.py").write_text("")
     with pytest.raises(
         CommandError, match=r"which script starts\? It has more.py, other.py\n    fix: --entry"
     ):
-        program(folder, None, None, [], work)
-    assert program(folder, "more.py", None, ["--x"], work).run == "python more.py --x"
+        read_program(folder, None, None, [], work)
+    assert read_program(folder, "more.py", None, ["--x"], work).run == "python more.py --x"
     (folder / "train.py").write_text("")
     (folder / "requirements.txt").write_text("einops\n")
-    result = program(folder, None, None, [], work)
+    result = read_program(folder, None, None, [], work)
     assert (result.folder, result.entry, result.requirements) == (
         folder,
         "train.py",
@@ -204,13 +193,13 @@ def test_a_scripts_inline_metadata_names_its_packages(tmp_path: Path, script: Pa
     work = tmp_path / "work"
     work.mkdir()
     script.write_text(INLINE)
-    result = program(script, None, None, [], work)
+    result = read_program(script, None, None, [], work)
     assert result.requirements
     assert result.requirements.read_text() == "einops==0.8.2\n"
     given = tmp_path / "given.txt"
     given.write_text("")
     (work / "code").rename(work / "before")
-    assert program(script, None, given, [], work).requirements == given, "what is given counts"
+    assert read_program(script, None, given, [], work).requirements == given, "what is given counts"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +224,7 @@ def test_what_can_be_no_program_is_refused(
         (tmp_path / name).mkdir()
     options = {"entry": None, "requirements": None, "words": [], **more}
     with pytest.raises(CommandError, match=message):
-        program(
+        read_program(
             tmp_path / what, options["entry"], options["requirements"], options["words"], tmp_path / "work"
         )
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class KilledError(BaseException):
-    """What a controller that is killed does next: nothing. Nobody catches it."""
+    """End of a controller that is killed; nothing catches it."""
 
 
 class Asking(Google):
-    """One process's requests.
+    """Requests of a process.
 
     It may be given the number of the request, of those that change something, at which it is killed, and
     whether before it is sent or when it was carried out and before the answer is read. From then on nothing
@@ -70,5 +70,5 @@ class Asking(Google):
 
     @property
     def troubles(self) -> list[Failure]:
-        """What failed, but for what wasn't there: a memory of nobody, a node that is gone."""
+        """Failures except of missing objects and nodes."""
         return [item for item in self.failed if item.kind is not Kind.MISSING]

@@ -26,7 +26,7 @@ OURS = {**OWNER.labels, "stack": OWNER.stack}
 
 
 def labels(member: Node, stack: str = OWNER.stack) -> dict[str, str]:
-    """What a member's node carries."""
+    """Return the labels of a member's node."""
     return {**OWNER.labels, "stack": stack, "fleet": member.slice, "member": str(member.member)}
 
 

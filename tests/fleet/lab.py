@@ -261,7 +261,7 @@ class Lab(Emulated):
     def controller(
         self, opened: Environment, members: Collection[Node] = (), after_a_kill: bool = True
     ) -> Controller:
-        """One that may act, by Google's clock. After a kill the lease before counts for nothing."""
+        """Return a controller that leads, by Google's clock; after a kill the earlier lease is ignored."""
         actor = Zones(opened.google, opened.owner, opened.body, self.now_s, opened.limits.heartbeat_timeout_s)
         with mock.patch.object(store, "runs", return_value=not after_a_kill):
             return Controller(
@@ -284,7 +284,7 @@ class Lab(Emulated):
         return looks
 
     def all_ready(self, names: Iterable[str], controller: Controller) -> bool:
-        """Whether nodes are READY, and their controller knows."""
+        """Return whether nodes are READY, and their controller has seen it."""
         everyone = self.everyone()
         ready = all(everyone.get(name, {}).get("state") == "READY" for name in names)
         return (
@@ -300,7 +300,7 @@ class Lab(Emulated):
             yield
 
     def _furnish(self) -> None:
-        """What nodes need at Google."""
+        """Create the resources that nodes need."""
         directory = self.cloud.world.directory
         directory[f"{P}/serviceAccounts/{ACCOUNT}"] = {"email": ACCOUNT}
         network = {"name": "tpu-training", "autoCreateSubnetworks": False, "mtu": 8896}

@@ -75,7 +75,7 @@ class StackLab(Lab):
         self._write_project()
 
     def pulumi(self, *arguments: str, layer: str = ".") -> str:
-        """What a command of the CLI prints."""
+        """Return the output of a command of the CLI."""
         line = ["pulumi", "-C", str(self.root / layer), "--non-interactive", *arguments]
         done = subprocess.run(
             line, env={**os.environ, **self.environment}, capture_output=True, text=True, check=False
@@ -89,7 +89,7 @@ class StackLab(Lab):
         return Environment(settings, nodes(settings), self.asking(), self.read())
 
     def read(self) -> StackState:
-        """What the stack says."""
+        """Read the stack."""
         return read_stack("dev", self.root)
 
     def _write_project(self) -> None:

@@ -69,7 +69,7 @@ class Meeting:
 
     @property
     def arranged(self) -> bool:
-        """Whether the fault is no rule, but machines that neither start nor end."""
+        """True if the fault is machines that neither start nor end, instead of a rule."""
         return self.fault == "slow" and self.method in STARTERS
 
     def rule(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Cell:
-    """What came of it.
+    """Outcome of a fault.
 
     Attributes:
         method, fault, lasts: see Meeting.
@@ -153,7 +153,7 @@ def impatient(asker: Google) -> Iterator[list[float]]:
 
 
 class Patient:
-    """One member that calls for the request in question, another that is healthy, and who keeps both."""
+    """Member that needs the request in question, a healthy one, and the controller of both."""
 
     def __init__(self, lab: Lab, meeting: Meeting) -> None:
         self.lab, self.meeting = lab, meeting
@@ -179,7 +179,7 @@ class Patient:
         self.reported = False  # what became of a creation that failed
 
     def _fail_the_first_creation(self) -> None:
-        """Who meetings what became of an operation is whose creation failed."""
+        """Make the first creation fail, so that its operation is polled."""
         rule = Meeting("nodes.create", "failed operation", lasts=False).rule()
         self.lab.cloud.faults.add(rule)
 
@@ -189,13 +189,13 @@ class Patient:
         return self.controller
 
     def right(self) -> bool:
-        """Whether the member is there again, and the controller knows."""
+        """Return whether the member exists again, and the controller has seen it."""
         node = self.lab.node(self.subject.name) or {}
         back = node.get("state") == "READY" and node.get("id") != self.before
         return bool(back and self.controller and not self.controller.state.open(self.subject.key))
 
     def trouble(self, observation: Observation | None) -> Failure | None:
-        """What the controller took the fault for, if it has seen any."""
+        """Return the failure that the controller has seen, if any."""
         own = observation.failures.get(self.subject.key) if observation else None
         if own and self.meeting.method == "operations.get":
             self.reported, own = True, None
@@ -213,7 +213,7 @@ class Patient:
 
 
 def meet(lab: Lab, meeting: Meeting) -> Cell:
-    """What comes of one fault of one request."""
+    """Let a request meet a fault; return the outcome."""
     patient = Patient(lab, meeting)
     subject = patient.subject
     looks: list[Observation] = []
@@ -274,7 +274,7 @@ def _then(patient: Patient, looks: list[Observation], failure: Failure | None) -
 
 
 def _mend(patient: Patient) -> str:
-    """Who makes it right after the fault: each request that changes a node is sent once, and none fails.
+    """Repair after the fault: each request that changes a node is sent once, and none fails.
 
     That of a creation that had failed by itself is the one exception.
     """

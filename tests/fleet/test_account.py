@@ -44,7 +44,7 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def declare(lab: Lab) -> None:
-    """What the storage layer declares for the controller, and things that are none of its business."""
+    """Declare the storage layer's grants for the controller, and resources that it mustn't reach."""
     recording = run("storage", {
         "gcp:project": PROJECT, "storage:bucketName": BUCKET, "storage:controllerAccountId": "tpu-fleet",
         "storage:controllerAccountUsers": [f"user:{USER}"],
@@ -64,7 +64,7 @@ def declare(lab: Lab) -> None:
 
 
 def grant(lab: Lab, inputs: dict[str, Any]) -> None:
-    """One member of one policy, of those that the controller's account has or that are on it."""
+    """Add a member to a policy, if it is the controller's account or on it."""
     member, account = inputs["member"], inputs.get("serviceAccountId")
     if member != f"serviceAccount:{EMAIL}" and account != f"{ACCOUNTS}/{EMAIL}":
         return
@@ -77,7 +77,7 @@ def grant(lab: Lab, inputs: dict[str, Any]) -> None:
 
 
 def may(lab: Lab, permission: str) -> bool:
-    """Whether the account has a permission on the project by now."""
+    """Return whether the account has a permission on the project by now."""
     return lab.cloud.iam.allowed(EMAIL, permission, P)
 
 
@@ -103,7 +103,7 @@ def controllers(lab: Lab) -> Asking:
 
 
 def refused(lab: Lab, since: int) -> list[str]:
-    """What the account was refused, in Google's words."""
+    """Return the messages of the account's refused requests."""
     return [
         item["message"]
         for item in lab.requested("", since)

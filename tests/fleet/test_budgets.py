@@ -1,4 +1,4 @@
-"""How often a member is brought back: budgets of a day, what doesn't last, and what an attempt is."""
+"""Limits of recoveries: daily budgets, short lives, and attempts."""
 
 import random
 from dataclasses import replace
@@ -94,11 +94,22 @@ def test_what_is_lost_as_soon_as_it_comes_back_is_held_an_hour(
     for times in (2, 1, 0):
         brought_back(state, 0, Cause.PREEMPTION, NOW_S - times * (lived_s + 30.0), took_s=30.0)
     result = decided(0, replace(left, at_s=NOW_S + 30.0 + later_s), state)
-    assert (result.action is Action.HOLD, "backing off for an hour" in result.why) == (held, held)
+    why = "it was lost twice within 10 min of coming back: backing off for an hour"
+    assert (result.action is Action.HOLD, why in result.why) == (held, held)
     state.retry_now()
     assert decided(0, replace(left, at_s=NOW_S + 30.0 + later_s), state).action is not Action.HOLD, (
         "asked for"
     )
+
+
+def test_lives_that_a_user_ended_are_no_churn() -> None:
+    state = ControllerState()
+    for times in (2, 1, 0):
+        brought_back(state, 0, Cause.PREEMPTION, NOW_S - times * 60.0)
+    later = replace(view(observed(0, "PREEMPTED")), at_s=NOW_S + 151.0)
+    assert decided(0, later, state).action is Action.HOLD
+    state.deleted([fleet(4)[0].key])
+    assert decided(0, later, state).action is Action.REPLACE
 
 
 def test_requests_that_gave_no_node_are_one_attempt_and_no_churn() -> None:

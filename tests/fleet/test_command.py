@@ -17,11 +17,10 @@ from fleet import monitor, recovery, store
 from fleet.adhoc import AdHoc
 from fleet.controller_state import ControllerState
 from fleet.environment import Environment
-from fleet.google import Google
+from fleet.model import ZoneView
 from fleet.store import RENEW_S, BucketStore, object_of
 from infra.engine.prices import within_budget
 from infra.errors import InfraError
-from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.layers.tpu import startup
 from infra.slices.names import bundle_blob, bundle_manifest
@@ -67,7 +66,7 @@ def test_status_for_programs(world: Cloud, capsys: pytest.CaptureFixture[str]) -
 def test_list_names_orphans(world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
     world.stray("tpu-us-east5-b-7", "us-east5-b")
     assert fleet(["list", "dev"]) == 0
-    assert re.search(r"tpu-us-east5-b-7 +us-east5-b +READY +nobody: an orphan", capsys.readouterr().out)
+    assert re.search(r"tpu-us-east5-b-7 +us-east5-b +READY +none: an orphan", capsys.readouterr().out)
 
 
 def test_only_what_is_gone_is_brought_back(world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,11 +103,7 @@ def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_y
     world.states[lost] = "PREEMPTED"
     for name, result in world.labels.items():
         world.labels[name] = {**result, "stack": "lost"} if "fleet" in result else result
-    for line in (
-        "create dev --yes",
-        "recover dev --yes",
-        "delete dev --slice extract --yes --orphans",
-    ):
+    for line in ("create dev --yes", "recover dev --yes", "delete dev --slice extract --yes --orphans"):
         assert fleet(line.split()) == 0
     assert fleet(["status", "dev"]) == 0
     output = capsys.readouterr().out
@@ -177,7 +172,7 @@ def test_a_recovery_that_was_killed_goes_on_and_rents_nothing_that_was_never_the
 
 
 def kept_alive(write: Any) -> Any:
-    """Who is killed gives no lease up."""
+    """A killed process releases no lease."""
     return lambda self, state, renew=True: write(self, state, True) if renew else None
 
 
@@ -209,7 +204,7 @@ def test_what_was_deleted_is_made_at_once_when_somebody_asks_and_not_by_recoveri
 def test_create_ends_where_a_zone_stays_silent_and_names_it(
     begun: bool, world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it fell silent before the creation was asked for, or while that was under way."""
+    """It falls silent before the creation is requested, or while that is under way."""
     world.states |= {"tpu-us-east5-a-0": "", "tpu-us-east5-b-1": ""}
     when, answer = ("create", world.create) if begun else ("is_there", world.is_there)
 
@@ -223,11 +218,26 @@ def test_create_ends_where_a_zone_stays_silent_and_names_it(
     assert fleet(["create", "dev", "--yes"]) == 1
     output = capsys.readouterr()
     assert ("create", "tpu-us-east5-b-1") in world.requests if begun else world.requests == []
-    assert len(world.looked) > 60, "a zone that answers again is waited for"
+    assert 60 < len(world.looked) < 80, "a zone that answers again is waited for"
     assert "error: extract/3: unknown: us-east5-b didn't answer for 1 min" in output.err
     assert "next: repeat the command, or let tpu fleet monitor dev retry" in output.err
     assert ("extract/0" in output.err) == (not begun), "it may live in the silent one"
     assert "done" not in output.out
+
+
+def test_a_zone_that_answers_in_between_is_waited_for_anew(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.states["tpu-us-east5-b-1"], zone = "", world.zone
+
+    def flaky(name: str) -> ZoneView:
+        silent = name == "us-east5-b" and len(world.looked) not in (1, 50)
+        return ZoneView(None, Failure(Kind.TRANSIENT, "unavailable")) if silent else zone(name)
+
+    monkeypatch.setattr(world, "zone", flaky)
+    monkeypatch.setattr(recovery, "_PATIENCE_S", 60.0)
+    assert fleet(["create", "dev", "--yes"]) == 1
+    assert 105 < len(world.looked) < 130
 
 
 def test_create_says_that_a_zone_it_knows_nothing_of_did_not_answer(
@@ -321,11 +331,6 @@ def test_without_a_terminal_and_yes_nothing_is_changed(
     assert fleet([name, "dev"]) == 1
     assert not cloud.requests
     assert "fix: --yes" in capsys.readouterr().err
-
-
-def test_delete_takes_what_was_named(world: Cloud) -> None:
-    assert fleet(["delete", "dev", "--zones", "us-east5-b", "--slice", "extract", "--yes"]) == 0
-    assert world.requests == [("delete", "tpu-us-east5-b-0"), ("delete", "tpu-us-east5-b-1")]
 
 
 @pytest.mark.parametrize("line", ["recover dev --yes", "delete dev --yes", "monitor dev"])
@@ -442,9 +447,3 @@ def test_examples_in_the_help_are_understood() -> None:
     for name, command in group.commands.items():
         for line in command.examples:  # type: ignore[attr-defined]
             command.make_context(name, shlex.split(line))
-
-
-def test_without_credentials_one_sentence_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
-    with pytest.raises(RequestError, match="gcloud auth application-default login"):
-        Google("p", "b").node("us-east5-a", "n")

@@ -17,9 +17,8 @@ from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
 from tests.fleet.conftest import ZONES, fleet, labels
 from tests.fleet.shown import NOW_S, Kept, Shown, view, watching
-from tests.fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
+from tests.fleet.virtual import HOUR_S, Notebook, VirtualCloud
 
-CALM = Climate(preemption_h=0, wave_h=0, dry_h=0, ill_h=0)
 HOME, OTHER = ZONES[:2]
 
 
@@ -37,14 +36,14 @@ def live(item: Controller, cloud: VirtualCloud, until_s: float, every_s: float =
 
 
 def test_nothing_is_done_about_a_healthy_fleet() -> None:
-    cloud = VirtualCloud(fleet(8), CALM, HOUR_S, seed=1)
+    cloud = VirtualCloud(fleet(8))
     looks = live(controller(cloud, 8), cloud, HOUR_S)
     assert all(decision.action is Action.LEAVE for observation in looks for decision in observation.decisions)
     assert cloud.tally.creates == cloud.tally.deletes == 0
 
 
 def test_what_is_taken_away_comes_back_and_is_an_event() -> None:
-    cloud = VirtualCloud(fleet(8), CALM, HOUR_S, seed=1)
+    cloud = VirtualCloud(fleet(8))
     item = controller(cloud, 8)
     item.step()
     cloud.lose("extract/5")
@@ -59,8 +58,7 @@ def test_what_is_taken_away_comes_back_and_is_an_event() -> None:
 
 def test_a_zone_without_chips_is_asked_later_each_time_and_keeps_no_other_waiting() -> None:
     """activation-extract's serial loop stood before the first zone that had none."""
-    cloud = VirtualCloud(fleet(8), CALM, 4 * HOUR_S, seed=1)
-    cloud._dry[HOME] = [(0.0, 3 * HOUR_S)]
+    cloud = VirtualCloud(fleet(8), dry={HOME: (0.0, 3 * HOUR_S)})
     for key in list(cloud.nodes):
         cloud.lose(key)
     item = controller(cloud, 8)
@@ -76,8 +74,7 @@ def test_a_zone_without_chips_is_asked_later_each_time_and_keeps_no_other_waitin
 
 def test_a_member_whose_zone_has_no_chips_is_made_in_another_under_a_free_name_and_stays_there() -> None:
     members = fleet(8, others=(HOME, OTHER))
-    cloud = VirtualCloud(members, CALM, 4 * HOUR_S, seed=1)
-    cloud._dry[HOME] = [(0.0, 1.5 * HOUR_S)]
+    cloud = VirtualCloud(members, dry={HOME: (0.0, 1.5 * HOUR_S)})
     for member in members:
         if member.home == HOME:
             cloud.lose(member.key)
@@ -95,7 +92,7 @@ def test_a_member_whose_zone_has_no_chips_is_made_in_another_under_a_free_name_a
 
 @pytest.mark.parametrize("kind", [Kind.QUOTA, Kind.PERMISSION, Kind.INVALID, Kind.LOGIN])
 def test_what_waiting_does_not_mend_is_tried_once_until_somebody_acts(kind: Kind) -> None:
-    cloud = VirtualCloud(fleet(2), CALM, 9 * HOUR_S, seed=1)
+    cloud = VirtualCloud(fleet(2))
     cloud.lose("extract/1")
     requested: list[str] = []
 
@@ -118,7 +115,7 @@ OLD = Failure(Kind.EXISTS, "there already")
 
 
 def refused(*failures: tuple[str, Failure | None], state: ControllerState | None = None) -> ControllerState:
-    """What is remembered of creations at NOW_S in zone z, whose answers come in this order."""
+    """Return the state after creations at NOW_S in zone z, whose answers come in this order."""
     members = [replace(fleet(1)[0], slice=name, name=name, zone="z", home="z") for name, _ in failures]
     cloud = Shown(View(NOW_S, {}, {}))
     item = watching(cloud, members)
@@ -157,7 +154,7 @@ def test_a_stop_for_people_outlives_what_the_same_step_hears_of_neighbours(
 
 
 def test_a_controller_that_only_waits_for_what_it_began_renews_its_lease() -> None:
-    store, cloud = Kept(), VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
+    store, cloud = Kept(), VirtualCloud(fleet(2))
     item = controller(cloud, 2, store)
     cloud.lose("extract/1")
     live(item, cloud, 200.0, every_s=10.0)
@@ -170,8 +167,8 @@ def test_a_controller_that_only_waits_for_what_it_began_renews_its_lease() -> No
 
 
 def test_an_attempt_is_written_before_anything_is_asked_and_open_until_the_node_is_ready() -> None:
-    """What was taken away and isn't back is known after a kill at any request."""
-    store, cloud = Kept(), VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
+    """A loss without a recovery is on record after a kill at any request."""
+    store, cloud = Kept(), VirtualCloud(fleet(2))
     item, requested = controller(cloud, 2, store), list[tuple[str, Verb]]()
     begin = cloud.begin
 
@@ -195,7 +192,7 @@ def test_an_attempt_is_written_before_anything_is_asked_and_open_until_the_node_
 def test_controllers_killed_after_any_step_are_followed_by_ones_that_create_nothing_twice(seed: int) -> None:
     store, rng = Kept(), random.Random(seed)
     members = fleet(6, others=(HOME, OTHER))
-    cloud = VirtualCloud(members, CALM, 2 * HOUR_S, seed=seed)
+    cloud = VirtualCloud(members)
     item = controller(cloud, members, store)
     for key in ("extract/1", "extract/2", "extract/5"):
         cloud.lose(key)
@@ -212,7 +209,7 @@ def test_controllers_killed_after_any_step_are_followed_by_ones_that_create_noth
 
 
 def test_a_poll_that_fails_is_no_refusal_and_nothing_is_created_a_second_time() -> None:
-    """What became of the creation isn't known; its zone refused nothing."""
+    """The outcome of the creation is unknown; its zone refused nothing."""
     (member,) = members = fleet(1, others=(OTHER,))
     cloud = Shown(view(members, m0=""))
     entry = watching(cloud, members)
@@ -350,9 +347,9 @@ def test_a_bundle_that_booted_elsewhere_is_not_to_blame() -> None:
 
 
 def test_a_zone_that_the_settings_name_no_more_is_looked_into_while_members_live_there() -> None:
-    """What isn't seen would be made a second time."""
+    """A node that isn't seen would be created a second time."""
     before, after = fleet(4), fleet(4, zones=1)
-    cloud = VirtualCloud(before, CALM, HOUR_S, seed=1)
+    cloud = VirtualCloud(before)
     item = Controller(
         after, cloud, cloud, Notebook(), Limits(), cloud.OWNER, random.Random(0), zones={OTHER}
     )  # fmt: skip
@@ -368,8 +365,7 @@ def test_a_zone_that_the_settings_name_no_more_is_looked_into_while_members_live
 def test_where_members_were_made_is_looked_into_by_who_comes_after() -> None:
     """Even where the list of all zones doesn't answer."""
     store, members = Kept(), fleet(2, others=ZONES[2:3])
-    cloud = VirtualCloud(members, CALM, HOUR_S, seed=1)
-    cloud._dry[HOME] = [(0.0, HOUR_S)]
+    cloud = VirtualCloud(members, dry={HOME: (0.0, HOUR_S)})
     cloud.lose("extract/0")
     live(controller(cloud, members, store), cloud, 0.3 * HOUR_S)
     assert cloud.nodes["extract/0"].zone == ZONES[2]
@@ -450,10 +446,14 @@ def test_a_memory_that_cannot_be_read_is_not_taken_for_an_unspent_one(text: str)
         parse(text, "gs://b/controller.json")
 
 
-def test_days_of_preemptions_lose_no_healthy_node() -> None:
-    members, days_s = fleet(16, zones=4), 2 * 24 * HOUR_S
-    cloud = VirtualCloud(members, Climate(preemption_h=12), days_s, seed=7)
-    live(controller(cloud, members), cloud, days_s, every_s=300.0)
+def test_days_of_preemptions_and_errors_lose_no_healthy_node() -> None:
+    members, rng = fleet(16, zones=4), random.Random(7)
+    cloud = VirtualCloud(members, {HOME: (0.0, 9 * HOUR_S)}, {OTHER: (3 * HOUR_S, 12 * HOUR_S)})
+    item = controller(cloud, members)
+    for hour in range(48):
+        for member in rng.sample(members, rng.choice([0, 1, 5])):
+            cloud.lose(member.key)
+        live(item, cloud, (hour + 1) * HOUR_S, every_s=300.0)
     assert cloud.tally.lost > 50
     assert len(cloud.tally.recoveries_s) > 0.9 * cloud.tally.lost
     assert not cloud.tally.healthy_deleted

@@ -1,4 +1,4 @@
-"""One decision each: what destroys needs an explicit word and a complete answer."""
+"""Decisions: a replacement needs an explicit report and a complete list."""
 
 import random
 from dataclasses import replace
@@ -112,6 +112,9 @@ def test_silence_counts_only_while_others_speak() -> None:
     result = decided(0, view(*both, statuses=spoken))
     assert (result.action, result.cause) == (Action.REPLACE, Cause.FAILURE)
     assert decided(0, replace(view(*both), statuses=None)).action is Action.LEAVE
+    for age_s, action in ((599.0, Action.REPLACE), (600.0, Action.LEAVE)):
+        other = {fleet(4)[1].name: [WorkerStatus(NOW_S - age_s, work="running")]}
+        assert decided(0, view(*both, statuses=old | other)).action is action, "lately, within 10 min"
     for age_s, action in ((1800.0, Action.LEAVE), (1801.0, Action.REPLACE)):
         young = {**spoken, fleet(4)[0].name: [WorkerStatus(NOW_S - age_s, work="running")]}
         assert decided(0, view(*both, statuses=young)).action is action
@@ -232,7 +235,7 @@ def test_work_of_another_command_is_no_work_of_the_one_that_is_asked_for() -> No
 
 
 def test_a_slice_whose_job_reported_within_two_heartbeats_is_never_replaced() -> None:
-    """Whatever its boot says, and whichever command the job is of."""
+    """Regardless of the status of its boot, and of the job's command."""
     node = observed(0, age_s=9000)
     for age_s, command in product((1.0, 119.0, 120.0), (command_id("extract tiny.toml"), "0" * 12, "")):
         job = WorkerStatus(NOW_S - age_s, work="running", command=command)
@@ -429,6 +432,8 @@ def test_where_a_zone_has_no_chips_the_next_is_tried_that_answers_and_was_not_re
         movable(view(silent=(other,)), being_brought_back(home), (other,)),
     ]
     both = being_brought_back(home)
+    wait_s = both.refusal("", home).not_before_s - NOW_S
+    assert f"retry in {wait_s:.0f} s" in stays[0].why
     both.refusals |= refused(other).refusals
     for decision in [*stays, movable(gone, both, (other,))]:
         assert (decision.action, decision.zone) == (Action.HOLD, home)

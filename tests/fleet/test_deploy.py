@@ -35,18 +35,8 @@ def test_samples_are_dealt_out_to_as_many_streams_as_members_and_then_published(
     world: Cloud, ran: list[list[str]]
 ) -> None:
     world.states |= {"tpu-us-east5-a-1": ""}
-    line = [
-        *EXTRACT,
-        "--source",
-        "a.jsonl",
-        "--max-samples",
-        "9",
-        "--create-tpus",
-        "--yes",
-        "--",
-        "--id",
-        "id",
-    ]
+    words = "--source a.jsonl --max-samples 9 --create-tpus --yes -- --id id"
+    line = [*EXTRACT, *words.split()]
     assert fleet(line) == 0
     assert ran == [
         [
@@ -81,11 +71,7 @@ def test_a_member_that_was_made_in_another_zone_is_waited_for_there(
     ],
 )
 def test_parts_can_be_left_out(
-    flags: list[str],
-    modules: list[str],
-    created: bool,
-    world: Cloud,
-    ran: list[list[str]],
+    flags: list[str], modules: list[str], created: bool, world: Cloud, ran: list[list[str]]
 ) -> None:
     world.states["tpu-us-east5-a-1"] = ""
     assert fleet([*EXTRACT, *flags]) == 0

@@ -110,7 +110,7 @@ class Clinic(Emulated):
         return session
 
     def as_(self, principal: str, *roles: str) -> requests.Session:
-        """Somebody else, with these roles on the project."""
+        """Return a session of another account, with these roles on the project."""
 
         async def grant() -> str:
             policy = self.cloud.iam.policy(f"projects/{PROJECT}")

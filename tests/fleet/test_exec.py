@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import threading
 import time
@@ -37,7 +38,7 @@ EVERYONE = [*(f"train-w{k}" for k in range(4)), *(f"tpu-us-east5-{z}-{n}-w0" for
 
 
 class Hosts:
-    """What the fake ssh does, and what it was asked for."""
+    """Behaviour of the fake ssh, and its calls."""
 
     def __init__(self, folder: Path, cloud: Cloud):
         self.folder, self.cloud = folder, cloud
@@ -210,7 +211,7 @@ def test_a_connection_that_hangs_is_ended_and_nothing_is_claimed_of_it(
     hosts.how("train-w2", "hang")
     assert hosts.run("--slice", "train", "--timeout-s", "1", "--", ": sleep") == 1
     output = capsys.readouterr().err
-    assert "the first was train-w2: no word within 4 s, without a sign that it began" in output
+    assert "the first was train-w2: no answer within 4 s, without a sign that it began" in output
 
 
 def test_no_more_connections_than_asked_for(hosts: Hosts) -> None:
@@ -246,10 +247,7 @@ def test_ctrl_c_ends_the_connections(hosts: Hosts, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [
-        ([], "no command: it stands behind --"),
-        (["--", "true"], "fleet:ssh: nossh isn't on PATH"),
-    ],
+    [([], "no command: it stands behind --"), (["--", "true"], "fleet:ssh: nossh isn't on PATH")],
 )
 def test_what_can_not_be_begun_is_said(
     line: list[str],
@@ -285,24 +283,11 @@ def test_the_default_goes_through_identity_aware_proxy(monkeypatch: pytest.Monke
     target: Any = settings()
     (item, *_) = ssh.workers(nodes(target))
     line = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1").line(item, "echo 'a b'", 5)
-    assert line[:-1] == [
-        "gcloud",
-        "alpha",
-        "compute",
-        "tpus",
-        "tpu-vm",
-        "ssh",
-        "ada_example_com@train",
-        "--project=my-project",
-        "--zone=us-east5-b",
-        "--tunnel-through-iap",
-        "--plain",
-        "--ssh-flag=-i~/.ssh/google_compute_engine",
-        "--ssh-flag=-oStrictHostKeyChecking=no",
-        "--ssh-flag=-oUserKnownHostsFile=/dev/null",
-        "--worker=0",
-        "--quiet",
-    ]
+    assert line[:-1] == shlex.split(
+        "gcloud alpha compute tpus tpu-vm ssh ada_example_com@train --project=my-project --zone=us-east5-b"
+        " --tunnel-through-iap --plain --ssh-flag=-i~/.ssh/google_compute_engine"
+        " --ssh-flag=-oStrictHostKeyChecking=no --ssh-flag=-oUserKnownHostsFile=/dev/null --worker=0 --quiet"
+    )
     assert line[-1].startswith("--command=bash -c ")
 
 

@@ -31,16 +31,14 @@ def test_flags_narrow_and_never_widen() -> None:
         ("--slice extract --zones us-east5-b", {"tpu-us-east5-b-0", "tpu-us-east5-b-1"}),
         ("--slice extract --workers-per-zone 1", {"tpu-us-east5-a-0", "tpu-us-east5-b-0"}),
         (
-            "--workers-per-zone 1",
-            {"train", "tpu-us-east5-a-0", "tpu-us-east5-a-7", "tpu-us-east5-b-7"},
+            "--slice extract --workers-per-zone 2",
+            {f"tpu-us-east5-{zone}-{number}" for zone in "ab" for number in (0, 1)},
         ),
+        ("--workers-per-zone 1", {"train", "tpu-us-east5-a-0", "tpu-us-east5-a-7", "tpu-us-east5-b-7"}),
     ],
 )
 def test_list_is_narrowed_and_names_orphans_unless_a_slice_is_named(
-    flags: str,
-    names: set[str],
-    world: Cloud,
-    capsys: pytest.CaptureFixture[str],
+    flags: str, names: set[str], world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud = world
     for z in "ab":

@@ -17,7 +17,7 @@ from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
 
 from fleet import google
 from fleet.google import Google, spoken
-from fleet.model import WorkerStatus, ZoneView, together
+from fleet.model import WorkerStatus, ZoneView, summarized
 from fleet.proof import Attested
 from infra.google import client
 from infra.google.client import RequestError
@@ -136,13 +136,13 @@ def test_a_look_is_one_list_call_a_zone_and_one_listing_of_each_kind_of_word(
     assert statuses is not None
     assert (nodes["tpu-2"].state, nodes["tpu-2"].instance) == ("READY", "7")
     assert nodes["tpu-2"].created_s == pytest.approx(1795255200.5)
-    status = together(statuses["tpu-1"])
+    status = summarized(statuses["tpu-1"])
     assert status is not None
     assert (status.boot, status.work, status.samples) == ("ready", "running", 5)
 
 
 def test_a_thousand_members_are_seen_in_two_seconds(cloud: Cloud, client_: Google) -> None:
-    """What this machine adds to Google's own time: 8 zones of 125 would be as many requests as here.
+    """Time that this machine adds to Google's: 8 zones of 125 nodes would take as many requests.
 
     In processor time, which other work on the machine changes least; the server's is in it.
     """
@@ -257,7 +257,7 @@ def test_the_words_of_several_workers_are_one() -> None:
             item("heartbeats/n/worker-1", "04", state="done", samples="7", size_bytes="12"),
         ]
     ).values()
-    status = together(output)
+    status = summarized(output)
     assert status is not None
     assert (status.boot, status.stage, status.work) == ("failed", "mount-data", "running")
     assert (status.samples, status.shards, status.size_bytes) == (12, 1, 12)
@@ -341,11 +341,11 @@ def test_an_answer_that_came_too_late_is_asked_for_again(
 
 def test_steps_of_a_trainer_are_not_summed_over_workers_and_samples_of_an_extractor_are() -> None:
     steps = [WorkerStatus(1.0, work="running", samples=40, of_samples=100) for _ in range(4)]
-    result = together(steps)
+    result = summarized(steps)
     assert result is not None
     assert (result.samples, result.of_samples) == (40, 100)
     samples = [WorkerStatus(1.0, work="running", samples=40, of_samples=100, shards=1) for _ in range(4)]
-    result = together(samples)
+    result = summarized(samples)
     assert result is not None
     assert (result.samples, result.of_samples, result.shards) == (160, 400, 4)
 

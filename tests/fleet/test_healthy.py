@@ -1,6 +1,5 @@
-"""Whatever is seen, said, lost or killed: no healthy node is ever deleted, and none that isn't ours."""
+"""No healthy node and no foreign one is ever deleted, through lags, lies, losses and kills."""
 
-import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.controller import Controller
-from fleet.controller_state import ControllerState, parse
 from fleet.decide import Limits
 from fleet.model import TAKEN_AWAY, ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
@@ -18,6 +16,7 @@ from fleet.zones import Answer, NodeRequest, Zones
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from tests.fleet.conftest import OWNER, ZONES, fleet, labels
+from tests.fleet.shown import Kept
 
 MEMBERS = fleet(4, zones=2, others=ZONES[:3])
 HEARTBEAT_TIMEOUT_S = 1800.0
@@ -182,29 +181,11 @@ class Later(Zones):
 
 
 class Careless(Later):
-    """What would be wrong: a deletion as it was decided, without a question."""
+    """Delete as it was decided, without reading the node again, which is wrong."""
 
     def _delete(self, request: NodeRequest) -> Answer:
         self._truth.delete(request.node.zone, request.node.name)
         return Answer(request)
-
-
-class Store:
-    """Each controller's own: no lease keeps one from the other."""
-
-    def __init__(self) -> None:
-        self._text = json.dumps(ControllerState().to_json())
-
-    def read(self) -> ControllerState:
-        return parse(self._text, "memory")[0]
-
-    peek = read
-
-    def write(self, state: ControllerState, renew: bool = True) -> None:
-        self._text = json.dumps(state.to_json())
-
-    def renew(self, state: ControllerState) -> None:
-        pass
 
 
 def lived(rng: random.Random, how: type[Later] = Later, steps: int = 14) -> Truth:
@@ -214,7 +195,7 @@ def lived(rng: random.Random, how: type[Later] = Later, steps: int = 14) -> Trut
         if truth.maybe(80):
             stack = OWNER.stack if truth.maybe(85) else "another"
             truth.make(member.zone, member.name, "READY", labels(member, stack))
-    stores, actors = [Store(), Store()], [how(truth), how(truth)]
+    stores, actors = [Kept(), Kept()], [how(truth), how(truth)]
 
     def begun(n: int) -> Controller:
         return Controller(MEMBERS, truth, actors[n], stores[n], Limits(), OWNER, rng)

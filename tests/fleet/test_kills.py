@@ -31,7 +31,7 @@ NO_CHIPS = "There is no more capacity in the zone"
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a controller does when it is killed.
+    """Actions during which a controller is killed.
 
     Attributes:
         meant: the settings.

@@ -1,4 +1,4 @@
-"""Where members are: the labels of what is there say it, and the settings only what is to be made."""
+"""Places of members: labels of existing nodes come before the settings."""
 
 from dataclasses import replace
 

@@ -36,21 +36,23 @@ def test_monitor_recovers_logs_its_actions_with_fields_and_leaves_the_fleet_at_c
 
 
 @pytest.mark.parametrize(
-    ("words", "logged"),
-    [([], True), (["--log-level", "warning"], False), (["--log-level", "debug"], True)],
+    ("words", "logged"), [([], True), (["--log-level", "warning"], False), (["--log-level", "debug"], True)]
 )
 def test_the_level_of_a_monitors_log_is_chosen(
     words: list[str], logged: bool, world: Cloud, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    world.states["train"] = "PREEMPTED"
+    world.states["train"], world.dry = "PREEMPTED", {"us-east5-b"}
 
     def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
+        if ("up", "train") in world.requests and len(world.looked) > 4:
+            raise KeyboardInterrupt
 
     monkeypatch.setattr("time.sleep", interrupt)
     assert fleet(["monitor", "dev", *words]) == 130
-    assert ("INFO fleet.controller: train: replace" in capsys.readouterr().err) == logged
+    output = capsys.readouterr().err
+    assert ("INFO fleet.controller: train: replace" in output) == logged
+    assert "WARNING fleet.controller: train: stock-out: none in us-east5-b node=train" in output
 
 
 def test_a_service_manager_ends_a_monitor_as_ctrl_c_does(

@@ -1,4 +1,4 @@
-"""What the stack holds, and whose failure is whose, from what Pulumi says."""
+"""Named slices: nodes that the stack holds, and the failure of each, from Pulumi's events."""
 
 import time
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_what_a_stack_holds_is_refreshed_beside_what_it_lost(pulumi_cli: FakePul
 def test_updates_run_one_at_a_time_in_processes_of_their_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Which end as they can: a shell that says nothing of slices is no update."""
+    """A process without an outcome of each slice is a failed update."""
     program = tmp_path / "python"
     log = tmp_path / "log"
     program.write_text(

@@ -1,4 +1,4 @@
-"""What costs a node that lives: its own guest attributes or Google's health, never an object alone."""
+"""Proof before a living node is deleted: its guest attributes or Google's health, never an object alone."""
 
 from dataclasses import replace
 from itertools import product

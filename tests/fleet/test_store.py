@@ -1,4 +1,4 @@
-"""Where a controller's memory is kept: whose lease it is, and what is written when an answer is lost."""
+"""State store of a controller: the lease, and writes whose answer is lost."""
 
 import json
 import os
@@ -62,9 +62,7 @@ def test_its_own_write_whose_answer_was_lost_is_no_others(world: Cloud) -> None:
     assert world.objects[object_of(OWNER.stack)][1] == 2
 
 
-def test_a_memory_is_written_again_over_an_older_one_whose_answer_was_lost(
-    world: Cloud,
-) -> None:
+def test_a_memory_is_written_again_over_an_older_one_whose_answer_was_lost(world: Cloud) -> None:
     mine = store(world)
     write = world.write
 
@@ -114,9 +112,7 @@ def test_what_cannot_be_written_down_is_not_done(world: Cloud) -> None:
     assert controller.state.spent(Cause.PREEMPTION, world.at_s) == 1
 
 
-def test_a_controller_whose_process_is_gone_from_this_host_is_followed_at_once(
-    world: Cloud,
-) -> None:
+def test_a_controller_whose_process_is_gone_from_this_host_is_followed_at_once(world: Cloud) -> None:
     store(world).write(ControllerState())
     ended = subprocess.Popen(["true"])
     ended.wait()

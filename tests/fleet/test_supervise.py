@@ -1,4 +1,4 @@
-"""One program on a slice of its own: created, recovered, ended, taken down; beside monitors and others."""
+"""Supervision of a program's slice: created, recovered, deleted; beside monitors and others."""
 
 import json
 import time
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet import supervise
+from fleet import monitor, supervise
 from fleet.adhoc import AdHoc
 from fleet.errors import FleetError
 from fleet.model import WorkerStatus
@@ -172,6 +172,23 @@ def test_a_monitor_deletes_it_once_it_is_done_if_that_was_asked_for(
     assert [name for verb, name in world.requests if verb == "delete"] == [NODE]
 
 
+@pytest.mark.parametrize(("flags", "deletions"), [([], 2), (["--zones", "us-east5-a"], 0)])
+def test_a_monitor_of_a_part_of_an_ended_fleet_deletes_none_of_it(
+    flags: list[str], deletions: int, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = {**ITEM, "zones": ["us-east5-a", "us-east5-b"], "count": 2, "stopWhenDone": True}
+    AdHoc(world, OWNER.stack).keep("mine", item)  # type: ignore[arg-type]
+    assert fleet(["create", "dev", "--slice", "mine", "--yes"]) == 0
+    world.statuses = dict.fromkeys((name for _, name in world.requests), DONE)
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(monitor, "rest", end)  # after its first step
+    assert fleet(["monitor", "dev", "--slice", "mine", *flags]) == 130
+    assert [verb for verb, _ in world.requests].count("delete") == deletions
+
+
 def test_a_monitor_that_took_it_down_leaves_nothing_to_do(
     world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +206,7 @@ def test_a_monitor_that_took_it_down_leaves_nothing_to_do(
 
 
 def test_a_fleet_of_another_version_is_read_with_what_it_knows(world: Cloud) -> None:
-    """What stands in the bucket is an item of `tpu:slices`, and `stopWhenDone` beside it."""
+    """The stored item is one of `tpu:slices`, with `stopWhenDone`."""
     world.objects[f"{OWNER.stack}/fleets/mine.json"] = json.dumps({**ITEM, "stopWhenDone": True}), 1
     assert fleet(["status", "dev"]) == 0
     assert Supervisor("dev", ITEM, print).before == {**ITEM, "stopWhenDone": True}

@@ -280,7 +280,7 @@ def mutants(count: int, areas: Sequence[str], seed: int) -> dict[str, Any]:
 
 
 def _so_far(seed: int) -> dict[str, Any]:
-    """What is on record for a seed and these packages."""
+    """Return the record of a seed and these packages."""
     try:
         known: dict[str, Any] = json.loads((OUT / "runs.json").read_text())
     except FileNotFoundError:

@@ -51,7 +51,7 @@ class Extractions:
         assert stored == self.whole, f"{run}, {killed_at}: {sorted(stored.items() ^ self.whole.items())}"
 
     def _kept(self, run: str) -> dict[str, str]:
-        """What is there at the end; of every shard one version, ever."""
+        """Return the final objects; each shard has a single version."""
         objects = self._proof.objects(run)
         twice = {
             name: versions for name, versions in objects.items() if "/tpu_" in name and len(versions) > 1

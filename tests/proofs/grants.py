@@ -42,7 +42,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Row:
-    """What came of taking a grant away; `sentence` names it, `shown`: by which command."""
+    """Outcome without a grant; `sentence` names it, `shown`: by which command."""
 
     grant: str
     outcome: str
@@ -93,7 +93,7 @@ class Proof:
 
     @staticmethod
     def names(line: str, grant: Grant) -> bool:
-        """Whether a line names the role, what it is on, and whose it is."""
+        """Return whether a line names the role, its resource and its account."""
         role = grant.role or grant.role_id
         who = "pipeline:" if grant.of_commands else grant.who
         return role in line and who in line and (grant.on != "bucket" or grant.what in line)
@@ -191,7 +191,7 @@ def _store(rows: Sequence[Row], took_s: float, *, alone: bool) -> None:
 
 
 def _events(proof: Proof) -> None:
-    """What carries events and schedules."""
+    """Take away the grants of events and schedules."""
     lab = proof.lab
     proof.event(proof.grant("trigger", "workflows.invoker"), "e1")
     proof.event(proof.grant("trigger", "eventarc.eventReceiver"), "e2")
@@ -234,7 +234,7 @@ def _first(proof: Proof) -> None:
 
 
 def _spark(proof: Proof) -> None:
-    """What batches do as their account, under the small role."""
+    """Take away the grants of batches, under the small role."""
     lab = proof.lab
     proof.again(proof.grant("spark", "dataproc.serverlessNode"), "preprocess")
     proof.again(proof.grant("spark", "storage.objectUser", f"{RAW}-scratch"), "preprocess")

@@ -27,7 +27,7 @@ def busy(loops: int) -> Iterator[None]:
 
 
 def measure(times: int, loops: int, paths: Sequence[str], report: Callable[[str], None]) -> dict[str, Any]:
-    """How often all tests passed, and how often each other one didn't."""
+    """Count the runs in which all tests passed, and the failures of each test."""
     passed, not_passed = 0, Counter[str]()
     with busy(loops):
         for number in range(1, times + 1):

@@ -39,6 +39,7 @@ AREAS: Mapping[str, Sequence[str]] = {
     "infra/settings": ("tests/infra/settings",),
     "fleet/decide.py": (
         "tests/fleet/test_decide.py",
+        "tests/fleet/test_budgets.py",
         "tests/fleet/test_zones.py",
         "tests/fleet/test_proof.py",
     ),
@@ -56,7 +57,7 @@ _OPERATORS = re.compile(
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one line: `outcome` is cosmic-ray's, "KILLED" or "SURVIVED"."""
+    """Change of a line: `outcome` is cosmic-ray's, "KILLED" or "SURVIVED"."""
 
     path: str
     line: str

@@ -115,7 +115,7 @@ class PipelineLab(Boxed):
         path.write_text(yaml.safe_dump({"config": config}))
 
     def tpu(self, *words: str, who: str = RUNNER, fine: bool | None = True, limit_s: float = HANG_S) -> str:
-        """What `tpu` prints, typed by somebody; its exit status must be as expected, None: whatever it is."""
+        """Run `tpu` as an account; return its output. Its exit status must be as expected, None: any."""
         status, output = self.call(self._command(who, words, limit_s), limit_s + 10)
         if fine is not None and (status == 0) is not fine:
             raise CommandError(f"tpu {' '.join(words)}: {status}\n{output}")
@@ -244,7 +244,7 @@ class PipelineLab(Boxed):
         return dict(self.answer("GET", self._job_url()))
 
     def heartbeat(self, run: str, state: str) -> None:
-        """What a host of a run's slice reports."""
+        """Report a state as a host of a run's slice."""
         self._as_hosts(f"heartbeats%2F{run}%2Fworker-0", state)
 
     def _as_hosts(self, name: str, state: str) -> None:
@@ -260,14 +260,14 @@ class PipelineLab(Boxed):
         return [*access.grants(now), *access.of_agents(now), *access.of_people(now)]
 
     def member(self, grant: Grant) -> str:
-        """Whose it is, as policies name it."""
+        """Return the member of a grant, as policies name it."""
         if grant.who in _PEOPLE:
             return f"user:{_PEOPLE[grant.who]}"
         agent = _AGENTS.get(grant.role) if " " in grant.who else None
         return f"serviceAccount:{agent or f'{grant.who}@{PROJECT}.iam.gserviceaccount.com'}"
 
     def resource(self, grant: Grant) -> str:
-        """What it is granted on, as the cloud names it."""
+        """Return the resource of a grant, as the cloud names it."""
         return {
             "project": f"projects/{PROJECT}",
             "bucket": f"projects/_/buckets/{grant.what}",
@@ -302,7 +302,7 @@ class PipelineLab(Boxed):
         self.cloud.iam.set_policy(resource, {key: value for key, value in policy.items() if key != "etag"})
 
     def used(self) -> dict[tuple[str, str], set[str]]:
-        """What was asked for and granted since the cloud began: (member, role and resource) → permissions."""
+        """Return the permissions used since the cloud began, by member and by role with resource."""
         mapping: dict[tuple[str, str], set[str]] = {}
         for (who, permission, granting), _ in self.cloud.iam.access.items():
             for role, resource in granting:

@@ -25,7 +25,7 @@ LATEST = 0.9
 
 @dataclass
 class Counts:
-    """What was killed, so far.
+    """Kills so far.
 
     Attributes:
         machines: driver, Java and tasks at once.

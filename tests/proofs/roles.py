@@ -42,7 +42,7 @@ TYPED = {
 
 @dataclass(frozen=True)
 class Row:
-    """What came of taking a role away; `line`: the line that names it."""
+    """Outcome without a role; `line`: the line that names it."""
 
     account: str
     role: str
@@ -73,7 +73,7 @@ class Office:
         self._tree = folder / "tree"
 
     def infra(self, account: str, *words: str, fine: bool = True) -> str:
-        """What `tpu infra` prints, typed by an account."""
+        """Run `tpu infra` as an account; return its output."""
         token = self.lab.cloud.iam.mint(person.PEOPLE[account], lifetime_s=1e9).value
         self.lab.environment = {**self._owner, "GOOGLE_OAUTH_ACCESS_TOKEN": token}
         try:
@@ -82,7 +82,7 @@ class Office:
             self.lab.environment = self._owner
 
     def fleet(self, *words: str, fine: bool | None = True) -> str:
-        """What `tpu fleet` prints, typed by an ML engineer in a tree with the lab's settings."""
+        """Run `tpu fleet` as an ML engineer in a tree with the lab's settings; return its output."""
         if not self._tree.exists():
             copy_program(self._tree)
         (self._tree / "Pulumi.dev.yaml").write_text(self.lab.settings.read_text())
@@ -133,7 +133,7 @@ class Office:
 
 @contextmanager
 def office(more: str = "") -> Iterator[Office]:
-    """One in a folder of its own."""
+    """Open an office in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         made = Office(Path(folder), more)
         try:

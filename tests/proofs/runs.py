@@ -30,7 +30,7 @@ class Killed:
 
 
 class Slice:
-    """One storage, one folder of tokens, any number of runs."""
+    """Storage, a folder of tokens, any number of runs."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -116,5 +116,5 @@ class Slice:
 
 
 def same(run: Killed, other: Killed) -> bool:
-    """Whether two runs came to the same losses, parameters and optimizer state, to the last bit."""
+    """Return whether losses, parameters and optimizer state of two runs are equal to the last bit."""
     return run.final == other.final and run.losses == other.losses

@@ -127,7 +127,7 @@ class Updates:
             self.lab.pulumi(self.layer, "state", "unprotect", "--all", "--yes", "-s", "dev")
 
     def _clean(self) -> None:
-        """Nothing of the layer lives on; what it retains is taken away as a user would."""
+        """Check that nothing of the layer lives on; delete its retained resources as a user would."""
         assert not self._held()
         if self.layer == "storage":
             for bucket in RETAINED:

@@ -26,7 +26,7 @@ SHAPES = {"a": (64, 8), "b": (3,), "c": ()}
 
 
 def state(step: int) -> dict[str, Any]:
-    """What a run holds after a step: a function of the step."""
+    """Return the state of a run after a step, a function of the step."""
     return {
         name: jnp.asarray(np.random.default_rng([step, i]).standard_normal(shape).astype(np.float32))
         for i, (name, shape) in enumerate(SHAPES.items())

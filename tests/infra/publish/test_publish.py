@@ -144,4 +144,4 @@ def test_an_unknown_environment_is_one_line(
 ) -> None:
     monkeypatch.setattr(wheels, "ROOT", tmp_path)
     assert main(["publish", "nowhere"]) == 1
-    assert capsys.readouterr().err.startswith("publish: Pulumi.nowhere.yaml does not exist")
+    assert capsys.readouterr().err.startswith("error: Pulumi.nowhere.yaml does not exist")
