@@ -145,7 +145,7 @@ def wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> It
         where = f"policy:exceptions[{i}]"
         if exception.rule not in known:
             yield Problem(
-                f"{where}.rule", f'"{exception.rule}"', "the id of a rule", "docs/policy.md lists them"
+                f"{where}.rule", f'"{exception.rule}"', "must be the id of a rule", "docs/policy.md lists them"
             )
         if date.fromisoformat(exception.until) < today:
             fix = "mend the resource and take the exception out, or give it another date"

@@ -65,7 +65,7 @@ def test_a_broken_rule_ends_a_preview_and_an_update_and_is_found_in_stored_state
 
     lab.settings.write_text(SETTINGS + BROKEN + EXCEPTION.replace("2999", "2025"))
     over = lab.infra("up", "dev", "network", "--yes", fine=False)
-    assert "policy:exceptions[0].until: found 2025-12-31. Rule: an exception ends on its date" in over
+    assert "policy:exceptions[0].until = 2025-12-31: an exception ends on its date" in over
 
 
 @pytest.mark.prove
@@ -81,7 +81,7 @@ def test_prod_without_a_budget_is_refused_before_anything_is_made_and_found_in_s
 
     prod.write_text(f"{SETTINGS}  policy:enforcement: advisory\n")
     refused = lab.infra("up", "prod", "storage", "--yes", fine=False)
-    assert "policy:enforcement: found advisory in prod. Rule: rules are mandatory in prod" in refused
+    assert "policy:enforcement = advisory in prod: rules are mandatory in prod" in refused
     prod.write_text(SETTINGS + EXCEPTION.replace("N05", "PL22").replace("*-ssh", "storage-prod"))
     lab.infra("up", "prod", "storage", "--yes")
     prod.write_text(SETTINGS)
