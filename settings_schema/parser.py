@@ -265,13 +265,14 @@ def _fallback(item: Field[Any], hint: Any) -> Any:
 
 def _scalar(hint: Any, raw: Any, texts: bool) -> Any:
     """Convert a value to its type. Raises _WrongTypeError."""
+    value: Any = raw
     try:
         if texts and isinstance(raw, str) and hint is not str:
             value = {"true": True, "false": False}[raw.lower()] if hint is bool else hint(raw)
-        elif (hint is float and type(raw) is int) or (hint is Path and isinstance(raw, str)):
-            value = hint(raw)
-        else:
-            value = raw
+        elif hint is float and type(raw) is int:
+            value = float(raw)
+        elif hint is Path and isinstance(raw, str):
+            value = Path(raw)
     except (KeyError, ValueError, OverflowError):
         value = None
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):

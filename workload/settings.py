@@ -118,6 +118,6 @@ def _toml_value(text: str) -> Any:
 def build(kind: type, table: Mapping[str, Any], prefix: str, problems: list[Problem]) -> Any:
     """Create a `kind` from a TOML table; append violations to `problems`."""
     parser = Parser()
-    built = parser.section(prefix, kind, table)
+    built: Any = parser.section(prefix, kind, table)
     problems += parser.problems
     return built

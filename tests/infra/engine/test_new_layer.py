@@ -70,7 +70,7 @@ def test_a_folder_of_two_files_is_a_layer(lab: Lab) -> None:
     lab.settings.write_text(f"{SETTINGS}  notes:nam: minutes\n  notes:mtu: 9000\n")
     output = lab.infra("prices", "dev", fine=False)
     assert 'notes:nam = "minutes"' in output
-    assert "perhaps notes:name was meant" in output
+    assert "did you mean notes:name?" in output
     assert "notes:mtu = 9000: must be 1300 to 8896 bytes" in output
     assert "notes:name = nothing: required (name of the notes)" in output
     lab.settings.write_text(f"{SETTINGS}  network:mtu: 1400\n  notes:name: minutes\n")
