@@ -5,7 +5,9 @@ stop with a non-zero status; a traceback means a defect.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from settings_schema.problem import Problem as Problem
+from settings_schema.problem import listed as listed
 
 
 class InfraError(Exception):
@@ -30,25 +32,6 @@ class UpdateError(CommandError):
     def __init__(self, text: str, errors: Mapping[str, Sequence[str]]):
         self.errors = errors
         super().__init__(text)
-
-
-@dataclass(frozen=True, order=True)
-class Problem:
-    """A problem with the settings: key path, value, rule, fix."""
-
-    path: str
-    found: str
-    rule: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: found {self.found}. Rule: {self.rule}. Fix: {self.fix}."
-
-
-def listed(source: str, problems: Sequence[object]) -> str:
-    """Format all problems, each on a line, below a line that counts them."""
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return "\n".join([f"{count} in {source}:", *(f"  {problem}" for problem in problems)])
 
 
 class SettingsError(InfraError):

@@ -14,11 +14,11 @@ from importlib import import_module
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from infra.engine.registry import section_classes
-from infra.settings.rules import Rule
-from infra.settings.schema import keys_of, record_of, records
+from infra.settings.schema import keys_of, records
+from settings_schema.parser import NOUNS
+from settings_schema.rules import Rule
+from settings_schema.schema import record_of
 from tools.blocks import table
-
-_NAMES: dict[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 
 
 def layers() -> str:
@@ -49,7 +49,7 @@ def type_name(hint: Any) -> str:
         record = record_of(hint)
         plural = record and f"{record.__name__.removesuffix('Settings').lower()}s"
         return f"list of {plural or type_name(get_args(hint)[0])}"
-    return _NAMES.get(hint, "keys with text")
+    return NOUNS.get(hint, "keys with text").removeprefix("a ")
 
 
 def default_of(item: Field[Any]) -> str:
@@ -81,8 +81,8 @@ def _rows(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
             continue
         default: Any = entry.default if entry.default is not MISSING else None
         shown = json.dumps(list(default) if isinstance(default, tuple) else default)
-        rule = entry.metadata.get("rule", ("", None))[0].removeprefix("must ").removeprefix("be ")
-        about = "; ".join(part for part in (comments.get(entry.name, ""), rule) if part)
+        rule: Rule | None = entry.metadata.get("rule")
+        about = "; ".join(filter(None, (comments[entry.name], rule.text if rule else "")))
         yield f"`{prefix}{entry.name}`", f"`{shown}`", about
 
 

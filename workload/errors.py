@@ -5,33 +5,15 @@ their `exit_code`. Any other exception is a bug and keeps its traceback.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from settings_schema.problem import Problem as Problem
+from settings_schema.problem import listed
 
 
 class WorkloadError(Exception):
     """The command can't continue; the text states the problem and its fix."""
 
     exit_code = 1
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Problem of a setting.
-
-    Attributes:
-        key: its path, e.g. `model.heads` or `$WORKER_ID`.
-        value: as the user would write it.
-        rule: requirement that it violates.
-        fix: instruction for the user.
-    """
-
-    key: str
-    value: str
-    rule: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.key} = {self.value}: {self.rule}\n    fix: {self.fix}"
 
 
 class ConfigError(WorkloadError):
@@ -42,9 +24,7 @@ class ConfigError(WorkloadError):
     def __init__(self, source: str, problems: Sequence[Problem]):
         self.source = source
         self.problems = tuple(problems)
-        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        lines = [f"{source}: {count}", *(f"  {problem}" for problem in self.problems)]
-        super().__init__("\n".join(lines))
+        super().__init__(listed(source, self.problems))
 
 
 class DataError(WorkloadError):

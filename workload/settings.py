@@ -1,59 +1,32 @@
-"""Parser from TOML to frozen dataclasses: reports all problems, and the nearest key to an unknown one.
+"""Settings in TOML: files that extend one another, overrides on the command line, rules of fields.
 
 A field declares its rule: `ruled(10, at_least(1))`.
 """
 
-import difflib
-import json
-import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields, is_dataclass
+from collections.abc import Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
+from settings_schema.parser import Parser
+from settings_schema.rules import Rule
+from settings_schema.schema import setting
 from workload.errors import ConfigError, Problem
 
 WORDS = tuple[str, ...]  # type of a field that accepts a word or a list of words
-Rule = tuple[str, Callable[[Any], bool]]
 MOST = 2**31 - 1  # of whole numbers: XLA and JAX count in 32 bits
 
 
-def at_least(low: float) -> Rule:
-    """Require at least `low`."""
-    return f"must be at least {low:g}", lambda value: value >= low
-
-
-def between(low: float, high: float) -> Rule:
-    """Require a value from `low` to `high`, both included."""
-    return f"must lie between {low:.10g} and {high:.10g}", lambda value: low <= value <= high
-
-
-def below(high: float) -> Rule:
-    """Require at least 0 and less than `high`."""
-    return f"must be at least 0 and less than {high:g}", lambda value: 0 <= value < high
-
-
-def one_of(*choices: str) -> Rule:
-    """Require a value in `choices`."""
-    return f"must be one of {', '.join(choices)}", lambda value: value in choices
-
-
-def matching(pattern: re.Pattern[str], rule: str) -> Rule:
-    """Require an empty text or a match of `pattern`; `rule` describes it."""
-    return rule, lambda value: not value or pattern.fullmatch(value) is not None
-
-
-def above(low: float) -> Rule:
-    """Require more than `low`."""
-    return f"must be greater than {low:g}", lambda value: value > low
+def matching(pattern: re.Pattern[str], text: str) -> Rule:
+    """Require an empty text or a match of `pattern`; `text` describes it."""
+    return Rule(lambda value: not value or pattern.fullmatch(value) is not None, text)
 
 
 def ruled(default: Any, rule: Rule, most: int = MOST) -> Any:
     """Declare a dataclass field with a default and a rule; whole numbers are at most `most`."""
-    return field(default=default, metadata={"rule": rule, "most": most})
+    return setting(default=default, rule=rule, most=most if type(default) is int else None)
 
 
 def packaged(folder: Traversable) -> list[str]:
@@ -144,57 +117,7 @@ def _toml_value(text: str) -> Any:
 
 def build(kind: type, table: Mapping[str, Any], prefix: str, problems: list[Problem]) -> Any:
     """Create a `kind` from a TOML table; append violations to `problems`."""
-    hints = get_type_hints(kind)
-    known = {entry.name: entry for entry in fields(kind)}
-    for key in table.keys() - known.keys():
-        nearest = difflib.get_close_matches(key, known, n=1)
-        fix = f"did you mean {prefix}{nearest[0]}?" if nearest else f"remove it; known are {', '.join(known)}"
-        problems.append(Problem(f"{prefix}{key}", _shown(table[key]), "unknown key", fix))
-    values: dict[str, Any] = {}
-    for key, entry in known.items():
-        if key not in table:
-            continue
-        value, hint, path = table[key], hints[key], f"{prefix}{key}"
-        if is_dataclass(hint):
-            if isinstance(value, dict):
-                values[key] = build(hint, value, f"{path}.", problems)  # type: ignore[arg-type]
-            else:
-                problems.append(Problem(path, _shown(value), "must be a table", f"write [{path}]"))
-            continue
-        if hint is float and type(value) is int:
-            value = float(value) if abs(value) < 2**1023 else math.inf
-        if hint == WORDS and (type(value) is str or _all_strings(value)):
-            values[key] = (value,) if isinstance(value, str) else tuple(value)
-            continue
-        if type(value) is not hint:
-            rule = f"must be {_NOUNS[hint]}, not {_NOUNS.get(type(value), type(value).__name__)}"
-            problems.append(Problem(path, _shown(value), rule, f"the default is {_shown(entry.default)}"))
-            continue
-        rule, holds = entry.metadata.get("rule", ("", lambda _: True))
-        if hint is float and not math.isfinite(value):
-            rule, holds = "must be finite", math.isfinite
-        if hint is int and value > (most := entry.metadata.get("most", MOST)):
-            rule, holds = f"must be at most {most}", lambda _: False
-        if not holds(value):
-            problems.append(Problem(path, _shown(value), rule, f"the default is {_shown(entry.default)}"))
-            continue
-        values[key] = value
-    return kind(**values)
-
-
-def _all_strings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) for word in value)
-
-
-_NOUNS = {
-    WORDS: "a list of words",
-    int: "a whole number",
-    float: "a number",
-    str: "a string",
-    bool: "true or false",
-    list: "a list",
-}
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, default=str)
+    parser = Parser()
+    built: Any = parser.section(prefix, kind, table)
+    problems += parser.problems
+    return built

@@ -14,8 +14,9 @@ from infra.core.providers import Factory
 from infra.google.quotas import Use
 from infra.google.role import Role
 from infra.prices.row import Rate, Row
-from infra.settings.schema import RecordRule, Relation, Settings
+from infra.settings.schema import Relation, Settings
 from infra.settings.sources import ROOT
+from settings_schema.parser import RecordRule
 
 if TYPE_CHECKING:
     import pulumi

@@ -15,9 +15,9 @@ from infra.core.layer import Layer
 from infra.engine import registry
 from infra.errors import InfraError, Problem, SettingsError
 from infra.settings import labels, rules, yaml_file
-from infra.settings.parser import Parser, nearest, shown
 from infra.settings.schema import Settings, keys_of
 from infra.settings.sources import ROOT, _as_text, path_of
+from settings_schema.parser import Parser, nearest, shown
 
 
 def from_pulumi(environment: str) -> Settings:
@@ -55,7 +55,7 @@ def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str,
 
 
 def _beside_config(key: str, near: str) -> Problem:
-    fix = f"perhaps {near} was meant" if near else "remove it, or move it under config:"
+    fix = f"did you mean {near}?" if near else "remove it, or move it under config:"
     return Problem(key, "a key beside config:", "settings stand under config:, and Pulumi skips others", fix)
 
 
@@ -70,7 +70,7 @@ def parse(
     """
     classes, every = registry.section_classes(), registry.layers()
     rules_of = {kind: rule for layer in every for kind, rule in layer.record_rules.items()}
-    parser = Parser(rules_of, problems)
+    parser = Parser(keys_of, texts=True, record_rules=rules_of, problems=problems)
     raw: dict[str, dict[str, str]] = {name: {} for name in classes}
     for path, value in sorted(values.items()):
         namespace, colon, key = path.partition(":")
@@ -81,15 +81,15 @@ def parse(
         elif namespace in raw:
             raw[namespace][key] = value
         elif namespace != "pulumi":  # Pulumi's own, such as pulumi:disable-default-providers
-            near = nearest(namespace, list(classes))
-            fix = f"perhaps {near}:{key} was meant" if near else "remove it"
+            near = nearest(namespace, classes)
+            fix = f"did you mean {near}:{key}?" if near else "remove it"
             if near:  # that layer is on, and its other settings are judged
                 parser.broken.add(f"{near}:{key}")
             parser.report(path, value, f"a setting belongs to one of {', '.join(classes)}", fix)
     written = {path.partition(":")[0] for path in (*values, *parser.broken)}
     off = {layer.name for layer in every if not layer.always_on and layer.name not in written}
     sections: dict[type, Any] = {
-        kind: parser.section(name, kind, raw[name]) for name, kind in classes.items() if name not in off
+        kind: parser.section(f"{name}:", kind, raw[name]) for name, kind in classes.items() if name not in off
     }
     if not rules.LABEL_VALUE.ok(environment):
         fix = "rename its file, Pulumi.NAME.yaml"

@@ -144,9 +144,8 @@ def wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> It
     for i, exception in enumerate(settings[PolicySettings].exceptions):
         where = f"policy:exceptions[{i}]"
         if exception.rule not in known:
-            yield Problem(
-                f"{where}.rule", f'"{exception.rule}"', "the id of a rule", "docs/policy.md lists them"
-            )
+            fix = "docs/policy.md lists them"
+            yield Problem(f"{where}.rule", f'"{exception.rule}"', "must be the id of a rule", fix)
         if date.fromisoformat(exception.until) < today:
             fix = "mend the resource and take the exception out, or give it another date"
             yield Problem(f"{where}.until", exception.until, "an exception ends on its date", fix)

@@ -1,41 +1,15 @@
-"""Rules that one value must obey: a test, the sentence that states it, and how to fix it."""
+"""Rules of values at Google: names, ranges, addresses."""
 
 import ipaddress
-import re
 import shlex
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import date
 from string import Formatter
 
 from infra.settings import commands
-
-
-@dataclass(frozen=True)
-class Rule:
-    """`ok` decides; `text` and `fix` are what a user reads. A list's rule holds for each item."""
-
-    ok: Callable[[str], bool]
-    text: str
-    fix: str
-
-
-def pattern(regex: str, text: str, fix: str) -> Rule:
-    """Return the rule that the whole value matches `regex`."""
-    compiled = re.compile(regex)
-    return Rule(lambda value: compiled.fullmatch(value) is not None, text, fix)
-
-
-def between(low: float, high: float, unit: str = "") -> Rule:
-    """Return the rule that a number is in [low, high]."""
-    text = f"{low} to {high}{' ' + unit if unit else ''}"
-    return Rule(lambda value: low <= float(value) <= high, text, "write a number in that range")
-
-
-def one_of(choices: Iterable[str]) -> Rule:
-    """Return the rule that a value is among a few words."""
-    known = tuple(choices)
-    return Rule(lambda value: value in known, "one of " + ", ".join(known), "write one of these")
+from settings_schema.rules import Rule as Rule
+from settings_schema.rules import between as between
+from settings_schema.rules import one_of as one_of
+from settings_schema.rules import pattern as pattern
 
 
 def is_network(value: str) -> bool:
@@ -167,12 +141,12 @@ SOURCE_RANGE = Rule(
 )
 LABEL_KEY = pattern(
     r"(?!goog-)[a-z][-_a-z0-9]{0,62}",
-    "a label's key is 1 to 63 lowercase letters, digits, - and _, first a letter, not starting with goog-",
+    "1 to 63 lowercase letters, digits, - and _, first a letter, not starting with goog-",
     "rename the label",
 )
 LABEL_VALUE = pattern(
     r"[-_a-z0-9]{1,63}",
-    "a label's value is 1 to 63 lowercase letters, digits, - and _ (an empty one is a diff at every up)",
+    "1 to 63 lowercase letters, digits, - and _ (an empty one is a diff at every up)",
     "change the value, or remove the label",
 )
 REGION = pattern(PLACE, "one region, such as us-east5 (no multi-region, no zone)", "write the zones' region")
@@ -186,8 +160,8 @@ SSH = Rule(
 )
 COMMAND = Rule(
     commands.can_start,
-    f"starts with a command of the workload ({', '.join(commands.COMMANDS)}), {', '.join(commands.PROGRAMS)} "
-    "or a program's path (/… or ./…); without control characters or open quotes; at most "
+    f"a command of the workload ({', '.join(commands.COMMANDS)}), {', '.join(commands.PROGRAMS)} or a "
+    "program's path (/… or ./…), with arguments; without control characters or open quotes; at most "
     f"{commands.MAX_CHARACTERS} characters",
     "write e.g. train tiny.toml, python train.py or ./start.sh; with a variable: /usr/bin/env NAME=value "
     "python train.py",

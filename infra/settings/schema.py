@@ -5,14 +5,15 @@ The parser, the error messages and the tables in docs/settings.md are made from 
 alone; a layer's stands in its folder, with the rules between its fields.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypeVar, get_type_hints
 
 from infra.errors import InfraError, Problem
 from infra.settings import rules
-from infra.settings.rules import Rule
 from infra.settings.spelling import camel_case
+from settings_schema.schema import record_of
+from settings_schema.schema import setting as setting
 
 T = TypeVar("T")
 UNPROTECTED, PRODUCTION = "dev", "prod"
@@ -20,25 +21,6 @@ UNPROTECTED, PRODUCTION = "dev", "prod"
 # Labels that the program sets itself: on everything, and on nodes.
 STACK_LABELS = frozenset({"environment", "layer"})
 NODE_LABELS = STACK_LABELS | {"slice", "stack", "fleet", "member", "generation", "bundle", "spec"}
-
-
-def setting(
-    about: str,
-    *,
-    default: Any = MISSING,
-    rule: Rule | None = None,
-    example: str = "",
-    key_rule: Rule | None = None,
-    reserved: Collection[str] = (),
-) -> Any:
-    """Declare a field. Without a default it is required; `example` is shown where it is missing.
-
-    `reserved`: keys of a mapping that the program sets itself.
-    """
-    metadata = {"about": about, "rule": rule, "example": example, "key_rule": key_rule, "reserved": reserved}
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 def labels_setting(about: str, reserved: Collection[str] = STACK_LABELS) -> Any:
@@ -127,7 +109,7 @@ class PolicySettings:
     enforcement: str = setting(
         "mandatory: a resource that breaks a rule ends the preview or update; advisory: it is a warning",
         default="mandatory",
-        rule=rules.one_of(("mandatory", "advisory")),
+        rule=rules.one_of("mandatory", "advisory"),
     )
     exceptions: tuple[PolicyException, ...] = setting(
         "resources that may break a rule, each with a reason and a last day", default=()
@@ -189,20 +171,8 @@ def keys_of(section: type) -> dict[str, "Field[Any]"]:
     return {camel_case(item.name): item for item in fields(section)}
 
 
-def record_of(hint: Any) -> type | None:
-    """Return the class of a list's items where these are mappings, as in `tpu:slices`; else None."""
-    element = get_args(hint)[0] if get_origin(hint) is tuple else None
-    return element if isinstance(element, type) and is_dataclass(element) else None
-
-
 def records(section: type) -> dict[str, type]:
     """Return the item classes of a section's lists of mappings, by YAML name."""
     hints = get_type_hints(section)
     classes = {key: record_of(hints[item.name]) for key, item in keys_of(section).items()}
     return {key: kind for key, kind in classes.items() if kind}
-
-
-RecordRule = Callable[[str, Any, dict[str, Any], set[str]], tuple[Any, Sequence[Problem]]]
-"""An item of a list as other rules can read it, and what is wrong between its fields; of its path, the item,
-its text, and the paths that are broken, to which it adds.
-"""

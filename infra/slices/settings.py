@@ -19,7 +19,7 @@ class SliceSettings:
         example="train",
     )
     accelerator_type: str | None = setting(
-        "size by name; this or topology", default=None, rule=rules.one_of(k.name for k in CATALOG.types)
+        "size by name; this or topology", default=None, rule=rules.one_of(*(k.name for k in CATALOG.types))
     )
     topology: str | None = setting(
         "size by grid of chips; this or acceleratorType",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from rehearsal.cloud.iam.iam import TOKEN_LIFETIME_S
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT
 from rehearsal.cloud.services.tpu.catalog import ZONES
 from rehearsal.errors import RehearsalError
+from settings_schema.parser import Parser
+from settings_schema.problem import listed
 
 
 class ConfigError(RehearsalError):
-    """The configuration file breaks a rule; the message names the key."""
+    """The configuration file breaks rules."""
 
 
 # Of a cloud that acts at once everywhere on what it has accepted.
@@ -74,7 +76,7 @@ class CloudConfig:
 
     @staticmethod
     def load(path: Path) -> CloudConfig:
-        """Read a file; ConfigError names the wrong key."""
+        """Read a file. Raises ConfigError with all problems."""
         try:
             document = json.loads(path.read_text())
         except (OSError, ValueError) as error:
@@ -83,39 +85,12 @@ class CloudConfig:
 
 
 def parse(document: JsonObject) -> CloudConfig:
-    """Parse a configuration from JSON; ConfigError names the wrong key."""
-    known = {field.name: field for field in fields(CloudConfig)}
-    if unknown := document.keys() - known.keys():
-        raise ConfigError(f"unknown key {', '.join(sorted(unknown))}; the keys are {', '.join(known)}")
-    missing = [
-        name
-        for name, field in known.items()
-        if field.default is field.default_factory is MISSING and name not in document
-    ]
-    if missing:
-        raise ConfigError(f"missing key {', '.join(missing)}")
-    return CloudConfig(
-        **{name: _read(str(known[name].type), name, value) for name, value in document.items()}
-    )
-
-
-def _read(kind: str, name: str, value: Any) -> Any:
-    """Convert a JSON value to the field's type, whose annotation is text here."""
-    if kind.startswith("Path") and isinstance(value, str):
-        return Path(value)
-    if kind.startswith("tuple") and isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    if kind.startswith("dict") and isinstance(value, dict):
-        return value
-    if kind == "bool" and isinstance(value, bool):
-        return value
-    if kind == "float" and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if (kind == "int" and type(value) is int) or (kind == "str" and isinstance(value, str)):
-        return value
-    if value is None and kind.endswith("None"):
-        return None
-    raise ConfigError(f"{name}: {value!r} must be of type {kind}")
+    """Parse a configuration from JSON. Raises ConfigError with all problems."""
+    parser = Parser()
+    config = parser.section("", CloudConfig, document)
+    if parser.problems:
+        raise ConfigError(listed("the cloud's configuration", parser.problems))
+    return config
 
 
 def address(text: str) -> tuple[str, int]:

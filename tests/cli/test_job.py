@@ -228,7 +228,7 @@ def test_what_the_trainer_would_refuse_is_refused_before_a_slice_is_paid_for(
     cluster = on(monkeypatch, Cluster())
     assert main([*SUBMIT, "--set", change]) == 1
     shown = capsys.readouterr().err
-    assert "tiny.toml: 1 problem" in shown
+    assert "1 problem in tiny.toml" in shown
     assert problem in shown
     assert cluster.submitted == []
 

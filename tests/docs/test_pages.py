@@ -135,12 +135,12 @@ def test_tests_that_are_named_exist() -> None:
     assert named - {name for text in files for name in re.findall(r"def (test_\w+)\(", text)} == set()
 
 
-@pytest.mark.parametrize(("page", "folder"), [("extraction", "workload"), ("fleet", "fleet")])
-def test_every_defect_of_activation_extract_has_a_test(page: str, folder: str) -> None:
-    rows = re.findall(r"^\| (\d+) \| .+ \| `test_.+` \|$", DOCUMENTS[ROOT / f"docs/{page}.md"], re.MULTILINE)
-    assert [int(number) for number in rows] == list(range(1, len(rows) + 1))
-    written = (ROOT / "tests" / folder / "test_activation_extract.py").read_text("utf-8")
-    assert all(name in TEXT for name in re.findall(r"^def (test_\w+)", written, re.MULTILINE))
+@pytest.mark.parametrize("page", ["extraction", "fleet"])
+def test_every_defect_of_activation_extract_names_a_test(page: str) -> None:
+    table = DOCUMENTS[ROOT / f"docs/{page}.md"]
+    numbered = re.findall(r"^\| (\d+) \| .+ \|$", table, re.MULTILINE)
+    assert [int(number) for number in numbered] == list(range(1, len(numbered) + 1))
+    assert len(re.findall(r"^\| \d+ \| .+ \| `test_.+` \|$", table, re.MULTILINE)) == len(numbered) > 10
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -161,7 +161,7 @@ def test_another_kind_of_model_is_refused_with_every_reason() -> None:
     }
     with pytest.raises(ConfigError) as refusal:
         huggingface.architecture(content, "config.json")
-    assert {problem.key for problem in refusal.value.problems} == {
+    assert {problem.path for problem in refusal.value.problems} == {
         "model_type",
         "hidden_act",
         "use_sliding_window",
@@ -195,7 +195,7 @@ def test_a_setting_of_rope_that_would_be_ignored_is_refused(name: str, more: dic
     with pytest.raises(ConfigError) as refusal:
         huggingface.architecture(content, "config.json")
     (problem,) = refusal.value.problems
-    assert problem.key == f"rope_parameters.{next(iter(more))}"
+    assert problem.path == f"rope_parameters.{next(iter(more))}"
 
 
 def test_a_setting_of_rope_that_is_null_is_none() -> None:

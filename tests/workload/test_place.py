@@ -85,7 +85,7 @@ def test_what_is_alone_or_knows_its_place_is_left_as_it_is(environment: dict[str
 def test_all_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         place.of({**JOBSET, "JOB_SLICE": "2", "JOB_WORKER": "x", "JOB_COORDINATOR": "a:1"})
-    keys = [problem.key for problem in caught.value.problems]
+    keys = [problem.path for problem in caught.value.problems]
     assert keys == ["$JOB_SLICE", "$JOB_WORKER", "$JOB_COORDINATOR"]
     with pytest.raises(ConfigError, match="5 problems"):
         place.of({"JOB_SLICE": ""})

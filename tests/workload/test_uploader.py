@@ -81,4 +81,7 @@ def test_a_trainer_that_fails_doesnt_wait(log: Path, monkeypatch: pytest.MonkeyP
 def test_names_that_vertex_doesnt_have_are_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError) as caught:
         config.load("tiny.toml", ["observe.tensorboard=boards/1", "observe.experiment=My Team"])
-    assert {problem.key for problem in caught.value.problems} == {"observe.tensorboard", "observe.experiment"}
+    assert {problem.path for problem in caught.value.problems} == {
+        "observe.tensorboard",
+        "observe.experiment",
+    }

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from settings_schema.rules import at_least, one_of
 from workload import settings
 from workload.errors import ConfigError, Problem
-from workload.settings import WORDS, at_least, one_of, ruled
+from workload.settings import WORDS, ruled
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from workload.settings import above, at_least, between, one_of, ruled
+from settings_schema.rules import above, at_least, between, one_of
+from workload.settings import ruled
 
 
 @dataclass(frozen=True)

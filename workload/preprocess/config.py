@@ -8,11 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from settings_schema.rules import Rule, at_least, between, one_of
 from workload import settings
 from workload.errors import ConfigError, Problem
 from workload.runs.location import of_scheme
 from workload.runs.store import open_store
-from workload.settings import WORDS, at_least, between, one_of, ruled
+from workload.settings import WORDS, ruled
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class InputConfig:
 
     sources: WORDS = ()  # files, folders, gs://BUCKET/PREFIX; reads all objects below the prefix
     format: str = ruled("auto", one_of("auto", "text", "lines", "parquet"))  # auto: by the file's name
-    field: str = ruled("text", ("must name a field", bool))  # of a line or row, with the text
+    field: str = ruled("text", Rule(bool, "the name of a field"))  # of a line or row, with the text
     max_document_mb: int = ruled(100, between(1, 1000))  # of UTF-8, in 10^6 bytes; longer ones are rejected
     # tolerated share of unusable lines, rows and files; beyond it the run is refused
     max_unusable_fraction: float = ruled(0.1, between(0, 1))
@@ -54,7 +55,7 @@ class DedupConfig:
 class TokenizerConfig:
     """Tokenizer, as the trainer knows it."""
 
-    name: str = ruled("bytes", ("must be `bytes` or a path", bool))  # or a tokenizer.json, or its folder
+    name: str = ruled("bytes", Rule(bool, "`bytes` or a path"))  # or a tokenizer.json, or its folder
     end: str = ""  # token that ends a document (default: the first of the usual names)
 
 

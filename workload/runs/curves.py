@@ -179,11 +179,10 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         problems.append(Problem("RUN_URL", repr(given.run), rule, "copy it from the trainer's first lines"))
     if not TENSORBOARD.fullmatch(given.to):
         fix = "copy it from `gcloud ai tensorboards list --region=L`"
-        problems.append(Problem("--to", given.to, IS_TENSORBOARD, fix))
+        problems.append(Problem("--to", given.to, f"must be {IS_TENSORBOARD}", fix))
     if given.experiment and not ID.fullmatch(given.experiment):
-        problems.append(
-            Problem("--experiment", repr(given.experiment), IS_ID, f"e.g. {id_of(given.experiment)}")
-        )
+        fix = f"e.g. {id_of(given.experiment)}"
+        problems.append(Problem("--experiment", repr(given.experiment), f"must be {IS_ID}", fix))
     if not 0 < given.every_s <= _LONGEST_S:
         rule = f"must be above 0 and at most {_LONGEST_S:.0f} (a day)"
         problems.append(Problem("--every-s", str(given.every_s), rule, "e.g. --every-s 60"))

@@ -7,9 +7,9 @@ import hashlib
 import re
 
 TENSORBOARD = re.compile(r"projects/[a-z0-9:.-]+/locations/[a-z0-9-]+/tensorboards/[\w-]+")
-IS_TENSORBOARD = "must be projects/P/locations/L/tensorboards/T"
+IS_TENSORBOARD = "projects/P/locations/L/tensorboards/T"
 ID = re.compile("[a-z0-9][a-z0-9-]{0,127}")
-IS_ID = "must be 1 to 128 lowercase letters, digits and '-', and begin with a letter or digit"
+IS_ID = "1 to 128 lowercase letters, digits and '-', first a letter or digit"
 
 
 def id_of(title: str) -> str:

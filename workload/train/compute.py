@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from workload.settings import WORDS, at_least, one_of, ruled
+from settings_schema.rules import at_least, one_of
+from workload.settings import WORDS, ruled
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,12 @@ from dataclasses import asdict, dataclass, field
 from importlib import resources
 from typing import Any
 
+from settings_schema.rules import above, at_least, below, between, one_of
 from workload.errors import ConfigError, Problem
 from workload.model import points
 from workload.model.architecture import Architecture
 from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD
-from workload.settings import (
-    above,
-    at_least,
-    below,
-    between,
-    build,
-    matching,
-    one_of,
-    override,
-    read,
-    ruled,
-)
+from workload.settings import build, matching, override, read, ruled
 from workload.train import flags
 from workload.train.compute import ComputeConfig
 

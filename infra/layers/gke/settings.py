@@ -47,7 +47,7 @@ class PoolSettings:
         "first part of the node pools' names, NAME-0, NAME-1, …", rule=_POOL_NAME, example="train"
     )
     accelerator_type: str | None = setting(
-        "size by name; this or topology", default=None, rule=rules.one_of(k.name for k in CATALOG.types)
+        "size by name; this or topology", default=None, rule=rules.one_of(*(k.name for k in CATALOG.types))
     )
     topology: str | None = setting(
         "size by grid of chips; this or acceleratorType", default=None, rule=rules.TOPOLOGY
@@ -56,7 +56,7 @@ class PoolSettings:
         "machine of each node; by the size, unless given (v6e-8 is one ct6e-standard-8t, or two "
         "ct6e-standard-4t, which a multislice job needs)",
         default=None,
-        rule=rules.one_of(machine.name for machine in MACHINES),
+        rule=rules.one_of(*(machine.name for machine in MACHINES)),
     )
     num_nodes: int | None = setting(
         "nodes of each slice, which the size says; only checked",
@@ -101,7 +101,7 @@ class GkeSettings:
         "region of the cluster; storage:location, unless given", default=None, rule=rules.REGION
     )
     channel: str = setting(
-        "release channel, which upgrades the control plane", default="REGULAR", rule=rules.one_of(CHANNELS)
+        "release channel, which upgrades the control plane", default="REGULAR", rule=rules.one_of(*CHANNELS)
     )
     version: str = setting(
         "version to begin with, or its first numbers",
@@ -169,7 +169,7 @@ class GkeSettings:
     cpu_pool_disk_type: str = setting(
         "boot disk of the CPU nodes",
         default="pd-balanced",
-        rule=rules.one_of(("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced")),
+        rule=rules.one_of("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"),
     )
     cpu_pool_disk_gib: int = setting("size of that disk", default=200, rule=rules.between(20, 65536, "GiB"))
     tpu_pools: tuple[PoolSettings, ...] = setting("the TPU slices, a node pool each", default=())

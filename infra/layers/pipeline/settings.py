@@ -28,7 +28,7 @@ _CODE = rules.pattern(
     "[0-9a-f]{64}", "the sha256 that `tpu pipeline publish` writes", "run tpu pipeline publish ENV"
 )
 _CORES = Rule(
-    lambda value: int(value) in facts.CORES,
+    lambda value: value in facts.CORES,
     f"one of {', '.join(map(str, facts.CORES))}",
     "write one of these",
 )
@@ -81,7 +81,7 @@ class PipelineSettings:
     runtime_version: str = setting(
         "runtime of the batches",
         default="2.3",
-        rule=rules.one_of(facts.RUNTIMES),
+        rule=rules.one_of(*facts.RUNTIMES),
     )
     driver_cores: int = setting("cores of the driver", default=4, rule=_CORES)
     driver_memory_mib: int = setting(
@@ -112,7 +112,7 @@ class PipelineSettings:
         "disk of each node", default=250, rule=rules.between(facts.LEAST_DISK_GIB, 16384, "GiB")
     )
     tier: str = setting(
-        "compute tier of driver and executors", default="standard", rule=rules.one_of(("standard", "premium"))
+        "compute tier of driver and executors", default="standard", rule=rules.one_of("standard", "premium")
     )
     ttl_minutes: int = setting(
         "how long a batch may take until it is ended",
@@ -128,14 +128,14 @@ class PipelineSettings:
         "who trains on the shards: a new slice of the fleet, a JobSet of the queue, a Vertex custom job; "
         "or none",
         default=NO_TRAINING,
-        rule=rules.one_of(TRAININGS),
+        rule=rules.one_of(*TRAININGS),
     )
     train_run: str = setting(
         "what they run; @DATA@ is the folder of the shards, @RUN@ the run", default="train tiny.toml "
         "--name @RUN@ --set data.path=@DATA@", rule=rules.COMMAND,
     )  # fmt: skip
     train_slice: str = setting(
-        "size of the slice", default="v6e-8", rule=rules.one_of(kind.name for kind in CATALOG.types)
+        "size of the slice", default="v6e-8", rule=rules.one_of(*(kind.name for kind in CATALOG.types))
     )
     train_zone: str | None = setting("zone of a slice of the fleet", default=None, rule=rules.ZONE)
     train_spot: bool = setting("a Spot slice", default=True)
@@ -160,7 +160,7 @@ class PipelineSettings:
         "role of Spark's account on the project; dataproc.worker, as documented for runtime 2, reads "
         "and writes every bucket of the project",
         default=WORKER,
-        rule=rules.one_of((WORKER, SMALL_ROLE)),
+        rule=rules.one_of(WORKER, SMALL_ROLE),
     )
     poll_s: int = setting(
         "how often a run looks at its batch and its training", default=30, rule=rules.between(1, 3600, "s")

@@ -49,13 +49,13 @@ class QueueSettings:
         "what pods run: `bundle`, that of tpu:bundle, which they install as hosts do, on an image with bash "
         "and curl; or `image`, what the image itself has",
         default="bundle",
-        rule=rules.one_of(("bundle", "image")),
+        rule=rules.one_of("bundle", "image"),
     )
     queueing_strategy: str = setting(
         "BestEffortFIFO: a job that doesn't fit lets smaller ones and those for other pools pass; "
         "StrictFIFO: none passes it, so chips may stand idle, and the order is strict",
         default=STRATEGIES[0],
-        rule=rules.one_of(STRATEGIES),
+        rule=rules.one_of(*STRATEGIES),
     )
     chips: int | None = setting(
         "chips of all node pools, which the queue's quota is derived from; only checked",

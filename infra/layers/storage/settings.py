@@ -34,7 +34,7 @@ class StorageSettings:
     storage_class: str = setting(
         "storage class of new objects",
         default="STANDARD",
-        rule=rules.one_of(("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE")),
+        rule=rules.one_of("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
     )
     versioning: bool = setting("keep overwritten and deleted objects for a while", default=True)
     hierarchical_namespace: bool = setting(
@@ -49,7 +49,7 @@ class StorageSettings:
         "days in which a removed object can be restored",
         default=7,
         rule=Rule(
-            lambda value: int(value) == 0 or 7 <= int(value) <= 90,
+            lambda value: value == 0 or 7 <= value <= 90,
             "0 (off) or 7 to 90 days",
             "write 7 or more, or 0",
         ),

@@ -69,10 +69,10 @@ def test_a_folder_of_two_files_is_a_layer(lab: Lab) -> None:
 
     lab.settings.write_text(f"{SETTINGS}  notes:nam: minutes\n  notes:mtu: 9000\n")
     output = lab.infra("prices", "dev", fine=False)
-    assert 'notes:nam: found "minutes"' in output
-    assert "perhaps notes:name was meant" in output
-    assert "notes:mtu: found 9000. Rule: 1300 to 8896 bytes." in output
-    assert "notes:name: found nothing. Rule: required (name of the notes)" in output
+    assert 'notes:nam = "minutes"' in output
+    assert "did you mean notes:name?" in output
+    assert "notes:mtu = 9000: must be 1300 to 8896 bytes" in output
+    assert "notes:name = nothing: required (name of the notes)" in output
     lab.settings.write_text(f"{SETTINGS}  network:mtu: 1400\n  notes:name: minutes\n")
     assert "no note is larger than network:mtu, 1400" in lab.infra("prices", "dev", fine=False)
 

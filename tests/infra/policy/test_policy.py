@@ -350,9 +350,7 @@ def test_an_environment_outside_of_dev_has_a_budget(
     stack = Resource(STACK, f"tpu-{environment}", {})
     result = [str(finding.problem) for finding in findings(RULES, [stack], settings(environment, **gone))]
     assert len(result) == refused
-    assert all(
-        "monitoring:budgetDollarsPerMonth: nothing. Rule: PL22: outside of dev" in item for item in result
-    )
+    assert all("monitoring:budgetDollarsPerMonth: nothing: PL22: outside of dev" in item for item in result)
 
 
 def test_a_program_is_refused_for_its_stack_before_it_declares_anything(
@@ -370,7 +368,7 @@ def test_a_program_is_refused_for_its_stack_before_it_declares_anything(
     without["policy:enforcement"] = "advisory"
     enforce(settings("staging", **without), "storage", today)
     assert (len(logged), len(transforms)) == (2, 1)
-    with pytest.raises(InfraError, match=r"policy:enforcement: found advisory in prod\. Rule: "):
+    with pytest.raises(InfraError, match=r"policy:enforcement = advisory in prod: "):
         enforce(settings("prod", **without), "storage", today)
     assert (len(logged), len(transforms)) == (2, 1)
     without["policy:enforcement"] = None
@@ -413,8 +411,8 @@ def test_an_exception_allows_what_it_names_and_nothing_else(declared: list[Resou
 
 
 WRONG: list[tuple[Mapping[str, str], str]] = [
-    ({"rule": "N99"}, 'rule: found "N99". Rule: the id of a rule'),
-    ({"until": "2026-11-23"}, "until: found 2026-11-23. Rule: an exception ends on its date"),
+    ({"rule": "N99"}, 'rule = "N99": must be the id of a rule'),
+    ({"until": "2026-11-23"}, "until = 2026-11-23: an exception ends on its date"),
 ]
 
 
@@ -434,7 +432,7 @@ def test_an_exception_past_its_date_or_for_no_rule_is_refused(
     ({"until": "31.3.2027"}, "a date, year-month-day"),
     ({"until": "2027-02-30"}, "a date, year-month-day"),
     ({"until": "2027-03-31 00:00:00 +0000 UTC"}, "in quotes"),  # a date without quotes, as Pulumi has it
-    ({"rule": "x"}, "the id of a rule"),
+    ({"rule": "x"}, "must be the id of a rule"),
 ])  # fmt: skip
 def test_an_exception_says_why_and_until_when(changes: Mapping[str, str], message: str) -> None:
     with pytest.raises(Exception, match=message):

@@ -65,4 +65,4 @@ def test_a_broken_rule_ends_a_preview_and_an_update_and_is_found_in_stored_state
 
     lab.settings.write_text(SETTINGS + BROKEN + EXCEPTION.replace("2999", "2025"))
     over = lab.infra("up", "dev", "network", "--yes", fine=False)
-    assert "policy:exceptions[0].until: found 2025-12-31. Rule: an exception ends on its date" in over
+    assert "policy:exceptions[0].until = 2025-12-31: an exception ends on its date" in over

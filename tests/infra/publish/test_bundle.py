@@ -46,7 +46,7 @@ def test_the_same_tree_gives_the_same_wheel(tmp_path: Path) -> None:
     copy.mkdir()
     for name in ("pyproject.toml", ".gitignore", "LICENSE"):
         shutil.copyfile(wheels.ROOT / name, copy / name)
-    for name in ("views", "workload"):
+    for name in ("settings_schema", "views", "workload"):
         shutil.copytree(wheels.ROOT / name, copy / name, copy_function=shutil.copyfile)
     (copy / "workload" / "__pycache__").mkdir(exist_ok=True)
     (copy / "workload" / "__pycache__" / "left.cpython-311.pyc").write_bytes(b"over")
@@ -59,7 +59,8 @@ def test_the_same_tree_gives_the_same_wheel(tmp_path: Path) -> None:
     assert first.name == second.name
     assert first.read_bytes() == second.read_bytes()
     names = zipfile.ZipFile(first).namelist()
-    assert {"workload/host/barrier.py", "workload/preflight/page.html", "views/base.html"} <= {*names}
+    packed = {"workload/host/barrier.py", "workload/preflight/page.html"}
+    assert packed | {"settings_schema/parser.py", "views/base.html"} <= {*names}
     assert not [name for name in names if name.endswith(".pyc")]
 
 

@@ -187,7 +187,7 @@ def _beside(rng: random.Random, case: dict[str, Any]) -> Mutant | None:
         isinstance(value, dict) for value in values["tpu:slices"]
     ):
         return None
-    known = {problem.partition(": found")[0] for problem in case["problems"]}
+    known = {problem.partition(" = ")[0] for problem in case["problems"]}
     sections = {key.partition(":")[0] for key in values}
     unread = {
         key: item
@@ -246,7 +246,7 @@ def _range(rng: random.Random, values: Values, place: Place) -> Mutant | None:
         return None
     if place.base is int:
         choices = [choice for choice in choices if isinstance(choice, int)]
-    choices = [choice for choice in choices if not rule.ok(str(choice))]
+    choices = [choice for choice in choices if not rule.ok(choice)]
     if not choices:
         return None
     value = rng.choice(choices)

@@ -25,7 +25,7 @@ def problems_of(changes: dict[str, Any], environment: str = "dev") -> list[str]:
     count = len(caught.value.problems)
     head = f"{count} problem{'s' if count > 1 else ''} in Pulumi.dev.yaml:"
     assert str(caught.value).splitlines()[0] == head
-    return [str(problem) for problem in caught.value.problems]
+    return [str(problem).replace("\n    fix: ", " | ") for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["case"] for case in CASES])
@@ -35,7 +35,7 @@ def test_it_is_refused_in_these_words(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("environment", ["Dev", "my.env", "d" * 64])
 def test_an_environment_whose_name_is_no_label_is_refused(environment: str) -> None:
-    with pytest.raises(SettingsError, match=f'1 problem in f:\n  environment: found "{environment}". Rule: '):
+    with pytest.raises(SettingsError, match=f'1 problem in f:\n  environment = "{environment}": '):
         parse(environment, as_pulumi_hands_it_over(BASE, "f"), "f")
 
 
@@ -66,7 +66,7 @@ def test_wrong_settings_declare_nothing_and_ask_nothing(layer: str) -> None:
         execute(layer, {**BASE, "network:mtu": 9000}, recording)
     assert str(caught.value) == (
         "1 problem in Pulumi.dev.yaml:\n"
-        "  network:mtu: found 9000. Rule: 1300 to 8896 bytes. Fix: write a number in that range."
+        "  network:mtu = 9000: must be 1300 to 8896 bytes\n    fix: the default is 8896"
     )
     assert (recording.resources, recording.calls) == ([], [])
 
@@ -109,7 +109,7 @@ def test_a_key_without_a_value_hides_no_other_problem(tmp_path: Path) -> None:
     assert {"gcp:project", "storage:location", "network:mtu"} <= set(paths)
     assert paths.count("gcp:project") == paths.count("storage:location") == 1
     for output in (
-        "gcp:project: found nothing. Rule: a key has a value. Fix: write one, or remove the key.",
-        "storage:location: found a secret. Rule: no setting is a secret. Fix: write it in plain text.",
+        "gcp:project = nothing: a key has a value\n    fix: write one, or remove the key",
+        "storage:location = a secret: no setting is a secret\n    fix: write it in plain text",
     ):
         assert output in str(refusal.value)

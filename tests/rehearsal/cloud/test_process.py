@@ -90,7 +90,7 @@ def test_it_serves_tls_and_ends_without_a_trace(process: tuple[subprocess.Popen[
     assert len((folder / "cloud" / "requests.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_wrong_configuration_is_said_in_one_line(
+def test_a_wrong_configuration_ends_the_process_with_its_problems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "cloud.json"
@@ -98,23 +98,24 @@ def test_a_wrong_configuration_is_said_in_one_line(
     monkeypatch.setattr(sys, "argv", ["cloud", "--config", str(config)])
     assert main() == 1
     error = capsys.readouterr().err
-    assert error.strip() == "rehearsal.cloud: missing key directory, control, owner, refresh_token"
+    assert error.startswith("rehearsal.cloud: 4 problems in the cloud's configuration:\n")
+    assert "  directory = nothing: required\n" in error
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"zone": "us-east5-b"}, "unknown key zone; the keys are project, "),
-        ({"clock_rate": "fast"}, "clock_rate: 'fast' must be of type float"),
-        ({"zones": "us-east5-b"}, "zones: 'us-east5-b' must be of type tuple"),
-        ({"seed": 1.5}, "seed: 1.5 must be of type int"),
-        ({"directory": 5}, "directory: 5 must be of type Path"),
+        ({"zone": "us-east5-b"}, 'zone = "us-east5-b": unknown key\n    fix: did you mean zones?'),
+        ({"clock_rate": "fast"}, 'clock_rate = "fast": must be a number'),
+        ({"zones": 5}, "zones = 5: must be a list"),
+        ({"seed": 1.5}, "seed = 1.5: must be a whole number"),
+        ({"directory": 5}, "directory = 5: must be a path"),
     ],
 )
 def test_configurations_are_checked(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(document(tmp_path, 1) | change)
-    assert str(caught.value).startswith(message)
+    assert message in str(caught.value)
 
 
 def test_addresses_are_checked() -> None:

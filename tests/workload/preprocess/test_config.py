@@ -20,7 +20,7 @@ def test_every_problem_is_named_with_its_rule(tmp_path: Path) -> None:
     assert "5 problems" in text
     assert 'input.format = "csv": must be one of auto, text, lines, parquet' in text
     assert "did you mean input.field?" in text
-    assert "output.shards = 0: must lie between 1 and 65536" in text
+    assert "output.shards = 0: must be 1 to 65536" in text
     assert 'dedup.method = "near": must be one of none, exact, fuzzy' in text
 
 

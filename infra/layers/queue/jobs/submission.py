@@ -154,7 +154,7 @@ def _program(settings: Settings, request: Request) -> Iterator[Problem]:
         fix = "add queue:image, or write --image HOST/PATH@sha256:…"
         yield Problem("--image", "nothing", "a job runs in an image", fix)
     elif not rules.DIGEST.ok(image):
-        yield Problem("--image", f'"{image}"', rules.DIGEST.text, rules.DIGEST.fix)
+        yield Problem("--image", f'"{image}"', f"must be {rules.DIGEST.text}", rules.DIGEST.fix)
     if settings[QueueSettings].install == "bundle" and not settings[TpuSettings].bundle:
         fix = f"tpu publish {settings.environment}, or queue:install: image"
         yield Problem("tpu:bundle", "nothing", "pods install the bundle that hosts install", fix)

@@ -431,7 +431,7 @@ def test_a_price_that_the_book_lacks_is_unknown_and_never_guessed() -> None:
 
 
 def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts() -> None:
-    with pytest.raises(SettingsError, match=r"pipeline:maxRunCostUsd: found \$1\. Rule: a run costs \$\d+"):
+    with pytest.raises(SettingsError, match=r"pipeline:maxRunCostUsd = \$1: a run costs \$\d+"):
         settings(pipeline__maxRunCostUsd=1)
     assert settings(pipeline__maxRunCostUsd=1000)
     with pytest.raises(SettingsError, match="of unknown price"):

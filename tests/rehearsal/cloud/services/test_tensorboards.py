@@ -192,7 +192,7 @@ def test_what_is_refused_is_reported_with_what_to_do(
         Board(board, "e", "r")
     with pytest.raises(ConfigError) as caught:
         main(["runs/tiny", "--to", "tensorboards/1", "--experiment", "My Team", "--every-s", "0"])
-    assert [problem.key for problem in caught.value.problems] == ["--to", "--experiment", "--every-s"]
+    assert [problem.path for problem in caught.value.problems] == ["--to", "--experiment", "--every-s"]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_what_is_refused_is_reported_with_what_to_do(
 def test_a_url_that_is_no_runs_is_refused(run: str) -> None:
     with pytest.raises(ConfigError) as caught:
         main([run, "--to", f"{L}/tensorboards/1", "--every-s", "inf"])
-    assert [problem.key for problem in caught.value.problems] == ["RUN_URL", "--every-s"]
+    assert [problem.path for problem in caught.value.problems] == ["RUN_URL", "--every-s"]
 
 
 @pytest.mark.parametrize("folder", ["none", "tiny/tensorboard"])

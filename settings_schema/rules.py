@@ -1,0 +1,52 @@
+"""Rules that a value must obey."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Requirement on a value; on each item of a list or mapping.
+
+    Attributes:
+        ok: test of a value of the field's type.
+        text: noun phrase that continues "must be".
+        fix: instruction for the user; empty: to write the default.
+    """
+
+    ok: Callable[[Any], bool]
+    text: str
+    fix: str = ""
+
+
+def pattern(regex: str, text: str, fix: str) -> Rule:
+    """Require that the whole text matches `regex`."""
+    compiled = re.compile(regex)
+    return Rule(lambda value: compiled.fullmatch(value) is not None, text, fix)
+
+
+def between(low: float, high: float, unit: str = "") -> Rule:
+    """Require a number from `low` to `high`, both included."""
+    return Rule(lambda value: low <= value <= high, f"{low} to {high}{' ' + unit if unit else ''}")
+
+
+def at_least(low: float) -> Rule:
+    """Require at least `low`."""
+    return Rule(lambda value: value >= low, f"at least {low:g}")
+
+
+def above(low: float) -> Rule:
+    """Require more than `low`."""
+    return Rule(lambda value: value > low, f"greater than {low:g}")
+
+
+def below(high: float) -> Rule:
+    """Require at least 0 and less than `high`."""
+    return Rule(lambda value: 0 <= value < high, f"at least 0 and less than {high:g}")
+
+
+def one_of(*choices: str) -> Rule:
+    """Require a value in `choices`."""
+    return Rule(lambda value: value in choices, f"one of {', '.join(choices)}")

@@ -1,0 +1,43 @@
+"""Declaration of settings: fields of dataclasses, with meaning, default and rule."""
+
+from collections.abc import Collection
+from dataclasses import MISSING, field, is_dataclass
+from typing import Any, get_args, get_origin
+
+from settings_schema.rules import Rule
+
+
+def setting(
+    about: str = "",
+    *,
+    default: Any = MISSING,
+    rule: Rule | None = None,
+    example: str = "",
+    key_rule: Rule | None = None,
+    reserved: Collection[str] = (),
+    most: int | None = None,
+) -> Any:
+    """Declare a field.
+
+    Args:
+        about: its meaning.
+        default: without one the field is required.
+        rule: of the value, or of each item.
+        example: value to show where it is missing.
+        key_rule: of a mapping's keys.
+        reserved: keys of a mapping that the program sets itself.
+        most: largest whole number.
+    """
+    metadata = {
+        "about": about, "rule": rule, "example": example, "key_rule": key_rule, "reserved": reserved,
+        "most": most,
+    }  # fmt: skip
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def record_of(hint: Any) -> type | None:
+    """Return the class of a list's items where these are mappings, as in `tpu:slices`; else None."""
+    element = get_args(hint)[0] if get_origin(hint) is tuple else None
+    return element if isinstance(element, type) and is_dataclass(element) else None
