@@ -1,4 +1,4 @@
-"""What stands for Google's plug-in in the builder image: a token for kubectl and for Pulumi's provider."""
+"""Our stand-in for Google's plug-in in builds: a token for kubectl and for Pulumi's provider."""
 
 import json
 import os

@@ -22,7 +22,7 @@ DECLARED = {
     "tpu": 7,
     "gke": 16,
     "queue": 134,
-    "builds": 41,
+    "builds": 19,
     "pipeline": 50,
     "monitoring": 46,
 }

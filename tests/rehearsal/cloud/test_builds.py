@@ -62,7 +62,7 @@ def test_a_build_runs_once_and_ends_as_its_steps_do(
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"options": {}}, "logs_bucket"),
         ({"steps": [step("x"), step("y")]}, "unique"),
@@ -72,11 +72,11 @@ def test_a_build_runs_once_and_ends_as_its_steps_do(
     ],
 )
 def test_a_build_that_is_wrong_is_refused(
-    cloud: CloudFront, account: str, change: JsonObject, says: str
+    cloud: CloudFront, account: str, change: JsonObject, message: str
 ) -> None:
     reply = cloud.request("POST", BUILDS, build(account, **change))
     assert reply.status == 400
-    assert says in reply.error
+    assert message in reply.error
 
 
 @pytest.mark.parametrize(

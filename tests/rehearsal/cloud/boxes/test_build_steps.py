@@ -60,9 +60,9 @@ def test_steps_share_the_source_and_run_as_the_account(boxed: Boxed, account: st
 def test_a_failed_step_fails_the_build(boxed: Boxed, account: str) -> None:
     operation, url = start(boxed, account, "exit 3")
     assert "error" in boxed.done("cloudbuild.googleapis.com/v1", operation)
-    ask = boxed.ask("GET", url)
-    assert (ask["status"], ask["steps"][0]["status"]) == ("FAILURE", "FAILURE")
-    assert "status: 3" in ask["failureInfo"]["detail"]
+    build = boxed.ask("GET", url)
+    assert (build["status"], build["steps"][0]["status"]) == ("FAILURE", "FAILURE")
+    assert "status: 3" in build["failureInfo"]["detail"]
 
 
 def test_a_build_that_takes_too_long_is_ended(boxed: Boxed, account: str) -> None:
