@@ -24,7 +24,7 @@ def _metadata() -> Iterator[tuple[str, list[str]]]:
         def do_GET(self) -> None:
             answer = {"access_token": "t-1", "expires_in": 3600, "token_type": "Bearer"}
             if self.path.endswith("/?recursive=true"):
-                answer = {"email": "tpu-apply@my-project.iam.gserviceaccount.com", "scopes": []}
+                answer = {"email": "tpu-builds@my-project.iam.gserviceaccount.com", "scopes": []}
             else:
                 scopes[:] = parse_qs(urlsplit(self.path).query).get("scopes", [""])[0].split(",")
             content = json.dumps(answer).encode()
