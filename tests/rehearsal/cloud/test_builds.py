@@ -66,7 +66,7 @@ def test_a_build_runs_once_and_ends_as_its_steps_do(
     [
         ({"options": {}}, "logs_bucket"),
         ({"steps": [step("x"), step("y")]}, "unique"),
-        ({"steps": [{"args": ["x"]}]}, "the name of an image"),
+        ({"steps": [{"args": ["x"]}]}, "steps.name"),
         ({"stpes": []}, "stpes"),
         ({"timeout": 600}, "timeout"),
     ],
