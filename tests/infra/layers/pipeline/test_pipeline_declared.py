@@ -182,7 +182,7 @@ class Scratch:
         return self
 
     def blob(self, name: str) -> SimpleNamespace:
-        def upload_from_filename(path: str, if_generation_match: int) -> None:
+        def upload_from_filename(path: str, if_generation_match: int, **_: object) -> None:
             assert if_generation_match == 0, "what batches run with is never written over"
             if name in self.names:
                 raise PreconditionFailed("conditionNotMet")  # type: ignore[no-untyped-call]
