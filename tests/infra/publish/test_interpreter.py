@@ -42,6 +42,7 @@ def test_the_pack_runs_elsewhere_without_this_machines_python(
     assert all(name.startswith((*needs, "ld-linux", "libc.", "libm.")) for name in foreign), foreign
 
 
+@pytest.mark.prove
 def test_the_pack_is_the_same_every_time(packed: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
     pack.pack_running(tmp_path / "again.tar.gz")
     assert (tmp_path / "again.tar.gz").read_bytes() == packed[0].read_bytes()
