@@ -18,7 +18,7 @@ from typing import IO
 import hypothesis
 import pytest
 
-from infra.publish.wheels import cache_dir
+from infra.publish.cache import cache_dir
 from workload import processor
 
 ROOT = Path(__file__).parents[1]

@@ -30,12 +30,10 @@ class Rendered:
 
     Attributes:
         read: returns verified contents by file name; raises InfraError where the files are missing.
-        hashes: file of the checkout that pins them, in the format of sha256sum.
-        variable: environment variable with their folder, where a program runs from an image.
+        variable: environment variable with their folder, where a program runs in a build.
     """
 
     read: Callable[[], Mapping[str, bytes]]
-    hashes: str
     variable: str
 
 
@@ -51,7 +49,7 @@ class Hooks:
         quotas: Google limits that the layer may use at once, for `tpu doctor ENV`.
         lookups: by resource type with a server-assigned id, the list to find it in
             (infra/engine/recovery/lookups.py).
-        rendered: generated files that the builder image must contain.
+        rendered: generated files that builds take along.
     """
 
     after: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Token for a kubeconfig, in the builder image, which has no `gke-gcloud-auth-plugin` of Google.
+"""Token for a kubeconfig, in builds, which have no `gke-gcloud-auth-plugin` of Google.
 
 The token is that of the application default credentials, as `--use_application_default_credentials` says of
 Google's plug-in; without that it asks gcloud, which the image hasn't.

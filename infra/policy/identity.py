@@ -37,7 +37,7 @@ def _admin(resource: Resource, settings: Settings) -> Iterator[str]:
 def _applies(resource: Resource, settings: Settings) -> bool:
     """Return True for a grant to the account that brings stacks up in builds, as a platform engineer does."""
     builds = settings.get(BuildsSettings)
-    return builds is not None and f":{builds.apply_account_id}@" in str(resource.inputs.get("member"))
+    return builds is not None and f":{builds.account_id}@" in str(resource.inputs.get("member"))
 
 
 def _storage(resource: Resource, settings: Settings) -> Iterator[str]:
@@ -83,9 +83,7 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
     if gke := settings.get(GkeSettings):
         ids = {gke.node_account_id: _NODES, gke.workload_account_id: "pods"}
     if builds := settings.get(BuildsSettings):
-        ids |= dict.fromkeys(
-            (builds.preview_account_id, builds.apply_account_id, builds.image_account_id), "builds"
-        )
+        ids[builds.account_id] = "builds"
     return accounts | {names.account_email(settings, id_): who for id_, who in ids.items()}
 
 
@@ -108,7 +106,7 @@ RULES = (
     _on_project("I01", "no basic role, which holds thousands of permissions", "a role of one service",
                 "CKV_GCP_117", never("role", *BASIC)),
     _on_project("I02", "no program administers a service of the whole project, but the account "
-                "of builds that applies", "a custom role, or the role on the resource",
+                "of builds", "a custom role, or the role on the resource",
                 "CKV_GCP_42, CIS 1.5", _admin),
     _on_project("I03", "who may act as an account is granted on the account", "gcp.serviceaccount.IAMMember",
                 "CKV_GCP_41, CKV_GCP_49, CIS 1.6", never("role", *_IMPERSONATION)),

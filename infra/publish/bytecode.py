@@ -8,112 +8,76 @@ sources, against the bundle's manifest.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import subprocess
 import sys
-import sysconfig
-import tarfile
 import tempfile
-import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.util import cache_from_source
 from pathlib import Path
 
+import uv
+
 from infra.publish import archive
 from infra.publish.bundle import sha256_of
+from infra.publish.cache import cache_dir, key_of, once
 from infra.publish.errors import PublishError
-from infra.publish.wheels import ROOT, cache_dir, run
+from infra.publish.wheels import ROOT, run
 
-__all__ = ["compiled", "imported"]
+__all__ = ["TRAINER", "compiled"]
 
-# Tracing imports modules of its own, the largest among them.
-_IMPORT = """if True:
-    import json, sys
-    import jax, workload.__main__, workload.train.launch, workload.train.loop
-    jax.jit(lambda x: x + 1)(1.0)
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    print(json.dumps(sorted({file for file in files if file and file.endswith(".py")})))
+TRAINER = """\
+import jax, workload.__main__, workload.train.launch, workload.train.loop
+jax.jit(lambda x: x + 1)(1.0)  # tracing imports modules of its own, the largest among them
+"""
+_LIST = """
+import sys
+files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+print(*(file for file in files if file.endswith(".py")), sep="\\n")
 """
 
-_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
-_STANDARD, _PACKAGES = f"python/lib/{_VERSION}", f"venv/lib/{_VERSION}/site-packages"
 
+def compiled(python: Path, wheels: Iterable[Path], program: str = TRAINER) -> Path:
+    """Return a tar.gz of pycs of the modules that `program` imports on a host.
 
-def compiled(python: Path, wheels: Iterable[Path]) -> Path:
-    """Return a tar.gz of pycs for the interpreter in `python` and the packages in `wheels`.
+    It unpacks beside a host's `python/` and `venv/`. Made once for the same sources, by a host's environment
+    that is installed here for a moment. The workload is that of the checkout and isn't compiled: its wheel
+    changes with every commit.
 
-    It unpacks beside a host's `python/` and `venv/`. A module that a host will have in
-    another version than this machine is compiled from the host's source; one that it won't
-    have is left out. Made once for the same sources and list of modules.
+    Args:
+        python: the interpreter's archive.
+        wheels: all that a host installs, but the workload.
+        program: Python source.
+
+    Raises:
+        PublishError: the environment can't be installed, or the program fails in it.
     """
     wheels = sorted(wheels)
-    names = imported()
-    facts = [sys.version, sha256_of(Path(__file__)), *names, *map(sha256_of, [python, *wheels])]
-    key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
-    made = cache_dir("bytecode") / f"{key}.tar.gz"
-    if not made.exists():
-        part = made.with_name(f"{made.name}.{os.getpid()}.part")  # others may be at the same
-        archive.write(part, _compiled(_sources(names, python, wheels)))
-        part.replace(made)
-    return made
+    tree = [file for file in sorted((ROOT / "workload").rglob("*.py")) if program == TRAINER]
+    facts = [sys.version, program, *map(sha256_of, [Path(__file__), python, *wheels, *tree])]
+
+    def make(made: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="bytecode.") as host:
+            archive.write(made, _compiled(Path(host).resolve(), python, wheels, program))
+
+    return once(cache_dir("bytecode") / f"{key_of(*facts)}.tar.gz", make)
 
 
-def imported() -> list[str]:
-    """Import the trainer in a Python like this one; return its modules' files below a host's environment."""
-    environment = {"JAX_PLATFORMS": "cpu", "PATH": ""}
-    command = [sys.executable, "-c", _IMPORT]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        why = done.stderr.strip().splitlines()[-1]
-        raise PublishError(f"the trainer can't be imported here, so not on a host either: {why}")
-    base = {"installed_base": sys.base_prefix, "base": sys.base_prefix}
-    places = {
-        Path(sysconfig.get_path("purelib")): _PACKAGES,
-        Path(sysconfig.get_path("platlib")): _PACKAGES,
-        Path(sysconfig.get_path("stdlib", vars=base)): _STANDARD,
-    }
-    names = set()
-    for file in map(Path, json.loads(done.stdout)):
-        for folder, place in places.items():
-            if file.is_relative_to(folder):
-                names.add(f"{place}/{file.relative_to(folder)}")
-                break
-    return sorted(names)
-
-
-def _sources(names: list[str], python: Path, wheels: Iterable[Path]) -> dict[str, bytes]:
-    """Name → source, of those names that the interpreter or a wheel has."""
-    desired, sources = set(names), {}
-    with tarfile.open(python) as tar:
-        for member in tar:
-            if member.name in desired and (file := tar.extractfile(member)):
-                sources[member.name] = file.read()
-    for wheel in wheels:
-        with zipfile.ZipFile(wheel) as unpacked:
-            for inner in unpacked.namelist():
-                if (name := f"{_PACKAGES}/{inner}") in desired:
-                    sources[name] = unpacked.read(inner)
-    return sources
-
-
-def _compiled(sources: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Name → pyc, by a process of its own: a pyc depends on what else the compiling process has loaded."""
-    with tempfile.TemporaryDirectory(prefix="bytecode.") as folder:
-        for name, content in sources.items():
-            place = Path(folder, name)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content)
-        command = [
-            sys.executable,
-            "-I",
-            "-m",
-            "compileall",
-            "-q",
-            "--invalidation-mode",
-            "unchecked-hash",
-            ".",
-        ]
-        run(command, "compiling the host's modules", cwd=Path(folder))
-        return {(made := cache_from_source(name)): Path(folder, made).read_bytes() for name in sources}
+def _compiled(host: Path, python: Path, wheels: list[Path], program: str) -> dict[str, bytes]:
+    """Return name → pyc, after a host's environment was installed into the folder `host`."""
+    doing = "installing what hosts install"
+    interpreter, own = host / "python/bin/python3", host / "venv/bin/python"
+    run(["tar", "-xzf", str(python), "-C", str(host)], doing)
+    run([uv.find_uv_bin(), "venv", "--quiet", "--python", str(interpreter), str(host / "venv")], doing)
+    install = [uv.find_uv_bin(), "pip", "install", "--quiet", "--offline", "--no-index", "--no-deps"]
+    run([*install, "--python", str(own), *map(str, wheels)], doing)
+    try:
+        printed = run([str(own), "-c", program + _LIST], "importing", cwd=ROOT, JAX_PLATFORMS="cpu")
+    except PublishError as error:
+        why = str(error).splitlines()[-1]
+        raise PublishError(f"the trainer can't be imported here, so not on a host either: {why}") from None
+    files = (Path(line) for line in printed.splitlines() if line.startswith("/"))
+    names = sorted(str(file.relative_to(host)) for file in files if file.is_relative_to(host))
+    # By one process of its own and in one order: a pyc depends on what else the compiling process has loaded.
+    (host / "names").write_text("\n".join(names), "utf-8")
+    compileall = [str(interpreter), "-I", "-m", "compileall", "-fq", "--invalidation-mode", "unchecked-hash"]
+    run([*compileall, "-i", "names"], "compiling the host's modules", cwd=host)
+    return {(made := cache_from_source(name)): (host / made).read_bytes() for name in names}

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from infra.publish.archive import write
 from infra.publish.errors import PublishError
+from infra.publish.wheels import PYTHON
 
 __all__ = ["glibc_minor", "pack_running"]
 
@@ -34,7 +35,7 @@ def pack_running(archive: Path) -> tuple[str, ...]:
 
     Returns the shared libraries that a host must have itself, sorted.
     """
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    version = f"python{PYTHON}"
     executable = Path(sys.base_prefix, "bin", version).resolve()
     library = Path(
         sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})

@@ -13,9 +13,6 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-import requests
-from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, PreconditionFailed
-from google.auth.exceptions import GoogleAuthError
 from google.cloud import storage
 
 from infra.core.layer import up_command
@@ -25,6 +22,7 @@ from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.publish import archive, wheels
 from infra.publish.errors import PublishError
+from infra.publish.upload import create, storage_errors
 from infra.settings.record import record
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT
@@ -53,14 +51,14 @@ def publish(settings: Settings, root: Path = ROOT, *, upload: bool = True) -> in
         try:
             runtime = facts.RUNTIMES[settings[PipelineSettings].runtime_version]
             files = built(Path(work), runtime.python, root)
+            code = identity(files)
+            if not upload:
+                size = sum(path.stat().st_size for path in files.values()) / (1 << 20)
+                print(f"code {code[:12]}…: {size:,.0f} MiB, not sent")
+                return 0
+            sent = _upload(settings, code, files)
         except PublishError as error:
             raise CommandError(str(error)) from None
-        code = identity(files)
-        if not upload:
-            size = sum(path.stat().st_size for path in files.values()) / (1 << 20)
-            print(f"code {code[:12]}…: {size:,.0f} MiB, not sent")
-            return 0
-        sent = _upload(settings, code, files)
     mib = sum(sent.values()) / (1 << 20)
     what = f"{', '.join(sent)} sent, {mib:,.0f} MiB" if sent else "all there already"
     print(f"code {code[:12]}…: gs://{scratch_bucket(settings)}/{places.CODE}/{code}: {what}")
@@ -113,25 +111,13 @@ def unpacked(wheels: list[Path]) -> dict[str, bytes]:
 
 def _upload(settings: Settings, code: str, files: dict[str, Path]) -> dict[str, int]:
     """Create what isn't there; the bytes sent, by name."""
-    name, sent = scratch_bucket(settings), {}
+    name = scratch_bucket(settings)
     up = up_command("pipeline", settings.environment)
-    try:
+    role = f"roles/storage.objectUser (pipeline:runners; then {up})"
+    with storage_errors(name, f"{up}, then this again", role):
         bucket = storage.Client(project=settings.project).bucket(name)
-        for file, path in files.items():
-            try:
-                blob = bucket.blob(f"{places.CODE}/{code}/{file}")
-                blob.upload_from_filename(str(path), if_generation_match=0)
-                sent[file] = path.stat().st_size
-            except PreconditionFailed:
-                continue
-    except NotFound:
-        raise CommandError(f"there is no bucket {name}\n    fix: {up}, then this again") from None
-    except Forbidden as error:
-        fix = f"roles/storage.objectUser (pipeline:runners) on the bucket {name}, then {up}"
-        raise CommandError(f"gs://{name}: {error.message}\n    fix: {fix}") from None
-    except GoogleAuthError as error:
-        fix = "gcloud auth application-default login"
-        raise CommandError(f"no Google credentials ({error})\n    fix: {fix}") from None
-    except (GoogleAPIError, requests.RequestException) as error:
-        raise CommandError(f"gs://{name}: {error}") from None
-    return sent
+        return {
+            file: path.stat().st_size
+            for file, path in files.items()
+            if create(bucket.blob(f"{places.CODE}/{code}/{file}"), path)
+        }

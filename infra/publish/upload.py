@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 
 import requests
 from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, PreconditionFailed
@@ -13,11 +14,11 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from infra.publish.bundle import Bundle, BundleFile
+from infra.publish.bundle import Bundle
 from infra.publish.errors import PublishError
 from infra.slices.names import BLOBS, bundle_blob, bundle_manifest
 
-__all__ = ["Upload", "upload"]
+__all__ = ["Upload", "create", "storage_errors", "upload"]
 
 _PARALLEL = 8
 
@@ -32,28 +33,45 @@ class Upload:
 
 
 def upload(bundle: Bundle, bucket_name: str, progress: Callable[[int, int], None]) -> Upload:
-    """Upload what of `bundle` the bucket lacks; `progress` gets bytes done and to do.
+    """Upload what of `bundle` the bucket lacks; `progress` gets bytes done and to do. Raises PublishError."""
+    with storage_errors(bucket_name, "bring up the storage layer first (pulumi -C infra/layers/storage up)"):
+        return _upload(bundle, storage.Client(project="none").bucket(bucket_name), progress)
 
-    Nothing is ever overwritten: an object of these names is complete or isn't there.
+
+@contextlib.contextmanager
+def storage_errors(bucket: str, fix: str, role: str = "roles/storage.objectUser") -> Iterator[None]:
+    """Turn errors of Cloud Storage into PublishError.
+
+    Args:
+        bucket: its name.
+        fix: next step where it isn't there.
+        role: needed to write into it.
     """
     try:
-        bucket = storage.Client(project="none").bucket(bucket_name)
-        return _upload(bundle, bucket, progress)
+        yield
     except NotFound as error:
-        raise PublishError(
-            f"storage:bucketName: there is no bucket '{bucket_name}': bring up the storage layer first "
-            "(pulumi -C infra/layers/storage up)"
-        ) from error
+        raise PublishError(f"there is no bucket '{bucket}': {fix}") from error
     except Forbidden as error:
-        raise PublishError(
-            f"gs://{bucket_name}: {error.message}: you need roles/storage.objectUser on the bucket"
-        ) from error
+        raise PublishError(f"gs://{bucket}: {error.message}: you need {role} on the bucket") from error
     except GoogleAuthError as error:
         raise PublishError(
             f"no Google credentials ({error}): gcloud auth application-default login"
         ) from error
     except (GoogleAPIError, requests.RequestException) as error:
-        raise PublishError(f"gs://{bucket_name}: {error}") from error
+        raise PublishError(f"gs://{bucket}: {error}") from error
+
+
+def create(blob: storage.Blob, content: Path | bytes) -> bool:
+    """Create an object; False where it is there. Objects of these names are complete, or aren't there."""
+    more = {"content_type": "application/octet-stream", "if_generation_match": 0, "retry": DEFAULT_RETRY}
+    try:
+        if isinstance(content, bytes):
+            blob.upload_from_string(content, **more)
+        else:
+            blob.upload_from_filename(str(content), **more)
+    except PreconditionFailed:
+        return False
+    return True
 
 
 def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int], None]) -> Upload:
@@ -75,7 +93,9 @@ def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int
     # The largest first, so that the end of the upload isn't one long tail.
     missing.sort(key=lambda file: -file.size_bytes)
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        running = {pool.submit(_create, bucket, file): file for file in missing}
+        running = {
+            pool.submit(create, bucket.blob(bundle_blob(file.sha256)), file.source): file for file in missing
+        }
         try:
             for future in as_completed(running):
                 future.result()
@@ -84,15 +104,5 @@ def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    manifest = bucket.blob(bundle_manifest(bundle.id))
-    with contextlib.suppress(PreconditionFailed):  # published before
-        manifest.upload_from_string(bundle.manifest, "text/plain", if_generation_match=0, retry=DEFAULT_RETRY)
+    create(bucket.blob(bundle_manifest(bundle.id)), bundle.manifest)
     return Upload(len(missing), total, len(blobs) - len(missing))
-
-
-def _create(bucket: storage.Bucket, file: BundleFile) -> None:
-    blob = bucket.blob(bundle_blob(file.sha256))
-    with contextlib.suppress(PreconditionFailed):  # another publish was faster, with the same content
-        blob.upload_from_filename(
-            str(file.source), "application/octet-stream", if_generation_match=0, retry=DEFAULT_RETRY
-        )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
+from infra.publish.cache import cache_dir, key_of, once
 from infra.publish.errors import PublishError
 
-__all__ = ["HOST_GLIBC_MINOR", "ROOT", "build_workload", "cache_dir", "locked", "run"]
+__all__ = ["HOST_GLIBC_MINOR", "PYTHON", "ROOT", "build_workload", "locked", "run"]
 
 ROOT = Path(__file__).resolve().parents[2]
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""Version of hosts' Python: that of the one that publishes."""
 
 HOST_GLIBC_MINOR = 35
 """TPU VM images for v6e are Ubuntu 22.04, whose glibc is 2.35."""
@@ -27,24 +29,15 @@ _PLATFORMS = (
 )
 
 
-def cache_dir(*parts: str) -> Path:
-    """Return a folder of the project's cache, made if it isn't there."""
-    base = os.environ.get("TPU_CACHE")
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    root = Path(base) if base else (Path(xdg) if xdg else Path.home() / ".cache") / "tpu-pulumi"
-    folder = root.joinpath(*parts)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def run(command: list[str], doing: str, *, cwd: Path | None = None, **environment: str) -> None:
-    """Run a program; `PublishError` carries the end of what it printed."""
+def run(command: list[str], doing: str, *, cwd: Path | None = None, **environment: str) -> str:
+    """Run a program, return its output; `PublishError` carries the end of what it printed."""
     done = subprocess.run(
         command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
         raise PublishError(f"{doing} failed (exit status {done.returncode}):\n{tail}")
+    return done.stdout
 
 
 def build_workload(into: Path, root: Path = ROOT) -> Path:
@@ -56,37 +49,23 @@ def build_workload(into: Path, root: Path = ROOT) -> Path:
     return next(into.glob("tpu_workload-*.whl"))
 
 
-def locked(lock: Path, version: str = "") -> list[Path]:
-    """Return the wheels that `lock` names on x86-64 Linux, for this Python's version or another ("3.11").
+def locked(lock: Path, version: str = PYTHON) -> list[Path]:
+    """Return the wheels that `lock` names on x86-64 Linux, for a Python of this version.
 
     They are downloaded once for each content of the lock, their hashes checked by pip.
     """
-    version = version or f"{sys.version_info.major}.{sys.version_info.minor}"
-    key = hashlib.sha256("\0".join([lock.read_text("utf-8"), version, *_PLATFORMS]).encode()).hexdigest()[:16]
-    folder = cache_dir("wheels") / key
-    if not folder.exists():
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{key}.") as name:
-            _download(lock, Path(name), version)
-            try:
-                Path(name).rename(folder)
-            except OSError:
-                # Another publish of the same lock was faster.
-                if not folder.exists():
-                    raise
-            Path(name).mkdir(exist_ok=True)
-    return sorted(folder.glob("*.whl"))
-
-
-def _download(lock: Path, into: Path, version: str) -> None:
+    key = key_of(lock.read_text("utf-8"), version, *_PLATFORMS)
+    # uv downloads no wheels without installing them.
     # fmt: off
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
         "--require-hashes", "--no-deps", "--only-binary", ":all:",
-        "--requirement", str(lock), "--dest", str(into),
-        "--python-version", version, "--implementation", "cp",
+        "--requirement", str(lock), "--python-version", version, "--implementation", "cp",
         "--abi", f"cp{version.replace('.', '')}", "--abi", "abi3", "--abi", "none",
     ]
     # fmt: on
     for platform in _PLATFORMS:
         command += ["--platform", platform]
-    run(command, f"downloading the wheels that {lock.name} names")
+    doing = f"downloading the wheels that {lock.name} names"
+    folder = once(cache_dir("wheels") / key, lambda into: run([*command, "--dest", str(into)], doing))
+    return sorted(folder.glob("*.whl"))

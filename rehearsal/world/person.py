@@ -119,7 +119,7 @@ def environment(layout: Layout, project: str) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     bundle = str(SYSTEM_BUNDLE)
     venv = Path(sys.prefix)
-    # libexec: the plug-in that kubeconfigs name, as the builder image has it.
+    # libexec: the plug-in that kubeconfigs name, as builds have it.
     programs = f"{layout.bin}:{venv / 'bin'}:{venv / 'libexec'}"
     return {
         **inherited,

@@ -30,8 +30,8 @@ _QUEUE = {
 _BUILDS = {
     "storage:stateBucketName": "my-project-pulumi",
     "storage:stateKeyRing": "pulumi",
-    "builds:previewUsers": ["group:ml@example.com"],
-    "builds:applyUsers": ["group:sre@example.com"],
+    "builds:image": f"docker.io/library/python@sha256:{'0' * 64}",
+    "builds:users": ["group:sre@example.com"],
 }
 _PIPELINE = {"pipeline:rawBucketName": "my-project-raw", "pipeline:code": "0" * 64}
 _MONITORING = {"monitoring:channels": [{"name": "oncall", "email": "oncall@example.com"}]}

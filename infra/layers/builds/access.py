@@ -1,4 +1,4 @@
-"""Permissions of the two accounts, derived from the layers that builds bring up (`Layer.roles`)."""
+"""Permissions of the builds' account, derived from the layers that builds bring up (`Layer.roles`)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from infra.layers.builds.settings import BuildsSettings
 from infra.settings.schema import Settings
 
 BOOTSTRAP = ("storage", "builds")
-"""Layers that a platform engineer brings up beforehand: they hold the state, and the builds' accounts."""
+"""Layers that a platform engineer brings up beforehand: they hold the state, and the builds' account."""
 MOST_GRANTED = 10
 """Roles in one condition, of which there may be several: https://cloud.google.com/iam/docs/setting-limits-on-granting-roles"""
 STORAGE_ADMIN, PROJECT_IAM_ADMIN = "roles/storage.admin", "roles/resourcemanager.projectIamAdmin"
-_READS = ("connect", "get", "getIamPolicy", "list")
-# Needed by a lookup of gke's program; roles for people include it anyway.
-_ALWAYS_READ = ("resourcemanager.projects.get",)
 
 
 def applied(settings: Settings, *, every: bool = False) -> tuple[Layer, ...]:
@@ -29,19 +26,12 @@ def applied(settings: Settings, *, every: bool = False) -> tuple[Layer, ...]:
 
 
 def applying(settings: Settings) -> tuple[Role, ...]:
-    """Return the applying account's roles: those that a platform engineer needs for these layers."""
+    """Return the account's roles: those that a platform engineer needs for these layers."""
     return tuple(required_roles(applied(settings), settings))
 
 
-def previewing(settings: Settings) -> tuple[str, ...]:
-    """Return the permissions among these that only read: the previewing account's in the project."""
-    permissions = {permission for role in applying(settings) for permission in role.permissions}
-    reads = {permission for permission in permissions if permission.rpartition(".")[2] in _READS}
-    return tuple(sorted({*reads, *_ALWAYS_READ}))
-
-
 def grantable(settings: Settings) -> tuple[str, ...]:
-    """Return the roles that these layers grant on the project, and that the applying account may grant."""
+    """Return the roles that these layers grant on the project, and that the account may grant."""
     return tuple(sorted({role for layer in applied(settings) for role in layer.grants(settings)}))
 
 
@@ -53,7 +43,7 @@ def guarding(settings: Settings) -> tuple[str, ...]:
 
 
 def on_buckets(settings: Settings) -> tuple[str, ...]:
-    """Return the applying account's permissions on buckets; none is on objects."""
+    """Return the account's permissions on buckets; none is on objects."""
     permissions = {
         permission
         for role in applying(settings)

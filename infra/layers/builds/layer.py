@@ -1,4 +1,4 @@
-"""Builds layer: accounts that preview and apply by Cloud Build, and the repository of the builder image."""
+"""Builds layer: the account by which Cloud Build brings layers up and down."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from infra.core.layer import Layer, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import Role
-from infra.layers.builds import commands
+from infra.layers.builds import names
 from infra.layers.builds.outputs import BuildsOutputs
 from infra.layers.builds.rules import RULES
 from infra.layers.builds.settings import BuildsSettings
@@ -17,22 +17,17 @@ from infra.settings.schema import Settings
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
-    emails = commands.account_emails(settings).values()
-    accounts = (f"projects/{settings.project}/serviceAccounts/{email}" for email in emails)
-    repository = commands.repository_id(settings)
-    return {
-        **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
-        repository: f"https://artifactregistry.googleapis.com/v1/{repository}",
-    }
+    account = f"projects/{settings.project}/serviceAccounts/{names.email(settings)}"
+    return {account: f"https://iam.googleapis.com/v1/{account}"}
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:
-    return [rate(id_, settings[StorageSettings].location) for id_ in ("registry", "build")]
+    return [rate("build", settings[StorageSettings].location)]
 
 
 _ROLES = (
     Role(
-        "roles/iam.serviceAccountAdmin", "create the builds' accounts and their policies",
+        "roles/iam.serviceAccountAdmin", "create the builds' account and its policy",
         ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),
@@ -41,7 +36,7 @@ _ROLES = (
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
     ),
     Role(
-        "roles/resourcemanager.projectIamAdmin", "grant the builds' accounts their roles",
+        "roles/resourcemanager.projectIamAdmin", "grant the builds' account its roles",
         ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
     ),
     Role(
@@ -52,12 +47,6 @@ _ROLES = (
         "roles/cloudkms.admin", "let builds use the state's key",
         ("cloudkms.cryptoKeys.getIamPolicy", "cloudkms.cryptoKeys.setIamPolicy"),
     ),
-    Role(
-        "roles/artifactregistry.admin", "create the repository of the builder image",
-        ("artifactregistry.repositories.create", "artifactregistry.repositories.get",
-         "artifactregistry.repositories.update", "artifactregistry.repositories.delete",
-         "artifactregistry.repositories.getIamPolicy", "artifactregistry.repositories.setIamPolicy"),
-    ),
 )  # fmt: skip
 
 LAYER = Layer(
@@ -66,19 +55,11 @@ LAYER = Layer(
     settings=BuildsSettings,
     rules=RULES,
     roles=_ROLES,
-    services=lambda _: ("artifactregistry.googleapis.com", "cloudbuild.googleapis.com"),
+    services=lambda _: ("cloudbuild.googleapis.com",),
     providers=GOOGLE,
     outputs=BuildsOutputs,
     rates=_rates,
     at_google=_at_google,
-    ids={
-        "gcp:artifactregistry/repository:Repository": (
-            "projects/{project}/locations/{location}/repositories/{repositoryId}"
-        ),
-        "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": (
-            "projects/{project}/locations/{location}/repositories/{repository} {role} {member}"
-        ),
-        "gcp:kms/cryptoKeyIAMMember:CryptoKeyIAMMember": "{cryptoKeyId} {role} {member}",
-    },
+    ids={"gcp:kms/cryptoKeyIAMMember:CryptoKeyIAMMember": "{cryptoKeyId} {role} {member}"},
     program=deferred(f"{__package__}.program"),
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from infra.core.outputs import Outputs, output
-from infra.layers.builds import commands
+from infra.layers.builds import names
 from infra.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -14,20 +14,12 @@ if TYPE_CHECKING:
 
 
 class BuildsOutputs(Outputs, layer="builds"):
-    """Accounts of the builds and commands that start them."""
+    """Account of the builds and commands that start them."""
 
-    preview_account_email: Output[str] = output("`tpu-preview@PROJECT.iam.gserviceaccount.com`")
-    apply_account_email: Output[str] = output("`tpu-apply@PROJECT.iam.gserviceaccount.com`")
-    image_account_email: Output[str] = output("`tpu-image@PROJECT.iam.gserviceaccount.com`")
-    repository: Output[str] = output("`us-east5-docker.pkg.dev/PROJECT/tpu-builds`, for the builder image")
-    submit: Output[dict[str, str]] = output("mapping: the command that starts each build, by its name")
+    account_email: Output[str] = output("`tpu-builds@PROJECT.iam.gserviceaccount.com`")
+    submit: Output[dict[str, str]] = output("mapping: gcloud's command for each build, by the build's name")
 
     @staticmethod
     def planned(settings: Settings) -> Mapping[str, Any]:
         """Return the outputs that the settings determine, for previews of layers that read them."""
-        emails = commands.account_emails(settings)
-        return {
-            **{f"{who}_account_email": email for who, email in emails.items()},
-            "repository": commands.repository(settings),
-            "submit": commands.submit(settings),
-        }
+        return {"account_email": names.email(settings), "submit": names.submit(settings)}

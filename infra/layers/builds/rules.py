@@ -30,15 +30,9 @@ def _accounts(settings: Settings, given: set[str]) -> Iterator[Problem]:
         storage.service_account_id: "the hosts'",
         str(storage.controller_account_id): "the fleet controller's",
     }
-    for key, id_, whose in (
-        ("previewAccountId", builds.preview_account_id, "previews'"),
-        ("applyAccountId", builds.apply_account_id, "applying builds'"),
-        ("imageAccountId", builds.image_account_id, "image builds'"),
-    ):
-        if id_ in taken:
-            rule = f"that account is {taken[id_]}; each has its own, with its own roles"
-            yield Problem(f"builds:{key}", f'"{id_}"', rule, "give it another name")
-        taken.setdefault(id_, whose)
+    if builds.account_id in taken:
+        rule = f"that account is {taken[builds.account_id]}; each has its own, with its own roles"
+        yield Problem("builds:accountId", f'"{builds.account_id}"', rule, "give it another name")
 
 
 def _layers(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -62,10 +56,7 @@ def _layers(settings: Settings, given: set[str]) -> Iterator[Problem]:
 RULES: tuple[Relation, ...] = (
     (("storage:stateBucketName", "storage:stateKeyRing"), _state),
     (
-        (
-            *("builds:previewAccountId", "builds:applyAccountId", "builds:imageAccountId"),
-            *("storage:serviceAccountId", "storage:controllerAccountId"),
-        ),
+        ("builds:accountId", "storage:serviceAccountId", "storage:controllerAccountId"),
         _accounts,
     ),
     (("builds:layers",), _layers),

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import io
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from infra.errors import CommandError
-from infra.google.client import STORAGE, Client, object_url
-from infra.layers.builds import commands
+from infra.google.client import STORAGE, Client
+from infra.layers.builds.names import SOURCES
+from infra.layers.builds.render import PLANS
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
 Build = dict[str, Any]
 
 CLOUD_BUILD, LOGGING = "https://cloudbuild.googleapis.com/v1", "https://logging.googleapis.com/v2"
-SUCCESS = "SUCCESS"
 _UNFINISHED = ("PENDING", "QUEUED", "WORKING", "STATUS_UNKNOWN")
 _EVERY_S = 2.0
 _LOG_LINES = 40
 _SKIPPED = ("__pycache__", "node_modules")
 
 
-def start(settings: Settings, build: Mapping[str, Any], root: Path, client: Client) -> str:
-    """Upload the checkout, start a build of it and return the build's id. Raises RequestError."""
+def start(
+    settings: Settings, build: Mapping[str, Any], root: Path, client: Client, plans: Path | None
+) -> str:
+    """Upload the checkout, and a folder of plans; start a build of it, return its id. Raises RequestError."""
     bucket = str(settings[StorageSettings].state_bucket_name)
-    content = archive(root)
-    name = f"{commands.SOURCES}{hashlib.sha256(content).hexdigest()}.tgz"
+    name = f"{SOURCES}{uuid.uuid4()}.tgz"
     query = {"uploadType": "media", "name": name}
-    made = client.json("POST", f"{STORAGE}/upload/storage/v1/b/{bucket}/o", query, content)
+    made = client.json("POST", f"{STORAGE}/upload/storage/v1/b/{bucket}/o", query, archive(root, plans))
     source = {"storageSource": {"bucket": bucket, "object": name, "generation": made["generation"]}}
     url = f"{CLOUD_BUILD}/projects/{settings.project}/builds"
     operation = client.json("POST", url, body={**build, "source": source})
@@ -69,33 +68,15 @@ def log(project: str, id_: str, client: Client) -> Iterator[str]:
         yield str(entry.get("textPayload", ""))
 
 
-def fetch(settings: Settings, id_: str, layers: Sequence[str], folder: Path, client: Client) -> None:
-    """Download the plans that a preview saved. Raises CommandError for a missing one."""
-    bucket = str(settings[StorageSettings].state_bucket_name)
-    folder.mkdir(parents=True, exist_ok=True)
-    for layer in layers:
-        url = object_url(bucket, f"{commands.PLANS}{id_}/{layer}.json")
-        if (content := client.content(url)) is None:
-            raise CommandError(
-                f"the build {id_} saved no plan of {layer} in gs://{bucket}/{commands.PLANS}{id_}/\n"
-                f"    fix: name a preview that succeeded: tpu builds submit {settings.environment} preview"
-            )
-        (folder / f"{layer}.json").write_bytes(content)
-
-
-def archive(root: Path) -> bytes:
-    """Return the checkout as a .tgz whose bytes depend on the files alone."""
+def archive(root: Path, plans: Path | None = None) -> bytes:
+    """Return the checkout as a .tgz, with a folder of plans where steps look for it."""
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as tar:
         for path in _files(root):
-            tar.add(path, path.relative_to(root).as_posix(), filter=_plain)
-    return gzip.compress(packed.getvalue(), compresslevel=6, mtime=0)
-
-
-def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    entry.uid = entry.gid = entry.mtime = 0
-    entry.uname = entry.gname = "root"
-    return entry
+            tar.add(path, path.relative_to(root).as_posix())
+        if plans:
+            tar.add(plans, PLANS)
+    return packed.getvalue()
 
 
 def _files(root: Path) -> list[Path]:

@@ -159,6 +159,12 @@ LAYER = Layer(
     rates=_rates,
     at_google=_at_google,
     ids={
+        "gcp:artifactregistry/repository:Repository": (
+            "projects/{project}/locations/{location}/repositories/{repositoryId}"
+        ),
+        "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": (
+            "projects/{project}/locations/{location}/repositories/{repository} {role} {member}"
+        ),
         "gcp:cloudfunctionsv2/function:Function": "projects/{project}/locations/{location}/functions/{name}",
         "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": (
             "projects/{project}/locations/{location}/services/{name} {role} {member}"

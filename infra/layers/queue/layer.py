@@ -46,7 +46,7 @@ LAYER = Layer(
     held_by="gke",
     hooks=Hooks(
         after=("pipeline",),  # whose account may be a member of a team
-        rendered=Rendered(read=manifests.files, hashes=manifests.HASHES, variable=manifests.FOLDER_VARIABLE),
+        rendered=Rendered(read=manifests.files, variable=manifests.FOLDER_VARIABLE),
     ),
     program=deferred(f"{__package__}.program"),
 )

@@ -1,8 +1,8 @@
 """The released manifests of JobSet and Kueue, with images by digest.
 
-tools/setup.sh manifests renders them with kustomize from the modules that tools/queue/go.mod names; the
-builder image (infra/layers/builds) contains them. Other hashes than those in tools/queue/manifests.sha256 are
-refused. Their images are a test registry's, so the settings' replace them.
+tools/setup.sh manifests renders them with kustomize from the modules that tools/queue/go.mod names; builds
+(infra/layers/builds) take them along. Other hashes than those in tools/queue/manifests.sha256 are refused.
+Their images are a test registry's, so the settings' replace them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAST = ("Deployment", "APIService", "MutatingWebhookConfiguration", "Validating
 
 
 FOLDER_VARIABLE = "TPU_QUEUE_MANIFESTS"
-"""The folder that they are in, where tools/install.sh has none: in the builder image."""
+"""The folder that they are in, where tools/install.sh has none: in a build, relative to the checkout."""
 HASHES = "tools/queue/manifests.sha256"
 
 
@@ -56,7 +56,7 @@ def files() -> dict[str, bytes]:
 def _folder() -> tuple[Path, str]:
     """Return the folder of the manifests and the command that renders them."""
     if given := os.environ.get(FOLDER_VARIABLE):
-        return Path(given), "tpu builds render, build the image again, and write it as builds:image"
+        return ROOT / given, "tpu builds render ENV, and start the build again"
     folder = _installed()
     return folder, f"remove {folder}, then tools/setup.sh manifests"
 

@@ -232,7 +232,7 @@ def test_outputs_may_be_unknown_in_a_preview_and_secret(
 
 ON = {
     "builds": {
-        "builds:repository": "tpu-builds",
+        "builds:image": f"docker.io/library/python@sha256:{'0' * 64}",
         "storage:stateBucketName": "my-project-pulumi",
         "storage:stateKeyRing": "pulumi",
     },

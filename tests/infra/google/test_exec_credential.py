@@ -1,4 +1,4 @@
-"""Stand-in for Google's plug-in in the builder image: a token for kubectl and for Pulumi's provider."""
+"""Our stand-in for Google's plug-in in builds: a token for kubectl and for Pulumi's provider."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def _metadata() -> Iterator[tuple[str, list[str]]]:
         def do_GET(self) -> None:
             answer = {"access_token": "t-1", "expires_in": 3600, "token_type": "Bearer"}
             if self.path.endswith("/?recursive=true"):
-                answer = {"email": "tpu-apply@my-project.iam.gserviceaccount.com", "scopes": []}
+                answer = {"email": "tpu-builds@my-project.iam.gserviceaccount.com", "scopes": []}
             else:
                 scopes[:] = parse_qs(urlsplit(self.path).query).get("scopes", [""])[0].split(",")
             content = json.dumps(answer).encode()
@@ -36,7 +36,7 @@ def _metadata() -> Iterator[tuple[str, list[str]]]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Log nothing."""
+            """Nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

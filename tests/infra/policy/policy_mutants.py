@@ -149,7 +149,7 @@ FURTHER: list[tuple[str, str, str, str, Any]] = [  # of which checkov isn't aske
     ("T02", VM, "train", "serviceAccount.email", ""),
     *(
         ("I11", VM, "train", "serviceAccount.email", f"{who}@my-project.iam.gserviceaccount.com")
-        for who in ("cloud-tpu-sa", "tpu-preview", "tpu-apply", "tpu-image")
+        for who in ("cloud-tpu-sa", "tpu-builds")
     ),
     # What a preview can't know counts as absent, and no rule is passed for that.
     ("B07", BUCKET, CHECKPOINTS, "forceDestroy", GONE),

@@ -299,8 +299,8 @@ def test_a_cluster_is_protected_outside_of_dev(declared: list[Resource]) -> None
 
 @pytest.mark.parametrize(("member", "refused"), [
     ("group:sre@example.com", False), (f"serviceAccount:{HOSTS}", True),
-    ("serviceAccount:tpu-apply@my-project.iam.gserviceaccount.com", False),
-    ("serviceAccount:not-tpu-apply@my-project.iam.gserviceaccount.com", True),
+    ("serviceAccount:tpu-builds@my-project.iam.gserviceaccount.com", False),
+    ("serviceAccount:not-tpu-builds@my-project.iam.gserviceaccount.com", True),
 ])  # fmt: skip
 def test_people_may_administer_what_no_program_may_but_the_one_that_applies(
     member: str, refused: bool

@@ -5,89 +5,61 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import zipfile
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from infra.publish import archive, bytecode
+from infra.publish import bytecode
 from infra.publish.errors import PublishError
+from tests.infra.publish.test_requirements import make_wheel
 
-VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
-PACKAGES = f"venv/lib/{VERSION}/site-packages"
-
-
-@pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A host's environment with one module of each kind, all pycs of it unpacked."""
-    monkeypatch.setenv("TPU_CACHE", str(tmp_path / "cache"))
-    sources = {
-        f"python/lib/{VERSION}/standard.py": b"VALUE = 1\n",
-        f"{PACKAGES}/one/__init__.py": b"VALUE = 2\n",
-        f"{PACKAGES}/one/two.py": b"def where():\n    raise ValueError\n",
-    }
-    archive.write(tmp_path / "python.tar.gz", {name: sources[name] for name in sources if name[0] == "p"})
-    with zipfile.ZipFile(tmp_path / "one-1-py3-none-any.whl", "w") as wheel:
-        for name in sources:
-            if name.startswith(PACKAGES):
-                wheel.writestr(name.removeprefix(f"{PACKAGES}/"), sources[name])
-        wheel.writestr("one/unused.py", b"")
-    monkeypatch.setattr(bytecode, "imported", lambda: sorted([*sources, f"{PACKAGES}/only_here.py"]))
-    host = tmp_path / "host"
-    for name, content in sources.items():
-        (host / name).parent.mkdir(parents=True, exist_ok=True)
-        # What a host would compile from these is something else, so it shows which of the two it took.
-        (host / name).write_bytes(content.replace(b"VALUE = ", b"VALUE = -"))
-    packed = bytecode.compiled(tmp_path / "python.tar.gz", [tmp_path / "one-1-py3-none-any.whl"])
-    subprocess.run(["tar", "-xf", packed, "-C", host], check=True)
-    return host
+PACKAGES = f"venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+USES = "import addon, json"
 
 
-def test_hosts_take_it_whatever_the_times_of_their_sources(made: Path) -> None:
-    code = """if True:
-        import json, sys, traceback
-        import one.two, standard
-        try:
-            one.two.where()
-        except ValueError as error:
-            place = traceback.extract_tb(error.__traceback__)[-1].filename
-        print(json.dumps([standard.VALUE, one.VALUE, place]))
-    """
-    paths = f"{made}/python/lib/{VERSION}:{made}/{PACKAGES}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": paths}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [1, 2, f"{made}/{PACKAGES}/one/two.py"]
+@pytest.fixture(scope="module")
+def sources(
+    packed: tuple[Path, tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, list[Path]]]:
+    """An interpreter's archive, and wheels of which one is not imported; the cache is of this module."""
+    folder = tmp_path_factory.mktemp("sources")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TPU_CACHE", str(folder / "cache"))
+        yield packed[0], [make_wheel(folder, "addon", "0.1"), make_wheel(folder, "unused", "1")]
 
 
-def test_only_what_is_imported_and_what_hosts_have_is_compiled(made: Path) -> None:
-    assert sorted(path.name.partition(".")[0] for path in made.rglob("*.pyc")) == [
-        "__init__",
-        "standard",
-        "two",
-    ]
-
-
-def test_the_same_sources_give_the_same_bytes(made: Path, tmp_path: Path) -> None:
-    (first,) = (tmp_path / "cache/bytecode").iterdir()
-    before = first.read_bytes()
-    first.unlink()
-    bytecode.compiled(tmp_path / "python.tar.gz", [tmp_path / "one-1-py3-none-any.whl"])
-    assert first.read_bytes() == before
-
-
-def test_the_trainers_modules_are_found_with_those_that_only_tracing_imports() -> None:
-    names = bytecode.imported()
-    assert f"{PACKAGES}/jax/__init__.py" in names
-    assert f"{PACKAGES}/jaxlib/mlir/dialects/_mhlo_ops_gen.py" in names
-    assert f"python/lib/{VERSION}/json/__init__.py" in names
-    assert not [name for name in names if "workload" in name], "its wheel changes with every commit"
-
-
-def test_a_trainer_that_cannot_be_imported_is_not_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_hosts_take_what_is_imported_whatever_the_times_of_their_sources(
+    sources: tuple[Path, list[Path]], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(bytecode, "ROOT", tmp_path)
-    with pytest.raises(PublishError, match=r"so not on a host either: .*No module named 'workload'"):
-        bytecode.imported()
+    made = bytecode.compiled(*sources, USES)
+    with tarfile.open(made) as tar:
+        names = [name.replace("__pycache__/", "").split(".cpython")[0] for name in tar.getnames()]
+    assert f"{PACKAGES}/addon" in names
+    assert f"{PACKAGES}/unused" not in names
+    assert [name for name in names if name.endswith("/json/__init__")]
+    host = tmp_path / "host"
+    subprocess.run(["tar", "-xf", made, "--one-top-level=host"], cwd=tmp_path, check=True)
+    # A host would compile something else from this, so the value shows which of the two was taken.
+    (host / PACKAGES / "addon.py").write_text("VERSION = 'of the source'\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "import addon, json; print(json.dumps([addon.VERSION, addon.__file__]))"],
+        env={"PYTHONPATH": str(host / PACKAGES)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == ["0.1", f"{host}/{PACKAGES}/addon.py"]
+
+
+def test_the_same_sources_give_the_same_bytes(sources: tuple[Path, list[Path]]) -> None:
+    python, wheels = sources
+    first = bytecode.compiled(python, wheels, USES)
+    before = first.read_bytes()
+    assert bytecode.compiled(python, wheels[::-1], USES) == first, "it is made once"
+    first.unlink()
+    assert bytecode.compiled(python, wheels, USES).read_bytes() == before
+
+
+def test_what_cannot_be_imported_is_not_published(sources: tuple[Path, list[Path]]) -> None:
+    why = "so not on a host either: ModuleNotFoundError: No module named 'addon'"
+    with pytest.raises(PublishError, match=why):
+        bytecode.compiled(sources[0], sources[1][1:], USES)

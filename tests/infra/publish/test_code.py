@@ -76,12 +76,12 @@ def test_a_folder_that_is_too_large_is_said_with_its_largest_entries(
 
 
 @pytest.mark.parametrize(
-    ("target", "says"),
+    ("target", "message"),
     [("/etc/passwd", "leads to /etc/passwd, out of the folder"), ("../secret", "leads to ../secret, out of")],
 )
-def test_links_out_of_the_folder_are_refused(folder: Path, target: str, says: str) -> None:
+def test_links_out_of_the_folder_are_refused(folder: Path, target: str, message: str) -> None:
     (folder / "link").symlink_to(target)
-    with pytest.raises(PublishError, match=says):
+    with pytest.raises(PublishError, match=message):
         code.pack(folder, "training", folder.parent / "a.tar.gz")
 
 
@@ -99,13 +99,13 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path, make: str) -> None:
         place.write_text("")
     elif make == "empty":
         (place / ".git").mkdir(parents=True)
-    says = {"": "does not exist", "file": "is no folder", "empty": "holds no file"}[make]
-    with pytest.raises(PublishError, match=f"^tpu:code: training {says}: "):
+    message = {"": "does not exist", "file": "is no folder", "empty": "holds no file"}[make]
+    with pytest.raises(PublishError, match=f"^tpu:code: training {message}: "):
         code.pack(place, "training", tmp_path / "a.tar.gz")
 
 
 @pytest.mark.parametrize(
-    ("run", "says"),
+    ("run", "message"),
     [
         ("python trian.py", "isn't in training"),
         ("./pkg/start.sh", "isn't in training"),
@@ -118,11 +118,11 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path, make: str) -> None:
         ("train tiny.toml", ""),
     ],
 )
-def test_a_run_starts_what_the_folder_holds(folder: Path, run: str, says: str) -> None:
-    if not says:
+def test_a_run_starts_what_the_folder_holds(folder: Path, run: str, message: str) -> None:
+    if not message:
         code.require({"tpu:slices[0].run": run}, folder, "training")
         return
     with pytest.raises(PublishError) as refusal:
         code.require({"tpu:slices[0].run": run}, folder, "training")
     assert str(refusal.value).startswith(f'tpu:slices[0].run: "{run}" needs ')
-    assert says in str(refusal.value)
+    assert message in str(refusal.value)

@@ -15,7 +15,7 @@ import yaml
 from google.cloud import storage
 
 from cli.__main__ import main
-from infra.publish import requirements, wheels
+from infra.publish import interpreter, requirements, wheels
 from infra.publish.errors import PublishError
 
 
@@ -69,14 +69,14 @@ def lock(tmp_path: Path, index: Path) -> Path:
     return path
 
 
-def asked(tmp_path: Path, text: str) -> Path:
+def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "requirements.txt"
     path.write_text(text)
     return path
 
 
 def test_only_what_the_workload_lacks_is_locked_and_its_versions_are_kept(tmp_path: Path, lock: Path) -> None:
-    resolve = requirements.resolve(asked(tmp_path, "addon\nbase>=1\n"), "r.txt", lock)
+    resolve = requirements.resolve(written(tmp_path, "addon\nbase>=1\n"), "r.txt", lock)
     lines = resolve.read_text().splitlines()
     assert lines[0].startswith("addon==0.1")
     assert "--hash=sha256:" in lines[1]
@@ -88,17 +88,17 @@ def test_the_same_content_is_resolved_once(
     tmp_path: Path, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "more.txt").write_text("base\n")
-    first = requirements.resolve(asked(tmp_path, "-r more.txt\n"), "r.txt", lock)
+    first = requirements.resolve(written(tmp_path, "-r more.txt\n"), "r.txt", lock)
     assert first.read_text() == ""
     (tmp_path / "more.txt").write_text("addon\n")
-    second = requirements.resolve(asked(tmp_path, "-r more.txt\n"), "r.txt", lock)
+    second = requirements.resolve(written(tmp_path, "-r more.txt\n"), "r.txt", lock)
     assert second.read_text().startswith("addon==0.1")
     monkeypatch.setattr(requirements.uv, "find_uv_bin", lambda: "/bin/false")
-    assert requirements.resolve(asked(tmp_path, "-r more.txt\n"), "r.txt", lock) == second
+    assert requirements.resolve(written(tmp_path, "-r more.txt\n"), "r.txt", lock) == second
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("oldaddon\n", "oldaddon"),
         ("nowhere-to-be-found\n", "nowhere-to-be-found was not found"),
@@ -108,15 +108,15 @@ def test_the_same_content_is_resolved_once(
     ],
 )
 def test_what_has_no_solution_on_the_hosts_is_said_in_one_line(
-    tmp_path: Path, lock: Path, text: str, says: str
+    tmp_path: Path, lock: Path, text: str, message: str
 ) -> None:
     with pytest.raises(PublishError) as refusal:
-        requirements.resolve(asked(tmp_path, text), "training/requirements.txt", lock)
+        requirements.resolve(written(tmp_path, text), "training/requirements.txt", lock)
     output = str(refusal.value)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     start = "tpu:requirements: training/requirements.txt can't be resolved for the hosts (Python "
     assert output.startswith(f"{start}{version}, Linux on x86-64, wheels only, beside the packages of")
-    assert says in output
+    assert message in output
     assert "\n" not in output
 
 
@@ -126,7 +126,7 @@ def test_a_package_without_a_hash_is_refused(tmp_path: Path, lock: Path, index: 
         "[project]\nname='mine'\nversion='1'\n[build-system]\nrequires=[]\nbuild-backend='b'\nbackend-path=['.']\n"
     )
     with pytest.raises(PublishError, match=r"^tpu:requirements: r.txt "):
-        requirements.resolve(asked(tmp_path, f"{tmp_path / 'pkg'}\n"), "r.txt", lock)
+        requirements.resolve(written(tmp_path, f"{tmp_path / 'pkg'}\n"), "r.txt", lock)
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -135,7 +135,10 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, bucket: storage.Bucket, index: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(
+    tmp_path: Path, bucket: storage.Bucket, index: Path, packed: tuple[Path, tuple[str, ...]], workload: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:  # fmt: skip
     """A project of which only the settings and the user's folder are its own."""
     root = tmp_path / "project"
     (root / "training").mkdir(parents=True)
@@ -150,8 +153,9 @@ def project(tmp_path: Path, bucket: storage.Bucket, index: Path, monkeypatch: py
         "tpu:code": "training/",
     }
     (root / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": config}))
-    built = wheels.build_workload(tmp_path / "workload")
-    monkeypatch.setattr(wheels, "build_workload", lambda into: built)
+    monkeypatch.setattr(wheels, "build_workload", lambda into: workload)
+    chosen = interpreter.Interpreter(packed[0], "this one")
+    monkeypatch.setattr(interpreter, "choose", lambda *, for_tpu: chosen)
     monkeypatch.setattr(wheels, "ROOT", root)
     return root
 
@@ -171,7 +175,7 @@ def test_code_and_packages_are_in_the_bundle(
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "says"),
+    ("file", "text", "message"),
     [
         ("train.py", None, 'tpu:slices[0].run: "python train.py" needs train.py, which isn\'t in training'),
         ("requirements.txt", "nowhere", "tpu:requirements: training/requirements.txt can't be resolved"),
@@ -183,7 +187,7 @@ def test_what_is_wrong_is_one_message_with_the_next_command_and_nothing_is_done(
     capsys: pytest.CaptureFixture[str],
     file: str,
     text: str | None,
-    says: str,
+    message: str,
 ) -> None:
     if text is None:
         (project / "training" / file).unlink()
@@ -192,7 +196,7 @@ def test_what_is_wrong_is_one_message_with_the_next_command_and_nothing_is_done(
     before = (project / "Pulumi.dev.yaml").read_bytes()
     assert main(["publish", "dev", "--lock", "bare"]) == 1
     output = capsys.readouterr().err
-    assert output.startswith(f"error: {says}")
+    assert output.startswith(f"publish: {message}")
     assert output.endswith("Nothing was published. Next: tpu publish dev\n")
     assert not list(bucket.list_blobs())
     assert (project / "Pulumi.dev.yaml").read_bytes() == before

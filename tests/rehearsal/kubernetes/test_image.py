@@ -20,7 +20,7 @@ from infra.layers.queue.jobs.submission import Request, submission
 from infra.layers.queue.kueue import Team, objects
 from infra.layers.queue.namespace import Volumes
 from infra.publish import image
-from infra.publish.wheels import cache_dir
+from infra.publish.cache import cache_dir
 from rehearsal.hosts.image import ensure_image
 from rehearsal.kubernetes.node import docker
 from tests.cli.call import call

@@ -1,9 +1,9 @@
 """Steps of builds, run as processes in a network of the build's own, with its account.
 
 Real: the steps, one after the other in one workspace, inheriting nothing of the world's process. Imitated:
-images. The environment of the world stands for an image of a repository of the project, which the account has
-to be able to read. The workspace isn't called /workspace, but is the working directory, as it is there.
-Timeouts are real seconds.
+images. The environment of the world stands for any image, named by its digest; one of a repository of the
+project has to be readable by the account. The workspace isn't called /workspace, but is the working
+directory, as it is there. Timeouts are real seconds.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Coroutine, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
 from aiohttp import web
 
@@ -22,9 +22,9 @@ from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.sandboxes import Lines, Sandbox, Sandboxes
 
-_IMAGE = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/]+)/[^@]+@sha256:[0-9a-f]{64}")
+_FETCH = "rehearsal.cloud.services.cloudbuild.fetch"
+_IMAGE = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/]+)/")
 _READ = "artifactregistry.repositories.downloadArtifacts"
-_POLL_S = 0.2
 
 
 class _BuildError(Exception):
@@ -55,19 +55,19 @@ class Builder:
                 "status": error.status, "statusDetail": str(error),
                 "failureInfo": {"type": error.kind, "detail": str(error)},
             }  # fmt: skip
-        if build["status"] != "CANCELLED":
-            build |= {**end, "finishTime": self._world.clock.rfc3339()}
+        build |= {**end, "finishTime": self._world.clock.rfc3339()}
 
     async def _run(self, build: JsonObject) -> None:
         account = build["serviceAccount"].rpartition("/")[2]
         async with self._sandboxes.open(f"build-{build['id']}", account) as sandbox:
             (sandbox.place / "workspace").mkdir()
             if source := build.get("source", {}).get("storageSource"):
-                await self._helper(build, sandbox, "FETCHSOURCE", {"fetch": source})
+                arguments = [json.dumps(source), str(sandbox.place / "workspace")]
+                lines = self._lines(build, "FETCHSOURCE")
+                if await sandbox.module(_FETCH, arguments, lines) != 0:
+                    raise _BuildError("FAILURE", "FETCH_SOURCE_FAILED", "FETCHSOURCE failed; see the log")
             for index, step in enumerate(build["steps"]):
                 await self._step(build, sandbox, index, step)
-            if objects := build.get("artifacts", {}).get("objects"):
-                await self._helper(build, sandbox, "PUSH", {"push": objects})
 
     async def _step(self, build: JsonObject, sandbox: Sandbox, index: int, step: JsonObject) -> None:
         step["status"] = "WORKING"
@@ -81,8 +81,7 @@ class Builder:
             )
             folder = sandbox.place / "workspace" / step.get("dir", "")
             label = f'Step #{index} - "{step["id"]}"'
-            running = sandbox.run(line, variables, folder, self._lines(build, label))
-            status = await self._until_cancelled(build, running)
+            status = await sandbox.run(line, variables, folder, self._lines(build, label))
         except BaseException:
             step["status"] = "CANCELLED"
             raise
@@ -96,36 +95,13 @@ class Builder:
             raise _BuildError("FAILURE", "USER_BUILD_STEP", f"{why}status: {status}")
 
     def _pull(self, image: str, account: str) -> None:
-        """Refuses an image that isn't in a repository here which the account may read."""
-        match = _IMAGE.fullmatch(image)
-        name = f"projects/{match[2]}/locations/{match[1]}/repositories/{match[3]}" if match else ""
+        """Refuse an image of a repository here that isn't there, or that the account may not read."""
+        if not (match := _IMAGE.match(image)):
+            return
+        name = f"projects/{match[2]}/locations/{match[1]}/repositories/{match[3]}"
         if name not in self._world.directory or not self._iam.allowed(account, _READ, name):
             why = f'failed to pull {image}: denied: Permission "{_READ}" denied (or it may not exist)'
             raise _BuildError("FAILURE", "FETCH_SOURCE_FAILED", why)
-
-    async def _helper(self, build: JsonObject, sandbox: Sandbox, label: str, what: JsonObject) -> None:
-        """Run Cloud Build's own work before or after the steps, as the build's account."""
-        arguments = [json.dumps(what), str(sandbox.place / "workspace")]
-
-        running = sandbox.module(
-            "rehearsal.cloud.services.cloudbuild.worker", arguments, self._lines(build, label)
-        )
-        if await self._until_cancelled(build, running) != 0:
-            kind = "FETCH_SOURCE_FAILED" if label == "FETCHSOURCE" else "PUSH_NOT_AUTHORIZED"
-            raise _BuildError("FAILURE", kind, f"{label} failed; see the log")
-
-    async def _until_cancelled(self, build: JsonObject, work: Coroutine[Any, Any, int]) -> int:
-        """Return the exit status; _BuildError once the build is cancelled, and what ran is killed."""
-        running = asyncio.ensure_future(work)
-        try:
-            while not running.done() and build["status"] != "CANCELLED":
-                await asyncio.wait([running], timeout=_POLL_S)
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
-        if build["status"] == "CANCELLED":
-            raise _BuildError("CANCELLED", "USER_BUILD_STEP", "the build was cancelled")
-        return running.result()
 
     def _lines(self, build: JsonObject, label: str) -> Lines:
         async def lines(output: Sequence[str]) -> None:

@@ -6,19 +6,17 @@ a build is called as that of one in the location `global`.
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
-from typing import Any
 
-from rehearsal.cloud.collections import Change, Collection, Entry, Verb
+from rehearsal.cloud.collections import Change, Collection, Entry
 from rehearsal.cloud.collections.checks import acts_as, every, not_emulated
-from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import ApiError, NotEmulatedError, bad_request
 
 FAILED = ApiError(400, "FAILED_PRECONDITION", "Build failed; check build logs for details")
-_KEY = re.compile(r"\$(?:\{(\w+)\}|([A-Z_][A-Z0-9_]*))")
-_USER_KEY = re.compile(r"_[A-Z0-9_]{1,99}")
+_DIGEST = re.compile(r".+@sha256:[0-9a-f]{64}")
 _LOGGING = ("CLOUD_LOGGING_ONLY", "NONE")
-_UNFINISHED = ("QUEUED", "WORKING")
 
 
 def _check(change: Change) -> None:
@@ -35,58 +33,16 @@ def _check(change: Change) -> None:
     names = [step.get("id") for step in body.get("steps", ()) if step.get("id")]
     if len(set(names)) < len(names):
         raise bad_request("invalid build: the ids of steps must be unique")
-    if not body.get("steps") or not all(step.get("name") for step in body["steps"]):
-        raise bad_request("invalid build: every build has steps, and a step the name of an image")
+    if not all(_DIGEST.fullmatch(step["name"]) for step in body["steps"]):
+        raise NotEmulatedError("An image that isn't named by its digest")
+    if "$" in json.dumps(body["steps"]):
+        raise NotEmulatedError("Substitutions, and dollar signs, in steps")
     body |= {"id": change.id, "projectId": change.world.project, "status": "QUEUED"}
     body["logUrl"] = f"https://console.cloud.google.com/cloud-build/builds/{change.id}"
     body["steps"] = [
         {"id": f"step-{number}", "status": "QUEUED", **step} for number, step in enumerate(body["steps"])
     ]
-    _substitute(change)
     change.waits.append(lambda: _run(change))
-
-
-def _substitute(change: Change) -> None:
-    """Replace the keys in steps, images and artifacts; ApiError 400 for an unknown or unused key.
-
-    https://cloud.google.com/build/docs/build-config/substitute-variable-values
-    """
-    body = change.body
-    own = body.get("substitutions", {})
-    built_in = {
-        "BUILD_ID": change.id,
-        "PROJECT_ID": change.world.project,
-        "PROJECT_NUMBER": change.world.number,
-    }
-    used: set[str] = set()
-
-    def value(match: re.Match[str]) -> str:
-        key = match[1] or match[2]
-        used.add(key)
-        if key not in own and key not in built_in:
-            if body.get("options", {}).get("substitutionOption") == "ALLOW_LOOSE":
-                return ""
-            raise bad_request(
-                f"invalid value for 'build.substitutions': key in the template \"{key}\" is not a valid "
-                "built-in substitution"
-            )
-        return str({**own, **built_in}[key])
-
-    def replaced(part: Any) -> Any:
-        if isinstance(part, str):
-            return "$".join(_KEY.sub(value, text) for text in part.split("$$"))
-        if isinstance(part, list):
-            return [replaced(item) for item in part]
-        return {key: replaced(item) for key, item in part.items()} if isinstance(part, dict) else part
-
-    for field in ("steps", "artifacts", "options"):
-        if field in body:
-            body[field] = replaced(body[field])
-    for key in own:
-        if not _USER_KEY.fullmatch(key):
-            raise bad_request(f"substitution key {key} does not respect format _[A-Z0-9_]+")
-        if key not in used and body.get("options", {}).get("substitutionOption") != "ALLOW_LOOSE":
-            raise bad_request(f'key "{key}" in the substitution data is not matched in the template')
 
 
 async def _run(change: Change) -> None:
@@ -95,8 +51,7 @@ async def _run(change: Change) -> None:
     change.private["build"] = build
     if change.runtime.run_build is None:
         raise NotEmulatedError("Running a build: this cloud has nothing to run it with")
-    if build["status"] == "QUEUED":
-        await change.runtime.run_build(build)
+    await change.runtime.run_build(build)
     if build["status"] != "SUCCESS":
         raise FAILED
 
@@ -105,21 +60,12 @@ def _ended(change: Change) -> None:
     change.world.directory[change.name] = change.private["build"]
 
 
-def _cancel(change: Change) -> JsonObject:
-    build = change.resources.find(change.name, change.shape)
-    if build["status"] not in _UNFINISHED:
-        raise ApiError(400, "FAILED_PRECONDITION", "cannot cancel build that is already finished")
-    build |= {"status": "CANCELLED", "finishTime": change.world.clock.rfc3339()}
-    return build
-
-
 ENTRY = Entry(
     "cloudbuild",
     ("v1",),
     (
         Collection(
             "cloudbuild.projects.builds",
-            permissions={"cancel": "cloudbuild.builds.update"},
             new_id=lambda *_: str(uuid.uuid4()),
             seconds=5.0,  # in the queue
             defaults={"timeout": "600s", "queueTtl": "3600s"},
@@ -127,17 +73,10 @@ ENTRY = Entry(
             check=every(
                 not_emulated(
                     *("source.repoSource", "source.gitSource", "source.connectedRepository"),
-                    *(
-                        "source.storageSourceManifest",
-                        "availableSecrets",
-                        "secrets",
-                        "images",
-                        "dependencies",
-                    ),
+                    *("source.storageSourceManifest", "availableSecrets", "secrets", "images"),
+                    *("dependencies", "substitutions", "artifacts"),
                     *("logsBucket", "options.pool", "options.defaultLogsBucketBehavior"),
                     *("options.volumes", "options.secretEnv", "options.automapSubstitutions"),
-                    *(f"artifacts.{kind}" for kind in ("images", "mavenArtifacts", "npmPackages")),
-                    *("artifacts.pythonPackages", "artifacts.goModules", "artifacts.genericArtifacts"),
                     *(
                         f"steps.{key}"
                         for key in ("waitFor", "secretEnv", "volumes", "script", "allowFailure")
@@ -148,7 +87,6 @@ ENTRY = Entry(
             ),
             created=_ended,
             failed=lambda change, _: _ended(change),
-            verbs={"cancel": Verb(_cancel, exists=False)},
         ),
     ),
     package="google.devtools.cloudbuild.v1",

@@ -1,6 +1,7 @@
-"""Declarations of the builds layer, and its rendered builds."""
+"""Declarations of the builds layer, and its build files."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from infra.engine.refusals import against
 from infra.engine.registry import layers
 from infra.engine.settings import parse
 from infra.errors import InfraError
-from infra.layers.builds import access, render
+from infra.layers.builds import access, names, render
 from infra.layers.queue import manifests
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
@@ -21,16 +22,8 @@ from tests.infra.layers.queue.test_queue_layer import CLUSTER
 from tests.infra.layers.test_all_layers import EVERYTHING, OFF, UP
 from tests.infra.recording import BASE, UPSTREAM, Recording, run
 
-DIGEST = f"@sha256:{'0' * 64}"
-IMAGES = {
-    "builds:image": f"us-east5-docker.pkg.dev/my-project/tpu-builds/builder{DIGEST}",
-    "builds:baseImage": f"docker.io/library/python{DIGEST}",
-    "builds:dockerImage": f"gcr.io/cloud-builders/docker{DIGEST}",
-}
-GIVEN: dict[str, Any] = {**OFF["builds"], **OFF["queue"], **IMAGES}
-PREVIEW, APPLY = (
-    f"serviceAccount:tpu-{who}@my-project.iam.gserviceaccount.com" for who in ("preview", "apply")
-)
+GIVEN: dict[str, Any] = {**OFF["builds"], **OFF["queue"]}
+ACCOUNT = "serviceAccount:tpu-builds@my-project.iam.gserviceaccount.com"
 
 
 def settings(**changes: Any) -> Settings:
@@ -53,22 +46,8 @@ def granted(recording: Recording, member: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_the_previewing_account_has_no_permission_that_changes_anything() -> None:
-    recording = up()
-    (role,) = (
-        resource.inputs
-        for resource in recording.of("gcp:projects/iAMCustomRole:IAMCustomRole")
-        if resource.inputs["roleId"] == "tpu_preview_reads"
-    )
-    verbs = {item.rpartition(".")[2] for item in role["permissions"]}
-    assert verbs <= {"connect", "get", "list", "getIamPolicy"}
-    assert "compute.networks.get" in role["permissions"]
-    on_project = granted(recording, PREVIEW)
-    assert set(on_project) == {"projects/my-project/roles/tpu_preview_reads", "roles/logging.logWriter"}
-
-
 def test_the_applying_account_grants_what_layers_grant_and_nothing_else() -> None:
-    inputs = granted(up(), APPLY)["roles/resourcemanager.projectIamAdmin"]
+    inputs = granted(up(), ACCOUNT)["roles/resourcemanager.projectIamAdmin"]
     assert inputs["condition"]["expression"] == (
         "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly(["
         "'projects/my-project/roles/tpuQueue_dev', 'roles/container.defaultNodeServiceAccount', "
@@ -84,7 +63,7 @@ def test_every_role_is_in_exactly_one_condition(count: int, monkeypatch: pytest.
         re.findall(r"roles/\w+\.viewer", resource.inputs["condition"]["expression"])
         for resource in up().of("gcp:projects/iAMMember:IAMMember")
         if resource.inputs["role"] == "roles/resourcemanager.projectIamAdmin"
-        and resource.inputs["member"] == APPLY
+        and resource.inputs["member"] == ACCOUNT
     ]
     assert sorted(role for condition in conditions for role in condition) == sorted(roles)
     assert all(0 < len(condition) <= access.MOST_GRANTED for condition in conditions)
@@ -92,11 +71,11 @@ def test_every_role_is_in_exactly_one_condition(count: int, monkeypatch: pytest.
 
 def test_the_applying_account_has_no_role_on_all_buckets() -> None:
     recording = up()
-    assert "roles/storage.admin" not in granted(recording, APPLY)
+    assert "roles/storage.admin" not in granted(recording, ACCOUNT)
     (writes,) = (
         resource.inputs
         for resource in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
-        if resource.inputs["member"] == APPLY and resource.inputs["role"] == "roles/storage.objectUser"
+        if resource.inputs["member"] == ACCOUNT and resource.inputs["role"] == "roles/storage.objectUser"
     )
     place = 'resource.name.startsWith("projects/_/buckets/my-project-pulumi/objects/.pulumi/stacks'
     assert writes["condition"]["expression"] == f'!{place}/storage/") && !{place}/builds/")'
@@ -118,72 +97,78 @@ def wrong(build: dict[str, Any]) -> list[str]:
     return [item.description for item in result]
 
 
-def test_rendered_builds_are_what_the_api_describes() -> None:
-    builds = render.builds(settings())
-    assert list(builds) == ["image", "preview", "provision", "destroy"]
-    for build in builds.values():
-        assert wrong(build) == []
-        assert build["options"]["logging"] == "CLOUD_LOGGING_ONLY"
-        assert build["timeout"] == "7200s"
-        assert all("@sha256:" in step["name"] for step in build["steps"])
-        text = str({key: value for key, value in build.items() if key != "substitutions"})
-        assert all(f"${key}" in text for key in build.get("substitutions", {}))
+@pytest.mark.parametrize("kind", names.KINDS)
+def test_builds_are_what_the_api_describes(kind: str) -> None:
+    build = render.build(settings(), kind)
+    assert wrong(build) == []
+    assert build["options"]["logging"] == "CLOUD_LOGGING_ONLY"
+    assert build["timeout"] == "7200s"
+    assert build["serviceAccount"] == f"projects/my-project/serviceAccounts/{ACCOUNT.partition(':')[2]}"
+    assert all("@sha256:" in step["name"] for step in build["steps"])
 
 
 @pytest.mark.parametrize("change", [{"stpes": []}, {"timeout": 7200}, {"options": {"logging": "CLOUD"}}])
 def test_a_field_that_the_api_lacks_or_of_another_type_is_found(change: dict[str, Any]) -> None:
-    assert wrong({**render.builds(settings())["preview"], **change})
+    assert wrong({**render.build(settings(), "provision"), **change})
 
 
-def test_layers_come_up_in_their_order_and_down_in_the_other() -> None:
-    builds = render.builds(settings(layers=["gke", "network"]))
-    assert [step["id"] for step in builds["provision"]["steps"]] == ["plan", "apply-network", "apply-gke"]
-    steps = [step["id"] for step in builds["destroy"]["steps"]]
-    assert steps == ["check", "destroy-gke", "destroy-network"]
-    every = " ".join(word for build in builds.values() for step in build["steps"] for word in step["args"])
-    assert " storage" not in every
+@pytest.mark.parametrize(("kind", "lines"), [
+    ("provision", {
+        "plan": "plan dev network gke --save plans",
+        "apply-network": "infra up dev network --plan plans --skip-preview --yes",
+        "apply-gke": "infra up dev gke --plan plans --skip-preview --yes",
+    }),
+    ("destroy", {
+        "check": "infra down dev network gke --check",
+        "destroy-gke": "infra down dev gke --skip-preview --yes",
+        "destroy-network": "infra down dev network --skip-preview --yes",
+    }),
+])  # fmt: skip
+def test_layers_come_up_in_their_order_and_down_in_the_other_without_a_question(
+    kind: str, lines: dict[str, str]
+) -> None:
+    steps = render.build(settings(layers=["gke", "network"]), kind)["steps"]
+    assert [step["id"] for step in steps] == list(lines)
+    assert [" ".join(step["args"]) for step in steps] == [f"tools/build-step.sh {x}" for x in lines.values()]
+    assert {step["entrypoint"] for step in steps} == {"bash"}
 
 
-def test_steps_ask_no_question_and_apply_the_plan_of_their_preview() -> None:
-    builds = render.builds(settings(layers=["network"]))
-    lines = {kind: [" ".join(step["args"]) for step in build["steps"]] for kind, build in builds.items()}
-    assert lines["preview"] == ["plan dev network --save plans"]
-    saved = {"location": "gs://my-project-pulumi/plans/$BUILD_ID/", "paths": ["plans/*.json"]}
-    assert builds["preview"]["artifacts"] == {"objects": saved}
-    assert lines["provision"] == [
-        "builds plan dev --from $_PLAN --to plans",
-        "infra up dev network --plan plans --skip-preview --yes",
-    ]
-    assert builds["provision"]["substitutions"] == {"_PLAN": ""}
-    assert lines["destroy"] == [
-        "infra down dev network --check",
-        "infra down dev network --skip-preview --yes",
-    ]
-    assert {
-        step["entrypoint"] for kind, build in builds.items() if kind != "image" for step in build["steps"]
-    } == {"tpu"}
+def program(path: Path, script: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
 
 
-def test_the_command_of_a_build_names_its_file_where_the_checkout_goes_and_the_plan() -> None:
+def test_a_step_sets_up_an_image_without_tpu_once(tmp_path: Path) -> None:
+    """Set-up is replaced by a script that makes a `tpu`; an image that has one isn't set up."""
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / render.STEP, tmp_path / "tools")
+    program(tmp_path / "tools/setup.sh", 'echo set up "$@"; mkdir -p .venv/bin; cp tpu .venv/bin')
+    program(tmp_path / "tpu", 'echo tpu "$PULUMI_HOME" "$@"')
+    program(tmp_path / "image/tpu", 'echo of the image "$PULUMI_HOME" "$@"')
+
+    def step(path: str = "/usr/bin:/bin") -> list[str]:
+        command = ["bash", render.STEP, "plan", "dev"]
+        return subprocess.check_output(command, cwd=tmp_path, env={"PATH": path}, text=True).splitlines()
+
+    runs = f"tpu {tmp_path}/.tpu/pulumi plan dev"
+    assert step() == ["set up python pulumi plugins", runs]
+    assert step() == [runs]
+    assert step(f"{tmp_path}/image:/usr/bin:/bin") == ["of the image  plan dev"]
+
+
+def test_the_command_of_a_build_names_its_file_and_where_the_checkout_goes() -> None:
     begin = (
         "gcloud builds submit --project=my-project --gcs-source-staging-dir=gs://my-project-pulumi/sources"
     )
-    plan = " --substitutions=_PLAN=ID_OF_THE_PREVIEW"
     assert up().exports["submit"] == {
-        kind: f"{begin} --config=cloudbuild/dev/{kind}.yaml{plan if kind == 'provision' else ''}"
-        for kind in ("image", "preview", "provision", "destroy")
+        kind: f"{begin} --config=cloudbuild/dev/{kind}.yaml" for kind in ("provision", "destroy")
     }
-
-
-def test_the_image_of_a_tag_stays_the_one_that_was_pushed_first() -> None:
-    repository = up().only("gcp:artifactregistry/repository:Repository").inputs
-    assert repository["dockerConfig"] == {"immutableTags": True}
-    assert (repository["format"], repository["location"]) == ("DOCKER", "us-east5")
 
 
 def test_who_starts_builds_may_start_them_read_their_logs_and_upload_a_checkout() -> None:
     user = "user:ann@example.com"
-    recording = up(previewUsers=[user], applyUsers=[user])
+    recording = up(users=[user])
     assert set(granted(recording, user)) == {"roles/cloudbuild.builds.editor", "roles/logging.viewer"}
     (upload,) = (
         resource.inputs
@@ -196,25 +181,13 @@ def test_who_starts_builds_may_start_them_read_their_logs_and_upload_a_checkout(
     )
 
 
-@pytest.mark.parametrize("kind", ["preview", "provision"])
-def test_each_build_runs_as_its_account(kind: str) -> None:
-    who = {"preview": PREVIEW, "provision": APPLY}[kind].partition(":")[2]
-    assert render.builds(settings())[kind]["serviceAccount"] == f"projects/my-project/serviceAccounts/{who}"
-
-
-def test_without_the_builder_image_only_that_one_is_rendered() -> None:
-    given = {**BASE, **GIVEN}
-    del given["builds:image"]
-    assert list(render.builds(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))) == ["image"]
-
-
 def test_more_roles_than_a_condition_takes_stand_in_several() -> None:
     given = {**GIVEN, **OFF["pipeline"], "pipeline:runners": ["group:ml@example.com"]}
     recording = run("builds", given, preview=False, up=UP)
     members = [
         resource.inputs
         for resource in recording.of("gcp:projects/iAMMember:IAMMember")
-        if resource.inputs["member"] == APPLY and resource.inputs["role"] == access.PROJECT_IAM_ADMIN
+        if resource.inputs["member"] == ACCOUNT and resource.inputs["role"] == access.PROJECT_IAM_ADMIN
     ]
     expressions = [str(member["condition"]["expression"]) for member in members]
     assert len({member["condition"]["title"] for member in members}) == len(members) == 2
@@ -249,38 +222,24 @@ def test_whatever_a_layer_makes_beside_its_guards_is_no_guard(
     )
 
 
-def test_the_builder_image_takes_along_what_the_queue_reads_besides_the_checkout(
+def test_a_build_reads_the_queues_manifests_where_the_checkout_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = render.write(settings(), tmp_path / "cloudbuild" / "dev")
-    assert tmp_path / "cloudbuild/dev/queue/kueue.yaml" in paths
-    text = (tmp_path / "cloudbuild/dev/Dockerfile").read_text()
-    given = dict(re.findall(r"(TPU_QUEUE_MANIFESTS)=(\S+)", text))
-    (check,) = re.findall(r"(?m)^RUN (cd .* && sha256sum .*)$", text)
-    for place, local in (("/opt/tpu/tools", ROOT / "tools"), ("/opt/tpu", tmp_path)):
-        check = check.replace(place, str(local))
-    folder = given["TPU_QUEUE_MANIFESTS"].replace("/opt/tpu", str(tmp_path))
-    subprocess.run(["bash", "-c", check], check=True, capture_output=True)
     expected = manifests.files()
-    monkeypatch.setenv("TPU_QUEUE_MANIFESTS", folder)
-    monkeypatch.setenv("TPU_CACHE", str(tmp_path / "none"))
+    (tmp_path / "tools/queue").mkdir(parents=True)
+    shutil.copy(ROOT / manifests.HASHES, tmp_path / manifests.HASHES)
+    paths = render.write(settings(), tmp_path)
+    assert tmp_path / "cloudbuild/dev/queue/kueue.yaml" in paths
+    variables = dict(item.split("=") for item in render.build(settings(), "destroy")["options"]["env"])
+    monkeypatch.setattr(manifests, "ROOT", tmp_path)
+    monkeypatch.setenv("TPU_QUEUE_MANIFESTS", variables["TPU_QUEUE_MANIFESTS"])
     assert manifests.files() == expected
-    (Path(folder) / "jobset.yaml").write_text("kind: Secret")
-    assert subprocess.run(["bash", "-c", check], check=False, capture_output=True).returncode != 0
-    with pytest.raises(InfraError, match=r"jobset\.yaml isn't what .*\n    fix: tpu builds render, "):
+    (tmp_path / "cloudbuild/dev/queue/jobset.yaml").write_text("kind: Secret")
+    with pytest.raises(InfraError, match=r"jobset\.yaml isn't what .*\n    fix: tpu builds render ENV, "):
         manifests.files()
 
 
-def test_without_the_queue_the_builder_image_takes_nothing_along() -> None:
-    (name,) = render.image_files(settings(layers=["gke", "network"]))
-    assert name == "Dockerfile"
-
-
-def test_a_dockerfile_of_other_manifests_is_another_one(tmp_path: Path) -> None:
-    for name in ("requirements.txt", "tools/queue/manifests.sha256"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    before = render.image_files(settings())["Dockerfile"]
-    assert render.image_files(settings(), tmp_path)["Dockerfile"] == before
-    (tmp_path / "tools/queue/manifests.sha256").write_text("others")
-    assert render.image_files(settings(), tmp_path)["Dockerfile"] != before
+def test_without_the_queue_builds_take_nothing_along(tmp_path: Path) -> None:
+    chosen = settings(layers=["gke", "network"])
+    assert [path.name for path in render.write(chosen, tmp_path)] == ["provision.yaml", "destroy.yaml"]
+    assert "TPU_QUEUE_MANIFESTS" not in str(render.build(chosen, "provision"))

@@ -75,7 +75,7 @@ def test_people_have_a_runners_roles_or_a_viewers_and_who_applies_acts_as_what_r
         table = [grant for grant in access.of_people(known) if grant.who == which]
         assert roles(who) == {(item.role, item.what if item.on == "bucket" else "") for item in table}
     acts = {f"tpu-pipeline-{which}" for which in ("run", "trigger", "check", "build")}
-    applies = "serviceAccount:tpu-apply@my-project.iam.gserviceaccount.com"
+    applies = "serviceAccount:tpu-builds@my-project.iam.gserviceaccount.com"
     for who, more in ((sre, {"tpu-pipeline-view"}), (applies, set())):
         ids = [
             item["serviceAccountId"]
@@ -180,7 +180,7 @@ class Scratch:
         return self
 
     def blob(self, name: str) -> SimpleNamespace:
-        def upload_from_filename(path: str, if_generation_match: int) -> None:
+        def upload_from_filename(path: str, if_generation_match: int, **_: object) -> None:
             assert if_generation_match == 0, "what batches run with is never written over"
             if name in self.names:
                 raise PreconditionFailed("conditionNotMet")  # type: ignore[no-untyped-call]
