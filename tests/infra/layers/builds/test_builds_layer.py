@@ -18,8 +18,8 @@ from infra.layers.queue import manifests
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
+from tests.infra.declared import EVERYTHING, OFF, UP
 from tests.infra.layers.queue.test_queue_layer import CLUSTER
-from tests.infra.layers.test_all_layers import EVERYTHING, OFF, UP
 from tests.infra.recording import BASE, UPSTREAM, Recording, run
 
 GIVEN: dict[str, Any] = {**OFF["builds"], **OFF["queue"]}
