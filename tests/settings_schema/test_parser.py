@@ -39,6 +39,7 @@ class Config:
     anything: dict[str, dict[str, int]] = field(default_factory=dict)
     items: tuple[Item, ...] = ()
     inner: Inner = Inner()
+    size: int | None = setting(default=None, rule=rules.between(1, 2))
 
 
 def parsed(raw: dict[str, Any], **options: Any) -> tuple[Config, dict[str, str], set[str]]:
@@ -63,7 +64,7 @@ def test_typed_values_are_taken_as_they_are() -> None:
         8, 2.0, 2, True, "b", None, ("one",), {"a": "b"}, {"a": {"b": 1}}, (Item("x", ("y",)),), Inner(0.0)
     )  # fmt: skip
     assert type(config.rate) is float
-    assert parsed({"path": "x"})[0].path == Path("x")
+    assert parsed({"path": "x", "size": 2})[0] == Config(path=Path("x"), size=2)
 
 
 def test_texts_are_what_pulumi_passes() -> None:
@@ -89,7 +90,9 @@ def test_texts_are_what_pulumi_passes() -> None:
         ({"path": 3}, "must be a path | put it in quotes"),
         ({"words": 3}, "must be a list | write it as a list: […]"),
         ({"labels": []}, "must be keys with values | write one `key: value` a line under it"),
+        ({"labels": '{"a": "b"}'}, "must be keys with values | write one `key: value` a line under it"),
         ({"inner": 3}, "must be a table | write [inner]"),
+        ({"size": 3}, "must be 1 to 2 | write such a value"),
         ({"cuont": 3}, "unknown key | did you mean count?"),
     ],
 )
@@ -110,7 +113,7 @@ def test_a_wrong_value_is_reported_and_becomes_the_default(raw: dict[str, Any], 
 )  # fmt: skip
 def test_a_problem_inside_has_its_path_and_good_items_stay(raw: dict[str, Any], path: str) -> None:
     config, problems, broken = parsed(raw)
-    assert ([*problems], path in broken) == ([path], True)
+    assert ([*problems], path in broken, "items" in broken) == ([path], True, False)
     assert config.words in ((), ("x",))
     assert config.labels == {}
 
@@ -130,6 +133,7 @@ def test_a_problem_of_reading_is_not_repeated_as_a_missing_key() -> None:
     required = Parser()
     required.section("s:", Item, {})
     assert (required.problems[0].rule, required.problems[0].fix) == ("required (its name)", "add s:name: a")
+    assert parsed({"items": [{}]})[1] == {"items[0].name": "required (its name) | add name: a"}
 
 
 def test_texts_refuse_repeated_items_and_null() -> None:
