@@ -20,7 +20,7 @@ from infra.policy import RULES, Resource, findings
 from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.core.errors import ApiError
 from rehearsal.cloud.door.discovery import document
-from tests.infra.layers.test_all_layers import OFF
+from tests.infra.declared import OFF
 from tests.infra.recording import BASE, run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,8 +17,8 @@ from infra.layers.queue import manifests
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
+from tests.infra.declared import EVERYTHING, OFF, UP
 from tests.infra.layers.queue.test_queue_layer import CLUSTER
-from tests.infra.layers.test_all_layers import EVERYTHING, OFF, UP
 from tests.infra.recording import BASE, UPSTREAM, Recording, run
 
 DIGEST = f"@sha256:{'0' * 64}"
@@ -230,7 +230,7 @@ def test_all_that_stands_against_a_destroy_is_found() -> None:
         "inputs": {"name": "tpu", "deletionProtection": True},
     }
     free = {"urn": "urn:pulumi:dev::gke::x::y", "inputs": {"deletionProtection": False}}
-    result = [(item.path, item.found) for item in against("dev", "gke", [bucket, cluster, free])]
+    result = [(item.path, item.value) for item in against("dev", "gke", [bucket, cluster, free])]
     assert result == [("gke", "protected: artifacts"), ("gke", "deletion protection of tpu")]
 
 
