@@ -17,7 +17,7 @@ from infra.policy import RULES
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.scenario.scenario import find
-from tests.infra.layers.test_all_layers import EVERYTHING
+from tests.infra.declared import EVERYTHING
 from tests.infra.recording import BASE
 from tools.blocks import ROOT
 

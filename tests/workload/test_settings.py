@@ -62,6 +62,7 @@ BAD = [
         "write a number",
     ),
     (["optimizer.weight_decay=nan"], "optimizer.weight_decay = NaN: must be finite", "write a number"),
+    (["model.qk_norm=true", "model.qkv_bias=true"], "model.qkv_bias = true: excludes model.qk_norm", ""),
     (["train.steps"], "--set = train.steps: must read key=value", "--set train.steps=20"),
     (["train.steps.more=2"], "--set = train.steps.more=2: steps is not a table", "name a table.key"),
 ]

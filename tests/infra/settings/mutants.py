@@ -25,7 +25,7 @@ from infra.layers.tpu import startup
 from infra.settings.schema import keys_of, records
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from infra.settings.yaml_file import load
-from tests.infra.layers.test_all_layers import EVERYTHING
+from tests.infra.declared import EVERYTHING
 from tests.infra.recording import BASE, Recording, execute
 
 Values = dict[str, Any]

@@ -203,7 +203,7 @@ def test_all_that_stands_against_a_destroy_is_found() -> None:
         "inputs": {"name": "tpu", "deletionProtection": True},
     }
     free = {"urn": "urn:pulumi:dev::gke::x::y", "inputs": {"deletionProtection": False}}
-    result = [(item.path, item.found) for item in against("dev", "gke", [bucket, cluster, free])]
+    result = [(item.path, item.value) for item in against("dev", "gke", [bucket, cluster, free])]
     assert result == [("gke", "protected: artifacts"), ("gke", "deletion protection of tpu")]
 
 
