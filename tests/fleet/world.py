@@ -139,7 +139,7 @@ class Cloud:
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
         self.updated.append(name)
-        self.labels[name] = {**self.labels[name], **body["labels"]}
+        self.labels[name] = dict(body["labels"])  # as Google does: the mask names the whole map
 
     def operation(self, name: str) -> tuple[bool, Failure | None]:
         return True, None
