@@ -168,6 +168,17 @@ def test_what_is_up_is_compared_with_its_state(
     assert capfd.readouterr().out.splitlines()[-1] == "no changes"
 
 
+def test_a_stack_whose_passphrase_is_missing_is_compared_with_nothing(
+    pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
+    pulumi_cli.answer("stack ls", [{"name": "dev"}])
+    pulumi_cli.answer("whoami", {"url": "file:///the-users-own"})
+    assert main(["plan", "dev"]) == 1
+    assert "error: no passphrase for the stacks' secrets" in capfd.readouterr().err
+    assert "preview" not in pulumi_cli.commands()
+
+
 def test_without_a_login_it_is_said_and_works(
     pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
