@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import http.server
 import json
 import platform
 import shutil
 import subprocess
 import sys
 import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,23 +53,31 @@ def test_the_pack_is_the_same_every_time(packed: tuple[Path, tuple[str, ...]], t
 
 
 @pytest.fixture
-def release(tmp_path: Path, packed: tuple[Path, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> Path:
+def release(
+    tmp_path: Path, packed: tuple[Path, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """An archive that uv takes for the release of this Python's minor version; without it none can be had."""
     monkeypatch.setenv("TPU_CACHE", str(tmp_path / "cache"))
     archive = tmp_path / "site/cpython-3.99.tar.gz"
     archive.parent.mkdir()
     shutil.copy(packed[0], archive)
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=archive.parent)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     major, minor = sys.version_info[:2]
     known = {
         "name": "cpython", "arch": {"family": "x86_64", "variant": None}, "os": "linux", "libc": "gnu",
         "major": major, "minor": minor, "patch": 99, "prerelease": "", "variant": None, "build": "1",
-        "url": archive.as_uri(), "sha256": hashlib.sha256(archive.read_bytes()).hexdigest(),
+        "url": f"http://127.0.0.1:{server.server_port}/{archive.name}",
+        "sha256": hashlib.sha256(archive.read_bytes()).hexdigest(),
     }  # fmt: skip
     (tmp_path / "releases.json").write_text(
         json.dumps({f"cpython-{major}.{minor}.99-linux-x86_64-gnu": known})
     )
     monkeypatch.setenv("UV_PYTHON_DOWNLOADS_JSON_URL", str(tmp_path / "releases.json"))
-    return archive
+    yield archive
+    server.shutdown()
+    server.server_close()
 
 
 def test_the_archive_that_uv_pins_is_downloaded_once(release: Path) -> None:
@@ -78,8 +90,10 @@ def test_the_archive_that_uv_pins_is_downloaded_once(release: Path) -> None:
 
 
 def test_a_damaged_archive_is_downloaded_again(release: Path) -> None:
-    interpreter.choose().archive.write_bytes(b"damaged")
-    assert interpreter.choose().archive.read_bytes() == release.read_bytes()
+    whole = release.read_bytes()
+    middle = len(whole) // 2
+    interpreter.choose().archive.write_bytes(whole[:middle] + b"damaged" + whole[middle + 7 :])
+    assert interpreter.choose().archive.read_bytes() == whole
 
 
 def test_an_archive_with_other_content_is_never_used(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
