@@ -92,8 +92,10 @@ def test_the_archive_that_uv_pins_is_downloaded_once(release: Path) -> None:
 def test_a_damaged_archive_is_downloaded_again(release: Path) -> None:
     whole = release.read_bytes()
     middle = len(whole) // 2
-    interpreter.choose().archive.write_bytes(whole[:middle] + b"damaged" + whole[middle + 7 :])
-    assert interpreter.choose().archive.read_bytes() == whole
+    chosen = interpreter.choose()
+    chosen.archive.write_bytes(whole[:middle] + b"damaged" + whole[middle + 7 :])
+    assert interpreter.choose() == chosen
+    assert chosen.archive.read_bytes() == whole
 
 
 def test_an_archive_with_other_content_is_never_used(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
