@@ -20,7 +20,7 @@ DECLARED = {
     "tpu": 7,
     "gke": 32,
     "queue": 134,
-    "builds": 60,
+    "builds": 38,
     "pipeline": 76,
     "monitoring": 52,
 }

@@ -11,24 +11,20 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Sequence
-from typing import cast
-
-from aiohttp import web
+from collections.abc import Awaitable, Callable, Sequence
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
-from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.sandboxes import Lines, Sandbox, Sandboxes
 
-_FETCH = "rehearsal.cloud.services.cloudbuild.fetch"
+_TRANSFER = "rehearsal.cloud.services.transfer"
 _IMAGE = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/]+)/")
 _READ = "artifactregistry.repositories.downloadArtifacts"
 
 
 class _BuildError(Exception):
-    """A build ends; `status` and why."""
+    """The end of a build: `status`, and the reason."""
 
     def __init__(self, status: str, kind: str, detail: str) -> None:
         super().__init__(detail)
@@ -36,13 +32,19 @@ class _BuildError(Exception):
 
 
 class Builder:
-    """Runs builds in `sandboxes`, whose output `write_log` takes."""
+    """Runs builds in `sandboxes`; `write_log` takes an account and its request to write their output."""
 
-    def __init__(self, world: World, iam: Iam, sandboxes: Sandboxes, write_log: Method) -> None:
+    def __init__(
+        self,
+        world: World,
+        iam: Iam,
+        sandboxes: Sandboxes,
+        write_log: Callable[[str, JsonObject], Awaitable[None]],
+    ) -> None:
         self._world, self._iam, self._sandboxes, self._write_log = world, iam, sandboxes, write_log
 
     async def run(self, build: JsonObject) -> None:
-        """From QUEUED to its end, which is written into the build."""
+        """Run a build to its end, and write the outcome into it."""
         build |= {"status": "WORKING", "startTime": self._world.clock.rfc3339()}
         try:
             async with asyncio.timeout(float(build["timeout"].removesuffix("s"))):
@@ -62,9 +64,10 @@ class Builder:
         async with self._sandboxes.open(f"build-{build['id']}", account) as sandbox:
             (sandbox.place / "workspace").mkdir()
             if source := build.get("source", {}).get("storageSource"):
-                arguments = [json.dumps(source), str(sandbox.place / "workspace")]
+                copies = {**source, "archives": [f"gs://{source['bucket']}/{source['object']}#."]}
+                arguments = [json.dumps(copies), str(sandbox.place / "workspace")]
                 lines = self._lines(build, "FETCHSOURCE")
-                if await sandbox.module(_FETCH, arguments, lines) != 0:
+                if await sandbox.module(_TRANSFER, arguments, lines) != 0:
                     raise _BuildError("FAILURE", "FETCH_SOURCE_FAILED", "FETCHSOURCE failed; see the log")
             for index, step in enumerate(build["steps"]):
                 await self._step(build, sandbox, index, step)
@@ -119,9 +122,7 @@ class Builder:
             "resource": {"type": "build", "labels": labels},
             "entries": [{"textPayload": line} for line in lines],
         }
-        account, method = build["serviceAccount"].rpartition("/")[2], "logging.entries.write"
-        call = Call("logging", "v2", method, {}, {}, body, account, cast(web.Request, None))
         try:
-            await self._write_log.handler(call)
+            await self._write_log(build["serviceAccount"].rpartition("/")[2], body)
         except ApiError as error:
             raise _BuildError("FAILURE", "LOGGING_FAILURE", error.message) from None

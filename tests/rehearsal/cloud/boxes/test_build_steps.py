@@ -19,7 +19,7 @@ def account(boxed: Boxed) -> str:
     roles = ("roles/logging.logWriter", "roles/artifactregistry.reader", "roles/storage.objectUser")
     email = boxed.account("builder", *roles)
     url = f"artifactregistry.googleapis.com/v1/{L}/repositories?repositoryId=images"
-    boxed.done("artifactregistry.googleapis.com/v1", boxed.ask("POST", url, {"format": "DOCKER"}))
+    boxed.done("artifactregistry.googleapis.com/v1", boxed.answer("POST", url, {"format": "DOCKER"}))
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         entry = tarfile.TarInfo("input.txt")
@@ -37,7 +37,7 @@ def start(boxed: Boxed, email: str, *scripts: str, **more: Any) -> tuple[Any, st
         "options": {"logging": "CLOUD_LOGGING_ONLY"},
         **more,
     }
-    operation = boxed.ask("POST", BUILDS, body)
+    operation = boxed.answer("POST", BUILDS, body)
     return operation, f"{BUILDS}/{operation['metadata']['build']['id']}"
 
 
@@ -46,7 +46,7 @@ def test_steps_share_the_source_and_run_as_the_account(boxed: Boxed, account: st
     operation, url = start(boxed, account, "tr a-z A-Z <input.txt >made.txt", "cat made.txt", source=source)
     ended = boxed.done("cloudbuild.googleapis.com/v1", operation)
     assert "error" not in ended, ended
-    assert boxed.ask("GET", url)["status"] == "SUCCESS"
+    assert boxed.answer("GET", url)["status"] == "SUCCESS"
     entries = boxed.logged(f'resource.type="build" AND resource.labels.build_id="{url.rpartition("/")[2]}"')
     assert 'Step #1 - "step-1": TEXT' in [entry["textPayload"] for entry in entries]
     requests = [
@@ -60,7 +60,7 @@ def test_steps_share_the_source_and_run_as_the_account(boxed: Boxed, account: st
 def test_a_failed_step_fails_the_build(boxed: Boxed, account: str) -> None:
     operation, url = start(boxed, account, "exit 3")
     assert "error" in boxed.done("cloudbuild.googleapis.com/v1", operation)
-    build = boxed.ask("GET", url)
+    build = boxed.answer("GET", url)
     assert (build["status"], build["steps"][0]["status"]) == ("FAILURE", "FAILURE")
     assert "status: 3" in build["failureInfo"]["detail"]
 
@@ -68,4 +68,4 @@ def test_a_failed_step_fails_the_build(boxed: Boxed, account: str) -> None:
 def test_a_build_that_takes_too_long_is_ended(boxed: Boxed, account: str) -> None:
     operation, url = start(boxed, account, "sleep 600", timeout="1s")
     boxed.done("cloudbuild.googleapis.com/v1", operation)
-    assert boxed.ask("GET", url)["status"] == "TIMEOUT"
+    assert boxed.answer("GET", url)["status"] == "TIMEOUT"
