@@ -133,14 +133,13 @@ class Cloud:
         config, world, iam, write_log = self._config, self.world, self.iam, self.logging.write
         if not config.builder:
             return Runtime(self.caller, self.telemetry, write_log)
-        write = self.logging.methods()["logging.entries.write"]
         boxes = Sandboxes(self._guests, config.directory / "sandboxes", config.builder)
         python = config.function_python
         return Runtime(
             self.caller,
             self.telemetry,
             write_log,
-            run_build=Builder(world, iam, boxes, write).run,
+            run_build=Builder(world, iam, boxes, self.logging.write_as).run,
             run_batch=Batches(world, iam, boxes, self.logging.write_as, config.spark_python).run,
             functions=Functions(world, iam, boxes, write_log, python) if python else None,
         )
