@@ -34,7 +34,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Change:
+class Transition:
     """A job begins to wait, holds quota, or has finished. `by`: the uid of the job that preempted it."""
 
     version: int
@@ -67,7 +67,7 @@ class History:
 
     hosts: int
     jobs: dict[str, Job] = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[Transition] = field(default_factory=list)
     pods: list[PodChange] = field(default_factory=list)
     _state: dict[str, str] = field(default_factory=dict)
     _pod: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class History:
                 match = _PREEMPTOR.search(conditions["Preempted"]["message"])
                 by = match[1] if match else ""
             self._state[uid] = state
-            self.changes.append(Change(int(meta["resourceVersion"]), at_s, uid, state, by))
+            self.changes.append(Transition(int(meta["resourceVersion"]), at_s, uid, state, by))
 
     def pod(self, event: str, resource: Mapping[str, Any], at_s: float) -> None:
         """Take an event of a watch of Pods."""
@@ -170,7 +170,7 @@ def out_of_order(result: Iterable[Overtaking], slack_s: float) -> int:
     return len({item.version for item in result if min(item.waited_s, item.longer_s) > slack_s})
 
 
-def _next_admissions(ordered: Sequence[Change]) -> Callable[[str, int], float]:
+def _next_admissions(ordered: Sequence[Transition]) -> Callable[[str, int], float]:
     """Return the next time at which a job holds quota, from a change on; infinity without one."""
     mapping: dict[str, list[tuple[int, float]]] = {}
     for number, change in enumerate(ordered):
@@ -248,5 +248,5 @@ def starts_s(history: History) -> list[float]:
     return result
 
 
-def _in_order(changes: Sequence[Change]) -> list[Change]:
+def _in_order(changes: Sequence[Transition]) -> list[Transition]:
     return sorted(changes, key=lambda item: item.version)

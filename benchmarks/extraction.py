@@ -31,7 +31,7 @@ from workload.extract import config as configs
 from workload.extract import packing, points
 from workload.extract.forward import Forward
 from workload.extract.packing import Shape
-from workload.extract.run import Extraction, Summary
+from workload.extract.run import Extraction, ExtractionSummary
 from workload.extract.weights import Folder
 from workload.model import decoder
 from workload.model.points import LAYER_POINTS
@@ -155,7 +155,7 @@ def runs(root: Path, weights: Path, rounds: int) -> dict[str, Any]:
         )
         config = configs.load("qwen2.5-0.5b.toml")
         extract = replace(config.extract, points=saved, batch_tokens=BATCH_TOKENS, shard_bytes=SHARD_BYTES)
-        summaries: list[Summary] = []
+        summaries: list[ExtractionSummary] = []
         for number in range(rounds):
             store = open_store(str(root / "runs" / str(len(overlap)) / str(number)))
             begin = Extraction(

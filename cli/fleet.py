@@ -17,7 +17,7 @@ from fleet import hosts, observing, recovery, removal
 from fleet import monitor as monitoring
 from fleet.adhoc import described
 from fleet.remote_exec import Remote
-from fleet.request import Request
+from fleet.request import FleetCommand
 from infra.doctor.machine import report as report_machine
 
 _SELECTION = combined(
@@ -66,7 +66,7 @@ def fleet() -> None:
     """Keep the slices of an environment working, as Pulumi.ENV.yaml lists them."""
 
 
-def _request(values: dict[str, Any]) -> Request:
+def _request(values: dict[str, Any]) -> FleetCommand:
     """Take the options of `_SELECTION`, `_ADHOC` and `_CHANGE` out of `values`."""
     kind, on_demand = values.pop("tpu_type", None), values.pop("on_demand", False)
     run = values.pop("run_command", None)
@@ -75,13 +75,13 @@ def _request(values: dict[str, Any]) -> Request:
     adhoc = kind and described(
         kind, typed["slices"], typed["zones"], typed["workers_per_zone"] or 1, spot=not on_demand, run=run
     )
-    return Request(**typed, adhoc=adhoc or None)
+    return FleetCommand(**typed, adhoc=adhoc or None)
 
 
 def _command(
     name: str, *parameters: Callable[..., Any], examples: str, words: str = ""
 ) -> Callable[[Callable[..., int]], click.Command]:
-    """Return a decorator that adds a command to the group; the function receives a Request and the rest."""
+    """Return a decorator that adds a command to the group; it receives a FleetCommand and the rest."""
 
     def decorate(function: Callable[..., int]) -> click.Command:
         @wraps(function)
@@ -103,14 +103,14 @@ def _end(*_: object) -> None:
 
 @_command("create", _ADHOC, _CHANGE,
           examples="dev --tpu-type v6e-8 --zones us-east5-a,us-east5-b --workers-per-zone 2")  # fmt: skip
-def create(request: Request) -> int:
+def create(request: FleetCommand) -> int:
     """Create the members that don't exist."""
     return recovery.create(request)
 
 
 @_command("delete", click.option("--orphans", is_flag=True, help="Delete nodes outside the settings, too."),
           _CHANGE, examples="dev --slice extract --yes")  # fmt: skip
-def delete(request: Request, orphans: bool) -> int:
+def delete(request: FleetCommand, orphans: bool) -> int:
     """Delete members; their checkpoints, shards and the bucket stay."""
     return removal.delete(request, orphans=orphans)
 
@@ -118,7 +118,7 @@ def delete(request: Request, orphans: bool) -> int:
 @_command("status", options.as_json,
           click.option("--watch", is_flag=True, help="Observe again and again, until Ctrl+C."),
           _INTERVAL, _PORT, log.monitor_option, examples="dev --json")  # fmt: skip
-def status(request: Request, watch: bool, monitor_interval: int, port: int | None) -> int:
+def status(request: FleetCommand, watch: bool, monitor_interval: int, port: int | None) -> int:
     """Show every member: its state at Google and on its workers, and the next action."""
     if watch:
         return _monitor(request, monitoring.Monitoring(True, monitor_interval, port))
@@ -128,19 +128,19 @@ def status(request: Request, watch: bool, monitor_interval: int, port: int | Non
 
 
 @_command("list", options.as_json, examples="dev")
-def list_nodes(request: Request) -> int:
+def list_nodes(request: FleetCommand) -> int:
     """List every node of the environment in any zone, with orphans unless slices are selected."""
     return observing.list_nodes(request)
 
 
 @_command("recover", _CHANGE, examples="dev --yes")
-def recover(request: Request) -> int:
+def recover(request: FleetCommand) -> int:
     """Recreate the members that Google preempted or deleted, and nothing else."""
     return recovery.recover(request)
 
 
 @_command("take-over", _CHANGE, examples="dev --slice extract")
-def take_over(request: Request) -> int:
+def take_over(request: FleetCommand) -> int:
     """Adopt another stack's members, after a question; for a fleet whose stack is lost."""
     return removal.take_over(request)
 
@@ -159,8 +159,8 @@ def take_over(request: Request) -> int:
     examples="dev --slice extract --source prompts.jsonl --create-tpus --monitor -- --id id",
 )  # fmt: skip
 def deploy(
-    request: Request, source: tuple[str, ...], max_samples: int | None, skip_dataset: bool, create_tpus: bool,
-    skip_launch: bool, then_monitor: bool, timeout_s: int, watch: bool, monitor_interval: int,
+    request: FleetCommand, source: tuple[str, ...], max_samples: int | None, skip_dataset: bool,
+    create_tpus: bool, skip_launch: bool, then_monitor: bool, timeout_s: int, watch: bool, monitor_interval: int,
     port: int | None, words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Split samples, publish the workload, create the slices, and wait until all of them work."""
@@ -176,12 +176,12 @@ def deploy(
 @_command(
     "monitor", _WATCH, _INTERVAL, _PORT, log.monitor_option, examples="dev --monitor-interval 30 --port 8899"
 )
-def monitor(request: Request, watch: bool, monitor_interval: int, port: int | None) -> int:
+def monitor(request: FleetCommand, watch: bool, monitor_interval: int, port: int | None) -> int:
     """Observe and recover the members until Ctrl+C, which leaves them as they are."""
     return _monitor(request, monitoring.Monitoring(watch, monitor_interval, port))
 
 
-def _monitor(request: Request, options: monitoring.Monitoring) -> int:
+def _monitor(request: FleetCommand, options: monitoring.Monitoring) -> int:
     try:
         return monitoring.monitor(request, options)
     except KeyboardInterrupt:
@@ -192,7 +192,7 @@ def _monitor(request: Request, options: monitoring.Monitoring) -> int:
 
 @_command("exec", options.as_json, _REMOTE, words="COMMAND",
           examples="dev --slice extract -- sudo systemctl restart google-startup-scripts")  # fmt: skip
-def execute(request: Request, words: tuple[str, ...], **remote: Any) -> int:
+def execute(request: FleetCommand, words: tuple[str, ...], **remote: Any) -> int:
     """Run a command on every worker or on none; save each output, report the first failure.
 
     A single word is a line of shell; several words are passed unchanged.
@@ -201,7 +201,7 @@ def execute(request: Request, words: tuple[str, ...], **remote: Any) -> int:
 
 
 @_command("restart", options.as_json, options.yes, _REMOTE, examples="dev --slice extract")
-def restart(request: Request, **remote: Any) -> int:
+def restart(request: FleetCommand, **remote: Any) -> int:
     """Restart the job on every worker: stop it on all, then start it on all; the hosts keep running."""
     return hosts.restart(request, Remote(**remote))
 
@@ -210,13 +210,13 @@ def restart(request: Request, **remote: Any) -> int:
           click.argument("node", metavar="[NODE]", required=False, help="a node, or a slice with one node"),
           click.option("--worker", type=int, default=0, show_default=True, metavar="N", help="Host number."),
           words="COMMAND", examples="dev tpu-us-east5-a-0 --worker 1")  # fmt: skip
-def ssh(request: Request, node: str | None, worker: int, words: tuple[str, ...]) -> int:
+def ssh(request: FleetCommand, node: str | None, worker: int, words: tuple[str, ...]) -> int:
     """Log in to one worker, or run a command there."""
     return hosts.login(request, node, worker, words)
 
 
 @_command("doctor", options.as_json, examples="dev")
-def doctor_of_environment(request: Request) -> int:
+def doctor_of_environment(request: FleetCommand) -> int:
     """Report what keeps the fleet from working: login, APIs, roles, quotas, zones, stacks, bundle."""
     return observing.doctor(request)
 
@@ -228,7 +228,7 @@ def doctor_of_environment(request: Request) -> int:
 def doctor(environment: str | None, as_json: bool) -> int:
     """Report what is missing on this machine, or what keeps an environment from working."""
     if environment:
-        return observing.doctor(Request(environment, as_json=as_json))
+        return observing.doctor(FleetCommand(environment, as_json=as_json))
     return report_machine(as_json)
 
 

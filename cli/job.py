@@ -23,7 +23,7 @@ from infra.google.kubernetes import cluster_named
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue.jobs.client import COMPLETED, ENDED, FAILED, QUEUED, Jobs, Status
-from infra.layers.queue.jobs.submission import Request, Submission, run_of, submission, team_of
+from infra.layers.queue.jobs.submission import JobRequest, Submission, run_of, submission, team_of
 from infra.layers.queue.kueue import PRIORITIES, Team
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import teams
@@ -96,7 +96,7 @@ def submit(
     settings = _settings(environment)
     if not words:
         raise CommandError("no program\n    fix: write it behind --, as in: -- train tiny.toml")
-    request = Request(team, words, name, size, slices, pool, zone, priority, container)
+    request = JobRequest(team, words, name, size, slices, pool, zone, priority, container)
     with _explained(settings, team):
         chosen = submission(settings, request)  # checks the words first
         offline.refuse_config(words)

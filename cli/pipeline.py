@@ -14,7 +14,7 @@ from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
 from infra.errors import CommandError
 from infra.google.client import Client
-from infra.layers.pipeline import access, places, price
+from infra.layers.pipeline import access, paths, price
 from infra.layers.pipeline.runs import GOOD, RUNNING, NoRunError, Run, Runs
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
@@ -140,7 +140,7 @@ def logs(environment: str, run: str) -> int:
         print(line)
         empty = False
     if empty:
-        spark = places.account_id(settings, places.SPARK)
+        spark = paths.account_id(settings, paths.SPARK)
         needs = access.lacking(settings, f"{spark}@ lacks logging.logEntries.create")
         print(f"no output: the batch hasn't begun, or may not write logs; that needs {needs}")
     return int(empty)

@@ -20,14 +20,14 @@ import click
 from cli import logs, options
 from cli.command import Command, nearest
 from cli.options import Names
-from cli.program import Program, read_program
 from cli.publish import progress
+from cli.user_code import UserCode, read_program
 from fleet import hosts
 from fleet.adhoc import STOP_WHEN_DONE
 from fleet.controller import Observation
 from fleet.model import Condition
 from fleet.remote_exec import Remote
-from fleet.request import Request
+from fleet.request import FleetCommand
 from fleet.show import Spent
 from fleet.supervise import Supervisor
 from infra.catalog import CATALOG
@@ -181,10 +181,10 @@ class Job:
     def _restart(self) -> None:
         self._remote("restart", hosts.restart)
 
-    def _remote(self, name: str, command: Callable[[Request, Remote], int]) -> None:
+    def _remote(self, name: str, command: Callable[[FleetCommand, Remote], int]) -> None:
         """Run a command of the fleet on the hosts. Raises CommandError if it fails."""
         self.run.leave()
-        request = Request(self._environment, slices=(self._name,), yes=True)
+        request = FleetCommand(self._environment, slices=(self._name,), yes=True)
         with tempfile.TemporaryDirectory(prefix="tpu-run.") as folder:
             if status := command(request, Remote(logs=Path(folder))):
                 raise CommandError(f"tpu fleet {name} ended with {status}: the program isn't started")
@@ -293,7 +293,7 @@ def _predicted(run: Supervisor, hours: float | None) -> RunPrice:
 
 
 def _introduce(
-    run: Supervisor, program: Program, item: dict[str, Any], predicted: RunPrice, out: TextIO
+    run: Supervisor, program: UserCode, item: dict[str, Any], predicted: RunPrice, out: TextIO
 ) -> None:
     """Print the program, the slice, its zones and its price."""
     (member,), bucket = run.fleet.members, run.fleet.settings[StorageSettings].bucket_name

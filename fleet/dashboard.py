@@ -17,7 +17,7 @@ from fleet.controller import Observation
 from fleet.errors import FleetError
 from fleet.model import Condition
 from fleet.page import page
-from fleet.show import Rates, Row
+from fleet.show import MemberRow, Rates
 
 _EVENTS = 8
 _ALIVE_S = 3600.0  # without a terminal, an unchanged summary is printed this often
@@ -35,7 +35,7 @@ class Dashboard:
         self._title, self._console = title, console or Console()
         self._rates, self._events = Rates(), deque[str](maxlen=_EVENTS)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
-        self._last = "nothing observed yet, -", list[Row](), list[str]()  # title, rows, lines
+        self._last = "nothing observed yet, -", list[MemberRow](), list[str]()  # title, rows, lines
         self._printed, self._printed_s = "", 0.0
         self._history: dict[str, deque[tuple[float, int, float | None]]] = {}
         self._on_page = "-", dict[str, str](), list[str]()  # date and time, facts, remarks
@@ -83,7 +83,7 @@ class Dashboard:
     def _drawn(self, room: int) -> Group:
         """Draw the last observation; with too many members, those that need attention first."""
         (title, result, lines), room = self._last, max(5, room)
-        order: Sequence[Row] = result
+        order: Sequence[MemberRow] = result
         if len(result) > room:
             order = sorted(result, key=lambda row: [*show.MARKS].index(Condition(row.condition)))[:room]
             lines = [f"… and {len(result) - room} more", *lines]

@@ -16,7 +16,7 @@ from fleet.environment import opened
 from fleet.errors import FleetError
 from fleet.model import Condition
 from fleet.recovery import create
-from fleet.request import Request
+from fleet.request import FleetCommand
 from infra.slices.nodes import Node
 
 _POLL_S = 5.0
@@ -52,7 +52,7 @@ class Steps:
     timeout_s: float = 3600
 
 
-def deploy(request: Request, steps: Steps) -> int:
+def deploy(request: FleetCommand, steps: Steps) -> int:
     """Split samples, publish the workload, create the slices, wait until all work; return the exit status."""
     fleet = opened(request)
     if steps.dataset and not steps.dataset.source:

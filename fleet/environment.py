@@ -15,7 +15,7 @@ from fleet.errors import FleetError
 from fleet.google import Google
 from fleet.model import ObservedNode, Owner
 from fleet.named import NamedSlices
-from fleet.request import Request
+from fleet.request import FleetCommand
 from fleet.store import BucketStore
 from fleet.zones import Answer, NodeRequest, Verb, Zones
 from infra.core import names
@@ -126,7 +126,9 @@ class _ByKind:
         return [*self._zones.ended(), *self._named.ended()]
 
 
-def opened(request: Request, before: Environment | None = None, *, allow_empty: bool = False) -> Environment:
+def opened(
+    request: FleetCommand, before: Environment | None = None, *, allow_empty: bool = False
+) -> Environment:
     """Read an environment: settings, stack and ad hoc fleets, restricted to the requested members.
 
     Args:
@@ -148,7 +150,7 @@ def opened(request: Request, before: Environment | None = None, *, allow_empty: 
     if fleets:
         settings = from_file(request.environment, slices=slices(fleets.values()))
     # The flags of an ad hoc fleet describe it; those of others select members.
-    narrowed = Request(request.environment, (request.adhoc["name"],)) if request.adhoc else request
+    narrowed = FleetCommand(request.environment, (request.adhoc["name"],)) if request.adhoc else request
     members = selected(settings, narrowed)
     if not members and not allow_empty:
         fix = "tpu:slices, or --tpu-type, --zones and --workers-per-zone"
@@ -167,7 +169,7 @@ def _added(environment: str, fleets: Mapping[str, Item], item: Item) -> dict[str
     return {**fleets, name: item}
 
 
-def selected(settings: Settings, request: Request) -> tuple[Node, ...]:
+def selected(settings: Settings, request: FleetCommand) -> tuple[Node, ...]:
     """Return the members of the settings that a request selects.
 
     Raises:

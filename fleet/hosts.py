@@ -9,7 +9,7 @@ from functools import partial
 from fleet.environment import opened
 from fleet.errors import FleetError
 from fleet.remote_exec import Remote, RemoteExec, observed, one_line
-from fleet.request import Request
+from fleet.request import FleetCommand
 from fleet.ssh import Ssh, Worker
 from infra.engine.pulumi import confirm
 from infra.settings.schema import FleetSettings
@@ -19,7 +19,7 @@ from infra.slices.nodes import Node
 _RESTART = ("sudo systemctl stop tpu-job", "sudo systemctl start tpu-job")
 
 
-def execute(request: Request, options: Remote, words: Sequence[str]) -> int:
+def execute(request: FleetCommand, options: Remote, words: Sequence[str]) -> int:
     """Run a command on every worker at once, or on none; return the exit status.
 
     Args:
@@ -30,12 +30,12 @@ def execute(request: Request, options: Remote, words: Sequence[str]) -> int:
     return _run(request, options, (one_line(words),))
 
 
-def restart(request: Request, options: Remote) -> int:
+def restart(request: FleetCommand, options: Remote) -> int:
     """Restart the job on every worker; return the exit status."""
     return _run(request, options, _RESTART, "Restart the job of {} slice(s)?")
 
 
-def _run(request: Request, options: Remote, commands: Sequence[str], question: str = "") -> int:
+def _run(request: FleetCommand, options: Remote, commands: Sequence[str], question: str = "") -> int:
     """Run lines of shell, each on every worker, until one fails."""
     fleet = opened(request)
     if question:
@@ -53,7 +53,7 @@ def _run(request: Request, options: Remote, commands: Sequence[str], question: s
     return status
 
 
-def login(request: Request, name: str | None, worker: int, words: Sequence[str]) -> int:
+def login(request: FleetCommand, name: str | None, worker: int, words: Sequence[str]) -> int:
     """Become an SSH client of one worker.
 
     Args:

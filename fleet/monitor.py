@@ -11,7 +11,7 @@ from fleet.dashboard import Dashboard, serve
 from fleet.environment import Environment, opened
 from fleet.errors import FleetError
 from fleet.recovery import release
-from fleet.request import Request
+from fleet.request import FleetCommand
 from fleet.store import RENEW_S, UnreachableError
 from fleet.supervise import take_down_ended
 from infra.engine.prices import within_budget
@@ -35,7 +35,7 @@ class Monitoring:
     port: int | None = None
 
 
-def monitor(request: Request, options: Monitoring) -> int:
+def monitor(request: FleetCommand, options: Monitoring) -> int:
     """Observe and recover until Ctrl+C, which leaves the fleet as it is."""
     fleet = opened(request)
     if not options.watch:
@@ -69,7 +69,7 @@ def rest(controller: Controller, seconds: float) -> None:
 
 
 def _reloaded(
-    request: Request, options: Monitoring, fleet: Environment, controller: Controller
+    request: FleetCommand, options: Monitoring, fleet: Environment, controller: Controller
 ) -> Environment:
     """Return the fleet by the present settings file; the earlier one if the file is wrong."""
     try:

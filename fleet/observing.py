@@ -12,7 +12,7 @@ from fleet import show
 from fleet.controller import Observation
 from fleet.environment import google_of, opened, selected
 from fleet.model import ObservedNode
-from fleet.request import Request
+from fleet.request import FleetCommand
 from fleet.show import Rates
 from fleet.unit import unit
 from infra.doctor.checks import Target, checks
@@ -24,14 +24,14 @@ from infra.layers.storage.settings import StorageSettings
 from infra.slices.nodes import Node
 
 
-def status(request: Request) -> int:
+def status(request: FleetCommand) -> int:
     """Print every member, its state at Google and on its workers, and the next action."""
     with progress():
         observation = opened(request, allow_empty=True).controller().step()
     return print_status(observation, request.as_json)
 
 
-def list_nodes(request: Request) -> int:
+def list_nodes(request: FleetCommand) -> int:
     """Print every node of the environment in any zone, with orphans unless slices are selected."""
     with progress():
         observation = opened(request, allow_empty=True).controller().step()
@@ -53,7 +53,7 @@ def _as_json(node: ObservedNode, member: Node | None) -> dict[str, str | None]:
     return {"name": node.name, "zone": node.zone, "state": node.state, "slice": slice_name}
 
 
-def doctor(request: Request) -> int:
+def doctor(request: FleetCommand) -> int:
     """Report what keeps the fleet from working: login, APIs, roles, quotas, zones, stacks, bundle."""
     settings = from_file(request.environment)
     target = selected(settings, request)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from fleet.model import Condition
-from fleet.show import HEAD, Row, cells, in_rate
+from fleet.show import HEAD, MemberRow, cells, in_rate
 from infra.slices.names import LOG
 from views.chart import Line, chart, extent, short
 from views.page import render
@@ -28,7 +28,7 @@ History = Mapping[str, Sequence[tuple[float, int, float | None]]]
 def page(
     title: str,
     clock: str,
-    rows: Sequence[Row],
+    rows: Sequence[MemberRow],
     history: History,
     facts: Mapping[str, str],
     lines: Sequence[str],

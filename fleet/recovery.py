@@ -10,7 +10,7 @@ from fleet.environment import Environment, opened
 from fleet.errors import FleetError
 from fleet.model import Action, Cause, Condition, Decision
 from fleet.observing import print_status, progress, report_unanswered
-from fleet.request import Request
+from fleet.request import FleetCommand
 from infra.engine.prices import within_budget
 from infra.engine.pulumi import confirm
 from infra.engine.roles import with_roles
@@ -24,12 +24,12 @@ _POLL_S = 2.0
 _PATIENCE_S = 300.0  # with a zone that doesn't answer
 
 
-def create(request: Request) -> int:
+def create(request: FleetCommand) -> int:
     """Create the members that don't exist."""
     return _change(request, "create", lambda decision, _: decision.action is Action.CREATE)
 
 
-def recover(request: Request) -> int:
+def recover(request: FleetCommand) -> int:
     """Recreate the members that Google preempted or deleted."""
     return _change(request, "recover", was_lost, updates=False)
 
@@ -43,7 +43,7 @@ def was_lost(decision: Decision, controller: Controller) -> bool:
 
 
 def _change(
-    request: Request, verb: str, selects: Callable[[Decision, Controller], bool], updates: bool = True
+    request: FleetCommand, verb: str, selects: Callable[[Decision, Controller], bool], updates: bool = True
 ) -> int:
     """Carry out the decisions that `selects` accepts; `updates`: also give living nodes new settings."""
     with progress():
@@ -99,7 +99,7 @@ def _require_startable(fleet: Environment) -> None:
 
 
 def _until_up(
-    controller: Controller, due: Collection[str], attempts: int, request: Request
+    controller: Controller, due: Collection[str], attempts: int, request: FleetCommand
 ) -> tuple[Observation, dict[str, Failure]]:
     """Step until each due member is up, refused `attempts` times, or unknown for too long.
 
@@ -156,7 +156,7 @@ def _out_of_reach(
     }
 
 
-def _report(request: Request, observation: Observation, failures: dict[str, Failure]) -> int:
+def _report(request: FleetCommand, observation: Observation, failures: dict[str, Failure]) -> int:
     """Print the outcome; return the exit status."""
     if request.as_json:
         print_status(observation, as_json=True)

@@ -13,7 +13,7 @@ from fleet.environment import Environment, opened
 from fleet.google import Google
 from fleet.model import ObservedNode, View
 from fleet.observing import report_unanswered
-from fleet.request import Request
+from fleet.request import FleetCommand
 from infra.engine.pulumi import confirm
 from infra.google.client import RequestError
 from infra.slices.nodes import Node, nodes
@@ -22,7 +22,7 @@ _POLL_S = 2.0
 Doomed = Node | ObservedNode
 
 
-def delete(request: Request, *, orphans: bool = False) -> int:
+def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     """Delete members; their checkpoints, shards and the bucket stay.
 
     Args:
@@ -116,7 +116,7 @@ def _maybe_there(node: Doomed, view: View) -> bool:
 
 
 def _advise(
-    request: Request,
+    request: FleetCommand,
     members: Sequence[Node],
     gone: Collection[Doomed],
     forgotten: Collection[str],
@@ -139,7 +139,7 @@ def _exists(member: Node, observation: Observation, fleet: Environment) -> bool:
     return fleet.owner.owns(node) if member.member is not None else member.name in (fleet.stack.held or ())
 
 
-def take_over(request: Request) -> int:
+def take_over(request: FleetCommand) -> int:
     """Adopt another stack's members, after a question; for a fleet whose stack is lost."""
     fleet = opened(request)
     observation = fleet.controller().step()
@@ -167,14 +167,16 @@ def take_over(request: Request) -> int:
     return _report(request, "taken", target, failed)
 
 
-def _show(request: Request, lines: Sequence[str], target: Collection[object], empty: str) -> bool:
+def _show(request: FleetCommand, lines: Sequence[str], target: Collection[object], empty: str) -> bool:
     """Print the changes, or `empty` if there is no target; return whether to continue."""
     for line in [*lines, *([] if target else [empty])]:
         print(line, file=request.output)
     return bool(target) and not request.dry_run
 
 
-def _report(request: Request, key: str, target: Sequence[Doomed], failed: Mapping[str, str] | None) -> int:
+def _report(
+    request: FleetCommand, key: str, target: Sequence[Doomed], failed: Mapping[str, str] | None
+) -> int:
     """Print the outcome for programs; return the exit status.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 
 @dataclass(frozen=True)
-class Request:
+class FleetCommand:
     """Values of a command line.
 
     Attributes:

@@ -33,7 +33,7 @@ MARKS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class MemberRow:
     """Row of a member as last observed; None and 0: unknown."""
 
     node: str
@@ -71,7 +71,7 @@ class Rates:
         return (after - before) / (ended_s - begun_s) if ended_s > begun_s else None
 
 
-def rows(observation: Observation, rates: Rates) -> list[Row]:
+def rows(observation: Observation, rates: Rates) -> list[MemberRow]:
     """Return a row per member, in their order."""
     result = []
     for decision in observation.decisions:
@@ -82,7 +82,7 @@ def rows(observation: Observation, rates: Rates) -> list[Row]:
             rate = None  # of the time before it was lost
         left = (status.of_samples - status.samples) / rate if rate and status.of_samples else None
         result.append(
-            Row(
+            MemberRow(
                 decision.node, decision.zone,
                 observed.state if observed else "", decision.condition, status.stage,
                 status.samples, status.of_samples, status.shards, status.size_bytes, rate, left, decision.why,
@@ -129,7 +129,7 @@ class Spent:
         return sorted(name for (name, _), (_, dollars) in self._nodes.items() if dollars is None)
 
 
-def summary(result: Sequence[Row]) -> str:
+def summary(result: Sequence[MemberRow]) -> str:
     """Return the number of members per condition and the totals, in a line."""
     counts = Counter(row.condition for row in result)
     conditions = ", ".join(f"{counts[item]} {item}" for item in Condition if counts[item])
@@ -145,7 +145,7 @@ def summary(result: Sequence[Row]) -> str:
     return "; ".join(statuses)
 
 
-def facts(result: Sequence[Row], observation: Observation) -> dict[str, str]:
+def facts(result: Sequence[MemberRow], observation: Observation) -> dict[str, str]:
     """Return the few numbers to see first, by name."""
     counts = Counter(row.condition for row in result)
     rate = sum(row.samples_per_s or 0 for row in result)
@@ -187,7 +187,7 @@ HEAD = (
 _NUMBERS = HEAD[4:11]
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: MemberRow) -> tuple[str, ...]:
     """Return a row as text."""
     samples = (
         f"{row.samples:,}" + (f" of {row.of_samples:,}" if row.of_samples else "") if row.samples else ""
@@ -201,7 +201,7 @@ def cells(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def table(result: Sequence[Row], title: str = "") -> Table:
+def table(result: Sequence[MemberRow], title: str = "") -> Table:
     """Return a row for each member, for a terminal, a page or plain text."""
     drawn = _table(*HEAD, title=title)
     for row in result:
@@ -267,7 +267,7 @@ def price_so_far(observation: Observation) -> str:
     return f"{known}${spent.dollars:,.2f} so far, {spent.chip_hours:,.1f} chip-hours by Google's clock"
 
 
-def as_json(observation: Observation, result: Sequence[Row]) -> dict[str, Any]:
+def as_json(observation: Observation, result: Sequence[MemberRow]) -> dict[str, Any]:
     """Return the document for programs."""
     spent = Spent(observation)
     answers = {zone: str(view.failure.kind) for zone, view in observation.view.zones.items() if view.failure}

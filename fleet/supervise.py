@@ -16,7 +16,7 @@ from fleet.environment import Environment, google_of, selected
 from fleet.errors import FleetError
 from fleet.model import Action, Condition, Decision, ObservedNode
 from fleet.removal import delete_nodes
-from fleet.request import Request
+from fleet.request import FleetCommand
 from fleet.show import unanswered
 from fleet.store import LeaseHeldError, UnreachableError
 from infra.engine.named import read_stack
@@ -65,7 +65,7 @@ class Supervisor:
             raise FleetError(f"{name} exists already, with other slices: {shape}\n    fix: {fix}")
         fleets = {**others, self._item["name"]: self._item}
         settings = from_file(environment, slices=slices(fleets.values()))
-        members = selected(settings, Request(environment, (self._item["name"],)))
+        members = selected(settings, FleetCommand(environment, (self._item["name"],)))
         self.fleet = Environment(settings, members, google, stack, fleets)
         self._reported: dict[str, str] = {}
         self._ended: dict[str, float] = {}  # by node, the time of an earlier program's last status

@@ -13,7 +13,7 @@ from infra.core.outputs import Outputs
 from infra.core.providers import Factory
 from infra.google.quotas import Use
 from infra.google.role import Role
-from infra.prices.row import Rate, Row
+from infra.prices.row import PriceRow, Rate
 from infra.settings.schema import Relation, Settings
 from infra.settings.sources import ROOT
 from settings_schema.parser import RecordRule
@@ -104,7 +104,7 @@ class Layer:
     grants: Callable[[Settings], Iterable[str]] = lambda _: ()
     services: Callable[[Settings], Iterable[str]] = lambda _: ()
     buckets: Callable[[Settings], Iterable[str]] = lambda _: ()
-    prices: Callable[[Settings], Iterable[Row]] = lambda _: ()
+    prices: Callable[[Settings], Iterable[PriceRow]] = lambda _: ()
     rates: Callable[[Settings], Iterable[Rate]] = lambda _: ()
     at_google: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     ids: Mapping[str, str] = field(default_factory=dict)

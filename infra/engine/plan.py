@@ -25,7 +25,7 @@ from infra.engine.pulumi import Pulumi, sentence
 from infra.engine.settings import from_file
 from infra.errors import CommandError
 from infra.google.failures import Kind, fix_of
-from infra.prices.row import NOTE, Cost, Rate, Row, total
+from infra.prices.row import NOTE, Cost, PriceRow, Rate, total
 from infra.prices.row import cost as cost_of
 from infra.prices.table import rates_table, table
 from infra.settings import yaml_file
@@ -50,7 +50,7 @@ _KEYS = ("secretsprovider", "encryptedkey")
 
 
 @dataclass(frozen=True)
-class Change:
+class ResourceChange:
     """A resource that an update would touch.
 
     Attributes:
@@ -87,7 +87,7 @@ class LayerPlan:
 
     layer: str
     up: bool
-    changes: tuple[Change, ...]
+    changes: tuple[ResourceChange, ...]
     warnings: tuple[str, ...]
     cost: Cost
     failed: bool
@@ -100,7 +100,7 @@ class Plan:
 
     environment: str
     layers: tuple[LayerPlan, ...]
-    costs: tuple[Row, ...]
+    costs: tuple[PriceRow, ...]
     preflight: tuple[Verdict, ...] = ()
     rates: tuple[Rate, ...] = ()
 
@@ -279,12 +279,12 @@ def _rows(plan: Plan) -> list[tuple[str, ...]]:
     return rows
 
 
-def _change(metadata: Mapping[str, Any]) -> Change | None:
+def _change(metadata: Mapping[str, Any]) -> ResourceChange | None:
     """Parse an event's resource; None if it isn't touched, or for further steps of a replacement."""
     if metadata["op"] not in SIGNS or metadata["type"] == _STACK:
         return None
     keys = tuple(metadata.get("detailedDiff") or metadata.get("diffs") or ())
-    return Change(metadata["op"], metadata["type"], metadata["urn"].rpartition("::")[2], keys)
+    return ResourceChange(metadata["op"], metadata["type"], metadata["urn"].rpartition("::")[2], keys)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from infra.catalog import CATALOG
 from infra.core.environment import layers_on
 from infra.engine.settings import from_file
 from infra.errors import InfraError
-from infra.prices.row import Rate, Row, cost
+from infra.prices.row import PriceRow, Rate, cost
 from infra.prices.table import rates_table, table
 from infra.settings.schema import FleetSettings, Settings
 from infra.settings.sources import ROOT
@@ -21,7 +21,7 @@ def rates(settings: Settings) -> list[Rate]:
     return list(dict.fromkeys(rate for layer in layers_on(settings) for rate in layer.rates(settings)))
 
 
-def of(settings: Settings) -> list[Row]:
+def of(settings: Settings) -> list[PriceRow]:
     """Return the price rows of all layers that are on."""
     return [row for layer in layers_on(settings) for row in layer.prices(settings)]
 

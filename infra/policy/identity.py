@@ -6,7 +6,7 @@ from infra.core import names
 from infra.google.role import BASIC
 from infra.layers.builds.settings import BuildsSettings
 from infra.layers.gke.settings import GkeSettings
-from infra.layers.pipeline import places
+from infra.layers.pipeline import paths
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.names import controller_account_email, service_account_email
 from infra.layers.storage.settings import StorageSettings
@@ -64,10 +64,10 @@ _HOSTS, _NODES = "TPU hosts", "GKE nodes"
 _RUNS_AS = {
     ("gcp:tpu/v2Vm:V2Vm", "serviceAccount.email"): _HOSTS,
     ("gcp:container/nodePool:NodePool", "nodeConfig.serviceAccount"): _NODES,
-    ("gcp:workflows/workflow:Workflow", "serviceAccount"): places.ORCHESTRATOR,
-    ("gcp:cloudscheduler/job:Job", "httpTarget.oauthToken.serviceAccountEmail"): places.TRIGGER,
-    ("gcp:cloudfunctionsv2/function:Function", "serviceConfig.serviceAccountEmail"): places.CHECK,
-    ("gcp:cloudfunctionsv2/function:Function", "buildConfig.serviceAccount"): places.BUILD,
+    ("gcp:workflows/workflow:Workflow", "serviceAccount"): paths.ORCHESTRATOR,
+    ("gcp:cloudscheduler/job:Job", "httpTarget.oauthToken.serviceAccountEmail"): paths.TRIGGER,
+    ("gcp:cloudfunctionsv2/function:Function", "serviceConfig.serviceAccountEmail"): paths.CHECK,
+    ("gcp:cloudfunctionsv2/function:Function", "buildConfig.serviceAccount"): paths.BUILD,
 }
 """Type, and where it names an account → the component whose account that is."""
 
@@ -78,7 +78,7 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
     if settings[StorageSettings].controller_account_id:
         accounts[controller_account_email(settings)] = "the fleet controller"
     if settings.get(PipelineSettings):
-        accounts |= {places.account(settings, which): which for which in places.ACCOUNTS}
+        accounts |= {paths.account(settings, which): which for which in paths.ACCOUNTS}
     ids = {}
     if gke := settings.get(GkeSettings):
         ids = {gke.node_account_id: _NODES, gke.workload_account_id: "pods"}

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from infra.layers.monitoring.settings import MonitoringSettings
-from infra.layers.pipeline import facts, places
+from infra.layers.pipeline import facts, paths
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.policy.rule import STACK, Resource, Rule, every, forbidden, given, literal, nothing
@@ -42,7 +42,7 @@ def _by_content(resource: Resource, _: Settings) -> Iterator[str]:
 def _trigger(resource: Resource, settings: Settings) -> Iterator[str]:
     account = str(resource.get("serviceAccount") or "")
     pipeline = settings.get(PipelineSettings)
-    accounts = {places.account(settings, which) for which in places.ACCOUNTS if which != places.TRIGGER}
+    accounts = {paths.account(settings, which) for which in paths.ACCOUNTS if which != paths.TRIGGER}
     if not account or (pipeline and account in accounts):
         yield f"serviceAccount: {account or 'nothing'}"
 
@@ -94,7 +94,7 @@ def _whole(resource: Resource, settings: Settings) -> Iterator[str]:
         if not execution.get(key):
             yield f"content.batch.environmentConfig.executionConfig.{key}: nothing"
     account = execution.get("serviceAccount")
-    if account != places.account(settings, places.SPARK):
+    if account != paths.account(settings, paths.SPARK):
         yield f"content.batch.environmentConfig.executionConfig.serviceAccount: {account or 'nothing'}"
 
 

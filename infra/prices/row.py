@@ -20,7 +20,7 @@ NOTE = f"{UNCHECKED} unverified: the price was never read where it holds; docs/p
 
 
 @dataclass(frozen=True)
-class Row:
+class PriceRow:
     """Item of the bill: a layer's resource, or equal nodes of one slice in one zone.
 
     Prices are in US dollars an hour, None where unknown; `source` says where and when they were read, and
@@ -92,7 +92,7 @@ class Cost:
         }
 
 
-def cost(rows: Sequence[Row]) -> Cost:
+def cost(rows: Sequence[PriceRow]) -> Cost:
     """Sum up rows."""
     return Cost(
         total([row.hourly for row in rows]),
@@ -101,7 +101,7 @@ def cost(rows: Sequence[Row]) -> Cost:
     )
 
 
-def row(what: str, region: str, *parts: tuple[str, float], zone: str = "", idle: bool = True) -> Row:
+def row(what: str, region: str, *parts: tuple[str, float], zone: str = "", idle: bool = True) -> PriceRow:
     """Make a row of entries of the price book, each with its quantity, e.g. ("disk.pd-ssd", 200)."""
     hourly: list[float | None] = []
     sources: list[str] = []
@@ -117,7 +117,7 @@ def row(what: str, region: str, *parts: tuple[str, float], zone: str = "", idle:
         sources.append(f"{entry.service}: {price.source}.")
         checked = checked and price.checked
     source = " ".join(dict.fromkeys(sources))
-    return Row(what, total(hourly), source, zone=zone or region, checked=checked, idle=idle)
+    return PriceRow(what, total(hourly), source, zone=zone or region, checked=checked, idle=idle)
 
 
 def rate(id_: str, region: str) -> Rate:

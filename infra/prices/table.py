@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infra.prices.row import NOTE, Rate, Row, _small, cost, dollars, total
+from infra.prices.row import NOTE, PriceRow, Rate, _small, cost, dollars, total
 from views.table import aligned
 
 _HEAD = ("what", "nodes", "type", "zone", "chips", "paid", "$/hour", "$/day", "$/month", "on demand $/hour")
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[PriceRow]) -> str:
     """Format rows and their sum, with the dates of the prices."""
     if not rows:
         return "No slices, nor anything else that is billed by the hour."
@@ -28,7 +28,7 @@ def rates_table(rates: Sequence[Rate]) -> str:
     return "\n".join(aligned(lines))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: PriceRow) -> tuple[str, ...]:
     return (
         row.what,
         _count(len(row.nodes)),
@@ -41,7 +41,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _sum(rows: Sequence[Row]) -> tuple[str, ...]:
+def _sum(rows: Sequence[PriceRow]) -> tuple[str, ...]:
     nodes_, chips = sum(len(row.nodes) for row in rows), sum(row.chips for row in rows)
     on_demand = total([row.on_demand_hourly if row.chips else row.hourly for row in rows])
     together = cost(rows)

@@ -17,7 +17,7 @@ from google.cloud import storage
 
 from infra.core.layer import up_command
 from infra.errors import CommandError
-from infra.layers.pipeline import facts, places
+from infra.layers.pipeline import facts, paths
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.publish import archive, wheels
@@ -61,7 +61,7 @@ def publish(settings: Settings, root: Path = ROOT, *, upload: bool = True) -> in
             raise CommandError(str(error)) from None
     mib = sum(sent.values()) / (1 << 20)
     what = f"{', '.join(sent)} sent, {mib:,.0f} MiB" if sent else "all there already"
-    print(f"code {code[:12]}…: gs://{scratch_bucket(settings)}/{places.CODE}/{code}: {what}")
+    print(f"code {code[:12]}…: gs://{scratch_bucket(settings)}/{paths.CODE}/{code}: {what}")
     if record(settings.environment, "pipeline:code", code, root):
         print(f"Pulumi.{settings.environment}.yaml: pipeline:code is set")
     print(f"next: {up_command('pipeline', settings.environment)}")
@@ -119,5 +119,5 @@ def _upload(settings: Settings, code: str, files: dict[str, Path]) -> dict[str, 
         return {
             file: path.stat().st_size
             for file, path in files.items()
-            if create(bucket.blob(f"{places.CODE}/{code}/{file}"), path)
+            if create(bucket.blob(f"{paths.CODE}/{code}/{file}"), path)
         }

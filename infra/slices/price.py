@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from infra.catalog import CATALOG, SliceType
-from infra.prices.row import Row
+from infra.prices.row import PriceRow
 from infra.slices.nodes import Node
 
 
-def rows(nodes: Sequence[Node]) -> list[Row]:
+def rows(nodes: Sequence[Node]) -> list[PriceRow]:
     """Return one row for each slice and zone, in their order."""
     alike: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in nodes:
@@ -31,7 +31,7 @@ def at_dearest(node: Node) -> Node:
     return replace(node, zone=max(node.places, key=price))
 
 
-def _row(same: Sequence[Node]) -> Row:
+def _row(same: Sequence[Node]) -> PriceRow:
     node = same[0]
     price = CATALOG.price(node.zone)
     chips = node.kind.chips
@@ -55,10 +55,10 @@ def of_chips(
     paid: str,
     hourly: float | None,
     idle: bool = False,
-) -> Row:
+) -> PriceRow:
     """Make the row of equal slices in one zone; `hourly`: price of one of them, None where unknown."""
     on_demand, chips = CATALOG.price(zone).on_demand, len(named) * kind.chips
-    return Row(
+    return PriceRow(
         what=what,
         nodes=named,
         kind=kind.name,

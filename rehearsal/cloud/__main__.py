@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import CloudConfig, ConfigError, address
+from rehearsal.cloud.config import CloudConfig, CloudConfigError, address
 from rehearsal.errors import RehearsalError
 from rehearsal.hosts.bootdisk import Access
 from rehearsal.hosts.errors import HostError
@@ -69,7 +69,9 @@ def _machines(config: CloudConfig) -> tuple[Path, Access] | None:
         return None
     files = (config.hosts_file, config.ca_certificate, config.ca_bundle)
     if None in files or not config.ssh_public_key:
-        raise ConfigError("image: needs hosts_file, ca_certificate, ca_bundle and ssh_public_key beside it")
+        raise CloudConfigError(
+            "image: needs hosts_file, ca_certificate, ca_bundle and ssh_public_key beside it"
+        )
     key = config.directory / "authorized_key"
     config.directory.mkdir(parents=True, exist_ok=True)
     key.write_text(config.ssh_public_key)

@@ -17,7 +17,7 @@ from settings_schema.parser import Parser
 from settings_schema.problem import listed
 
 
-class ConfigError(RehearsalError):
+class CloudConfigError(RehearsalError):
     """The configuration file breaks rules."""
 
 
@@ -76,26 +76,26 @@ class CloudConfig:
 
     @staticmethod
     def load(path: Path) -> CloudConfig:
-        """Read a file. Raises ConfigError with all problems."""
+        """Read a file. Raises CloudConfigError with all problems."""
         try:
             document = json.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: {error}") from None
+            raise CloudConfigError(f"{path}: {error}") from None
         return parse(document)
 
 
 def parse(document: JsonObject) -> CloudConfig:
-    """Parse a configuration from JSON. Raises ConfigError with all problems."""
+    """Parse a configuration from JSON. Raises CloudConfigError with all problems."""
     parser = Parser()
     config = parser.section("", CloudConfig, document)
     if parser.problems:
-        raise ConfigError(listed("the cloud's configuration", parser.problems))
+        raise CloudConfigError(listed("the cloud's configuration", parser.problems))
     return config
 
 
 def address(text: str) -> tuple[str, int]:
-    """Split `HOST:PORT`; ConfigError for any other text."""
+    """Split `HOST:PORT`; CloudConfigError for any other text."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
-        raise ConfigError(f"address {text!r} must be HOST:PORT")
+        raise CloudConfigError(f"address {text!r} must be HOST:PORT")
     return host, int(port)

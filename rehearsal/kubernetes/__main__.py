@@ -33,7 +33,7 @@ _ENDING = "STOPPING"
 
 
 @dataclass(frozen=True)
-class Config:
+class ProcessPaths:
     """Paths of the process.
 
     `certificate` and `key`: of Google's names; `debian`: the root of bare containers; `images`: built ones.
@@ -49,9 +49,9 @@ class Config:
     images: Path
 
     @staticmethod
-    def load(path: Path) -> Config:
+    def load(path: Path) -> ProcessPaths:
         """Return the configuration in a JSON file."""
-        return Config(**{key: Path(value) for key, value in json.loads(path.read_text()).items()})
+        return ProcessPaths(**{key: Path(value) for key, value in json.loads(path.read_text()).items()})
 
 
 class _Stop(Exception):  # noqa: N818 - a request, not an error
@@ -61,7 +61,7 @@ class _Stop(Exception):  # noqa: N818 - a request, not an error
 class Keeper:
     """Keeper of a control plane for the existing cluster."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ProcessPaths) -> None:
         self._config = config
         self._control = Control(config.control)
         self._cluster: Cluster | None = None
@@ -158,7 +158,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGTERM, _stop)
     with contextlib.suppress(_Stop):
-        Keeper(Config.load(arguments.config)).run()
+        Keeper(ProcessPaths.load(arguments.config)).run()
     return 0
 
 

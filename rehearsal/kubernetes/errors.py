@@ -11,7 +11,7 @@ class UnknownKindError(KubernetesError):
     """The API server has no such kind, or not yet."""
 
 
-class ApiError(KubernetesError):
+class ApiServerError(KubernetesError):
     """The API server refused a request: `status` is HTTP's, `reason` Kubernetes' (`NotFound`, `Conflict`)."""
 
     def __init__(self, status: int, reason: str, message: str):

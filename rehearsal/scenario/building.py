@@ -19,7 +19,7 @@ from rehearsal.scenario.record import Price
 from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.step import NOTHING, step
 from rehearsal.scenario.watching import ready
-from rehearsal.world.program import PROJECTS, Layer, change_settings
+from rehearsal.world.checkout import PROJECTS, Layer, change_settings
 
 
 @step("preview all stacks, with prices", account="platform-engineer")

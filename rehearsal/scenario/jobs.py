@@ -15,7 +15,7 @@ from rehearsal.scenario.building import follow_nodes
 from rehearsal.scenario.record import Check
 from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.step import step
-from rehearsal.world.program import read_settings
+from rehearsal.world.checkout import read_settings
 
 _LIST = "https://logging.googleapis.com/v2/entries:list"
 _LOG = "tpu-host"

@@ -18,7 +18,7 @@ from rehearsal.scenario.scenario import nearest
 from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.step import NOTHING, step
 from rehearsal.world import person
-from rehearsal.world.program import read_settings
+from rehearsal.world.checkout import read_settings
 
 # Real seconds that an API, or an account, may take to answer after it was enabled or created.
 _PATIENCE_S, _POLL_S = 90.0, 0.05

@@ -16,7 +16,7 @@ from rehearsal.scenario.record import Check
 from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.step import step
 from rehearsal.world import person
-from rehearsal.world.program import read_settings
+from rehearsal.world.checkout import read_settings
 
 Run = dict[str, Any]
 _WORDS = ("a", "batch", "of", "text", "becomes", "tokens", "and", "tokens", "become", "a", "checkpoint")

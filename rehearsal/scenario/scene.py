@@ -15,8 +15,8 @@ from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario.bucket import Bucket, ObjectFacts
 from rehearsal.scenario.record import Boot, Record, boot_from, script_run
 from rehearsal.scenario.shell import Shell
+from rehearsal.world.checkout import read_settings
 from rehearsal.world.console import Note
-from rehearsal.world.program import read_settings
 
 T = TypeVar("T")
 

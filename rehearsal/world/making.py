@@ -22,9 +22,9 @@ from rehearsal.kubernetes.errors import KubernetesError
 from rehearsal.kubernetes.plane import programs
 from rehearsal.providers.gcp.install import PACKAGES, Package, is_standin
 from rehearsal.world import names, person, runtimes
+from rehearsal.world.checkout import change_settings, copy_program, read_settings, run
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, cache_dir
-from rehearsal.world.program import change_settings, copy_program, read_settings, run
 from rehearsal.world.snapshot import Text, snapshot_image
 
 

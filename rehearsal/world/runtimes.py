@@ -15,7 +15,7 @@ from pathlib import Path
 
 import uv
 
-from rehearsal.world.program import run
+from rehearsal.world.checkout import run
 
 RUNTIMES = ("spark", "functions")
 _LOCKS = Path(__file__).parent / "locks"

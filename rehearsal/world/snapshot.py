@@ -15,8 +15,8 @@ from pathlib import Path
 
 from rehearsal.errors import WorldError
 from rehearsal.hosts.disks import image_from_folder
+from rehearsal.world.checkout import TREE, run
 from rehearsal.world.layout import cache_dir
-from rehearsal.world.program import TREE, run
 
 # Text that every machine with this project's requirements has: licences, and Python's own library.
 LICENSES = "/usr/share/common-licenses"

@@ -9,10 +9,10 @@ from benchmarks.admissions import (
     FINISHED,
     HOLDING,
     WAITING,
-    Change,
     History,
     Job,
     PodChange,
+    Transition,
     collisions,
     most_held,
     out_of_order,
@@ -27,7 +27,7 @@ FIRST, SECOND = "2026-11-24T10:00:00Z", "2026-11-24T10:00:01Z"
 
 def history(jobs: Mapping[str, Job], *changes: tuple[str, str] | tuple[str, str, str]) -> History:
     """Each change a second after the one before."""
-    result = [Change(number, float(number), *change) for number, change in enumerate(changes)]
+    result = [Transition(number, float(number), *change) for number, change in enumerate(changes)]
     return History(4, dict(jobs), result)
 
 
@@ -104,7 +104,7 @@ def test_changes_are_taken_in_the_order_of_their_versions() -> None:
         {"a": job("a", 500), "b": job("b")}, ("a", WAITING), ("b", WAITING), ("a", HOLDING), ("b", HOLDING)
     )
     assert passed_over(result, 2) == []
-    result.changes[2:] = [Change(9, 2.0, "a", HOLDING), Change(8, 3.0, "b", HOLDING)]
+    result.changes[2:] = [Transition(9, 2.0, "a", HOLDING), Transition(8, 3.0, "b", HOLDING)]
     assert passed_over(result, 2) == [("a", "b")]
 
 

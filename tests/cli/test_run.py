@@ -9,7 +9,7 @@ import click
 import pytest
 
 from cli import run
-from cli.program import read_program
+from cli.user_code import read_program
 from fleet.model import WorkerStatus
 from infra.errors import CommandError
 from infra.google.client import RequestError

@@ -24,7 +24,7 @@ from workload.host import places
 from workload.host.bucket import Bucket
 from workload.host.errors import RunError
 from workload.host.heartbeat import Heartbeat
-from workload.host.metadata import Node
+from workload.host.metadata import HostDescription
 from workload.host.unit import COMMANDS, command_id, job_unit
 from workload.place import PORT, Place
 from workload.runs.location import RUN
@@ -123,7 +123,7 @@ def test_environment_of_services_and_jobs_is_the_list() -> None:
         r'(?:^|echo ")([A-Z_]+)=', (PARTS / "environment.sh").read_text("utf-8"), re.MULTILINE
     )
     assert {*listed, "PATH"} == {*written, *Place(0, 1, 0, 1, "10.0.0.2").variables()}
-    node = Node("a", 0, 1, "bucket", 20.0, "job", ("a", "b"))
+    node = HostDescription("a", 0, 1, "bucket", 20.0, "job", ("a", "b"))
     given = re.findall(r"^(\w+)=", places.environment(node, "10.0.0.2:8476"), re.MULTILINE)
     listed = re.findall(r"`([A-Z_]+)`", part(r"A job of several slices also gets(.*?)\.\n"))
     assert set(listed) == set(given)

@@ -7,7 +7,7 @@ import pytest
 
 from fleet.environment import selected
 from fleet.errors import FleetError
-from fleet.request import Request
+from fleet.request import FleetCommand
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from tests.fleet.command import fleet
@@ -16,9 +16,9 @@ from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
 def test_flags_narrow_and_never_widen() -> None:
     with pytest.raises(FleetError, match="has 2 in us-east5-a"):
-        selected(settings(), Request("dev", ("extract",), ("us-east5-a",), 3))
+        selected(settings(), FleetCommand("dev", ("extract",), ("us-east5-a",), 3))
     with pytest.raises(FleetError) as caught:
-        selected(settings(), Request("dev", ("extrct",), ("us-west1-c",)))
+        selected(settings(), FleetCommand("dev", ("extrct",), ("us-west1-c",)))
     assert "--slice extrct" in str(caught.value)
     assert "--zones us-west1-c" in str(caught.value)
 

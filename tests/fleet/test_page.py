@@ -4,23 +4,23 @@ import re
 from html import unescape
 
 from fleet.page import page, rates
-from fleet.show import Row, in_rate
+from fleet.show import MemberRow, in_rate
 from tests.views.pages import assert_stands_alone
 
 
-def row(node: str = "tpu-dev", **more: object) -> Row:
+def row(node: str = "tpu-dev", **more: object) -> MemberRow:
     known: dict[str, object] = {
         "node": node, "zone": "us-east5-b", "state": "READY", "condition": "working", "stage": "launch",
         "samples": 120, "of_samples": 600, "shards": 0, "size_bytes": 0, "samples_per_s": 2.5,
         "left_s": 192.0, "why": "", "loss": 2.34567, "goodput": 0.873,
     }  # fmt: skip
-    return Row(**{**known, **more})  # type: ignore[arg-type]
+    return MemberRow(**{**known, **more})  # type: ignore[arg-type]
 
 
 HISTORY = {"tpu-dev": [(0.0, 0, None), (10.0, 20, 3.0), (20.0, 50, 2.5), (30.0, 50, 2.5), (40.0, 120, 2.4)]}
 
 
-def drawn(*rows: Row, lines: tuple[str, ...] = (), events: tuple[str, ...] = ()) -> str:
+def drawn(*rows: MemberRow, lines: tuple[str, ...] = (), events: tuple[str, ...] = ()) -> str:
     return page("fleet dev", "12:00:00", rows, HISTORY, {"now": "$22.45/h"}, lines, events)
 
 

@@ -82,7 +82,7 @@ def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_h
 def test_a_rate_is_of_those_that_work_and_time_left_follows_from_it() -> None:
     member, rates = KNOWN[0], show.Rates()
 
-    def row(minute: int, samples: int, condition: Condition = Condition.WORKING) -> show.Row:
+    def row(minute: int, samples: int, condition: Condition = Condition.WORKING) -> show.MemberRow:
         status = WorkerStatus(1e6, "ready", work="running", samples=samples, of_samples=1000)
         decision = Decision(member, Action.LEAVE, condition, "", status=status)
         (result,) = show.rows(replace(observation(member, age_s=60.0 * minute), decisions=[decision]), rates)

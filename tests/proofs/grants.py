@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import described
-from infra.layers.pipeline import access, places
+from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.access import Grant
 from infra.layers.pipeline.settings import SMALL_ROLE, WORKER
 from tests.limits import HANG_S
@@ -63,7 +63,7 @@ class Proof:
 
     def grant(self, who: str, role: str, what: str = "", folder: str = "") -> Grant:
         """The one of an account, by the last part of its id or in words, with this role or one of our own."""
-        name = f"{places.name(self.lab.settings)}-{who}" if who in places.ACCOUNTS else who
+        name = f"{paths.name(self.lab.settings)}-{who}" if who in paths.ACCOUNTS else who
         grants = [
             grant
             for grant in self.lab.grants()
@@ -216,7 +216,7 @@ def _first(proof: Proof) -> None:
     """A run that can't even begin its record, and what is asked for before Spark."""
     lab = proof.lab
     lab.text("corpus")
-    records = proof.grant("run", "storage.objectUser", BUCKET, places.RECORDS)
+    records = proof.grant("run", "storage.objectUser", BUCKET, paths.RECORDS)
     with proof.away(records, "permission, at begin", "tpu pipeline run ENV FOLDER") as printed:
         printed.append(lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/corpus/", "--yes", fine=False))
         proof.run = re.findall(r"submitted as (r\d+)", printed[0])[0]
@@ -229,7 +229,7 @@ def _first(proof: Proof) -> None:
     assert not lab.answer("GET", f"dataproc.googleapis.com/v1/{PLACE}/batches").get("batches")
     proof.again(proof.grant("run", "batches"), "preprocess")
     proof.again(
-        proof.grant("run", "iam.serviceAccountUser", f"{places.name(lab.settings)}-spark"), "preprocess"
+        proof.grant("run", "iam.serviceAccountUser", f"{paths.name(lab.settings)}-spark"), "preprocess"
     )
 
 
@@ -239,7 +239,7 @@ def _spark(proof: Proof) -> None:
     proof.again(proof.grant("spark", "dataproc.serverlessNode"), "preprocess")
     proof.again(proof.grant("spark", "storage.objectUser", f"{RAW}-scratch"), "preprocess")
     proof.again(proof.grant("spark", "storage.objectViewer", RAW), "preprocess")
-    proof.again(proof.grant("spark", "storage.objectUser", BUCKET, places.TOKENS), "preprocess")
+    proof.again(proof.grant("spark", "storage.objectUser", BUCKET, paths.TOKENS), "preprocess")
     lines = lab.tpu("pipeline", "logs", "dev", proof.run)
     assert "Spark" in lines, f"with the grant it is logged what it printed: {lines}"
     assert "Spark" in lab.tpu("pipeline", "logs", "dev", proof.run, who=VIEWER)
@@ -251,7 +251,7 @@ def _people(proof: Proof) -> None:
     lab.text("more")
     begun = lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/more/", "--yes", "--detach")
     (other,) = re.findall(r"submitted as (r\d+)", begun)
-    spark = places.account(lab.settings, places.SPARK)
+    spark = paths.account(lab.settings, paths.SPARK)
     refused = (spark, "logging.logEntries.create", ())
     with proof.away(
         proof.grant("spark", "logging.logWriter"), "nothing is logged", "tpu pipeline logs ENV RUN"
@@ -261,7 +261,7 @@ def _people(proof: Proof) -> None:
             time.sleep(0.2)
         printed.append(lab.tpu("pipeline", "logs", "dev", other, fine=False))
     runner = access.RUNNER
-    for viewer, who in ((access.VIEWER, VIEWER), (places.VIEW, PROGRAM)):
+    for viewer, who in ((access.VIEWER, VIEWER), (paths.VIEW, PROGRAM)):
         page = ("pipeline", "status", "dev", other)
         proof.refused(proof.grant(viewer, "dataproc.serverlessViewer"), *page, who=who)
         assert "RUNNING since" in lab.tpu(*page, who=who)
@@ -274,15 +274,15 @@ def _people(proof: Proof) -> None:
     logs = ("pipeline", "logs", "dev", proof.run)
     proof.refused(proof.grant(runner, "logging.viewer"), *logs, who=RUNNER)
     records = ("pipeline", "status", "dev")
-    proof.refused(proof.grant(runner, "storage.objectUser", BUCKET, places.RECORDS), *records, who=RUNNER)
+    proof.refused(proof.grant(runner, "storage.objectUser", BUCKET, paths.RECORDS), *records, who=RUNNER)
     proof.refused(
         proof.grant(runner, "storage.objectUser", f"{RAW}-scratch"), "pipeline", "publish", "dev", who=RUNNER
     )
     submit = ("pipeline", "run", "dev", f"gs://{RAW}/more/", "--yes")
     proof.refused(proof.grant(runner, "storage.objectUser", RAW), *submit, who=RUNNER)
-    for viewer, who in ((access.VIEWER, VIEWER), (places.VIEW, PROGRAM)):
+    for viewer, who in ((access.VIEWER, VIEWER), (paths.VIEW, PROGRAM)):
         proof.refused(proof.grant(viewer, "workflows.viewer"), *records, who=who)
-        proof.refused(proof.grant(viewer, "storage.objectViewer", BUCKET, places.RECORDS), *records, who=who)
+        proof.refused(proof.grant(viewer, "storage.objectViewer", BUCKET, paths.RECORDS), *records, who=who)
         proof.refused(proof.grant(viewer, "logging.viewer"), *logs, who=who)
         assert proof.run in lab.tpu(*records, who=who)
         assert "Spark" in lab.tpu(*logs, who=who)
@@ -292,7 +292,7 @@ def _vertex(proof: Proof) -> None:
     """The whole of Spark by the small role, the check, and a custom job."""
     record = proof.again(proof.grant("run", "run.invoker"), "check")
     assert record["folder"], "Spark has made the shards"
-    proof.again(proof.grant("check", "storage.objectViewer", BUCKET, places.TOKENS), "check")
+    proof.again(proof.grant("check", "storage.objectViewer", BUCKET, paths.TOKENS), "check")
     proof.again(proof.grant("run", "iam.serviceAccountUser", "tpu-training"), "train")
     proof.again(proof.grant("run", "training"), "train")
     lab = proof.lab

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rehearsal.world.program import copy_program
+from rehearsal.world.checkout import copy_program
 
 ROOT = Path(__file__).parents[2]
 DECLARED = Path(__file__).with_name("survivors.toml")

@@ -20,15 +20,15 @@ from typing import Any
 import yaml
 
 from infra.engine.settings import from_file
-from infra.layers.pipeline import access, places
+from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.access import Grant
 from infra.layers.tpu import startup
 from infra.settings.schema import Settings
 from infra.slices.names import bundle_blob, bundle_manifest
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT
 from rehearsal.providers.gcp.install import install
+from rehearsal.world.checkout import copy_program
 from rehearsal.world.layout import cache_dir
-from rehearsal.world.program import copy_program
 from rehearsal.world.runtimes import ensure
 from tests.limits import HANG_S
 from tests.rehearsal.cloud.boxes.boxed_front import OWNER, REGION, Boxed
@@ -76,7 +76,7 @@ class PipelineLab(Boxed):
         self._home.mkdir()
         self.values = {**SETTINGS, **values}
         self.write()
-        accounts = [places.account(self.settings, account) for account in places.ACCOUNTS]
+        accounts = [paths.account(self.settings, account) for account in paths.ACCOUNTS]
         known = [RUNNER, VIEWER, *accounts, f"tpu-training@{PROJECT}.iam.gserviceaccount.com"]
         super().__init__(
             folder, PROJECT, clock_rate=RATE, enabled_apis=NEW_PROJECT,
@@ -206,7 +206,7 @@ class PipelineLab(Boxed):
 
     def executions(self) -> list[dict[str, Any]]:
         """Of the workflow, the newest first."""
-        at = f"workflowexecutions.googleapis.com/v1/{places.workflow_id(self.settings)}/executions?view=FULL"
+        at = f"workflowexecutions.googleapis.com/v1/{paths.workflow_id(self.settings)}/executions?view=FULL"
         result = self.answer("GET", at).get("executions", [])
         return sorted(result, key=lambda item: str(item["startTime"]), reverse=True)
 
@@ -238,7 +238,7 @@ class PipelineLab(Boxed):
             time.sleep(0.1)
 
     def _job_url(self) -> str:
-        return f"cloudscheduler.googleapis.com/v1/{PLACE}/jobs/{places.name(self.settings)}"
+        return f"cloudscheduler.googleapis.com/v1/{PLACE}/jobs/{paths.name(self.settings)}"
 
     def _job(self) -> dict[str, Any]:
         return dict(self.answer("GET", self._job_url()))
@@ -273,7 +273,7 @@ class PipelineLab(Boxed):
             "bucket": f"projects/_/buckets/{grant.what}",
             "account": f"projects/{PROJECT}/serviceAccounts/{grant.what}@{PROJECT}.iam.gserviceaccount.com",
             "repository": f"{PLACE}/repositories/{grant.what}",
-            "function": f"{PLACE}/services/{places.name(self.settings)}",
+            "function": f"{PLACE}/services/{paths.name(self.settings)}",
         }[grant.on]
 
     @contextmanager

@@ -24,7 +24,7 @@ from infra.engine.settings import from_file
 from infra.google.role import Role
 from infra.settings.schema import Settings
 from rehearsal.world import person
-from rehearsal.world.program import copy_program
+from rehearsal.world.checkout import copy_program
 from tests.infra.lab import PROJECT, SETTINGS, Lab
 
 WITHOUT_ASKING = ("--yes", "--skip-preview")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from rehearsal.world.program import TREE
+from rehearsal.world.checkout import TREE
 from tests.limits import HANG_S
 
 # Both are pending before either is handled, which is when Python looks at the handlers.

@@ -19,10 +19,10 @@ from rehearsal.providers.gcp.install import PACKAGES, install, is_standin
 from rehearsal.scenario import steps
 from rehearsal.scenario.building import pulumi, summary
 from rehearsal.world import names, person
+from rehearsal.world.checkout import change_settings, copy_program, read_settings
 from rehearsal.world.dial import address_of
 from rehearsal.world.layout import Layout, State, started
 from rehearsal.world.making import install_plugins
-from rehearsal.world.program import change_settings, copy_program, read_settings
 from rehearsal.world.snapshot import Text
 
 ROOT = Path(__file__).parents[2]

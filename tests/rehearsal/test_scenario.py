@@ -10,7 +10,7 @@ from rehearsal.errors import ScenarioError
 from rehearsal.scenario import steps
 from rehearsal.scenario.scenario import SCENARIOS, find, load, name_of, own
 from rehearsal.scenario.step import STEPS, Step
-from rehearsal.world.program import PROJECTS
+from rehearsal.world.checkout import PROJECTS
 
 HEAD = '''"""A scenario."""
 

@@ -12,7 +12,7 @@ from workload.data import stream as streams
 from workload.data.stream import About, Stream
 from workload.errors import StoreError
 from workload.extract.config import Config, ExtractConfig, ModelConfig
-from workload.extract.run import Extraction, Summary
+from workload.extract.run import Extraction, ExtractionSummary
 from workload.extract.weights import Folder
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
@@ -53,7 +53,7 @@ def make_stream(lengths: list[int], vocab_size: int = 300, number: int = 3) -> b
 
 def extract(
     config: Config, stream: Stream, weights: Path, store: Store, check: Callable[[], None] = lambda: None
-) -> Summary:
+) -> ExtractionSummary:
     return Extraction(config, stream, Folder(weights), store, lambda _: None, check=check).go()
 
 

@@ -50,7 +50,7 @@ from workload.extract.forward import Forward
 from workload.extract.packing import Shape
 from workload.extract.pipeline import Stage
 from workload.extract.points import Wanted
-from workload.extract.run import Summary
+from workload.extract.run import ExtractionSummary
 from workload.model import attention, decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
@@ -71,7 +71,7 @@ class OurExtraction:
         self._config, self._weights = in_many_shards(CONFIG), weights
         self.store = Dying(root / "run")  # there is no disk that it needs besides
 
-    def start(self, dies_after: int = 1000) -> Summary:
+    def start(self, dies_after: int = 1000) -> ExtractionSummary:
         """`config.json` is an object too."""
         self.store.left = dies_after + 1
         return extract(self._config, self._stream, self._weights, self.store)

@@ -22,7 +22,7 @@ from workload.data import stream as streams
 from workload.data.stream import Stream
 from workload.errors import ConfigError, DataError, HopelessError, TakenError, WeightsError
 from workload.extract import packing
-from workload.extract.run import Extraction, Summary
+from workload.extract.run import Extraction, ExtractionSummary
 from workload.extract.weights import Folder
 from workload.model import decoder, huggingface
 from workload.runs.lease import of_stream
@@ -154,7 +154,7 @@ def test_two_at_once_make_each_shard_once(
     whole: FolderStore, stream: Stream, weights: Path, tmp_path: Path
 ) -> None:
     store = FolderStore(tmp_path)
-    result: list[Summary] = []
+    result: list[ExtractionSummary] = []
     pair = [
         threading.Thread(target=lambda: result.append(extract(CONFIG, stream, weights, store)))
         for _ in range(2)

@@ -13,7 +13,7 @@ from tests.limits import HANG_S
 from workload import place
 from workload.errors import ConfigError
 from workload.host import places
-from workload.host.metadata import Node
+from workload.host.metadata import HostDescription
 
 JOBSET = {"JOB_SLICE": "1", "JOB_WORKER": "2", "JOB_SLICES": "2", "JOB_HOSTS": "4"}
 JOBSET |= {"JOB_COORDINATOR": "a-slice-0-0.a"}
@@ -59,7 +59,7 @@ def test_a_tpu_vm_and_a_pod_of_a_single_slice_have_the_same_variables() -> None:
 
 
 def test_the_slices_of_a_job_on_tpu_vms_and_of_a_jobset_have_the_same_variables() -> None:
-    node = Node("b", 2, 4, "bucket", 20.0, job="a", slices=("a", "b"))
+    node = HostDescription("b", 2, 4, "bucket", 20.0, job="a", slices=("a", "b"))
     lines = places.environment(node, "10.0.0.2:8476").splitlines()
     assert dict(line.split("=", 1) for line in lines) == place.of({**JOBSET, "JOB_COORDINATOR": "10.0.0.2"})
     assert node.meeting("job").worker == 6

@@ -34,7 +34,7 @@ _BATCH_CHARACTERS = 2**22
 
 
 @dataclass(frozen=True)
-class Summary:
+class PreparationSummary:
     """Result of a preparation.
 
     Attributes:
@@ -78,7 +78,7 @@ def prepare(
     field_name: str = "text",
     shard_tokens: int = SHARD_TOKENS,
     progress: Callable[[str], None] | None = None,
-) -> Summary:
+) -> PreparationSummary:
     """Write shards and, last of all, the manifest that makes them valid.
 
     Duplicate documents are left out. A folder that an earlier call with the same arguments left
@@ -125,7 +125,7 @@ def prepare(
     writer.close()
     aside.close()
     counts, passed_over = dict(aside.counts), tuple(aside.files)
-    summary = Summary(writer.documents, writer.tokens, unique.repeated, counts, passed_over)
+    summary = PreparationSummary(writer.documents, writer.tokens, unique.repeated, counts, passed_over)
     if not summary.documents:
         (out / PROGRESS).unlink()
         (out / REJECTED).unlink(missing_ok=True)

@@ -37,7 +37,7 @@ _PROGRESS_EVERY_S = 10.0
 
 
 @dataclass
-class Summary:
+class ExtractionSummary:
     """Result of a start of an extraction.
 
     Attributes:
@@ -115,7 +115,7 @@ class Extraction:
         """Names of the kept tensors, in the order of the computation."""
         return tuple(wanted.name for wanted in self._wanted)
 
-    def go(self) -> Summary:
+    def go(self) -> ExtractionSummary:
         """Create every missing shard.
 
         Raises:
@@ -135,7 +135,7 @@ class Extraction:
         missing = [part for part in self._ranges if part.number not in self._committed]
         self._note()
         self._progress(f"{len(self._ranges)} shards, {len(self._committed)} there already")
-        summary = Summary(
+        summary = ExtractionSummary(
             tokens=sum(part.tokens for part in missing),
             places=sum(len(part.batches) for part in missing) * self._shape.tokens,
         )
@@ -282,7 +282,7 @@ class Extraction:
         )
 
     def _writing(
-        self, about: shard.About, summary: Summary
+        self, about: shard.About, summary: ExtractionSummary
     ) -> Callable[[Iterator[tuple[Range, shard.Content]]], Iterable[None]]:
         begun, already = time.monotonic(), len(self._committed)
 

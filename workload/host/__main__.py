@@ -14,7 +14,7 @@ from workload import place
 from workload.errors import ConfigError
 from workload.host import barrier, code, job_heartbeat, journal, logs, places, unit
 from workload.host.errors import HostError
-from workload.host.metadata import Node, read
+from workload.host.metadata import HostDescription, read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,7 +120,7 @@ def _until_signal() -> threading.Event:
 
 
 def _meet(phase: barrier.Phase, environment: Path | None) -> None:
-    node = Node.from_metadata()
+    node = HostDescription.from_metadata()
     if phase == "boot":
         barrier.wait(node, phase)
         return

@@ -16,7 +16,7 @@ from typing import Literal
 
 from workload.host.bucket import Bucket
 from workload.host.errors import BarrierTimeoutError
-from workload.host.metadata import Meeting, Node
+from workload.host.metadata import HostDescription, Meeting
 
 Phase = Literal["boot", "job"]
 
@@ -30,7 +30,7 @@ _HINTS: dict[Phase, str] = {
 
 
 def wait(
-    node: Node,
+    node: HostDescription,
     phase: Phase,
     *,
     word: str = "",

@@ -105,7 +105,7 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Node:
+class HostDescription:
     """Description of a worker of a slice, from its metadata."""
 
     name: str

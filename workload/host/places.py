@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from workload.host.errors import MetadataError
-from workload.host.metadata import Node
+from workload.host.metadata import HostDescription
 
 _UNIT = Path("/etc/systemd/system/tpu-job.service")
 
@@ -30,7 +30,7 @@ def installed(slices: tuple[str, ...]) -> str:
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
-def environment(node: Node, coordinator: str) -> str:
+def environment(node: HostDescription, coordinator: str) -> str:
     """Return the variables of `node`'s job, as a systemd EnvironmentFile; empty for a slice alone.
 
     `coordinator` is `ip:port` of worker 0 of the first slice, as that worker published it.

@@ -20,7 +20,7 @@ from typing import Any
 
 from workload import print_progress
 from workload.errors import WorkloadError
-from workload.preflight.program import Collective, Program
+from workload.preflight.hlo import Collective, HloProgram
 from workload.preflight.quiet import quiet
 from workload.preflight.slices import GIB, Slices
 from workload.train.config import Config
@@ -196,7 +196,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         took = time.monotonic() - begun
         memory = compiled.memory_analysis()
         temporaries, largest = buffers(dump)
-        program = Program(compiled.as_text(), slices.count)
+        program = HloProgram(compiled.as_text(), slices.count)
         return Compiled(
             refused="",
             arguments_bytes=memory.argument_size_in_bytes,

@@ -15,7 +15,7 @@ from typing import Any
 
 from workload.model import kernels
 from workload.model.architecture import Architecture
-from workload.preflight.program import Collective
+from workload.preflight.hlo import Collective
 from workload.preflight.slices import CHIP, Slices
 from workload.train.config import Config
 from workload.train.flops import ModelFlops, mfu, model_flops

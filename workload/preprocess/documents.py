@@ -15,7 +15,7 @@ from workload.errors import WorkloadError
 from workload.preprocess import filters, script, similarity
 from workload.preprocess.config import Config
 from workload.preprocess.inputs import Piece
-from workload.preprocess.reading import UNUSABLE, Row, rows
+from workload.preprocess.reading import UNUSABLE, InputRow, rows
 
 # Shard, SHA-256 of the normalised text, kind, input, number in it, part of that.
 Key = tuple[int, bytes, int, str, int, int]
@@ -88,7 +88,7 @@ def read(pieces: Iterable[Piece], config: Config, source: bytes) -> Iterator[Rec
 def rejected_links(links: dict[str, str], shards: int) -> list[Record]:
     """Return records of links that lead to no file."""
     numbers = Read()
-    rows = [Row(name, 0, name, reason="link", detail=kind) for name, kind in sorted(links.items())]
+    rows = [InputRow(name, 0, name, reason="link", detail=kind) for name, kind in sorted(links.items())]
     records = [_record(row, numbers, shards) for row in rows]
     return [*records, ((shards, b"", DOCUMENT, "", 0, 0), numbers.dumps())]
 
@@ -106,17 +106,17 @@ def total(records: Sequence[Record]) -> Read:
     return numbers
 
 
-def _filtered(candidates: Iterator[Row], config: Config, source: bytes) -> Iterator[Row]:
+def _filtered(candidates: Iterator[InputRow], config: Config, source: bytes) -> Iterator[InputRow]:
     if config.filters.script:
         name = config.filters.script.rpartition("/")[2]
         yield from script.applied(candidates, script.load(source, name), name, config.input)
         return
     for row in candidates:
         reason, detail = ("", "") if row.reason else filters.problem(row.text, config.filters)
-        yield Row(row.name, row.number, row.where, reason=reason, detail=detail) if reason else row
+        yield InputRow(row.name, row.number, row.where, reason=reason, detail=detail) if reason else row
 
 
-def _record(row: Row, numbers: Read, shards: int) -> Record:
+def _record(row: InputRow, numbers: Read, shards: int) -> Record:
     if row.reason:
         numbers.rejected[row.reason] += row.count
         place = shard_of(hashlib.sha256(row.where.encode()).digest(), shards)

@@ -20,7 +20,7 @@ READY, INPUTS = "_READY", "inputs.jsonl"
 
 
 @dataclass(frozen=True)
-class Summary:
+class PreprocessSummary:
     """Result of a run.
 
     Attributes:
@@ -34,7 +34,7 @@ class Summary:
     made: int
 
     @classmethod
-    def of(cls, store: Store, ready: dict[str, Any], made: int) -> "Summary":
+    def of(cls, store: Store, ready: dict[str, Any], made: int) -> "PreprocessSummary":
         """Return the summary of a ready run. Raises RunError if its manifest has changed."""
         raw = store.read(MANIFEST)
         if hashlib.sha256(raw).hexdigest() != ready["manifest_sha256"]:
@@ -43,7 +43,7 @@ class Summary:
         return cls(store.url, json.loads(raw), made)
 
 
-def finish(context: Any, plan: Plan, store: Store, numbers: Read, parts: Sequence[Part]) -> Summary:
+def finish(context: Any, plan: Plan, store: Store, numbers: Read, parts: Sequence[Part]) -> PreprocessSummary:
     """Check all output, and make it valid.
 
     Raises:
@@ -60,7 +60,7 @@ def finish(context: Any, plan: Plan, store: Store, numbers: Read, parts: Sequenc
     create_same(store, MANIFEST, raw)
     ready = {"run": plan.run, "manifest_sha256": hashlib.sha256(raw).hexdigest()}
     create_same(store, READY, json.dumps(ready).encode() + b"\n")
-    return Summary(store.url, manifest, 0)
+    return PreprocessSummary(store.url, manifest, 0)
 
 
 def _check_numbers(store: Store, numbers: Read, parts: Sequence[Part]) -> None:

@@ -10,7 +10,7 @@ from workload.errors import DataError
 from workload.preprocess import components, documents, shards, similarity
 from workload.preprocess.config import Config
 from workload.preprocess.documents import DOCUMENT, Read, Record
-from workload.preprocess.finish import READY, Summary, finish
+from workload.preprocess.finish import READY, PreprocessSummary, finish
 from workload.preprocess.inputs import Looked, listed, look
 from workload.preprocess.plan import Plan
 from workload.preprocess.shards import PARTS, Part
@@ -40,7 +40,7 @@ def plan(context: Any, config: Config, tokenizer: Tokenizer, script: bytes) -> P
     return Plan(config, tokenizer, script, [item.input for item in looked], pieces, links)
 
 
-def run(context: Any, plan: Plan, progress: Callable[[str], None]) -> Summary:
+def run(context: Any, plan: Plan, progress: Callable[[str], None]) -> PreprocessSummary:
     """Create the missing shards, and complete the run; a ready run needs no work.
 
     Raises:
@@ -51,7 +51,7 @@ def run(context: Any, plan: Plan, progress: Callable[[str], None]) -> Summary:
     config = plan.config
     store = open_store(f"{config.output.url.rstrip('/')}/{plan.run}")
     if ready := _read_optional(store, READY):
-        return Summary.of(store, json.loads(ready), made=0)
+        return PreprocessSummary.of(store, json.loads(ready), made=0)
     parts = {part.number: part for part in _done(store)}
     if parts:
         progress(f"resumes: {len(parts)} of {config.output.shards} shards are there")

@@ -26,7 +26,7 @@ _ROWS = 256  # of Parquet, at once
 
 
 @dataclass(frozen=True)
-class Row:
+class InputRow:
     """A line, a row or a file.
 
     Attributes:
@@ -50,7 +50,7 @@ class Row:
     part: int = 0
 
 
-def rows(piece: Piece, config: InputConfig) -> Iterator[Row]:
+def rows(piece: Piece, config: InputConfig) -> Iterator[InputRow]:
     """Yield every line, row or file of a piece.
 
     Raises:
@@ -70,7 +70,7 @@ def rows(piece: Piece, config: InputConfig) -> Iterator[Row]:
         raise unreadable(piece.input, error) from None
 
 
-def checked(row: Row, value: Any, config: InputConfig) -> Row:
+def checked(row: InputRow, value: Any, config: InputConfig) -> InputRow:
     """Return the row with its document, or rejected."""
     if value is None:
         return _rejected(row, "empty", "is null")
@@ -83,15 +83,15 @@ def checked(row: Row, value: Any, config: InputConfig) -> Row:
         return _rejected(row, "too_long", f"has {size} bytes")
     if not text.strip():
         return _rejected(row, "empty", "")
-    return Row(row.name, row.number, row.where, text, part=row.part)
+    return InputRow(row.name, row.number, row.where, text, part=row.part)
 
 
-def _rejected(row: Row, reason: str, detail: str, count: int = 1) -> Row:
-    return Row(row.name, row.number, row.where, reason=reason, detail=detail, count=count, part=row.part)
+def _rejected(row: InputRow, reason: str, detail: str, count: int = 1) -> InputRow:
+    return InputRow(row.name, row.number, row.where, reason=reason, detail=detail, count=count, part=row.part)
 
 
-def _file(piece: Piece, file: IO[bytes], config: InputConfig) -> Row:
-    row = Row(piece.input.name, 0, piece.input.name)
+def _file(piece: Piece, file: IO[bytes], config: InputConfig) -> InputRow:
+    row = InputRow(piece.input.name, 0, piece.input.name)
     most = config.max_document_mb * 1_000_000
     raw = file.read(most + 1)
     if len(raw) > most:
@@ -104,7 +104,7 @@ def _file(piece: Piece, file: IO[bytes], config: InputConfig) -> Row:
         return _rejected(row, "not_utf8", _spot(error))
 
 
-def _lines(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[Row]:
+def _lines(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[InputRow]:
     # JSON spells a byte with six at most; the rest of the line may take a mebibyte.
     most = 6 * config.max_document_mb * 1_000_000 + 2**20
     if piece.start:
@@ -112,7 +112,7 @@ def _lines(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[Row]:
     number, at = piece.first - 1, piece.start
     while (piece.end < 0 or at < piece.end) and (raw := file.readline(most)):
         number, at = number + 1, at + len(raw)
-        row = Row(piece.input.name, number, f"{piece.input.name}:{number}")
+        row = InputRow(piece.input.name, number, f"{piece.input.name}:{number}")
         if len(raw) == most and not raw.endswith(b"\n"):
             while rest := file.readline(2**20):
                 at += len(rest)
@@ -123,7 +123,7 @@ def _lines(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[Row]:
             yield _line(row, raw, config)
 
 
-def _line(row: Row, raw: bytes, config: InputConfig) -> Row:
+def _line(row: InputRow, raw: bytes, config: InputConfig) -> InputRow:
     try:
         entry = json.loads(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -137,7 +137,7 @@ def _line(row: Row, raw: bytes, config: InputConfig) -> Row:
     return checked(row, entry[config.field], config)
 
 
-def _parquet(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[Row]:
+def _parquet(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[InputRow]:
     name = piece.input.name
     table = parquet.ParquetFile(file)
     schema = table.schema_arrow
@@ -145,7 +145,7 @@ def _parquet(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[Row
     count = sum(table.metadata.row_group(group).num_rows for group in groups)
     kind = schema.field(config.field).type if config.field in schema.names else None
     if kind is None or not _is_text(kind):
-        row = Row(name, piece.first, f"{name}: rows {piece.first} to {piece.first + count - 1}")
+        row = InputRow(name, piece.first, f"{name}: rows {piece.first} to {piece.first + count - 1}")
         reason = "no_field" if kind is None else "not_text"
         if count:
             yield _rejected(row, reason, _has(schema.names) if kind is None else f"is {kind}", count)
@@ -153,7 +153,7 @@ def _parquet(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[Row
     number = piece.first
     for batch in table.iter_batches(batch_size=_ROWS, row_groups=list(groups), columns=[config.field]):
         for value in _values(batch.column(0)):
-            row = Row(name, number, f"{name}: row {number}")
+            row = InputRow(name, number, f"{name}: row {number}")
             if isinstance(value, UnicodeDecodeError):
                 yield _rejected(row, "not_utf8", _spot(value))
             else:

@@ -19,7 +19,7 @@ from typing import Any
 
 from workload.errors import DataError
 from workload.preprocess.config import InputConfig
-from workload.preprocess.reading import Row, checked
+from workload.preprocess.reading import InputRow, checked
 
 Documents = Callable[[Iterator[dict[str, str]]], Iterator[Any]]
 REASON, MISSING = "script", "the script yielded nothing for it"
@@ -45,22 +45,24 @@ def load(source: bytes, name: str) -> Documents:
     return function
 
 
-def applied(rows: Iterator[Row], documents: Documents, name: str, config: InputConfig) -> Iterator[Row]:
+def applied(
+    rows: Iterator[InputRow], documents: Documents, name: str, config: InputConfig
+) -> Iterator[InputRow]:
     """Apply a script to rows; rows rejected before bypass it.
 
     Raises:
         DataError: the script failed, or yielded something other than documents.
     """
-    waiting: dict[str, Row] = {}
+    waiting: dict[str, InputRow] = {}
     parts: dict[str, int] = {}
-    rejected: list[Row] = []
+    rejected: list[InputRow] = []
 
     def given() -> Iterator[dict[str, str]]:
         for row in rows:
             if row.reason:
                 rejected.append(row)
                 continue
-            waiting[row.where] = Row(row.name, row.number, row.where)
+            waiting[row.where] = InputRow(row.name, row.number, row.where)
             parts[row.where] = 0
             yield {"id": row.where, "text": row.text}
 
@@ -77,10 +79,12 @@ def applied(rows: Iterator[Row], documents: Documents, name: str, config: InputC
     for where, count in parts.items():
         if not count:
             row = waiting[where]
-            yield Row(row.name, row.number, where, reason=REASON, detail=MISSING)
+            yield InputRow(row.name, row.number, where, reason=REASON, detail=MISSING)
 
 
-def _taken(out: Any, waiting: dict[str, Row], parts: dict[str, int], name: str, config: InputConfig) -> Row:
+def _taken(
+    out: Any, waiting: dict[str, InputRow], parts: dict[str, int], name: str, config: InputConfig
+) -> InputRow:
     row = waiting.get(out.get("id", "")) if isinstance(out, dict) else None
     if row is None or ("text" in out) == ("rejected" in out):
         fix = 'yield {"id": row["id"], "text": …} or {"id": row["id"], "rejected": "why"}'
@@ -88,9 +92,9 @@ def _taken(out: Any, waiting: dict[str, Row], parts: dict[str, int], name: str, 
     part = parts[row.where]
     parts[row.where] += 1
     where = f"{row.where}#{part}" if part else row.where
-    made = Row(row.name, row.number, where, part=part)
+    made = InputRow(row.name, row.number, where, part=part)
     if "rejected" in out:
-        return Row(row.name, row.number, where, reason=REASON, detail=str(out["rejected"]), part=part)
+        return InputRow(row.name, row.number, where, reason=REASON, detail=str(out["rejected"]), part=part)
     return checked(made, out["text"], config)
 
 

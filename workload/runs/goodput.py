@@ -89,7 +89,7 @@ class GoodputRecorder:
 
 
 @dataclass(frozen=True)
-class Summary:
+class GoodputSummary:
     """A run's time, in seconds.
 
     Attributes:
@@ -127,7 +127,7 @@ def read(store: Store) -> list[dict[str, Any]]:
     return sorted(starts, key=lambda start: start["begun"])
 
 
-def summary(starts: list[dict[str, Any]]) -> Summary:
+def summary(starts: list[dict[str, Any]]) -> GoodputSummary:
     """Add the starts; see the module.
 
     If a start ended after step `to` and a later one resumed from `from` < `to`, the steps between are lost:
@@ -150,4 +150,4 @@ def summary(starts: list[dict[str, Any]]) -> Summary:
             accounts["down"] += max(0.0, successor["begun"] - start["begun"] - start["seconds"])
     wall = sum(accounts.values())
     reached = [start["to"] for start in starts if start["from"] is not None]
-    return Summary(wall, accounts, len(starts), reached[-1] if reached else 0)
+    return GoodputSummary(wall, accounts, len(starts), reached[-1] if reached else 0)

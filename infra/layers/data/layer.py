@@ -13,11 +13,11 @@ from infra.layers.data.names import disk_ids
 from infra.layers.data.outputs import DataOutputs
 from infra.layers.data.rules import RULES
 from infra.layers.data.settings import DataSettings
-from infra.prices.row import Row, row
+from infra.prices.row import PriceRow, row
 from infra.settings.schema import Settings
 
 
-def _prices(settings: Settings) -> Iterable[Row]:
+def _prices(settings: Settings) -> Iterable[PriceRow]:
     desired = settings[DataSettings]
     for zone, disk in disk_ids(settings).items():
         name = disk.rpartition("/")[2]

@@ -14,7 +14,7 @@ from infra.settings.schema import Settings
 from infra.slices import sizes
 
 if TYPE_CHECKING:
-    from infra.prices.row import Rate, Row
+    from infra.prices.row import PriceRow, Rate
 
 PODS_PER_CPU_NODE = 110  # GKE's default and the most of it that a /24 takes
 ON_DEMAND, SPOT, FLEX_START, QUEUED, RESERVED = PROVISIONING = (
@@ -123,7 +123,7 @@ def _of(item: PoolSettings) -> Iterator[Pool]:
         )
 
 
-def rows(settings: Settings) -> Iterator[Row]:
+def rows(settings: Settings) -> Iterator[PriceRow]:
     """Return the prices by the hour while all nodes run."""
     from infra.prices import row as prices_row
     from infra.slices.price import of_chips

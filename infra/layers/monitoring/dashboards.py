@@ -3,7 +3,7 @@
 from infra.layers.monitoring import metrics
 from infra.layers.monitoring.alerts import mean, spend, summed
 from infra.layers.monitoring.prices import dollars_per_chip_hour
-from infra.layers.monitoring.widgets import Chart, Dashboard, Incidents, Line, Logs, Row, Score, Widget
+from infra.layers.monitoring.widgets import Chart, Dashboard, Incidents, Line, Logs, Score, Widget, WidgetRow
 from infra.settings.schema import Settings
 from infra.slices.names import LOG
 
@@ -41,27 +41,27 @@ def _fleet(settings: Settings) -> Dashboard:
     return Dashboard(
         _titled(settings, "fleet"),
         (
-            Row(8, (
+            WidgetRow(8, (
                 Score("Chips that are up", _chips(settings, ()), "{chip}"),
                 Score("Nodes that are up", f"count({summed('chips', settings, WINDOW, NODE, '_count')} > 0)"),
                 Score("Nodes with a running job", running),
                 Incidents("Open incidents"),
             )),
-            Row(16, (
+            WidgetRow(16, (
                 Chart("Chips by zone", (Line(_chips(settings, ZONE), "${labels.zone}"),), "{chip}",
                       "STACKED_AREA"),
                 _measured(settings, "Duty cycle (TPU only)", "duty-cycle"),
             )),
-            Row(16, (
+            WidgetRow(16, (
                 _counted(settings, "Nodes taken back", "terminations"),
                 _counted(settings, "Creations refused", "creations-refused"),
                 _counted(settings, "Boots that failed", "boot-failed", NODE),
             )),
-            Row(16, (
+            WidgetRow(16, (
                 _counted(settings, "Starts of jobs that failed", "job-failed", NODE),
                 _measured(settings, "Memory of the chips (TPU only)", "memory"),
             )),
-            Row(16, (Logs("Boots that failed", failed),)),
+            WidgetRow(16, (Logs("Boots that failed", failed),)),
         ),
     )  # fmt: skip
 
@@ -72,18 +72,21 @@ def _run(settings: Settings) -> Dashboard:
     return Dashboard(
         _titled(settings, "run"),
         (
-            Row(16, (_measured(settings, "Loss", "loss"), _measured(settings, "Step time", "step-time"))),
-            Row(16, (
+            WidgetRow(16, (
+                _measured(settings, "Loss", "loss"),
+                _measured(settings, "Step time", "step-time"),
+            )),
+            WidgetRow(16, (
                 _measured(settings, "Goodput", "goodput"),
                 _measured(settings, "Waiting for data", "data-stall"),
                 _measured(settings, "Duty cycle (TPU only)", "duty-cycle"),
             )),
-            Row(16, (
+            WidgetRow(16, (
                 _measured(settings, "Since the last step", "step-age"),
                 _measured(settings, "Since the last checkpoint", "checkpoint-age"),
                 _counted(settings, "Checkpoints begun", "checkpoints", NODE),
             )),
-            Row(16, (Logs("Events of runs", events),)),
+            WidgetRow(16, (Logs("Events of runs", events),)),
         ),
     )  # fmt: skip
 
@@ -99,15 +102,15 @@ def _pipeline(settings: Settings) -> Dashboard:
             Chart("Dollars an hour", (Line(spend(settings, WINDOW), "all nodes"),), "USD/h", "STACKED_AREA"),
         )
     rows = [
-        *([Row(16, priced)] if priced else []),
-        Row(16, (
+        *([WidgetRow(16, priced)] if priced else []),
+        WidgetRow(16, (
             Chart("Executions of workflows", (Line(executions, "${labels.status}"),), plot="STACKED_BAR"),
             _counted(settings, "Spark batches that failed", "batches-failed", ("batch",)),
         )),
-        Row(16, (
+        WidgetRow(16, (
             _counted(settings, "Access to buckets changed", "bucket-access-changed", ("bucket",)),
             _counted(settings, "Buckets made public", "bucket-public", ("bucket",)),
         )),
-        Row(16, (Logs("Spark batches", f'resource.type="{metrics.BATCH}" AND severity>=WARNING'),)),
+        WidgetRow(16, (Logs("Spark batches", f'resource.type="{metrics.BATCH}" AND severity>=WARNING'),)),
     ]  # fmt: skip
     return Dashboard(_titled(settings, "pipeline and cost"), tuple(rows))

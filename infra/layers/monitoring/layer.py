@@ -13,7 +13,7 @@ from infra.layers.monitoring.outputs import MonitoringOutputs
 from infra.layers.monitoring.rules import RULES, channel, made
 from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
 from infra.layers.storage.settings import StorageSettings
-from infra.prices.row import Rate, Row, rate, row
+from infra.prices.row import PriceRow, Rate, rate, row
 from infra.settings.schema import Settings
 
 
@@ -38,7 +38,7 @@ def _at_google(settings: Settings) -> dict[str, str]:
     }
 
 
-def _prices(settings: Settings) -> Iterable[Row]:
+def _prices(settings: Settings) -> Iterable[PriceRow]:
     if count := sum(len(alert.conditions) for alert, _, _ in made(settings)):
         yield row(f"{count} conditions of alerts", "global", ("monitoring.condition", count))
 

@@ -101,7 +101,7 @@ Widget = Chart | Score | Logs | Incidents | Text
 
 
 @dataclass(frozen=True)
-class Row:
+class WidgetRow:
     """Widgets of equal width beside one another."""
 
     height: int
@@ -113,7 +113,7 @@ class Dashboard:
     """Rows below one another; `labels` without values, by which it is found."""
 
     name: str
-    rows: Sequence[Row]
+    rows: Sequence[WidgetRow]
     labels: tuple[str, ...] = ()
 
     def content(self) -> dict[str, Any]:

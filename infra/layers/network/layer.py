@@ -14,7 +14,7 @@ from infra.layers.network.names import IAP_RANGE, subnet_id
 from infra.layers.network.outputs import NetworkOutputs
 from infra.layers.network.rules import RULES
 from infra.layers.network.settings import NetworkSettings
-from infra.prices.row import Rate, Row, rate, row
+from infra.prices.row import PriceRow, Rate, rate, row
 from infra.settings.schema import Settings
 from infra.slices import nodes
 
@@ -34,7 +34,7 @@ def _at_google(settings: Settings) -> dict[str, str]:
     return of_compute([network_names.network_id(settings), *subnets])
 
 
-def _prices(settings: Settings) -> Iterable[Row]:
+def _prices(settings: Settings) -> Iterable[PriceRow]:
     if not settings[NetworkSettings].cloud_nat or settings[NetworkSettings].existing_network:
         return
     hosts: Counter[str] = Counter()

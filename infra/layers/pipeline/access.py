@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from infra.google.role import only
-from infra.layers.pipeline import places
+from infra.layers.pipeline import paths
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.settings import NO_TRAINING, WORKER, PipelineSettings
 from infra.layers.storage.names import controller_bucket
@@ -60,7 +60,7 @@ class Grant:
     @property
     def of_commands(self) -> bool:
         """Return whether people have the grant: refusals name the setting that grants it."""
-        return self.who in (RUNNER, VIEWER) or self.who.endswith(f"-{places.VIEW}")
+        return self.who in (RUNNER, VIEWER) or self.who.endswith(f"-{paths.VIEW}")
 
     @property
     def role_id(self) -> str:
@@ -92,10 +92,8 @@ def grants(settings: Settings) -> Iterator[Grant]:
     desired = settings[PipelineSettings]
     raw, scratch = desired.raw_bucket_name, scratch_bucket(settings)
     bucket = settings[StorageSettings].bucket_name
-    spark, run, trigger, check, build, view = (
-        places.account_id(settings, which) for which in places.ACCOUNTS
-    )
-    tokens, records = (folder(prefix, bucket) for prefix in (places.TOKENS, places.RECORDS))
+    spark, run, trigger, check, build, view = (paths.account_id(settings, which) for which in paths.ACCOUNTS)
+    tokens, records = (folder(prefix, bucket) for prefix in (paths.TOKENS, paths.RECORDS))
     node: tuple[str, ...] = ("dataproc.agents.create", "dataproc.tasks.lease")
     if desired.spark_role == WORKER:  # which holds what the grants below hold elsewhere
         node = (*node, *_OBJECT_CREATES, "logging.logEntries.create")
@@ -128,7 +126,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
               "the log of the function's build"),
         Grant(build, "roles/storage.objectViewer", "bucket", scratch, ("storage.objects.get",),
               "the function's source"),
-        Grant(build, "roles/artifactregistry.writer", "repository", places.name(settings),
+        Grant(build, "roles/artifactregistry.writer", "repository", paths.name(settings),
               ("artifactregistry.repositories.uploadArtifacts",), "the function's image"),
     )  # fmt: skip
     yield from _viewing(view, bucket)
@@ -147,7 +145,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
 
 def _training(settings: Settings) -> Iterator[Grant]:
     desired = settings[PipelineSettings]
-    who = places.account_id(settings, places.ORCHESTRATOR)
+    who = paths.account_id(settings, paths.ORCHESTRATOR)
     storage = settings[StorageSettings]
     if desired.train == "jobset":  # as a member of the team, to whom the queue grants all that it needs
         return
@@ -176,7 +174,7 @@ def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]
     """
     desired, bucket = settings[PipelineSettings], settings[StorageSettings].bucket_name
     raw, scratch = desired.raw_bucket_name, scratch_bucket(settings)
-    records = folder(places.RECORDS, bucket)
+    records = folder(paths.RECORDS, bucket)
     if desired.runners or everybody:
         yield from (
             Grant(RUNNER, "roles/dataproc.serverlessEditor", "project", "",
@@ -206,7 +204,7 @@ def _viewing(who: str, bucket: str) -> Iterator[Grant]:
         Grant(who, "roles/logging.viewer", "project", "", ("logging.logEntries.list",),
               "what Spark printed"),
         Grant(who, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS,
-              "records of runs", folder(places.RECORDS, bucket)),
+              "records of runs", folder(paths.RECORDS, bucket)),
     )  # fmt: skip
 
 
@@ -234,7 +232,7 @@ def by_message(settings: Settings, asker: str = "") -> list[dict[str, str]]:
         settings: of the environment.
         asker: id of the account whose refusals don't name it; the workflow's, unless given.
     """
-    asker = asker or places.account_id(settings, places.ORCHESTRATOR)
+    asker = asker or paths.account_id(settings, paths.ORCHESTRATOR)
     patterns: list[tuple[int, dict[str, str]]] = []
     every = list(grants(settings))
     for grant in every:
@@ -272,7 +270,7 @@ def lacking(settings: Settings, message: str, asker: str = "") -> str:
 
 def of_the_build(settings: Settings, message: str) -> str:
     """Return the grant that the function's build lacks, which an update fails with."""
-    return lacking(settings, message, places.account_id(settings, places.BUILD))
+    return lacking(settings, message, paths.account_id(settings, paths.BUILD))
 
 
 def _permission(permission: str) -> str:

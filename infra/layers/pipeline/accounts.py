@@ -12,24 +12,24 @@ import pulumi_gcp as gcp
 from infra.core.account import Account, short
 from infra.google.acting import wait_until_it_may_act
 from infra.layers.builds.names import applying_member
-from infra.layers.pipeline import access, places
+from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.names import service_account_id
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
 _ABOUT = {
-    places.SPARK: ("Spark", "Runs the batches of the pipeline"),
-    places.ORCHESTRATOR: ("Pipeline runs", "Runs the workflow: batches, checks, hand-offs"),
-    places.TRIGGER: ("Pipeline triggers", "Starts the workflow when text was submitted, or on a schedule"),
-    places.CHECK: ("Pipeline check", "Reads shards and says whether they are complete"),
-    places.BUILD: ("Pipeline builds", "Builds the function that checks"),
-    places.VIEW: ("Pipeline viewer", "Looks at runs, for programs that report them"),
+    paths.SPARK: ("Spark", "Runs the batches of the pipeline"),
+    paths.ORCHESTRATOR: ("Pipeline runs", "Runs the workflow: batches, checks, hand-offs"),
+    paths.TRIGGER: ("Pipeline triggers", "Starts the workflow when text was submitted, or on a schedule"),
+    paths.CHECK: ("Pipeline check", "Reads shards and says whether they are complete"),
+    paths.BUILD: ("Pipeline builds", "Builds the function that checks"),
+    paths.VIEW: ("Pipeline viewer", "Looks at runs, for programs that report them"),
 }
 # What the names of people's grants on buckets begin with.
 _VERBS = {"records of runs": "records", "publish code": "publishes", "submit text": "submits",
           "take a run back from its slice": "takes-back"}  # fmt: skip
-_ACTED_AS = (places.ORCHESTRATOR, places.TRIGGER, places.CHECK, places.BUILD)
+_ACTED_AS = (paths.ORCHESTRATOR, paths.TRIGGER, paths.CHECK, paths.BUILD)
 
 
 class PipelineAccounts(pulumi.ComponentResource):
@@ -42,20 +42,20 @@ class PipelineAccounts(pulumi.ComponentResource):
     repository: gcp.artifactregistry.Repository
 
     def __init__(self, settings: Settings, buckets: Sequence[pulumi.Resource], opts: pulumi.ResourceOptions):
-        name = places.name(settings)
+        name = paths.name(settings)
         super().__init__("tpu:pipeline:Accounts", name, None, opts)
         self.settings = settings
         child = pulumi.ResourceOptions(parent=self)
         self.repository = gcp.artifactregistry.Repository(
             name,
             repository_id=name,
-            location=places.region(settings),
+            location=paths.region(settings),
             format="DOCKER",
             description="Images of the function that checks",
             opts=child,
         )
         accounts = {
-            (id_ := places.account_id(settings, which)): Account(
+            (id_ := paths.account_id(settings, which)): Account(
                 "tpu:pipeline:Account", settings, id_, title, about, (), child
             )
             for which, (title, about) in _ABOUT.items()
@@ -69,10 +69,10 @@ class PipelineAccounts(pulumi.ComponentResource):
 
     def id_of(self, account: str) -> str:
         """Return the full id of one of them."""
-        return f"projects/{self.settings.project}/serviceAccounts/{places.account(self.settings, account)}"
+        return f"projects/{self.settings.project}/serviceAccounts/{paths.account(self.settings, account)}"
 
     async def _wait(self, _: pulumi.ResourceHookArgs) -> None:
-        emails = [places.account(self.settings, which) for which in _ACTED_AS]
+        emails = [paths.account(self.settings, which) for which in _ACTED_AS]
         if self._users():
             await asyncio.to_thread(wait_until_it_may_act, self.settings.project, emails)
 
@@ -99,7 +99,7 @@ class PipelineAccounts(pulumi.ComponentResource):
                     grant.what, grant.role, grant.only, grant.why if grant.only else "", buckets
                 )
             elif grant.on == "repository":
-                account.repository_role(self.repository, places.region(self.settings), grant.role)
+                account.repository_role(self.repository, paths.region(self.settings), grant.role)
             elif grant.on == "account":
                 whose = accounts.get(grant.what)
                 if whose:
@@ -116,9 +116,9 @@ class PipelineAccounts(pulumi.ComponentResource):
     def _deployers(self, accounts: dict[str, Account]) -> None:
         for user in self._users():
             for which in _ACTED_AS:
-                accounts[places.account_id(self.settings, which)].user(user)
+                accounts[paths.account_id(self.settings, which)].user(user)
         for user in self.settings[PipelineSettings].account_users:  # whose programs run as it
-            accounts[places.account_id(self.settings, places.VIEW)].user(user)
+            accounts[paths.account_id(self.settings, paths.VIEW)].user(user)
 
     def _people(self, opts: pulumi.ResourceOptions, buckets: Sequence[pulumi.Resource]) -> None:
         desired, bucket = self.settings[PipelineSettings], self.settings[StorageSettings].bucket_name

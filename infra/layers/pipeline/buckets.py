@@ -4,7 +4,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.errors import Problem, SettingsError
-from infra.layers.pipeline import places
+from infra.layers.pipeline import paths
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
@@ -33,7 +33,7 @@ class RawBucket(pulumi.ComponentResource):
         self.bucket = gcp.storage.Bucket(
             name,
             name=name,
-            location=places.region(settings).upper(),
+            location=paths.region(settings).upper(),
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
             force_destroy=False,
@@ -50,7 +50,7 @@ def require_raw_bucket(settings: Settings, provider: pulumi.ProviderResource) ->
 
     Raises SettingsError.
     """
-    name, region = settings[PipelineSettings].raw_bucket_name, places.region(settings)
+    name, region = settings[PipelineSettings].raw_bucket_name, paths.region(settings)
     rule = f"with existingRawBucket it is there, and in {region}, beside Spark and the checkpoint bucket"
     try:
         # With a project of its own, since without one the provider asks Compute Engine for the bucket's.
@@ -78,7 +78,7 @@ class ScratchBucket(pulumi.ComponentResource):
         self.bucket = gcp.storage.Bucket(
             name,
             name=name,
-            location=places.region(settings).upper(),
+            location=paths.region(settings).upper(),
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
             force_destroy=True,

@@ -1,6 +1,6 @@
 """The hand-off to training: requests that the workflow sends when the shards are complete.
 
-Each request may be sent again: what it makes is named after the run, as `places.TRAINING`, so that a second
+Each request may be sent again: what it makes is named after the run, as `paths.TRAINING`, so that a second
 one is refused with 409 or 412, which the workflow takes for success. `watch` is the object that says how
 training ends, `logs` the command that shows why. `stop` is sent when it has, and where it takes too long;
 there `end` instead, if it is given. `ends` says how it ends then, if no request of ours does it.
@@ -16,11 +16,11 @@ from infra.catalog import CATALOG, SliceType
 from infra.core.layer import up_command
 from infra.errors import InfraError, Problem
 from infra.layers.gke.settings import GkeSettings
-from infra.layers.pipeline import places
-from infra.layers.pipeline.places import RUN, TRAINING
+from infra.layers.pipeline import paths
+from infra.layers.pipeline.paths import RUN, TRAINING
 from infra.layers.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.layers.queue.jobs.jobset import API, jobset
-from infra.layers.queue.jobs.submission import Request, observed, submission
+from infra.layers.queue.jobs.submission import JobRequest, observed, submission
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import planned_pools
 from infra.layers.storage.names import controller_bucket, service_account_email
@@ -55,13 +55,13 @@ def handoff(settings: Settings, stack: str = "", cluster_endpoint: str = "") -> 
     return _jobset(settings, cluster_endpoint) if train == "jobset" else _vertex(settings)
 
 
-def command(settings: Settings, mount: str = places.MOUNT) -> str:
+def command(settings: Settings, mount: str = paths.MOUNT) -> str:
     """Return the training command, with the folder of the shards as the host mounts it."""
     given = settings[PipelineSettings].train_run.replace("@RUN@", RUN)
-    given = given.replace("@DATA@", f"{mount}/{places.FOLDER}")
+    given = given.replace("@DATA@", f"{mount}/{paths.FOLDER}")
     if settings[PipelineSettings].train == "jobset":  # whose queue adds what observes it
         return given
-    return " ".join(observed(settings, given.split(" "), places.name(settings)))
+    return " ".join(observed(settings, given.split(" "), paths.name(settings)))
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
@@ -167,7 +167,7 @@ def _published(settings: Settings) -> Settings:
 def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
     settings = _published(settings)
     desired = settings[PipelineSettings]
-    request = Request(
+    request = JobRequest(
         str(desired.train_team),
         command(settings).split(),
         name=f"tokens-{TRAINING}",
@@ -197,7 +197,7 @@ def _vertex(settings: Settings) -> dict[str, Any]:
     Custom jobs have no client-given name, and a repeated request makes a second job: `once` is read before.
     """
     desired = settings[PipelineSettings]
-    region = places.region(settings)
+    region = paths.region(settings)
     bucket = settings[StorageSettings].bucket_name
     base = f"https://{region}-aiplatform.googleapis.com/v1/projects/{settings.project}/locations/{region}"
     kind = next(kind for kind in CATALOG.types if kind.name == desired.train_slice)
@@ -212,7 +212,7 @@ def _vertex(settings: Settings) -> dict[str, Any]:
                 "url": f"{base}/customJobs",
                 "body": {
                     "displayName": TRAINING,
-                    "labels": places.labels(settings),
+                    "labels": paths.labels(settings),
                     "jobSpec": {
                         "workerPoolSpecs": [
                             {
@@ -265,7 +265,7 @@ def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[
     if queue is None or settings.get(GkeSettings) is None:
         yield Problem("pipeline:train", '"jobset"', "the layers gke and queue are on", "write their settings")
         return
-    member = f"serviceAccount:{places.account(settings, places.ORCHESTRATOR)}"
+    member = f"serviceAccount:{paths.account(settings, paths.ORCHESTRATOR)}"
     team = next((team for team in queue.teams if team.name == desired.train_team), None)
     if team is None:
         known = ", ".join(team.name for team in queue.teams)
@@ -280,7 +280,7 @@ def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[
     try:
         submission(
             _published(settings),
-            Request(team.name, command(settings).split(), name="tokens", size=desired.train_slice),
+            JobRequest(team.name, command(settings).split(), name="tokens", size=desired.train_slice),
         )
     except InfraError as error:
         yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', str(error), "correct it")

@@ -9,12 +9,12 @@ from infra.core.layer import Hooks, Layer, deferred
 from infra.core.providers import GOOGLE
 from infra.google.quotas import Use, cpus
 from infra.google.role import Role
-from infra.layers.pipeline import access, places
+from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.outputs import PipelineOutputs
 from infra.layers.pipeline.rules import RULES
 from infra.layers.pipeline.settings import PipelineSettings
-from infra.prices.row import Rate, Row, rate, row
+from infra.prices.row import PriceRow, Rate, rate, row
 from infra.settings.schema import Settings
 
 
@@ -35,26 +35,26 @@ def _buckets(settings: Settings) -> tuple[str, ...]:
 def _quotas(settings: Settings) -> Iterable[Use]:
     desired = settings[PipelineSettings]
     cores = desired.driver_cores + desired.max_executors * desired.executor_cores
-    yield Use(cpus(places.region(settings)), cores, "a batch of the pipeline uses at most")
+    yield Use(cpus(paths.region(settings)), cores, "a batch of the pipeline uses at most")
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
-    emails = (places.account(settings, id_) for id_ in places.ACCOUNTS)
+    emails = (paths.account(settings, id_) for id_ in paths.ACCOUNTS)
     accounts = (f"projects/{settings.project}/serviceAccounts/{email}" for email in emails)
-    workflow = places.workflow_id(settings)
+    workflow = paths.workflow_id(settings)
     return {
         **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
         workflow: f"https://workflows.googleapis.com/v1/{workflow}",
     }
 
 
-def _prices(settings: Settings) -> Iterable[Row]:
+def _prices(settings: Settings) -> Iterable[PriceRow]:
     if settings[PipelineSettings].schedule:
-        yield row("schedule of the pipeline", places.region(settings), ("scheduler", 1))
+        yield row("schedule of the pipeline", paths.region(settings), ("scheduler", 1))
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:
-    desired, region = settings[PipelineSettings], places.region(settings)
+    desired, region = settings[PipelineSettings], paths.region(settings)
     used = [f"spark.dcu.{desired.tier}", f"spark.shuffle.{desired.tier}"]
     used += ["workflows.internal", "workflows.external", "run.cpu", "run.memory", "run.requests"]
     used += ["registry", "build", "storage.standard", "storage.class-a", "storage.class-b", "logging"]

@@ -8,7 +8,7 @@ from typing import Any
 from infra.catalog import CATALOG
 from infra.catalog.book import BOOK
 from infra.errors import Problem
-from infra.layers.pipeline import places
+from infra.layers.pipeline import paths
 from infra.layers.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.layers.pipeline.spark_price import SparkNode, predicted
 from infra.settings.schema import Settings
@@ -33,7 +33,7 @@ def _nodes(desired: PipelineSettings) -> tuple[SparkNode, SparkNode]:
 def spark_usd(settings: Settings, executors: int, hours: float) -> float | None:
     """Return the price of a batch by executors and hours; None where a price isn't known."""
     desired = settings[PipelineSettings]
-    return predicted(*_nodes(desired), executors, hours, desired.tier, places.region(settings)).dollars
+    return predicted(*_nodes(desired), executors, hours, desired.tier, paths.region(settings)).dollars
 
 
 def run_usd(settings: Settings, gib: float) -> float | None:
@@ -82,7 +82,7 @@ def most_usd(settings: Settings) -> float | None:
 
 def of_runs(settings: Settings) -> dict[str, Any]:
     """Return the prices that the workflow computes with; null where the catalog has none."""
-    desired, region = settings[PipelineSettings], places.region(settings)
+    desired, region = settings[PipelineSettings], paths.region(settings)
     return {
         "dcu_hour_usd": BOOK[f"spark.dcu.{desired.tier}"].price(region).dollars,
         "shuffle_gib_hour_usd": BOOK[f"spark.shuffle.{desired.tier}"].price(region).dollars,

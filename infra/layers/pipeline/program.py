@@ -19,7 +19,7 @@ from infra.core import upstream
 from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.network import names as network_names
 from infra.layers.network.outputs import NetworkOutputs
-from infra.layers.pipeline import access, handoff, places, price, spark
+from infra.layers.pipeline import access, handoff, paths, price, spark
 from infra.layers.pipeline.accounts import PipelineAccounts
 from infra.layers.pipeline.buckets import RawBucket, ScratchBucket, require_raw_bucket
 from infra.layers.pipeline.names import scratch_bucket
@@ -41,7 +41,7 @@ class CheckFunction(pulumi.ComponentResource):
     function: gcp.cloudfunctionsv2.Function
 
     def __init__(self, settings: Settings, accounts: PipelineAccounts, opts: pulumi.ResourceOptions):
-        name, region = places.name(settings), places.region(settings)
+        name, region = paths.name(settings), paths.region(settings)
         super().__init__("tpu:pipeline:CheckFunction", name, None, opts)
         child = pulumi.ResourceOptions(parent=self, depends_on=accounts.all)
         packed = source()
@@ -60,12 +60,12 @@ class CheckFunction(pulumi.ComponentResource):
             build_config={
                 "runtime": _RUNTIME,
                 "entry_point": "check",
-                "service_account": accounts.id_of(places.BUILD),
+                "service_account": accounts.id_of(paths.BUILD),
                 "docker_repository": accounts.repository.id,
                 "source": {"storage_source": {"bucket": scratch_bucket(settings), "object": archive.name}},
             },
             service_config={
-                "service_account_email": places.account(settings, places.CHECK),
+                "service_account_email": paths.account(settings, paths.CHECK),
                 "available_memory": "512Mi",
                 "timeout_seconds": 1800,
                 "max_instance_count": 10,
@@ -81,7 +81,7 @@ class CheckFunction(pulumi.ComponentResource):
             location=region,
             name=name,
             role="roles/run.invoker",
-            member=f"serviceAccount:{places.account(settings, places.ORCHESTRATOR)}",
+            member=f"serviceAccount:{paths.account(settings, paths.ORCHESTRATOR)}",
             opts=pulumi.ResourceOptions(parent=self, depends_on=[self.function]),
         )
         self.register_outputs({})
@@ -100,7 +100,7 @@ class Orchestrator(pulumi.ComponentResource):
         known: pulumi.Input[Mapping[str, Any]],
         opts: pulumi.ResourceOptions,
     ):
-        name = places.name(settings)
+        name = paths.name(settings)
         super().__init__("tpu:pipeline:Orchestrator", name, None, opts)
         child = pulumi.ResourceOptions(parent=self, depends_on=accounts.all)
         url = function.service_config.apply(lambda config: (config.uri if config else "") or "")
@@ -109,7 +109,7 @@ class Orchestrator(pulumi.ComponentResource):
         )
         # Named by its content: a run reads what it began with.
         at = content.apply(
-            lambda text: f"{places.RECORDS}/settings/{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+            lambda text: f"{paths.RECORDS}/settings/{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
         )
         stored = gcp.storage.BucketObject(
             "settings",
@@ -122,9 +122,9 @@ class Orchestrator(pulumi.ComponentResource):
         self.workflow = gcp.workflows.Workflow(
             name,
             name=name,
-            region=places.region(settings),
+            region=paths.region(settings),
             description="From submitted text to a training job",
-            service_account=places.account(settings, places.ORCHESTRATOR),
+            service_account=paths.account(settings, paths.ORCHESTRATOR),
             source_contents=resources.files("infra.layers.pipeline")
             .joinpath("workflow.yaml")
             .read_text("utf-8"),
@@ -173,10 +173,10 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         raw_bucket_name=pulumi.Output.from_input(desired.raw_bucket_name),
         scratch_bucket_name=pulumi.Output.from_input(scratch_bucket(settings)),
         tokens_folder=pulumi.Output.from_input(
-            f"gs://{settings[StorageSettings].bucket_name}/{places.TOKENS}"
+            f"gs://{settings[StorageSettings].bucket_name}/{paths.TOKENS}"
         ),
         accounts=pulumi.Output.from_input(
-            {which: places.account(settings, which) for which in places.ACCOUNTS}
+            {which: paths.account(settings, which) for which in paths.ACCOUNTS}
         ),
         trigger=triggers.event.id if triggers.event else None,
         schedule=triggers.job.id if triggers.job else None,
@@ -190,13 +190,13 @@ def settings_of_runs(settings: Settings, stack: str, endpoint: str) -> dict[str,
     return {
         "environment": settings.environment,
         "project": settings.project,
-        "region": places.region(settings),
+        "region": paths.region(settings),
         "bucket": settings[StorageSettings].bucket_name,
         "raw": desired.raw_bucket_name,
-        "tokens": places.TOKENS,
+        "tokens": paths.TOKENS,
         "code": desired.code,
         "batch": spark.batch(settings),
-        "batch_prefix": f"{places.name(settings)}-",
+        "batch_prefix": f"{paths.name(settings)}-",
         "ttl_s": desired.ttl_minutes * 60,
         "poll_s": desired.poll_s,
         "handoff": handoff.handoff(settings, stack, endpoint),
@@ -236,7 +236,7 @@ class SparkFirewall(pulumi.ComponentResource):
     """Firewall rule for traffic between Spark's nodes; nothing else reaches them."""
 
     def __init__(self, settings: Settings, network: pulumi.Input[str], opts: pulumi.ResourceOptions):
-        name = places.name(settings)
+        name = paths.name(settings)
         super().__init__("tpu:pipeline:SparkFirewall", name, None, opts)
         gcp.compute.Firewall(
             name,
@@ -244,8 +244,8 @@ class SparkFirewall(pulumi.ComponentResource):
             project=network_names.network_id(settings).split("/")[1],
             network=network,
             direction="INGRESS",
-            source_tags=[places.TAG],
-            target_tags=[places.TAG],
+            source_tags=[paths.TAG],
+            target_tags=[paths.TAG],
             # https://cloud.google.com/dataproc-serverless/docs/concepts/network: all ports.
             allows=[{"protocol": "tcp", "ports": ["0-65535"]}, {"protocol": "icmp"}],
             opts=pulumi.ResourceOptions(parent=self),

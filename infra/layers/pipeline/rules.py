@@ -8,7 +8,7 @@ from infra.catalog import region_of
 from infra.errors import Problem
 from infra.layers.network.names import subnet_ranges
 from infra.layers.network.settings import NetworkSettings
-from infra.layers.pipeline import places, price, schedule, spark
+from infra.layers.pipeline import paths, price, schedule, spark
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.names import controller_bucket, steps_bucket
@@ -46,7 +46,7 @@ def _place(settings: Settings, given: set[str]) -> Iterator[Problem]:
     """Spark stands in the bucket's region, in the subnet that network makes there."""
     if settings.get(PipelineSettings) is None:
         return
-    region, network = places.region(settings), settings[NetworkSettings]
+    region, network = paths.region(settings), settings[NetworkSettings]
     if region not in nodes.regions(settings):
         rule = f"Spark runs beside the bucket, in {region}, and network makes subnets where slices may be"
         fix = f"tpu:zones: [a zone of {region}], then tpu up {settings.environment} network"

@@ -17,7 +17,7 @@ from infra.core.layer import up_command
 from infra.errors import CommandError
 from infra.google.client import STORAGE, Client, RequestError, object_url, or_none
 from infra.google.failures import Kind
-from infra.layers.pipeline import access, places
+from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
@@ -62,7 +62,7 @@ class Runs:
             sizes = [
                 int(item["size"])
                 for item in self._items(self._raw, folder, "items(name,size),nextPageToken")
-                if not str(item["name"]).endswith(places.SUBMIT)
+                if not str(item["name"]).endswith(paths.SUBMIT)
             ]
         if not sum(sizes):
             fix = f"gcloud storage cp FILES gs://{self._raw}/{folder}"
@@ -71,7 +71,7 @@ class Runs:
 
     def submit(self, folder: str) -> str:
         """Write `_SUBMIT` into a folder, and start its run; the run."""
-        name = f"{folder}{places.SUBMIT}"
+        name = f"{folder}{paths.SUBMIT}"
         url = f"{STORAGE}/upload/storage/v1/b/{self._raw}/o"
         with self._role(self._raw):
             made = self._client.json("POST", url, {"uploadType": "media", "name": name}, b"")
@@ -86,7 +86,7 @@ class Runs:
             fix = f"tpu pipeline run {self._settings.environment} {run['raw']}, for a new one"
             raise CommandError(f"{run['run']} has ended well\n    fix: {fix}")
         folder = str(run["raw"]).partition(f"gs://{self._raw}/")[2]
-        data = {"bucket": self._raw, "name": f"{folder}{places.SUBMIT}", "generation": str(run["run"])[1:]}
+        data = {"bucket": self._raw, "name": f"{folder}{paths.SUBMIT}", "generation": str(run["run"])[1:]}
         # The last heartbeat of a job that was ended stays, and so may its slice for a while: another name.
         restart = int(run.get("restart", 0)) + (run["outcome"] in ("training_failed", "train_hours"))
         self._start({"data": data, "retry": int(run.get("retry", 0)) + 1, "restart": restart})
@@ -94,7 +94,7 @@ class Runs:
     def all(self) -> list[Run]:
         """Every run that has a record, the newest first."""
         with self._role(self._bucket):
-            names = [str(item["name"]) for item in self._items(self._bucket, f"{places.RECORDS}/r")]
+            names = [str(item["name"]) for item in self._items(self._bucket, f"{paths.RECORDS}/r")]
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # a run is a request
             records = list(pool.map(self._read, (name for name in names if name.endswith("/run.json"))))
         return sorted((run for run in records if run), key=lambda run: str(run["began"]), reverse=True)
@@ -109,7 +109,7 @@ class Runs:
     def _submitted(self) -> list[Run]:
         """Every submission, the newest first; nothing for who may not list the raw bucket."""
         url = f"{STORAGE}/storage/v1/b/{quote(self._raw)}/o"
-        query = {"matchGlob": f"**{places.SUBMIT}", "fields": "items(name,generation,updated),nextPageToken"}
+        query = {"matchGlob": f"**{paths.SUBMIT}", "fields": "items(name,generation,updated),nextPageToken"}
         try:
             items = list(self._client.items(url, "items", query))
         except RequestError as error:
@@ -119,7 +119,7 @@ class Runs:
         submitted = [
             {
                 "run": f"r{item['generation']}", "began": str(item["updated"]), "stage": "submitted",
-                "outcome": WAITING, "raw": f"gs://{self._raw}/{str(item['name']).removesuffix(places.SUBMIT)}",
+                "outcome": WAITING, "raw": f"gs://{self._raw}/{str(item['name']).removesuffix(paths.SUBMIT)}",
             }
             for item in items
         ]  # fmt: skip
@@ -127,7 +127,7 @@ class Runs:
 
     def named(self, run: str) -> Run:
         """Return a run by its name. Raises NoRunError if there is none."""
-        record = self._read(places.record(run)) if _RUN.fullmatch(run) else None
+        record = self._read(paths.record(run)) if _RUN.fullmatch(run) else None
         if record is None:  # it may not even have begun its record
             failed = _failed(self._executions(), [])
             record = next((self._named(execution) for execution in failed if execution["run"] == run), None)
@@ -137,7 +137,7 @@ class Runs:
 
     def execution(self, run: Run) -> dict[str, Any]:
         """Return the workflow's execution; empty once Google has forgotten it."""
-        url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions/{run['execution']}"
+        url = f"{WORKFLOWS}/{paths.workflow_id(self._settings)}/executions/{run['execution']}"
         try:
             with self._role():
                 return self._client.json("GET", url)
@@ -155,7 +155,7 @@ class Runs:
         return f"{answer['state']} since {answer['stateTime']}" if answer else "not there yet"
 
     def _batch(self, run: Run) -> dict[str, Any]:
-        place = f"projects/{self._settings.project}/locations/{places.region(self._settings)}"
+        place = f"projects/{self._settings.project}/locations/{paths.region(self._settings)}"
         return self._client.json("GET", f"{DATAPROC}/{place}/batches/{run['batch']}")
 
     def cancel(self, run: Run) -> str:
@@ -167,11 +167,11 @@ class Runs:
                 batch = self._batch(run)
                 self._client.json("POST", f"{DATAPROC}/{batch['operation']}:cancel", body={})
             return "its batch; the run ends by itself when it sees that"
-        url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions/{run['execution']}"
+        url = f"{WORKFLOWS}/{paths.workflow_id(self._settings)}/executions/{run['execution']}"
         with self._role(changes=True):
             self._client.json("POST", f"{url}:cancel", body={})
         ended = {**run, "outcome": "cancelled", "why": "the run was cancelled"}
-        query = {"uploadType": "media", "name": places.record(str(run["run"]))}
+        query = {"uploadType": "media", "name": paths.record(str(run["run"]))}
         place = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o"
         with self._role(self._bucket):
             self._client.json("POST", place, query, json.dumps(ended).encode())
@@ -208,7 +208,7 @@ class Runs:
         return f"{message}{missing(self._settings, message)}"
 
     def _start(self, argument: dict[str, Any]) -> None:
-        url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions"
+        url = f"{WORKFLOWS}/{paths.workflow_id(self._settings)}/executions"
         with self._role(changes=True):
             self._client.json("POST", url, body={"argument": json.dumps(argument)})
 
@@ -220,7 +220,7 @@ class Runs:
 
     def _executions(self) -> list[Run]:
         """Return the newest of the workflow, the newest first, as runs of which nothing else is known."""
-        url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions"
+        url = f"{WORKFLOWS}/{paths.workflow_id(self._settings)}/executions"
         query = {"view": "FULL", "pageSize": str(_LOOKED_AT)}
         with self._role():
             executions = self._client.json("GET", url, query).get("executions") or []
@@ -270,7 +270,7 @@ def _run_of(execution: dict[str, Any]) -> Run:
         argument = {}
     data = argument.get("data") or {} if isinstance(argument, dict) else {}
     swept = isinstance(argument, dict) and bool(argument.get("sweep"))
-    folder = str(data.get("name", "")).removesuffix(places.SUBMIT)
+    folder = str(data.get("name", "")).removesuffix(paths.SUBMIT)
     error = execution.get("error") or {}
     return {
         "run": SWEEP if swept else f"r{data['generation']}" if "generation" in data else "",
@@ -329,7 +329,7 @@ def missing(settings: Settings, message: str) -> str:
 
 def carried_by(settings: Settings) -> str:
     """Return a phrase: the grants by which events and the schedule start runs."""
-    who = places.account_id(settings, places.TRIGGER)
+    who = paths.account_id(settings, paths.TRIGGER)
     needed = [f"{grant.role} for {who}" for grant in access.grants(settings) if grant.who == who]
     agents = access.of_agents(settings)
     return f"that needs, on the project: {', '.join([*needed, *(agent.named for agent in agents)])}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from infra.errors import Problem
 from infra.layers.network.names import subnet_id
-from infra.layers.pipeline import facts, places
+from infra.layers.pipeline import facts, paths
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.settings import StorageSettings
@@ -24,8 +24,8 @@ _WARN_DAYS = 60
 
 def batch(settings: Settings) -> dict[str, Any]:
     """Return the body of batches.create."""
-    desired, code = settings[PipelineSettings], places.code_folder(settings)
-    tokens = f"gs://{settings[StorageSettings].bucket_name}/{places.TOKENS}/{places.RUN}"
+    desired, code = settings[PipelineSettings], paths.code_folder(settings)
+    tokens = f"gs://{settings[StorageSettings].bucket_name}/{paths.TOKENS}/{paths.RUN}"
     changes = ("input.sources=@RAW@", f"output.url={tokens}", *desired.changes)
     return {
         "pysparkBatch": {
@@ -40,14 +40,14 @@ def batch(settings: Settings) -> dict[str, Any]:
         "runtimeConfig": {"version": desired.runtime_version, "properties": properties(settings)},
         "environmentConfig": {
             "executionConfig": {
-                "serviceAccount": places.account(settings, places.SPARK),
-                "subnetworkUri": subnet_id(settings, places.region(settings)),
-                "networkTags": [places.TAG],
+                "serviceAccount": paths.account(settings, paths.SPARK),
+                "subnetworkUri": subnet_id(settings, paths.region(settings)),
+                "networkTags": [paths.TAG],
                 "ttl": f"{desired.ttl_minutes * 60}s",
                 "stagingBucket": scratch_bucket(settings),
             }
         },
-        "labels": places.labels(settings),
+        "labels": paths.labels(settings),
     }  # fmt: skip
 
 

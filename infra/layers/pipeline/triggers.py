@@ -13,7 +13,7 @@ import json
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.layers.pipeline import access, places
+from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.accounts import PipelineAccounts
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
@@ -33,7 +33,7 @@ class Triggers(pulumi.ComponentResource):
         provider: pulumi.ProviderResource,
         opts: pulumi.ResourceOptions,
     ):
-        name, desired = places.name(settings), settings[PipelineSettings]
+        name, desired = paths.name(settings), settings[PipelineSettings]
         super().__init__("tpu:pipeline:Triggers", name, None, opts)
         child = pulumi.ResourceOptions(
             parent=self, depends_on=[*accounts.all, workflow], hooks=accounts.acting
@@ -43,22 +43,22 @@ class Triggers(pulumi.ComponentResource):
             self.event = gcp.eventarc.Trigger(
                 name,
                 name=name,
-                location=places.region(settings),  # the bucket's
+                location=paths.region(settings),  # the bucket's
                 matching_criterias=[
                     {"attribute": "type", "value": "google.cloud.storage.object.v1.finalized"},
                     {"attribute": "bucket", "value": desired.raw_bucket_name},
                 ],
                 destination={"workflow": workflow.id},
-                service_account=places.account(settings, places.TRIGGER),
+                service_account=paths.account(settings, paths.TRIGGER),
                 opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=agents)),
             )
         if desired.schedule:
-            url = f"https://workflowexecutions.googleapis.com/v1/{places.workflow_id(settings)}/executions"
+            url = f"https://workflowexecutions.googleapis.com/v1/{paths.workflow_id(settings)}/executions"
             body = json.dumps({"argument": json.dumps({"sweep": True})})
             self.job = gcp.cloudscheduler.Job(
                 name,
                 name=name,
-                region=places.region(settings),
+                region=paths.region(settings),
                 description="Starts runs of what was submitted and has none",
                 schedule=desired.schedule,
                 time_zone=desired.time_zone,
@@ -69,7 +69,7 @@ class Triggers(pulumi.ComponentResource):
                     "http_method": "POST",
                     "body": base64.b64encode(body.encode()).decode(),
                     "headers": {"Content-Type": "application/json"},
-                    "oauth_token": {"service_account_email": places.account(settings, places.TRIGGER)},
+                    "oauth_token": {"service_account_email": paths.account(settings, paths.TRIGGER)},
                 },
                 opts=child,
             )

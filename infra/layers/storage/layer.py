@@ -16,7 +16,7 @@ from infra.layers.storage.names import (
 from infra.layers.storage.outputs import StorageOutputs
 from infra.layers.storage.rules import RULES
 from infra.layers.storage.settings import StorageSettings
-from infra.prices.row import Rate, Row, rate, row
+from infra.prices.row import PriceRow, Rate, rate, row
 from infra.settings.schema import Settings
 
 
@@ -51,7 +51,7 @@ def _at_google(settings: Settings) -> dict[str, str]:
     }
 
 
-def _prices(settings: Settings) -> Iterable[Row]:
+def _prices(settings: Settings) -> Iterable[PriceRow]:
     desired = settings[StorageSettings]
     if desired.state_key_ring:
         # Each rotation leaves the earlier version active, and billed.

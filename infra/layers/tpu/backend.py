@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class SliceResources:
     """Resources that a slice uses, as ids `projects/…` (other spellings would replace it on every up)."""
 
     network_id: pulumi.Input[str]
@@ -40,6 +40,6 @@ class Backend(Protocol):
     """A way to create a slice."""
 
     def create(
-        self, node: Node, place: Place, metadata: Mapping[str, Any], opts: pulumi.ResourceOptions
+        self, node: Node, place: SliceResources, metadata: Mapping[str, Any], opts: pulumi.ResourceOptions
     ) -> Created:
         """Declare the slice's resources under `opts`."""

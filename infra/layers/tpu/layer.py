@@ -9,7 +9,7 @@ from infra.core.providers import GOOGLE
 from infra.google.role import ACT_AS, TPU_ADMIN
 from infra.layers.tpu.outputs import TpuOutputs
 from infra.layers.tpu.rules import RULES
-from infra.prices.row import Row
+from infra.prices.row import PriceRow
 from infra.settings.schema import Settings
 from infra.slices import nodes
 from infra.slices.names import node_id
@@ -18,7 +18,7 @@ from infra.slices.rules import checked
 from infra.slices.settings import SliceSettings, TpuSettings
 
 
-def _prices(settings: Settings) -> Iterable[Row]:
+def _prices(settings: Settings) -> Iterable[PriceRow]:
     return rows(nodes.nodes(settings))
 
 

@@ -11,7 +11,7 @@ from infra.layers.data.settings import DataSettings
 from infra.layers.network.outputs import NetworkOutputs
 from infra.layers.storage.outputs import StorageOutputs
 from infra.layers.tpu import bundle
-from infra.layers.tpu.backend import Place
+from infra.layers.tpu.backend import SliceResources
 from infra.layers.tpu.mark import StackMark
 from infra.layers.tpu.metadata import metadata
 from infra.layers.tpu.outputs import TpuOutputs
@@ -70,14 +70,14 @@ def _fleets(settings: Settings, wanted: Sequence[Node]) -> list[dict[str, Any]]:
     return fleets
 
 
-def _places(settings: Settings, storage: StorageOutputs) -> Callable[[Node], Place]:
+def _places(settings: Settings, storage: StorageOutputs) -> Callable[[Node], SliceResources]:
     """Return a function from nodes to the resources of other layers in their zones."""
     network = upstream.read(NetworkOutputs, settings)
     data = settings.get(DataSettings)
     disks = upstream.read(DataOutputs, settings) if data and data.snapshot else None
 
-    def place(node: Node) -> Place:
-        return Place(
+    def place(node: Node) -> SliceResources:
+        return SliceResources(
             network_id=network.network_id,
             subnet_id=network.subnet_ids[node.region],
             data_disk_id=None if disks is None else disks.disk_ids[node.zone],

@@ -11,7 +11,7 @@ from infra.layers.data.names import disk_id, disk_name
 from infra.layers.network.names import SLICE_TAG, network_id, subnet_id
 from infra.layers.storage.names import service_account_email, steps_bucket
 from infra.layers.storage.settings import StorageSettings
-from infra.layers.tpu.backend import Place
+from infra.layers.tpu.backend import SliceResources
 from infra.layers.tpu.metadata import metadata
 from infra.settings.schema import GcpSettings, Settings
 from infra.slices.nodes import Node
@@ -19,7 +19,7 @@ from infra.slices.settings import TpuSettings
 
 
 def request(
-    node: Node, place: Place, attributes: Mapping[str, Any], labels: Mapping[str, Any]
+    node: Node, place: SliceResources, attributes: Mapping[str, Any], labels: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the body of nodes.create. Hosts have no external address and run as the training account."""
     body: dict[str, Any] = {
@@ -50,7 +50,7 @@ def request(
 
 def member_request(settings: Settings, node: Node, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the body for a fleet's member. Other layers' resources have the ids that settings determine."""
-    place = Place(
+    place = SliceResources(
         network_id=network_id(settings),
         subnet_id=subnet_id(settings, node.region),
         data_disk_id=disk_id(settings, node.zone),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pulumi
 
-from infra.layers.tpu.backend import Backend, Place
+from infra.layers.tpu.backend import Backend, SliceResources
 from infra.layers.tpu.v2_vm import V2VmBackend
 from infra.settings.schema import LOGIN, SSH
 from infra.slices.names import BOOT_LOG, JOB_UNIT, LOG, SLICE_TYPE
@@ -23,7 +23,7 @@ class TpuSlice(pulumi.ComponentResource):
     def __init__(
         self,
         node: Node,
-        place: Place,
+        place: SliceResources,
         metadata: Mapping[str, Any],
         backend: Backend | None = None,
         opts: pulumi.ResourceOptions | None = None,

@@ -7,7 +7,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.layers.tpu.backend import Created, Place
+from infra.layers.tpu.backend import Created, SliceResources
 from infra.layers.tpu.request import request
 from infra.slices.nodes import Node
 
@@ -26,7 +26,7 @@ class V2VmBackend:
     """A backend that creates nodes through Pulumi."""
 
     def create(
-        self, node: Node, place: Place, metadata: Mapping[str, Any], opts: pulumi.ResourceOptions
+        self, node: Node, place: SliceResources, metadata: Mapping[str, Any], opts: pulumi.ResourceOptions
     ) -> Created:
         """Declare the node. Labels, metadata and description change in place; all else replaces it."""
         vm = gcp.tpu.V2Vm(

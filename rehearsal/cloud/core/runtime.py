@@ -14,7 +14,7 @@ OAUTH2, OIDC = "OAuth2", "OIDC"
 
 
 @dataclass(frozen=True)
-class Request:
+class HttpRequest:
     """An HTTP request of a service. `auth` is "", OAUTH2 or OIDC, whose token is for `audience`."""
 
     method: str
@@ -28,7 +28,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a `Request`."""
+    """The answer to a `HttpRequest`."""
 
     status: int
     headers: Mapping[str, str]
@@ -38,7 +38,7 @@ class Reply:
 class Caller(Protocol):
     """Sends requests of Google's services through the front door."""
 
-    async def send(self, request: Request, account: str) -> Reply:
+    async def send(self, request: HttpRequest, account: str) -> Reply:
         """Send a request, as `account` where it has `auth`.
 
         Raises:

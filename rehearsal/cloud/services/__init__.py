@@ -13,7 +13,7 @@ from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.service import Service
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
-from rehearsal.cloud.services.compute.places import add_places
+from rehearsal.cloud.services.compute.locations import add_places
 from rehearsal.cloud.services.tpu.entry import add_offer
 
 

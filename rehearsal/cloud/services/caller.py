@@ -17,7 +17,7 @@ from yarl import URL
 
 from rehearsal.cloud.core.clock import CLOCK_HEADER
 from rehearsal.cloud.core.errors import ApiError
-from rehearsal.cloud.core.runtime import OIDC, Reply, Request
+from rehearsal.cloud.core.runtime import OIDC, HttpRequest, Reply
 from rehearsal.cloud.iam.iam import Iam
 
 _HOST = re.compile(r"[a-z0-9.-]+\.(?:googleapis\.com|run\.app|cloudfunctions\.net)")
@@ -33,7 +33,7 @@ class Caller:
         self._iam, self._address, self._tls = iam, address, tls
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, request: Request, account: str) -> Reply:
+    async def send(self, request: HttpRequest, account: str) -> Reply:
         """Return the answer, as `account` where the request has `auth`.
 
         Raises:
@@ -65,7 +65,7 @@ class Caller:
         except aiohttp.ClientError as error:
             raise ConnectionError(f"{url.host}: {error or type(error).__name__}") from None
 
-    def _token(self, request: Request, account: str) -> str:
+    def _token(self, request: HttpRequest, account: str) -> str:
         try:
             audience = request.audience if request.auth == OIDC else ""
             return self._iam.mint(account, audience=audience).value

@@ -23,7 +23,7 @@ from pathlib import Path
 import requests
 
 from rehearsal.errors import RehearsalError
-from rehearsal.kubernetes.errors import ApiError, KubernetesError
+from rehearsal.kubernetes.errors import ApiServerError, KubernetesError
 from rehearsal.kubernetes.node import logs
 from rehearsal.kubernetes.node.logs import LogServer
 from rehearsal.kubernetes.node.names import Names
@@ -164,7 +164,7 @@ class Agent:
             for name in list(self.nodes):
                 try:
                     self._renew_one(name)
-                except ApiError:
+                except ApiServerError:
                     break  # the API server is away; again at the next turn
 
     # Pods
@@ -172,7 +172,9 @@ class Agent:
     def _watch(self) -> None:
         while not self._stopping.is_set():
             seen = set()
-            with contextlib.suppress(ApiError):  # the API server is away; the next watch finds all again
+            with contextlib.suppress(
+                ApiServerError
+            ):  # the API server is away; the next watch finds all again
                 for event, pod in self._api.watch("v1", "Pod", _WATCH_S):
                     if self._stopping.is_set():
                         return
@@ -432,7 +434,7 @@ class _Pod:
                 # The watch may be behind: a pod that nobody here ends stays until its node's 40 s are over.
                 self._deleted |= bool(pod and "deletionTimestamp" in pod["metadata"])
                 return
-            except ApiError as error:
+            except ApiServerError as error:
                 if error.status != requests.codes.unavailable:
                     raise
                 time.sleep(_RETRY_S)

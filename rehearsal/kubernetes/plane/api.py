@@ -16,7 +16,7 @@ import yaml
 from requests.auth import AuthBase
 
 from rehearsal.authority import Pair
-from rehearsal.kubernetes.errors import ApiError, UnknownKindError
+from rehearsal.kubernetes.errors import ApiServerError, UnknownKindError
 
 Object = dict[str, Any]
 _TIMEOUT_S = 30.0
@@ -65,14 +65,14 @@ class Api:
     def request(
         self, method: str, path: str, body: Any = None, content: str = "application/json", **query: str
     ) -> Any:
-        """Return the answer's JSON, or its text. Raises ApiError if it is refused."""
+        """Return the answer's JSON, or its text. Raises ApiServerError if it is refused."""
         try:
             answer = self._session.request(
                 method, self.url + path, params=query, timeout=_TIMEOUT_S,
                 data=None if body is None else json.dumps(body), headers={"Content-Type": content},
             )  # fmt: skip
         except requests.RequestException as error:
-            raise ApiError(503, "Unreachable", str(error)) from error
+            raise ApiServerError(503, "Unreachable", str(error)) from error
         return _answer(answer)
 
     # Objects
@@ -99,7 +99,7 @@ class Api:
             root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
             try:
                 resources = self.request("GET", root)["resources"]
-            except ApiError as error:
+            except ApiServerError as error:
                 if error.status != requests.codes.not_found:
                     raise
                 resources = []
@@ -127,7 +127,7 @@ class Api:
         """Return an object; None if there is none."""
         try:
             return self.request("GET", self.place(version, kind, namespace, name))  # type: ignore[no-any-return]
-        except ApiError as error:
+        except ApiServerError as error:
             if error.status != requests.codes.not_found:
                 raise
             return None
@@ -152,7 +152,7 @@ class Api:
         content = _REPLACE if custom else _MERGE
         try:
             return self.request("PATCH", f"{path}/status", {"status": status}, content)  # type: ignore[no-any-return]
-        except ApiError as error:
+        except ApiServerError as error:
             if error.status != requests.codes.not_found:
                 raise
             return None
@@ -164,7 +164,7 @@ class Api:
             query["propagationPolicy"] = propagation
         try:
             self.request("DELETE", path, **query)
-        except ApiError as error:
+        except ApiServerError as error:
             if error.status != requests.codes.not_found:
                 raise
             return False
@@ -199,7 +199,7 @@ def _answer(answer: requests.Response) -> Any:
     content = answer.json() if is_json else answer.text
     if not answer.ok:
         reason = content if isinstance(content, dict) else {"message": content}
-        raise ApiError(answer.status_code, reason.get("reason", ""), reason.get("message", "")[:2000])
+        raise ApiServerError(answer.status_code, reason.get("reason", ""), reason.get("message", "")[:2000])
     return content
 
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from rehearsal.authority import Authority, Pair
 from rehearsal.hosts.commands import run
-from rehearsal.kubernetes.errors import ApiError, KubernetesError
+from rehearsal.kubernetes.errors import ApiServerError, KubernetesError
 from rehearsal.kubernetes.plane.api import Api
 from rehearsal.kubernetes.plane.programs import program
 
@@ -229,7 +229,7 @@ class ControlPlane:
             try:
                 if is_there():
                     return
-            except ApiError:
+            except ApiServerError:
                 pass
             if time.monotonic() > deadline:
                 raise KubernetesError(f"{what} isn't there after {_START_TIMEOUT_S:.0f} s")

@@ -22,7 +22,7 @@ from google.auth.transport.requests import Request as AuthRequest
 from rehearsal.providers.gcp.retries import Lost, is_retried, why_lost
 from rehearsal.providers.gcp.settings import Settings
 from rehearsal.providers.gcp.table import Service
-from rehearsal.providers.plugin.errors import ApiError, StandInError
+from rehearsal.providers.plugin.errors import ProviderApiError, StandInError
 
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 10.0
@@ -62,7 +62,7 @@ class Client:
 
         `path` stands under the service's base, or under its origin if it begins with a slash. `body`: bytes
         as they are, anything else as JSON. `library`: as Google's Go client library would, with
-        `prettyPrint=false`. `deadline`: end of retries, on the monotonic clock. Raises ApiError.
+        `prettyPrint=false`. `deadline`: end of retries, on the monotonic clock. Raises ProviderApiError.
         """
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         url = self._url(
@@ -75,11 +75,13 @@ class Client:
             if response is not None and not is_retried(response):
                 return _answer(response)
             if lost is not None and not lost.again:
-                raise ApiError(0, f'{method.capitalize()} "{url}": {lost.words}')
+                raise ProviderApiError(0, f'{method.capitalize()} "{url}": {lost.words}')
             if time.monotonic() + backoff_s > deadline:
                 if response is not None:
                     return _answer(response)
-                raise ApiError(0, f'{method.capitalize()} "{url}": {lost.words if lost else "no answer"}')
+                raise ProviderApiError(
+                    0, f'{method.capitalize()} "{url}": {lost.words if lost else "no answer"}'
+                )
             self.pause(backoff_s)
             backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
 
@@ -168,7 +170,7 @@ def _system_authorities() -> str | bool:
 
 
 def _answer(response: requests.Response) -> Any:
-    """Return the JSON of a successful answer; raise ApiError worded as by Google's Go library otherwise."""
+    """Return the JSON of a successful answer. Raises ProviderApiError, worded as by Google's Go library."""
     if response.ok:
         return response.json() if response.content else None
     message, reason = response.text.strip(), ""
@@ -178,4 +180,6 @@ def _answer(response: requests.Response) -> Any:
         reason = next((f", {item['reason']}" for item in error.get("errors", ()) if "reason" in item), "")
     except (ValueError, KeyError, TypeError):
         pass  # not Google's form, such as a proxy's page: its text is the message
-    raise ApiError(response.status_code, f"googleapi: Error {response.status_code}: {message}{reason}")
+    raise ProviderApiError(
+        response.status_code, f"googleapi: Error {response.status_code}: {message}{reason}"
+    )

@@ -18,7 +18,7 @@ from rehearsal.providers.gcp.api import DEFAULT_TIMEOUT_S, Client
 from rehearsal.providers.gcp.batch import Batches
 from rehearsal.providers.gcp.settings import Settings
 from rehearsal.providers.gcp.table import Service, Table, Update
-from rehearsal.providers.plugin.errors import ApiError, CreatedButError, OperationError, StandInError
+from rehearsal.providers.plugin.errors import CreatedButError, OperationError, ProviderApiError, StandInError
 from rehearsal.providers.plugin.provider import Difference
 from rehearsal.providers.plugin.values import has_unknown
 
@@ -47,7 +47,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Change:
+class PlannedUpdate:
     """Content of an update: `planned` values, and names of the properties that differ."""
 
     planned: Mapping[str, Any]
@@ -78,7 +78,7 @@ class Resource:
             planned |= self.assigned(self.insert(context, planned, inputs))
         except OperationError as error:
             raise StandInError(f"Error waiting to create {self.label}: {error}") from error
-        except ApiError as error:
+        except ProviderApiError as error:
             raise StandInError(f"Error creating {self.label}: {error}") from error
         id_ = self.id(planned)
         try:
@@ -112,9 +112,9 @@ class Resource:
         try:
             for request in self.table.updates:
                 if changed & {f.name for f in self.table.sent(request)}:
-                    self.patch(context, request, Change(planned, inputs, state, changed))
+                    self.patch(context, request, PlannedUpdate(planned, inputs, state, changed))
             outputs = self.after_update(context, id_, planned)
-        except (ApiError, OperationError) as error:
+        except (ProviderApiError, OperationError) as error:
             raise StandInError(f"Error updating {self.label} {id_!r}: {error}") from error
         if outputs is None:
             raise StandInError(f"Error updating {self.label} {id_!r}: it is not there any more")
@@ -136,7 +136,7 @@ class Resource:
                 return
         try:
             self.remove(context, self.known(id_, state, context.settings))
-        except ApiError as error:
+        except ProviderApiError as error:
             if error.status != NOT_FOUND:
                 raise StandInError(f"Error deleting {self.label} {id_!r}: {error}") from error
         except OperationError as error:
@@ -188,7 +188,7 @@ class Resource:
         while looks < self.table.looks:
             try:
                 looks += self.get(context, planned) is not None or time.monotonic() > deadline
-            except ApiError as error:  # what is new may be refused until it is known everywhere
+            except ProviderApiError as error:  # what is new may be refused until it is known everywhere
                 if error.status != FORBIDDEN or time.monotonic() > deadline:
                     raise
             context.client.pause(context.poll_s)
@@ -202,13 +202,13 @@ class Resource:
         """Google's JSON of the resource, or None on 404."""
         try:
             rest: Mapping[str, Any] = self.call(context, "GET", self.item(known), known)
-        except ApiError as error:
+        except ProviderApiError as error:
             if error.status == NOT_FOUND:
                 return None
             raise
         return rest
 
-    def patch(self, context: Context, request: Update, change: Change) -> None:
+    def patch(self, context: Context, request: Update, change: PlannedUpdate) -> None:
         """Send one of the table's update requests."""
         content = self.written(context, request, change)
         query: dict[str, Any] = {}
@@ -220,7 +220,7 @@ class Resource:
         body = {request.wrap: content} if request.wrap else content
         self.call(context, request.method, path, change.planned, body=body, query=query)
 
-    def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
+    def written(self, context: Context, request: Update, change: PlannedUpdate) -> dict[str, Any]:
         """Return the body of an update request."""
         planned, about = change.planned, self.table.sent(request)
         fields = [f for f in about if f.name in change.changed or not request.changed_only]

@@ -18,7 +18,7 @@ from rehearsal.providers.gcp.lifecycle import Context, Resource
 from rehearsal.providers.gcp.settings import Settings, unknown_settings
 from rehearsal.providers.gcp.types import TYPES
 from rehearsal.providers.plugin.errors import UnsupportedError
-from rehearsal.providers.plugin.provider import Change, Checked
+from rehearsal.providers.plugin.provider import Checked, Diff
 
 POLL_S = 0.5  # the official provider: 10 s
 WINDOW_S = 0.3  # the official provider: 3 s
@@ -72,7 +72,7 @@ class Provider:
         news: Mapping[str, Any],
         ignored: Sequence[str] = (),
         before: Mapping[str, Any] | None = None,
-    ) -> Change:
+    ) -> Diff:
         """Return the differences between `state` (outputs, made by `before`) and `news` (checked inputs)."""
         resource = _type(token)
         differences = resource.differences(news, state, self._settings, ignored, before)
@@ -83,7 +83,7 @@ class Provider:
             and news.get("name") is not None
             and ("name" not in news.get("__defaults", ()) and "name" not in replaces)
         )
-        return Change(differences, bool(replaces) and (named or resource.table.delete_before_replace))
+        return Diff(differences, bool(replaces) and (named or resource.table.delete_before_replace))
 
     def create(
         self, token: str, inputs: Mapping[str, Any], *, preview: bool = False, timeout_s: float = 0

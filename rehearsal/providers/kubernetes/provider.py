@@ -11,13 +11,13 @@ from typing import Any
 
 import requests
 
-from rehearsal.kubernetes.errors import ApiError, KubernetesError, UnknownKindError
+from rehearsal.kubernetes.errors import ApiServerError, KubernetesError, UnknownKindError
 from rehearsal.kubernetes.plane.api import Api, Object
 from rehearsal.providers.gcp.install import PACKAGES
 from rehearsal.providers.kubernetes import difference, owners, settings, waiting
 from rehearsal.providers.kubernetes.waiting import annotation
 from rehearsal.providers.plugin.errors import CreatedButError, StandInError, UnsupportedError
-from rehearsal.providers.plugin.provider import Change, Checked
+from rehearsal.providers.plugin.provider import Checked, Diff
 from rehearsal.providers.plugin.values import UNKNOWN, Secret, has_unknown
 
 _RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # a kind or a namespace that isn't there yet
@@ -113,7 +113,7 @@ class Provider:
         news: Mapping[str, Any],
         ignored: Sequence[str] = (),
         before: Mapping[str, Any] | None = None,
-    ) -> Change:
+    ) -> Diff:
         """Return the declared fields of the last seen object that differ from the new declaration."""
         live, new = difference.declared(state), difference.normalized(news)
         old = difference.pruned(live, difference.normalized(before or {}))
@@ -133,7 +133,7 @@ class Provider:
             meta.get(key) == live["metadata"].get(key) for key in ("name", "namespace")
         )
         replaced = any(manifest.replaces for manifest in differences)
-        return Change(differences, replaced and same_place and annotation(new, _AUTONAMED) != "true")
+        return Diff(differences, replaced and same_place and annotation(new, _AUTONAMED) != "true")
 
     # What happens to an object
 
@@ -147,7 +147,7 @@ class Provider:
         deadline = self._deadline(manifest, timeout_s)
         try:
             live = self._make(self._reached(), manifest, manager, preview)
-        except ApiError as error:
+        except ApiServerError as error:
             nowhere = error.status == _GONE and 'namespaces "' in str(error)
             if preview and (nowhere or error.status == requests.codes.forbidden or _exists(error)):
                 return "", _with_secrets(manifest)
@@ -209,7 +209,7 @@ class Provider:
             if not preview:
                 live = self._await(live, deadline)
         except KubernetesError as error:
-            status = error.status if isinstance(error, ApiError) else 0
+            status = error.status if isinstance(error, ApiServerError) else 0
             if preview and status == requests.codes.forbidden:
                 return _with_secrets(manifest)
             message = f"{_label(manifest)} wasn't brought up to date: {error}"
@@ -281,7 +281,7 @@ class Provider:
                     force = preview or self._forced(manifest)
                     return api.apply(manifest, manager, force=force, dry=preview)
                 return api.create(manifest, fieldManager=_CREATOR, **dry)
-            except (UnknownKindError, ApiError) as error:
+            except (UnknownKindError, ApiServerError) as error:
                 missing = isinstance(error, UnknownKindError) or error.status == _GONE
                 if not (missing and pause_s) or preview:
                     raise
@@ -334,7 +334,7 @@ class Provider:
             try:
                 if is_so():
                     return
-            except ApiError as error:
+            except ApiServerError as error:
                 if error.status < requests.codes.server_error:
                     raise
             if time.monotonic() > deadline:
@@ -410,7 +410,7 @@ def _label(manifest: Mapping[str, Any]) -> str:
     return f"{manifest['kind']} {_id(manifest)}"
 
 
-def _exists(error: ApiError) -> bool:
+def _exists(error: ApiServerError) -> bool:
     return error.reason == "AlreadyExists"
 
 

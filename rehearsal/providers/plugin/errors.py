@@ -13,7 +13,7 @@ class UnsupportedError(StandInError):
     """A resource type, property or call that the stand-in doesn't know."""
 
 
-class ApiError(StandInError):
+class ProviderApiError(StandInError):
     """Google's answer was an error; `status` is the HTTP status (or the operation's own code)."""
 
     def __init__(self, status: int, message: str) -> None:

@@ -20,7 +20,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Change:
+class Diff:
     """The engine's question "what would an update do?" answered."""
 
     differences: list[Difference]
@@ -71,7 +71,7 @@ class Provider(Protocol):
         news: Values,
         ignored: Sequence[str] = (),
         before: Values | None = None,
-    ) -> Change:
+    ) -> Diff:
         """Return the differences between `state` and `news` (checked inputs)."""
 
     def create(

@@ -12,7 +12,7 @@ from infra.core.providers import GOOGLE
 from infra.errors import Problem
 from infra.google.ids import of_compute
 from infra.layers.network.settings import NetworkSettings
-from infra.prices.row import Row
+from infra.prices.row import PriceRow
 from infra.settings import rules
 from infra.settings.schema import Settings, setting
 
@@ -70,7 +70,7 @@ LAYER = Layer(
     services=lambda _: ("compute.googleapis.com", "pubsub.googleapis.com"),
     providers=GOOGLE,
     outputs=NotesOutputs,
-    prices=lambda settings: [Row(settings[NotesSettings].name, 0.25, "Notes: 25 cents an hour.")],
+    prices=lambda settings: [PriceRow(settings[NotesSettings].name, 0.25, "Notes: 25 cents an hour.")],
     at_google=lambda settings: of_compute([_id(settings)]),
     program=_program,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal.world.program import copy_program
+from rehearsal.world.checkout import copy_program
 from tests.infra.lab import SETTINGS, Lab
 
 FOLDER = "infra/layers/notes"

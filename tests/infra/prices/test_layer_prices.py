@@ -14,7 +14,7 @@ from infra.errors import InfraError
 from infra.layers.monitoring.alerts import ALERTS
 from infra.prices import row as prices_row
 from infra.prices import table as prices_table
-from infra.prices.row import NOTE, Rate, Row, cost
+from infra.prices.row import NOTE, PriceRow, Rate, cost
 from infra.prices.table import rates_table
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
@@ -26,7 +26,7 @@ def settings(more: Mapping[str, Any] = {}) -> Settings:
     return parse("dev", as_pulumi_hands_it_over({**BASE, **more}, "f"), "f")
 
 
-def rows(layer: str, result: Settings) -> dict[str, Row]:
+def rows(layer: str, result: Settings) -> dict[str, PriceRow]:
     declared = registry.named(layer)
     return {price.what: price for price in declared.prices(result)}
 
@@ -57,7 +57,7 @@ def test_a_gateway_is_billed_by_its_machines_up_to_32_and_its_address() -> None:
     assert not any("through a gateway" in item for item in used("network", settings()))
 
 
-def gke(more: Mapping[str, Any] = {}) -> dict[str, Row]:
+def gke(more: Mapping[str, Any] = {}) -> dict[str, PriceRow]:
     return rows("gke", settings({**OFF["gke"], **more}))
 
 
@@ -255,8 +255,8 @@ def test_all_that_a_layer_names_is_in_the_book(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_unknown_is_never_zero_and_unverified_is_marked() -> None:
-    known = Row("a", 1.0, "s")
-    guess, missing = Row("b", 0.5, "s", checked=False), Row("c", None, "s")
+    known = PriceRow("a", 1.0, "s")
+    guess, missing = PriceRow("b", 0.5, "s", checked=False), PriceRow("c", None, "s")
     assert cost([known]).cells == ("1.00", "24.00", "730.00", "730.00")
     assert cost([known, guess]).cells == ("~1.50", "~36.00", "~1,095.00", "~1,095.00")
     assert cost([known, missing]).cells == ("unknown",) * 4

@@ -17,7 +17,7 @@ import requests
 
 from rehearsal import authority
 from rehearsal.cloud.__main__ import main
-from rehearsal.cloud.config import NO_LAGS, ConfigError, address, parse
+from rehearsal.cloud.config import NO_LAGS, CloudConfigError, address, parse
 from rehearsal.cloud.control import Control
 from tests.limits import HANG_S
 
@@ -113,12 +113,12 @@ def test_a_wrong_configuration_ends_the_process_with_its_problems(
     ],
 )
 def test_configurations_are_checked(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(CloudConfigError) as caught:
         parse(document(tmp_path, 1) | change)
     assert message in str(caught.value)
 
 
 def test_addresses_are_checked() -> None:
     assert address("199.36.153.8:443") == ("199.36.153.8", 443)
-    with pytest.raises(ConfigError, match="must be HOST:PORT"):
+    with pytest.raises(CloudConfigError, match="must be HOST:PORT"):
         address("443")

@@ -20,7 +20,7 @@ from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.services.compute.firewall import networks
 from rehearsal.cloud.services.tpu.catalog import SLICES
-from rehearsal.cloud.services.tpu.node import Node, Place
+from rehearsal.cloud.services.tpu.node import Node, NodeNetwork
 from rehearsal.hosts.network import BRIDGE, Network
 from tests.limits import HANG_S
 
@@ -78,7 +78,7 @@ class Wire(Namespace):
 
     def add(self, name: str, address: str, network: str = "ours", account: str = "", *tags: str) -> None:
         """A machine that is a node's only one."""
-        place = Place(
+        place = NodeNetwork(
             f"projects/p/global/networks/{network}", "s", 8896, GATEWAYS[network], ipaddress.IPv4Network(0)
         )
         body: JsonObject = {"tags": list(tags), "serviceAccount": {"email": account}}

@@ -20,7 +20,7 @@ from infra.layers.queue.jobs.jobset import Job, jobset
 from infra.layers.queue.kueue import Team
 from infra.layers.queue.namespace import Volumes
 from infra.layers.queue.ready import checks
-from rehearsal.kubernetes.errors import ApiError
+from rehearsal.kubernetes.errors import ApiServerError
 from rehearsal.kubernetes.node.agent import Agent
 from rehearsal.kubernetes.node.images import controllers
 from rehearsal.kubernetes.node.sandbox import Image
@@ -106,7 +106,7 @@ class Lab:
             try:
                 for path, resource in checks():
                     self.api.request("POST", path, resource, dryRun="All")
-            except ApiError as error:
+            except ApiServerError as error:
                 if error.status < 500:
                     raise
                 return False

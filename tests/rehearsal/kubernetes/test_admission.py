@@ -11,7 +11,7 @@ from infra.layers.queue import admission, namespace
 from infra.layers.queue.jobs.jobset import Job, jobset
 from infra.layers.queue.kueue import Team, objects
 from infra.layers.queue.namespace import Volumes
-from rehearsal.kubernetes.errors import ApiError
+from rehearsal.kubernetes.errors import ApiServerError
 from tests.docs.test_guides import examples
 from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, Lab, output
 
@@ -63,7 +63,7 @@ def refusal(lab: Lab, body: dict[str, Any]) -> str:
     """Return the API server's refusal of a JobSet, applied as kubectl does; empty if it is accepted."""
     try:
         lab.api.apply(body, "tests", dry=True)
-    except ApiError as error:
+    except ApiServerError as error:
         return str(error)
     return ""
 

@@ -16,7 +16,7 @@ from google.cloud import storage
 from cli.publish import publish
 from infra.layers.queue import namespace
 from infra.layers.queue.jobs.jobset import jobset
-from infra.layers.queue.jobs.submission import Request, submission
+from infra.layers.queue.jobs.submission import JobRequest, submission
 from infra.layers.queue.kueue import Team, objects
 from infra.layers.queue.namespace import Volumes
 from infra.publish import image
@@ -76,7 +76,7 @@ def test_a_job_trains_in_an_image_of_the_bundle(
         "gke:tpuPools": [{"name": "small", "acceleratorType": "v6e-4", "zone": "us-east5-b", "spot": True}],
     })  # fmt: skip
     program = ["train", "tiny.toml", "--dir", str(shared / "results"), "--set", "train.steps=12"]
-    manifest = jobset(submission(configured, Request("vision", program, name="built")).job)
+    manifest = jobset(submission(configured, JobRequest("vision", program, name="built")).job)
     pod: dict[str, Any] = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     worker = pod["containers"][0]
     assert worker["image"] == BUILT

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.kubernetes.errors import ApiError, KubernetesError
+from rehearsal.kubernetes.errors import ApiServerError, KubernetesError
 from rehearsal.kubernetes.plane import kubeconfig
 from rehearsal.kubernetes.plane.api import Object, documents
 from rehearsal.kubernetes.plane.programs import QUEUE, folder
@@ -318,7 +318,7 @@ def test_credentials_of_a_program(cluster: Lab, stack: Stack, tmp_path: Path) ->
 
     connection = kubeconfig.connect(kubeconfig.choose(config))
     give("wrong", 3600)
-    with pytest.raises(ApiError, match="401"):
+    with pytest.raises(ApiServerError, match="401"):
         connection.request("GET", "/api")
     give(token, 3600)
     connection.request("GET", "/api")

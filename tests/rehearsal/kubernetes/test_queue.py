@@ -8,7 +8,7 @@ import pytest
 
 from infra.layers.queue.jobs.jobset import Job
 from infra.layers.queue.kueue import Team, objects
-from rehearsal.kubernetes.errors import ApiError
+from rehearsal.kubernetes.errors import ApiServerError
 from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab, output, pool
 
 VISION, SPEECH = Team("vision", "vision"), Team("speech", "speech")
@@ -30,7 +30,7 @@ def job(name: str, team: Team, command: Sequence[str], **more: Any) -> Job:
 def accepted(lab: Lab, work: Job) -> bool:
     try:
         lab.submit(work)
-    except ApiError as error:
+    except ApiServerError as error:
         if "webhook" not in str(error):
             raise
         return False

@@ -24,7 +24,7 @@ from infra.layers.queue.kueue import Team, objects
 from infra.layers.queue.namespace import Volumes
 from infra.layers.queue.versions import KUEUE
 from infra.settings.sources import ROOT
-from rehearsal.kubernetes.errors import ApiError, KubernetesError
+from rehearsal.kubernetes.errors import ApiServerError, KubernetesError
 from rehearsal.kubernetes.node.sandbox import Image
 from rehearsal.kubernetes.plane.api import Api, Object, documents
 from rehearsal.kubernetes.plane.programs import QUEUE, QUEUE_PREVIOUS, folder
@@ -151,7 +151,7 @@ def assert_v1beta1_is_needed(api: Api) -> None:
     flavors["spec"]["versions"] = [
         resource for resource in flavors["spec"]["versions"] if resource["name"] != OLD
     ]
-    with pytest.raises(ApiError, match="storedVersions"):
+    with pytest.raises(ApiServerError, match="storedVersions"):
         api.apply(flavors, "tests", dry=True)
 
 
@@ -176,7 +176,7 @@ class Prober(threading.Thread):
             try:
                 self._api.create(self._manifest, dryRun="All")
                 self._over.wait(0.2)
-            except ApiError as error:
+            except ApiServerError as error:
                 self.messages.add(str(error)[:300])
                 self._over.wait(0.2)
                 self.refused_s += time.monotonic() - begun
@@ -201,7 +201,7 @@ def tried(change: Callable[[], object]) -> bool:
     """Return False where a webhook that starts refused the change."""
     try:
         change()
-    except ApiError as error:
+    except ApiServerError as error:
         if "webhook" not in str(error):
             raise
         return False

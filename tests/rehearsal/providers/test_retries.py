@@ -16,7 +16,7 @@ from rehearsal.providers.gcp.api import Client
 from rehearsal.providers.gcp.provider import Provider
 from rehearsal.providers.gcp.settings import Settings
 from rehearsal.providers.gcp.types.tpu import TPU
-from rehearsal.providers.plugin.errors import ApiError, StandInError
+from rehearsal.providers.plugin.errors import ProviderApiError, StandInError
 from tests.limits import HANG_S
 
 DONE = {"name": "projects/p/locations/us-east5-b/operations/1", "done": True}
@@ -114,7 +114,7 @@ def test_a_change_whose_connection_ends_is_not_sent_again(
     sender = client(played)
     for _ in first:
         sender.send(TPU, "GET", NODE)
-    with pytest.raises(ApiError, match=f'^{method.capitalize()} "{played.url}{NODE}.*": EOF$'):
+    with pytest.raises(ProviderApiError, match=f'^{method.capitalize()} "{played.url}{NODE}.*": EOF$'):
         sender.send(TPU, method, NODE)
     assert played.requests == ["GET"] * len(first) + [method]
 
@@ -122,11 +122,11 @@ def test_a_change_whose_connection_ends_is_not_sent_again(
 def test_a_reading_is_sent_again_once_where_the_connection_was_used_before(line: Callable[..., Line]) -> None:
     played = line("ended", (200, {"a": 1}), "ended", (200, {"a": 2}), "ended", "ended")
     sender = client(played)
-    with pytest.raises(ApiError, match="EOF"):
+    with pytest.raises(ProviderApiError, match="EOF"):
         sender.send(TPU, "GET", NODE)  # the first of all, such as an import's
     assert sender.send(TPU, "GET", NODE) == {"a": 1}
     assert sender.send(TPU, "GET", NODE) == {"a": 2}
-    with pytest.raises(ApiError, match="EOF"):
+    with pytest.raises(ProviderApiError, match="EOF"):
         sender.send(TPU, "GET", NODE)
     assert played.script == []
 
@@ -188,7 +188,7 @@ def test_what_passes_is_sent_again(line: Callable[..., Line], passing: Any) -> N
 )
 def test_what_does_not_pass_fails_at_once(line: Callable[..., Line], lasting: Any, message: str) -> None:
     played = line(lasting)
-    with pytest.raises(ApiError, match=message):
+    with pytest.raises(ProviderApiError, match=message):
         client(played).send(TPU, "POST", NODE, body={})
     assert played.requests == ["POST"]
 

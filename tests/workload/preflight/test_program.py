@@ -8,7 +8,7 @@ import pytest
 from tests.workload.slice import cpu_devices
 from workload.errors import WorkloadError
 from workload.model.architecture import Architecture
-from workload.preflight.program import Collective, Program, groups_of
+from workload.preflight.hlo import Collective, HloProgram, groups_of
 from workload.preflight.roofline import step_flops
 from workload.train.compute import ComputeConfig
 from workload.train.config import Config, DataConfig, TrainConfig
@@ -24,14 +24,14 @@ TEXT = Path(__file__).with_name("program.txt").read_text()
 
 
 def test_a_loops_body_counts_as_often_as_it_runs() -> None:
-    program = Program(TEXT)
+    program = HloProgram(TEXT)
     assert program.loops() == [32]
     assert program.times["body.1"] == program.times["start.1"] == 32
     assert program.matmul_flops() == 2 * 8 * 8 * 16
 
 
 def test_every_exchange_is_found_once_with_its_size_and_group() -> None:
-    collectives = Program(TEXT, slices=2).collectives(devices_a_slice=2)
+    collectives = HloProgram(TEXT, slices=2).collectives(devices_a_slice=2)
     assert collectives == [
         Collective("all-gather", "all-gather.1", 8 * 16 * 2, 4, True, 32, hidden=True),
         Collective("all-reduce", "all-reduce.1", 8 * 16 * 2 + 16, 2, True, 32),
@@ -41,7 +41,7 @@ def test_every_exchange_is_found_once_with_its_size_and_group() -> None:
     ]
     across = [
         collective.name
-        for collective in Program(TEXT, slices=2).collectives(devices_a_slice=4)
+        for collective in HloProgram(TEXT, slices=2).collectives(devices_a_slice=4)
         if collective.across
     ]
     assert across == ["send.1"]
@@ -57,7 +57,7 @@ ENTRY %main (x: bf16[2,16]) -> bf16[8,16] {{
   ROOT %done = bf16[8,16]{{1,0}} all-gather-done(%all-gather-start.1)
 }}
 """
-    (collective,) = Program(text).collectives(devices_a_slice=4)
+    (collective,) = HloProgram(text).collectives(devices_a_slice=4)
     assert collective.hidden is hidden
 
 
@@ -90,7 +90,7 @@ LONGER = 416  # three blocks and a quarter
 
 
 @pytest.fixture(scope="module")
-def compiled() -> dict[tuple[str, int, int], Program]:
+def compiled() -> dict[tuple[str, int, int], HloProgram]:
     """A step for 8 CPU devices by remat, layers whose parameters are kept, and length; 15 s."""
     variants = [(remat, 0, length) for remat in ("none", "full") for length in (LENGTH, LONGER)]
     variants += [(remat, 1, LENGTH) for remat in ("none", "full")]
@@ -106,13 +106,13 @@ def compiled() -> dict[tuple[str, int, int], Program]:
             )
             step = Step(config, make_mesh(config.mesh, by_slice(devices)), "cpu")
             text = step.lower().compile({"xla_backend_optimization_level": 0}).as_text()
-            programs[remat, kept, length] = Program(text)
+            programs[remat, kept, length] = HloProgram(text)
     return programs
 
 
 @pytest.mark.parametrize(("remat", "most"), [("none", 1.02), ("full", 1.34)])
 def test_the_program_computes_what_the_model_needs_and_little_more(
-    remat: str, most: float, compiled: dict[tuple[str, int, int], Program]
+    remat: str, most: float, compiled: dict[tuple[str, int, int], HloProgram]
 ) -> None:
     """T1: all products of the compiled step over the model's own; attention does the whole square."""
     tokens = 8 * LENGTH  # on each device one example
@@ -125,7 +125,7 @@ def test_the_program_computes_what_the_model_needs_and_little_more(
 
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_preflight_counts_the_blocks_of_attention_that_the_program_computes(
-    remat: str, compiled: dict[tuple[str, int, int], Program]
+    remat: str, compiled: dict[tuple[str, int, int], HloProgram]
 ) -> None:
     expected = LONGER * step_flops(Architecture(**ARCH), LONGER, "einsum", [remat])
     # 2.3 % less with nothing kept back: of a block or two the compiler keeps the scores after all.
@@ -135,7 +135,7 @@ def test_preflight_counts_the_blocks_of_attention_that_the_program_computes(
 @pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_a_parameter_is_gathered_once_a_pass_and_its_gradient_summed_once(
-    remat: str, kept: int, compiled: dict[tuple[str, int, int], Program]
+    remat: str, kept: int, compiled: dict[tuple[str, int, int], HloProgram]
 ) -> None:
     """Bytes on the links, from the program: two gathers and one sum of every split parameter, in float32.
 

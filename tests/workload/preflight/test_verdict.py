@@ -17,7 +17,7 @@ from workload.model import huggingface
 from workload.model.generation import Generation
 from workload.preflight import command, compiler, report, roofline, search
 from workload.preflight.compiler import Buffer, Compiled
-from workload.preflight.program import Collective
+from workload.preflight.hlo import Collective
 from workload.preflight.slices import CHIP, GIB, Slices, price, slices
 from workload.preflight.verdict import Verdict, judge
 from workload.train import config as configs

@@ -12,7 +12,7 @@ from tests.workload.preprocess.starting import command
 from workload.data.tokenizers import open_tokenizer
 from workload.preprocess import config as configs
 from workload.preprocess import job
-from workload.preprocess.finish import Summary
+from workload.preprocess.finish import PreprocessSummary
 
 Partition = Callable[[], Iterable[Any]]
 
@@ -110,7 +110,7 @@ def run(
     context: Context | None = None,
     progress: Callable[[str], None] = lambda _: None,
     **settings: object,
-) -> Summary:
+) -> PreprocessSummary:
     """A whole run; `output__shards` is output.shards."""
     config, *words = command(out, source, **settings)
     chosen = configs.load(config, [word for word in words if word != "--set"])

@@ -11,12 +11,12 @@ from workload.errors import DataError
 from workload.preprocess.config import FiltersConfig, InputConfig
 from workload.preprocess.filters import problem
 from workload.preprocess.inputs import listed, look, opened
-from workload.preprocess.reading import Row, rows
+from workload.preprocess.reading import InputRow, rows
 
 SMALL = InputConfig(max_document_mb=1)
 
 
-def read(path: Path, config: InputConfig = SMALL, piece_bytes: int = 2**40) -> list[Row]:
+def read(path: Path, config: InputConfig = SMALL, piece_bytes: int = 2**40) -> list[InputRow]:
     (item,), _ = listed([str(path)])
     looked = look(item, config, piece_bytes)
     assert not looked.problem, looked.problem

@@ -4,14 +4,14 @@ import pytest
 
 from workload.errors import DataError
 from workload.preprocess.config import InputConfig
-from workload.preprocess.reading import Row
+from workload.preprocess.reading import InputRow
 from workload.preprocess.script import applied, load
 
-ROWS = [Row("a", n, f"a:{n}", text) for n, text in enumerate(["one", "two", "three"], 1)]
-BAD = Row("a", 4, "a:4", reason="not_json")
+ROWS = [InputRow("a", n, f"a:{n}", text) for n, text in enumerate(["one", "two", "three"], 1)]
+BAD = InputRow("a", 4, "a:4", reason="not_json")
 
 
-def through(body: str, rows: list[Row]) -> list[tuple[str, str, str, int]]:
+def through(body: str, rows: list[InputRow]) -> list[tuple[str, str, str, int]]:
     source = "def documents(rows):\n" + "".join(f"    {line}\n" for line in body.splitlines())
     result = applied(iter(rows), load(source.encode(), "mine.py"), "mine.py", InputConfig())
     return [(row.where, row.text, row.reason or row.detail, row.part) for row in result]

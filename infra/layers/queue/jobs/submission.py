@@ -39,7 +39,7 @@ class SubmissionError(InfraError):
 
 
 @dataclass(frozen=True)
-class Request:
+class JobRequest:
     """A user's request for a job; empty fields are the settings' choice.
 
     Attributes:
@@ -78,7 +78,7 @@ class Submission:
         )
 
 
-def submission(settings: Settings, request: Request) -> Submission:
+def submission(settings: Settings, request: JobRequest) -> Submission:
     """Return the job. Raises SubmissionError with all problems."""
     problems = [*_people(settings, request), *_program(settings, request)]
     fitting = _fitting(settings, request, problems)
@@ -118,7 +118,7 @@ def submission(settings: Settings, request: Request) -> Submission:
     return Submission(job, fitting, None if dearest is None else request.slices * dearest)
 
 
-def _people(settings: Settings, request: Request) -> Iterator[Problem]:
+def _people(settings: Settings, request: JobRequest) -> Iterator[Problem]:
     known = [team.name for team in teams(settings)]
     if request.team not in known:
         near = difflib.get_close_matches(request.team, known, 1)
@@ -138,7 +138,7 @@ def _people(settings: Settings, request: Request) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def _program(settings: Settings, request: Request) -> Iterator[Problem]:
+def _program(settings: Settings, request: JobRequest) -> Iterator[Problem]:
     run = shlex.join(request.program)
     if not commands.can_start(run):
         yield Problem(
@@ -177,7 +177,7 @@ def _command_line(settings: Settings, run: str) -> Iterator[Problem]:
         yield Problem("-- PROGRAM", f'"{run}" without tpu:code', rule, fix)
 
 
-def _fitting(settings: Settings, request: Request, problems: list[Problem]) -> list[Pool]:
+def _fitting(settings: Settings, request: JobRequest, problems: list[Problem]) -> list[Pool]:
     """Return the pools that the job may run on: of one size and machine, as many as it has slices."""
     every = pools.pools(settings)
     if not every:
@@ -234,7 +234,7 @@ def _kind(pool: Pool) -> tuple[str, str, str, str]:
     return pool.kind.name, pool.machine.name, pool.provisioning, pool.zone
 
 
-def _no_pool(every: Sequence[Pool], request: Request) -> Problem:
+def _no_pool(every: Sequence[Pool], request: JobRequest) -> Problem:
     known = dict.fromkeys(f"{pool.kind.name} ({pool.group}, {pool.zone})" for pool in every)
     given = {"--slice": request.size, "--pool": request.pool, "--zone": request.zone}
     words = {option: word for option, word in given.items() if word}
@@ -245,7 +245,7 @@ def _no_pool(every: Sequence[Pool], request: Request) -> Problem:
     )
 
 
-def _distance(pool: Pool, request: Request) -> tuple[float, ...]:
+def _distance(pool: Pool, request: JobRequest) -> tuple[float, ...]:
     """Return a pool's distance from the request: by name, then by chips, or by the size's spelling."""
     chips = next((kind.chips for kind in CATALOG.types if request.size in (kind.name, kind.topology)), None)
     by_size = -_alike(request.size, pool.kind.name) if chips is None else abs(pool.kind.chips - chips)
@@ -323,6 +323,6 @@ def curves(settings: Settings, run: str = "") -> str:
 
 def team_of(settings: Settings, name: str) -> Team:
     """Return the team of that name. Raises SubmissionError."""
-    if problems := list(_people(settings, Request(name, ["train"]))):
+    if problems := list(_people(settings, JobRequest(name, ["train"]))):
         raise SubmissionError(listed("the command", problems))
     return next(team for team in teams(settings) if team.name == name)

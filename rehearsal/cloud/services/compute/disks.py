@@ -11,7 +11,7 @@ from rehearsal.cloud.collections.writes import insert
 from rehearsal.cloud.core.errors import JsonObject, bad_request
 from rehearsal.cloud.core.operations import compute_link
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.services.compute.places import DISK_TYPES, DiskType
+from rehearsal.cloud.services.compute.locations import DISK_TYPES, DiskType
 
 _CHANGE_S = 3.0
 # Hyperdisk ML's throughput is bounded by its size: at most 1,600 MiB/s per GiB, at least 0.12

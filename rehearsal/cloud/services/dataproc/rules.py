@@ -29,7 +29,7 @@ _LEAST_RUN_S = 60
 
 
 @dataclass(frozen=True)
-class Node:
+class SparkNode:
     """The driver, or one executor."""
 
     cores: int
@@ -97,14 +97,14 @@ def _of_node(role: str, properties: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def node_of(role: str, properties: Mapping[str, str]) -> Node:
+def node_of(role: str, properties: Mapping[str, str]) -> SparkNode:
     """Return the driver's node or an executor's, of properties that are fine."""
     memory = size_mib(properties.get(f"spark.{role}.memory", _DEFAULT_MEMORY)) or 0.0
     given = properties.get(f"spark.{role}.memoryOverhead")
     overhead = size_mib(given) if given else max(memory * _OVERHEAD_OF_PYSPARK, _LEAST_OVERHEAD_MIB)
     disk = properties.get(f"spark.dataproc.{role}.disk.size")
     gib = (size_mib(disk) or 0.0) / 1024 if disk else float(_DEFAULT_DISK_GIB)
-    return Node(int(properties.get(f"spark.{role}.cores", "4")), memory + (overhead or 0.0), gib)
+    return SparkNode(int(properties.get(f"spark.{role}.cores", "4")), memory + (overhead or 0.0), gib)
 
 
 def usage(properties: Mapping[str, str], run_s: float) -> dict[str, str]:

@@ -14,7 +14,7 @@ import logging
 from functools import partial
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
-from rehearsal.cloud.core.runtime import OAUTH2, OIDC, Caller, Request
+from rehearsal.cloud.core.runtime import OAUTH2, OIDC, Caller, HttpRequest
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.doorway import Doorway, Passage
 from rehearsal.cloud.door.faults import LostError
@@ -96,11 +96,13 @@ class Deliveries:
             text = reply.body.decode(errors="replace")[:500]
             raise ApiError(reply.status, "UNAVAILABLE", f"the destination answered {reply.status}: {text}")
 
-    def _request(self, to: JsonObject, event: JsonObject) -> Request:
+    def _request(self, to: JsonObject, event: JsonObject) -> HttpRequest:
         if workflow := to.get("workflow"):
             url = f"https://workflowexecutions.googleapis.com/v1/{workflow}/executions"
             body = json.dumps({"argument": json.dumps(event)}).encode()
-            return Request("POST", url, {"Content-Type": "application/json"}, body, OAUTH2, "", _TIMEOUT_S)
+            return HttpRequest(
+                "POST", url, {"Content-Type": "application/json"}, body, OAUTH2, "", _TIMEOUT_S
+            )
         run = to["cloudRun"]
         service = self._world.require(
             f"projects/{self._world.project}/locations/{run['region']}/services/{run['service']}"
@@ -112,7 +114,7 @@ class Deliveries:
             if key not in ("data", "datacontenttype")
         }
         url, body = service["uri"] + run.get("path", "/"), json.dumps(event["data"]).encode()
-        return Request(
+        return HttpRequest(
             "POST",
             url,
             {**headers, "Content-Type": "application/json"},

@@ -14,7 +14,7 @@ from rehearsal.cloud.collections.checks import acts_as, every, not_emulated, one
 from rehearsal.cloud.core.clock import rfc3339
 from rehearsal.cloud.core.errors import JsonObject, bad_request
 from rehearsal.cloud.core.operations import RPC_CODES
-from rehearsal.cloud.core.runtime import OAUTH2, OIDC, Request
+from rehearsal.cloud.core.runtime import OAUTH2, OIDC, HttpRequest
 from rehearsal.cloud.services.pubsub import publish
 from rehearsal.cloud.services.scheduler import cron
 
@@ -102,7 +102,7 @@ async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
         "X-CloudScheduler-JobName": change.id,
         **http.get("headers", {}),
     }
-    request = Request(
+    request = HttpRequest(
         http["httpMethod"], http["uri"], headers, base64.b64decode(http.get("body", "")) or None,
         {"oauthToken": OAUTH2, "oidcToken": OIDC}.get(kind, ""),
         http.get(kind, {}).get("audience") or http["uri"], float(job["attemptDeadline"].removesuffix("s")),

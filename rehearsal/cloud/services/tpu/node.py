@@ -24,7 +24,7 @@ LATE_KEYS = ("agent-worker-number", "worker-network-endpoints")
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeNetwork:
     """The network of a node's machines: full names, and facts of the subnet."""
 
     network: str
@@ -41,7 +41,7 @@ class Node:
     name: str  # projects/P/locations/Z/nodes/N
     body: JsonObject
     slice: Slice
-    place: Place
+    place: NodeNetwork
     addresses: list[str]
     preempted: bool = False
     changing: bool = False  # a nodes.patch is under way

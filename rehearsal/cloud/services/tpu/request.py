@@ -22,7 +22,7 @@ from rehearsal.cloud.services.tpu.catalog import (
     find,
     find_topology,
 )
-from rehearsal.cloud.services.tpu.node import ENDPOINT_PORT, Node, Place
+from rehearsal.cloud.services.tpu.node import ENDPOINT_PORT, Node, NodeNetwork
 
 _METADATA_KEY = re.compile(r"[-_a-zA-Z0-9]{1,128}")
 # https://cloud.google.com/compute/docs/metadata/setting-custom-metadata#limitations
@@ -114,7 +114,7 @@ class Requests:
         }
         return {key: value for key, value in fields.items() if value}
 
-    def _place(self, sent: JsonObject, zone: str) -> Place:
+    def _place(self, sent: JsonObject, zone: str) -> NodeNetwork:
         """Network and subnetwork by full names, partial names or links."""
         project, region = f"projects/{self._world.project}", zone.rpartition("-")[0]
         network = self._full_name(sent.get("network") or "default", f"{project}/global/networks")
@@ -135,7 +135,7 @@ class Requests:
             )
         cidr = ipaddress.IPv4Network(subnet_body["ipCidrRange"])
         mtu, gateway = int(network_body.get("mtu", 1460)), subnet_body["gatewayAddress"]
-        return Place(network, subnetwork, mtu, gateway, cidr)
+        return NodeNetwork(network, subnetwork, mtu, gateway, cidr)
 
     def _parent(self, subnet: JsonObject) -> str:
         return full_name(self._world, subnet["network"])
@@ -226,7 +226,7 @@ def _check_metadata(metadata: dict[str, str]) -> None:
         raise refusal(f"metadata has {total} bytes; at most {_METADATA_BYTES} are allowed")
 
 
-def _free_addresses(place: Place, taken: list[Node], count: int) -> list[str]:
+def _free_addresses(place: NodeNetwork, taken: list[Node], count: int) -> list[str]:
     """Return the lowest free addresses. Google keeps four: network, gateway, the last but one, broadcast."""
     neighbours = (node for node in taken if node.place.subnetwork == place.subnetwork)
     used = {address for node in neighbours for address in node.addresses}

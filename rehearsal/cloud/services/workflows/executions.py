@@ -14,7 +14,7 @@ from typing import Any
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
 from rehearsal.cloud.collections.checks import not_emulated, wrong_state
 from rehearsal.cloud.core.errors import JsonObject, bad_request
-from rehearsal.cloud.core.runtime import OAUTH2, Reply, Request, Runtime
+from rehearsal.cloud.core.runtime import OAUTH2, HttpRequest, Reply, Runtime
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.services.workflows.engine import Interpreter, Raised, parse
 from rehearsal.cloud.services.workflows.engine.values import encoded, error
@@ -50,7 +50,7 @@ class _Outside:
     async def sleep(self, seconds: float) -> None:
         await self._world.clock.sleep(seconds)
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: HttpRequest) -> Reply:
         try:
             return await self._runtime.caller.send(request, self._account)
         except PermissionError as denied:
@@ -74,7 +74,7 @@ class _Outside:
         }
         url, kind = "https://logging.googleapis.com/v2/entries:write", {"Content-Type": "application/json"}
         sent = json.dumps(body).encode()
-        reply = await self.send(Request("POST", url, kind, sent, OAUTH2, "", _LOG_TIMEOUT_S))
+        reply = await self.send(HttpRequest("POST", url, kind, sent, OAUTH2, "", _LOG_TIMEOUT_S))
         if reply.status >= 400:
             failure = json.loads(reply.body)["error"]
             raise error("SystemError", f"sys.log: {failure['message']}", code=reply.status)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rehearsal.providers.gcp import mapping
 from rehearsal.providers.gcp.field import Field
-from rehearsal.providers.gcp.lifecycle import Change, Context, Resource
+from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
 from rehearsal.providers.gcp.settings import Settings
 from rehearsal.providers.gcp.table import IAM, Update
 from rehearsal.providers.plugin.errors import StandInError
@@ -37,7 +37,7 @@ class Account(Resource):
     def _described(self) -> list[Field]:
         return self.table.sent(self.table.updates[0])
 
-    def patch(self, context: Context, request: Update, change: Change) -> None:
+    def patch(self, context: Context, request: Update, change: PlannedUpdate) -> None:
         """Send the description with the account's etag; the mask names what changed."""
         etag = self.call(context, "GET", self.item(change.planned), change.planned)["etag"]
         described = mapping.body(self._described, change.planned, change.inputs, update=True)
@@ -81,7 +81,7 @@ class CustomRole(Resource):
         else:
             raise StandInError(f"Custom project role {self.id(planned)} already exists and must be imported")
 
-    def patch(self, context: Context, request: Update, change: Change) -> None:
+    def patch(self, context: Context, request: Update, change: PlannedUpdate) -> None:
         """Send all of the role, undeleted first where somebody deleted it."""
         account = self.call(context, "GET", self.item(change.planned), change.planned)
         self._write(context, change.planned, change.inputs, deleted=bool(account.get("deleted")))

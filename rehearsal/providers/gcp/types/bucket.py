@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from rehearsal.providers.gcp.field import Kind
-from rehearsal.providers.gcp.lifecycle import Change, Context, Resource
+from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
 from rehearsal.providers.gcp.table import COMPUTE, STORAGE, Update
 from rehearsal.providers.plugin.errors import StandInError
 
@@ -34,7 +34,7 @@ class Bucket(Resource):
             outputs["project"] = described["name"]
         return {**outputs, "url": f"gs://{outputs['name']}"}
 
-    def patch(self, context: Context, request: Update, change: Change) -> None:
+    def patch(self, context: Context, request: Update, change: PlannedUpdate) -> None:
         """Send what changed; both access settings together, and null for labels that are to go."""
         changed, planned = change.changed, change.planned
         if changed & _ACCESS:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rehearsal.providers.gcp import mapping
-from rehearsal.providers.gcp.lifecycle import Change, Context, Resource
+from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
 from rehearsal.providers.gcp.settings import Settings
 from rehearsal.providers.gcp.table import STORAGE, Update
 from rehearsal.providers.plugin.errors import StandInError
@@ -60,7 +60,7 @@ class BucketObject(Resource):
             library=True,
         )
 
-    def patch(self, context: Context, request: Update, change: Change) -> None:
+    def patch(self, context: Context, request: Update, change: PlannedUpdate) -> None:
         """Upload the object anew: that is how its content changes."""
         self.insert(context, change.planned, change.inputs)
 

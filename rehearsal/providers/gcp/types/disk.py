@@ -9,7 +9,7 @@ from typing import Any
 from rehearsal.providers.gcp.lifecycle import NOT_FOUND, Context, Resource
 from rehearsal.providers.gcp.table import COMPUTE, Update, basename, same_basename, same_link
 from rehearsal.providers.gcp.types.compute import LINK, SET_LABELS, compute
-from rehearsal.providers.plugin.errors import ApiError
+from rehearsal.providers.plugin.errors import ProviderApiError
 
 
 def _disk_type(value: str, planned: Mapping[str, Any]) -> str:
@@ -35,12 +35,12 @@ def resolve_image(context: Context, image: str, planned: Mapping[str, Any]) -> s
     for path in (f"{images}/{name}", f"{images}/family/{name}"):
         try:
             context.send(COMPUTE, "GET", path, library=True)
-        except ApiError as error:
+        except ProviderApiError as error:
             if error.status != NOT_FOUND:
                 raise
         else:
             return path
-    raise ApiError(NOT_FOUND, f"no image and no image family {image!r}")
+    raise ProviderApiError(NOT_FOUND, f"no image and no image family {image!r}")
 
 
 class Disk(Resource):

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rehearsal.providers.gcp import mapping
-from rehearsal.providers.gcp.lifecycle import Change, Context, Resource
+from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
 from rehearsal.providers.gcp.table import COMPUTE, Service, Update
-from rehearsal.providers.plugin.errors import ApiError
+from rehearsal.providers.plugin.errors import ProviderApiError
 
 CONTAINER = Service("CONTAINER", "https://container.googleapis.com/v1beta1/")
 _CLUSTER = "projects/{project}/locations/{location}/clusters/{name}"
@@ -62,7 +62,7 @@ class _OfGke(Resource):
         while True:
             try:
                 return super().call(context, *arguments, **more)
-            except ApiError as error:
+            except ProviderApiError as error:
                 if "incompatible operation" not in str(error) or time.monotonic() > context.deadline:
                     raise
             context.client.pause(context.poll_s)
@@ -105,7 +105,7 @@ class Cluster(_OfGke):
             self.call(context, "DELETE", f"{self.item(planned)}/nodePools/default-pool", planned)
         return super().after_create(context, id_, planned)
 
-    def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
+    def written(self, context: Context, request: Update, change: PlannedUpdate) -> dict[str, Any]:
         """Return an update's body; in a ClusterUpdate each field is called `desired…`."""
         content = super().written(context, request, change)
         if request.wrap != "update":
@@ -171,7 +171,7 @@ class NodePool(_OfGke):
             "managedInstanceGroupUrls": [group["instanceGroup"] for group in groups],
         }
 
-    def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
+    def written(self, context: Context, request: Update, change: PlannedUpdate) -> dict[str, Any]:
         """Return an update's body: shared node settings are wrapped in their own name, autoscaling is the
         cluster's.
         """
@@ -192,7 +192,7 @@ class NodePool(_OfGke):
         content = super().written(context, request, change)
         return {"nodeCount": content["initialNodeCount"]} if request.suffix == ":setSize" else content
 
-    def patch(self, context: Context, request: Update, change: Change) -> None:
+    def patch(self, context: Context, request: Update, change: PlannedUpdate) -> None:
         """Send an update; autoscaling goes to the cluster."""
         if request.fields != "autoscaling":
             super().patch(context, request, change)

@@ -16,7 +16,7 @@ from rehearsal.providers.gcp.lifecycle import Context, Resource
 from rehearsal.providers.gcp.settings import Settings
 from rehearsal.providers.gcp.table import IAM, KMS, RESOURCE_MANAGER, STORAGE, Service
 from rehearsal.providers.gcp.types.services import ARTIFACT_REGISTRY, PUBSUB, RUN
-from rehearsal.providers.plugin.errors import ApiError, OperationError, StandInError
+from rehearsal.providers.plugin.errors import OperationError, ProviderApiError, StandInError
 
 _POLICY_VERSION = 3  # the one that has conditions
 _CONFIRMATIONS = 3
@@ -103,7 +103,7 @@ class PolicyMember(Resource):
             prior, title = self._imported(id_)
         try:
             policy = self.get_policy(context, prior)
-        except ApiError as error:
+        except ProviderApiError as error:
             if error.status == 404:
                 return None
             raise
@@ -166,7 +166,7 @@ class PolicyMember(Resource):
             try:
                 self.set_policy(context, known, policy)
                 break
-            except ApiError as error:
+            except ProviderApiError as error:
                 if error.status not in _CONFLICTS or time.monotonic() > deadline:
                     raise
                 context.client.pause(context.poll_s)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rehearsal.providers.gcp.lifecycle import Change, Context, Resource
+from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
 from rehearsal.providers.gcp.settings import Settings
 from rehearsal.providers.gcp.table import KMS, Update
 from rehearsal.providers.plugin.errors import StandInError
@@ -33,7 +33,7 @@ class CryptoKey(Resource):
         """Return the key; its first rotation is a period from now."""
         return {**super().content(planned, inputs), **_next_rotation(planned)}
 
-    def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
+    def written(self, context: Context, request: Update, change: PlannedUpdate) -> dict[str, Any]:
         """Patch the fields that can change."""
         return {**super().written(context, request, change), **_next_rotation(change.planned)}
 

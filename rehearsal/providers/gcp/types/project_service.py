@@ -8,7 +8,7 @@ from typing import Any
 from rehearsal.providers.gcp import mapping
 from rehearsal.providers.gcp.lifecycle import NOT_FOUND, Context, Resource
 from rehearsal.providers.gcp.table import RESOURCE_MANAGER, SERVICE_USAGE, Update, basename
-from rehearsal.providers.plugin.errors import ApiError
+from rehearsal.providers.plugin.errors import ProviderApiError
 
 _LARGEST_BATCH = 20  # services that one batchEnable takes
 
@@ -35,7 +35,7 @@ class ProjectService(Resource):
         known = {**prior, **self.parse(id_, context.settings)}
         try:
             context.send(RESOURCE_MANAGER, "GET", f"projects/{known['project']}", library=True)
-        except ApiError as error:
+        except ProviderApiError as error:
             if error.status == NOT_FOUND:
                 return None
             raise

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rehearsal.providers.gcp import mapping
-from rehearsal.providers.gcp.lifecycle import Change, Context, Resource
+from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
 from rehearsal.providers.gcp.table import Service, Update, basename
 
 BUDGETS = Service("BILLING", "https://billingbudgets.googleapis.com/v1/")
@@ -27,7 +27,7 @@ class Dashboard(Resource):
         dashboard: dict[str, Any] = json.loads(planned["dashboardJson"])
         return dashboard
 
-    def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
+    def written(self, context: Context, request: Update, change: PlannedUpdate) -> dict[str, Any]:
         """Return the dashboard with the previous etag."""
         etag = json.loads(change.state["dashboardJson"])["etag"]
         return {**self.content(change.planned, change.inputs), "etag": etag}

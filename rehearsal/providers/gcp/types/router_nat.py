@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rehearsal.providers.gcp import mapping
-from rehearsal.providers.gcp.lifecycle import Change, Context, Resource
+from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
 from rehearsal.providers.gcp.table import COMPUTE, Update, same_basename
 from rehearsal.providers.gcp.types.compute import LINK
-from rehearsal.providers.plugin.errors import ApiError
+from rehearsal.providers.plugin.errors import ProviderApiError
 
 Nats = list[dict[str, Any]]
 
@@ -23,7 +23,9 @@ class RouterNat(Resource):
 
         def append(nats: Nats) -> Nats:
             if any(nat["name"] == planned["name"] for nat in nats):
-                raise ApiError(409, f"router {planned['router']!r} has a NAT {planned['name']!r} already")
+                raise ProviderApiError(
+                    409, f"router {planned['router']!r} has a NAT {planned['name']!r} already"
+                )
             return [*nats, entry]
 
         self._rewrite(context, planned, append)
@@ -34,7 +36,7 @@ class RouterNat(Resource):
         nats = (router or {}).get("nats") or []
         return next((nat for nat in nats if nat["name"] == known["name"]), None)
 
-    def patch(self, context: Context, request: Update, change: Change) -> None:
+    def patch(self, context: Context, request: Update, change: PlannedUpdate) -> None:
         """Put the changed entry in the place of the old one."""
         entry = mapping.body(self.table.inputs, change.planned, change.inputs, update=True)
 

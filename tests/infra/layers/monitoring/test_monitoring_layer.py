@@ -12,7 +12,7 @@ import pytest
 from infra.engine.settings import parse
 from infra.errors import SettingsError
 from infra.layers.monitoring import alerts, commands, dashboards, documentation, metrics
-from infra.layers.monitoring.widgets import COLUMNS, Chart, Dashboard, Line, Row, Score
+from infra.layers.monitoring.widgets import COLUMNS, Chart, Dashboard, Line, Score, WidgetRow
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
@@ -285,7 +285,7 @@ def test_dashboards_are_what_the_api_describes_and_gives_back(name: str) -> None
 def test_a_row_that_does_not_divide_is_refused() -> None:
     chart = Chart("x", (Line("vector(1)", "x"),))
     with pytest.raises(ValueError, match="5 widgets in a row of 48 columns"):
-        Dashboard("d", (Row(4, (chart,) * 5),)).content()
+        Dashboard("d", (WidgetRow(4, (chart,) * 5),)).content()
     assert Score("x", "vector(1)").widget()["scorecard"]["timeSeriesQuery"]["unitOverride"] == "1"
 
 

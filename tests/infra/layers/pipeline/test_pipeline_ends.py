@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from infra.layers.pipeline import handoff
-from rehearsal.cloud.services.workflows.engine import Request
+from rehearsal.cloud.services.workflows.engine import HttpRequest
 from tests.infra.layers.pipeline.test_pipeline_layer import JOBSET, VERTEX, settings
 from tests.infra.layers.pipeline.test_pipeline_workflow import BUCKET, SETTINGS, Google, failed, run
 
@@ -18,7 +18,7 @@ class Cluster(Google):
 
     jobsets: list[str] = field(default_factory=list)
 
-    def _answer(self, request: Request, body: Any) -> tuple[int, Any]:
+    def _answer(self, request: HttpRequest, body: Any) -> tuple[int, Any]:
         if urlsplit(request.url).hostname != "cluster.example":
             return super()._answer(request, body)
         if request.method == "POST":

@@ -15,8 +15,8 @@ import yaml
 
 from infra.engine.settings import parse
 from infra.errors import SettingsError
-from infra.layers.pipeline import access, facts, handoff, places, price, schedule, spark
-from infra.layers.pipeline.places import RUN, TRAINING
+from infra.layers.pipeline import access, facts, handoff, paths, price, schedule, spark
+from infra.layers.pipeline.paths import RUN, TRAINING
 from infra.layers.pipeline.program import source
 from infra.layers.pipeline.runs import missing
 from infra.publish import pipeline as code
@@ -89,11 +89,11 @@ def test_the_config_of_a_batch_is_there_without_a_setting() -> None:
 
 def test_sparks_nodes_are_reached_by_one_another_alone() -> None:
     rule = up().only("gcp:compute/firewall:Firewall").inputs
-    assert rule["sourceTags"] == rule["targetTags"] == [places.TAG]
+    assert rule["sourceTags"] == rule["targetTags"] == [paths.TAG]
     assert "sourceRanges" not in rule
     assert rule["direction"] == "INGRESS"
     execution = spark.batch(settings())["environmentConfig"]["executionConfig"]
-    assert execution["networkTags"] == [places.TAG]
+    assert execution["networkTags"] == [paths.TAG]
 
 
 def test_a_fixed_number_of_executors_is_a_setting() -> None:
@@ -108,7 +108,7 @@ def test_a_handoff_can_be_repeated_and_names_the_run(more: dict[str, Any]) -> No
     assert result is not None
     text = json.dumps(result["start"])
     assert RUN in text
-    assert places.FOLDER in text, "the folder of the shards"
+    assert paths.FOLDER in text, "the folder of the shards"
     assert "@RUN" not in text
     assert "@DATA" not in text
     for request in result["start"]:
@@ -129,7 +129,7 @@ def test_a_slice_is_a_fleet_of_one_that_every_fleet_command_knows() -> None:
         node["body"]["labels"] | {"fleet": TRAINING, "member": "0", "stack": "0123abc"}
         == node["body"]["labels"]
     )
-    run_ = f"train tiny.toml --name {RUN} --set data.path=/mnt/checkpoints/{places.FOLDER}"
+    run_ = f"train tiny.toml --name {RUN} --set data.path=/mnt/checkpoints/{paths.FOLDER}"
     assert node["body"]["metadata"]["tpu-run"] == described["body"]["run"] == run_
     assert [
         (request["method"], request["url"].partition("googleapis.com/")[2]) for request in result["stop"]
@@ -188,7 +188,7 @@ def test_a_custom_job_is_what_the_api_describes() -> None:
             "imageUri": VERTEX["pipeline:trainImage"],
             "command": [
                 "workload", "train", "tiny.toml", "--name", RUN, "--set",
-                f"data.path=/gcs/my-project-checkpoints/{places.FOLDER}",
+                f"data.path=/gcs/my-project-checkpoints/{paths.FOLDER}",
             ],
             "env": [{"name": "CHECKPOINT_BUCKET", "value": "my-project-checkpoints"}],
         },
@@ -440,10 +440,10 @@ def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts
 
 def test_a_record_and_the_settings_of_runs_lie_where_runs_may_write() -> None:
     stored = up().named("gcp:storage/bucketObject:BucketObject", "settings")
-    assert stored.inputs["name"].startswith(f"{places.RECORDS}/settings/")
+    assert stored.inputs["name"].startswith(f"{paths.RECORDS}/settings/")
     second = up({"pipeline:ttlMinutes": 60}).named("gcp:storage/bucketObject:BucketObject", "settings")
     assert second.inputs["name"] != stored.inputs["name"], "a run reads what it began with"
-    assert places.record("r1") == "pipeline/r1/run.json"
+    assert paths.record("r1") == "pipeline/r1/run.json"
 
 
 def test_what_batches_run_leaves_out_what_the_runtime_has() -> None:

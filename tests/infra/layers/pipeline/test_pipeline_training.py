@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from rehearsal.cloud.services.workflows.engine import Request
+from rehearsal.cloud.services.workflows.engine import HttpRequest
 from tests.infra.layers.pipeline.test_pipeline_layer import VERTEX
 from tests.infra.layers.pipeline.test_pipeline_workflow import BATCH, EVENT, Google, failed, run
 
@@ -62,7 +62,7 @@ class Vertex(Google):
     jobs: list[str] = field(default_factory=list)
     lost: int = 0
 
-    def _answer(self, request: Request, body: Any) -> tuple[int, Any]:
+    def _answer(self, request: HttpRequest, body: Any) -> tuple[int, Any]:
         if "/customJobs" not in request.url:
             return super()._answer(request, body)
         if request.method == "POST":

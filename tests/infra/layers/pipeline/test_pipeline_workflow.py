@@ -14,7 +14,7 @@ import pytest
 
 from infra.layers.pipeline.program import settings_of_runs
 from infra.settings.sources import ROOT
-from rehearsal.cloud.services.workflows.engine import Interpreter, Raised, Reply, Request, parse
+from rehearsal.cloud.services.workflows.engine import HttpRequest, Interpreter, Raised, Reply, parse
 from rehearsal.cloud.services.workflows.engine.values import error
 from tests.infra.layers.pipeline.test_pipeline_layer import FLEET, settings
 
@@ -77,7 +77,7 @@ class Google:
             raise error("SystemError", "try again", code=503)
         self.lines.append((severity, payload))
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: HttpRequest) -> Reply:
         checks = request.url.startswith("https://check.run.app")
         assert request.auth == ("OIDC" if checks else "OAuth2")
         assert not checks or (request.audience, request.timeout_s) == ("https://check.run.app", 1800)
@@ -98,7 +98,7 @@ class Google:
     def _reply(code: int, body: Any) -> Reply:
         return Reply(code, {"Content-Type": "application/json"}, json.dumps(body).encode())
 
-    def _answer(self, request: Request, body: Any) -> tuple[int, Any]:
+    def _answer(self, request: HttpRequest, body: Any) -> tuple[int, Any]:
         url = urlsplit(request.url)
         query = {key: value[0] for key, value in parse_qs(url.query).items()}
         if url.hostname == "storage.googleapis.com":

@@ -8,7 +8,7 @@ import pytest
 from infra.engine.settings import parse
 from infra.errors import SettingsError
 from infra.layers.queue.jobs.jobset import jobset
-from infra.layers.queue.jobs.submission import Request, Submission, SubmissionError, submission
+from infra.layers.queue.jobs.submission import JobRequest, Submission, SubmissionError, submission
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.kubernetes.node.volumes import expanded
@@ -31,7 +31,7 @@ def settings(**changes: Any) -> Settings:
 
 def submit(run: str = "train tiny.toml", pools: Any = None, **more: Any) -> Submission:
     changes = {key: more.pop(key) for key in list(more) if ":" in key}
-    request = Request(**{"team": "vision", "program": shlex.split(run), **more})
+    request = JobRequest(**{"team": "vision", "program": shlex.split(run), **more})
     return submission(settings(**{"gke:tpuPools": pools or SETTINGS["gke:tpuPools"], **changes}), request)
 
 

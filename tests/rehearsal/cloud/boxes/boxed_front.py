@@ -17,7 +17,7 @@ from typing import Any
 
 from rehearsal import authority
 from rehearsal.cloud.config import CloudConfig
-from rehearsal.cloud.core.runtime import Reply, Request
+from rehearsal.cloud.core.runtime import HttpRequest, Reply
 from rehearsal.world import names
 from tests.emulated import OWNER, Emulated
 from tests.limits import HANG_S
@@ -75,7 +75,7 @@ class Boxed(Emulated):
         """Send a request to `HOST/PATH`; a body that isn't bytes is sent as JSON."""
         kind = {} if body is None or isinstance(body, bytes) else _JSON
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        request = Request(method, f"https://{url}", kind, data, "OAuth2", "", 60)
+        request = HttpRequest(method, f"https://{url}", kind, data, "OAuth2", "", 60)
         reply: Reply = self.call(self.cloud.caller.send(request, account))
         return reply
 

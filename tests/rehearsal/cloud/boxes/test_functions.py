@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from boxed_front import PROJECT, REGION, Boxed, L, P
 
-from rehearsal.cloud.core.runtime import Request
+from rehearsal.cloud.core.runtime import HttpRequest
 from rehearsal.world.layout import cache_dir
 from rehearsal.world.runtimes import ensure
 from tests.limits import HANG_S
@@ -105,7 +105,7 @@ def invoke(
     uri = boxed.answer("GET", f"{FUNCTIONS}/checks")["serviceConfig"]["uri"]
     sent = json.dumps({"name": "a.txt"}).encode()
     kind = {"Content-Type": "application/json"}
-    request = Request("POST", uri + path, kind, sent, auth, audience or uri, 30)
+    request = HttpRequest("POST", uri + path, kind, sent, auth, audience or uri, 30)
     return boxed.call(boxed.cloud.caller.send(request, email(account)))
 
 

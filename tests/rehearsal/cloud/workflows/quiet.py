@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rehearsal.cloud.services.workflows.engine import Interpreter, Reply, Request, parse
+from rehearsal.cloud.services.workflows.engine import HttpRequest, Interpreter, Reply, parse
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Quiet:
     replies: list[Any] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=lambda: {"GOOGLE_CLOUD_LOCATION": "us-east5"})
     slept: list[float] = field(default_factory=list)
-    sent: list[Request] = field(default_factory=list)
+    sent: list[HttpRequest] = field(default_factory=list)
     lines: list[tuple[str, Any]] = field(default_factory=list)
 
     def now(self) -> float:
@@ -27,7 +27,7 @@ class Quiet:
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: HttpRequest) -> Reply:
         self.sent.append(request)
         reply = self.replies.pop(0)
         if isinstance(reply, Exception):

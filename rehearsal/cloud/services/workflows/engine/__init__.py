@@ -7,7 +7,7 @@ covered is refused when a definition is deployed; nothing of it is passed over w
     result = await Interpreter(program, outside).run({"id": 1})    # Raised: what the workflow didn't catch
 """
 
-from rehearsal.cloud.core.runtime import Reply, Request
+from rehearsal.cloud.core.runtime import HttpRequest, Reply
 from rehearsal.cloud.services.workflows.engine.interpreter import Interpreter
 from rehearsal.cloud.services.workflows.engine.outside import Outside
 from rehearsal.cloud.services.workflows.engine.source import parse
@@ -15,12 +15,12 @@ from rehearsal.cloud.services.workflows.engine.steps import Program
 from rehearsal.cloud.services.workflows.engine.values import Raised, SourceError, UncoveredError
 
 __all__ = [
+    "HttpRequest",
     "Interpreter",
     "Outside",
     "Program",
     "Raised",
     "Reply",
-    "Request",
     "SourceError",
     "UncoveredError",
     "parse",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from rehearsal.cloud.core.runtime import OAUTH2, OIDC, Reply, Request
+from rehearsal.cloud.core.runtime import OAUTH2, OIDC, HttpRequest, Reply
 from rehearsal.cloud.services.workflows.engine.library import call as library
 from rehearsal.cloud.services.workflows.engine.values import encoded, error, is_number, type_name
 
@@ -36,7 +36,7 @@ class Outside(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Let them pass."""
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: HttpRequest) -> Reply:
         """Its answer; ConnectionError where there is none, TimeoutError where it takes too long."""
 
     async def log(self, severity: str, payload: Any) -> None:
@@ -81,7 +81,7 @@ async def _http(outside: Outside, args: _Args) -> Any:
         pairs = {name: value if isinstance(value, str) else encoded(value) for name, value in query.items()}
         url = f"{url}{'&' if '?' in url else '?'}{urlencode(pairs)}"
     audience = auth.get("audience") or url.partition("?")[0]
-    request = Request(method, url, headers, body, auth.get("type", ""), audience, float(timeout_s))
+    request = HttpRequest(method, url, headers, body, auth.get("type", ""), audience, float(timeout_s))
     try:
         reply = await outside.send(request)
     except TimeoutError:

@@ -21,7 +21,7 @@ from workload.host import barrier, places
 from workload.host import metadata as metadata_module
 from workload.host.bucket import Bucket
 from workload.host.errors import BarrierTimeoutError, MetadataError, StorageError
-from workload.host.metadata import Node, read
+from workload.host.metadata import HostDescription, read
 
 from .metadata import Metadata, worker
 from .storage import BUCKET, client_of
@@ -64,7 +64,7 @@ class Slice:
         self.threads: dict[int, threading.Thread] = {}
 
     def start(self, number: int, delay_s: float = 0.0) -> None:
-        node = Node("tpu-lab", number, self.workers, BUCKET, self.timeout_s)
+        node = HostDescription("tpu-lab", number, self.workers, BUCKET, self.timeout_s)
 
         def run() -> None:
             time.sleep(delay_s)
@@ -121,7 +121,7 @@ def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_list
     slices, passed = ("tpu-b-3", "tpu-b-4"), {}
 
     def arrive(name: str, worker: int) -> None:
-        node = Node(name, worker, 2, BUCKET, 20.0, "big", slices)
+        node = HostDescription(name, worker, 2, BUCKET, 20.0, "big", slices)
         word = f"10.0.{slices.index(name)}.{worker}:8476"
         reported = barrier.wait(node, "job", word=word, poll_s=0.05)
         passed[name, worker] = dict(
@@ -157,7 +157,7 @@ def test_who_would_run_something_else_is_not_let_in_and_is_named(caplog: pytest.
     failed = {}
 
     def arrive(name: str) -> None:
-        node = Node(name, 0, 1, BUCKET, 2.0, "mixed", ("a", "b"))
+        node = HostDescription(name, 0, 1, BUCKET, 2.0, "mixed", ("a", "b"))
         try:
             barrier.wait(node, "job", program=f"bundle of {name}", poll_s=0.05)
         except BarrierTimeoutError as error:
@@ -180,17 +180,17 @@ def test_workers_that_there_no_longer_are_are_not_waited_for() -> None:
     """The list of workers of a larger job, left in the bucket."""
     left = {"round": "old", "missing": [4, 5], "go": []}
     Bucket(BUCKET).write_json("barrier/shrunk/job/coordinator", left)
-    node = Node("b", 0, 1, BUCKET, 1.0, "shrunk", ("a", "b"))
+    node = HostDescription("b", 0, 1, BUCKET, 1.0, "shrunk", ("a", "b"))
     with pytest.raises(BarrierTimeoutError, match="worker 0 of a did not arrive"):
         barrier.wait(node, "job", poll_s=0.05)
 
 
 def test_a_slice_alone_has_its_place_from_its_boot() -> None:
-    assert places.environment(Node("tpu-lab", 1, 4, BUCKET, 20.0), "10.0.0.2:8476") == ""
+    assert places.environment(HostDescription("tpu-lab", 1, 4, BUCKET, 20.0), "10.0.0.2:8476") == ""
 
 
 def test_what_is_no_address_never_becomes_a_variable() -> None:
-    node = Node("a", 0, 1, BUCKET, 20.0, "big", ("a", "b"))
+    node = HostDescription("a", 0, 1, BUCKET, 20.0, "big", ("a", "b"))
     with pytest.raises(MetadataError, match="must be ip:port"):
         places.environment(node, "10.0.0.2:8476\nLD_PRELOAD=/tmp/x.so")
 
@@ -199,7 +199,7 @@ def test_what_is_no_address_never_becomes_a_variable() -> None:
 def test_slices_without_this_one_once_among_them_are_refused(metadata: Metadata, wrong: str) -> None:
     metadata.set("tpu-slices", wrong)
     with pytest.raises(MetadataError, match="tpu-slices"):
-        Node.from_metadata()
+        HostDescription.from_metadata()
 
 
 @pytest.mark.usefixtures("metadata")
@@ -223,7 +223,7 @@ def test_a_boot_waits_as_long_as_another_may_wait_for_its_number_and_then_some(
     metadata.set("tpu-barrier-timeout-s", "1")
     begun = time.monotonic()
     with pytest.raises(BarrierTimeoutError, match=f"did not arrive within {patience_s:g} s"):
-        barrier.wait(Node.from_metadata(), phase, poll_s=0.05)
+        barrier.wait(HostDescription.from_metadata(), phase, poll_s=0.05)
     assert time.monotonic() - begun >= patience_s
 
 
@@ -277,11 +277,13 @@ def test_processes_meet_over_the_command_line(gcs: str) -> None:
 
 
 def test_a_host_without_its_number_leads_nobody(metadata: Metadata) -> None:
-    assert Node.from_metadata() == Node("tpu-lab", 0, 4, BUCKET, 20.0, metadata_timeout_s=6.0)
+    assert HostDescription.from_metadata() == HostDescription(
+        "tpu-lab", 0, 4, BUCKET, 20.0, metadata_timeout_s=6.0
+    )
     for wrong in (None, "", "-1", "4", "²", "1.0"):
         metadata.set("agent-worker-number", wrong)
         with pytest.raises(MetadataError, match="agent-worker-number"):
-            Node.from_metadata()
+            HostDescription.from_metadata()
 
 
 @pytest.mark.parametrize("key", ["tpu-barrier-timeout-s", "tpu-metadata-timeout-s"])
@@ -289,12 +291,12 @@ def test_a_host_without_its_number_leads_nobody(metadata: Metadata) -> None:
 def test_a_bad_timeout_is_refused(metadata: Metadata, key: str, wrong: str) -> None:
     metadata.set(key, wrong)
     with pytest.raises(MetadataError, match=key):
-        Node.from_metadata()
+        HostDescription.from_metadata()
 
 
 def test_the_longest_timeout_that_the_settings_allow_is_taken(metadata: Metadata) -> None:
     metadata.set("tpu-barrier-timeout-s", "86400")
-    assert Node.from_metadata().barrier_timeout_s == 86400
+    assert HostDescription.from_metadata().barrier_timeout_s == 86400
 
 
 def test_a_metadata_server_that_restarts_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

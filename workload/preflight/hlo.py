@@ -62,7 +62,7 @@ class _Computation:
     instructions: list[_Instruction] = field(default_factory=list)
 
 
-class Program:
+class HloProgram:
     """Computations of a program and their numbers of runs in a step."""
 
     def __init__(self, text: str, slices: int = 1):

@@ -17,7 +17,7 @@ _INLINE = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
 
 @dataclass(frozen=True)
-class Program:
+class UserCode:
     """Content of the bundle, and the command that starts it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Program:
 
 def read_program(
     path: Path, entry: str | None, requirements: Path | None, words: list[str], work: Path
-) -> Program:
+) -> UserCode:
     """Read a program.
 
     Args:
@@ -70,7 +70,7 @@ def read_program(
     if not commands.can_start(run):
         rule = f"at most {commands.MAX_CHARACTERS} printable characters"
         raise CommandError(f"{run[:80]}…: not accepted by hosts: {rule}\n    fix: put options into a file")
-    return Program(folder, name, run, packages, f"{name} ({reason}); {listed}")
+    return UserCode(folder, name, run, packages, f"{name} ({reason}); {listed}")
 
 
 def _entry(folder: Path, entry: str | None) -> tuple[str, str]:
