@@ -160,8 +160,8 @@ def take_over(request: FleetCommand) -> int:
 )  # fmt: skip
 def deploy(
     request: FleetCommand, source: tuple[str, ...], max_samples: int | None, skip_dataset: bool,
-    create_tpus: bool, skip_launch: bool, then_monitor: bool, timeout_s: int, watch: bool, monitor_interval: int,
-    port: int | None, words: tuple[str, ...],
+    create_tpus: bool, skip_launch: bool, then_monitor: bool, timeout_s: int, watch: bool,
+    monitor_interval: int, port: int | None, words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Split samples, publish the workload, create the slices, and wait until all of them work."""
     samples = ["--max-samples", str(max_samples)] if max_samples else []
