@@ -105,6 +105,6 @@ def _stored(state: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 def _plain(layer: str, finding: Finding) -> dict[str, Any]:
     return {
         "layer": layer, "rule": finding.rule.id, "type": finding.resource.type,
-        "resource": finding.resource.name, "found": finding.found,
+        "resource": finding.resource.name, "found": finding.value,
         "exception": finding.exception.reason if finding.exception else None,
     }  # fmt: skip

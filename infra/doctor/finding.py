@@ -18,7 +18,7 @@ class Finding:
 
     what: str
     state: str
-    found: str
+    detail: str
     fix: str = ""
 
 
@@ -27,7 +27,7 @@ def table(findings: Sequence[Finding]) -> str:
     width = max(len(finding.what) for finding in findings)
     lines = []
     for finding in findings:
-        lines.append(f"  {coloured(finding.state)}  {finding.what:<{width}}  {finding.found}")
+        lines.append(f"  {coloured(finding.state)}  {finding.what:<{width}}  {finding.detail}")
         if finding.fix:
             lines.append(f"  {'':<8}  {'':<{width}}  fix: {finding.fix}")
     return "\n".join(lines)

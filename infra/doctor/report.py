@@ -38,13 +38,13 @@ def _merged(findings: Sequence[Finding]) -> list[Finding]:
     causes: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.state == UNKNOWN:
-            causes.setdefault(finding.fix or finding.found, []).append(finding)
+            causes.setdefault(finding.fix or finding.detail, []).append(finding)
     for fix, group in causes.items():
         checks = ", ".join(finding.what for finding in group)
         missing = next(
             (finding.what for finding in merged if finding.state == MISSING and finding.fix == fix), None
         )
-        endings = {finding.found.rpartition(": ")[2] for finding in group}
+        endings = {finding.detail.rpartition(": ")[2] for finding in group}
         if missing:
             merged.append(Finding(f"{len(group)} checks", UNKNOWN, f"until there is a {missing}: {checks}"))
         elif len(group) > 1 and len(endings) == 1:

@@ -91,7 +91,7 @@ class Finding:
 
     rule: Rule
     resource: Resource
-    found: str
+    value: str
     exception: PolicyException | None = None
 
     @property
@@ -99,7 +99,7 @@ class Finding:
         """Format as an error."""
         return Problem(
             f"{self.resource.type} {self.resource.name}",
-            self.found,
+            self.value,
             f"{self.rule.id}: {self.rule.about}",
             self.rule.fix,
         )

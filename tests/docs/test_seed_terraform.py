@@ -245,7 +245,7 @@ def test_the_recipes_chips_are_cores_and_their_memory_is_one_chips() -> None:
 
 
 def test_a_legend_reaches_google_as_it_is_written() -> None:
-    """Nothing here interpolates what Cloud Monitoring is to fill in."""
+    """Cloud Monitoring fills legends in; the program interpolates none."""
     declared = run("monitoring", OFF["monitoring"]).resources
     texts = [
         item.inputs["dashboardJson"] for item in declared if item.type == "gcp:monitoring/dashboard:Dashboard"

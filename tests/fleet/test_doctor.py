@@ -228,10 +228,10 @@ def test_every_ill_is_found_at_once_and_has_a_fix(clinic: Clinic, monkeypatch: p
     )  # fmt: skip
     assert all(item.fix for item in look if item.state == MISSING)
     assert not healthy(look)
-    assert of(look, "APIs")[0].found == "off: cloudkms.googleapis.com"
+    assert of(look, "APIs")[0].detail == "off: cloudkms.googleapis.com"
     assert "8 missing: APIs, host account, bundle" in format_report(look)
     (short,) = of(look, "quota us-east5-a")
-    assert "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI: the settings ask for 16 spot chips" in short.found
+    assert "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI: the settings ask for 16 spot chips" in short.detail
     request = "--quota-id=TPUV6EPreemptiblePerProjectPerZoneForTPUAPI --dimensions=zone=us-east5-a"
     assert f"{request} --preferred-value=16" in short.fix
 
@@ -241,7 +241,7 @@ def test_the_slice_that_the_pipeline_trains_on_needs_its_quota_too(clinic: Clini
         "pipeline:rawBucketName": "my-project-raw", "pipeline:train": "fleet",
         "pipeline:trainZone": "us-east5-a", "pipeline:trainSlice": "v6e-8",
     }  # fmt: skip
-    quotas = [item.found for item in of(clinic.look(settings(**pipeline)), "quota us-east5-a")]
+    quotas = [item.detail for item in of(clinic.look(settings(**pipeline)), "quota us-east5-a")]
     assert [quota for quota in quotas if "the settings ask for 24 spot chips" in quota]
 
 
@@ -251,8 +251,8 @@ def test_a_quota_has_the_name_by_which_google_refuses(clinic: Clinic, quota: Any
     clinic.cloud.quotas.set(quota.name, place, 15)
     (short,) = [item for item in clinic.look() if item.state == MISSING]
     assert short.what == f"quota {place}"
-    assert short.found.startswith(f"{quota.name}: the settings ask for ")
-    assert short.found.endswith("allowed are 15")
+    assert short.detail.startswith(f"{quota.name}: the settings ask for ")
+    assert short.detail.endswith("allowed are 15")
 
 
 def test_nobody_logged_in_leaves_the_rest_unknown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_nobody_logged_in_leaves_the_rest_unknown(clinic: Clinic, monkeypatch: p
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
     look = examine(settings(), Google(PROJECT, BUCKET))
     assert of(look, "login")[0].state == MISSING
-    assert "/nowhere.json" in of(look, "login")[0].found
+    assert "/nowhere.json" in of(look, "login")[0].detail
     assert of(look, "quota")[0].state == UNKNOWN
 
 
@@ -280,14 +280,14 @@ def test_what_an_account_lacks_is_named_with_the_role_that_holds_it(clinic: Clin
         "tpu.admin", "serviceusage.serviceUsageConsumer", "logging.viewer", "compute.osAdminLogin",
         "iap.tunnelResourceAccessor",
     ]  # fmt: skip
-    assert "tpu.nodes.create, tpu.nodes.delete, tpu.nodes.update (roles/tpu.admin holds it)" in tpu.found
+    assert "tpu.nodes.create, tpu.nodes.delete, tpu.nodes.update (roles/tpu.admin holds it)" in tpu.detail
     assert tpu.fix.endswith("--role=roles/tpu.admin")
-    assert "serviceusage.quotas.get" in usage.found
+    assert "serviceusage.quotas.get" in usage.detail
     (bucket,) = of(look, "bucket")
-    assert "storage.objects.create, storage.objects.delete (roles/storage.objectUser" in bucket.found
+    assert "storage.objects.create, storage.objects.delete (roles/storage.objectUser" in bucket.detail
     assert of(look, "host account")[0].state == MISSING
     (quota,) = of(look, "quota")
-    assert (quota.state, "permission (serviceusage.quotas.get)" in quota.found) == (UNKNOWN, True)
+    assert (quota.state, "permission (serviceusage.quotas.get)" in quota.detail) == (UNKNOWN, True)
     assert of(look, "zone us-east5-b")[0].state == OK
 
 
@@ -307,7 +307,7 @@ def test_a_start_up_script_that_an_update_would_refuse(
     assert (bundle.state, bundle.fix) == (MISSING, "tpu publish dev")
     script = bundle_blob("ef" * 32)
     assert (
-        bundle.found == f"tpu:bundle: this checkout's start-up script, gs://{BUCKET}/{script} does not exist"
+        bundle.detail == f"tpu:bundle: this checkout's start-up script, gs://{BUCKET}/{script} does not exist"
     )
 
 
@@ -317,7 +317,7 @@ def test_a_zone_without_v6e(clinic: Clinic) -> None:
         settings(**{"tpu:slices": json.dumps(slices), "tpu:additionalZones": '["us-east5-c"]'})
     )
     assert [item.state for item in of(look, "zone us-east5-c")] == [MISSING, MISSING]
-    assert "v6e-16" in of(look, "zone us-east5-c")[0].found
+    assert "v6e-16" in of(look, "zone us-east5-c")[0].detail
     assert "us-east5-b" in of(look, "zone us-east5-c")[0].fix
 
 
@@ -336,7 +336,7 @@ def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
     look = clinic.look(target)
     assert of(look, "zone us-east1-d")[0].state == OK
     assert states(look) == {"quota us-east1-d": OPTIONAL}
-    assert "a slice that is moved here needs 16 on-demand chips" in of(look, "quota us-east1-d")[0].found
+    assert "a slice that is moved here needs 16 on-demand chips" in of(look, "quota us-east1-d")[0].detail
     assert healthy(look)
 
 
@@ -374,7 +374,7 @@ def test_what_a_killed_pulumi_left_is_named_with_the_command(
     look = clinic.look()
     assert states(look) == {"stack network": MISSING}
     (item,) = of(look, "stack network")
-    assert (item.found, item.fix) == (left, "tpu infra settle dev network")
+    assert (item.detail, item.fix) == (left, "tpu infra settle dev network")
 
 
 def test_what_is_at_google_without_the_stack_is_named(
@@ -387,7 +387,7 @@ def test_what_is_at_google_without_the_stack_is_named(
     look = clinic.look()
     assert clinic.session(TOKEN).delete(f"{url}/tpu-training").ok
     unheld = [item for item in look if item.what.startswith("unheld") and item.state != OK]
-    named = [item.found.partition(" ")[0] for item in unheld]
+    named = [item.detail.partition(" ")[0] for item in unheld]
     assert named[0] == BUCKET
     assert [item.rpartition("/")[2].partition("@")[0] for item in named[1:]] == ["tpu-training"] * 2
     assert "storage:importBucket: true" in of(look, "unheld storage")[0].fix
@@ -406,7 +406,7 @@ def test_a_layer_that_is_off_is_not_mentioned(clinic: Clinic, monkeypatch: pytes
 def test_what_is_left_of_a_layer_that_was_turned_off_is_named(clinic: Clinic) -> None:
     (item,) = of(clinic.look(settings(**{"data:snapshot": ""})), "stack data")
     assert (item.state, item.fix.rpartition(": ")[2]) == (OPTIONAL, "tpu down dev data")
-    assert item.found.startswith("holds ")
+    assert item.detail.startswith("holds ")
 
 
 def test_a_controller_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clinic) -> None:
@@ -417,9 +417,9 @@ def test_a_controller_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clini
         ControllerState(refusals={"us-east5-b": held, "us-east5-a": Refusal(2, 0.0, "", "stock-out")})
     )
     look = clinic.look()
-    assert re.match(r"one on \S+, its lease renewed \d+ s ago", of(look, "controller")[0].found)
+    assert re.match(r"one on \S+, its lease renewed \d+ s ago", of(look, "controller")[0].detail)
     assert states(look) == {"held us-east5-b": MISSING}
-    assert of(look, "held us-east5-b")[0].found == held.why
+    assert of(look, "held us-east5-b")[0].detail == held.why
 
 
 def test_orphans_are_of_this_stack_and_in_no_ad_hoc_fleet(
@@ -436,9 +436,9 @@ def test_orphans_are_of_this_stack_and_in_no_ad_hoc_fleet(
     AdHoc(clinic.google(), mine.OWNER.stack).keep("adhoc", {"name": "adhoc"})
     own, foreign = of(clinic.look(), "orphans")
     assert (own.state, foreign.state) == (OPTIONAL, OPTIONAL)
-    assert "n-0 in us-east1-d, READY: orphaned, and billed" in own.found
+    assert "n-0 in us-east1-d, READY: orphaned, and billed" in own.detail
     assert own.fix == "tpu fleet delete dev --orphans"
-    assert "n-1 in us-east1-d, READY: of another stack, another" in foreign.found
+    assert "n-1 in us-east1-d, READY: of another stack, another" in foreign.detail
 
     def unreached(_: Google) -> list[ObservedNode]:
         raise RequestError(Failure(Kind.UNKNOWN, "us-east5-a can't be reached"))
@@ -480,11 +480,11 @@ def test_the_cpus_that_a_batch_of_the_pipeline_may_use(clinic: Clinic) -> None:
     on = settings(**code, **{"pipeline:maxExecutors": "10", "pipeline:minExecutors": "2"})
 
     def cpus() -> Finding:
-        (result,) = [item for item in of(clinic.look(on), "quota us-east5") if "CPUS" in item.found]
+        (result,) = [item for item in of(clinic.look(on), "quota us-east5") if "CPUS" in item.detail]
         return result
 
     used = 4 + 10 * 4
-    assert (cpus().state, cpus().found) == (
+    assert (cpus().state, cpus().detail) == (
         OK, f"CPUS-per-project-region: a batch of the pipeline uses at most {used} CPUs, allowed are 8192"
     )  # fmt: skip
     clinic.cloud.quotas.set("CPUS-per-project-region", "us-east5", used)

@@ -35,7 +35,7 @@ def test_the_report_lists_every_subject_and_a_fix_for_each_that_is_missing(
 def test_old_prices_are_a_warning(today: date, state: str, message: str) -> None:
     prices = machine.prices(today)
     assert prices.state == state
-    assert re.search(message, prices.found)
+    assert re.search(message, prices.detail)
     assert bool(prices.fix) == (state == "optional")
 
 
@@ -43,7 +43,7 @@ def test_the_kernel_is_blamed_for_nothing_that_only_root_sees(monkeypatch: pytes
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("os.access", lambda *_: False)
     monkeypatch.setattr(machine, "output_of", lambda *_: None)
-    mapping = {finding.what: (finding.found, finding.fix) for finding in machine.machine()}
+    mapping = {finding.what: (finding.detail, finding.fix) for finding in machine.machine()}
     assert mapping.pop("root") == ("uid 1000", "sudo make rehearse")
     del mapping["disk"]
     assert set(mapping) == {"/dev/fuse", "loop devices", "control groups", "namespaces", "firewall"}
@@ -53,7 +53,7 @@ def test_the_kernel_is_blamed_for_nothing_that_only_root_sees(monkeypatch: pytes
 def test_a_machine_without_programs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(machine, "VENV_BIN", tmp_path)
-    assert (machine.go().state, machine.debian_packages().found) == ("missing", "not Debian")
+    assert (machine.go().state, machine.debian_packages().detail) == ("missing", "not Debian")
     assert [finding.fix for finding in machine.programs()] == ["make setup"] * 3
     assert shutil.which("go") is None
 
@@ -76,4 +76,4 @@ def test_the_plugin_that_the_cli_would_take_is_reported(
     monkeypatch.setenv("PULUMI_HOME", str(tmp_path))
     plugin = machine.plugin("gcp")
     assert plugin.state == state
-    assert re.search(message, plugin.found)
+    assert re.search(message, plugin.detail)

@@ -25,4 +25,4 @@ def test_living_members_and_jobs_stand_against_a_destroy(what: str, monkeypatch:
     outputs = {"what": what, "project": "p", "environment": "dev", "labels": {"stack": "a"}}
     placeholder = {"urn": f"{URN}guard", "type": "pulumi-python:dynamic:Resource", "outputs": outputs}
     (problem,) = against("dev", "tpu", [placeholder])
-    assert (problem.path, problem.found, problem.fix) == (what, "1 lives", "end it")
+    assert (problem.path, problem.value, problem.fix) == (what, "1 lives", "end it")

@@ -36,7 +36,7 @@ def _metadata() -> Iterator[tuple[str, list[str]]]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Print nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

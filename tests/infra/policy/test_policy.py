@@ -103,7 +103,7 @@ def test_one_property_breaks_one_rule(
     (entry,) = [item for item in declared if (item.type, item.name) == (kind, name)]
     result = list(findings(RULES, [changed(entry, path, value)], settings(), declared))
     assert {finding.rule.id for finding in result} == {rule}
-    assert path.rpartition(".")[2] in result[0].found or path.partition(".")[0] in result[0].found
+    assert path.rpartition(".")[2] in result[0].value or path.partition(".")[0] in result[0].value
 
 
 @pytest.mark.parametrize(("rule", "item"), OF_OTHER_TYPES)
@@ -128,7 +128,7 @@ def line(filter_: str, legend: str = "") -> Resource:
           "${resource.labels.node_id} ${resource.labels.bucket_name}"), []),
 ])  # fmt: skip
 def test_a_chart_names_a_resource_and_labels_that_there_are(chart: Resource, texts: list[str]) -> None:
-    problems = [finding.found for finding in findings(RULES, [chart], settings())]
+    problems = [finding.value for finding in findings(RULES, [chart], settings())]
     assert len(problems) == len(texts)
     assert all(text in problem for text, problem in zip(texts, problems, strict=True))
 
@@ -251,7 +251,7 @@ def test_one_property_of_the_batch_that_the_workflow_starts_breaks_one_rule(
     batch = changed(content, f"batch.{path}", value).inputs
     (result,) = findings(RULES, [changed(entry, "content.value", json.dumps(batch))], settings())
     assert result.rule.id == rule
-    assert path.rpartition(".")[2] in result.found
+    assert path.rpartition(".")[2] in result.value
 
 
 @pytest.mark.parametrize("secret", [

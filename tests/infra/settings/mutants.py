@@ -95,7 +95,7 @@ class Mutant:
 
     @property
     def label(self) -> str:
-        """What was changed, without numbers of items."""
+        """Paths of the changes, without numbers of items."""
         return " + ".join(
             ":".join(str(part) for part in item if not isinstance(part, int)) for item in self.where
         )
@@ -207,8 +207,8 @@ def _part(path: str, other: str) -> bool:
     return path == other or path.startswith((f"{other}[", f"{other}."))
 
 
-def _nested(one: Where, other: Where) -> bool:
-    return one[: len(other)] == other[: len(one)]
+def _nested(where: Where, other: Where) -> bool:
+    return where[: len(other)] == other[: len(where)]
 
 
 def _put(values: Values, where: Where, value: Any) -> Values:
@@ -328,16 +328,16 @@ def judged(mutant: Mutant, folder: Path) -> list[str]:
 
 
 def missing(mutant: Mutant, message: list[str]) -> list[str]:
-    """What had to be named and wasn't."""
+    """Return the wrong paths that no message names."""
     named = tuple(message)
     return [path for path in sorted(mutant.wrong)
             if not any(_part(item, path) for item in named)]  # fmt: skip
 
 
 def refused_by_up(values: Values) -> str:
-    """What the program says where it refuses to go up, layer after layer, each from what the others gave.
+    """Return the message of the first layer that refuses to come up; layers get the outputs of those before.
 
-    All but a refusal in words is raised.
+    Any other error is raised.
     """
     stacks: dict[str, dict[str, Any]] = {}
     published = (f"manifests/{values.get('tpu:bundle')}", f"blobs/{startup.script_sha256()}")

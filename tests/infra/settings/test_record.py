@@ -1,4 +1,4 @@
-"""What commands write into an environment's file: one line, every other byte as it was."""
+"""Writes of commands into an environment's file: one line, every other byte as it was."""
 
 import errno
 import os

@@ -84,7 +84,7 @@ BOMB = "config:\n  tpu:a: &a [x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (
             "config: [",
@@ -103,11 +103,11 @@ BOMB = "config:\n  tpu:a: &a [x]\n" + "".join(
         ("config: 3", "Pulumi.dev.yaml has no `config:` with settings under it: see docs/settings.md"),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path: Path, content: str, said: str) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text(content)
     with pytest.raises(InfraError) as caught:
         from_file("dev", tmp_path)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_a_file_that_is_not_text_and_one_that_is_a_folder(tmp_path: Path) -> None:

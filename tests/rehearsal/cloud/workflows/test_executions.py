@@ -173,7 +173,7 @@ def test_a_definition_has_its_environment(cloud: CloudFront) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "says"),
+    ("change", "status", "message"),
     [
         ({"sourceContents": "- a: {retrun: 1}"}, 400, "unknown key 'retrun'"),
         ({"sourceContents": "- a: {parallel: {}}"}, 501, "'parallel' is not covered"),
@@ -181,10 +181,12 @@ def test_a_definition_has_its_environment(cloud: CloudFront) -> None:
         ({"userEnvVars": {"GOOGLE_X": "v"}}, 400, "can't have this name"),
     ],
 )
-def test_a_workflow_that_is_wrong_is_refused(cloud: CloudFront, change: Any, status: int, says: str) -> None:
+def test_a_workflow_that_is_wrong_is_refused(
+    cloud: CloudFront, change: Any, status: int, message: str
+) -> None:
     body = {"sourceContents": "- a: {return: 1}", "serviceAccount": RUNNER, **change}
     reply = cloud.request("POST", f"{WORKFLOWS}?workflowId=wrong", body)
-    assert (reply.status, says in reply.error) == (status, True), reply.error
+    assert (reply.status, message in reply.error) == (status, True), reply.error
 
 
 def test_an_argument_is_json_of_32_kib_at_most(cloud: CloudFront) -> None:

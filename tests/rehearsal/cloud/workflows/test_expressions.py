@@ -68,7 +68,7 @@ def test_an_expression_has_its_value(expression: str, is_: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "tag", "says"),
+    ("expression", "tag", "message"),
     [
         ('"a" + 1', "TypeError", "string and integer"),
         ("a.none", "KeyError", "key not found: none"),
@@ -91,15 +91,15 @@ def test_an_expression_has_its_value(expression: str, is_: Any) -> None:
         (r'text.match_regex("aa", "(a)\\1")', "ValueError", r"RE2 has no \1"),
     ],
 )
-def test_what_has_no_value_is_an_error_with_its_tag(expression: str, tag: str, says: str) -> None:
+def test_what_has_no_value_is_an_error_with_its_tag(expression: str, tag: str, message: str) -> None:
     with pytest.raises(Raised) as raised:
         value(expression, a={"b": [2]})
     assert raised.value.value["tags"][0] == tag
-    assert says in raised.value.value["message"]
+    assert message in raised.value.value["message"]
 
 
 @pytest.mark.parametrize(
-    ("expression", "says"),
+    ("expression", "message"),
     [
         ("1 +", "it ends too early"),
         ("1 2", "'2' isn't expected"),
@@ -112,6 +112,6 @@ def test_what_has_no_value_is_an_error_with_its_tag(expression: str, tag: str, s
         ("{}", "a map in an expression"),
     ],
 )
-def test_what_is_no_expression_is_refused_when_it_is_deployed(expression: str, says: str) -> None:
-    with pytest.raises(SourceError, match=says.replace("?", r"\?")):
+def test_what_is_no_expression_is_refused_when_it_is_deployed(expression: str, message: str) -> None:
+    with pytest.raises(SourceError, match=message.replace("?", r"\?")):
         value(expression, a=1)

@@ -230,7 +230,7 @@ def test_a_limit_or_a_wrong_type_is_an_error_with_its_tag(source: str, tag: str)
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("main: {}", "must have 'steps'"),
         ("{a: 1}", "must have a 'main'"),
@@ -259,8 +259,8 @@ def test_a_limit_or_a_wrong_type_is_an_error_with_its_tag(source: str, tag: str)
         ("# " + "x" * (128 << 10) + "\n- a: {return: 1}", "at most 131072"),
     ],
 )
-def test_a_definition_that_is_wrong_is_refused_when_it_is_deployed(source: str, says: str) -> None:
-    with pytest.raises(SourceError, match=says):
+def test_a_definition_that_is_wrong_is_refused_when_it_is_deployed(source: str, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
         parse(source)
 
 

@@ -1,4 +1,4 @@
-"""What stands between `${` and `}`: a parser and what it makes.
+"""Expressions between `${` and `}`: their parser and their evaluation.
 
 https://cloud.google.com/workflows/docs/reference/syntax/expressions. Functions in expressions don't wait:
 `http.*`, `sys.sleep` and the like are for `call` steps only.
@@ -37,7 +37,7 @@ _LEVELS = (("==", "!=", "<", "<=", ">", ">=", "in"), ("+", "-"), ("*", "/", "//"
 
 
 class Scope(Protocol):
-    """What an expression reads."""
+    """Variables that an expression reads."""
 
     def variable(self, name: str) -> Any:
         """Its value."""

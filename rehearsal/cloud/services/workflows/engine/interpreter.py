@@ -45,7 +45,7 @@ MAX_STEPS, MAX_DEPTH, MAX_MEMORY_BYTES = 100_000, 20, 512 << 10
 
 @dataclass(frozen=True)
 class _Jump:
-    """Where to continue: a step's name, end, break or continue; with `end` maybe the value to return."""
+    """Continuation: a step's name, end, break or continue; with `end` maybe the value to return."""
 
     to: str
     value: Any = None
@@ -78,7 +78,7 @@ class _Frame:
         return library.call(name, arguments)
 
     def assign(self, name: str, value: Any) -> None:
-        """Where the name is, or else in the innermost scope."""
+        """Assign in the scope that has the name, or else in the innermost."""
         for scope in reversed(self.scopes):
             if name in scope:
                 scope[name] = value
@@ -87,7 +87,7 @@ class _Frame:
 
 
 class Interpreter:
-    """One execution."""
+    """Execution of a workflow."""
 
     def __init__(self, program: Program, outside: Outside) -> None:
         self._program, self._outside = program, outside

@@ -1,4 +1,4 @@
-"""What a workflow does outside of itself: requests, waits, its clock, its environment, its log.
+"""Effects of a workflow: requests, waits, its clock, its environment, its log.
 
 https://cloud.google.com/workflows/docs/http-requests and …/docs/reference/stdlib/sys/log.
 """
@@ -26,7 +26,7 @@ _AUTH = (OAUTH2, OIDC)
 
 
 class Outside(Protocol):
-    """Where a workflow runs."""
+    """Environment of a workflow."""
 
     environment: Mapping[str, str]
 

@@ -68,7 +68,7 @@ class _Names:
 
 @dataclass
 class _Where:
-    """Where a step is: its scope, the names that it can jump to, whether a loop is around it."""
+    """Position of a step: its scope, the names that it can jump to, whether a loop is around it."""
 
     names: _Names
     targets: frozenset[str]

@@ -1,4 +1,4 @@
-"""What a definition is made of once it is parsed."""
+"""Nodes of a parsed definition."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Raised(Exception):  # noqa: N818  # an error of the workflow, not of ours
 
     @property
     def context(self) -> str:
-        """What Google says of an error that nothing caught."""
+        """Google's text for an uncaught error."""
         value = self.value
         tags: list[str] = (value.get("tags") or []) if isinstance(value, dict) else []
         if isinstance(value, dict) and isinstance(value.get("message"), str) and tags:
@@ -83,10 +83,10 @@ def type_name(value: Any) -> str:
 def encoded(value: Any) -> str:
     """JSON, as results and payloads are."""
 
-    def other(one: Any) -> Any:
-        if isinstance(one, bytes):
+    def other(unknown: Any) -> Any:
+        if isinstance(unknown, bytes):
             raise error("TypeError", "bytes can't be encoded as JSON")
-        raise error("TypeError", f"a {type_name(one)} can't be encoded as JSON")
+        raise error("TypeError", f"a {type_name(unknown)} can't be encoded as JSON")
 
     return json.dumps(value, ensure_ascii=False, default=other)
 
