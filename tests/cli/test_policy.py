@@ -50,7 +50,7 @@ def test_what_is_stored_and_breaks_a_rule_fails_where_rules_are_mandatory(
     check: Check, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert check([OPEN]) == 1
-    finding = f"network: {FIREWALL} way-in: found sourceRanges: 0.0.0.0/0"
+    finding = f"network: {FIREWALL} way-in = sourceRanges: 0.0.0.0/0"
     shown = capsys.readouterr().out
     assert finding in shown
     assert shown.endswith("1 findings\n")

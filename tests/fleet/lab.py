@@ -107,7 +107,10 @@ class Lab(Emulated):
         self.ahead_s = 0.0  # of Google's clock, for those who keep the fleet
         self.hosts: Machines
         on = ("compute.googleapis.com", "tpu.googleapis.com", "storage.googleapis.com", *apis)
-        super().__init__(folder, PROJECT, Machines(), clock_rate=rate, enabled_apis=on)
+        # Beside the zones with v6e, a zone without.
+        super().__init__(
+            folder, PROJECT, Machines(), clock_rate=rate, enabled_apis=on, zones=(*V6E_ZONES, "us-east5-c")
+        )
         self.token = self.token_of(lifetime_s=1e9)
         self.environment = {
             "GOOGLE_OAUTH_ACCESS_TOKEN": self.token,
@@ -137,7 +140,7 @@ class Lab(Emulated):
 
     def everyone(self) -> dict[str, dict[str, Any]]:
         """The truth about all nodes: each one's resource by its name."""
-        return {item.id: dict(item.body) for item in self.cloud.nodes._nodes.all()}
+        return {item.id: dict(item.body) for item in self.cloud.nodes.all()}
 
     def node(self, name: str) -> dict[str, Any] | None:
         """The truth about a node: its resource, if it exists."""
@@ -186,7 +189,7 @@ class Lab(Emulated):
             "POST", f"storage.googleapis.com/upload/storage/v1/b/{BUCKET}/o", f"{body}--part--\r\n".encode(),
             {"Content-Type": "multipart/related; boundary=part"}, uploadType="multipart",
         )  # fmt: skip
-        (machine,) = (item for item in self.cloud.nodes._nodes.all() if item.id == node)
+        (machine,) = (item for item in self.cloud.nodes.all() if item.id == node)
         status = {"state": "failed", "updated_s": self.now_s()}
         machine.guest_attributes[0].agent_writes("tpu", "boot", json.dumps(status))
         self.hosts.may_go.add(node)

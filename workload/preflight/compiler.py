@@ -100,7 +100,7 @@ def key(config: Config, slices: Slices) -> str:
     source = hashlib.sha256()
     package = Path(__file__).parents[1]
     step = (f"train/{name}.py" for name in ("step", "sharding", "optimizer", "flags"))
-    for name in (*step, "model", "preflight/program.py"):
+    for name in (*step, "model", "preflight/hlo.py"):
         path = package / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             source.update(file.read_bytes())

@@ -209,7 +209,7 @@ class Document:
             query_checks=checks,
             required_query=tuple(name for name, p in query.items() if p.get("required")),
             body_check=self.schemas.compile(method["request"]) if schema else None,
-            body_field="" if not schema or schema.endswith("HttpRequest") else snake(schema),
+            body_field="" if not schema or schema.endswith("Request") else snake(schema),
             answer_check=self._answers.compile(method["response"]) if "response" in method else None,
             required_body=tuple(self.schemas.required(schema, method["id"])) if schema else (),
         )

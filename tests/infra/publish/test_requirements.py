@@ -196,7 +196,7 @@ def test_what_is_wrong_is_one_message_with_the_next_command_and_nothing_is_done(
     before = (project / "Pulumi.dev.yaml").read_bytes()
     assert main(["publish", "dev", "--lock", "bare"]) == 1
     output = capsys.readouterr().err
-    assert output.startswith(f"publish: {message}")
+    assert output.startswith(f"error: {message}")
     assert output.endswith("Nothing was published. Next: tpu publish dev\n")
     assert not list(bucket.list_blobs())
     assert (project / "Pulumi.dev.yaml").read_bytes() == before

@@ -43,6 +43,8 @@ FLEET = [
 ]  # fmt: skip
 FULL: Values = {
     **BASE, **EVERYTHING, "tpu:slices": FLEET,
+    # No price of queued pools is known, so none stands beside a budget.
+    "gke:tpuPools": [pool for pool in EVERYTHING["gke:tpuPools"] if not pool.get("queued")],
     "storage:storageClass": "STANDARD", "storage:versioning": True, "storage:hierarchicalNamespace": False,
     "storage:noncurrentVersionDays": 30, "storage:softDeleteDays": 30, "storage:unfinishedUploadDays": 3,
     "storage:labels": {"a": "b"}, "storage:serviceAccountId": "tpu-training", "network:name": "tpu-training",
