@@ -107,10 +107,7 @@ class Lab(Emulated):
         self.ahead_s = 0.0  # of Google's clock, for those who keep the fleet
         self.hosts: Machines
         on = ("compute.googleapis.com", "tpu.googleapis.com", "storage.googleapis.com", *apis)
-        # Beside the zones with v6e, a zone without.
-        super().__init__(
-            folder, PROJECT, Machines(), clock_rate=rate, enabled_apis=on, zones=(*V6E_ZONES, "us-east5-c")
-        )
+        super().__init__(folder, PROJECT, Machines(), clock_rate=rate, enabled_apis=on)
         self.token = self.token_of(lifetime_s=1e9)
         self.environment = {
             "GOOGLE_OAUTH_ACCESS_TOKEN": self.token,

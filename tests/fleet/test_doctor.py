@@ -39,6 +39,7 @@ from infra.settings.schema import Settings
 from infra.slices.names import bundle_blob, bundle_manifest
 from infra.slices.nodes import nodes
 from rehearsal.cloud.__main__ import NoHosts
+from rehearsal.cloud.services.tpu.catalog import ZONES
 from rehearsal.cloud.services.tpu.quotas import CPUS, GRANTED, ON_DEMAND, REVOCABLE
 from tests.emulated import OWNER, REFRESH_TOKEN, Emulated
 from tests.fleet import conftest as mine
@@ -85,7 +86,8 @@ class Clinic(Emulated):
 
     def __init__(self, folder: Path):
         apis = (*required_services(settings()), "serviceusage.googleapis.com")
-        super().__init__(folder, PROJECT, NoHosts(), enabled_apis=apis)
+        zones = (*sorted(ZONES), "us-east5-c")  # the last has no v6e
+        super().__init__(folder, PROJECT, NoHosts(), enabled_apis=apis, zones=zones)
         owner = self.session(TOKEN)
         for name in (BUCKET, f"{BUCKET}-fleet"):
             made = owner.post(f"{STORAGE}/storage/v1/b?project={PROJECT}", json={"name": name})
@@ -455,7 +457,7 @@ def test_the_command_prints_json_and_fails_where_something_is_missing(
     monkeypatch.setattr(observing, "from_file", lambda _: settings())
     monkeypatch.setattr(observing, "google_of", lambda _: clinic.google(session))
     assert fleet(["doctor", "dev", "--json"]) == 0
-    assert {"what": "login", "state": "ok", "found": OWNER, "fix": ""} in json.loads(capsys.readouterr().out)
+    assert {"what": "login", "state": "ok", "detail": OWNER, "fix": ""} in json.loads(capsys.readouterr().out)
     clinic.cloud.quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east5-b", 0)
     assert fleet(["doctor", "dev", "--zones", "us-east5-a"]) == 0
     assert fleet(["doctor", "dev"]) == 1

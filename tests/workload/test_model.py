@@ -15,6 +15,8 @@ from workload.train import config as configs
 from workload.train import optimizer
 from workload.train.flops import matmul_parameters, mfu, model_flops
 
+pytestmark = pytest.mark.slow  # of all files the longest, so it begins first
+
 QUICK = {"xla_backend_optimization_level": 0}
 SMALL = Architecture(layers=2, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=50)
 

@@ -1,6 +1,7 @@
 """The layers of a small environment by the real Pulumi CLI, from nothing to nothing: about a minute.
 
-`make prove` has more of its kind: kills at every request, GKE, monitoring, policy, accounts, another layer.
+`make rehearse` brings the same layers up and down every day; `make prove` has this one and more of its kind: kills at
+every request, GKE, monitoring, policy, accounts, another layer.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from tests.infra.lab import RETAINED, Lab
 
 LAYERS = ("storage", "network", "data", "tpu")
 WITHOUT_ASKING = ("--yes", "--skip-preview")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.prove, pytest.mark.slow]
 
 
 @pytest.fixture(name="lab", scope="module")

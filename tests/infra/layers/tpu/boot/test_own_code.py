@@ -102,6 +102,7 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     assert any("Stopping" in text or "Stopped" in text for text in texts(host, "tpu-job.service")[-3:])
 
 
+@pytest.mark.prove  # test_unit has the words every day
 def test_a_command_gets_its_words_and_is_done_when_it_ends_well(make_host: MakeHost, gcs: str) -> None:
     words = r"""/usr/bin/printf '[%s]\n' "a b" '$HOME' '100%' 'quo"te' 'back\slash' ''"""
     host = make_host(tpu_run=words)
