@@ -1,7 +1,7 @@
 """The layers of a small environment by the real Pulumi CLI, from nothing to nothing: about a minute.
 
-`make rehearse` brings the same layers up and down every day; `make prove` has this one and more of its kind: kills at
-every request, GKE, monitoring, policy, accounts, another layer.
+`make rehearse` brings the same layers up and down every day. `make prove` has this test and more of its kind:
+kills at every request, GKE, monitoring, policy, accounts, another layer.
 """
 
 from collections.abc import Iterator
