@@ -18,6 +18,7 @@ from tests.cli.call import call
 from tests.cli.test_pipeline import RAW, REFUSED, RUN, Google, execution
 from tests.infra.layers.pipeline.test_pipeline_layer import settings
 from tests.infra.recording import BASE
+from tests.virtual_time import replace_time
 
 
 @pytest.fixture(name="google")
@@ -157,7 +158,7 @@ def test_a_run_that_is_followed_fails_where_it_fails_and_says_what_to_do(
         return result and json.dumps(result).encode()
 
     monkeypatch.setattr(google, "content", content)
-    monkeypatch.setattr(pipeline.time, "sleep", lambda _: None)
+    replace_time(monkeypatch, "sleep", lambda _: None)
     assert call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("r17: ")] == ["r17: start", "r17: train", "r17: quota"]

@@ -28,6 +28,7 @@ from infra.slices.nodes import nodes
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OURS, OWNER
 from tests.fleet.world import BUNDLE, Cloud, _world, enter, settings  # noqa: F401
+from tests.virtual_time import replace_time
 
 BUNDLES = (BUNDLE, "cd" * 32)
 
@@ -352,7 +353,7 @@ def test_a_controller_that_waits_long_between_looks_renews_its_lease(
     now, signs = [0.0], list[float]()
     item = Environment(settings(), nodes(settings()), world, world.stack).controller(lead=True)  # type: ignore[arg-type]
     monkeypatch.setattr(item, "renew", lambda: signs.append(now[0]))
-    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    replace_time(monkeypatch, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     monitor.rest(item, 600)
     assert now[0] == 600
     assert max(after - before for before, after in pairwise([0.0, *signs])) <= RENEW_S
@@ -407,7 +408,7 @@ def test_an_interrupted_creation_says_that_it_goes_on_and_gives_its_lease_up(
         raise KeyboardInterrupt
 
     world.states["tpu-us-east5-b-1"] = ""
-    monkeypatch.setattr("time.sleep", interrupt)
+    replace_time(monkeypatch, "sleep", interrupt)
     assert fleet(["create", "dev", "--yes"]) == 130
     assert "extract/3: operations continue" in capsys.readouterr().err
     BucketStore(world, OWNER.stack).read()  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from infra.settings.schema import Settings
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
+from tests.virtual_time import replace_time
 
 
 def test_monitor_recovers_logs_its_actions_with_fields_and_leaves_the_fleet_at_ctrl_c(
@@ -25,7 +26,7 @@ def test_monitor_recovers_logs_its_actions_with_fields_and_leaves_the_fleet_at_c
         if world.states["train"] == "READY":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", interrupt)
+    replace_time(monkeypatch, "sleep", interrupt)
     assert fleet(["monitor", "dev"]) == 130
     assert world.requests == [("delete", "train"), ("up", "train")]
     output = capsys.readouterr()
@@ -48,7 +49,7 @@ def test_the_level_of_a_monitors_log_is_chosen(
         if ("up", "train") in world.requests and len(world.looked) > 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", interrupt)
+    replace_time(monkeypatch, "sleep", interrupt)
     assert fleet(["monitor", "dev", *words]) == 130
     output = capsys.readouterr().err
     assert ("INFO fleet.controller: train: replace" in output) == logged
@@ -59,7 +60,7 @@ def test_a_service_manager_ends_a_monitor_as_ctrl_c_does(
     world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("time.sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    replace_time(monkeypatch, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(SystemExit) as ended:
         fleet(["monitor", "dev"])
     signal.signal(signal.SIGTERM, before)
@@ -85,7 +86,7 @@ def test_monitor_follows_the_settings_unless_they_are_wrong(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(environment, "from_file", read)
-    monkeypatch.setattr("time.sleep", end)
+    replace_time(monkeypatch, "sleep", end)
     assert fleet(["monitor", "dev"]) == 130
     output = capsys.readouterr().err
     assert output.count("WARNING fleet.controller: the new settings are ignored: no YAML") == 1
@@ -114,7 +115,7 @@ def test_a_monitor_makes_and_updates_nodes_by_the_settings_of_now(
         pause.wait(0.01)
 
     monkeypatch.setattr(environment, "from_file", lambda *_: files.pop(0) if len(files) > 1 else files[0])
-    monkeypatch.setattr("time.sleep", nap)
+    replace_time(monkeypatch, "sleep", nap)
     assert fleet(["monitor", "dev"]) == 130
     assert fresh()
     assert world.requests == [("delete", lost), ("create", lost)]

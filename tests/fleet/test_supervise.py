@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet import monitor, supervise
+from fleet import monitor
 from fleet.adhoc import AdHoc
 from fleet.errors import FleetError
 from fleet.model import WorkerStatus
@@ -17,6 +17,7 @@ from infra.google.failures import Failure, Kind
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world  # noqa: F401
+from tests.virtual_time import replace_time
 
 NODE = "tpu-us-east5-b-2"  # two of the file's fleet are there
 DONE = WorkerStatus(0.0, "ready", "launch", "done", command="")
@@ -106,7 +107,7 @@ def test_a_zone_that_is_silent_at_the_end_is_waited_for_and_its_node_not_forgott
         assert known(world) == {"mine": ITEM}
         world.silent = set()
 
-    monkeypatch.setattr(supervise.time, "sleep", answers)
+    replace_time(monkeypatch, "sleep", answers)
     run.of.take_down()
     assert world.requests[-1] == ("delete", NODE)
     assert known(world) == {}
@@ -166,7 +167,7 @@ def test_a_monitor_deletes_it_once_it_is_done_if_that_was_asked_for(
         if looks > 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", enough)
+    replace_time(monkeypatch, "sleep", enough)
     assert fleet(["monitor", "dev", "--monitor-interval", "1"]) == 130
     assert {*known(world)} == {"stays"}
     assert [name for verb, name in world.requests if verb == "delete"] == [NODE]
@@ -200,7 +201,7 @@ def test_a_monitor_that_took_it_down_leaves_nothing_to_do(
     def taken_down(_: float) -> None:
         AdHoc(world, OWNER.stack).keep("mine", None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(supervise.time, "sleep", taken_down)
+    replace_time(monkeypatch, "sleep", taken_down)
     run.of.take_down()
     assert ("delete", NODE) not in world.requests
 

@@ -15,6 +15,7 @@ from rehearsal import commands as command
 from rehearsal.world import life
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, State, started
+from tests.virtual_time import replace_time
 
 
 def main(words: list[str]) -> int:
@@ -133,7 +134,7 @@ def test_without_a_terminal_a_step_prints_interim_results_every_15_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seconds = iter([0.0, 0.0, 14.0, 16.0, 16.0, 20.0, 32.0, 32.0, 40.0])  # twice for each line
-    monkeypatch.setattr("rehearsal.world.console.time.monotonic", lambda: next(seconds))
+    replace_time(monkeypatch, "monotonic", lambda: next(seconds))
     printed = io.StringIO()
     with Narrator(Console(file=printed)).step("wait") as note:
         for text in ("early", "first", "early", "second"):

@@ -25,6 +25,7 @@ from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.shell import Shell
 from rehearsal.scenario.step import Step
 from rehearsal.world.console import Narrator
+from tests.virtual_time import replace_time
 
 
 class FakeControl:
@@ -319,7 +320,7 @@ def test_a_crash_kills_the_job_of_one_worker_after_a_pause(
 ) -> None:
     pauses: list[float] = []
     killed: list[list[str]] = []
-    monkeypatch.setattr("rehearsal.scenario.killing.time.sleep", pauses.append)
+    replace_time(monkeypatch, "sleep", pauses.append)
     for seed in range(6):
         scene = make_runner(tmp_path, seed=seed)[0].scene
         monkeypatch.setattr(scene.shell, "ssh", lambda hosts, line, **_: killed.append(hosts))

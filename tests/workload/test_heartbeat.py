@@ -16,6 +16,7 @@ import requests
 
 from tests.infra.layers.tpu.boot.metadata import _Handler, worker
 from tests.limits import HANG_S
+from tests.virtual_time import replace_time
 from tests.workload.extracting import ARCH, make_stream, save_weights
 from tests.workload.slice import SETTINGS
 from workload.__main__ import main
@@ -360,7 +361,7 @@ def test_the_event_has_the_age_of_step_and_checkpoint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("workload.host.heartbeat.time.monotonic", lambda: now[0])
+    replace_time(monkeypatch, "monotonic", lambda: now[0])
     heartbeat = Heartbeat(None, NODE, 3, probe=lambda: {"duty_cycle_percent": 80.0})
     heartbeat.print_event("running")
     heartbeat.report(samples=1)

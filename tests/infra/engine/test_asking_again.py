@@ -1,6 +1,5 @@
 """`up` asks again while all that Google refuses is what a layer names as not yet."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from infra.errors import CommandError
 from infra.settings.sources import ROOT
 from tests.infra.conftest import FakePulumi
 from tests.infra.recording import BASE
+from tests.virtual_time import replace_time
 
 URN = "urn:pulumi:dev::pipeline::tpu:pipeline:Triggers$gcp:eventarc/trigger:Trigger::tpu-pipeline"
 OTHER = "urn:pulumi:dev::pipeline::gcp:storage/bucket:Bucket::raw"
@@ -51,8 +51,8 @@ def _slept(pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch) -> list[floa
         if len(slept) == 2:
             pulumi_cli.answer("up")
 
-    monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(time, "monotonic", lambda: sum(slept))
+    replace_time(monkeypatch, "sleep", sleep)
+    replace_time(monkeypatch, "monotonic", lambda: sum(slept))
     return slept
 
 
@@ -102,7 +102,7 @@ def test_it_ends_after_a_quarter_of_an_hour_and_says_what_to_type(
     root: Path, pulumi_cli: FakePulumi, slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors(pulumi_cli, (URN, TOO_NEW))
-    monkeypatch.setattr(time, "sleep", slept.append)
+    replace_time(monkeypatch, "sleep", slept.append)
     monkeypatch.setattr(stacks, "PAUSE_S", 150)
     with pytest.raises(CommandError, match=f"fix: {SAID}; once they do: tpu up dev pipeline"):
         stacks.up("dev", ["pipeline"], root, ["--yes"])
