@@ -16,6 +16,7 @@ from cli import log
 from cli.command import Group, Part, execute
 from cli.completion import VARIABLE
 from infra.settings.sources import ROOT
+from views.terminal import guard
 
 CLOSED_PIPE = 141
 
@@ -101,6 +102,7 @@ log.option(tpu)
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Run a command line on the checkout at `root`; return the exit status."""
+    guard()
     status = execute(tpu, sys.argv[1:] if arguments is None else arguments, "tpu", root)
     sys.stdout.flush()
     return status

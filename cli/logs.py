@@ -88,7 +88,8 @@ class Entries:
 
     def since(self, newest: str) -> Iterator[dict[str, Any]]:
         """Yield entries of this time or later that weren't yielded before, and late ones."""
-        begin = _text(datetime.fromisoformat(newest) - timedelta(seconds=_LATE_S))
+        latest = min(datetime.fromisoformat(newest), datetime.now(UTC))  # hosts may date entries ahead
+        begin = _text(latest - timedelta(seconds=_LATE_S))
         self._shown = {name: at for name, at in self._shown.items() if at >= begin}
         for entry in self._list(f' AND timestamp>="{begin}"', "timestamp asc", sys.maxsize):
             if entry["insertId"] not in self._shown:
@@ -147,7 +148,8 @@ def _line(entry: Mapping[str, Any], as_json: bool) -> str:
         return json.dumps(entry)
     labels = entry.get("labels") or {}
     at = datetime.fromisoformat(entry["timestamp"]).astimezone().strftime("%m-%d %H:%M:%S")
-    return f"{at} {labels.get('node', '?')}-w{labels.get('worker', '?')} {text_of(entry)}"
+    text = text_of(entry).replace("\n", "\n    ")  # no further line looks like another host's
+    return f"{at} {labels.get('node', '?')}-w{labels.get('worker', '?')} {text}"
 
 
 def text_of(entry: Mapping[str, Any]) -> str:

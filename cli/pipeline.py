@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 
 import click
@@ -152,7 +153,7 @@ def logs(environment: str, run: str) -> int:
 def cost(environment: str, as_json: bool) -> int:
     """Show predicted and actual costs of runs."""
     keys = ("predicted_usd", "spark_usd", "training_usd", "actual_usd", "most_usd")
-    runs = _runs(_settings(environment)).all()
+    runs = _read(_runs(_settings(environment)))
     costs = [{"run": run["run"], **{key: run.get(key) for key in keys}} for run in runs]
     if as_json:
         print(json.dumps(costs))
@@ -186,7 +187,7 @@ def _follow(runs: Runs, name: str) -> int:
 
 
 def _list(runs: Runs, *, as_json: bool) -> int:
-    known = runs.all()
+    known = _read(runs)
     unrecorded = [{**run, "why": runs.why(run)} for run in runs.unrecorded(known)]
     if as_json:
         print(json.dumps([*known, *unrecorded]))
@@ -198,6 +199,14 @@ def _list(runs: Runs, *, as_json: bool) -> int:
         if run in unrecorded:
             print(f"    {run['why']}")
     return 0
+
+
+def _read(runs: Runs) -> list[Run]:
+    """Return every run that has a record; print the records that can't be read."""
+    known = runs.all()
+    for name, why in runs.unread.items():
+        print(f"left out: {name}: {why}", file=sys.stderr)
+    return known
 
 
 def _show(runs: Runs, run: Run, *, as_json: bool) -> int:

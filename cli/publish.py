@@ -3,12 +3,12 @@
 import json
 
 import click
-from rich.console import Console
 
 from cli import options
 from cli.command import Command
 from infra.publish import publishing
 from infra.publish.publishing import LOCKS, default_lock
+from views.console import Terminal
 
 
 @click.command(cls=Command, examples=["dev"])
@@ -32,6 +32,6 @@ def publish(
     return 0
 
 
-def progress() -> Console:
+def progress() -> Terminal:
     """Return the console for progress, on standard error."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Terminal(stderr=True, highlight=False, soft_wrap=True)

@@ -7,7 +7,6 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from cli import options
 from cli.command import Command
@@ -16,6 +15,7 @@ from infra.engine import updates as stacks
 from infra.engine.pulumi import Pulumi, confirm
 from infra.engine.settings import from_file
 from infra.slices.settings import TpuSettings
+from views.console import Terminal
 
 _WITHOUT_ASKING = ("--yes", "--skip-preview")
 _KEPT = {"storage": "the buckets stay, with their objects"}
@@ -145,7 +145,7 @@ def _publish(environment: str) -> None:
 @contextmanager
 def _progress(activity: str) -> Iterator[None]:
     """Show a spinner on a terminal, one line anywhere else."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     if console.is_terminal:
         with console.status(f"{activity} …"):
             yield

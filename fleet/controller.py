@@ -49,6 +49,12 @@ def busy_s(members: int) -> float:
     return max(10.0, members / 16)  # an observation lists every member
 
 
+def left_out(unread: Mapping[str, str], names: Sequence[str]) -> str:
+    """Return a line on objects of the bucket that aren't read, with the reason for the first."""
+    more = f", and {len(names) - 1} more objects" if len(names) > 1 else ""
+    return f"left out: {names[0]} ({unread[names[0]]}){more}"
+
+
 class Actor(Protocol):
     """Executor of requests; `begin` returns at once."""
 
@@ -141,6 +147,7 @@ class Controller:
         self._conditions: dict[str, str] = {}
         self._events: list[str] = []
         self._last_note = ""
+        self._unread: set[str] = set()  # names of objects that were reported
         self.follow(members, everyone, spec)
         if lead:
             self.lead()
@@ -239,6 +246,9 @@ class Controller:
         view = self._google.observe(self._zones)
         if view.statuses is not None or not self.state.listed_s:
             self.state.listed_s = view.at_s
+        if fresh := [name for name in view.unread if name not in self._unread]:
+            self._unread.update(fresh)
+            self._event(left_out(view.unread, fresh), logging.WARNING)
 
         # Record finished requests; a refused member may be placed in another zone after that.
         failures: dict[str, Failure] = {}

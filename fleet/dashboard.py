@@ -18,6 +18,7 @@ from fleet.errors import FleetError
 from fleet.model import Condition
 from fleet.page import page
 from fleet.show import MemberRow, Rates
+from views.console import Terminal
 
 _EVENTS = 8
 _ALIVE_S = 3600.0  # without a terminal, an unchanged summary is printed this often
@@ -32,7 +33,7 @@ class Dashboard:
 
     def __init__(self, title: str, console: Console | None = None, project: str = ""):
         self._project = project
-        self._title, self._console = title, console or Console()
+        self._title, self._console = title, console or Terminal()
         self._rates, self._events = Rates(), deque[str](maxlen=_EVENTS)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._last = "nothing observed yet, -", list[MemberRow](), list[str]()  # title, rows, lines

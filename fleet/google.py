@@ -4,8 +4,6 @@ projects.locations.nodes.list  https://cloud.google.com/tpu/docs/reference/rest/
 objects.list                   https://cloud.google.com/storage/docs/json_api/v1/objects/list
 """
 
-import json
-import math
 import re
 import threading
 import time
@@ -22,6 +20,8 @@ from fleet.proof import Attested
 from infra.google import client
 from infra.google.client import Client, RequestError, or_none
 from infra.google.failures import Failure, Kind, classify
+from settings_schema import foreign
+from settings_schema.foreign import ForeignError
 
 T = TypeVar("T")
 
@@ -66,10 +66,10 @@ class Google(Client):
                 self._late[zone] = at_s, answer
                 views[zone] = ZoneView(None, Failure(Kind.UNKNOWN, f"no answer within {_PATIENCE_S:.0f} s"))
         try:
-            statuses = spoken([*booted.result(), *working.result()])
+            statuses, unread = spoken([*booted.result(), *working.result()])
         except RequestError as error:
             return View(self._now(), views, None, error.failure)
-        return View(self._now(), views, statuses)
+        return View(self._now(), views, statuses, unread=unread)
 
     def zone(self, zone: str) -> ZoneView:
         """List the nodes of a zone."""
@@ -160,34 +160,47 @@ class Google(Client):
         return self.tpu(f"locations/{zone}/nodes/{name}")
 
 
-def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[WorkerStatus]]:
-    """Return worker statuses by node, one per object; unparsable names are skipped."""
-    mapping: dict[str, list[WorkerStatus]] = {}
+def spoken(items: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[WorkerStatus]], dict[str, str]]:
+    """Return worker statuses by node, one per object, and why others weren't read, by object.
+
+    Any host or pod may write such objects; those with other names are skipped.
+    """
+    statuses: dict[str, list[WorkerStatus]] = {}
+    unread: dict[str, str] = {}
     for item in items:
-        named = re.fullmatch(r"(boot|heartbeats)/([^/]+)/worker-\d+(\.json)?", str(item.get("name")))
+        name = str(item.get("name"))
+        named = re.fullmatch(r"(boot|heartbeats)/([a-z0-9-]{1,63})/worker-[0-9]{1,9}(\.json)?", name)
         if not named:
             continue
-        metadata, at_s = item.get("metadata") or {}, _unix_s(str(item.get("updated")))
-        state, why = str(metadata.get("state", "")), str(metadata.get("why", ""))
-        if named[1] == "boot":
-            status = WorkerStatus(at_s, boot=state, stage=metadata.get("stage", ""), why=why)
+        try:
+            status = _status(named[1], item)
+        except ForeignError as error:
+            unread[name] = str(error)
         else:
-            status = WorkerStatus(
-                at_s,
-                work=state,
-                samples=_count(metadata, "samples"),
-                of_samples=_count(metadata, "of_samples"),
-                shards=_count(metadata, "shards"),
-                size_bytes=_count(metadata, "size_bytes"),
-                command=str(metadata.get("command", "")),
-                why=why,
-                disk_full=metadata.get("disk") == "full",
-                loss=_finite(metadata, "loss"),
-                goodput=_finite(metadata, "goodput"),
-                final=metadata.get("final") == "1",
-            )
-        mapping.setdefault(named[2], []).append(status)
-    return mapping
+            statuses.setdefault(named[2], []).append(status)
+    return statuses, unread
+
+
+def _status(kind: str, item: Mapping[str, Any]) -> WorkerStatus:
+    """Parse the metadata of an object of the bucket. Raises ForeignError."""
+    metadata, at_s = foreign.group(item, "metadata"), _unix_s(str(item.get("updated")))
+    state, why = foreign.text(metadata, "state"), foreign.text(metadata, "why")
+    if kind == "boot":
+        return WorkerStatus(at_s, boot=state, stage=foreign.text(metadata, "stage"), why=why)
+    return WorkerStatus(
+        at_s,
+        work=state,
+        samples=foreign.count(metadata, "samples"),
+        of_samples=foreign.count(metadata, "of_samples"),
+        shards=foreign.count(metadata, "shards"),
+        size_bytes=foreign.count(metadata, "size_bytes"),
+        command=foreign.text(metadata, "command"),
+        why=why,
+        disk_full=metadata.get("disk") == "full",
+        loss=foreign.number(metadata, "loss"),
+        goodput=foreign.number(metadata, "goodput"),
+        final=metadata.get("final") == "1",
+    )
 
 
 def _seen(node: Mapping[str, Any]) -> ObservedNode:
@@ -206,20 +219,19 @@ def _seen(node: Mapping[str, Any]) -> ObservedNode:
 def _attested(worker: Mapping[str, Any]) -> Attested:
     """Parse a worker's guest attributes, as boot script and job write them (docs/architecture.md)."""
     items = (worker.get("queryValue") or {}).get("items") or ()
-    own = (item for item in items if item.get("namespace") == "tpu")
-    values = {str(item.get("key")): _object(str(item.get("value") or "")) for item in own}
-    boot, job = values.get("boot", {}), values.get("job", {})
-    return Attested(
-        str(boot.get("state") or ""), _finite(boot, "updated_s") or 0.0,
-        str(job.get("state") or ""), _finite(job, "updated_s") or 0.0,
-    )  # fmt: skip
-
-
-def _object(text: str) -> Mapping[str, Any]:
-    with suppress(ValueError):
-        parsed = json.loads(text)
-        return parsed if isinstance(parsed, dict) else {}
-    return {}
+    values = {
+        str(item.get("key")): str(item.get("value") or "{}")
+        for item in items
+        if item.get("namespace") == "tpu"
+    }
+    try:
+        boot, job = (foreign.parse(values.get(key, "{}")) for key in ("boot", "job"))
+        return Attested(
+            foreign.text(boot, "state"), foreign.number(boot, "updated_s") or 0.0,
+            foreign.text(job, "state"), foreign.number(job, "updated_s") or 0.0,
+        )  # fmt: skip
+    except ForeignError as error:
+        return Attested(unread=f"a guest attribute {error}")
 
 
 def _begin(call: Callable[[str], T], what: str) -> Future[T]:
@@ -240,16 +252,3 @@ def _unix_s(message: str) -> float:
     with suppress(ValueError):
         return datetime.fromisoformat(message.replace("Z", "+00:00")).timestamp()
     return 0.0
-
-
-def _finite(message: Mapping[str, Any], key: str) -> float | None:
-    """Return a finite number, else None."""
-    with suppress(ValueError):
-        result = float(str(message.get(key, "")))
-        return result if math.isfinite(result) else None
-    return None
-
-
-def _count(message: Mapping[str, Any], key: str) -> int:
-    text = str(message.get(key, ""))
-    return int(text) if text.isdigit() else 0

@@ -136,12 +136,14 @@ class View:
         zones: nodes of each zone, by zone.
         statuses: of workers, by node; None: the bucket didn't answer.
         failure: of the bucket.
+        unread: why an object of the bucket isn't a status, by its name.
     """
 
     at_s: float
     zones: Mapping[str, ZoneView]
     statuses: Mapping[str, Sequence[WorkerStatus]] | None
     failure: Failure | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cloud_s(self) -> float:

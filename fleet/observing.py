@@ -5,8 +5,6 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 
-from rich.console import Console
-
 from fleet import doctor as fleet_checks
 from fleet import show
 from fleet.controller import Observation
@@ -22,6 +20,8 @@ from infra.engine.settings import from_file
 from infra.layers.storage.names import controller_account_email
 from infra.layers.storage.settings import StorageSettings
 from infra.slices.nodes import Node
+from views.console import Terminal
+from views.terminal import unguarded
 
 
 def status(request: FleetCommand) -> int:
@@ -44,7 +44,8 @@ def list_nodes(request: FleetCommand) -> int:
     if request.as_json:
         print(json.dumps([_as_json(node, members.get((node.zone, node.name))) for node in matches]))
     else:
-        print(show.plain(show.listed(matches, members)) if matches else "no nodes")
+        text = show.plain(show.listed(matches, members)) if matches else "no nodes"
+        print(text, file=unguarded(sys.stdout))
     return report_unanswered(observation)
 
 
@@ -61,9 +62,10 @@ def doctor(request: FleetCommand) -> int:
         print("checking Google and Pulumi …", file=sys.stderr)
     google = google_of(settings)
     findings = run_checks([*checks(Target(settings, target, google)), *fleet_checks.checks(settings, google)])
-    print(
-        json.dumps([asdict(finding) for finding in findings]) if request.as_json else format_report(findings)
-    )
+    if request.as_json:
+        print(json.dumps([asdict(finding) for finding in findings]))
+    else:
+        print(format_report(findings), file=unguarded(sys.stdout))
     return 0 if healthy(findings) else 1
 
 
@@ -77,7 +79,7 @@ def print_unit(environment: str) -> int:
 
 def progress() -> AbstractContextManager[object]:
     """Return a spinner for the seconds that Pulumi and Google take, on a terminal only."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     return console.status("reading from Pulumi and Google …") if console.is_terminal else nullcontext()
 
 
@@ -88,7 +90,8 @@ def print_status(observation: Observation, as_json: bool) -> int:
         print(json.dumps(show.as_json(observation, rows)))
     else:
         lines = [show.summary(rows), *show.remarks(observation), show.price_so_far(observation)]
-        print("\n".join([show.plain(show.table(rows)), *lines]))
+        print(show.plain(show.table(rows)), file=unguarded(sys.stdout))
+        print("\n".join(lines))
     return report_unanswered(observation)
 
 

@@ -22,12 +22,14 @@ class Attested:
         boot_s: time of that report, by the host's clock.
         job: `running`, `done` or `failed`; empty: unknown.
         job_s: time of that report.
+        unread: why its attributes can't be read; empty: they can.
     """
 
     boot: str = ""
     boot_s: float = 0.0
     job: str = ""
     job_s: float = 0.0
+    unread: str = ""
 
 
 def objection(
@@ -55,4 +57,5 @@ def objection(
             proven = health in _UNWELL or (bool(spoken) and 0 < max(spoken) < now_s - heartbeat_timeout_s)
         case Claim.NONE:
             return "there is no reason to delete it, and it lives"
-    return "" if proven else f"nothing but an object in the bucket says so ({claim})"
+    unread = next((f"; {worker.unread}" for worker in workers if worker.unread), "")
+    return "" if proven else f"nothing but an object in the bucket says so ({claim}{unread})"

@@ -8,16 +8,17 @@ from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any
 
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from fleet.controller import Observation
+from fleet.controller import Observation, left_out
 from fleet.model import Condition, Decision, ObservedNode, WorkerStatus
 from infra.catalog import CATALOG
 from infra.engine.roles import with_roles
 from infra.slices.nodes import Node
+from views.console import Terminal
+from views.terminal import clean
 
 _RATE_OVER_S = 600.0
 _ANY_WIDTH = 10_000
@@ -206,7 +207,7 @@ def table(result: Sequence[MemberRow], title: str = "") -> Table:
     drawn = _table(*HEAD, title=title)
     for row in result:
         style = MARKS[Condition(row.condition)]
-        drawn.add_row(*(Text(cell, style * (n == 3)) for n, cell in enumerate(cells(row))))
+        drawn.add_row(*(Text(clean(cell), style * (n == 3)) for n, cell in enumerate(cells(row))))
     return drawn
 
 
@@ -231,7 +232,7 @@ def _table(*head: str, title: str = "") -> Table:
 def plain(drawn: Table) -> str:
     """Return lines of text of any length, in colour at a terminal unless NO_COLOR is set."""
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    console = Console(file=StringIO(), width=_ANY_WIDTH, force_terminal=colour)
+    console = Terminal(file=StringIO(), width=_ANY_WIDTH, force_terminal=colour)
     console.print(drawn)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
 
@@ -251,6 +252,8 @@ def remarks(observation: Observation) -> list[str]:
             f"{orphan.name} ({orphan.zone}, {orphan.state})" for orphan in observation.orphans
         )
         output.append(f"orphans: {orphans}")
+    if unread := observation.view.unread:
+        output.append(left_out(unread, [*unread]))
     if unknown := Spent(observation).unknown:
         output.append(f"without a price, since the catalog has none: {', '.join(unknown)}")
     if observation.decisions and all(

@@ -6,6 +6,7 @@ one with its status when it ends; without marks the outcome is unknown.
 """
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -185,7 +186,7 @@ class Ssh:
                 if line.startswith(mark):
                     word, _, number = line[len(mark) :].strip().partition(b" ")
                     begun = True
-                    status = int(number) if word == b"ended" and number.isdigit() else status
+                    status = int(number) if word == b"ended" and re.fullmatch(rb"\d{1,3}", number) else status
         return begun, status
 
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from views.terminal import guard
 from workload import __version__, command, print_progress
 from workload.arguments import add_set, add_text
 from workload.data import command as streams
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0 success, 1 failure, 2 usage error, 130 Ctrl-C, 141 closed pipe; 69 and 75 if
         another worker was lost or preempted, see `train.launch`.
     """
+    guard()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["host"]:
         return _run("host", arguments[1:])

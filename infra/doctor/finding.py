@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from views.terminal import clean
+
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 _GREEN, _RED, _YELLOW = 32, 31, 33
 _COLOURS = {OK: _GREEN, MISSING: _RED}
@@ -27,9 +29,9 @@ def table(findings: Sequence[Finding]) -> str:
     width = max(len(finding.what) for finding in findings)
     lines = []
     for finding in findings:
-        lines.append(f"  {coloured(finding.state)}  {finding.what:<{width}}  {finding.detail}")
+        lines.append(f"  {coloured(finding.state)}  {finding.what:<{width}}  {clean(finding.detail)}")
         if finding.fix:
-            lines.append(f"  {'':<8}  {'':<{width}}  fix: {finding.fix}")
+            lines.append(f"  {'':<8}  {'':<{width}}  fix: {clean(finding.fix)}")
     return "\n".join(lines)
 
 

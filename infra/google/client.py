@@ -113,7 +113,7 @@ class Client:
         answer = self.send(method, url, query, body)
         try:
             content = answer.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
             raise RequestError(Failure(Kind.TRANSIENT, f"no JSON object: {answer.text[:100]!r}"))
@@ -203,10 +203,10 @@ def _words(answer: requests.Response) -> str:
             str(detail.get("reason") or "") for detail in error.get("details") or error.get("errors") or ()
         ]
         return " ".join([str(error["message"]), *filter(None, reasons)])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"HTTP {answer.status_code}: {answer.text[:200]}"
 
 
 def _retry_after_s(answer: requests.Response) -> float | None:
     output = answer.headers.get("Retry-After", "")
-    return float(output) if output.isdigit() else None
+    return float(output) if re.fullmatch("[0-9]{1,9}", output) else None

@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from views.console import Terminal
+
 # Without a terminal, the interval between two interim results of a step.
 _PLAIN_EVERY_S = 15.0
 
@@ -37,12 +39,12 @@ class Narrator:
     """Prints steps as they begin and end; errors and results go through it too, so that they don't mix."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or Terminal(highlight=False)
 
     @classmethod
     def on_stderr(cls) -> Narrator:
         """Return a narrator for commands whose standard output is another program's."""
-        return cls(Console(highlight=False, stderr=True))
+        return cls(Terminal(highlight=False, stderr=True))
 
     @contextmanager
     def step(self, text: str) -> Iterator[Note]:

@@ -68,6 +68,11 @@ def test_the_newest_lines_come_last_and_say_where_they_are_from(capsys: pytest.C
     assert [body["pageSize"] for body in cloud.requests] == [4, 1]
 
 
+def test_a_line_of_a_host_never_looks_like_anothers(capsys: pytest.CaptureFixture[str]) -> None:
+    forged = {**entry(1), "textPayload": "x\n11-24 10:00:00 other-w0 all is done"}
+    assert shown(Logging(forged), capsys=capsys)[1].startswith("    11-24")
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
@@ -123,3 +128,12 @@ def test_following_shows_each_entry_once_late_ones_too() -> None:
     assert [item["textPayload"] for item in newest] == ["step 1", "step 5"]
     more = itertools.islice(entries.following(newest[-1]["timestamp"]), 3)
     assert [item["textPayload"] for item in more] == ["step 3", "step 6", "step 7"]
+
+
+def test_an_entry_that_a_host_dates_ahead_hides_no_other() -> None:
+    present_s = (datetime.now(UTC) - BEGAN).total_seconds()
+    cloud = Logging(entry(int(present_s) + 86_000))
+    arrivals = iter([[entry(int(present_s) + 1)]])
+    entries = logs.Entries(cloud, "my-project", 'logName="x"', lambda _: cloud.entries.extend(next(arrivals)))  # type: ignore[arg-type]
+    (ahead,) = entries.newest(10)
+    assert next(entries.following(ahead["timestamp"]))["insertId"] == f"tpu-dev-0-{int(present_s) + 1}"

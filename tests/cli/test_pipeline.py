@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
+from cli import pipeline
 from infra.errors import CommandError
 from infra.google.client import RequestError
 from infra.google.failures import classify
 from infra.layers.pipeline.runs import Runs, missing
+from tests.cli.call import call
+from tests.hostile import EXAMPLES, contents, fuzz
 from tests.infra.layers.pipeline.test_pipeline_layer import settings
 from tests.limits import HANG_S
 
@@ -30,7 +34,7 @@ class Google:
     """Google's APIs with given objects, sizes and executions; records the requests."""
 
     def __init__(self, *runs: Mapping[str, Any], state: str = "ACTIVE"):
-        self.records = {f"pipeline/{run['run']}/run.json": dict(run) for run in runs}
+        self.records: dict[str, Any] = {f"pipeline/{run['run']}/run.json": dict(run) for run in runs}
         self.sizes = {"corpus/a.jsonl": 1 << 30, "corpus/_SUBMIT": 0, "empty/a.jsonl": 0}
         self.requests: list[tuple[str, str, Any]] = []
         self.entries: list[dict[str, Any]] = []
@@ -82,7 +86,7 @@ class Google:
 
     def content(self, url: str) -> bytes | None:
         result = self.records.get(unquote(url.rpartition("/o/")[2]))
-        return None if result is None else json.dumps(result).encode()
+        return result if result is None or isinstance(result, bytes) else json.dumps(result).encode()
 
     def send(self, method: str, url: str, query: Mapping[str, str] | None = None) -> Any:
         """Of one object, in its fifth generation."""
@@ -366,6 +370,58 @@ def test_lines_of_a_batch_are_read_whatever_their_payload() -> None:
     google = Google()
     google.entries = [{"textPayload": "one"}, {"jsonPayload": {"message": "two"}}, {"jsonPayload": {"a": 3}}]
     assert list(runs(google).logs(RUN)) == ["one", "two", '{"a": 3}']
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"run": "r18"}, "is of r18"), ({"execution": "../../x"}, "execution = '../../x': must be"),
+        ({"began": None}, "lacks began"), ({"predicted_usd": "²"}, "predicted_usd = '\\xb2': must be"),
+        ({"tokens": []}, "tokens = list: must be"), ({"batch": 'x" OR "'}, "batch = "),
+        ({"why": {"a": 1}}, "why = dict: must be"), ({"retry": 10**400}, "retry = int: must be"),
+    ],
+)  # fmt: skip
+def test_a_record_out_of_its_schema_hides_no_other(changed: dict[str, Any], why: str) -> None:
+    google = Google(RUN, {**RUN, "run": "r9"})
+    google.records["pipeline/r17/run.json"] = {**RUN, **changed}
+    known = runs(google)
+    assert [run["run"] for run in known.all()] == ["r9"]
+    ((name, reason),) = known.unread.items()
+    assert name == "pipeline/r17/run.json"
+    assert reason.startswith(why)
+    with pytest.raises(CommandError, match=rf"gs://{BUCKET}/pipeline/r17/run.json: .*\n    fix: "):
+        known.named("r17")
+
+
+def test_a_record_of_no_use_for_its_size_isnt_read() -> None:
+    google = Google(RUN)
+    google.items = lambda *_: iter([{"name": "pipeline/r17/run.json", "size": str(5 << 30)}])  # type: ignore[method-assign]
+    known = runs(google)
+    assert known.all() == []
+    assert list(known.unread.values()) == ["has more than 1048576 bytes"]
+
+
+@EXAMPLES
+def test_no_record_ends_what_lists_runs(
+    examples: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = {
+        **RUN, "objects": 1, "bytes": 5, "training": "slice r17", "ended": "2026-11-24T11:00:00Z",
+        "predicted_usd": 1.0, "why": "", "next": "", "restart": 0, "spark_usd": None,
+        "tokens": {"shards": 2, "tokens": 1000, "manifest": "cd", "inputs": "ef"},
+    }  # fmt: skip
+    google, known = Google(), settings()
+    monkeypatch.setattr(pipeline, "Client", lambda _: google)
+    monkeypatch.setattr(pipeline, "from_file", lambda _: known)
+
+    def check(raw: bytes) -> None:
+        google.records["pipeline/r17/run.json"] = raw
+        for line in ("status dev", "cost dev", "status dev r17", "status dev --json"):
+            with suppress(CommandError):
+                call(pipeline.pipeline, line.split())
+        capsys.readouterr()
+
+    fuzz(examples, contents(good), check)
 
 
 def test_a_role_is_named_once() -> None:

@@ -63,6 +63,17 @@ def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture
     assert row.split() == ["r17", "1.00", "unknown", "unknown", "1.25", "12.50"]
 
 
+def test_a_record_that_is_none_is_named_beside_the_others(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google.records["pipeline/r9/run.json"] = b'{"a":' * 100_000
+    for command in ("status", "cost"):
+        assert call(pipeline.pipeline, [command, "dev"]) == 0
+        output = capsys.readouterr()
+        assert "r17" in output.out
+        assert output.err.startswith("left out: pipeline/r9/run.json: is no JSON")
+
+
 def test_a_batch_that_could_not_write_differs_from_one_that_printed(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:

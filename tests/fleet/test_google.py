@@ -247,7 +247,7 @@ def test_the_words_of_several_workers_are_one() -> None:
     def item(name: str, at: str, **output: str) -> dict[str, Any]:
         return {"name": name, "updated": f"2026-11-21T11:00:{at}Z", "metadata": output}
 
-    (output,) = spoken(
+    statuses, unread = spoken(
         [
             {"name": "boot/", "updated": "2026-11-21T11:00:00Z"},
             item("boot/n/worker-unknown-17.json", "05", state="failed", stage="identity"),
@@ -256,19 +256,19 @@ def test_the_words_of_several_workers_are_one() -> None:
             item("heartbeats/n/worker-0", "03", state="running", samples="5", shards="1", disk="full"),
             item("heartbeats/n/worker-1", "04", state="done", samples="7", size_bytes="12"),
         ]
-    ).values()
-    status = summarized(output)
+    )
+    assert (list(statuses), unread) == (["n"], {})
+    status = summarized(statuses["n"])
     assert status is not None
     assert (status.boot, status.stage, status.work) == ("failed", "mount-data", "running")
     assert (status.samples, status.shards, status.size_bytes) == (12, 1, 12)
     assert (status.why, status.disk_full) == ("no disk", True)
 
 
-def test_words_without_numbers_and_with_nonsense_are_read_all_the_same() -> None:
-    ((status,),) = spoken(
-        [{"name": "heartbeats/n/worker-0", "updated": "?", "metadata": {"samples": "-1"}}]
-    ).values()
-    assert (status.samples, status.at_s, status.work) == (0, 0.0, "")
+def test_words_without_numbers_or_time_are_read_all_the_same() -> None:
+    statuses, _ = spoken([{"name": "heartbeats/n/worker-0", "updated": "?", "metadata": {"loss": "nan"}}])
+    (status,) = statuses["n"]
+    assert (status.samples, status.loss, status.at_s, status.work) == (0, None, 0.0, "")
 
 
 def test_a_long_retry_after_is_not_slept_out(cloud: Cloud) -> None:
@@ -362,7 +362,7 @@ def test_what_workers_attest_is_read_and_nonsense_is_nothing(cloud: Cloud, clien
     cloud.answers = lambda *_: (200, {"guestAttributes": output}, {})
     assert client_.attested("us-east5-a", "n") == [
         Attested("failed", 5.0, "running", 7.5),
-        Attested(),
+        Attested(unread="a guest attribute is no JSON object"),
         Attested(),
     ]
     assert cloud.requests[-1][:2] == (

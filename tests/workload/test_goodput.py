@@ -1,10 +1,15 @@
 """Accounts of time, interval of checkpoints, progress."""
 
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workload.runs.goodput import ACCOUNTS, GoodputRecorder, summary
+from tests.hostile import EXAMPLES, contents, fuzz
+from workload.runs.goodput import ACCOUNTS, GoodputRecorder, read, summary
+from workload.runs.store import FolderStore
 from workload.train import config as configs
 from workload.train.interval import FIRST_STEPS, Interval, best_interval_s
 from workload.train.progress import Progress
@@ -84,6 +89,34 @@ def test_a_later_start_may_go_back_behind_the_one_before_it() -> None:
     assert total.accounts_s["lost"] == pytest.approx(20 + 20)
     assert total.accounts_s["step"] == pytest.approx(80 + 120)
     assert summary(starts[:3]).steps == 60
+
+
+def test_what_is_no_account_is_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FolderStore(tmp_path)
+    store.write("goodput/1.json", json.dumps(start(0, 0, 50, step=100.0)).encode())
+    store.write("goodput/2.json", json.dumps(start(0, 0, 50, step=-86386.0)).encode())
+    store.write("goodput/3.json", b'{"a":' * 100_000)
+    assert summary(read(store)).steps == 50
+    warnings = caplog.text
+    assert "goodput/2.json: has a time that is missing or negative" in warnings
+    assert "goodput/3.json: is no JSON" in warnings
+
+
+@EXAMPLES
+def test_no_object_ends_the_sum(examples: int, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    good = start(0, 0, 50, step=100.0)
+    store.write("goodput/1.json", json.dumps(good).encode())
+
+    def check(raw: bytes) -> None:
+        store.write("goodput/2.json", raw)
+        total = summary(read(store))
+        assert math.isfinite(total.goodput)
+        assert total.wall_s >= 100
+
+    fuzz(examples, contents(good) | contents(good["accounts"]), check)
 
 
 @pytest.mark.parametrize(

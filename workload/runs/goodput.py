@@ -5,7 +5,7 @@ A start writes `goodput/<begun>.json` into the run's folder; its accounts add up
 to `lost`.
 """
 
-import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from workload.errors import RunError
+from settings_schema import foreign
+from settings_schema.foreign import ForeignError
 from workload.runs.store import Store
+
+_log = logging.getLogger(__name__)
 
 ACCOUNTS = {
     "init": "meeting the other workers, reading settings",
@@ -111,20 +114,33 @@ class GoodputSummary:
 
 
 def read(store: Store) -> list[dict[str, Any]]:
-    """Read the starts of a run, oldest first.
-
-    Raises:
-        RunError: an object is damaged.
-    """
+    """Read the starts of a run, oldest first; objects that are no accounts are left out with a warning."""
     starts = []
-    for name in store.list("goodput/"):
+    for name, size in store.sizes("goodput/").items():
         try:
-            start = json.loads(store.read(name))
-            starts.append({key: start[key] for key in ("begun", "seconds", "from", "to", "accounts")})
-        except (ValueError, KeyError, TypeError) as error:
-            fix = "remove it; the time of that start is then left out"
-            raise RunError(f"{store.url}/{name}: is damaged: {error}\n    fix: {fix}") from None
+            foreign.require_size(size)
+            starts.append(_parse(store.read(name)))
+        except ForeignError as error:
+            _log.warning("left out: %s/%s: %s", store.url, name, error)
     return sorted(starts, key=lambda start: start["begun"])
+
+
+def _parse(raw: bytes) -> dict[str, Any]:
+    """Return the accounts of a start. Raises ForeignError."""
+    parsed = foreign.parse(raw)
+    stored = foreign.group(parsed, "accounts")
+    accounts = {name: foreign.number(stored, name) for name in ACCOUNTS}
+    start: dict[str, Any] = {
+        "begun": foreign.number(parsed, "begun"),
+        "seconds": foreign.number(parsed, "seconds"),
+        "from": None if parsed.get("from") is None else foreign.count(parsed, "from"),
+        "to": foreign.count(parsed, "to"),
+        "accounts": accounts,
+    }
+    seconds = [start["begun"], start["seconds"], *accounts.values()]
+    if any(value is None or value < 0 for value in seconds):
+        raise ForeignError("has a time that is missing or negative")
+    return start
 
 
 def summary(starts: list[dict[str, Any]]) -> GoodputSummary:

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from settings_schema import foreign
+from settings_schema.foreign import ForeignError
 from workload.errors import StoreError, TakenError
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
@@ -153,11 +155,12 @@ class Lease:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            held = json.loads(self._store.read(self._name))
-        except (MissingObjectError, ValueError):  # a damaged lease counts as none
+            held = foreign.parse(self._store.read(self._name))
+            written = foreign.number(held, "written")
+        except (MissingObjectError, ForeignError):  # a damaged lease counts as none
             return None
-        whole = isinstance(held, dict) and held.keys() >= {*self._me, "written"}
-        return held if whole and isinstance(held["written"], int | float) else None
+        whole = written is not None and held.keys() >= self._me.keys()
+        return {**held, "written": written} if whole else None
 
     def _write(self) -> None:
         self._store.write(self._name, json.dumps({**self._me, "written": time.time()}).encode())

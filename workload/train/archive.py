@@ -18,6 +18,7 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
 from safetensors import SafetensorError
 
+from settings_schema import foreign
 from workload import settings
 from workload.errors import Problem, RunError
 from workload.model import decoder, huggingface
@@ -51,7 +52,7 @@ class Past:
             RunError: another version of the trainer wrote it.
         """
         try:
-            written = json.loads(store.read(record.NAME))
+            written = foreign.parse(store.read(record.NAME))
             exact = written["exact"]
         except (ValueError, KeyError):
             fix = "use the version of the trainer that began the run"
@@ -138,7 +139,7 @@ def verify(store: Store, step: int | None = None) -> list[Checked]:
     """
     past = Past.read(store)
     try:
-        final = json.loads(store.read("final.json"))
+        final = foreign.parse(store.read("final.json"))
     except MissingObjectError:
         final = {}
     except ValueError as error:

@@ -11,6 +11,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from settings_schema import foreign
+from settings_schema.foreign import ForeignError
 from workload.errors import StoreError
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store, copy
@@ -51,9 +53,13 @@ class DurableCopies:
             return
         self.steps.write("config.json", self._run.read("config.json"))  # for `open_run`
         try:
-            self._last = float(json.loads(self._run.read(NOTE))["time"])
-        except (MissingObjectError, ValueError, KeyError, TypeError):
+            noted = foreign.number(foreign.parse(self._run.read(NOTE)), "time")
+        except (MissingObjectError, ForeignError):
+            noted = None
+        if noted is None:
             self._note(0)  # the first copy is due a day after the first start
+        else:
+            self._last = min(noted, time.time())
         stored, saved = list_steps(self._run).complete, list_steps(self.steps).complete
         if stored and stored[-1] > max(saved, default=-1):
             _copy_step(self._run, self.steps, stored[-1])

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from settings_schema import foreign
 from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError, StoreError, TakenError
@@ -342,7 +343,7 @@ class Run:
     def _compare_end(self, final: dict[str, Any]) -> None:
         """Raise if the recorded end of the run differs: the checkpoint has changed since."""
         try:
-            was = json.loads(self._store.read("final.json"))
+            was = foreign.parse(self._store.read("final.json"))
         except (MissingObjectError, ValueError):
             return
         if was.get("step") == final["step"] and was != final:

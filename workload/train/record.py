@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from settings_schema import foreign
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError
 from workload.model import generation, huggingface
@@ -86,7 +87,7 @@ class RunRecord:
     def _compare(self, store: Store) -> bool:
         """Compare with the stored record, or write it if there is none; on worker 0."""
         try:
-            stored = json.loads(store.read(NAME))
+            stored = foreign.parse(store.read(NAME))
             if "exact" not in stored:
                 raise ValueError("lacks the key `exact`")
         except MissingObjectError:

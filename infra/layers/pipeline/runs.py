@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -17,10 +17,12 @@ from infra.core.layer import up_command
 from infra.errors import CommandError
 from infra.google.client import STORAGE, Client, RequestError, object_url, or_none
 from infra.google.failures import Kind
-from infra.layers.pipeline import access, paths
+from infra.layers.pipeline import access, paths, records
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
+from settings_schema import foreign
+from settings_schema.foreign import ForeignError
 
 Run = dict[str, Any]
 
@@ -31,7 +33,7 @@ GOOD = ("trained", "shards")
 _AT_ONCE = 32
 _LOOKED_AT = 100  # executions, the newest, for those that have no record
 _URL = re.compile(r"gs://([^/]+)/(?:(.*)/)?")
-_RUN = re.compile(r"r\d+")
+_OBJECT = re.compile(rf"{paths.RECORDS}/({records.RUN})/run\.json")
 
 
 class NoRunError(CommandError):
@@ -39,10 +41,15 @@ class NoRunError(CommandError):
 
 
 class Runs:
-    """Of one environment, as who is logged in."""
+    """Runs of one environment, for the user who is logged in.
+
+    Attributes:
+        unread: why a record isn't read, by its object; hosts and pods may write there.
+    """
 
     def __init__(self, settings: Settings, client: Client):
         self._settings, self._client = settings, client
+        self.unread: dict[str, str] = {}
         self._bucket = settings[StorageSettings].bucket_name
         self._raw = settings[PipelineSettings].raw_bucket_name
 
@@ -94,9 +101,9 @@ class Runs:
     def all(self) -> list[Run]:
         """Every run that has a record, the newest first."""
         with self._role(self._bucket):
-            names = [str(item["name"]) for item in self._items(self._bucket, f"{paths.RECORDS}/r")]
+            items = [*self._items(self._bucket, f"{paths.RECORDS}/r", "items(name,size),nextPageToken")]
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # a run is a request
-            records = list(pool.map(self._read, (name for name in names if name.endswith("/run.json"))))
+            records = list(pool.map(self._read_or_note, items))
         return sorted((run for run in records if run), key=lambda run: str(run["began"]), reverse=True)
 
     def unrecorded(self, known: Sequence[Run]) -> list[Run]:
@@ -127,7 +134,12 @@ class Runs:
 
     def named(self, run: str) -> Run:
         """Return a run by its name. Raises NoRunError if there is none."""
-        record = self._read(paths.record(run)) if _RUN.fullmatch(run) else None
+        try:
+            record = self._read(run) if re.fullmatch(records.RUN, run) else None
+        except ForeignError as error:
+            url = f"gs://{self._bucket}/{paths.record(run)}"
+            fix = f"unless its next stage writes it: gcloud storage rm {url}, and submit its folder again"
+            raise CommandError(f"{url}: {error}\n    fix: {fix}") from None
         if record is None:  # it may not even have begun its record
             failed = _failed(self._executions(), [])
             record = next((self._named(execution) for execution in failed if execution["run"] == run), None)
@@ -226,10 +238,23 @@ class Runs:
             executions = self._client.json("GET", url, query).get("executions") or []
         return sorted(map(_run_of, executions), key=lambda execution: str(execution["began"]), reverse=True)
 
-    def _read(self, name: str) -> Run | None:
+    def _read(self, run: str) -> Run | None:
+        """Return the record of a run, None if missing. Raises ForeignError for one that isn't a record."""
         with self._role(self._bucket):
-            content = self._client.content(object_url(self._bucket, name))
-        return None if content is None else dict(json.loads(content))
+            content = self._client.content(object_url(self._bucket, paths.record(run)))
+        return None if content is None else records.parse(run, content)
+
+    def _read_or_note(self, item: Mapping[str, Any]) -> Run | None:
+        """Return the record in an object; None if it isn't one, with the reason in `unread`."""
+        match = _OBJECT.fullmatch(str(item["name"]))
+        if match is None:
+            return None
+        try:
+            foreign.require_size(int(item.get("size", 0)))
+            return self._read(match[1])
+        except ForeignError as error:
+            self.unread[match[0]] = str(error)
+            return None
 
     def _items(self, bucket: str, prefix: str, fields: str = "items(name),nextPageToken") -> Iterator[Run]:
         url = f"{STORAGE}/storage/v1/b/{quote(bucket)}/o"
@@ -265,11 +290,11 @@ class Runs:
 def _run_of(execution: dict[str, Any]) -> Run:
     """Return an execution as a run of which nothing else is known; without a name for none of ours."""
     try:
-        argument = json.loads(execution.get("argument") or "{}")
-    except ValueError:
-        argument = {}
-    data = argument.get("data") or {} if isinstance(argument, dict) else {}
-    swept = isinstance(argument, dict) and bool(argument.get("sweep"))
+        argument = foreign.parse(execution.get("argument") or "{}")
+        data = foreign.group(argument, "data")
+    except ForeignError:
+        argument, data = {}, {}
+    swept = bool(argument.get("sweep"))
     folder = str(data.get("name", "")).removesuffix(paths.SUBMIT)
     error = execution.get("error") or {}
     return {
@@ -309,7 +334,7 @@ def _sentence(payload: str) -> str:
     """Return an execution's error as text: of a refused request Google's message and the URL."""
     try:
         error = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         return payload
     if not isinstance(error, dict):
         return str(error)
