@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from settings_schema.problem import Problem
-from settings_schema.rules import Rule
+from settings_schema.rules import TEXT, Rule
 from settings_schema.schema import record_of
 
 T = TypeVar("T")
@@ -212,6 +212,8 @@ class Parser:
 
     def _obeys(self, path: str, value: Any, rule: Rule | None, item: Field[Any], raw: Any = None) -> bool:
         """Return True if `value` obeys `rule`; report it otherwise."""
+        if rule is None and self._texts and isinstance(value, str):
+            rule = TEXT
         if rule is None or rule.ok(value):
             return True
         known = item.default not in (MISSING, None)
@@ -267,8 +269,9 @@ def _scalar(hint: Any, raw: Any, texts: bool) -> Any:
     """Convert a value to its type. Raises _WrongTypeError."""
     value: Any = raw
     try:
-        if texts and isinstance(raw, str) and hint is not str:
-            value = {"true": True, "false": False}[raw.lower()] if hint is bool else hint(raw)
+        if texts and isinstance(raw, str) and hint in (bool, int, float):
+            # In ASCII, since int() and float() read digits of every script.
+            value = {"true": True, "false": False}[raw.lower()] if hint is bool else hint(raw.encode("ascii"))
         elif hint is float and type(raw) is int:
             value = float(raw)
         elif hint is Path and isinstance(raw, str):

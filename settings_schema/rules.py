@@ -22,9 +22,13 @@ class Rule:
 
 
 def pattern(regex: str, text: str, fix: str) -> Rule:
-    """Require that the whole text matches `regex`."""
-    compiled = re.compile(regex)
+    """Require that the whole text matches `regex`, whose classes such as \\d are ASCII's."""
+    compiled = re.compile(regex, re.ASCII)
     return Rule(lambda value: compiled.fullmatch(value) is not None, text, fix)
+
+
+TEXT = Rule(str.isprintable, "printable text, without control characters", "remove them")
+"""Rule of texts that have none of their own, in files for people to review."""
 
 
 def between(low: float, high: float, unit: str = "") -> Rule:

@@ -145,9 +145,23 @@ def main(arguments: Sequence[str]) -> int:
     for name, value in place.items():
         print(f"{name}={value}", flush=True)
     variables = {**os.environ, **place}
+    _make_folder(variables.get("CHECKPOINT_DIR"))
     if os.getpid() != 1:
         os.execvpe(line[0], line, variables)
     return _below(line, variables)
+
+
+def _make_folder(path: str | None) -> None:
+    """Make the folder of a job in the mounted bucket. Raises ConfigError."""
+    try:
+        if path:
+            os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        rule = f"must be a folder, and can't be made: {error.strerror}"
+        problem = Problem(
+            "$CHECKPOINT_DIR", str(path), rule, "mount the bucket there, for an account that may write"
+        )
+        raise ConfigError("environment", [problem]) from error
 
 
 def _below(line: Sequence[str], variables: Mapping[str, str]) -> int:

@@ -39,7 +39,12 @@ def required_services(settings: Settings) -> tuple[str, ...]:
 
 def all_buckets(settings: Settings) -> list[str]:
     """Return all buckets that the environment works with."""
-    return [bucket for layer in layers_on(settings) for bucket in layer.buckets(settings)]
+    return [bucket.name for layer in layers_on(settings) for bucket in layer.buckets(settings)]
+
+
+def owners(settings: Settings) -> dict[str, str]:
+    """Return the component of each account that the environment makes, by the account's id."""
+    return {item.name: item.owner for layer in layers_on(settings) for item in layer.accounts(settings)}
 
 
 def required_roles(layers: Iterable[Layer], settings: Settings | None = None) -> Iterator[Role]:

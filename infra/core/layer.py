@@ -37,6 +37,15 @@ class Rendered:
     variable: str
 
 
+@dataclass(frozen=True)
+class Named:
+    """Account or bucket: the setting that names it, its name, and the component whose it is."""
+
+    path: str
+    name: str
+    owner: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
     """Extension points that few layers use; the defaults add nothing.
@@ -78,7 +87,8 @@ class Layer:
         roles: roles that a platform engineer needs to bring it up and down.
         grants: roles that it grants on the project; its operator may grant these and no others.
         services: Google services that it calls, e.g. "compute.googleapis.com".
-        buckets: buckets of Cloud Storage that it works with.
+        accounts: service accounts that it makes; no two components of an environment share one.
+        buckets: buckets of Cloud Storage that it works with; likewise.
         providers: factories of its providers, by name.
         prices: rows billed by the hour.
         rates: prices billed by use alone.
@@ -103,7 +113,8 @@ class Layer:
     roles: tuple[Role, ...] = ()
     grants: Callable[[Settings], Iterable[str]] = lambda _: ()
     services: Callable[[Settings], Iterable[str]] = lambda _: ()
-    buckets: Callable[[Settings], Iterable[str]] = lambda _: ()
+    accounts: Callable[[Settings], Iterable[Named]] = lambda _: ()
+    buckets: Callable[[Settings], Iterable[Named]] = lambda _: ()
     prices: Callable[[Settings], Iterable[PriceRow]] = lambda _: ()
     rates: Callable[[Settings], Iterable[Rate]] = lambda _: ()
     at_google: Callable[[Settings], Mapping[str, str]] = lambda _: {}

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from infra.core.environment import required_services
-from infra.core.layer import Layer
+from infra.core.environment import layers_on, required_services
+from infra.core.layer import Layer, Named
 from infra.engine import registry
 from infra.errors import InfraError, Problem, SettingsError
 from infra.settings import labels, rules, yaml_file
@@ -106,6 +106,7 @@ def parse(
             parser.problems.append(Problem(f"{layer.name}:", state, f"{layer.name} reads {name}", fix))
         if not off & set(layer.reads):
             parser.problems.extend(_relations(layer, settings, parser.broken, set(values)))
+    parser.problems.extend(_shared(settings, parser.broken, set(values)))
     if parser.problems:
         raise SettingsError(source, sorted(parser.problems))
     required_services(settings)  # what is wrong with one is seen before anything is asked of Google
@@ -120,6 +121,20 @@ def _relations(layer: Layer, settings: Settings, broken: set[str], given: set[st
     for reads, rule in layer.rules:
         if not any(_within(path, read) or _within(read, path) for path in anywhere for read in reads):
             yield from rule(settings, given)
+
+
+def _shared(settings: Settings, broken: set[str], given: set[str]) -> Iterator[Problem]:
+    """Yield accounts and buckets that two components name: each would have the other's roles and objects."""
+    for noun in ("account", "bucket"):
+        owners: dict[str, Named] = {}
+        for layer in layers_on(settings):
+            for item in getattr(layer, f"{noun}s")(settings):
+                owner = owners.setdefault(item.name, item)
+                if owner is item or broken & {item.path, owner.path}:
+                    continue
+                wrong, right = (item, owner) if item.path in given else (owner, item)
+                rule = f"that {noun} is {right.owner}, of {right.path}; each has its own"
+                yield Problem(wrong.path, f'"{wrong.name}"', rule, "give it another name")
 
 
 def _within(path: str, parent: str) -> bool:

@@ -20,6 +20,25 @@ BASIC = ("roles/owner", "roles/editor", "roles/viewer")
 """Basic roles of Google, each with permissions of nearly every service."""
 
 
+FOR_PROGRAMS = frozenset(
+    f"roles/{name}"
+    for name in (
+        "aiplatform.user", "artifactregistry.reader", "autoscaling.metricsWriter", "bigquery.jobUser",
+        "cloudprofiler.agent", "cloudtrace.agent", "container.defaultNodeServiceAccount",
+        "dataproc.serverlessNode", "dataproc.serverlessViewer", "errorreporting.writer",
+        "eventarc.eventReceiver", "logging.logWriter", "logging.viewer", "monitoring.metricWriter",
+        "monitoring.viewer", "pubsub.publisher", "pubsub.subscriber", "run.invoker",
+        "serviceusage.serviceUsageConsumer", "stackdriver.resourceMetadata.writer", "workflows.invoker",
+        "workflows.viewer",
+    )
+)  # fmt: skip
+"""Predefined roles that a program may have on a project: none of them reads buckets or secrets, or grants.
+
+Roles with harmless names do: dataproc.worker, dataflow.worker and composer.worker read every bucket.
+https://cloud.google.com/iam/docs/roles-permissions
+"""
+
+
 # What a controller does with nodes. Guest attributes are read by tpu.nodes.get.
 ON_NODES = (
     "tpu.nodes.create", "tpu.nodes.delete", "tpu.nodes.get", "tpu.nodes.list", "tpu.nodes.update",

@@ -1,15 +1,15 @@
 """Rules for service accounts and grants."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from infra.core import names
-from infra.google.role import BASIC
+from infra.core.environment import owners
+from infra.google.role import BASIC, FOR_PROGRAMS
 from infra.layers.builds.settings import BuildsSettings
-from infra.layers.gke.settings import GkeSettings
+from infra.layers.gke.settings import NODES
 from infra.layers.pipeline import paths
 from infra.layers.pipeline.settings import PipelineSettings
-from infra.layers.storage.names import controller_account_email, service_account_email
-from infra.layers.storage.settings import StorageSettings
+from infra.layers.storage.names import HOSTS
 from infra.policy.rule import Check, Resource, Rule, forbidden, never
 from infra.settings.schema import Settings
 
@@ -26,7 +26,8 @@ def _role(resource: Resource) -> str:
 
 
 def _is_machine(resource: Resource) -> bool:
-    return str(resource.inputs.get("member", "")).startswith("serviceAccount:")
+    """Return True for all but people: also for pods, principal://…, and where the member is unknown yet."""
+    return not str(resource.inputs.get("member", "")).startswith(("user:", "group:", "domain:"))
 
 
 def _admin(resource: Resource, settings: Settings) -> Iterator[str]:
@@ -45,6 +46,26 @@ def _storage(resource: Resource, settings: Settings) -> Iterator[str]:
         yield f"role: {_role(resource)}"
 
 
+def _unknown(resource: Resource, settings: Settings) -> Iterator[str]:
+    role, member = _role(resource), str(resource.inputs.get("member", ""))
+    # Of others, other rules say what is wrong; a custom role has just the permissions that are used.
+    others = role in (*BASIC, *_IMPERSONATION) or "admin" in role.lower() or role.startswith("roles/storage.")
+    if role in FOR_PROGRAMS or others or not role.startswith("roles/"):
+        return
+    agent = role.endswith(".serviceAgent") and "@gcp-sa-" in member  # Google's, which no program can be
+    if _is_machine(resource) and not (
+        agent or _spark(role, member, settings) or _applies(resource, settings)
+    ):
+        yield f"role: {role}"
+
+
+def _spark(role: str, member: str, settings: Settings) -> bool:
+    """Return True for the role that pipeline:sparkRole chooses, of Spark's account."""
+    pipeline = settings.get(PipelineSettings)
+    account = pipeline and paths.account(settings, paths.SPARK)
+    return pipeline is not None and (role, member) == (pipeline.spark_role, f"serviceAccount:{account}")
+
+
 def _default(resource: Resource, _: Settings) -> Iterator[str]:
     places = ("serviceAccount.email", "nodeConfig.serviceAccount", "member", "serviceAccountEmail")
     for path in places:
@@ -60,42 +81,26 @@ def _rotation(resource: Resource, _: Settings) -> Iterator[str]:
         yield "protect: false"
 
 
-_HOSTS, _NODES = "TPU hosts", "GKE nodes"
 _RUNS_AS = {
-    ("gcp:tpu/v2Vm:V2Vm", "serviceAccount.email"): _HOSTS,
-    ("gcp:container/nodePool:NodePool", "nodeConfig.serviceAccount"): _NODES,
-    ("gcp:workflows/workflow:Workflow", "serviceAccount"): paths.ORCHESTRATOR,
-    ("gcp:cloudscheduler/job:Job", "httpTarget.oauthToken.serviceAccountEmail"): paths.TRIGGER,
-    ("gcp:cloudfunctionsv2/function:Function", "serviceConfig.serviceAccountEmail"): paths.CHECK,
-    ("gcp:cloudfunctionsv2/function:Function", "buildConfig.serviceAccount"): paths.BUILD,
+    ("gcp:tpu/v2Vm:V2Vm", "serviceAccount.email"): HOSTS,
+    ("gcp:container/nodePool:NodePool", "nodeConfig.serviceAccount"): NODES,
+    ("gcp:workflows/workflow:Workflow", "serviceAccount"): paths.owner(paths.ORCHESTRATOR),
+    ("gcp:cloudscheduler/job:Job", "httpTarget.oauthToken.serviceAccountEmail"): paths.owner(paths.TRIGGER),
+    ("gcp:cloudfunctionsv2/function:Function", "serviceConfig.serviceAccountEmail"): paths.owner(paths.CHECK),
+    ("gcp:cloudfunctionsv2/function:Function", "buildConfig.serviceAccount"): paths.owner(paths.BUILD),
 }
 """Type, and where it names an account → the component whose account that is."""
 
 
-def _accounts(settings: Settings) -> Mapping[str, str]:
-    """Return the accounts of an environment, by component."""
-    accounts = {service_account_email(settings): _HOSTS}
-    if settings[StorageSettings].controller_account_id:
-        accounts[controller_account_email(settings)] = "the fleet controller"
-    if settings.get(PipelineSettings):
-        accounts |= {paths.account(settings, which): which for which in paths.ACCOUNTS}
-    ids = {}
-    if gke := settings.get(GkeSettings):
-        ids = {gke.node_account_id: _NODES, gke.workload_account_id: "pods"}
-    if builds := settings.get(BuildsSettings):
-        ids[builds.account_id] = "builds"
-    return accounts | {names.account_email(settings, id_): who for id_, who in ids.items()}
-
-
 def _its_own(resource: Resource, settings: Settings) -> Iterator[str]:
-    accounts = _accounts(settings)
+    accounts = {names.account_email(settings, id_): owner for id_, owner in owners(settings).items()}
     for path, component in (
         (path, whose) for (kind, path), whose in _RUNS_AS.items() if kind == resource.type
     ):
         account = str(resource.get(path) or "")
         owner = accounts.get(account.rpartition("/")[2], component)
         if owner != component:
-            yield f"{path}: {account}, the account of {owner}"
+            yield f"{path}: {account}, which is {owner}"
 
 
 def _on_project(id_: str, about: str, fix: str, maps: str, check: Check) -> Rule:
@@ -119,6 +124,9 @@ RULES = (
          forbidden),
     _on_project("I08", "roles of storage are granted on the bucket", "gcp.storage.BucketIAMMember", "",
                 _storage),
+    _on_project("I13", "a program has roles on the project that are known to read no bucket and no secret",
+                "the role on the resource, a custom role, or one that infra/google/role.py lists", "",
+                _unknown),
     Rule("I11", tuple(dict.fromkeys(kind for kind, _ in _RUNS_AS)),
          "a component runs as its own account, and not as another's, whose roles it would have",
          "an account of the component's own", "", _its_own),

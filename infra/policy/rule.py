@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -47,6 +47,7 @@ class Resource:
         return value
 
 
+_LONGEST = timedelta(days=366)
 STACK = "pulumi:pulumi:Stack"
 """The type of the resource that every stack has: on it rules about what the settings say are checked."""
 
@@ -149,6 +150,9 @@ def wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> It
         if date.fromisoformat(exception.until) < today:
             fix = "mend the resource and take the exception out, or give it another date"
             yield Problem(f"{where}.until", exception.until, "an exception ends on its date", fix)
+        if date.fromisoformat(exception.until) - today > _LONGEST:
+            fix = f"write {today + _LONGEST} at most; or change the rule, if it is wrong"
+            yield Problem(f"{where}.until", exception.until, "an exception lasts for a year at most", fix)
 
 
 def literal(path: str, *allowed: Any) -> Check:

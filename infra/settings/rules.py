@@ -1,6 +1,7 @@
 """Rules of values at Google: names, ranges, addresses."""
 
 import ipaddress
+import re
 import shlex
 from datetime import date
 from string import Formatter
@@ -28,12 +29,13 @@ def is_date(value: str) -> bool:
         return False
 
 
-def is_subnet_range(value: str) -> bool:
-    """Return True if Google accepts `value` as a subnet: private and between /8 and /29."""
+def is_range_of(value: str, *wider: str) -> bool:
+    """Return True if Google accepts `value` as a range: between /8 and /29, and a part of one of `wider`."""
     if not is_network(value):
         return False
     network = ipaddress.IPv4Network(value)
-    return 8 <= network.prefixlen <= 29 and any(network.subnet_of(private) for private in PRIVATE)
+    inside = any(network.subnet_of(ipaddress.IPv4Network(text)) for text in wider)
+    return 8 <= network.prefixlen <= 29 and inside
 
 
 def is_ssh(value: str) -> bool:
@@ -55,7 +57,9 @@ def is_ssh(value: str) -> bool:
     )
 
 
-PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
+PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+# https://cloud.google.com/kubernetes-engine/docs/concepts/alias-ips
+OF_PODS = ("100.64.0.0/10", "240.0.0.0/4")
 
 NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 PROJECT = "[a-z][-a-z0-9]{4,28}[a-z0-9]"
@@ -67,7 +71,16 @@ PLACE = (
 KEY = "[A-Za-z0-9_-]{1,63}"
 
 POLICY_RULE = pattern("[A-Z]{1,2}[0-9]{1,2}", "the id of a rule, e.g. B04", "docs/policy.md lists them")
-REASON = pattern(r"(?s).*\S.{8,}", "a reason, in words", "say why it may be so")
+REASON = Rule(
+    lambda value: len(value.strip()) > 8 and value.replace("\n", " ").isprintable(),
+    "a reason, in words",
+    "say why it may be so",
+)
+RESOURCES = Rule(
+    lambda value: len(re.sub(r"[*?]|\[.*?\]", "", value)) > 2 and value.isprintable(),
+    "a resource's name, or at least three letters of it beside *",
+    "name the resource, as Pulumi shows it",
+)
 DATE = Rule(is_date, "a date, year-month-day", 'write it as "2027-06-30", in quotes')
 
 PROJECT_ID = pattern(
@@ -85,11 +98,20 @@ NETWORK_NAME = pattern(
     "1 to 40 lowercase letters, digits and hyphens (others add to it), first a letter, last no hyphen",
     "rename it",
 )
+# https://cloud.google.com/storage/docs/domain-name-verification
+_DOMAIN = pattern(
+    r"(?=.{3,222}$)(?!goog)(?!.*g[o0]{2}g[l1]e)([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)+[a-z]{2,63}", "", ""
+)
 BUCKET_NAME = pattern(
     r"(?!goog)(?!.*g[o0]{2}g[l1]e)[a-z0-9][-_a-z0-9]{1,61}[a-z0-9]",
     "3 to 63 lowercase letters, digits, hyphens and underscores, without `google` (nor `g00gle`), not "
     "starting with `goog`",
     "rename it; a bucket's name is unique in the world, so start it with the project's id",
+)
+DOMAIN_BUCKET_NAME = Rule(
+    lambda value: BUCKET_NAME.ok(value) or _DOMAIN.ok(value),
+    f"{BUCKET_NAME.text}; or a domain of yours, at most 222 characters",
+    BUCKET_NAME.fix,
 )
 ACCOUNT_ID = pattern(
     PROJECT,
@@ -106,8 +128,12 @@ KMS_KEY = pattern(
     "projects/P/locations/L/keyRings/R/cryptoKeys/K",
     "copy it from `gcloud kms keys list --location=L --keyring=R`",
 )
+# https://github.com/distribution/reference: the first part is a host if it has a dot or a port.
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_PORT = r":([1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
 DIGEST = pattern(
-    r"[a-z0-9][a-z0-9.-]*(:\d+)?(/[a-z0-9._-]+)+(:[\w][\w.-]{0,127})?@sha256:[0-9a-f]{64}",
+    rf"({_LABEL}(\.{_LABEL})+({_PORT})?|{_LABEL}{_PORT})(/[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*)+"
+    r"(:\w[\w.-]{0,127})?@sha256:[0-9a-f]{64}",
     "an image with its digest, which names its bytes: HOST/PATH[:TAG]@sha256:…",
     "write its host (Docker Hub: docker.io/library/…) and digest: `crane digest IMAGE`, or `docker buildx "
     "imagetools inspect IMAGE`",
@@ -130,9 +156,14 @@ SNAPSHOT = pattern(
     "copy the name from `gcloud compute snapshots list`",
 )
 SUBNET_RANGE = Rule(
-    is_subnet_range,
+    lambda value: is_range_of(value, *PRIVATE),
     "a private IPv4 range from /8 to /29 without host bits",
     "write e.g. 10.64.0.0/20",
+)
+PODS_RANGE = Rule(
+    lambda value: is_range_of(value, *PRIVATE, *OF_PODS),
+    "a private IPv4 range from /8 to /29 without host bits, or one of 100.64.0.0/10 or 240.0.0.0/4",
+    "write e.g. 192.168.64.0/20 or 100.64.0.0/16",
 )
 SOURCE_RANGE = Rule(
     lambda value: is_network(value) and ipaddress.IPv4Network(value).prefixlen >= 8,

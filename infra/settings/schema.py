@@ -96,7 +96,9 @@ class PolicyException:
 
     rule: str = setting("id of the rule", rule=rules.POLICY_RULE, example="B04")
     resource: str = setting(
-        "names of the resources, as Pulumi shows them; * stands for any part", example="my-bucket"
+        "names of the resources, as Pulumi shows them; * stands for any part",
+        rule=rules.RESOURCES,
+        example="my-bucket",
     )
     reason: str = setting("why it may be so", rule=rules.REASON, example="copied to another bucket each day")
     until: str = setting("last day of the exception", rule=rules.DATE, example="2027-06-30")

@@ -61,6 +61,7 @@ UPSTREAM: dict[str, dict[str, Any]] = {
         "mtu": 8896,
     },
     "data": {"diskIds": {"us-east5-b": "projects/my-project/zones/us-east5-b/disks/up"}},
+    "builds": {"accountEmail": "tpu-builds@my-project.iam.gserviceaccount.com"},
 }
 
 

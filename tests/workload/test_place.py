@@ -91,9 +91,9 @@ def test_all_that_is_wrong_is_reported_at_once() -> None:
         place.of({"JOB_SLICE": ""})
 
 
-def launch(*line: str) -> subprocess.CompletedProcess[str]:
+def launch(*line: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "workload", "launch", "--", *line]
-    environment = {"PATH": "/usr/bin:/bin", **JOBSET}
+    environment = {"PATH": "/usr/bin:/bin", **JOBSET, **more}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -101,6 +101,14 @@ def test_the_program_takes_over_with_its_place_and_its_own_status() -> None:
     done = launch("sh", "-c", "echo $WORKER_ID of $WORKER_COUNT; exit 7")
     assert done.stdout.splitlines()[-1] == "6 of 8"
     assert done.returncode == 7
+
+
+def test_the_folder_of_a_job_is_there_when_its_program_begins(tmp_path: Path) -> None:
+    line = ("sh", "-c", 'cd "$CHECKPOINT_DIR" && touch state.npz')
+    assert launch(*line, CHECKPOINT_DIR=f"{tmp_path}/jobs/vision/a").returncode == 0
+    assert (tmp_path / "jobs/vision/a/state.npz").is_file()
+    done = launch(*line, CHECKPOINT_DIR=f"{tmp_path}/jobs/vision/a/state.npz")
+    assert (done.returncode, "$CHECKPOINT_DIR" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("line", [(), ("no-such-program",)])

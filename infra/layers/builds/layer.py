@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from infra.core.layer import Layer, deferred
+from infra.core.layer import Layer, Named, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import Role
 from infra.layers.builds import names
@@ -58,6 +58,7 @@ LAYER = Layer(
     services=lambda _: ("cloudbuild.googleapis.com",),
     providers=GOOGLE,
     outputs=BuildsOutputs,
+    accounts=lambda given: [Named("builds:accountId", given[BuildsSettings].account_id, "the builds'")],
     rates=_rates,
     at_google=_at_google,
     ids={"gcp:kms/cryptoKeyIAMMember:CryptoKeyIAMMember": "{cryptoKeyId} {role} {member}"},

@@ -19,11 +19,6 @@ def email(settings: Settings) -> str:
     return account_email(settings, settings[BuildsSettings].account_id)
 
 
-def applying_member(settings: Settings) -> str | None:
-    """Return the account that Cloud Build applies as, as policies name it; None where no builds do."""
-    return f"serviceAccount:{email(settings)}" if settings.get(BuildsSettings) else None
-
-
 def submit(settings: Settings) -> dict[str, str]:
     """Return gcloud's command for each build, from the root of a checkout."""
     sources = f"gs://{settings[StorageSettings].state_bucket_name}/{SOURCES.rstrip('/')}"

@@ -22,19 +22,6 @@ def _state(settings: Settings, given: set[str]) -> Iterator[Problem]:
             yield Problem(key, "nothing, beside builds:…", rule, f"write {key}: {example}")
 
 
-def _accounts(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    builds, storage = settings.get(BuildsSettings), settings[StorageSettings]
-    if builds is None:
-        return
-    taken = {
-        storage.service_account_id: "the hosts'",
-        str(storage.controller_account_id): "the fleet controller's",
-    }
-    if builds.account_id in taken:
-        rule = f"that account is {taken[builds.account_id]}; each has its own, with its own roles"
-        yield Problem("builds:accountId", f'"{builds.account_id}"', rule, "give it another name")
-
-
 def _layers(settings: Settings, given: set[str]) -> Iterator[Problem]:
     builds = settings.get(BuildsSettings)
     if builds is None:
@@ -55,9 +42,5 @@ def _layers(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 RULES: tuple[Relation, ...] = (
     (("storage:stateBucketName", "storage:stateKeyRing"), _state),
-    (
-        ("builds:accountId", "storage:serviceAccountId", "storage:controllerAccountId"),
-        _accounts,
-    ),
     (("builds:layers",), _layers),
 )

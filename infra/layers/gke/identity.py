@@ -7,20 +7,34 @@ import pulumi_gcp as gcp
 
 from infra.core import names
 from infra.core.account import Account, short
-from infra.layers.builds.names import applying_member
+from infra.google.role import only
 from infra.layers.gke.settings import GkeSettings
+from infra.layers.storage.names import JOBS, jobs_folder
+from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
 # As the hosts of slices have them: objects, and the bucket itself, which gcsfs asks for.
 BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
 
 
+def _own_jobs(settings: Settings, namespace: str) -> gcp.storage.BucketIAMMemberConditionArgsDict:
+    """Return a condition: of the folder with what jobs save, only the part of the namespace.
+
+    gcsfuse makes an object for the folder itself, which may be anybody's.
+    """
+    bucket = settings[StorageSettings].bucket_name
+    own, folder = only(jobs_folder(namespace), bucket), only(f"{JOBS}/", bucket)
+    itself = f'resource.name == "projects/_/buckets/{bucket}/objects/{JOBS}/"'
+    return {"title": "no other team's jobs", "expression": f"!{folder} || {own} || {itself}"}
+
+
 class NodeIdentity(Account):
     """The account that all nodes run as, its roles, and who may create nodes that run as it."""
 
-    def __init__(self, settings: Settings, opts: pulumi.ResourceOptions | None = None):
+    def __init__(self, settings: Settings, applying: str | None, opts: pulumi.ResourceOptions | None = None):
+        """Declare the account; `applying`: the account of builds, which creates nodes, too."""
         desired = settings[GkeSettings]
-        users = dict.fromkeys([*desired.node_account_users, *filter(None, [applying_member(settings)])])
+        users = dict.fromkeys([*desired.node_account_users, *filter(None, [applying])])
         title, about = "GKE nodes", "Pulls images and writes logs; pods never see its token"
         super().__init__("tpu:gke:NodeIdentity", settings, desired.node_account_id, title, about, users, opts)
         for role in desired.node_roles:
@@ -67,8 +81,14 @@ class WorkloadIdentity(pulumi.ComponentResource):
         for who, member in members.items():
             for which, bucket in buckets.items():
                 for role in BUCKET_ROLES:
+                    limited = self.account is None and (which, role) == ("checkpoints", BUCKET_ROLES[0])
                     gcp.storage.BucketIAMMember(
-                        f"{who}-{which}-{short(role)}", bucket=bucket, role=role, member=member, opts=after
+                        f"{who}-{which}-{short(role)}",
+                        bucket=bucket,
+                        role=role,
+                        member=member,
+                        condition=_own_jobs(settings, who) if limited else None,
+                        opts=after,
                     )
             for role in desired.workload_roles:
                 gcp.projects.IAMMember(

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.core.layer import Layer, deferred
+from infra.core.layer import Layer, Named, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import ACT_AS_NODES, Role
 from infra.layers.gke import pools
 from infra.layers.gke.one_pool import checked
 from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.gke.rules import RULES
-from infra.layers.gke.settings import GkeSettings, PoolSettings
+from infra.layers.gke.settings import NODES, GkeSettings, PoolSettings
 from infra.settings.schema import Settings
 
 
 def _services(settings: Settings) -> Iterator[str]:
     yield "compute.googleapis.com"
     yield "container.googleapis.com"
+
+
+def _accounts(settings: Settings) -> Iterator[Named]:
+    desired = settings[GkeSettings]
+    yield Named("gke:nodeAccountId", desired.node_account_id, NODES)
+    if desired.workload_account_id:
+        yield Named("gke:workloadAccountId", desired.workload_account_id, "the pods'")
+
+
+def _buckets(settings: Settings) -> Iterator[Named]:
+    if name := settings[GkeSettings].artifact_bucket:
+        yield Named("gke:artifactBucket", name, "the cluster's")
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
@@ -74,7 +86,8 @@ LAYER = Layer(
     services=_services,
     providers=GOOGLE,
     outputs=GkeOutputs,
-    buckets=lambda given: filter(None, [given[GkeSettings].artifact_bucket]),
+    accounts=_accounts,
+    buckets=_buckets,
     prices=pools.rows,
     rates=pools.rates,
     at_google=_at_google,

@@ -8,6 +8,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core import upstream
+from infra.layers.builds.applying import applying_member
 from infra.layers.gke import pools
 from infra.layers.gke.bucket import ArtifactBucket
 from infra.layers.gke.cluster import TrainingCluster
@@ -32,7 +33,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         "checkpoints": storage.bucket_name,
         "steps": storage.steps_bucket_name,
     }
-    nodes = NodeIdentity(settings, opts)
+    nodes = NodeIdentity(settings, applying_member(settings), opts)
     after = pulumi.ResourceOptions(provider=provider, depends_on=[nodes])
     cluster = TrainingCluster(settings, network_id, nodes.account, after)
     slices = pools.pools(settings)

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 
 from infra.catalog import region_of
 from infra.errors import Problem
-from infra.layers.gke.facts import CHANNELS, CHANNELS_READ
+from infra.layers.gke.facts import CHANNELS, CHANNELS_READ, cpu_family
 from infra.layers.gke.pools import PODS_PER_CPU_NODE, addresses, block, cpu_zones, region
-from infra.layers.gke.settings import GkeSettings, of_kubernetes
+from infra.layers.gke.settings import GkeSettings, of_the_cluster
 from infra.layers.network.names import subnet_ranges
 from infra.layers.network.settings import NetworkSettings
-from infra.layers.storage.names import controller_bucket, steps_bucket
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import PRODUCTION, Relation, Settings
 from infra.slices import nodes
 
+_SHORTEST = 28  # https://cloud.google.com/kubernetes-engine/docs/concepts/alias-ips
 _KEPT = 4  # https://cloud.google.com/vpc/docs/subnets#unusable-ip-addresses-in-every-subnet
+_LETTERS = tuple("abcdef")
 _SIZES = (
     "gke:tpuPools[].acceleratorType", "gke:tpuPools[].topology", "gke:tpuPools[].machineType",
     "gke:tpuPools[].count", "gke:cpuPoolNodes", "gke:cpuPoolZones", "gke:podsPerTpuNode",
@@ -60,9 +61,12 @@ def _cpu_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
                     "gke:cpuPoolZones", f'"{zone}"', f"a cluster's nodes are in its region, {home}",
                     f"write zones of {home}",
                 )  # fmt: skip
-        elif zone.rpartition("-")[2].startswith("ai"):
+        elif zone.rpartition("-")[2] not in _LETTERS:
+            rule = "zones with CPU nodes end in a letter from a to f"
+            if zone.rpartition("-")[2].startswith("ai"):
+                rule = "an AI zone has accelerators and no CPU nodes"
             yield Problem(
-                "gke:cpuPoolZones", f'"{zone}"', "an AI zone has accelerators and no CPU nodes",
+                "gke:cpuPoolZones", f'"{zone}"', rule,
                 f"add another zone of the region, e.g. gke:cpuPoolZones: [{home}-b]",
             )  # fmt: skip
 
@@ -93,6 +97,9 @@ def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
                     "remove it, or remove gke:existingSubnet",
                 )  # fmt: skip
         return
+    if ipaddress.IPv4Network(desired.services_range).prefixlen > _SHORTEST:
+        rule = f"Google takes a /{_SHORTEST} or larger for services"
+        yield Problem("gke:servicesRange", f'"{desired.services_range}"', rule, "write a larger range")
     own = {
         "gke:subnetRange": desired.subnet_range,
         "gke:podsRange": desired.pods_range,
@@ -144,7 +151,11 @@ def _length(addresses_: int) -> int:
 
 def _existing_subnet(settings: Settings, given: set[str]) -> Iterator[Problem]:
     subnet, home = settings[GkeSettings].existing_subnet, region(settings)
-    if subnet and subnet.split("/")[3] != home:
+    host = (settings[NetworkSettings].existing_network or f"projects/{settings.project}").split("/")[1]
+    if subnet and subnet.split("/")[1] != host:
+        rule = f"a subnet is in its network's project, {host}"
+        yield Problem("gke:existingSubnet", f'"{subnet}"', rule, "write a subnet of that network")
+    elif subnet and subnet.split("/")[3] != home:
         yield Problem(
             "gke:existingSubnet", f'"{subnet}"',
             f"the nodes of a cluster in {home} are in a subnet of that region",
@@ -156,6 +167,22 @@ def _existing_subnet(settings: Settings, given: set[str]) -> Iterator[Problem]:
             f"a network that exists ({network}) gets no subnets from here",
             f"add a subnet of it with two secondary ranges: projects/P/regions/{home}/subnetworks/S",
         )  # fmt: skip
+
+
+def _range_names(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    name = settings[GkeSettings].services_range_name
+    if name == settings[GkeSettings].pods_range_name:
+        rule = "that is the pods' range; the two of a subnet have names of their own"
+        yield Problem("gke:servicesRangeName", f'"{name}"', rule, "rename one")
+
+
+def _disk(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings[GkeSettings]
+    machine, disk = desired.cpu_pool_machine_type, desired.cpu_pool_disk_type
+    if (family := cpu_family(machine)) and disk.partition("-")[0] not in family.disks:
+        kinds = " and ".join(family.disks)
+        rule, fix = f"{machine} boots from disks of {kinds}", f"write one of {kinds}, or another machine"
+        yield Problem("gke:cpuPoolDiskType", f'"{disk}"', rule, fix)
 
 
 def _version(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -187,42 +214,22 @@ def _given_up(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def _artifacts(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    desired, storage = settings[GkeSettings], settings[StorageSettings]
-    if desired.artifact_bucket in (
-        storage.bucket_name, steps_bucket(settings), controller_bucket(settings),
-        storage.state_bucket_name or "",
-    ):  # fmt: skip
-        yield Problem(
-            "gke:artifactBucket", f'"{desired.artifact_bucket}"',
-            "the bucket of that name is the storage layer's",
-            "give it another name",
-        )  # fmt: skip
-
-
-def _accounts(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    desired, storage = settings[GkeSettings], settings[StorageSettings]
-    taken = {
-        "storage:serviceAccountId": storage.service_account_id,
-        "storage:controllerAccountId": storage.controller_account_id,
-    }
-    for path, account in (
-        ("gke:nodeAccountId", desired.node_account_id),
-        ("gke:workloadAccountId", desired.workload_account_id),
-    ):  # fmt: skip
-        for key, id_ in taken.items():
-            if account and account == id_:
-                yield Problem(
-                    path, f'"{account}"', f"{key} is that account; each component has its own", "rename one"
-                )
-        taken[path] = account
-
-
 def _namespaces(settings: Settings, given: set[str]) -> Iterator[Problem]:
     for name in settings[GkeSettings].namespaces:
-        if of_kubernetes(name):
+        if of_the_cluster(name):
+            rule = "this namespace belongs to Kubernetes or a controller"
+            yield Problem("gke:namespaces", f'"{name}"', rule, "write one of your own")
+
+
+def _empty(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings[GkeSettings]
+    for key, values, rule in (
+        ("namespaces", desired.namespaces, "pods of these namespaces alone may use the buckets"),
+        ("nodeRoles", desired.node_roles, "without a role nodes can't write logs, nor pull images"),
+    ):
+        if not values:
             yield Problem(
-                "gke:namespaces", f'"{name}"', "this namespace belongs to Kubernetes", "write one of your own"
+                f"gke:{key}", "an empty list", rule, "remove it, which is the default, or name some"
             )
 
 
@@ -236,7 +243,8 @@ RULES: tuple[Relation, ...] = (
     (("gke:existingSubnet", "gke:region", "storage:location", "network:existingNetwork"), _existing_subnet),
     (("gke:version", "gke:channel"), _version),
     (("gke:forceDestroy", "gke:artifactBucket"), _given_up),
-    (("gke:artifactBucket", "storage:bucketName", "storage:stateBucketName"), _artifacts),
-    (("gke:nodeAccountId", "gke:workloadAccountId", "storage:serviceAccountId"), _accounts),
     (("gke:namespaces",), _namespaces),
+    (("gke:namespaces", "gke:nodeRoles"), _empty),
+    (("gke:podsRangeName", "gke:servicesRangeName"), _range_names),
+    (("gke:cpuPoolMachineType", "gke:cpuPoolDiskType"), _disk),
 )

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from infra.catalog import CATALOG
 from infra.google.role import BASIC
-from infra.layers.gke.facts import CHANNELS, MACHINES, MAX_FLEX_START_S
+from infra.layers.gke.facts import CHANNELS, CPU_FAMILIES, MACHINES, MAX_FLEX_START_S, cpu_family
 from infra.settings import rules
 from infra.settings.schema import STACK_LABELS, labels_setting, setting
 
 _NODES_PER_POOL = 64
+# Owner of the account that nodes run as.
+NODES = "the GKE nodes'"
 _LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"  # https://www.rfc-editor.org/rfc/rfc1123
 NAMESPACE = rules.pattern(
     _LABEL,
@@ -26,6 +28,11 @@ _POOL_NAME = rules.pattern(
     "1 to 36 lowercase letters, digits and hyphens (a number is added to it), first a letter, last no hyphen",
     "rename it",
 )
+_CPU_MACHINE = rules.Rule(
+    lambda name: cpu_family(name) is not None,
+    f"a machine type without accelerators, of {', '.join(CPU_FAMILIES)}",
+    "write e.g. n2-standard-4",
+)
 _NODE_ROLE = rules.Rule(
     lambda role: role.startswith("roles/") and not role.startswith("roles/storage.") and role not in BASIC,
     "a role on the project, such as roles/container.defaultNodeServiceAccount; no basic role (owner, editor, "
@@ -34,9 +41,10 @@ _NODE_ROLE = rules.Rule(
 )
 
 
-def of_kubernetes(namespace: str) -> bool:
-    """Return whether GKE creates the namespace itself, not for jobs."""
-    return namespace == "default" or namespace.startswith("kube-")
+def of_the_cluster(namespace: str) -> bool:
+    """Return True for a namespace of Kubernetes, GKE or a controller, whose pods have rights of their own."""
+    controllers = ("default", "kueue-system", "jobset-system")
+    return namespace in controllers or namespace.startswith(("kube-", "gke-", "gmp-"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +143,7 @@ class GkeSettings:
     pods_range: str = setting(
         "addresses of the pods: a secondary range of the subnet; every node takes a block of it",
         default="192.168.64.0/20",
-        rule=rules.SUBNET_RANGE,
+        rule=rules.PODS_RANGE,
     )
     services_range: str = setting(
         "addresses of the services: a secondary range of the subnet",
@@ -162,9 +170,7 @@ class GkeSettings:
     cpu_pool_machine_type: str = setting(
         "machine of the CPU nodes",
         default="n2-standard-4",
-        rule=rules.pattern(
-            r"(?!ct)[a-z][a-z0-9]*-[a-z0-9-]+", "a machine type without TPU chips", "write e.g. n2-standard-4"
-        ),
+        rule=_CPU_MACHINE,
     )
     cpu_pool_disk_type: str = setting(
         "boot disk of the CPU nodes",

@@ -11,8 +11,6 @@ from infra.settings.schema import Settings
 
 # Of the month so far; and that the month is going to cost all of it.
 CURRENT, FORECAST = (0.5, 0.9, 1.0), 1.0
-MOST_CHANNELS = 5
-"""https://cloud.google.com/billing/docs/reference/budget/rest/v1/billingAccounts.budgets#NotificationsRule"""
 
 
 class Budget(pulumi.ComponentResource):
@@ -32,7 +30,7 @@ class Budget(pulumi.ComponentResource):
         rules: Any = [{"spend_basis": "CURRENT_SPEND", "threshold_percent": share} for share in CURRENT]
         rules.append({"spend_basis": "FORECASTED_SPEND", "threshold_percent": FORECAST})
         # Only e-mail channels may be named; https://cloud.google.com/billing/docs/how-to/budgets-notification-recipients
-        email = [channel.name for channel in monitoring.channels if channel.email][:MOST_CHANNELS]
+        email = [channel.name for channel in monitoring.channels if channel.email]
         topic = next(iter(channels.topics.values()), None)
         notified: Any = {"disable_default_iam_recipients": False}
         if email:

@@ -10,6 +10,9 @@ from infra.layers.monitoring.prices import unpriced
 from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
 from infra.settings.schema import Relation, Settings
 
+_MOST_CHANNELS = 16  # https://cloud.google.com/monitoring/quotas
+MOST_EMAILS = 5
+"""https://cloud.google.com/billing/docs/reference/budget/rest/v1/billingAccounts.budgets#NotificationsRule"""
 KINDS = ("email", "webhook", "topic", "existing")
 
 
@@ -71,6 +74,28 @@ def _listed(settings: Settings, given: set[str]) -> Iterator[Problem]:
                 yield Problem(f"{path}.channels[{place}]", f'"{name}"', rule, fix)
 
 
+def _channels(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    monitoring = settings.get(MonitoringSettings)
+    channels = monitoring.channels if monitoring else ()
+    taken = set[str]()
+    for number, item in enumerate(channels):
+        path = f"monitoring:channels[{number}]"
+        for kind in KINDS:
+            address = getattr(item, kind)
+            if address in taken:
+                fix = "remove one of the two channels"
+                yield Problem(f"{path}.{kind}", f'"{address}" again', "an address is notified once", fix)
+            elif address:
+                taken.add(address)
+        project = item.existing.split("/")[1] if item.existing else settings.project
+        if project != settings.project and not project.isdecimal():
+            rule = f"an alert notifies channels of its project, {settings.project}"
+            yield Problem(f"{path}.existing", f'"{item.existing}"', rule, "make the channel there")
+    if len(channels) > _MOST_CHANNELS:
+        rule = f"an alert goes to {_MOST_CHANNELS} channels at most"
+        yield Problem("monitoring:channels", f"{len(channels)} channels", rule, "name a group or a topic")
+
+
 def _notified(settings: Settings, given: set[str]) -> Iterator[Problem]:
     monitoring = settings.get(MonitoringSettings)
     if monitoring and not monitoring.channels and made(settings):
@@ -99,12 +124,18 @@ def _budget(settings: Settings, given: set[str]) -> Iterator[Problem]:
         if value is None and needed is not None:
             rule = "a budget is an account's, and of an amount"
             yield Problem(f"monitoring:{key}", "nothing", rule, f"write monitoring:{key}: {example}")
+    emails = sum(channel.email is not None for channel in monitoring.channels)
+    if account and emails > MOST_EMAILS:
+        rule = f"a budget notifies {MOST_EMAILS} addresses at most"
+        yield Problem("monitoring:channels", f"{emails} with an email, beside a budget", rule,
+                      "name a group")  # fmt: skip
 
 
 _ALERTS = ("monitoring:alerts", "monitoring:channels")
 RULES: tuple[Relation, ...] = (
     (_ALERTS, _listed),
+    (("monitoring:channels",), _channels),
     ((*_ALERTS, "monitoring:alerting"), _notified),
     ((*_ALERTS, "monitoring:alerting", "tpu:slices", "tpu:zones"), _priced),
-    (("monitoring:billingAccount", "monitoring:budgetDollarsPerMonth"), _budget),
+    (("monitoring:billingAccount", "monitoring:budgetDollarsPerMonth", "monitoring:channels"), _budget),
 )

@@ -10,11 +10,17 @@ _NAME = rules.pattern(
     "1 to 40 lowercase letters, digits and hyphens, first a letter, last no hyphen",
     "rename it",
 )
-_EMAIL = rules.pattern(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+", "an e-mail address", "write e.g. oncall@example.com")
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_EMAIL = rules.pattern(
+    rf"(?i)[^@\s]+@{_LABEL}(\.{_LABEL})+", "an e-mail address", "write e.g. oncall@example.com"
+)
+# Services whose URLs are secrets themselves: who has one may post.
+_SECRET_PATHS = r"hooks\.slack\.com|hooks\.zapier\.com|discord(app)?\.com|[^/]*\.webhook\.office\.com"
 _WEBHOOK = rules.pattern(
-    r"https://(?![^/]*@)[^\s?#/]+(/[^\s?#]*)?",
-    "an https URL without user, query and fragment: a token in it would lie in the stack's state",
-    "write one that needs no token, or a topic",
+    rf"https://(?![^/]*@)(?!({_SECRET_PATHS})([:/]|$))[^\s?#/]+(/[^\s?#]*)?",
+    "an https URL without user, query and fragment, not of Slack, Discord, Teams or Zapier, whose path is a "
+    "secret: it would lie in the stack's state",
+    "write one that needs no token, a topic, or as existing a channel that the console made",
 )
 _TOPIC = rules.pattern(
     "(?!goog)[a-zA-Z][-A-Za-z0-9_.~+%]{2,254}",

@@ -11,7 +11,6 @@ import pulumi_gcp as gcp
 
 from infra.core.account import Account, short
 from infra.google.acting import wait_until_it_may_act
-from infra.layers.builds.names import applying_member
 from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.names import service_account_id
@@ -41,10 +40,17 @@ class PipelineAccounts(pulumi.ComponentResource):
     acting: pulumi.ResourceHookBinding
     repository: gcp.artifactregistry.Repository
 
-    def __init__(self, settings: Settings, buckets: Sequence[pulumi.Resource], opts: pulumi.ResourceOptions):
+    def __init__(
+        self,
+        settings: Settings,
+        applying: str | None,
+        buckets: Sequence[pulumi.Resource],
+        opts: pulumi.ResourceOptions,
+    ):
+        """Declare them; `applying`: the account of builds, which makes what runs as them, too."""
         name = paths.name(settings)
         super().__init__("tpu:pipeline:Accounts", name, None, opts)
-        self.settings = settings
+        self.settings, self._applying = settings, applying
         child = pulumi.ResourceOptions(parent=self)
         self.repository = gcp.artifactregistry.Repository(
             name,
@@ -78,7 +84,7 @@ class PipelineAccounts(pulumi.ComponentResource):
 
     def _users(self) -> list[str]:
         """Return the members that create workflow, trigger and function, and act as their accounts."""
-        named = [*self.settings[PipelineSettings].account_users, applying_member(self.settings)]
+        named = [*self.settings[PipelineSettings].account_users, self._applying]
         return list(dict.fromkeys(filter(None, named)))
 
     def _grants(self, accounts: dict[str, Account], buckets: Sequence[pulumi.Resource]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infra.catalog import region_of
-from infra.core.layer import Hooks, Layer, deferred
+from infra.core.layer import Hooks, Layer, Named, deferred
 from infra.core.providers import GOOGLE
 from infra.google.quotas import Use, cpus
 from infra.google.role import Role
@@ -28,8 +28,16 @@ def _services(settings: Settings) -> Iterable[str]:
     return (f"{service}.googleapis.com" for service in services)
 
 
-def _buckets(settings: Settings) -> tuple[str, ...]:
-    return settings[PipelineSettings].raw_bucket_name, scratch_bucket(settings)
+def _accounts(settings: Settings) -> Iterable[Named]:
+    return (Named("pipeline:name", paths.account_id(settings, which), paths.owner(which))
+            for which in paths.ACCOUNTS)  # fmt: skip
+
+
+def _buckets(settings: Settings) -> Iterable[Named]:
+    desired, path = settings[PipelineSettings], "pipeline:rawBucketName"
+    yield Named(path, desired.raw_bucket_name, "that of the raw text")
+    scratch = "pipeline:scratchBucketName" if desired.scratch_bucket_name else path
+    yield Named(scratch, scratch_bucket(settings), "the pipeline's scratch")
 
 
 def _quotas(settings: Settings) -> Iterable[Use]:
@@ -146,7 +154,7 @@ _TRANSIENT_ERRORS = {
 LAYER = Layer(
     name="pipeline",
     reads=("storage", "network"),
-    may_read=("tpu", "gke"),
+    may_read=("builds", "tpu", "gke"),
     settings=PipelineSettings,
     rules=RULES,
     roles=_ROLES,
@@ -154,6 +162,7 @@ LAYER = Layer(
     services=_services,
     providers=GOOGLE,
     outputs=PipelineOutputs,
+    accounts=_accounts,
     buckets=_buckets,
     prices=_prices,
     rates=_rates,

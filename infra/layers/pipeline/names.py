@@ -11,4 +11,5 @@ def scratch_bucket(settings: Settings) -> str:
     from infra.layers.pipeline.settings import PipelineSettings  # its package imports this module
 
     desired = settings[PipelineSettings]
-    return desired.scratch_bucket_name or f"{desired.raw_bucket_name}-scratch"[:NAME_LENGTH].rstrip("-_")
+    raw = desired.raw_bucket_name.replace(".", "-")  # of a domain
+    return desired.scratch_bucket_name or f"{raw}-scratch"[:NAME_LENGTH].rstrip("-_")

@@ -48,6 +48,11 @@ def account_id(settings: Settings, which: str) -> str:
     return f"{name(settings)}-{which}"
 
 
+def owner(which: str) -> str:
+    """Return the component whose account that is, in words."""
+    return f"the pipeline's {which}"
+
+
 def account(settings: Settings, which: str) -> str:
     """Return the address of one of its accounts."""
     return names.account_email(settings, account_id(settings, which))

@@ -16,6 +16,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core import upstream
+from infra.layers.builds.applying import applying_member
 from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.network import names as network_names
 from infra.layers.network.outputs import NetworkOutputs
@@ -148,6 +149,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     handoff.require_bundle(settings, upstream.known(StorageOutputs, "bucket_name"), provider)
     # Read all outputs first: a missing layer is reported before anything is created.
     network_id = upstream.read(NetworkOutputs, settings).network_id
+    applying = applying_member(settings)
     stack: pulumi.Input[str] = ""
     endpoint: pulumi.Input[str] = ""
     if desired.train == "fleet":
@@ -160,7 +162,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     else:
         made.append(RawBucket(settings, opts).bucket)
     made.append(ScratchBucket(settings, opts).bucket)
-    accounts = PipelineAccounts(settings, made, opts)
+    accounts = PipelineAccounts(settings, applying, made, opts)
     SparkFirewall(settings, network_id, opts)
     function = CheckFunction(settings, accounts, opts).function
     known = pulumi.Output.all(stack, endpoint).apply(lambda values: settings_of_runs(settings, *values))

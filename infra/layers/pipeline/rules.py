@@ -9,10 +9,7 @@ from infra.errors import Problem
 from infra.layers.network.names import subnet_ranges
 from infra.layers.network.settings import NetworkSettings
 from infra.layers.pipeline import paths, price, schedule, spark
-from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.settings import PipelineSettings
-from infra.layers.storage.names import controller_bucket, steps_bucket
-from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Relation, Settings
 from infra.slices import nodes
 
@@ -21,25 +18,6 @@ _ADDRESSES_KEPT = 4
 
 def _runtime(settings: Settings, given: set[str]) -> Iterator[Problem]:
     yield from spark.runtime_problems(settings, datetime.now(UTC).date())
-
-
-def _buckets(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    desired, storage = settings.get(PipelineSettings), settings[StorageSettings]
-    if desired is None:
-        return
-    taken = {
-        storage.bucket_name: "the checkpoint bucket",
-        steps_bucket(settings): "the steps' bucket",
-        controller_bucket(settings): "the fleet controller's bucket",
-        str(storage.state_bucket_name): "the bucket of Pulumi's state",
-    }
-    for key, name in (
-        ("rawBucketName", desired.raw_bucket_name),
-        ("scratchBucketName", scratch_bucket(settings)),
-    ):
-        if name in taken:
-            yield Problem(f"pipeline:{key}", f'"{name}"', f"that is {taken[name]}", "name another bucket")
-        taken[name] = "the raw bucket"
 
 
 def _place(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -99,6 +77,22 @@ def _code(settings: Settings, given: set[str]) -> Iterator[Problem]:
                       "an existing bucket isn't changed", fix)  # fmt: skip
 
 
+def _unused(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    """Yield values that nothing reads: their author expects that they do something."""
+    desired = settings.get(PipelineSettings)
+    if desired is None:
+        return
+    for key, used, beside in (
+        ("timeZone", desired.schedule is not None, "pipeline:schedule"),
+        ("trainZone", desired.train == "fleet", "train: fleet"),
+        ("trainTeam", desired.train == "jobset", "train: jobset"),
+        ("trainImage", desired.train == "vertex", "train: vertex"),
+    ):
+        if f"pipeline:{key}" in given and not used:
+            rule = f"it is read with {beside} alone"
+            yield Problem(f"pipeline:{key}", f"a value without {beside}", rule, f"remove it, or add {beside}")
+
+
 _SPARK = tuple(
     f"pipeline:{key}"
     for key in (
@@ -113,7 +107,6 @@ RULES: tuple[Relation, ...] = (
     (("pipeline:runtimeVersion",), _runtime),
     (_SPARK, spark.memory_problems),
     (("pipeline:minExecutors", "pipeline:maxExecutors"), spark.executor_problems),
-    (("pipeline:rawBucketName", "pipeline:scratchBucketName", "storage:bucketName"), _buckets),
     (
         ("storage:location", "network:subnetRanges", "pipeline:maxExecutors", "tpu:slices", "tpu:zones"),
         _place,
@@ -128,4 +121,5 @@ RULES: tuple[Relation, ...] = (
         price.problems,
     ),
     (("pipeline:existingRawBucket", "pipeline:rawNearlineDays"), _code),
+    (("pipeline:schedule", "pipeline:train"), _unused),
 )

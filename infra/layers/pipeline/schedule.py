@@ -30,8 +30,8 @@ def fires(text: str) -> bool:
 def _field(text: str, limits: tuple[int, int], names: list[str]) -> frozenset[int]:
     values: set[int] = set()
     for part in text.lower().split(","):
-        span, _, step = part.partition("/")
-        if step and not (step.isdigit() and int(step)):
+        span, slash, step = part.partition("/")
+        if slash and not (step.isascii() and step.isdigit() and int(step)):
             raise ValueError(part)
         if span == "*":
             low, high = limits
@@ -46,7 +46,7 @@ def _field(text: str, limits: tuple[int, int], names: list[str]) -> frozenset[in
 
 
 def _number(text: str, names: list[str]) -> int:
-    if text.isdigit():
+    if text.isascii() and text.isdigit():
         return int(text)
     if text and text in names:
         return names.index(text)

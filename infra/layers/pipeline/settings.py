@@ -1,5 +1,6 @@
 """Settings of the pipeline layer."""
 
+import zoneinfo
 from dataclasses import dataclass
 
 from infra.catalog import CATALOG
@@ -32,8 +33,10 @@ _CORES = Rule(
     f"one of {', '.join(map(str, facts.CORES))}",
     "write one of these",
 )
-_TIME_ZONE = rules.pattern(
-    r"[A-Z]\w+(/[\w+-]+){0,2}", "a time zone of the tz database, e.g. Europe/Berlin", "write Etc/UTC"
+_TIME_ZONE = Rule(
+    lambda value: value in (zoneinfo.available_timezones() or {value}),  # none: a machine without tzdata
+    "a time zone of the tz database, e.g. Europe/Berlin",
+    "write Etc/UTC",
 )
 
 
@@ -49,7 +52,7 @@ class PipelineSettings:
     )
     raw_bucket_name: str = setting(
         "bucket of the raw text; it stays when its stack is destroyed",
-        rule=rules.BUCKET_NAME,
+        rule=rules.DOMAIN_BUCKET_NAME,
         example="my-project-raw",
     )
     existing_raw_bucket: bool = setting(

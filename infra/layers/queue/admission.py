@@ -1,4 +1,4 @@
-"""Admission policy of JobSets that request chips, whatever client sends them.
+"""Admission policy of JobSets, whatever client sends them.
 
 A ValidatingAdmissionPolicy: rules in CEL that the API server evaluates, without a webhook that could be down.
 `tpu job submit` checks the same before; a manifest for kubectl is checked here alone.
@@ -24,17 +24,26 @@ _PODS = "template.spec.template.spec"
 # A pod's chips are those of its containers, or of an initial one.
 _CONTAINERS = f"(has(r.{_PODS}.initContainers) ? r.{_PODS}.initContainers : []) + r.{_PODS}.containers"
 _ANY_WITH_CHIPS = f"({_CONTAINERS}).exists(c, {_WITH_CHIPS})"
+_ACCOUNTS = ("serviceAccountName", "serviceAccount")
 _DIGEST = "@sha256:[0-9a-f]{64}$"
+# Pods without chips run on the controllers' nodes, which no queue rations.
+_MOST_CPU_PODS = 4
 
 
-def objects(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: str) -> Iterator[Object]:
+def objects(
+    pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: str, account: str = "trainer"
+) -> Iterator[Object]:
     """Yield the policy and what puts it into force.
 
-    `pools`: the output of the gke layer. `cluster`: full name of the cluster, `projects/…/clusters/…`.
+    Args:
+        pools: the output of the gke layer.
+        teams: of the settings.
+        cluster: its full name, `projects/…/clusters/…`.
+        account: Kubernetes account that pods run as, in each team's namespace.
     """
     yield {
         "apiVersion": _API, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": NAME},
-        "spec": _policy(pools, teams, cluster),
+        "spec": _policy(pools, teams, cluster, account),
     }  # fmt: skip
     yield {
         "apiVersion": _API, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": NAME},
@@ -42,7 +51,7 @@ def objects(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: 
     }  # fmt: skip
 
 
-def _policy(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: str) -> Object:
+def _policy(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: str, account: str) -> Object:
     rule = {"apiGroups": ["jobset.x-k8s.io"], "apiVersions": ["*"], "resources": ["jobsets"]}
     variables = {
         # CEL's lists have elements of one type, so numbers are text here.
@@ -58,18 +67,12 @@ def _policy(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: 
         f"string(object.metadata.labels['{_QUEUE}']) : 'none'",
         "cluster": f"has(object.metadata.annotations) && '{CLUSTER}' in object.metadata.annotations ? "
         f"string(object.metadata.annotations['{CLUSTER}']) : {_cel(cluster)}",
-        "problems": " + ".join(_problems(pools, teams, cluster)),
+        "problems": " + ".join([*_problems(pools, teams, cluster), *_of_pods(account)]),
     }
     return {
         "failurePolicy": "Fail",
         # Created alone: of what is there, Kueue and JobSet change what no rule reads, and must be able to.
         "matchConstraints": {"resourceRules": [{**rule, "operations": ["CREATE"]}]},
-        "matchConditions": [
-            {
-                "name": "with-chips",
-                "expression": f"object.spec.replicatedJobs.exists(r, {_ANY_WITH_CHIPS})",
-            }
-        ],
         "variables": [{"name": name, "expression": expression} for name, expression in variables.items()],
         "validations": [
             {
@@ -107,10 +110,31 @@ def _problems(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster
             "variables.slices.map(s, s.name + ' has the topology ' + s.topology + ', and the cluster has no "
             "pools with TPUs; fix: such a pool in gke:tpuPools, then tpu up ENV gke queue')"
         )
+
+
+def _of_pods(account: str) -> Iterator[str]:
+    """Likewise, for pods with chips and without."""
     bad = f"!has(c.image) || !c.image.matches('{_DIGEST}')"
     yield (
         f"object.spec.replicatedJobs.filter(r, ({_CONTAINERS}).exists(c, {bad})).map(r, r.name + ' has an "
         "image without a digest, which may be another one tomorrow; fix: IMAGE@sha256:..., by crane digest')"
+    )
+    own = _cel([account, "default"])
+    other = " || ".join(f"(has(r.{_PODS}.{key}) && !(r.{_PODS}.{key} in {own}))" for key in _ACCOUNTS)
+    yield (
+        f"object.spec.replicatedJobs.filter(r, {other}).map(r, r.name + ' runs as another account than the "
+        f"team\\'s; fix: serviceAccountName: {account}')"
+    )
+    pods = " * ".join(
+        f"(has(r.{key}) ? int(r.{key}) : 1)" for key in ("replicas", "template.spec.parallelism")
+    )
+    without = f"object.spec.replicatedJobs.filter(r, !{_ANY_WITH_CHIPS})"
+    yield (
+        f"{without}.filter(r, {pods} > {_MOST_CPU_PODS}).map(r, r.name + ' has ' + string({pods}) + ' pods "
+        f"without chips, on nodes that no queue rations; fix: {_MOST_CPU_PODS} at most')"
+    )
+    yield (
+        f"(size({without}) < 2 ? [] : ['several replicatedJobs have pods without chips; fix: one at most'])"
     )
 
 

@@ -139,9 +139,9 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     pools = _pools(settings)
     after = pulumi.ResourceOptions(provider=cluster, depends_on=[ready, *controllers])
     queue = ClusterQueue(pools, desired.queueing_strategy, after)
-    rules = Admission(admission.objects(pools, teams(settings), cluster_name(settings)), after)
-    after = pulumi.ResourceOptions(provider=cluster, depends_on=[*queue.objects, *rules.objects])
     account = settings[GkeSettings].kubernetes_account
+    rules = Admission(admission.objects(pools, teams(settings), cluster_name(settings), account), after)
+    after = pulumi.ResourceOptions(provider=cluster, depends_on=[*queue.objects, *rules.objects])
     id_ = settings[GkeSettings].workload_account_id
     google_account = names.account_email(settings, id_) if id_ else None
     for team, item in zip(teams(settings), desired.teams, strict=True):

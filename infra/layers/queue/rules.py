@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from infra.catalog import region_of
 from infra.errors import Problem
 from infra.layers.data.settings import DataSettings
-from infra.layers.gke.settings import GkeSettings, of_kubernetes
+from infra.layers.gke.settings import GkeSettings, of_the_cluster
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import planned_pools, teams
 from infra.layers.queue.versions import IMAGES
@@ -16,7 +16,6 @@ from infra.layers.storage.settings import BOARD_ROLE, StorageSettings
 from infra.settings.schema import Relation, Settings
 from infra.slices import nodes
 
-_CONTROLLERS = ("kueue-system", "jobset-system")
 _TEAMS = ("queue:teams[].name", "queue:teams[].namespace")
 _POOLS = ("gke:tpuPools[].count", "gke:tpuPools[].acceleratorType", "gke:tpuPools[].topology")
 
@@ -40,16 +39,11 @@ def _names(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def _namespaces(settings: Settings, given: set[str]) -> Iterator[Problem]:
     known = settings[GkeSettings].namespaces
     for team in teams(settings):
-        if team.namespace in _CONTROLLERS:
-            yield Problem(
-                "queue:teams", f'namespace "{team.namespace}" of {team.name}',
-                "this namespace is a controller's, and has its rights", "write one of the team's own",
-            )  # fmt: skip
-        elif of_kubernetes(team.namespace):
+        if of_the_cluster(team.namespace):
             if team.namespace not in known:  # else gke's own rule names it
                 yield Problem(
                     "queue:teams", f'namespace "{team.namespace}" of {team.name}',
-                    "this namespace belongs to Kubernetes", "write one of the team's own",
+                    "this namespace belongs to Kubernetes or a controller", "write one of the team's own",
                 )  # fmt: skip
         elif team.namespace not in known:
             yield Problem(
@@ -105,13 +99,18 @@ def _versions(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings[QueueSettings]
     for name, image in (("kueue", desired.kueue_image), ("jobset", desired.jobset_image)):
         tag = IMAGES[name].rpartition(":")[2]
-        version = image.partition("@")[0].rpartition(":")[2]
-        if version != tag:
+        if image.partition("@")[0].rpartition("/")[2] != f"{name}:{tag}":
             yield Problem(
                 f"queue:{name}Image", f'"{image}"',
-                f"the manifests are those of {tag}, and an image says its version in its tag",
+                f"the manifests are those of {name} {tag}, and an image has both at the end of its name",
                 f"write {IMAGES[name]}@sha256:…, or your mirror of it",
             )  # fmt: skip
+
+
+def _image(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings[QueueSettings].install == "image" and not settings[QueueSettings].image:
+        rule, fix = "what pods run is in that image", "add queue:image, or remove queue:install"
+        yield Problem("queue:image", "nothing, beside install: image", rule, fix)
 
 
 def _tensorboard(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -132,4 +131,5 @@ RULES: tuple[Relation, ...] = (
     (("gke:tpuPools[].zone", "tpu:zones", "data:snapshot"), _data),
     (("storage:tensorboard", "gke:workloadRoles"), _tensorboard),
     (("queue:kueueImage", "queue:jobsetImage"), _versions),
+    (("queue:install", "queue:image"), _image),
 )

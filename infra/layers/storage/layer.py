@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from infra.core.layer import Layer, deferred
+from infra.core.layer import Layer, Named, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import Role
 from infra.layers.storage.names import (
+    HOSTS,
     controller_account_id,
     controller_bucket,
     service_account_id,
@@ -32,12 +33,20 @@ def _services(settings: Settings) -> Iterator[str]:
         yield "iamcredentials.googleapis.com"
 
 
-def _buckets(settings: Settings) -> Iterator[str]:
-    yield settings[StorageSettings].bucket_name
-    yield steps_bucket(settings)
-    yield controller_bucket(settings)
-    if state := settings[StorageSettings].state_bucket_name:
-        yield state
+def _accounts(settings: Settings) -> Iterator[Named]:
+    storage = settings[StorageSettings]
+    yield Named("storage:serviceAccountId", storage.service_account_id, HOSTS)
+    if storage.controller_account_id:
+        yield Named("storage:controllerAccountId", storage.controller_account_id, "the fleet controller's")
+
+
+def _buckets(settings: Settings) -> Iterator[Named]:
+    storage, path = settings[StorageSettings], "storage:bucketName"
+    yield Named(path, storage.bucket_name, "the checkpoints'")
+    yield Named(path, steps_bucket(settings), "that of running jobs' saves")
+    yield Named(path, controller_bucket(settings), "the fleet controller's")
+    if storage.state_bucket_name:
+        yield Named("storage:stateBucketName", storage.state_bucket_name, "that of Pulumi's state")
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
@@ -119,6 +128,7 @@ LAYER = Layer(
     services=_services,
     providers=GOOGLE,
     outputs=StorageOutputs,
+    accounts=_accounts,
     buckets=_buckets,
     prices=_prices,
     rates=_rates,

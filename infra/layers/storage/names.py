@@ -10,7 +10,18 @@ from infra.settings.schema import Settings
 TOKENS = "tokens"
 
 
+# Folder for what people's own programs save, by run, or by team and job.
+JOBS = "jobs"
+
+
 STATE_KEY = "pulumi-secrets"
+# Owner of the account that slices run as.
+HOSTS = "the TPU hosts'"
+
+
+def jobs_folder(namespace: str) -> str:
+    """Return the folder of the checkpoint bucket for what a team's own programs save, with a slash."""
+    return f"{JOBS}/{namespace}/"
 
 
 def service_account_email(settings: Settings) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from infra.errors import Problem
-from infra.layers.storage.names import controller_bucket, steps_bucket
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Relation, Settings
 
@@ -53,19 +52,6 @@ def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )
 
 
-def _state_bucket(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    name, path = settings[StorageSettings].state_bucket_name, "storage:stateBucketName"
-    taken = {
-        controller_bucket(settings): "the bucket of that name is the fleet controller's",
-        steps_bucket(settings): "the bucket of that name is where running jobs save",
-        settings[StorageSettings].bucket_name: (
-            "who may write checkpoints must not read Pulumi's state: two buckets"
-        ),
-    }
-    if rule := taken.get(name or ""):
-        yield Problem(path, f'"{name}"', rule, "give it another name")
-
-
 def _state_users(settings: Settings, given: set[str]) -> Iterator[Problem]:
     storage = settings[StorageSettings]
     if storage.state_users and not (storage.state_bucket_name or storage.state_key_ring):
@@ -79,13 +65,6 @@ def _state_users(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 def _controller_account(settings: Settings, given: set[str]) -> Iterator[Problem]:
     storage = settings[StorageSettings]
-    if storage.controller_account_id == storage.service_account_id:
-        yield Problem(
-            "storage:controllerAccountId",
-            f'"{storage.controller_account_id}"',
-            "hosts must not decide over slices: two accounts",
-            "give it another name",
-        )
     if storage.controller_account_users and not storage.controller_account_id:
         yield Problem(
             "storage:controllerAccountUsers",
@@ -100,10 +79,9 @@ RULES: tuple[Relation, ...] = (
     (("storage:location", "storage:kmsKey"), _kms_location),
     (("storage:location", "storage:tensorboard"), _tensorboard_location),
     (("gcp:project", "storage:tensorboard"), _tensorboard_project),
-    (("storage:bucketName", "storage:stateBucketName"), _state_bucket),
     (("storage:stateUsers", "storage:stateBucketName", "storage:stateKeyRing"), _state_users),
     (
-        ("storage:serviceAccountId", "storage:controllerAccountId", "storage:controllerAccountUsers"),
+        ("storage:controllerAccountId", "storage:controllerAccountUsers"),
         _controller_account,
     ),
 )

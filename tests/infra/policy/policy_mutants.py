@@ -61,6 +61,12 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("I03", MEMBER, "tpu-training-logWriter", "role", "roles/iam.serviceAccountUser"),
     ("I05", VM, "train", "serviceAccount.email", "1-compute@developer.gserviceaccount.com"),
     ("I08", MEMBER, "tpu-training-logWriter", "role", "roles/storage.objectViewer"),
+    *(
+        ("I13", MEMBER, who, "role", f"roles/{role}")
+        for who in ("tpu-gke-nodes-defaultNodeServiceAccount", "cloud-tpu-sa-logWriter")
+        for role in ("dataproc.worker", "secretmanager.secretAccessor", "doesnotexist")
+    ),
+    ("I13", MEMBER, "tpu-pipeline-spark-worker", "role", "roles/dataproc.editor"),
     ("I10", KEY, "pulumi-secrets", "rotationPeriod", "31536000s"),
     ("I10", KEY, "pulumi-secrets", "protect", False),
     ("I11", VM, "train", "serviceAccount.email", RUNS),

@@ -19,7 +19,7 @@ from infra.errors import InfraError
 from infra.policy import RULES, STACK, Resource, findings, wrong_settings
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
-from tests.infra.declared import EVERYTHING, LAYERS
+from tests.infra.declared import EVERYTHING, LAYERS, OFF, UP
 from tests.infra.declared import declared as declared_by
 from tests.infra.policy.policy_mutants import (
     ALERT,
@@ -42,7 +42,7 @@ from tests.infra.policy.policy_mutants import (
     UNFINISHED,
     VM,
 )
-from tests.infra.recording import BASE, Registration
+from tests.infra.recording import BASE, Registration, run
 
 
 def settings(environment: str = "dev", **more: Any) -> Settings:
@@ -377,6 +377,30 @@ def test_a_program_is_refused_for_its_stack_before_it_declares_anything(
     assert (len(logged), len(transforms)) == (2, 2)
 
 
+@pytest.mark.parametrize("member", [
+    "principal://iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p.svc.id.goog/subject/ns/a/sa/b",
+    "principalSet://iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p.svc.id.goog/*",
+    GONE,
+])  # fmt: skip
+@pytest.mark.parametrize(("role", "rule"), [
+    ("roles/resourcemanager.projectIamAdmin", "I02"), ("roles/dataproc.worker", "I13"),
+])  # fmt: skip
+def test_pods_and_members_that_a_preview_cannot_know_are_programs(
+    member: Any, role: str, rule: str, declared: list[Resource]
+) -> None:
+    (entry,) = [item for item in declared if (item.type, item.name) == (MEMBER, "tpu-training-logWriter")]
+    entry = changed(entry, "role", role)
+    assert [f.rule.id for f in findings(RULES, [changed(entry, "member", member)], settings())] == [rule]
+    assert list(findings(RULES, [changed(entry, "member", "user:ada@example.com")], settings())) == []
+
+
+@pytest.mark.parametrize("key", ["gke:nodeRoles", "gke:workloadRoles"])
+def test_a_role_of_the_settings_is_judged_as_any(key: str) -> None:
+    values = {**OFF["gke"], "policy:enforcement": None, key: ["roles/resourcemanager.projectIamAdmin"]}
+    done = [resource(item) for item in run("gke", values, preview=True, up=UP).resources]
+    assert {f.rule.id for f in findings(RULES, done, settings(**{key: values[key]}))} == {"I02"}
+
+
 def test_every_rule_has_a_change_that_breaks_it() -> None:
     tried = (
         {row[0] for row in (*MUTANTS, *BATCHES)}
@@ -413,6 +437,7 @@ def test_an_exception_allows_what_it_names_and_nothing_else(declared: list[Resou
 WRONG: list[tuple[Mapping[str, str], str]] = [
     ({"rule": "N99"}, 'rule = "N99": must be the id of a rule'),
     ({"until": "2026-11-23"}, "until = 2026-11-23: an exception ends on its date"),
+    ({"until": "2027-11-26"}, "until = 2027-11-26: an exception lasts for a year at most"),
 ]
 
 
@@ -433,6 +458,8 @@ def test_an_exception_past_its_date_or_for_no_rule_is_refused(
     ({"until": "2027-02-30"}, "a date, year-month-day"),
     ({"until": "2027-03-31 00:00:00 +0000 UTC"}, "in quotes"),  # a date without quotes, as Pulumi has it
     ({"rule": "x"}, "must be the id of a rule"),
+    ({"resource": "*"}, "three letters of it beside"),
+    ({"resource": "?*[a-z]*"}, "three letters of it beside"),
 ])  # fmt: skip
 def test_an_exception_says_why_and_until_when(changes: Mapping[str, str], message: str) -> None:
     with pytest.raises(Exception, match=message):

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from tests.infra.lab import SETTINGS, Lab
 
 BROKEN = '  network:sshSourceRanges: ["203.0.113.0/24"]\n'
-EXCEPTION = """\
+UNTIL = str(date.today() + timedelta(days=30))
+EXCEPTION = f"""\
   policy:exceptions:
-    - {rule: N05, resource: "*-ssh", reason: the office's own VPN, until: "2999-12-31"}
+    - {{rule: N05, resource: "*-ssh", reason: the office's own VPN, until: "{UNTIL}"}}
 """
 
 
@@ -59,10 +61,10 @@ def test_a_broken_rule_ends_a_preview_and_an_update_and_is_found_in_stored_state
     assert "N05" in policy(lab, "dev", "network", fine=False)
     lab.settings.write_text(SETTINGS + BROKEN + EXCEPTION)
     allowed = policy(lab, "dev", "network")
-    assert "tpu-training-ssh, N05: allowed until 2999-12-31: the office's own VPN" in allowed
+    assert f"tpu-training-ssh, N05: allowed until {UNTIL}: the office's own VPN" in allowed
     assert "0 findings" in allowed
     assert "N05" not in lab.infra("up", "dev", "network", "--yes")
 
-    lab.settings.write_text(SETTINGS + BROKEN + EXCEPTION.replace("2999", "2025"))
+    lab.settings.write_text(SETTINGS + BROKEN + EXCEPTION.replace(UNTIL, "2025-12-31"))
     over = lab.infra("up", "dev", "network", "--yes", fine=False)
     assert "policy:exceptions[0].until = 2025-12-31: an exception ends on its date" in over

@@ -79,12 +79,25 @@ def only_at_the_start(body: dict[str, Any]) -> None:
     pod(body)["initContainers"] = [{"name": "first", "image": IMAGE, "resources": chips}]
 
 
+def without_chips(body: dict[str, Any], pods: int = 4) -> None:
+    """Make the job one of CPU pods, which no rule of slices concerns."""
+    del pod(body)["containers"][0]["resources"]
+    body["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] = pods
+
+
+def twice(body: dict[str, Any]) -> None:
+    without_chips(body)
+    (first,) = body["spec"]["replicatedJobs"]
+    body["spec"]["replicatedJobs"].append({**copy.deepcopy(first), "name": "more"})
+
+
 def test_what_this_project_writes_is_taken(cluster: Lab) -> None:
     for body in (
         manifest(),
         manifest(slices=2),
         manifest(topology="16x16", hosts=64),
         manifest(cluster=""),
+        manifest(without_chips),
     ):
         assert refusal(cluster, body) == ""
 
@@ -127,6 +140,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("a manifest for another cluster", manifest(cluster=CLUSTER.replace("my-project", "prod")),
      "the manifest was written for projects/prod/locations/us-east5/clusters/tpu, and this is "
      f"{CLUSTER}; fix: kubectl config use-context, or tpu job submit --out anew"),
+    ("another account", manifest(lambda body: pod(body).update(serviceAccountName="admin")),
+     "slice runs as another account than the team's; fix: serviceAccountName: trainer"),
+    ("pods without chips, of an image without a digest", manifest(without_chips, image="debian"),
+     "slice has an image without a digest"),
+    ("pods without chips in no queue",
+     manifest(lambda body: [without_chips(body), body["metadata"].pop("labels")]), "the label"),
+    ("many pods without chips", manifest(lambda body: without_chips(body, 5)),
+     "slice has 5 pods without chips, on nodes that no queue rations; fix: 4 at most"),
+    ("several groups of pods without chips", manifest(twice),
+     "several replicatedJobs have pods without chips; fix: one at most"),
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from infra.layers.queue.kueue import PRIORITIES, Team, flavor
 from infra.layers.queue.namespace import CHECKPOINTS, data_claim
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import cluster, teams
-from infra.layers.storage.names import steps_bucket
+from infra.layers.storage.names import jobs_folder, steps_bucket
 from infra.layers.storage.settings import StorageSettings
 from infra.prices import row as prices_row
 from infra.settings import commands, rules
@@ -105,7 +105,7 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
         slices=request.slices,
         account=settings[GkeSettings].kubernetes_account,
         priority=request.priority,
-        environment=_environment(settings, f"{team.namespace}-{name}", first),
+        environment=_environment(settings, team, name, first),
         selector=selector,
         claims=claims,
         scales=first.scales,
@@ -278,13 +278,14 @@ def _command(settings: Settings, program: Sequence[str]) -> list[str]:
     return ["bash", "-c", loader, "job", *own]
 
 
-def _environment(settings: Settings, name: str, pool: Pool) -> Mapping[str, str]:
+def _environment(settings: Settings, team: Team, name: str, pool: Pool) -> Mapping[str, str]:
     """Return a program's environment variables, as on a TPU VM (docs/code.md)."""
     variables = {
-        "TPU_NAME": name,
+        "TPU_NAME": f"{team.namespace}-{name}",
         "ACCELERATOR_TYPE": pool.kind.name,
         "CHECKPOINT_BUCKET": settings[StorageSettings].bucket_name,
-        "CHECKPOINT_DIR": MOUNT,
+        # Of this job of this team alone: two programs that save state.npz must not meet.
+        "CHECKPOINT_DIR": f"{MOUNT}/{jobs_folder(team.namespace)}{name}",
         "STEPS_BUCKET": steps_bucket(settings),
     }
     if _has_data(settings):

@@ -9,6 +9,7 @@ from infra.engine.settings import parse
 from infra.layers.gke.facts import CHANNELS
 from infra.layers.gke.pools import block
 from infra.settings.sources import as_pulumi_hands_it_over
+from rehearsal.cloud.iam.conditions import compile_condition
 from tests.infra.recording import BASE, DNS_NAME, PROJECT_NUMBER, UNKNOWN, Recording, run
 
 CLUSTER, POOL = "gcp:container/cluster:Cluster", "gcp:container/nodePool:NodePool"
@@ -256,12 +257,36 @@ def test_pods_are_granted_roles_on_the_buckets_and_none_of_storage_on_the_projec
     assert [resource.inputs["accountId"] for resource in recording.of(ACCOUNT)] == ["tpu-gke-nodes"]
 
 
+def test_what_a_teams_jobs_save_is_the_teams() -> None:
+    """By the condition on the grant, as the emulated IAM evaluates it."""
+    (grant,) = [
+        resource.inputs
+        for resource in up(namespaces=["vision", "speech"]).of(BUCKET_MEMBER)
+        if resource.name == "vision-checkpoints-objectUser"
+    ]
+    allowed = compile_condition(grant["condition"]["expression"])
+    bucket = "projects/_/buckets/my-project-checkpoints"
+    names = (
+        "",
+        "/objects/jobs/",
+        "/objects/jobs/vision/a/state.npz",
+        "/objects/runs/a/1",
+        "/objects/bundles/b",
+    )
+    assert all(allowed(f"{bucket}{name}", "", frozenset()) for name in names)
+    for name in ("speech/a/state.npz", "vision2/a", "visio/a", "mine/state.npz"):
+        assert not allowed(f"{bucket}/objects/jobs/{name}", "", frozenset())
+
+
 def test_pods_may_impersonate_an_account_instead() -> None:
     recording = up(workloadAccountId="cloud-tpu-sa", workloadRoles=["roles/aiplatform.user"])
     member = "serviceAccount:cloud-tpu-sa@my-project.iam.gserviceaccount.com"
     assert granted(recording, BUCKET_MEMBER, "bucket") == {
         (bucket, role, member) for bucket in BUCKETS for role in ON_BUCKETS
     }
+    assert not [item for item in recording.of(BUCKET_MEMBER) if "condition" in item.inputs], (
+        "one for all teams"
+    )
     assert ("my-project", "roles/aiplatform.user", member) in granted(recording, PROJECT_MEMBER, "project")
     assert granted(recording, ACT_AS, "serviceAccountId") == {
         (
@@ -355,7 +380,7 @@ def test_a_price_that_nobody_knows_is_left_out() -> None:
 
 
 def test_an_existing_subnet_is_used_as_it_is() -> None:
-    subnet = "projects/host-project/regions/us-east5/subnetworks/gke"
+    subnet = "projects/my-project/regions/us-east5/subnetworks/gke"
     recording = up(existingSubnet=subnet, podsRangeName="p", servicesRangeName="s")
     assert not recording.of(SUBNET)
     inputs = recording.only(CLUSTER).inputs
@@ -373,7 +398,12 @@ FITS: list[dict[str, Any]] = [
     {"gke:tpuPools": [TRAIN, {**TRAIN, "name": "train-b"}, {**TRAIN, "name": "other-1"}]},
     # An existing subnet has ranges of its own, whatever the defaults of ours are.
     {"gke:tpuPools": [{**TRAIN, "count": 100}], "network:subnetRanges": {"us-east5": "10.129.0.0/20"},
-     "gke:existingSubnet": "projects/host-project/regions/us-east5/subnetworks/gke"},
+     "gke:existingSubnet": "projects/my-project/regions/us-east5/subnetworks/gke"},
+    # Ranges that GKE takes for pods and a VPC has for little else.
+    *({"gke:tpuPools": [TRAIN], "gke:podsRange": f"{first}/20"} for first in ("100.64.0.0", "240.0.0.0")),
+    *({"gke:tpuPools": [TRAIN], "gke:cpuPoolMachineType": name, "gke:cpuPoolDiskType": disk}
+      for name, disk in (("c3-standard-4-lssd", "pd-ssd"), ("n2-custom-4-16384", "pd-balanced"),
+                         ("c4-standard-8", "hyperdisk-balanced"))),
     # The first and the last version of each channel.
     *({"gke:tpuPools": [TRAIN], "gke:channel": name, "gke:version": f"1.{minor}"}
       for name, channel in CHANNELS.items() for minor in (channel.first, channel.last)),

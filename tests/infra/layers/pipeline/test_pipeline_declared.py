@@ -13,6 +13,7 @@ from google.api_core.exceptions import PreconditionFailed
 
 from infra.errors import SettingsError
 from infra.layers.pipeline import access, schedule, spark
+from infra.layers.pipeline.names import scratch_bucket
 from infra.publish import pipeline as code
 from tests.infra.declared import CLUSTER, OFF, UP
 from tests.infra.layers.pipeline.test_pipeline_layer import JOBSET, settings, up
@@ -105,6 +106,12 @@ def test_somebody_elses_raw_bucket_is_beside_spark_or_nothing_is_made(
     assert not [resource for resource in recording.resources if resource.type.startswith("gcp:")]
 
 
+def test_a_raw_bucket_may_be_named_by_a_domain() -> None:
+    """The scratch bucket, which is made here, has a name that needs no domain."""
+    known = settings(pipeline__rawBucketName="raw.example.com", pipeline__existingRawBucket=True)
+    assert scratch_bucket(known) == "raw-example-com-scratch"
+
+
 def test_a_raw_bucket_of_somebody_else_is_granted_to_spark() -> None:
     def raw(**more: Any) -> set[tuple[str, str]]:
         known = settings(pipeline__runners=["user:a@example.com"], **more)
@@ -117,11 +124,11 @@ def test_a_raw_bucket_of_somebody_else_is_granted_to_spark() -> None:
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ({"pipeline:scratchBucketName": "my-project-raw"}, "scratchBucketName.*that is the raw bucket"),
-    ({"pipeline:rawBucketName": f"{CHECKPOINTS}-steps"}, "that is the steps' bucket"),
-    ({"pipeline:rawBucketName": f"{CHECKPOINTS}-fleet"}, "that is the fleet controller's bucket"),
+    ({"pipeline:scratchBucketName": "my-project-raw"}, "scratchBucketName.*bucket is that of the raw text"),
+    ({"pipeline:rawBucketName": f"{CHECKPOINTS}-steps"}, "that bucket is that of running jobs' saves"),
+    ({"pipeline:rawBucketName": f"{CHECKPOINTS}-fleet"}, "that bucket is the fleet controller's"),
     ({"pipeline:rawBucketName": "my-state", "storage:stateBucketName": "my-state"},
-     "that is the bucket of Pulumi's state"),
+     "that bucket is that of Pulumi's state"),
     ({"pipeline:driverMemoryMib": 60000}, "driverMemoryMib = 62400 MiB(?s:.*)less memory, or more cores"),
     ({"pipeline:executorMemoryMib": 1024, "pipeline:executorOverheadMib": 384},
      "executorMemoryMib = 1408 MiB(?s:.*)more memory, or fewer cores"),

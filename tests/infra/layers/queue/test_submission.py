@@ -97,7 +97,7 @@ def test_a_pod_finds_what_a_host_finds() -> None:
         "TPU_NAME": "vision-train-tiny",
         "ACCELERATOR_TYPE": "v6e-16",
         "CHECKPOINT_BUCKET": "my-project-checkpoints",
-        "CHECKPOINT_DIR": "/mnt/checkpoints",
+        "CHECKPOINT_DIR": "/mnt/checkpoints/jobs/vision/train-tiny",
         "STEPS_BUCKET": "my-project-checkpoints-steps",
         "DATA_DIR": "/mnt/data",
         "TPU_BUNDLE": "ab" * 32,
