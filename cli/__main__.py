@@ -17,7 +17,7 @@ from cli.command import Group, Part, execute
 from cli.completion import VARIABLE
 from infra.settings.sources import ROOT
 
-CLOSED_PIPE = 141
+INTERRUPTED, CLOSED_PIPE = 130, 141
 
 _EPILOG = """\b
 Examples:
@@ -112,6 +112,8 @@ def entry() -> NoReturn:
         sys.exit(shell_complete(tpu, {}, "tpu", VARIABLE, instruction))
     try:
         sys.exit(main())
+    except KeyboardInterrupt:  # before a command began, or after it
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader closed the pipe, as `head` does; Python would complain at exit.
         _drop_output()

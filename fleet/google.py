@@ -211,7 +211,7 @@ def _attested(worker: Mapping[str, Any]) -> Attested:
     boot, job = values.get("boot", {}), values.get("job", {})
     return Attested(
         str(boot.get("state") or ""), _finite(boot, "updated_s") or 0.0,
-        str(job.get("state") or ""), _finite(job, "updated_s") or 0.0,
+        str(job.get("state") or ""), _finite(job, "updated_s") or 0.0, job.get("final") is True,
     )  # fmt: skip
 
 
