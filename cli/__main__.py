@@ -18,7 +18,7 @@ from cli.completion import VARIABLE
 from infra.settings.sources import ROOT
 from views.terminal import guard
 
-CLOSED_PIPE = 141
+INTERRUPTED, CLOSED_PIPE = 130, 141
 
 _EPILOG = """\b
 Examples:
@@ -114,6 +114,8 @@ def entry() -> NoReturn:
         sys.exit(shell_complete(tpu, {}, "tpu", VARIABLE, instruction))
     try:
         sys.exit(main())
+    except KeyboardInterrupt:  # before a command began, or after it
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader closed the pipe, as `head` does; Python would complain at exit.
         _drop_output()

@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import io
 import re
+import signal
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -210,6 +211,17 @@ def execute(command: click.Command, arguments: Sequence[str], name: str, root: P
     except click.UsageError as error:
         error.show()
         return USAGE
+
+
+def end_on_signals() -> None:
+    """Exit on SIGTERM and SIGHUP as on Ctrl+C: a command prints what it leaves, and releases its lease."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
+            signal.signal(number, _exit)
+
+
+def _exit(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -1,6 +1,5 @@
 """`tpu fleet`, and the commands of it that `tpu` has at its top: options into a `fleet.request.Request`."""
 
-import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from cli import log, options
-from cli.command import Command, Group
+from cli.command import Command, Group, end_on_signals
 from cli.options import COUNT, PORT, SECONDS, Names, combined
 from fleet import deploy as deployment
 from fleet import hosts, observing, recovery, removal
@@ -86,7 +85,7 @@ def _command(
     def decorate(function: Callable[..., int]) -> click.Command:
         @wraps(function)
         def run(**values: Any) -> int:
-            signal.signal(signal.SIGTERM, _end)  # as service managers end a monitor
+            end_on_signals()  # as service managers end a monitor
             request = _request(values)
             return function(request, **values)
 
@@ -94,11 +93,6 @@ def _command(
         return fleet.command(name, cls=Command, examples=[examples], words=words)(decorated)
 
     return decorate
-
-
-def _end(*_: object) -> None:
-    """Exit as Ctrl+C does, which releases the lease."""
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 @_command("create", _ADHOC, _CHANGE,
@@ -185,7 +179,7 @@ def _monitor(request: FleetCommand, options: monitoring.Monitoring) -> int:
     try:
         return monitoring.monitor(request, options)
     except KeyboardInterrupt:
-        line = f"the fleet is as it was; to resume: tpu fleet monitor {request.environment}"
+        line = f"nothing is recovered from now on; to resume: tpu fleet monitor {request.environment}"
         print(f"\nstopped\n{line}", file=sys.stderr)
         return 130
 

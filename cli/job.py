@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from cli import offline, options
-from cli.command import Group
+from cli.command import Group, end_on_signals
 from infra.catalog import CATALOG
 from infra.core.layer import up_command
 from infra.engine.pulumi import confirm
@@ -119,6 +119,7 @@ def submit(
         if detach:
             print(advice)
             return 0
+        end_on_signals()
         try:
             return _follow(jobs, chosen.job.name, chosen.hourly, predicted)
         except (KeyboardInterrupt, SystemExit):

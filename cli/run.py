@@ -10,7 +10,8 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,18 +19,18 @@ from typing import Any, TextIO
 import click
 
 from cli import logs, options
-from cli.command import Command, nearest
+from cli.command import Command, end_on_signals, nearest
 from cli.options import Names
 from cli.publish import progress
 from cli.user_code import UserCode, read_program
 from fleet import hosts
-from fleet.adhoc import STOP_WHEN_DONE
+from fleet.adhoc import STOP_WHEN_DONE, Phase
 from fleet.controller import Observation
-from fleet.model import Condition
+from fleet.model import GOING, ON_THE_WAY, TAKEN_AWAY, Condition, ObservedNode
 from fleet.remote_exec import Remote
 from fleet.request import FleetCommand
 from fleet.show import Spent
-from fleet.supervise import Supervisor
+from fleet.supervise import EndedError, Supervisor
 from infra.catalog import CATALOG
 from infra.engine import prices
 from infra.engine.pulumi import confirm
@@ -82,10 +83,11 @@ def run(
     lock: str, yes: bool, as_json: bool, words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run your own program on a slice: publish it, create the slice, recover it until the end."""
+    end_on_signals()
     out = sys.stderr if as_json else sys.stdout
     environment, path = _environment(positional, out)
     settings = from_file(environment)
-    with tempfile.TemporaryDirectory(prefix="tpu-run.") as work:
+    with _explained(lambda: "nothing was created"), tempfile.TemporaryDirectory(prefix="tpu-run.") as work:
         program = read_program(path, entry, requirements, list(words), Path(work))
         name = name or re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.lower()).strip("-")
         item = _item(settings, name, kind, zones, spot=not on_demand)
@@ -105,12 +107,11 @@ def run(
         )  # fmt: skip
         again = shlex.join(["tpu", *sys.argv[1:]])
         item["bundle"] = publish(target, lock, progress(), again).bundle.id
-    job = Job(environment, Supervisor(environment, item, lambda text: _print(text, out)), predicted, out)
+        supervisor = Supervisor(environment, item, lambda text: _print(text, out))
+    job = Job(environment, supervisor, predicted, out)
     try:
-        status = job.start(detach)
-    except (KeyboardInterrupt, SystemExit):
-        print(f"\nstopped watching; {job.advice}", file=sys.stderr)
-        raise
+        with _explained(lambda: job.advice):
+            status = job.start(detach)
     finally:
         job.run.leave()
     if as_json:
@@ -133,17 +134,38 @@ class Job:
 
     @property
     def advice(self) -> str:
-        """Text on the slice that remains, and the commands for it."""
+        """Text on what stands by the last look, its price, and the commands for it."""
         environment, name = self._environment, self._name
-        return (
-            f"the slice is up, and billed\n"
-            f"  its output:      tpu logs {environment} {name} --follow\n"
-            f"  keep it alive:   the same command again, or tpu fleet monitor {environment}\n"
-            f"  take it down:    tpu fleet delete {environment} --slice {name}"
-        )
+        if self.run.phase is None:
+            return "nothing was created"
+        if self.run.phase is Phase.ENDED:
+            return "its slice is deleted"
+        standing = "; ".join(_standing(*pair) for pair in self.run.nodes)
+        if not standing:
+            standing = "its node is requested, and may come" if self.run.requested else "no slice is up"
+        end = f"  take it down:    tpu fleet delete {environment} --slice {name}"
+        if self.run.phase is Phase.ENDING:
+            return f"its deletion isn't over: {standing}\n{end}"
+        lines = [
+            standing,
+            f"  its output:      tpu logs {environment} {name} --follow",
+            f"  keep it alive:   the same command again, or tpu fleet monitor {environment}",
+            end,
+        ]
+        if self.run.fleet.adhoc[name].get(STOP_WHEN_DONE):
+            lines.append("  at its end:      deleted by one of those two, and by nothing else")
+        return "\n".join(lines)
 
     def start(self, detach: bool) -> int:
         """Run the program on the hosts, and unless `detach` wait for its end; return the exit status."""
+        try:
+            return self._follow(detach)
+        except EndedError as end:
+            self.result = {"condition": str(Condition.DONE) if end.done else "ended", "why": str(end)}
+            self._print(str(end))
+            return 0 if end.done else 1
+
+    def _follow(self, detach: bool) -> int:
         ready, ended = self.run.living()
         self.run.keep()
         if ready and self.run.changed:
@@ -204,7 +226,7 @@ class Job:
             **predicted.beside(spent), "deleted": False,
         }  # fmt: skip
         if self.run.fleet.adhoc[self._name].get(STOP_WHEN_DONE):
-            self.run.take_down()
+            self.run.take_down(str(decision.condition))
             self.result["deleted"] = True
             self._print("its slice is deleted; what it saved stays in the bucket")
         else:
@@ -230,6 +252,30 @@ class Job:
 
     def _print(self, text: str) -> None:
         _print(f"{self._name}: {text}", self._out)
+
+
+@contextmanager
+def _explained(advice: Callable[[], str]) -> Iterator[None]:
+    """Print what is left when Ctrl+C or a signal ends the command; a terminal may be gone by then."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        with suppress(OSError):
+            print(f"\nstopped; {advice()}", file=sys.stderr, flush=True)
+        raise
+
+
+def _standing(member: nodes.Node, observed: ObservedNode) -> str:
+    """Return a node's state, and its price if it is billed."""
+    (row,) = slices_price.rows([member])
+    price = f"${dollars(row.hourly)} an hour"
+    if observed.state in TAKEN_AWAY:
+        billed = "and not billed"
+    elif observed.state in ON_THE_WAY:
+        billed = f"and billed once it is up: {price}"
+    else:
+        billed = f"and billed{' until it is gone' if observed.state in GOING else ''}: {price}"
+    return f"{observed.name} is {observed.state}, {billed}"
 
 
 def _print(text: str, out: TextIO) -> None:
@@ -303,7 +349,8 @@ def _introduce(
     earlier = next(run.fleet.google.items(f"{client.STORAGE}/storage/v1/b/{bucket}/o", "items", query), None)
     zones = " or ".join([*item["zones"], *item.get("fallbackZones", ())])
     paid = "spot" if member.spot else "on demand"
-    after = "deleted at its end" if item.get(STOP_WHEN_DONE) else "stays up after its end"
+    stops = item.get(STOP_WHEN_DONE)
+    after = "deleted at its end, by this command or a monitor" if stops else "stays up after its end"
     price = f"${dollars(row.hourly)} an hour{', exists already' if run.before else ''}"
     note = ", which holds files of an earlier run" if earlier else ""
     lines = {

@@ -1,10 +1,12 @@
-"""Ad hoc fleets, outside the settings file: an object each in the controller's bucket, read by every command.
+"""Ad hoc fleets, outside the settings file: a record each in the controller's bucket, read by every command.
 
-Each is an item of `tpu:slices`; with `stopWhenDone` it is deleted once its program has ended.
+Each is an item of `tpu:slices` with a phase; with `stopWhenDone` it is deleted once its program has ended. A
+node is created only for a record that wants it. A record is written only on the generation that was read.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from fleet.errors import FleetError
@@ -14,11 +16,30 @@ from infra.google.failures import Kind
 
 Item = Mapping[str, Any]
 STOP_WHEN_DONE = "stopWhenDone"
+PHASE, WHY = "phase", "why"
+_BESIDE = (STOP_WHEN_DONE, PHASE, WHY)
+
+
+class Phase(StrEnum):
+    """Phase of an ad hoc fleet, stored with its item; a record without one is wanted."""
+
+    WANTED = "wanted"
+    ENDING = "ending"  # written before the first deletion; nothing is created any more
+    ENDED = "ended"  # written after the last one
+
+
+class ConcurrentChangeError(FleetError):
+    """Another command has changed the record since it was read."""
 
 
 def slices(items: Iterable[Item]) -> list[dict[str, Any]]:
     """Return the items in the format of `tpu:slices`."""
-    return [{key: value for key, value in item.items() if key != STOP_WHEN_DONE} for item in items]
+    return [{key: value for key, value in item.items() if key not in _BESIDE} for item in items]
+
+
+def wanted(item: Item) -> Item:
+    """Return an item as a command asked for it: without what its end has added."""
+    return {key: value for key, value in item.items() if key not in (PHASE, WHY)}
 
 
 def described(
@@ -50,32 +71,47 @@ def described(
 
 
 class AdHoc:
-    """Objects of the controller's bucket, one for each fleet."""
+    """Records in the controller's bucket, one for each fleet."""
 
     def __init__(self, google: Google, stack: str):
         self._google, self._folder = google, f"{stack}/fleets/"
         self._generations: dict[str, int] = {}
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """Return the fleets by name. Raises FleetError if the bucket doesn't answer."""
-        return {name: item for path in self._listed() if (item := self._parsed(path, name := _name(path)))}
+        """Return the fleets that haven't ended, by name. Raises FleetError if a record can't be read."""
+        self._generations.clear()
+        records = {name: item for path in self._listed() if (item := self._parsed(path, name := _name(path)))}
+        return {name: item for name, item in records.items() if item[PHASE] is not Phase.ENDED}
 
-    def keep(self, name: str, item: Item | None) -> None:
-        """Add or replace a fleet; None removes it. Raises FleetError if it can't."""
+    def record(self, name: str) -> dict[str, Any] | None:
+        """Return the present record of a fleet, ended or not; None: there is none. Raises FleetError."""
+        return self._parsed(f"{self._folder}{name}.json", name)
+
+    def keep(self, name: str, item: Item, phase: Phase = Phase.WANTED, why: str = "") -> None:
+        """Add a fleet, or replace the record that `read` returned.
+
+        Args:
+            name: its name.
+            item: as `tpu:slices` has one, with `stopWhenDone`.
+            phase: of the fleet.
+            why: reason of its end.
+
+        Raises:
+            ConcurrentChangeError: there is another record by now.
+            FleetError: the bucket doesn't answer.
+        """
         path = f"{self._folder}{name}.json"
-        self._parsed(path, name)
+        record = {**wanted(item), PHASE: phase, **({WHY: why} if why else {})}
+        before = self._generations.get(name, 0)
         try:
-            if item is None:
-                self._google.remove(path)
-            else:
-                self._google.write(path, json.dumps(dict(item)), self._generations.get(name, 0))
+            self._generations[name] = self._google.write(path, json.dumps(record), before)
         except RequestError as error:
-            again = (
-                "changed concurrently; repeat the command"
-                if error.failure.kind is Kind.INVALID
-                else str(error)
-            )
-            raise self._error(path, again) from None
+            if error.failure.kind is not Kind.INVALID:
+                raise self._error(path, str(error)) from None
+            if self._parsed(path, name) != record:  # else only the answer to our own write was lost
+                self._generations[name] = before
+                where = f"gs://{self._google.controller_bucket}/{path}"
+                raise ConcurrentChangeError(f"{where}: changed concurrently; repeat the command") from None
 
     def _listed(self) -> list[str]:
         try:
@@ -90,11 +126,11 @@ class AdHoc:
         except RequestError as error:
             raise self._error(path, str(error)) from None
         if result is None:
-            self._generations.pop(name, None)
             return None
         text, self._generations[name] = result
         try:
-            return {str(key): value for key, value in json.loads(text).items()}
+            item = {str(key): value for key, value in json.loads(text).items()}
+            return {**item, PHASE: Phase(item.get(PHASE, Phase.WANTED))}
         except (ValueError, TypeError, AttributeError) as error:
             raise self._error(path, f"can't be read: {error}\n    fix: repair it, or delete it") from None
 

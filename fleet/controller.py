@@ -81,6 +81,7 @@ class Observation:
         failures: by member, of requests that failed since the previous step.
         outdated: keys of living members with metadata of earlier settings.
         nodes: existing nodes of this stack, with their members.
+        unwanted: slices that no record wants now, with the reason.
     """
 
     view: View
@@ -92,6 +93,7 @@ class Observation:
     failures: Mapping[str, Failure] = field(default_factory=dict)
     outdated: tuple[str, ...] = ()
     nodes: Sequence[tuple[Node, ObservedNode]] = ()
+    unwanted: Mapping[str, str] = field(default_factory=dict)
 
 
 class Controller:
@@ -115,6 +117,7 @@ class Controller:
         spec: Callable[[Node], str] | None = None,
         lead: bool = True,
         manual: bool = False,
+        unwanted: Callable[[], Mapping[str, str]] = dict,
     ):
         """Create a controller of `members`; this stack's nodes outside `members` and `everyone` are orphans.
 
@@ -131,6 +134,7 @@ class Controller:
             spec: label of a member's metadata; a node with another one is updated.
             lead: take the lease at once.
             manual: a user requests the attempts: zones that refused are retried.
+            unwanted: reads the slices that are neither created nor changed now, with the reason.
 
         Raises:
             FleetError: another controller holds the lease, or the store can't be read, if `lead`.
@@ -148,7 +152,7 @@ class Controller:
         self._events: list[str] = []
         self._last_note = ""
         self._unread: set[str] = set()  # names of objects that were reported
-        self.follow(members, everyone, spec)
+        self.follow(members, everyone, spec, unwanted)
         if lead:
             self.lead()
 
@@ -157,12 +161,13 @@ class Controller:
         members: Sequence[Node],
         everyone: Sequence[Node] = (),
         spec: Callable[[Node], str] | None = None,
+        unwanted: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """Replace the members to keep."""
         keys = {member.key for member in members}
         self._desired = [*members]
         self._others = [member for member in everyone if member.key not in keys]
-        self._spec = spec
+        self._spec, self._unwanted = spec, unwanted
 
     def lead(self) -> None:
         """Take the lease, and act from now on.
@@ -258,7 +263,8 @@ class Controller:
 
         decisions = decide(members, view, self.state, self._limits, self.owner)
         changed |= self._judge_bundles(decisions, view)
-        decisions = [self._in_hand(decision) for decision in decisions]
+        unwanted = self._unwanted()
+        decisions = [_held(self._in_hand(decision), unwanted) for decision in decisions]
         self._note_changes(decisions)
         leftovers = orphans([*members, *self._placed(view, self._others)], view, self.owner)
         outdated = self._outdated(decisions, view)
@@ -271,7 +277,9 @@ class Controller:
         ]
         keys = tuple(member.key for member in outdated)
         events, self._events = self._events, []
-        return Observation(view, tuple(members), decisions, leftovers, events, begun, failures, keys, nodes)
+        return Observation(
+            view, tuple(members), decisions, leftovers, events, begun, failures, keys, nodes, unwanted
+        )
 
     def _load(self, state: ControllerState) -> None:
         self.state = state
@@ -477,12 +485,19 @@ class Controller:
     def _sweep(self, leftovers: Sequence[ObservedNode]) -> None:
         """Delete preempted orphans, which hold their names and quota."""
         for leftover in leftovers:
-            if leftover.state in TAKEN_AWAY and leftover.name not in self._running:
+            if leftover.state in TAKEN_AWAY and leftover.name not in self._running and self._desired:
                 node = _left_over(leftover, self._desired)
                 self._running[leftover.name] = NodeRequest(Verb.DELETE, node)
                 self.actor.begin(self._running[leftover.name])
                 text = f"{leftover.name}: left over, {leftover.state}: deleted"
                 self._member_event(text, node, Verb.DELETE)
+
+
+def _held(decision: Decision, unwanted: Mapping[str, str]) -> Decision:
+    """Return the decision, or that nothing is done for a member whose slice isn't wanted."""
+    if not (reason := unwanted.get(decision.member.slice)):
+        return decision
+    return replace(decision, action=Action.HOLD, why="; ".join(filter(None, [decision.why, reason])))
 
 
 def _left_over(observed: ObservedNode, members: Sequence[Node]) -> Node:

@@ -1,14 +1,15 @@
 """An environment read by a command: settings, selected members, stack, Google."""
 
 import json
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-from fleet.adhoc import AdHoc, Item, slices
+from fleet.adhoc import PHASE, AdHoc, Item, Phase, slices, wanted
 from fleet.controller import Controller
 from fleet.decide import Limits
 from fleet.errors import FleetError
@@ -28,6 +29,7 @@ from infra.layers.tpu.request import member_request
 from infra.settings.schema import FleetSettings, Settings
 from infra.slices.names import member_labels
 from infra.slices.nodes import Node, nodes
+from infra.slices.settings import TpuSettings
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,34 @@ class Environment:
     google: Google
     stack: StackState
     adhoc: Mapping[str, Item] = field(default_factory=dict)  # fleets outside the settings file, by name
+    records: AdHoc | None = None  # by which they were read
+
+    @property
+    def saved(self) -> AdHoc:
+        """The records of the ad hoc fleets, to be written on the generations that were read."""
+        assert self.records is not None, "read from a bucket"
+        return self.records
+
+    def unwanted(self) -> dict[str, str]:
+        """Return ad hoc fleets that aren't to be created, with the reason: their record, as it is now.
+
+        A fleet that this command has yet to add has no record.
+        """
+        result = {}
+        present = AdHoc(self.google, self.stack.id)
+        for name in sorted({member.slice for member in self.members}):
+            if PHASE not in (item := self.adhoc.get(name, {})):
+                continue
+            try:
+                record = present.record(name)
+            except FleetError as error:
+                result[name] = f"whether it is wanted isn't known: {error}"
+                continue
+            if record is None or record[PHASE] is not Phase.WANTED:
+                result[name] = f"its record is {record[PHASE] if record else 'gone'}: nothing is created"
+            elif record != item:
+                result[name] = "its record has changed: nothing is created by the earlier one"
+        return result
 
     @property
     def owner(self) -> Owner:
@@ -59,7 +89,7 @@ class Environment:
 
     def follow(self, controller: Controller) -> None:
         """Make a controller keep these members by these settings."""
-        controller.follow(self.members, nodes(self.settings), self.spec)
+        controller.follow(self.members, nodes(self.settings), self.spec, self.unwanted)
         assert isinstance(controller.actor, _ByKind)
         controller.actor.environment = self
 
@@ -79,7 +109,7 @@ class Environment:
             self.members, self.google, _ByKind(self), BucketStore(self.google, self.stack.id), self.limits,
             self.owner,
             everyone=nodes(self.settings), zones=zones, spec=self.spec if updates else None,
-            lead=lead, manual=manual,
+            lead=lead, manual=manual, unwanted=self.unwanted,
         )  # fmt: skip
 
     def body(self, member: Node) -> Mapping[str, Any]:
@@ -144,9 +174,13 @@ def opened(
     google, stack = (
         (before.google, before.stack) if before else (google_of(settings), read_stack(request.environment))
     )
-    fleets: Mapping[str, Item] = AdHoc(google, stack.id).read()
+    saved = before.saved if before else AdHoc(google, stack.id)
+    of_file = {item.name for item in settings[TpuSettings].slices}
+    fleets: Mapping[str, Item] = saved.read()
     if request.adhoc and before is None:
-        fleets = _added(request.environment, fleets, request.adhoc)
+        fleets = _added(request.environment, fleets, request.adhoc, of_file)
+    for name in sorted(fleets.keys() & of_file) if before is None else ():
+        print(_twice(request.environment, name), file=sys.stderr)
     if fleets:
         settings = from_file(request.environment, slices=slices(fleets.values()))
     # The flags of an ad hoc fleet describe it; those of others select members.
@@ -155,18 +189,44 @@ def opened(
     if not members and not allow_empty:
         fix = "tpu:slices, or --tpu-type, --zones and --workers-per-zone"
         raise FleetError(f"Pulumi.{request.environment}.yaml lists no slices\n    fix: {fix}")
-    return Environment(settings, members, google, stack, fleets)
+    return Environment(settings, members, google, stack, fleets, saved)
 
 
-def _added(environment: str, fleets: Mapping[str, Item], item: Item) -> dict[str, Item]:
+def _twice(environment: str, name: str) -> str:
+    """Return the remark on an ad hoc fleet whose name the settings file has too."""
+    file, fix = f"Pulumi.{environment}.yaml", f"tpu fleet delete {environment} --slice {name}"
+    why = f"{name}: {file} has a slice of this name, and an ad hoc fleet has it already"
+    return (
+        f"{why}; commands of the fleet know the ad hoc one alone\n    fix: {fix}, or another name in {file}"
+    )
+
+
+def _added(
+    environment: str, fleets: Mapping[str, Item], item: Item, of_file: Collection[str]
+) -> Mapping[str, Item]:
     """Return the ad hoc fleets with another one. Raises FleetError if its name is that of another fleet."""
     name = item["name"]
-    if (existing := fleets.get(name, item)) != item:
+    if (existing := fleets.get(name)) is None:
+        if name in of_file:
+            raise FleetError(
+                f"{name}: Pulumi.{environment}.yaml has a slice of this name\n    fix: --slice ANOTHER"
+            )
+        return {**fleets, name: item}
+    require_wanted(environment, existing)
+    if wanted(existing) != item:
         zones = ", ".join(existing.get("zones", ()))
         shape = f"{existing.get('count')} x {existing.get('acceleratorType')} in {zones}"
         fix = f"tpu fleet delete {environment} --slice {name}, or --slice ANOTHER"
         raise FleetError(f"{name} is a fleet already, of {shape}\n    fix: {fix}")
-    return {**fleets, name: item}
+    return fleets
+
+
+def require_wanted(environment: str, item: Item) -> None:
+    """Raise FleetError if the deletion of an ad hoc fleet has begun."""
+    if item[PHASE] is not Phase.WANTED:
+        name = item["name"]
+        fix = f"tpu fleet delete {environment} --slice {name}, then this command again"
+        raise FleetError(f"{name}: its deletion has begun, and isn't over\n    fix: {fix}")
 
 
 def selected(settings: Settings, request: FleetCommand) -> tuple[Node, ...]:

@@ -228,7 +228,7 @@ def _attested(worker: Mapping[str, Any]) -> Attested:
         boot, job = (foreign.parse(values.get(key, "{}")) for key in ("boot", "job"))
         return Attested(
             foreign.text(boot, "state"), foreign.number(boot, "updated_s") or 0.0,
-            foreign.text(job, "state"), foreign.number(job, "updated_s") or 0.0,
+            foreign.text(job, "state"), foreign.number(job, "updated_s") or 0.0, job.get("final") is True,
         )  # fmt: skip
     except ForeignError as error:
         return Attested(unread=f"a guest attribute {error}")

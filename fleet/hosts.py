@@ -3,10 +3,11 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
-from fleet.environment import opened
+from fleet.environment import Environment, opened
 from fleet.errors import FleetError
 from fleet.remote_exec import Remote, RemoteExec, observed, one_line
 from fleet.request import FleetCommand
@@ -16,7 +17,7 @@ from infra.settings.schema import FleetSettings
 from infra.slices.nodes import Node
 
 # All stop before any starts: a worker of the old attempt would meet one of the new at the barrier.
-_RESTART = ("sudo systemctl stop tpu-job", "sudo systemctl start tpu-job")
+_STOP, _START = "sudo systemctl stop tpu-job", "sudo systemctl start tpu-job"
 
 
 def execute(request: FleetCommand, options: Remote, words: Sequence[str]) -> int:
@@ -27,30 +28,56 @@ def execute(request: FleetCommand, options: Remote, words: Sequence[str]) -> int
         options: of the execution.
         words: the command; a single word is a line of shell.
     """
-    return _run(request, options, (one_line(words),))
-
-
-def restart(request: FleetCommand, options: Remote) -> int:
-    """Restart the job on every worker; return the exit status."""
-    return _run(request, options, _RESTART, "Restart the job of {} slice(s)?")
-
-
-def _run(request: FleetCommand, options: Remote, commands: Sequence[str], question: str = "") -> int:
-    """Run lines of shell, each on every worker, until one fails."""
-    fleet = opened(request)
-    if question:
-        confirm(question.format(len(fleet.members)), request.yes)
-    report = partial(print, file=request.output, flush=True)
-    remote = RemoteExec(fleet, options, report)
-    for command in commands:
-        if len(commands) > 1:
-            report(command)
-        status, document = remote.run(command)
-        if status:
-            break
+    command = one_line(words)
+    status, document = RemoteExec(opened(request), options, _report(request)).run(command)
     if request.as_json:
         print(json.dumps(document))
     return status
+
+
+def restart(request: FleetCommand, options: Remote) -> int:
+    """Restart the job on every worker; return the exit status.
+
+    Where a worker can't be stopped, or Ctrl+C comes in between, the job is started again on all that answer.
+    """
+    fleet = opened(request)
+    confirm(f"Restart the job of {len(fleet.members)} slice(s)?", request.yes)
+    report = _report(request)
+    remote, started = RemoteExec(fleet, options, report), False
+    try:
+        report(_STOP)
+        status, document = remote.run(_STOP)
+        if not status:
+            report(_START)
+            status, document = remote.run(_START)
+            started = not status
+    finally:
+        if remote.begun and not started:
+            _start_again(fleet, replace(options, partial=True), request)
+    if request.as_json:
+        print(json.dumps(document))
+    return status
+
+
+def _start_again(fleet: Environment, options: Remote, request: FleetCommand) -> None:
+    """Start the job on every worker that answers; name the others, and the command."""
+    print("not restarted: the job is started again where it may be stopped", file=sys.stderr)
+    names = "".join(f" --slice {name}" for name in request.slices)
+    fix = f"tpu fleet exec {request.environment}{names} -- {_START}"
+    try:
+        status, document = RemoteExec(fleet, options, _report(request)).run(_START)
+        left_out = ", ".join(document["left_out"])
+        problem = f"on {left_out}" if left_out else "on some workers" if status else ""
+    except FleetError as error:
+        problem = f"everywhere: {error}"
+    except (KeyboardInterrupt, SystemExit):
+        problem = "everywhere"
+    if problem:
+        print(f"error: the job may be stopped {problem}\n    fix: {fix}", file=sys.stderr)
+
+
+def _report(request: FleetCommand) -> Callable[[str], object]:
+    return partial(print, file=request.output, flush=True)
 
 
 def login(request: FleetCommand, name: str | None, worker: int, words: Sequence[str]) -> int:

@@ -246,6 +246,8 @@ class Claim(StrEnum):
     BOOT_FAILED = "boot failed"
     WORK_FAILED = "work failed"
     SILENT = "silent"
+    DONE = "work done"
+    FINAL = "work failed for good"
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Monitoring:
 
 def monitor(request: FleetCommand, options: Monitoring) -> int:
     """Observe and recover until Ctrl+C, which leaves the fleet as it is."""
-    fleet = opened(request)
+    fleet = opened(request, allow_empty=True)
     if not options.watch:
         within_budget(fleet.settings)
     controller = fleet.controller(lead=not options.watch)
@@ -73,8 +73,11 @@ def _reloaded(
 ) -> Environment:
     """Return the fleet by the present settings file; the earlier one if the file is wrong."""
     try:
-        new = opened(request, fleet)
+        new = opened(request, fleet, allow_empty=True)
         if new.settings == fleet.settings:
+            if new.adhoc != fleet.adhoc:  # in their phases alone
+                new.follow(controller)
+                return new
             return fleet
         if not options.watch:
             within_budget(new.settings)

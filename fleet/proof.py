@@ -1,7 +1,7 @@
-"""Proof before a living node is deleted: guest attributes or Google's health, not an object in the bucket.
+"""Proof before a living node is deleted, or counts as ended: never an object in the bucket alone.
 
-All hosts run as one account, so any of them can write any worker's status. A guest attribute can be written
-only through the metadata server of its own machine; the TPU API returns it
+All hosts run as one account, so any of them can write any worker's status there. A guest attribute can be
+written only through the metadata server of its own machine; the TPU API returns it
 (https://cloud.google.com/compute/docs/metadata/manage-guest-attributes). A node's health proves silence, too.
 """
 
@@ -22,6 +22,7 @@ class Attested:
         boot_s: time of that report, by the host's clock.
         job: `running`, `done` or `failed`; empty: unknown.
         job_s: time of that report.
+        final: the failed job isn't started again.
         unread: why its attributes can't be read; empty: they can.
     """
 
@@ -29,6 +30,7 @@ class Attested:
     boot_s: float = 0.0
     job: str = ""
     job_s: float = 0.0
+    final: bool = False
     unread: str = ""
 
 
@@ -52,6 +54,10 @@ def objection(
             proven = any(worker.boot == "failed" for worker in workers)
         case Claim.WORK_FAILED:
             proven = any(worker.job == "failed" for worker in workers)
+        case Claim.DONE:
+            proven = bool(workers) and all(worker.job == "done" for worker in workers)
+        case Claim.FINAL:
+            proven = any(worker.job == "failed" and worker.final for worker in workers)
         case Claim.SILENT:
             spoken = [max(worker.boot_s, worker.job_s) for worker in workers]
             proven = health in _UNWELL or (bool(spoken) and 0 < max(spoken) < now_s - heartbeat_timeout_s)

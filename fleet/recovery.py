@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from fleet.adhoc import AdHoc
+from fleet.adhoc import PHASE
 from fleet.controller import Controller, Observation
 from fleet.environment import Environment, opened
 from fleet.errors import FleetError
@@ -67,8 +67,8 @@ def _change(
     if members:
         confirm(f"{verb.capitalize()} {len(members)} slice(s)?", request.yes)
     controller.lead()
-    if request.adhoc:
-        AdHoc(fleet.google, fleet.stack.id).keep(request.adhoc["name"], request.adhoc)
+    if request.adhoc and PHASE not in fleet.adhoc[request.adhoc["name"]]:
+        fleet.saved.keep(request.adhoc["name"], request.adhoc)
     try:
         attempts = max((len(member.places) for member in members), default=1)
         observation, failures = _until_up(controller, due, attempts, request)

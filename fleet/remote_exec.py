@@ -48,7 +48,11 @@ class Remote:
 
 
 class RemoteExec:
-    """Commands on the workers of an environment's members, and the folder with their outputs."""
+    """Commands on the workers of an environment's members, and the folder with their outputs.
+
+    Attributes:
+        begun: a command was sent to workers; before that, nothing has changed there.
+    """
 
     def __init__(self, fleet: Environment, options: Remote, report: Callable[[str], object]):
         """Look up the nodes and create the folder; `report` receives progress.
@@ -58,7 +62,7 @@ class RemoteExec:
         """
         self._fleet, self._options, self._report = fleet, options, report
         self._view, self._members = observed(fleet)
-        self._begun_s = time.time()
+        self.begun, self._begun_s = False, time.time()
         self._ssh = Ssh(fleet.settings[FleetSettings].ssh, fleet.settings.project, uuid.uuid4().hex[:8])
         self._folder = options.logs / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
         try:
@@ -79,6 +83,7 @@ class RemoteExec:
         self._report(f"on {len(reached)} workers; their output: {self._folder}/NODE-wK.log")
         width = max(len(worker.name) for worker in reached)
         reports = []
+        self.begun = True
         for report in self._run_on(reached, command, self._options.timeout_s, "."):
             self._report(_line(report, width))
             reports.append(report)

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from fleet.adhoc import AdHoc
+from fleet.adhoc import Phase
 from fleet.controller import Controller, Observation
 from fleet.environment import Environment, opened
-from fleet.google import Google
 from fleet.model import ObservedNode, View
 from fleet.observing import report_unanswered
 from fleet.request import FleetCommand
@@ -43,12 +42,9 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     strays = [orphan for orphan in observation.orphans if orphans and (not zones or orphan.zone in zones)]
     target: list[Doomed] = [*members, *strays]
 
-    # Ad hoc fleets that are deleted as a whole are forgotten.
-    saved = AdHoc(fleet.google, fleet.stack.id)
+    # Ad hoc fleets that are deleted as a whole end.
     forgotten = (
-        set[str]()
-        if zones or unanswered
-        else {member.slice for member in fleet.members} & saved.read().keys()
+        set[str]() if zones or unanswered else {member.slice for member in fleet.members} & fleet.adhoc.keys()
     )
     forgotten -= {node.slice for node in nodes(fleet.settings) if node not in fleet.members}
     lines = [f"  delete  {node.name} in {node.zone}" for node in target]
@@ -61,35 +57,47 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     try:
         keys = [member.key for member in members]
         output = partial(print, file=request.output)
-        gone, failed = delete_nodes(fleet.google, controller, keys, target, output)
+        ends = dict.fromkeys(sorted(forgotten), "deleted by a command")
+        gone, failed = delete_nodes(fleet, controller, keys, target, output, ends)
     finally:
         controller.leave()
-    for name in forgotten if not failed else ():
-        saved.keep(name, None)
     _advise(request, members, gone, forgotten)
     return max(unanswered, _report(request, "deleted", target, failed))
 
 
 def delete_nodes(
-    google: Google,
+    fleet: Environment,
     controller: Controller,
     keys: Collection[str],
     nodes: Sequence[Doomed],
     report: Callable[[str], None],
+    ends: Mapping[str, str],
 ) -> tuple[list[Doomed], dict[str, str]]:
     """Record the deletion of members, delete each node, and wait until Google lists none of them.
 
+    The records of ad hoc fleets that end say so before the first deletion: if this process dies in between,
+    the next controller deletes, and creates nothing.
+
     Args:
-        google: client of the project.
+        fleet: the environment, with the records as they were read.
         controller: leads; nothing more is deleted once it has lost the lease.
         keys: of the members, which aren't to be recovered.
         nodes: of the members, and others.
         report: receives the number of nodes that are gone.
+        ends: ad hoc fleets of which these are all nodes, with the reason of their end.
 
     Returns:
         The nodes that are gone, and by name the errors of the others.
+
+    Raises:
+        ConcurrentChangeError: a record has changed since it was read; nothing was deleted.
+        LeaseHeldError: another controller has taken the lease.
+        FleetError: the bucket doesn't answer.
     """
+    google = fleet.google
     controller.forget(keys)
+    for name, why in ends.items():
+        fleet.saved.keep(name, fleet.adhoc[name], Phase.ENDING, why)
     failed: dict[str, str] = {}
     for node in nodes:
         controller.renew()
@@ -107,6 +115,8 @@ def delete_nodes(
         before, left = left, sum(_maybe_there(node, view) for node in gone)
         if left != before:
             report(f"{len(gone) - left} of {len(gone)} gone")
+    for name, why in ends.items() if not failed else ():
+        fleet.saved.keep(name, fleet.adhoc[name], Phase.ENDED, why)
     return gone, failed
 
 

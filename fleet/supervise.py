@@ -5,37 +5,97 @@ only observes while another controller acts.
 """
 
 import json
+import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from fleet.adhoc import STOP_WHEN_DONE, AdHoc, slices
+from fleet.adhoc import (
+    PHASE,
+    STOP_WHEN_DONE,
+    WHY,
+    AdHoc,
+    Phase,
+    slices,
+    wanted,
+)  # fmt: skip
 from fleet.controller import Controller, Observation
-from fleet.environment import Environment, google_of, selected
+from fleet.environment import Environment, google_of, require_wanted, selected
 from fleet.errors import FleetError
-from fleet.model import Action, Condition, Decision, ObservedNode
+from fleet.model import GOING, TAKEN_AWAY, Action, Claim, Condition, Decision, ObservedNode
 from fleet.removal import delete_nodes
 from fleet.request import FleetCommand
 from fleet.show import unanswered
 from fleet.store import LeaseHeldError, UnreachableError
+from fleet.zones import unproven
 from infra.engine.named import read_stack
 from infra.engine.settings import from_file
+from infra.google.client import RequestError
+from infra.slices.nodes import Node
 
 Report = Callable[[str], None]
 
 _LEASE_PAUSE_S = 5.0
 # Keys that may differ from the existing fleet's: hosts apply them without being recreated.
-_CHANGEABLE = ("bundle", "run", STOP_WHEN_DONE)
+_CHANGEABLE = ("bundle", "run", STOP_WHEN_DONE, PHASE, WHY)
 
 
-def over(decisions: Collection[Decision]) -> bool:
-    """Return whether a program has ended: on every node, or failed permanently on one."""
-    failed = any(
-        decision.condition is Condition.FAILED and decision.status and decision.status.final
+class EndedError(FleetError):
+    """The fleet isn't wanted any more, or is another command's: this one creates nothing.
+
+    Attributes:
+        done: the program had ended with status 0.
+    """
+
+    def __init__(self, text: str, done: bool = False):
+        super().__init__(text)
+        self.done = done
+
+
+def over(decisions: Collection[Decision]) -> Mapping[Claim, Collection[Decision]]:
+    """Return the nodes whose statuses say that a program has ended, by claim; empty if it goes on.
+
+    It has ended once it is done on every node, or failed permanently on one.
+    """
+    failed = [
+        decision
         for decision in decisions
-    )
-    return failed or (bool(decisions) and all(decision.condition is Condition.DONE for decision in decisions))
+        if decision.condition is Condition.FAILED and decision.status and decision.status.final
+    ]
+    if failed:
+        return {Claim.FINAL: failed}
+    done = bool(decisions) and all(decision.condition is Condition.DONE for decision in decisions)
+    return {Claim.DONE: decisions} if done else {}
+
+
+def disputed(fleet: Environment, claims: Mapping[Claim, Collection[Decision]], now_s: float) -> str:
+    """Return why the end of a program isn't believed; empty if it is proven.
+
+    Any host can write the statuses that `over` goes by. The cloud proves them: by a node that it has taken
+    away, or by guest attributes, which only the node's own machines can write.
+    """
+    problems = []
+    for claim, decisions in claims.items():
+        for decision in decisions:
+            try:
+                why = _disputed(fleet, decision, claim, now_s)
+            except RequestError as error:
+                why = str(error).partition("\n")[0]
+            if not why and claim is Claim.FINAL:
+                return ""  # one is enough
+            if why:
+                claimed = f"{decision.node}: {claim}, by its heartbeat alone"
+                problems.append(f"{claimed}, which isn't believed: {why}")
+    return "; ".join(problems)
+
+
+def _disputed(fleet: Environment, decision: Decision, claim: Claim, now_s: float) -> str:
+    observed = fleet.google.node(decision.zone, decision.node)
+    if observed is None or observed.state in GOING | TAKEN_AWAY:
+        return ""
+    timeout_s = fleet.limits.heartbeat_timeout_s
+    return unproven(fleet.google, observed, decision.instance, claim, now_s, timeout_s)
 
 
 class Supervisor:
@@ -44,6 +104,8 @@ class Supervisor:
     Attributes:
         fleet: the environment, restricted to its members.
         before: the earlier fleet of this name; None: there was none.
+        phase: of its record, as this command knows it; None: there is no record yet.
+        nodes: those that exist, by the last look.
     """
 
     def __init__(self, environment: str, item: Mapping[str, Any], report: Report):
@@ -59,6 +121,8 @@ class Supervisor:
         self._saved = AdHoc(google, stack.id)
         others = self._saved.read()
         self.before = others.pop(self._item["name"], None)
+        if self.before is not None:
+            require_wanted(environment, self.before)
         if self.before is not None and _shape(self.before) != _shape(self._item):
             name, shape = self._item["name"], json.dumps(_shape(self.before))
             fix = f"--name ANOTHER, or tpu fleet delete {environment} --slice {name}"
@@ -66,7 +130,10 @@ class Supervisor:
         fleets = {**others, self._item["name"]: self._item}
         settings = from_file(environment, slices=slices(fleets.values()))
         members = selected(settings, FleetCommand(environment, (self._item["name"],)))
-        self.fleet = Environment(settings, members, google, stack, fleets)
+        self.fleet = Environment(settings, members, google, stack, fleets, self._saved)
+        self._fleets = fleets
+        self.phase = Phase.WANTED if self.before else None
+        self.nodes: Sequence[tuple[Node, ObservedNode]] = ()
         self._reported: dict[str, str] = {}
         self._ended: dict[str, float] = {}  # by node, the time of an earlier program's last status
 
@@ -84,12 +151,15 @@ class Supervisor:
     def keep(self) -> None:
         """Store the fleet, so that every command knows it and a monitor keeps it."""
         self._saved.keep(self._item["name"], self._item)
+        self._fleets[self._item["name"]] = {**self._item, PHASE: Phase.WANTED}
+        self.phase = Phase.WANTED
 
     def living(self) -> tuple[list[ObservedNode], bool]:
         """Return the READY nodes, and whether their program has ended, which `over` then ignores."""
-        observation = self._controller.step()
+        observation = self._look()
         ready = [observed for _, observed in observation.nodes if observed.state == "READY"]
-        ended = bool(ready) and over(observation.decisions)
+        claims = over(observation.decisions) if ready else {}
+        ended = bool(claims) and not disputed(self.fleet, claims, observation.view.at_s)
         if ended or self.changed:
             self._ended = {
                 decision.node: decision.status.at_s for decision in observation.decisions if decision.status
@@ -97,56 +167,119 @@ class Supervisor:
         return ready, ended
 
     def step(self) -> Observation:
-        """Observe and act once; report changes."""
+        """Observe and act once; report changes.
+
+        Raises:
+            EndedError: the record doesn't want this fleet any more.
+        """
         controller = self._controller
         if not controller.leads:
-            observation = controller.step()
+            observation = self._look()
             if _due(observation):
                 self._take_lease()
         if controller.leads:
             try:
-                observation = controller.step()
+                observation = self._look()
             except LeaseHeldError as error:  # another controller took it, as after a sleep of this machine
                 self._report_once("lease", _headline(error))
                 return self.step()
+        if observation.unwanted:
+            self.require_wanted()
         self._report_changes(observation)
         if not controller.busy and not _due(observation):
             self.leave()
         return observation
 
+    def require_wanted(self) -> None:
+        """Raise EndedError unless the record is this command's; a bucket that doesn't answer says nothing."""
+        try:
+            phase, why = self._recorded()
+        except EndedError:
+            raise
+        except FleetError:
+            return
+        done = why == Condition.DONE
+        if phase is Phase.ENDED:
+            raise EndedError(f"it was ended elsewhere ({why}): nothing is created", done)
+        if phase is Phase.ENDING:
+            fix = f"tpu fleet delete {self.fleet.settings.environment} --slice {self._item['name']}"
+            text = f"it is being ended elsewhere ({why}): nothing is created; should that have died: {fix}"
+            raise EndedError(text, done)
+
+    def _recorded(self) -> tuple[Phase, str]:
+        """Return the phase of its record, and the reason of its end.
+
+        Raises:
+            EndedError: the record is of another command's program.
+            FleetError: it can't be read.
+        """
+        record = self._saved.record(self._item["name"])
+        if record is None:
+            return Phase.ENDED, "its record is gone"
+        if record[PHASE] is Phase.WANTED and wanted(record) != self._item:
+            raise EndedError("it has another program now, by another command, and is left to that")
+        return record[PHASE], record.get(WHY) or "without a reason"
+
     def over(self, observation: Observation) -> bool:
-        """Return whether its program has ended."""
+        """Return whether its program has ended, by statuses that are proven."""
         fresh = [
             decision for decision in observation.decisions
             if not (decision.status and decision.status.at_s <= self._ended.get(decision.node, 0.0))
         ]  # fmt: skip
-        return len(fresh) == len(observation.decisions) and over(fresh)
+        if len(fresh) != len(observation.decisions) or not (claims := over(fresh)):
+            return False
+        why = disputed(self.fleet, claims, observation.view.at_s)
+        self._report_once("disputed", why)
+        return not why
 
     def leave(self) -> None:
         """Release the lease, if held; the slice stays."""
         self._controller.leave()
 
-    def take_down(self) -> None:
-        """Delete its nodes and forget it; wait for the lease, unless a monitor deletes it meanwhile."""
+    def take_down(self, why: str) -> None:
+        """Delete its nodes and end it; wait for the lease, unless a monitor ends it meanwhile.
+
+        Args:
+            why: reason of the end.
+
+        Raises:
+            EndedError: the record is another command's by now.
+            FleetError: a node can't be deleted.
+        """
         self.leave()
         name, controller = self._item["name"], self._controller
         # Every zone has to answer: an unseen node would be forgotten, and billed.
-        while unanswered(observation := controller.step()):
+        while unanswered(observation := self._look()):
             self._report_once("silent", "; ".join(unanswered(observation)))
             time.sleep(_LEASE_PAUSE_S)
         nodes = [observed for _, observed in observation.nodes]
-        while not self._take_lease():
-            time.sleep(_LEASE_PAUSE_S)
-            if name not in self._saved.read():
+        while True:
+            leads = self._take_lease()
+            if self._recorded()[0] is Phase.ENDED:
+                self.phase = Phase.ENDED
                 return
+            if leads:
+                break
+            time.sleep(_LEASE_PAUSE_S)
+        self.phase = Phase.ENDING
         try:
             keys = [member.key for member in self.fleet.members]
-            _, failed = delete_nodes(self.fleet.google, controller, keys, nodes, self._report)
+            _, failed = delete_nodes(self.fleet, controller, keys, nodes, self._report, {name: why})
         finally:
             controller.leave()
         if failed:
             raise FleetError(f"{', '.join(failed)}: not deleted, and billed\n    fix: tpu fleet delete again")
-        self._saved.keep(name, None)
+        self.phase = Phase.ENDED
+
+    @property
+    def requested(self) -> bool:
+        """True while a request for its node is under way."""
+        return self._controller.busy
+
+    def _look(self) -> Observation:
+        observation = self._controller.step()
+        self.nodes = observation.nodes
+        return observation
 
     def _take_lease(self) -> bool:
         try:
@@ -176,17 +309,38 @@ class Supervisor:
 
 
 def take_down_ended(fleet: Environment, controller: Controller, observation: Observation) -> None:
-    """Delete ad hoc fleets whose program has ended, if they are to stop when done."""
+    """Delete ad hoc fleets whose deletion has begun, or whose program has ended if they stop when done.
+
+    Raises:
+        LeaseHeldError: another controller has taken the lease.
+    """
+    if unanswered(observation):
+        return  # an unseen node would be left behind, and billed
     for name, item in fleet.adhoc.items():
         decisions = [decision for decision in observation.decisions if decision.member.slice == name]
-        if not item.get(STOP_WHEN_DONE) or len(decisions) != item.get("count") or not over(decisions):
+        if len(decisions) != item.get("count"):
+            continue  # a monitor of a part
+        why: str
+        if item[PHASE] is Phase.ENDING:
+            why = item.get(WHY) or "its deletion had begun"
+        elif name in observation.unwanted:
+            continue  # the record has changed since it was read
+        elif item.get(STOP_WHEN_DONE) and (claims := over(decisions)):
+            if problem := disputed(fleet, claims, observation.view.at_s):
+                controller.note(f"{name}: not deleted: {problem}", logging.WARNING)
+                continue
+            why = Condition.DONE if Claim.DONE in claims else Condition.FAILED
+        else:
             continue
         keys = {decision.member.key for decision in decisions}
         nodes = [observed for member, observed in observation.nodes if member.key in keys]
-        controller.note(f"{name}: its program has ended: deleted")
-        _, failed = delete_nodes(fleet.google, controller, keys, nodes, controller.note)
-        if not failed:
-            AdHoc(fleet.google, fleet.stack.id).keep(name, None)
+        controller.note(f"{name}: deleted ({why})")
+        try:
+            delete_nodes(fleet, controller, keys, nodes, controller.note, {name: why})
+        except LeaseHeldError:
+            raise
+        except FleetError as error:  # the next look shows what is left
+            controller.note(str(error), logging.WARNING)
 
 
 def _due(observation: Observation) -> bool:

@@ -133,17 +133,8 @@ class Zones:
         return Answer(request, done=observed.state not in TAKEN_AWAY)
 
     def _objection(self, request: NodeRequest, observed: ObservedNode) -> str:
-        if observed.instance != request.instance:
-            return "it was made since that was decided"
-        if observed.state != "READY":
-            return f"it is {observed.state}"
-        workers = self._google.attested(observed.zone, observed.name)
-        again = self._google.node(
-            observed.zone, observed.name
-        )  # they are of the node whose id stands on both sides
-        if again is None or again.instance != request.instance:
-            return "it was made since that was decided"
-        return objection(request.claim, workers, observed.health, self._now(), self._heartbeat_timeout_s)
+        timeout_s = self._heartbeat_timeout_s
+        return unproven(self._google, observed, request.instance, request.claim, self._now(), timeout_s)
 
     def _create(self, request: NodeRequest) -> Answer:
         node, body = request.node, dict(self._body(request.node))
@@ -172,3 +163,33 @@ class Zones:
     def _check(self, request: NodeRequest) -> Answer:
         done, failure = self._google.operation(request.operation)
         return Answer(request, failure, done=done)
+
+
+def unproven(
+    google: Google,
+    observed: ObservedNode,
+    instance: str,
+    claim: Claim,
+    now_s: float,
+    heartbeat_timeout_s: float,
+) -> str:
+    """Return why a claim about a living node isn't proven; empty if it is. Raises RequestError.
+
+    Args:
+        google: client of the project.
+        observed: the node as read just now.
+        instance: id of the node that the claim is about.
+        claim: to be proven by its workers or by its health.
+        now_s: the present.
+        heartbeat_timeout_s: time after which a worker that had reported counts as silent.
+    """
+    if observed.instance != instance:
+        return "it was made since that was decided"
+    if observed.state != "READY":
+        return f"it is {observed.state}"
+    workers = google.attested(observed.zone, observed.name)
+    # The attributes are of the node whose id stands on both sides.
+    again = google.node(observed.zone, observed.name)
+    if again is None or again.instance != instance:
+        return "it was made since that was decided"
+    return objection(claim, workers, observed.health, now_s, heartbeat_timeout_s)

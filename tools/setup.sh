@@ -127,7 +127,8 @@ link_python() {
 }
 
 # A program of the project: of the checkout around the working directory, else of the one whose .venv it is
-# called through; several checkouts share one environment.
+# called through; several checkouts share one environment. Ctrl+C while it imports ends it without a traceback:
+# it waits, where env(1) can block it, until Python is up.
 launcher() { # path, module
   local draft=".venv/$1.$$"
   mkdir -p "${draft%/*}"
@@ -136,8 +137,17 @@ launcher() { # path, module
 root=\$PWD
 while [ -n "\$root" ] && ! [ -f "\$root/cli/__main__.py" ]; do root=\${root%/*}; done
 [ -n "\$root" ] || root=\$(cd "\$(dirname "\$0")/../.." && pwd -L) || exit
-code='import sys; sys.path[0] = sys.argv.pop(1); from $2 import entry; entry()'
-exec "\$(dirname "\$0")/../bin/python" -c "\$code" "\$root" "\$@"
+code='import sys, _signal as s
+before = s.getsignal(s.SIGINT)
+before == s.default_int_handler and s.signal(s.SIGINT, s.SIG_DFL)
+s.pthread_sigmask(s.SIG_UNBLOCK, [s.SIGINT])
+sys.path[0] = sys.argv.pop(1)
+from $2 import entry
+s.signal(s.SIGINT, before)
+entry()'
+block=--block-signal=INT
+env \$block true 2>/dev/null || block=
+exec env \$block "\$(dirname "\$0")/../bin/python" -c "\$code" "\$root" "\$@"
 END
   chmod 0755 "$draft"
   mv -f "$draft" ".venv/$1"

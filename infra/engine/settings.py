@@ -33,7 +33,7 @@ def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str,
     Args:
         environment: its name.
         root: the project's folder.
-        slices: further items of `tpu:slices`, which stand in no file.
+        slices: further items of `tpu:slices`, which stand in no file; each replaces the file's of its name.
     """
     name = f"Pulumi.{environment}.yaml"
     try:
@@ -50,7 +50,11 @@ def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str,
     if values is None:
         raise InfraError(f"{name} has no `config:` with settings under it: see docs/settings.md")
     if slices:
-        values["tpu:slices"] = json.dumps([*json.loads(values.get("tpu:slices", "[]")), *slices])
+        names = {item["name"] for item in slices}
+        listed = [
+            item for item in json.loads(values.get("tpu:slices", "[]")) if item.get("name") not in names
+        ]
+        values["tpu:slices"] = json.dumps([*listed, *slices])
     return parse(environment, values, name, problems)
 
 

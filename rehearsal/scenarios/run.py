@@ -50,7 +50,7 @@ SCENARIO = Scenario(
                 "tpu run dev rehearsal/scenarios/code/train.py --requirements "
                 "rehearsal/scenarios/code/requirements.txt --name edited --slice v6e-1 --detach --yes"
             ),
-            prints="detached; the slice is up",
+            prints=r"detached; tpu-us-east5-b-\d is [A-Z]+, and billed",
         ),
         step.logged("tpu-us-east5-b-0", 1, prints=r"step \d{2,} of 600"),
         step.command(

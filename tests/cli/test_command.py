@@ -1,7 +1,9 @@
 """The command line of `tpu`: what there is, what isn't, and how it ends."""
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,23 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     done = run(["bash", "-c", f"(sleep 1; exec {TPU} infra prices prod) | true; echo ${{PIPESTATUS[0]}}"])
     assert done.stderr == ""
     assert int(done.stdout.split()[-1]) == 141
+
+
+def test_ctrl_c_while_it_starts_is_no_traceback(tmp_path: Path) -> None:
+    launcher = "source <(sed -n '/^launcher()/,/^}/p' \"$0\"); launcher bin/tpu cli.__main__"
+    subprocess.run(["bash", "-c", launcher, ROOT / "tools" / "setup.sh"], cwd=tmp_path, check=True)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    assert run([str(python.with_name("tpu")), "--help"]).stdout.startswith("Usage: tpu ")
+    for delay_s in (0.02, 0.04, 0.06, 0.1, 0.15, 0.2):
+        line = [python.with_name("tpu"), "status", "dev"]
+        child = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        time.sleep(delay_s)
+        child.send_signal(signal.SIGINT)
+        _, output = child.communicate(timeout=HANG_S)
+        assert "Traceback" not in output
+        assert child.returncode in (130, -signal.SIGINT)
 
 
 def test_an_output_that_is_full_is_one_line() -> None:

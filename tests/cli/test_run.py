@@ -1,6 +1,10 @@
 """`tpu run`: which program, which slice, and how it ends; the cloud answers as it is told."""
 
+import itertools
 import json
+import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +20,7 @@ from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.publish.environment import Target
 from tests.cli.call import call
+from tests.fleet.command import fleet
 from tests.fleet.world import SLICES, Cloud, _world, enter, settings  # noqa: F401
 
 NODE = "tpu-us-east5-a-2"
@@ -83,7 +88,7 @@ def test_a_script_goes_alone_runs_and_its_end_ends_the_command(
     assert (parsed["zones"], parsed["fallbackZones"]) == (["us-east5-a"], ["us-east5-b"])
     assert world.requests == [("create", NODE)]
     assert "  | step 1\n  | step 2\n" in reported.err
-    assert "the slice is up, and billed" in reported.err
+    assert f"{NODE} is READY, and billed: $22.45 an hour\n" in reported.err
 
 
 def test_a_failure_for_good_is_its_exit_status_and_the_slice_goes_if_that_was_asked_for(
@@ -275,3 +280,102 @@ def test_a_runs_price_is_predicted_and_the_actual_one_stands_beside_it(
 def test_hours_are_a_time(hours: str, script: Path) -> None:
     with pytest.raises(click.UsageError, match=r"a number of hours above 0, e.g. 1.5"):
         call(run.run, ["dev", str(script), "--slice", "v6e-16", f"--hours={hours}"])
+
+
+def advised(world: Cloud, script: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int | str | None:
+    """End `tpu run` by SIGTERM after some looks, and return its status."""
+    pauses, sleep = itertools.count(), time.sleep
+
+    def end(_: float) -> None:
+        sleep(0.02)
+        if next(pauses) == 6:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("cli.run.time.sleep", end)
+    with pytest.raises(SystemExit) as ended:
+        call(run.run, ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", *more])
+    return ended.value.code
+
+
+@pytest.fixture(name="signals")
+def _signals() -> Iterator[None]:
+    """Restore the handlers that a command installs."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        ("READY", f"stopped; {NODE} is READY, and billed: $22.45 an hour"),
+        ("CREATING", f"stopped; {NODE} is CREATING, and billed once it is up: $22.45 an hour"),
+        ("DELETING", f"stopped; {NODE} is DELETING, and billed until it is gone: $22.45 an hour"),
+        ("", "stopped; no slice is up\n"),
+    ],
+)
+def test_a_signal_leaves_with_what_stands_its_price_and_the_command_that_ends_it(
+    state: str, line: str, script: Path, published: Published, world: Cloud, signals: None,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if not state:
+        world.silent = {"us-east5-a"}
+    make = world.make
+
+    def made(*request: str) -> None:
+        make(*request)
+        world.states[NODE] = state
+
+    monkeypatch.setattr(world, "make", made)
+    assert advised(world, script, monkeypatch, "--stop-when-done") == 128 + signal.SIGTERM
+    output = capsys.readouterr().err
+    assert line in output
+    assert "take it down:    tpu fleet delete dev --slice own" in output
+    assert "at its end:      deleted by one of those two, and by nothing else" in output
+
+
+def test_a_signal_before_anything_is_created_says_so(
+    script: Path, published: Published, world: Cloud, signals: None, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(run, "publish", lambda *_: signal.raise_signal(signal.SIGHUP))
+    with pytest.raises(SystemExit):
+        call(run.run, ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes"])
+    assert "stopped; nothing was created\n" in capsys.readouterr().err
+    assert world.objects == {}
+
+
+def test_a_signal_during_the_deletion_names_what_completes_it(
+    script: Path, published: Published, world: Cloud, signals: None, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    world.statuses[NODE] = DONE
+    monkeypatch.setattr(world, "delete", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit):
+        call(run.run, ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--stop-when-done", "--yes"])
+    output = capsys.readouterr().err
+    assert f"stopped; its deletion isn't over: {NODE} is READY, and billed" in output
+    assert "tpu fleet delete dev --slice own" in output
+
+
+def test_it_ends_with_a_sentence_once_another_command_has_ended_its_fleet(
+    script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    looks = 0
+
+    def ended(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        time.sleep(0.02)
+        if looks == 6:
+            assert fleet(["delete", "dev", "--slice", "own", "--yes"]) == 0
+
+    monkeypatch.setattr(run.Job, "_print_output", lambda _, seconds: ended(seconds))
+    assert call(run.run, ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes"]) == 1
+    output = capsys.readouterr().out
+    assert "own: it was ended elsewhere (deleted by a command): nothing is created\n" in output
+    assert world.states[NODE] == ""
+    assert [verb for verb, _ in world.requests] == ["create", "delete"]

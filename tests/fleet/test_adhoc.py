@@ -1,15 +1,17 @@
 """Fleets that stand in no file: described by flags, kept in a bucket, and known to every command."""
 
 import json
+from typing import Any
 
 import pytest
 
-from fleet.adhoc import AdHoc
+from fleet import monitor
+from fleet.adhoc import AdHoc, ConcurrentChangeError, Phase
 from fleet.errors import FleetError
 from infra.errors import SettingsError
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
-from tests.fleet.world import SLICES, Cloud, _world, settings  # noqa: F401
+from tests.fleet.world import SLICES, Cloud, _world, enter, settings  # noqa: F401
 
 FLAGS = ["--tpu-type", "v6e-8", "--zones", "us-east5-a,us-east5-b", "--workers-per-zone", "2"]
 CREATE = ["create", "dev", *FLAGS]
@@ -25,7 +27,7 @@ def test_a_fleet_is_made_from_flags_beside_those_of_the_file(world: Cloud) -> No
     (item,) = AdHoc(world, OWNER.stack).read().values()  # type: ignore[arg-type]
     assert item == {
         "name": "adhoc", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 4,
-        "spot": True, "run": "extract qwen2.5-0.5b.toml",
+        "spot": True, "run": "extract qwen2.5-0.5b.toml", "phase": "wanted",
     }  # fmt: skip
 
 
@@ -62,7 +64,8 @@ def test_one_of_the_files_names_is_refused(
     name: str, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fleet([*CREATE, "--slice", name, "--yes"]) == 1
-    assert f'2 slices called "{name}"' in capsys.readouterr().err
+    output = capsys.readouterr().err
+    assert f"{name}: Pulumi.dev.yaml has a slice of this name\n    fix: --slice ANOTHER" in output
     assert not world.requests
 
 
@@ -134,7 +137,112 @@ def test_one_that_got_no_chips_can_be_forgotten_too(world: Cloud) -> None:
 
 
 def test_a_fleets_description_that_cannot_be_read_is_an_error(world: Cloud) -> None:
-    for text in ("", "[]", '"a"'):
+    for text in ("", "[]", '"a"', '{"phase": "unknown"}'):
         world.objects[f"{OWNER.stack}/fleets/mine.json"] = text, 1
         with pytest.raises(FleetError, match=r"fleets/mine.json: can't be read"):
             AdHoc(world, OWNER.stack).read()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("taken", ["fleet", "slice"])
+def test_a_name_that_the_file_gets_too_blocks_nothing(
+    taken: str, world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fleet([*CREATE, "--yes"]) == 0
+    item = {**SLICES[0 if taken == "slice" else 1], "name": "adhoc"}
+    item.pop("run")
+    enter(monkeypatch, world, settings([*SLICES, item]), [*SLICES, item])
+    world.states[MADE[0]] = "PREEMPTED"
+    for line in ("status dev", "list dev", "recover dev --yes", "delete dev --slice adhoc --yes"):
+        capsys.readouterr()
+        assert fleet(line.split()) == 0
+        output = capsys.readouterr()
+        assert "adhoc: Pulumi.dev.yaml has a slice of this name, and an ad hoc fleet has it" in output.err
+        assert "fix: tpu fleet delete dev --slice adhoc" in output.err
+    assert world.requests[4:6] == [("delete", MADE[0]), ("create", MADE[0])]
+    assert not [name for name in MADE if world.states[name]], "the ad hoc one"
+    assert AdHoc(world, OWNER.stack).read() == {}  # type: ignore[arg-type]
+    assert fleet(["status", "dev"]) == 0
+    assert "ad hoc" not in capsys.readouterr().err, "the file's is known from then on"
+
+
+def test_a_record_is_written_only_on_the_generation_that_was_read(world: Cloud) -> None:
+    item = {"name": "mine", "zones": ["us-east5-b"]}
+    first, second = (AdHoc(world, OWNER.stack) for _ in range(2))  # type: ignore[arg-type]
+    first.keep("mine", item)
+    with pytest.raises(ConcurrentChangeError, match="changed concurrently; repeat the command"):
+        second.keep("mine", item | {"run": "python other.py"})
+    second.read()
+    second.keep("mine", item, Phase.ENDING, "done")
+    with pytest.raises(ConcurrentChangeError):
+        first.keep("mine", item)
+    assert second.record("mine") == {**item, "phase": "ending", "why": "done"}
+    second.keep("mine", item, Phase.ENDED, "done")
+    assert second.read() == {}
+    second.keep("mine", item)
+    assert second.read() == {"mine": {**item, "phase": "wanted"}}
+
+
+def test_a_lost_answer_to_a_write_is_no_conflict(world: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = world.write
+
+    def twice(*request: Any) -> int:  # as the client sends it again
+        write(*request)
+        return write(*request)
+
+    monkeypatch.setattr(world, "write", twice)
+    saved = AdHoc(world, OWNER.stack)  # type: ignore[arg-type]
+    for phase in Phase:
+        saved.keep("mine", {"name": "mine"}, phase)
+    record = saved.record("mine")
+    assert record is not None
+    assert record["phase"] == "ended"
+
+
+def _dies(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_deletion_that_dies_is_followed_by_a_deletion_and_by_no_creation(
+    world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fleet([*CREATE, "--yes"]) == 0
+    delete = world.delete
+    with monkeypatch.context() as dying:
+        dying.setattr(world, "delete", lambda zone, name: _dies() if name == MADE[1] else delete(zone, name))
+        assert fleet(["delete", "dev", "--slice", "adhoc", "--yes"]) == 130
+    living = [name for name in MADE if world.states[name]]
+    assert 0 < len(living) < len(MADE)
+    world.states[living[0]] = "PREEMPTED"
+    before = len(world.requests)
+    assert fleet(["recover", "dev", "--yes"]) == 0
+    assert fleet([*CREATE, "--yes"]) == 1
+    assert "adhoc: its deletion has begun" in capsys.readouterr().err
+    assert world.requests[before:] == []
+    with monkeypatch.context() as short:
+        short.setattr(monitor, "rest", _dies)  # after its first pass
+        assert fleet(["monitor", "dev"]) == 130
+    assert {verb for verb, _ in world.requests[before:]} == {"delete"}
+    assert not [name for name in MADE if world.states[name]]
+    assert AdHoc(world, OWNER.stack).read() == {}  # type: ignore[arg-type]
+    assert fleet([*CREATE, "--yes"]) == 0, "of its name again"
+
+
+def test_a_monitor_makes_nothing_of_a_fleet_that_was_deleted_or_whose_record_is_gone(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fleet([*CREATE, "--yes"]) == 0
+    before = len(world.requests)
+    passes = 0
+
+    def rest(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+        if passes == 1:
+            world.states = {name: "" if name in MADE else state for name, state in world.states.items()}
+            world.objects.pop(f"{OWNER.stack}/fleets/adhoc.json")
+        if passes == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(monitor, "rest", rest)
+    assert fleet(["monitor", "dev", "--slice", "adhoc"]) == 130
+    assert world.requests[before:] == []

@@ -29,6 +29,7 @@ echo $$ > $FAKE/ssh-$HOST
 case "$(cat $FAKE/how/$HOST 2>/dev/null):$3" in
   refuse:*) echo "ssh: connect to host $HOST port 22: Connection refused" >&2; exit 255 ;;
   once:*) rm $FAKE/how/$HOST; exit 255 ;;
+  break:*" stop "*) exit 255 ;;
   cut:*sleep*) bash -c "$3" | head -n 1; exit 255 ;;
   hang:*sleep*) sleep 600 ;;
 esac
@@ -55,6 +56,19 @@ class Hosts:
     def run(self, *line: str) -> int:
         return fleet(["exec", "dev", "--logs", str(self.folder / "logs"), *line])
 
+    def restart(self) -> int:
+        return fleet(["restart", "dev", "--slice", "train", "--yes", "--logs", str(self.folder / "logs")])
+
+    @property
+    def units(self) -> dict[str, list[str]]:
+        """Verbs of the requests to systemd, by host."""
+        mapping: dict[str, list[str]] = {}
+        for line in (self.folder / "units").read_text().splitlines():
+            host, verb, unit = line.split()
+            assert unit == "tpu-job"
+            mapping.setdefault(host, []).append(verb)
+        return mapping
+
     def pids(self, what: str) -> list[int]:
         return [int(text) for path in self.folder.glob(f"{what}-*") if (text := path.read_text().strip())]
 
@@ -68,6 +82,8 @@ def _hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     program.parent.mkdir()
     program.write_text(FAKE.format(folder=tmp_path))
     program.chmod(0o755)
+    (program.parent / "sudo").write_text(f"#!/bin/sh\necho $HOST $2 $3 >> {tmp_path}/units\n")
+    (program.parent / "sudo").chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     target = settings(ssh="fakessh {node} {worker} {command}")
     cloud = Cloud(target)

@@ -357,13 +357,14 @@ def test_what_workers_attest_is_read_and_nonsense_is_nothing(cloud: Cloud, clien
 
     output = [
         worker(boot='{"state": "failed", "updated_s": 5}', job='{"state": "running", "updated_s": "7.5"}'),
-        worker(boot="[]", job="nonsense"), {},
+        worker(boot="[]", job="nonsense"), {}, worker(job='{"state": "failed", "final": true}'),
     ]  # fmt: skip
     cloud.answers = lambda *_: (200, {"guestAttributes": output}, {})
     assert client_.attested("us-east5-a", "n") == [
         Attested("failed", 5.0, "running", 7.5),
         Attested(unread="a guest attribute is no JSON object"),
         Attested(),
+        Attested(job="failed", final=True),
     ]
     assert cloud.requests[-1][:2] == (
         "POST",

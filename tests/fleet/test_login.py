@@ -8,18 +8,22 @@ import pytest
 
 from fleet import hosts as module
 from fleet import ssh
+from fleet.remote_exec import RemoteExec
 from infra.settings.schema import FleetSettings
 from infra.slices.nodes import nodes
 from tests.fleet.command import fleet
 from tests.fleet.test_exec import EVERYONE, Hosts, _hosts  # noqa: F401
 from tests.fleet.world import settings
 
+TRAIN = [f"train-w{k}" for k in range(4)]
+RESTARTED = {host: ["stop", "start"] for host in TRAIN}
 
-def fake_sudo(hosts: Hosts, status: int = 0) -> Path:
+
+def fake_sudo(hosts: Hosts) -> Path:
     """A `sudo` that writes down what was asked for, and where."""
     record = hosts.folder / "sudo"
     program = hosts.folder / "bin" / "sudo"
-    program.write_text(f'#!/bin/sh\necho "$HOST $*" >>{record}\nexit {status}\n')
+    program.write_text(f'#!/bin/sh\necho "$HOST $*" >>{record}\n')
     program.chmod(0o755)
     return record
 
@@ -36,13 +40,60 @@ def test_a_restart_stops_the_job_on_all_workers_before_it_starts_on_any(
     assert capsys.readouterr().out.count("8 of 8 ok") == 2
 
 
-def test_a_restart_whose_stop_failed_somewhere_starts_nothing(
+def test_a_job_that_can_not_be_stopped_on_one_worker_is_started_again_on_the_others(
     hosts: Hosts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = fake_sudo(hosts, status=5)
-    assert fleet(["restart", "dev", "--yes", "--logs", str(hosts.folder / "logs")]) == 1
-    assert "start tpu-job" not in record.read_text()
-    assert "8 of 8 failed; the first was" in capsys.readouterr().err
+    hosts.how("train-w2", "break")
+    assert hosts.restart() == 1
+    assert hosts.units == RESTARTED | {"train-w2": ["start"]}
+    output = capsys.readouterr().err
+    assert "the first was train-w2" in output
+    assert "not restarted: the job is started again" in output
+    assert "may be stopped on" not in output
+
+
+def test_ctrl_c_between_stop_and_start_leaves_no_job_stopped(
+    hosts: Hosts, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, interrupts = RemoteExec.run, iter([KeyboardInterrupt, None])
+
+    def interrupted(remote: RemoteExec, command: str) -> Any:
+        if " start " in command and (error := next(interrupts)):
+            raise error
+        return run(remote, command)
+
+    monkeypatch.setattr(RemoteExec, "run", interrupted)
+    assert hosts.restart() == 130
+    assert hosts.units == RESTARTED
+    assert "not restarted: the job is started again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lost", ["a worker", "everyone", "Ctrl+C"])
+def test_workers_on_which_a_job_may_stay_stopped_are_named_with_the_command(
+    lost: str, hosts: Hosts, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RemoteExec.run
+
+    def broken(remote: RemoteExec, command: str) -> Any:
+        if " start " in command and lost == "Ctrl+C":
+            raise KeyboardInterrupt
+        result = run(remote, command)
+        for host in TRAIN if lost == "everyone" else ["train-w1"] if lost == "a worker" else []:
+            hosts.how(host, "refuse")
+        return result
+
+    monkeypatch.setattr(RemoteExec, "run", broken)
+    assert hosts.restart() == (130 if lost == "Ctrl+C" else 1)
+    output = capsys.readouterr().err
+    named = "on train-w1\n" if lost == "a worker" else "everywhere"
+    assert f"error: the job may be stopped {named}" in output
+    assert "fix: tpu fleet exec dev --slice train -- sudo systemctl start tpu-job" in output
+
+
+def test_a_restart_that_reaches_nobody_starts_nothing_that_somebody_has_stopped(hosts: Hosts) -> None:
+    hosts.how("train-w3", "refuse")
+    assert hosts.restart() == 1
+    assert not (hosts.folder / "units").exists()
 
 
 def test_a_restart_without_a_terminal_asks_for_yes(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from fleet.model import Claim
 from fleet.proof import Attested, objection
 
 NOW_S, HEARTBEAT_TIMEOUT_S = 1e6, 1800.0
-CLAIMS = [Claim.BOOT_FAILED, Claim.WORK_FAILED, Claim.SILENT]
+CLAIMS = [Claim.BOOT_FAILED, Claim.WORK_FAILED, Claim.SILENT, Claim.DONE, Claim.FINAL]
 OLD_S = NOW_S - 4000
 
 
@@ -38,6 +38,18 @@ def test_a_workers_own_guest_attribute_proves_that_claim_and_no_other(claim: Cla
     assert why(claim, Attested("ready", OLD_S), worker) == ""
     for other in {*CLAIMS} - {claim}:
         assert why(other, worker)
+
+
+def test_work_is_done_once_every_worker_attests_it_and_failed_for_good_once_one_does() -> None:
+    done, failed = Attested(job="done", job_s=NOW_S - 9), Attested(job="failed", job_s=NOW_S - 9)
+    final = replace(failed, final=True)
+    assert why(Claim.DONE, done, done) == ""
+    for other in (failed, Attested("ready"), Attested(job="running", job_s=OLD_S)):
+        assert why(Claim.DONE, done, other)
+    assert why(Claim.FINAL, done, final) == ""
+    assert why(Claim.FINAL, failed), "it is started again"
+    assert why(Claim.FINAL, replace(done, final=True))
+    assert "its job reported" in why(Claim.FINAL, final, Attested(job="running", job_s=NOW_S - 9))
 
 
 @pytest.mark.parametrize("health", ["TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE"])
@@ -74,7 +86,9 @@ def test_workers_that_never_spoke_have_not_fallen_silent() -> None:
     ),
     st.sampled_from(list(Claim)),
 )
-def test_nothing_but_failure_or_silence_is_ever_proof(workers: list[Attested], claim: Claim) -> None:
-    if not why(claim, *workers):
+def test_nothing_but_failure_silence_or_an_end_is_ever_proof(workers: list[Attested], claim: Claim) -> None:
+    if not why(claim, *workers) and claim is Claim.DONE:
+        assert {worker.job for worker in workers} == {"done"}
+    elif not why(claim, *workers):
         assert claim is Claim.SILENT
         assert 0 < max(max(worker.boot_s, worker.job_s) for worker in workers) < NOW_S - HEARTBEAT_TIMEOUT_S

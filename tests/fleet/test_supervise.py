@@ -2,16 +2,18 @@
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fleet import monitor
-from fleet.adhoc import AdHoc
+from fleet.adhoc import AdHoc, Phase
 from fleet.errors import FleetError
 from fleet.model import WorkerStatus
+from fleet.proof import Attested
 from fleet.store import BucketStore, object_of
-from fleet.supervise import Supervisor
+from fleet.supervise import EndedError, Supervisor
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from tests.fleet.command import fleet
@@ -60,7 +62,7 @@ def test_its_node_is_created_with_its_own_bundle_and_recovered_without_a_monitor
     assert not run.steps(4)
     assert world.requests[1:] == [("delete", NODE), ("create", NODE)]
     assert f"{NODE}: replace (Google says PREEMPTED)" in run.reports
-    assert known(world) == {"mine": ITEM}
+    assert known(world) == {"mine": {**ITEM, "phase": "wanted"}}
 
 
 def test_the_lease_is_held_only_while_there_is_something_to_do(world: Cloud) -> None:
@@ -87,7 +89,7 @@ def test_it_is_over_once_its_program_has_ended_on_every_worker(world: Cloud) -> 
     assert not run.steps(3)
     world.statuses[NODE] = DONE
     assert run.steps(1)
-    run.of.take_down()
+    run.of.take_down("done")
     assert world.states[NODE] == ""
     assert known(world) == {}
     assert ("delete", NODE) in world.requests
@@ -104,11 +106,11 @@ def test_a_zone_that_is_silent_at_the_end_is_waited_for_and_its_node_not_forgott
     world.silent = {"us-east5-b"}
 
     def answers(_: float) -> None:
-        assert known(world) == {"mine": ITEM}
+        assert {*known(world)} == {"mine"}
         world.silent = set()
 
     replace_time(monkeypatch, "sleep", answers)
-    run.of.take_down()
+    run.of.take_down("done")
     assert world.requests[-1] == ("delete", NODE)
     assert known(world) == {}
 
@@ -199,10 +201,11 @@ def test_a_monitor_that_took_it_down_leaves_nothing_to_do(
     other.write(other.read())
 
     def taken_down(_: float) -> None:
-        AdHoc(world, OWNER.stack).keep("mine", None)  # type: ignore[arg-type]
+        saved = AdHoc(world, OWNER.stack)  # type: ignore[arg-type]
+        saved.keep("mine", saved.read()["mine"], Phase.ENDED, "done")
 
     replace_time(monkeypatch, "sleep", taken_down)
-    run.of.take_down()
+    run.of.take_down("done")
     assert ("delete", NODE) not in world.requests
 
 
@@ -210,7 +213,7 @@ def test_a_fleet_of_another_version_is_read_with_what_it_knows(world: Cloud) -> 
     """The stored item is one of `tpu:slices`, with `stopWhenDone`."""
     world.objects[f"{OWNER.stack}/fleets/mine.json"] = json.dumps({**ITEM, "stopWhenDone": True}), 1
     assert fleet(["status", "dev"]) == 0
-    assert Supervisor("dev", ITEM, print).before == {**ITEM, "stopWhenDone": True}
+    assert Supervisor("dev", ITEM, print).before == {**ITEM, "stopWhenDone": True, "phase": "wanted"}
 
 
 def test_who_has_lost_the_lease_looks_on(world: Cloud) -> None:
@@ -243,3 +246,133 @@ def test_a_bucket_that_does_not_answer_is_asked_again(world: Cloud, monkeypatch:
     monkeypatch.setattr(world, "read", read)
     assert not run.steps(3)
     assert world.requests == [("create", NODE)]
+
+
+FINAL = WorkerStatus(0.0, "ready", "launch", "failed", final=True)
+WORKS, FAILS = Attested("ready", job="running"), Attested("ready", job="failed")
+
+
+@pytest.mark.parametrize(
+    ("forged", "attests"),
+    [
+        (DONE, [WORKS]),
+        (DONE, [Attested("ready", job="done"), WORKS]),
+        (DONE, []),
+        (FINAL, [WORKS]),
+        (FINAL, [FAILS]),  # which is started again
+    ],
+)
+def test_a_heartbeat_that_its_node_does_not_attest_ends_and_deletes_nothing(
+    forged: WorkerStatus, attests: list[Attested], world: Cloud, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Any host can write any node's heartbeat."""
+    run = Run(stopWhenDone=True).begin()
+    run.steps(3)
+    world.statuses[NODE], world.attests[NODE] = forged, attests
+    assert not run.steps(3)
+    (line,) = [line for line in run.reports if "isn't believed" in line]
+    assert line.startswith(f"{NODE}: work ")
+    assert Run(stopWhenDone=True).of.living()[1] is False, "nor is it started again for that"
+    rest = iter((None, None))
+
+    def end(*_: object) -> None:
+        if next(rest, "over") == "over":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(monitor, "rest", end)
+    assert fleet(["monitor", "dev"]) == 130
+    assert f"mine: not deleted: {NODE}: work " in caplog.text
+    assert [verb for verb, _ in world.requests] == ["create"]
+    assert {*known(world)} == {"mine"}
+
+
+def test_a_node_that_google_took_away_needs_no_other_proof(world: Cloud) -> None:
+    run = Run(stopWhenDone=True).begin()
+    run.steps(3)
+    world.statuses[NODE], world.attests[NODE] = DONE, []
+    seen = world.observe
+
+    def preempted(zones: Any) -> Any:
+        world.states[NODE] = "READY"
+        statuses = seen(zones).statuses
+        world.states[NODE] = "PREEMPTED"
+        return replace(seen(zones), statuses=statuses)
+
+    world.observe = preempted  # type: ignore[method-assign]
+    assert run.of.over(run.of.step())
+
+
+@pytest.mark.parametrize("phase", [Phase.ENDING, Phase.ENDED, None])
+def test_who_is_attached_creates_nothing_once_its_record_does_not_want_it(
+    phase: Phase | None, world: Cloud
+) -> None:
+    run = Run().begin()
+    run.steps(3)
+    saved, before = AdHoc(world, OWNER.stack), len(world.requests)  # type: ignore[arg-type]
+    if phase:
+        saved.keep("mine", saved.read()["mine"], phase, "deleted by a command")
+    else:
+        world.objects.pop(f"{OWNER.stack}/fleets/mine.json")
+    world.states[NODE] = ""
+    with pytest.raises(EndedError, match="nothing is created") as ended:
+        run.steps(3)
+    assert ("tpu fleet delete dev --slice mine" in str(ended.value)) == (phase is Phase.ENDING)
+    assert not ended.value.done
+    assert world.requests[before:] == []
+
+
+def test_who_is_attached_leaves_it_to_another_commands_program(world: Cloud) -> None:
+    run = Run().begin()
+    run.steps(3)
+    Run(bundle="ef" * 32).begin().steps(3)
+    with pytest.raises(EndedError, match="another program now"):
+        run.steps(3)
+    assert world.updated == [NODE], "by the other alone"
+    with pytest.raises(EndedError, match="another program now"):
+        run.of.take_down("done")
+    assert world.states[NODE] == "READY"
+
+
+def test_a_record_that_can_not_be_read_creates_nothing_and_ends_nothing(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, read = Run().begin(), world.read
+
+    def silent(name: str) -> Any:
+        if "/fleets/" in name:
+            raise RequestError(Failure(Kind.TRANSIENT, "503"))
+        return read(name)
+
+    with monkeypatch.context() as outage:
+        outage.setattr(world, "read", silent)
+        assert not run.steps(3)
+        assert world.requests == []
+    assert not run.steps(3)
+    assert world.requests == [("create", NODE)]
+
+
+def test_a_deletion_that_dies_after_its_mark_is_completed_by_a_monitor(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(stopWhenDone=True).begin()
+    run.steps(3)
+    world.statuses[NODE] = DONE
+    assert run.steps(1)
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(world, "delete", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run.of.take_down("done")
+    assert (run.of.phase, known(world)["mine"]["phase"]) == (Phase.ENDING, "ending")
+    world.states[NODE] = "PREEMPTED"
+    monkeypatch.setattr(monitor, "rest", dies)
+    assert fleet(["monitor", "dev"]) == 130
+    assert [verb for verb, _ in world.requests] == ["create", "delete"]
+    assert known(world) == {}
+    with pytest.raises(EndedError, match="ended elsewhere") as ended:
+        run.steps(1)
+    assert ended.value.done

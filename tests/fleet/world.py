@@ -51,7 +51,8 @@ class Cloud:
         failure: what every creation and deletion fails with.
         asked: what was done, in order.
         objects: text and generation, of the controller's bucket.
-        said: by node, what its workers say, unless they work.
+        statuses: by node, the heartbeat of its workers, unless they work.
+        attests: by node, what its machines attest; unless given, the same as the heartbeat.
     """
 
     bucket, controller_bucket = "my-project-checkpoints", "my-project-checkpoints-fleet"
@@ -76,6 +77,7 @@ class Cloud:
         self.at_s = 1_000_000.0
         self.looked: list[list[str]] = []
         self.statuses: dict[str, WorkerStatus] = {}
+        self.attests: dict[str, list[Attested]] = {}
 
     def stray(self, name: str, zone: str, state: str = "READY", labels: Mapping[str, str] = OURS) -> None:
         """A node that nobody asks for."""
@@ -145,7 +147,9 @@ class Cloud:
         return True, None
 
     def attested(self, zone: str, name: str) -> list[Attested]:
-        return []
+        status = self.statuses.get(name, WORKING)
+        same = Attested(job=status.work, job_s=self.at_s, final=status.final)
+        return self.attests.get(name, [same])
 
     def is_there(self, name: str) -> bool:
         return True
@@ -197,7 +201,9 @@ def enter(
     """Has commands find this cloud, and these settings in the file."""
 
     def read(_: str, slices: Sequence[Mapping[str, Any]] = ()) -> Settings:
-        return settings([*file, *slices]) if slices else meant
+        names = {item["name"] for item in slices}
+        listed = [item for item in file if item["name"] not in names]
+        return settings([*listed, *slices]) if slices else meant
 
     for module in (environment, supervise):
         monkeypatch.setattr(module, "from_file", read)

@@ -247,6 +247,7 @@ def test_the_machines_own_attribute_says_the_same_at_the_same_moments(attributes
         for samples in range(3):
             heartbeat.report(samples=samples)
             time.sleep(0.1)
+        heartbeat.report(final=1)
         heartbeat.end("failed", ValueError("no good"))
     assert len(attributes.received) == len(bucket.written) >= 3
     assert [entry["state"] for entry in attributes.received] == [
@@ -254,8 +255,8 @@ def test_the_machines_own_attribute_says_the_same_at_the_same_moments(attributes
     ]
     first, last = attributes.received[0], attributes.received[-1]
     assert began_s <= first.pop("updated_s") <= last.pop("updated_s") <= time.time() + 1
-    assert first == {"state": "running", "command": "0123456789ab", "why": ""}
-    assert last == {"state": "failed", "command": "0123456789ab", "why": "no good"}
+    assert first == {"state": "running", "command": "0123456789ab", "why": "", "final": False}
+    assert last == {"state": "failed", "command": "0123456789ab", "why": "no good", "final": True}
 
 
 def test_where_no_attribute_can_be_written_one_failure_is_enough(

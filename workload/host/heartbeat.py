@@ -153,8 +153,9 @@ class Heartbeat:
         if self._attributes is False:
             return
         about = {"state": state, "command": self._command, "updated_s": round(time.time())}
+        about |= {"why": facts.get("why", ""), "final": bool(facts.get("final"))}
         try:
-            write_guest_attribute(_ATTRIBUTE, json.dumps({**about, "why": facts.get("why", "")}))
+            write_guest_attribute(_ATTRIBUTE, json.dumps(about))
         except (HostError, OSError, ValueError):
             self._attributes = self._attributes or False
         else:
