@@ -77,8 +77,8 @@ def down(
     root: Path, environment: str, layers: Sequence[str], yes: bool, skip_preview: bool, check: bool
 ) -> int:
     """Settle, then run pulumi destroy of each layer, the last one first."""
+    refusals.refuse(environment, stacks.in_order(layers), root)
     if check:
-        refusals.refuse(environment, stacks.in_order(layers), root)
         print(f"nothing prevents taking {', '.join(layers)} down")
         return 0
     return stacks.down(environment, layers, root, _flags(yes, skip_preview))

@@ -121,10 +121,15 @@ def cancel(environment: str, run: str, yes: bool) -> int:
 @pipeline.command(examples=["dev r1732480000000000"])
 @options.environment
 @_RUN
-def retry(environment: str, run: str) -> int:
+@options.yes
+def retry(environment: str, run: str, yes: bool) -> int:
     """Resume a run after its completed stages."""
-    runs = _runs(_settings(environment))
+    settings = _settings(environment)
+    runs = _runs(settings)
     state = runs.named(run)
+    runs.refuse_retry(state)
+    most = f"${_dollars(price.most_usd(settings))} at most with training, less for completed stages"
+    confirm(f"Resume {state['run']}, at {state['stage']}: {most}?", yes)
     runs.retry(state)
     print(f"{state['run']}: resumed; next: tpu pipeline status {environment} {state['run']}")
     return 0

@@ -2,17 +2,19 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import click
 
 from cli import options
 from cli.command import Command
 from infra.engine import plan as planning
+from infra.engine import refusals
 from infra.engine import updates as stacks
-from infra.engine.pulumi import Pulumi, confirm
+from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
 from infra.slices.settings import TpuSettings
 from views.console import Terminal
@@ -98,9 +100,8 @@ def down(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes
     out = sys.stderr if as_json else sys.stdout
     names = stacks.in_order(layers) or ["tpu"]
     from_file(environment, root)  # reports its problems before Pulumi runs
-    pulumi = Pulumi(environment, root)
-    pulumi.require_passphrase()
-    held = {name: _held(pulumi, name) for name in reversed(names)}
+    stored_resources = refusals.refuse(environment, names, root)
+    held = {name: _held(stored_resources[name]) for name in reversed(names)}
     for name, resources in held.items():
         for kind, resource in resources:
             print(f"  - {kind}  {resource}", file=out)
@@ -124,10 +125,8 @@ def _planned(environment: str, layers: Sequence[str], root: Path, save: Path | N
         return planning.plan(environment, root, selected, save)
 
 
-def _held(pulumi: Pulumi, layer: str) -> list[tuple[str, str]]:
-    """Return type and name of the stack's resources at Google, the last one first."""
-    exported = pulumi.export(layer)
-    resources = (exported or {}).get("deployment", {}).get("resources") or []
+def _held(resources: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return type and name of a stack's resources at Google, the last one first."""
     return [
         (resource["type"], resource["urn"].rpartition("::")[2])
         for resource in reversed(resources)

@@ -133,9 +133,7 @@ class Google(Client):
         Raises:
             RequestError: its kind is INVALID if another process has written since.
         """
-        url = f"{client.STORAGE}/upload/storage/v1/b/{self.controller_bucket}/o"
-        query = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
-        return int(self.json("POST", url, query, text.encode())["generation"])
+        return self.upload(self.controller_bucket, name, text.encode(), generation)
 
     def saved(self, prefix: str) -> list[str]:
         """List that bucket's objects by prefix. Raises RequestError."""

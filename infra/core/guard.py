@@ -1,11 +1,12 @@
-"""Block `pulumi destroy` while fleet members or queued jobs depend on the stack.
+"""Block `pulumi destroy` while fleet members, queued jobs or runs depend on the stack.
 
-Members and jobs are in no stack. Each stack therefore holds a resource that depends on all others: its
+They are in no stack. Each stack therefore holds a resource that depends on all others: its
 deletion comes first, queries Google, and fails while something lives. It is a dynamic resource, whose
 code a plain `pulumi destroy` runs without the program.
 https://www.pulumi.com/docs/iac/concepts/providers/dynamic-providers/
 """
 
+import re
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,13 +17,14 @@ from pulumi import dynamic
 from infra.errors import InfraError
 from infra.google.failures import FOR_PEOPLE, Kind
 
-MEMBERS, JOBS = "members", "jobs"
+KINDS = MEMBERS, JOBS, RUNS = "members", "jobs", "runs"
 _SHOWN = 5
+_GENERATION = re.compile(r'"generation": *"?(\d+)')  # in the argument of an execution
 _WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/workloads"
 
 
 class LivingError(Exception):
-    """A member or job lives, or may live."""
+    """A member, job or run lives, or may live."""
 
 
 class _LivingProvider(dynamic.ResourceProvider):
@@ -54,7 +56,7 @@ class _LivingProvider(dynamic.ResourceProvider):
 
 
 class Living(dynamic.Resource):
-    """Placeholder whose deletion fails while members or jobs depend on the stack."""
+    """Placeholder whose deletion fails while members, jobs or runs depend on the stack."""
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class Living(dynamic.Resource):
     ):
         """Guard `needs` while MEMBERS with `labels`, or JOBS on clusters with them, live; create it last.
 
-        `namespace`: restricts JOBS to one.
+        `namespace`: restricts JOBS to one. RUNS are those of the workflow whose id is the label `workflow`.
         """
         name = f"{what}-{namespace}" if namespace else what
         provider = pulumi.ProviderResource("pulumi-python", name, {})
@@ -81,7 +83,7 @@ class Living(dynamic.Resource):
 
 
 def refuse(what: str, project: str, environment: str, labels: dict[str, str], namespace: str = "") -> None:
-    """Raise LivingError where a live member or an unfinished job depends on the stack."""
+    """Raise LivingError where a live member, an unfinished job or a run depends on the stack."""
     from infra.google.client import RequestError  # late: Google's libraries are slow to import
 
     find, fix, noun = {
@@ -91,6 +93,11 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
             "members of fleets",
         ),
         JOBS: (_jobs, f"tpu job cancel {environment} TEAM JOB, or wait for their end", "jobs in queues"),
+        RUNS: (
+            _runs,
+            f"tpu pipeline cancel {environment} RUN, or wait for their end",
+            "runs of the pipeline",
+        ),
     }[what]
     try:
         living = sorted(
@@ -116,6 +123,22 @@ def _members(project: str, labels: dict[str, str]) -> Iterator[str]:
     for node in Client(project).nodes("-", "name,labels"):
         if "fleet" in node.get("labels", {}) and labels.items() <= node["labels"].items():
             yield node["name"].rpartition("/")[2]
+
+
+def _runs(project: str, labels: dict[str, str]) -> Iterator[str]:
+    """Yield the names of runs that a workflow executes, without which nothing deletes their slices."""
+    from infra.google.client import Client, RequestError
+
+    url = f"https://workflowexecutions.googleapis.com/v1/{labels['workflow']}/executions"
+    query = {"filter": 'state="ACTIVE"', "view": "FULL"}
+    try:
+        executions = list(Client(project).items(url, "executions", query))
+    except RequestError as error:
+        if error.failure.kind is not Kind.MISSING:
+            raise
+        return
+    arguments = (str(execution.get("argument", "")) for execution in executions)
+    yield from {f"r{match[1]}" for argument in arguments if (match := _GENERATION.search(argument))}
 
 
 def _jobs(project: str, labels: dict[str, str]) -> Iterator[str]:

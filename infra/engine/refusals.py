@@ -1,4 +1,4 @@
-"""Obstacles to a destroy, all found before anything is deleted: protection, and living members or jobs.
+"""Obstacles to a destroy, all found before anything is deleted: protection, and living members, jobs or runs.
 
 `pulumi destroy` itself stops at the first (infra/core/guard.py), in the middle of a stack.
 """
@@ -11,23 +11,27 @@ from infra.core import guard
 from infra.core.layer import directory, up_command
 from infra.engine.pulumi import Pulumi
 from infra.errors import CommandError, Problem, listed
-from infra.settings.sources import ROOT
+from infra.settings.sources import ROOT, path_of
 
 _SHOWN = 3
 _DYNAMIC = "pulumi-python:dynamic:Resource"  # guards, and others
 
 
-def refuse(environment: str, layers: Sequence[str], root: Path = ROOT) -> None:
-    """Raise CommandError with all obstacles to destroying these layers."""
+def refuse(
+    environment: str, layers: Sequence[str], root: Path = ROOT
+) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Return what these layers' stacks hold. Raises CommandError with all obstacles to destroying them."""
+    path_of(environment, root)
     pulumi = Pulumi(environment, root)
     pulumi.require_passphrase()
-    problems: dict[Problem, None] = {}  # layers that lie upon one another have obstacles in common
-    for layer in layers:
-        state = pulumi.export(layer)
-        resources = (state or {}).get("deployment", {}).get("resources") or []
-        problems |= dict.fromkeys(against(environment, layer, resources))
+    held = {layer: pulumi.state(layer) for layer in layers}
+    # Layers that lie upon one another have obstacles in common.
+    problems = dict.fromkeys(
+        problem for layer in layers for problem in against(environment, layer, held[layer])
+    )
     if problems:
         raise CommandError(listed(f"a destroy of {', '.join(layers)} in {environment}", [*problems]))
+    return held
 
 
 def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
@@ -50,7 +54,7 @@ def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]
             fix = f"{layer}:deletionProtection: false, then {up_command(layer, environment)} (or the build)"
             yield Problem(layer, f"deletion protection of {name}", rule, fix)
         held = resource.get("outputs") or {}
-        if resource.get("type") == _DYNAMIC and held.get("what") in (guard.MEMBERS, guard.JOBS):
+        if resource.get("type") == _DYNAMIC and held.get("what") in guard.KINDS:
             try:
                 guard.refuse(
                     held["what"], held["project"], held["environment"], held["labels"],

@@ -41,11 +41,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class RequestError(InfraError):
-    """A request that failed for good; holds what that means."""
+    """A request that failed for good; holds what that means.
 
-    def __init__(self, failure: Failure):
+    `repeated`: it was sent more than once, so that a refusal may be for what its first sending did.
+    """
+
+    def __init__(self, failure: Failure, *, repeated: bool = False):
         super().__init__(str(failure))
-        self.failure = failure
+        self.failure, self.repeated = failure, repeated
 
 
 class Client:
@@ -108,9 +111,51 @@ class Client:
             yield page
             token = page.get("nextPageToken") or None
 
-    def json(self, method: str, url: str, query: Query = NO_QUERY, body: Body = None) -> dict[str, Any]:
+    def make(
+        self, url: str, body: Mapping[str, Any], find: Callable[[], dict[str, Any] | None]
+    ) -> dict[str, Any]:
+        """Create what Google names, once: after a lost answer, `find` looks for it before another request.
+
+        `find` goes by a mark in `body` that no other request has.
+        """
+        for attempt in range(1, _TRIES + 1):
+            try:
+                return self.json("POST", url, body=body, tries=1)
+            except RequestError as error:
+                if error.failure.kind not in (Kind.TRANSIENT, Kind.RATE, Kind.UNKNOWN):
+                    raise
+                failed = error
+            self._sleep(_PAUSE_S * 2**attempt)
+            if made := find():
+                return made
+        raise failed
+
+    def upload(self, bucket: str, name: str, content: bytes, generation: int) -> int:
+        """Replace a generation of an object (0: create it); return the new one.
+
+        Raises RequestError, of kind INVALID if somebody else has written since. After a lost answer the
+        object has `content` already: that is the new generation.
+        """
+        url = f"{STORAGE}/upload/storage/v1/b/{bucket}/o"
+        query = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
+        try:
+            return int(self.json("POST", url, query, content)["generation"])
+        except RequestError as error:
+            if not error.repeated:
+                raise
+            try:
+                stored = self.send("GET", object_url(bucket, name), {"alt": "media"}, tries=1)
+            except RequestError:
+                raise error from None
+            if stored.content != content:
+                raise
+            return int(stored.headers["x-goog-generation"])
+
+    def json(
+        self, method: str, url: str, query: Query = NO_QUERY, body: Body = None, tries: int = _TRIES
+    ) -> dict[str, Any]:
         """Return an answer that must be a JSON object."""
-        answer = self.send(method, url, query, body)
+        answer = self.send(method, url, query, body, tries)
         try:
             content = answer.json()
         except (ValueError, RecursionError):
@@ -119,13 +164,15 @@ class Client:
             raise RequestError(Failure(Kind.TRANSIENT, f"no JSON object: {answer.text[:100]!r}"))
         return content
 
-    def send(self, method: str, url: str, query: Query = NO_QUERY, body: Body = None) -> requests.Response:
-        """Send a request; retry after transient failures, since requests may be repeated."""
+    def send(
+        self, method: str, url: str, query: Query = NO_QUERY, body: Body = None, tries: int = _TRIES
+    ) -> requests.Response:
+        """Send a request; retry after transient failures: it must be one that may be repeated."""
         content, headers = body, {}
         if isinstance(body, Mapping):
             content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
         failure = Failure(Kind.UNKNOWN, "no request was sent")
-        for attempt in range(_TRIES):
+        for attempt in range(tries):
             if attempt:
                 pause_s = failure.retry_after_s or _PAUSE_S * 2**attempt
                 if pause_s > _LONGEST_PAUSE_S:
@@ -139,7 +186,7 @@ class Client:
             except RefreshError as error:
                 failure = _no_token(error)
                 if failure.kind is Kind.LOGIN:
-                    raise RequestError(failure) from None
+                    raise RequestError(failure, repeated=attempt > 0) from None
                 continue
             except (requests.RequestException, GoogleAuthError) as error:
                 failure = classify(f"{method} {url}: connection: {error}")
@@ -149,7 +196,7 @@ class Client:
             failure = classify(_words(answer), answer.status_code, _retry_after_s(answer))
             if failure.kind not in (Kind.TRANSIENT, Kind.RATE):
                 break
-        raise RequestError(failure)
+        raise RequestError(failure, repeated=attempt > 0)
 
 
 def or_none(request: Callable[[], T]) -> T | None:

@@ -6,9 +6,13 @@ may import the other.
 
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import PurePosixPath
+
+from infra.errors import Problem
 
 COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
 PROGRAMS = ("bash", "python", "python3", "sh")
@@ -109,3 +113,27 @@ def own_file(run: str) -> str | None:
     if len(words) > 1 and words[0] in PROGRAMS and not words[1].startswith(("-", "/")):
         return words[1].removeprefix("./")
     return None
+
+
+def wrong_options(path: str, run: str) -> Iterator[Problem]:
+    """Yield a problem of `run`, the setting at `path`, that the trainer would end with at once."""
+    try:
+        training(run)
+    except ValueError as error:
+        yield Problem(path, f'"{run}"', str(error), "write e.g. train tiny.toml --name first")
+
+
+def missing_file(path: str, run: str) -> Iterator[Problem]:
+    """Yield a problem of `run`, the setting at `path`, if it needs a file of tpu:code, which isn't set."""
+    if file := own_file(run):
+        packaged = PACKAGED.get(split(run)[0], [])
+        near = get_close_matches(file, packaged, 1)
+        yield Problem(
+            path,
+            f'"{run}" without tpu:code',
+            f"nothing brings {file} to the hosts, whose disks are new after every preemption",
+            f"perhaps {near[0]} was meant"
+            if near
+            else f"write tpu:code: and the folder that holds it, then tpu publish; or name "
+            f"{'one of ' + ', '.join(packaged) if packaged else 'a program by its absolute path'}",
+        )

@@ -69,10 +69,7 @@ def _within(path: str, slice_: SliceSettings, raw: dict[str, Any], broken: set[s
         yield from _fallback_zones(path, slice_)
     if slice_.multislice and fine("count", "zones"):
         yield from _together(path, slice_)
-    try:
-        commands.training(slice_.run or "")
-    except ValueError as error:
-        yield Problem(f"{path}.run", f'"{slice_.run}"', str(error), "write e.g. train tiny.toml --name first")
+    yield from commands.wrong_options(f"{path}.run", slice_.run or "")
 
 
 def _fallback_zones(path: str, slice_: SliceSettings) -> Iterator[Problem]:

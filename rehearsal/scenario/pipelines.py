@@ -99,7 +99,7 @@ def retry(scene: Scene, folder: str) -> None:
     run = _latest(scene, folder)
     if run is None:
         raise ScenarioFailed(f"{folder} has no run to retry")
-    scene.shell.run(["tpu", "pipeline", "retry", scene.environment, run["run"]])
+    scene.shell.run(["tpu", "pipeline", "retry", scene.environment, run["run"], "--yes"])
 
 
 @step(

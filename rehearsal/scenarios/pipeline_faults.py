@@ -148,7 +148,7 @@ SCENARIO = Scenario(
         step.settings(
             {
                 "pipeline:train": "fleet",
-                "pipeline:trainRun": 'bash -c "exit 2"',
+                "pipeline:trainRun": 'bash -c "exit 2" @RUN@ @DATA@',
                 "pipeline:trainHours": 1,
                 "pipeline:ttlMinutes": 10,
                 "pipeline:maxExecutors": 2,
@@ -224,7 +224,7 @@ SCENARIO = Scenario(
         # batch of c/ is taken.
         step.settings(
             {
-                "pipeline:trainRun": 'bash -c "ls @DATA@/manifest.json"',
+                "pipeline:trainRun": 'bash -c "ls @DATA@/manifest.json" @RUN@',
                 "pipeline:ttlMinutes": None,
                 "pipeline:maxRunCostUsd": None,
             }

@@ -11,7 +11,7 @@ import yaml
 
 from cli import builds
 from infra.errors import CommandError
-from infra.google.client import RequestError
+from infra.google.client import NO_QUERY, Client, Query, RequestError
 from infra.google.failures import Failure, Kind
 from infra.layers.builds import running
 from tests.cli.call import call
@@ -21,15 +21,18 @@ from tests.infra.recording import BASE
 LAYERS = ("data", "network", "gke", "tpu", "queue")
 
 
-class Google:
+class Google(Client):
     """Cloud Build, Cloud Logging and the state's bucket, as far as a build of one step needs them."""
 
     def __init__(self) -> None:
+        super().__init__("my-project", sleep=lambda _: None)
         self.states, self.ended = ["QUEUED", "WORKING", "WORKING", "SUCCESS"], {}
         self.requests: list[tuple[str, str, Any, Any]] = []
         self.log: list[str] | RequestError = []
 
-    def json(self, method: str, url: str, query: Any = None, body: Any = None) -> dict[str, Any]:
+    def json(
+        self, method: str, url: str, query: Query = NO_QUERY, body: Any = None, tries: int = 3
+    ) -> dict[str, Any]:
         self.requests.append((method, url, query, body))
         if url.endswith("/o"):
             return {"generation": "7"}
@@ -86,6 +89,7 @@ def test_a_build_is_started_on_the_checkout_and_followed(
     build = google.started()
     source = {"bucket": "my-project-pulumi", "object": query["name"], "generation": "7"}
     assert build.pop("source") == {"storageSource": source}
+    assert query["name"] == f"sources/{build['tags'].pop()}.tgz", "by which a lost answer's build is found"
     assert build == yaml.safe_load(files["cloudbuild/dev/provision.yaml"]), "as gcloud would start it"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from cli import pipeline
 from infra.errors import CommandError
-from infra.google.client import RequestError
+from infra.google.client import NO_QUERY, Client, Query, RequestError
 from infra.google.failures import classify
 from infra.layers.pipeline.runs import Runs, missing
 from tests.cli.call import call
@@ -30,10 +30,11 @@ RUN = {
 }  # fmt: skip
 
 
-class Google:
+class Google(Client):
     """Google's APIs with given objects, sizes and executions; records the requests."""
 
     def __init__(self, *runs: Mapping[str, Any], state: str = "ACTIVE"):
+        super().__init__("my-project", sleep=lambda _: None)
         self.records: dict[str, Any] = {f"pipeline/{run['run']}/run.json": dict(run) for run in runs}
         self.sizes = {"corpus/a.jsonl": 1 << 30, "corpus/_SUBMIT": 0, "empty/a.jsonl": 0}
         self.requests: list[tuple[str, str, Any]] = []
@@ -43,12 +44,15 @@ class Google:
         self.execution: dict[str, Any] | None = {"state": state}
         self.batch: dict[str, Any] | None = {"state": "PENDING", "stateTime": "2026-11-24T10:01:00Z"}
         self.unlisted: RequestError | None = None
+        self.lost = ""  # a request whose answers don't arrive
         self.written: list[str] = []
 
     def json(
-        self, method: str, url: str, query: Mapping[str, str] | None = None, body: Any = None
+        self, method: str, url: str, query: Query = NO_QUERY, body: Any = None, tries: int = 3
     ) -> dict[str, Any]:
         self.requests.append((method, url, body))
+        if self.lost and self.lost in f"{method} {url}":
+            raise RequestError(classify("try again", 503), repeated=True)
         if self.refused and self.refused in f"{method} {url}":
             raise RequestError(classify(f"Permission '{self.lacks}' denied on resource", 403))
         if method == "GET" and url.endswith("/executions"):
@@ -69,17 +73,17 @@ class Google:
                 raise RequestError(classify("no such execution", 404))
             return self.execution
         if "/upload/" in url:
-            self.written.append((query or {})["name"])
+            self.written.append(str(query["name"]))
         return {"generation": "17"}
 
-    def items(self, url: str, key: str, query: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    def items(self, url: str, key: str, query: Query) -> Iterator[dict[str, Any]]:
         if f"/b/{RAW}/" in url:
             if self.unlisted:
                 raise self.unlisted
             if "matchGlob" in query:
                 yield {"name": "corpus/_SUBMIT", "generation": "17", "updated": "2026-11-24T09:00:00Z"}
                 return
-            names = [name for name in self.sizes if name.startswith(query["prefix"])]
+            names = [name for name in self.sizes if name.startswith(str(query["prefix"]))]
             yield from ({"name": name, "size": str(self.sizes[name])} for name in names)
         else:
             yield from ({"name": name} for name in [*self.records, "pipeline/r9/other.txt"])
@@ -88,7 +92,7 @@ class Google:
         result = self.records.get(unquote(url.rpartition("/o/")[2]))
         return result if result is None or isinstance(result, bytes) else json.dumps(result).encode()
 
-    def send(self, method: str, url: str, query: Mapping[str, str] | None = None) -> Any:
+    def send(self, method: str, url: str, query: Query = NO_QUERY, body: Any = None, tries: int = 3) -> Any:
         """Of one object, in its fifth generation."""
         if self.refused and self.refused in f"{method} {url}":
             message = "tpu@p does not have storage.objects.get access"
@@ -98,13 +102,13 @@ class Google:
             raise RequestError(classify("No such object", 404))
         records = self.records[name]
         if method == "DELETE":
-            assert (query or {})["ifGenerationMatch"] == "5"
+            assert query["ifGenerationMatch"] == "5"
             del self.records[name]
         return SimpleNamespace(json=lambda: records, headers={"x-goog-generation": "5"})
 
 
 def runs(google: Google, **more: Any) -> Runs:
-    return Runs(settings(**more), google)  # type: ignore[arg-type]
+    return Runs(settings(**more), google)
 
 
 def test_many_records_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +146,12 @@ def test_what_cannot_be_submitted_is_refused_with_the_next_command(url: str, mes
 def test_a_submission_is_an_object_and_an_execution_of_its_generation() -> None:
     google = Google()
     assert runs(google).submit("corpus/") == "r17"
-    (_, upload, _), (_, execution, body) = google.requests
+    _, (_, upload, _), (_, execution, body) = google.requests
     assert upload.endswith(f"/b/{RAW}/o")
     assert execution.endswith("/workflows/tpu-pipeline/executions")
-    assert json.loads(body["argument"]) == {
-        "data": {"bucket": RAW, "name": "corpus/_SUBMIT", "generation": "17"}
-    }
+    assert json.loads(body["argument"])["data"] == {
+        "bucket": RAW, "name": "corpus/_SUBMIT", "generation": "17",
+    }  # fmt: skip
 
 
 def test_a_retry_is_the_same_submission_with_the_next_number() -> None:
@@ -181,7 +185,7 @@ def test_only_training_that_was_ended_is_started_under_another_name() -> None:
 def test_what_runs_or_has_ended_well_is_not_tried_again(run: dict[str, Any], message: str) -> None:
     google = Google()
     with pytest.raises(CommandError, match=message):
-        runs(google).retry(run)
+        runs(google).refuse_retry(run)
     assert not [method for method, _, _ in google.requests if method == "POST"]
 
 
@@ -191,6 +195,7 @@ def test_a_run_whose_workflow_died_or_is_forgotten_can_be_tried_again(
 ) -> None:
     google = Google()
     google.execution = execution
+    runs(google).refuse_retry(RUN)
     runs(google).retry(RUN)
     assert google.requests[-1][0] == "POST"
 
@@ -216,8 +221,12 @@ def test_a_batch_is_cancelled_by_its_operation() -> None:
 
 def test_training_is_left_when_its_workflow_is_cancelled_and_is_named() -> None:
     google = Google()
-    ended = runs(google).cancel({**RUN, "stage": "train", "training": "slice r17"})
-    assert ended == "its workflow; its training continues: slice r17"
+    training = {"stage": "train", "training": "slice r17", "ended_by": "tpu fleet delete dev --slice r17"}
+    ended = runs(google).cancel({**RUN, **training})
+    assert ended == (
+        "its workflow; its training continues: slice r17\n"
+        "    to end that too: tpu fleet delete dev --slice r17"
+    )
     (_, cancelled, _), (_, _, record) = google.requests
     assert cancelled.endswith("/executions/e-1:cancel")
     assert json.loads(record)["outcome"] == "cancelled"
@@ -229,6 +238,30 @@ def test_a_run_that_has_no_batch_yet_is_cancelled_by_its_workflow() -> None:
     assert runs(google).cancel({**RUN, "batch": None}) == "its workflow"
     assert google.requests[0][1].endswith("/executions/e-1:cancel")
     assert google.written == ["pipeline/r17/run.json"]
+
+
+@pytest.mark.parametrize(("state", "outcome"), [("CANCELLED", "cancelled"), ("FAILED", "cancelled")])
+def test_a_cancellation_whose_answer_was_lost_is_recorded(state: str, outcome: str) -> None:
+    google = Google(RUN, state=state)
+    google.lost = ":cancel"
+    assert runs(google).cancel({**RUN, "batch": None}) == "its workflow"
+    assert json.loads(google.requests[-1][2])["outcome"] == outcome
+
+
+def test_a_run_that_ends_at_the_moment_of_its_cancellation_keeps_its_outcome() -> None:
+    google = Google({**RUN, "outcome": "trained"}, state="SUCCEEDED")
+    google.lost = ":cancel"
+    with pytest.raises(CommandError, match="r17 has ended: trained"):
+        runs(google).cancel({**RUN, "batch": None})
+    assert google.written == []
+
+
+def test_what_isnt_cancelled_is_said() -> None:
+    google = Google(RUN)
+    google.lost = ":cancel"
+    with pytest.raises(RequestError, match="try again"):
+        runs(google).cancel({**RUN, "batch": None})
+    assert google.written == []
 
 
 def test_what_has_ended_is_not_cancelled() -> None:

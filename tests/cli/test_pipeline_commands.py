@@ -147,11 +147,14 @@ def test_a_cancelled_run_is_one_that_somebody_agreed_to_cancel(
     assert google.requests[-1][1].endswith(":cancel")
 
 
-def test_a_retry_is_started_and_says_where_to_look(
+def test_a_retry_says_the_price_asks_and_says_where_to_look(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
     google.records["pipeline/r17/run.json"] = {**RUN, "outcome": "quota"}
-    assert call(pipeline.pipeline, ["retry", "dev", "r17"]) == 0
+    with pytest.raises(CommandError, match=r"Resume r17, at preprocess: \$[\d.,]+ at most(?s:.*)--yes"):
+        call(pipeline.pipeline, ["retry", "dev", "r17"])
+    assert not [method for method, _, _ in google.requests if method == "POST"], "nothing before the answer"
+    assert call(pipeline.pipeline, ["retry", "dev", "r17", "--yes"]) == 0
     assert capsys.readouterr().out == "r17: resumed; next: tpu pipeline status dev r17\n"
     assert json.loads(google.requests[-1][2]["argument"])["retry"] == 1
 

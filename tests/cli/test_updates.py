@@ -138,6 +138,18 @@ def test_down_lists_what_goes_asks_once_and_takes_the_slices_alone(
     assert "  - gcp:tpu/v2Vm:V2Vm  extract\n  - gcp:tpu/v2Vm:V2Vm  train\ntpu: 2 resources\n" in output
 
 
+def test_down_takes_nothing_of_what_it_cannot_finish(
+    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    held = resources("train", "extract")
+    held["deployment"]["resources"][-1]["protect"] = True  # type: ignore[index]
+    pulumi_cli.answer("stack export", held)
+    for words in (["down", "dev", "--yes"], ["infra", "down", "dev", "tpu", "--yes", "--skip-preview"]):
+        assert main(words, root) == 1
+        assert "tpu = protected: extract: what is protected is never destroyed" in capfd.readouterr().err
+    assert not updated(pulumi_cli, "destroy")
+
+
 def test_down_where_nothing_is_up_says_so(
     root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:

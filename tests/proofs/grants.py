@@ -104,7 +104,7 @@ class Proof:
         """The run is retried without a grant, and its page says so; the record."""
         with self.away(grant, f"permission, at {stage}", "tpu pipeline status ENV RUN") as printed:
             last = str(self.lab.record(self.run).get("execution", ""))
-            self.lab.tpu("pipeline", "retry", "dev", self.run)
+            self.lab.tpu("pipeline", "retry", "dev", self.run, "--yes")
             record = self.lab.ended(self.run, last)
             printed.append(self.lab.tpu("pipeline", "status", "dev", self.run))
             assert (record["outcome"], record["stage"]) == ("permission", stage), record
@@ -270,7 +270,7 @@ def _people(proof: Proof) -> None:
     lab.tpu("pipeline", "cancel", "dev", other, "--yes")
     assert lab.ended(other)["outcome"] == "cancelled"
     invoker = proof.grant(runner, "workflows.invoker")
-    proof.refused(invoker, "pipeline", "retry", "dev", proof.run, who=RUNNER)
+    proof.refused(invoker, "pipeline", "retry", "dev", proof.run, "--yes", who=RUNNER)
     logs = ("pipeline", "logs", "dev", proof.run)
     proof.refused(proof.grant(runner, "logging.viewer"), *logs, who=RUNNER)
     records = ("pipeline", "status", "dev")
@@ -296,7 +296,7 @@ def _vertex(proof: Proof) -> None:
     proof.again(proof.grant("run", "iam.serviceAccountUser", "tpu-training"), "train")
     proof.again(proof.grant("run", "training"), "train")
     lab = proof.lab
-    lab.tpu("pipeline", "retry", "dev", proof.run)
+    lab.tpu("pipeline", "retry", "dev", proof.run, "--yes")
     proof.training()
     lab.tpu("pipeline", "cancel", "dev", proof.run, "--yes")
     assert lab.record(proof.run)["outcome"] == "cancelled"
@@ -310,7 +310,7 @@ def _fleet(proof: Proof) -> None:
     proof.again(proof.grant("run", "slices"), "train")
     record = proof.again(proof.grant("run", "storage.objectViewer", BUCKET, "heartbeats"), "train")
     lab.heartbeat(proof.run, "done")
-    lab.tpu("pipeline", "retry", "dev", proof.run)
+    lab.tpu("pipeline", "retry", "dev", proof.run, "--yes")
     whole = lab.ended(proof.run, record["execution"])
     assert whole["outcome"] == "trained", whole
 
@@ -334,7 +334,7 @@ def _worker(proof: Proof) -> None:
         assert "outcome  permission" in printed[0], printed[0]
     failed = lab.record(proof.run)
     with lab.without(proof.grant("spark", "storage.objectViewer", RAW)):  # of another project's bucket
-        lab.tpu("pipeline", "retry", "dev", proof.run)
+        lab.tpu("pipeline", "retry", "dev", proof.run, "--yes")
         proof.training()
         while lab.cloud.nodes.all()[0].state != "READY":
             time.sleep(0.1)

@@ -130,7 +130,7 @@ def test_an_outcome_is_what_the_page_shows(scene: Scene) -> None:
 
 def test_a_retry_is_typed_and_its_own_end_is_waited_for(scene: Scene, world: World) -> None:
     pipelines.ends("a/", "invalid", "check", again=True).act(scene)
-    assert world.typed[0] == f"tpu pipeline retry dev {RUN}"
+    assert world.typed[0] == f"tpu pipeline retry dev {RUN} --yes"
     world.run = lambda *_, **__: world.page  # type: ignore[method-assign]  # nothing is started
     with pytest.raises(ScenarioFailed, match="no run yet"):
         pipelines.ends("a/", "invalid", "check", again=True).act(scene)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from infra.google.client import STORAGE, Client
+from infra.google.client import Client
 from infra.layers.builds.names import SOURCES
 from infra.layers.builds.render import PLANS
 from infra.layers.storage.settings import StorageSettings
@@ -30,14 +30,18 @@ def start(
     settings: Settings, build: Mapping[str, Any], root: Path, client: Client, plans: Path | None
 ) -> str:
     """Upload the checkout, and a folder of plans; start a build of it, return its id. Raises RequestError."""
-    bucket = str(settings[StorageSettings].state_bucket_name)
-    name = f"{SOURCES}{uuid.uuid4()}.tgz"
-    query = {"uploadType": "media", "name": name}
-    made = client.json("POST", f"{STORAGE}/upload/storage/v1/b/{bucket}/o", query, archive(root, plans))
-    source = {"storageSource": {"bucket": bucket, "object": name, "generation": made["generation"]}}
+    bucket, request = str(settings[StorageSettings].state_bucket_name), str(uuid.uuid4())
+    name = f"{SOURCES}{request}.tgz"
+    generation = client.upload(bucket, name, archive(root, plans), 0)
+    source = {"storageSource": {"bucket": bucket, "object": name, "generation": str(generation)}}
     url = f"{CLOUD_BUILD}/projects/{settings.project}/builds"
-    operation = client.json("POST", url, body={**build, "source": source})
-    return str(operation["metadata"]["build"]["id"])
+    body = {**build, "source": source, "tags": [*build["tags"], request]}
+
+    def find() -> dict[str, Any] | None:
+        builds = client.json("GET", url, {"filter": f'tags="{request}"'}).get("builds")
+        return {"metadata": {"build": builds[0]}} if builds else None
+
+    return str(client.make(url, body, find)["metadata"]["build"]["id"])
 
 
 def follow(project: str, id_: str, client: Client, show: Callable[[str], None]) -> Build:

@@ -2,12 +2,14 @@
 
 Each request may be sent again: what it makes is named after the run, as `paths.TRAINING`, so that a second
 one is refused with 409 or 412, which the workflow takes for success. `watch` is the object that says how
-training ends, `logs` the command that shows why. `stop` is sent when it has, and where it takes too long;
-there `end` instead, if it is given. `ends` says how it ends then, if no request of ours does it.
+training ends, `logs` the command that shows why, `ended_by` the one that ends it early. `stop` is sent when
+it has, and where it takes too long; there `end` instead, if it is given. `ends` says how it ends then, if no
+request of ours does it.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ from infra.layers.queue.team import planned_pools
 from infra.layers.storage.names import controller_bucket, service_account_email
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu.request import member_request
+from infra.settings import commands
 from infra.settings.schema import Settings
 from infra.slices.names import member_labels
 from infra.slices.nodes import Node, nodes, zones
@@ -67,10 +70,12 @@ def command(settings: Settings, mount: str = paths.MOUNT) -> str:
 def problems(settings: Settings) -> Iterator[Problem]:
     """Yield the problems that keep the chosen training from being started."""
     desired = settings[PipelineSettings]
+    wrong = [*_run_problems(settings, desired)] if desired.train != NO_TRAINING else []
+    yield from wrong
     if desired.train == "fleet":
         yield from _fleet_problems(settings, desired)
     elif desired.train == "jobset":
-        yield from _jobset_problems(settings, desired)
+        yield from _jobset_problems(settings, desired, submittable=not wrong)
     elif desired.train == "vertex":
         kind = next(kind for kind in CATALOG.types if kind.name == desired.train_slice)
         if kind.chips not in _MACHINES:
@@ -131,6 +136,7 @@ def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
     return {
         "training": f"slice {TRAINING} ({desired.train_slice}, {member.zone})",
         "logs": f"tpu logs {settings.environment} {TRAINING}",
+        "ended_by": f"tpu fleet delete {settings.environment} --slice {TRAINING}",
         "start": [
             {
                 "method": "POST",
@@ -169,7 +175,7 @@ def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
     desired = settings[PipelineSettings]
     request = JobRequest(
         str(desired.train_team),
-        command(settings).split(),
+        shlex.split(command(settings)),
         name=f"tokens-{TRAINING}",
         size=desired.train_slice,
     )
@@ -179,6 +185,7 @@ def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
     return {
         "training": f"JobSet tokens-{TRAINING} of {desired.train_team}",
         "logs": f"tpu job logs {settings.environment} {desired.train_team} tokens-{TRAINING}",
+        "ended_by": f"tpu job cancel {settings.environment} {desired.train_team} tokens-{TRAINING}",
         "start": [{"method": "POST", "url": url, "body": made}],
         "watch": {
             "url": f"{url}/tokens-{TRAINING}",
@@ -205,6 +212,8 @@ def _vertex(settings: Settings) -> dict[str, Any]:
         "training": f"custom job {TRAINING} ({desired.train_slice}, {region})",
         "logs": f"gcloud ai custom-jobs list --project={settings.project} --region={region} "
         f"--filter=displayName={TRAINING}",
+        "ended_by": f"gcloud ai custom-jobs cancel ID --project={settings.project} --region={region}, "
+        f"of the ID that custom-jobs list shows for {TRAINING}",
         "once": f'{base}/customJobs?filter=displayName%3D"{TRAINING}"',
         "start": [
             {
@@ -225,7 +234,7 @@ def _vertex(settings: Settings) -> dict[str, Any]:
                                 "containerSpec": {
                                     "imageUri": desired.train_image,
                                     "command": [
-                                        "workload", *command(settings, f"{_GCSFUSE}/{bucket}").split()
+                                        "workload", *shlex.split(command(settings, f"{_GCSFUSE}/{bucket}"))
                                     ],
                                     "env": [{"name": "CHECKPOINT_BUCKET", "value": bucket}],
                                 },
@@ -252,6 +261,27 @@ def _vertex(settings: Settings) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _run_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
+    """Yield problems of the program, by the rules of a slice's `run`: its slice is billed before it ends."""
+    path, run = "pipeline:trainRun", desired.train_run
+    if missing := [word for word in ("@RUN@", "@DATA@") if word not in run]:
+        rule = "a run trains on its own shards, under its own name"
+        fix = "write e.g. train tiny.toml --name @RUN@ --set data.path=@DATA@"
+        yield Problem(path, f'"{run}" without {" and ".join(missing)}', rule, fix)
+    if desired.train == "vertex" and commands.split(run)[0] not in commands.COMMANDS:
+        rule = f"a custom job runs a command of the workload: {', '.join(commands.COMMANDS)}"
+        yield Problem(path, f'"{run}"', rule, "write e.g. train …, or train: fleet")
+        return
+    named = run.replace("@RUN@", RUN).replace("@DATA@", f"{paths.MOUNT}/{paths.FOLDER}")
+    if wrong := [*commands.wrong_options(path, named)]:
+        yield from (replace(problem, value=f'"{run}"') for problem in wrong)
+        return
+    queue = settings.get(QueueSettings)
+    image = desired.train == "vertex" or (desired.train == "jobset" and queue and queue.install == "image")
+    if not image and not settings[TpuSettings].code:
+        yield from commands.missing_file(path, run)
+
+
 def _fleet_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
     covered = zones(settings)
     if desired.train_zone not in covered:
@@ -260,7 +290,10 @@ def _fleet_problems(settings: Settings, desired: PipelineSettings) -> Iterator[P
         yield Problem("pipeline:trainZone", value, rule, "one of these, or add the zone to tpu:zones")
 
 
-def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
+def _jobset_problems(
+    settings: Settings, desired: PipelineSettings, *, submittable: bool
+) -> Iterator[Problem]:
+    """`submittable`: the program is one that a team may submit."""
     queue = settings.get(QueueSettings)
     if queue is None or settings.get(GkeSettings) is None:
         yield Problem("pipeline:train", '"jobset"', "the layers gke and queue are on", "write their settings")
@@ -277,10 +310,12 @@ def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[
         up = up_command("queue", settings.environment)
         fix = f"add {member} to the members of {team.name}, then {up}"
         yield Problem(f"queue:teams ({team.name})", f"{len(team.members)} members without it", rule, fix)
+    if not submittable:
+        return
     try:
+        words = shlex.split(command(settings))
         submission(
-            _published(settings),
-            JobRequest(team.name, command(settings).split(), name="tokens", size=desired.train_slice),
+            _published(settings), JobRequest(team.name, words, name="tokens", size=desired.train_slice)
         )
     except InfraError as error:
         yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', str(error), "correct it")

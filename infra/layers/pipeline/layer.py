@@ -126,7 +126,7 @@ _ROLES = (
     Role(
         "roles/workflows.admin", "create the workflow",
         ("workflows.workflows.create", "workflows.workflows.get", "workflows.workflows.update",
-         "workflows.workflows.delete", "workflows.operations.get"),
+         "workflows.workflows.delete", "workflows.operations.get", "workflows.executions.list"),
     ),
     Role(
         "roles/eventarc.admin", "create the trigger",

@@ -16,6 +16,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core import upstream
+from infra.core.guard import RUNS, Living
 from infra.layers.builds.applying import applying_member
 from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.network import names as network_names
@@ -163,11 +164,15 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         made.append(RawBucket(settings, opts).bucket)
     made.append(ScratchBucket(settings, opts).bucket)
     accounts = PipelineAccounts(settings, applying, made, opts)
-    SparkFirewall(settings, network_id, opts)
-    function = CheckFunction(settings, accounts, opts).function
+    firewall = SparkFirewall(settings, network_id, opts)
+    check = CheckFunction(settings, accounts, opts)
+    function = check.function
     known = pulumi.Output.all(stack, endpoint).apply(lambda values: settings_of_runs(settings, *values))
-    workflow = Orchestrator(settings, accounts, function, known, opts).workflow
+    orchestrator = Orchestrator(settings, accounts, function, known, opts)
+    workflow = orchestrator.workflow
     triggers = Triggers(settings, accounts, workflow, provider, opts)
+    guarded = [*made, accounts, firewall, check, orchestrator, triggers]
+    Living(RUNS, settings.project, settings.environment, {"workflow": workflow.id}, guarded)
     place = settings.environment
     return PipelineOutputs(
         workflow=workflow.id,

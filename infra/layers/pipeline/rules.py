@@ -1,6 +1,7 @@
 """Rules between the pipeline's settings, and with those of the layers that it reads."""
 
 import ipaddress
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -8,12 +9,14 @@ from infra.catalog import region_of
 from infra.errors import Problem
 from infra.layers.network.names import subnet_ranges
 from infra.layers.network.settings import NetworkSettings
-from infra.layers.pipeline import paths, price, schedule, spark
-from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.pipeline import changes, paths, price, schedule, spark
+from infra.layers.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.settings.schema import Relation, Settings
 from infra.slices import nodes
 
 _ADDRESSES_KEPT = 4
+# https://cloud.google.com/workflows/quotas; of a look at a batch, and at training without a heartbeat; others
+_MOST_STEPS, _BATCH_STEPS, _TRAINING_STEPS, _OTHER_STEPS = 100_000, 3, 10, 10_000
 
 
 def _runtime(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -69,6 +72,22 @@ def _training(settings: Settings, given: set[str]) -> Iterator[Problem]:
         yield from problems(settings)
 
 
+def _steps(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    """More looks than Google lets an execution take: it would end it without a word, and keep its slice."""
+    desired = settings.get(PipelineSettings)
+    if desired is None:
+        return
+    hours = 0 if desired.train == NO_TRAINING else desired.train_hours
+    steps_s = desired.ttl_minutes * 60 * _BATCH_STEPS + hours * 3600 * _TRAINING_STEPS
+    least_s = math.ceil(steps_s / (_MOST_STEPS - _OTHER_STEPS))
+    if desired.poll_s < least_s:
+        yield Problem(
+            "pipeline:pollS", f"{desired.poll_s} beside ttlMinutes {desired.ttl_minutes}, trainHours {hours}",
+            f"a workflow ends after {_MOST_STEPS:,} steps, and each look takes some",
+            f"write {least_s} or more; or lower ttlMinutes or trainHours",
+        )  # fmt: skip
+
+
 def _code(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings.get(PipelineSettings)
     if desired and desired.existing_raw_bucket and "pipeline:rawNearlineDays" in given:
@@ -102,7 +121,7 @@ _SPARK = tuple(
 )  # fmt: skip
 _TRAIN = ("pipeline:train", "pipeline:trainRun", "pipeline:trainSlice", "pipeline:trainZone",
           "pipeline:trainTeam", "pipeline:trainImage")  # fmt: skip
-_TRAINS = ("storage:location", "tpu:slices", "tpu:slices[].run")
+_TRAINS = ("storage:location", "tpu:slices", "tpu:slices[].run", "tpu:code")
 RULES: tuple[Relation, ...] = (
     (("pipeline:runtimeVersion",), _runtime),
     (_SPARK, spark.memory_problems),
@@ -122,4 +141,6 @@ RULES: tuple[Relation, ...] = (
     ),
     (("pipeline:existingRawBucket", "pipeline:rawNearlineDays"), _code),
     (("pipeline:schedule", "pipeline:train"), _unused),
+    (("pipeline:changes",), changes.problems),
+    (("pipeline:pollS", "pipeline:ttlMinutes", "pipeline:train", "pipeline:trainHours"), _steps),
 )

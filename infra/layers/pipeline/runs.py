@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -77,21 +78,37 @@ class Runs:
         return folder, len(sizes), sum(sizes)
 
     def submit(self, folder: str) -> str:
-        """Write `_SUBMIT` into a folder, and start its run; the run."""
-        name = f"{folder}{paths.SUBMIT}"
-        url = f"{STORAGE}/upload/storage/v1/b/{self._raw}/o"
-        with self._role(self._raw):
-            made = self._client.json("POST", url, {"uploadType": "media", "name": name}, b"")
-        self._start({"data": {"bucket": self._raw, "name": name, "generation": str(made["generation"])}})
-        return f"r{made['generation']}"
+        """Write `_SUBMIT` into a folder, and start its run; the run.
 
-    def retry(self, run: Run) -> None:
-        """Start a run again: what is there stays. Raises CommandError for one that runs, or has succeeded."""
+        Raises CommandError if somebody else submits the folder at this moment.
+        """
+        name = f"{folder}{paths.SUBMIT}"
+        url = object_url(self._raw, name)
+        mark = str(uuid.uuid4()).encode()  # by which a lost answer's generation is known
+        with self._role(self._raw):
+            known = or_none(lambda: self._client.json("GET", url, {"fields": "generation"})) or {}
+            try:
+                generation = self._client.upload(self._raw, name, mark, int(known.get("generation", 0)))
+            except RequestError as error:
+                if error.failure.kind is not Kind.INVALID:
+                    raise
+                fix = f"tpu pipeline status {self._settings.environment}, which shows that run"
+                raise CommandError(
+                    f"gs://{self._raw}/{folder}: somebody else has just submitted it\n    fix: {fix}"
+                ) from None
+        self._start({"data": {"bucket": self._raw, "name": name, "generation": str(generation)}})
+        return f"r{generation}"
+
+    def refuse_retry(self, run: Run) -> None:
+        """Raise CommandError for a run that runs, or has succeeded."""
         if run["outcome"] == RUNNING and self.execution(run).get("state") == "ACTIVE":
             raise CommandError(f"{run['run']} is running\n    fix: tpu pipeline cancel … first, or wait")
         if run["outcome"] in GOOD:
             fix = f"tpu pipeline run {self._settings.environment} {run['raw']}, for a new one"
             raise CommandError(f"{run['run']} has ended well\n    fix: {fix}")
+
+    def retry(self, run: Run) -> None:
+        """Start a run again: what is there stays. `refuse_retry` comes first."""
         folder = str(run["raw"]).partition(f"gs://{self._raw}/")[2]
         data = {"bucket": self._raw, "name": f"{folder}{paths.SUBMIT}", "generation": str(run["run"])[1:]}
         # The last heartbeat of a job that was ended stays, and so may its slice for a while: another name.
@@ -180,15 +197,24 @@ class Runs:
                 self._client.json("POST", f"{DATAPROC}/{batch['operation']}:cancel", body={})
             return "its batch; the run ends by itself when it sees that"
         url = f"{WORKFLOWS}/{paths.workflow_id(self._settings)}/executions/{run['execution']}"
-        with self._role(changes=True):
-            self._client.json("POST", f"{url}:cancel", body={})
+        try:
+            with self._role(changes=True):
+                self._client.json("POST", f"{url}:cancel", body={})
+        except RequestError:
+            if self.execution(run).get("state") in ("ACTIVE", "QUEUED"):
+                raise
+            # It has ended: by this request, whose answer was lost, or by itself, perhaps with a record of it.
+            known = self._read(paths.record(str(run["run"]))) or run
+            if known["outcome"] != RUNNING:
+                raise CommandError(f"{run['run']} has ended: {known['outcome']}") from None
         ended = {**run, "outcome": "cancelled", "why": "the run was cancelled"}
         query = {"uploadType": "media", "name": paths.record(str(run["run"]))}
         place = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o"
         with self._role(self._bucket):
             self._client.json("POST", place, query, json.dumps(ended).encode())
-        training = run.get("training")
-        return "its workflow" + (f"; its training continues: {training}" if training else "")
+        training, ended_by = run.get("training"), run.get("ended_by")
+        ends = f"\n    to end that too: {ended_by}" if ended_by else ""
+        return "its workflow" + (f"; its training continues: {training}{ends}" if training else "")
 
     def logs(self, run: Run) -> Iterator[str]:
         """Yield the output of a run's batch, the oldest line first."""
@@ -221,8 +247,15 @@ class Runs:
 
     def _start(self, argument: dict[str, Any]) -> None:
         url = f"{WORKFLOWS}/{paths.workflow_id(self._settings)}/executions"
+        text = json.dumps({**argument, "request": str(uuid.uuid4())})
+
+        def find() -> Run | None:
+            listed = self._client.json("GET", url, {"view": "FULL", "pageSize": str(_LOOKED_AT)})
+            executions = listed.get("executions") or ()
+            return next((entry for entry in executions if entry.get("argument") == text), None)
+
         with self._role(changes=True):
-            self._client.json("POST", url, body={"argument": json.dumps(argument)})
+            self._client.make(url, {"argument": text}, find)
 
     def _named(self, run: Run) -> Run:
         """With the outcome of a refusal where it failed by one, and what comes next."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from infra.catalog import region_of
 from infra.errors import Problem
@@ -124,18 +123,8 @@ def _own_code(settings: Settings, given: set[str]) -> Iterator[Problem]:
         return
     for number, slice_ in enumerate(settings[TpuSettings].slices):
         # A bundle of its own brings it along.
-        if slice_.run and not slice_.bundle and (file := commands.own_file(slice_.run)):
-            packaged = commands.PACKAGED.get(commands.split(slice_.run)[0], [])
-            near = get_close_matches(file, packaged, 1)
-            yield Problem(
-                f"tpu:slices[{number}].run",
-                f'"{slice_.run}" without tpu:code',
-                f"nothing brings {file} to the hosts, whose disks are new after every preemption",
-                f"perhaps {near[0]} was meant"
-                if near
-                else f"write tpu:code: and the folder that holds it, then tpu publish; or name "
-                f"{'one of ' + ', '.join(packaged) if packaged else 'a program by its absolute path'}",
-            )
+        if slice_.run and not slice_.bundle:
+            yield from commands.missing_file(f"tpu:slices[{number}].run", slice_.run)
 
 
 def _silence(settings: Settings, given: set[str]) -> Iterator[Problem]:

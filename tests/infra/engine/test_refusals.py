@@ -15,7 +15,7 @@ def test_what_is_protected_stands_against_a_destroy_unless_another_stack_holds_i
     assert f"pulumi -C infra/layers/gke state unprotect -s dev '{URN}a'" in str(problem)
 
 
-@pytest.mark.parametrize("what", [guard.MEMBERS, guard.JOBS])
+@pytest.mark.parametrize("what", guard.KINDS)
 def test_living_members_and_jobs_stand_against_a_destroy(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object) -> None:
         assert given == (what, "p", "dev", {"stack": "a"}, "")

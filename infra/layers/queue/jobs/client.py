@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,7 @@ QUEUED, STARTING, RUNNING, COMPLETED, FAILED = "queued", "starting", "running", 
 ENDED = (COMPLETED, FAILED)
 _VISIBLE = "/apis/visibility.kueue.x-k8s.io/v1beta2"
 _LABEL, _PART = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name"
+_REQUEST = "tpu-request"  # annotation: id of the request that made the job
 # That CPU nodes have no chips is nothing that holds a job.
 _OF_CPU = re.compile(f'Flavor "{CPU_FLAVOR}" does not support TopologyAwareScheduling, ')
 _STAMP = re.compile(r"(\S+Z) (.*)")
@@ -68,18 +70,24 @@ class Jobs:
                 "    fix: the platform engineer brings the layer up: "
                 f"{up_command('queue', self._environment)}"
             )
-        manifest = jobset(job)
+        manifest, request = jobset(job), str(uuid.uuid4())
+        manifest["metadata"].setdefault("annotations", {})[_REQUEST] = request
         try:
             self._cluster.create(self._jobsets, manifest, DRY_RUN)  # which may be repeated
             self._cluster.create(self._jobsets, manifest)
         except RequestError as error:
-            if error.failure.kind is Kind.EXISTS:
-                raise InfraError(
-                    f"{self._team.name} has a job {job.name} already\n"
-                    "    fix: another name (--name), or "
-                    f"tpu job cancel {self._environment} {self._team.name} {job.name}"
-                ) from None
-            raise
+            exists = error.failure.kind is Kind.EXISTS
+            if exists or error.repeated:  # perhaps by this request, whose answer was lost
+                known = self._cluster.get(f"{self._jobsets}/{job.name}") or {"metadata": {}}
+                if known["metadata"].get("annotations", {}).get(_REQUEST) == request:
+                    return
+            if not exists:
+                raise
+            raise InfraError(
+                f"{self._team.name} has a job {job.name} already\n"
+                "    fix: another name (--name), or "
+                f"tpu job cancel {self._environment} {self._team.name} {job.name}"
+            ) from None
 
     def cancel(self, name: str) -> bool:
         """Delete a job with its pods; False where there is none. What it saved stays in the bucket."""

@@ -16,8 +16,14 @@ from infra.layers.pipeline import access, schedule, spark
 from infra.layers.pipeline.names import scratch_bucket
 from infra.publish import pipeline as code
 from tests.infra.declared import CLUSTER, OFF, UP
-from tests.infra.layers.pipeline.test_pipeline_layer import JOBSET, settings, up
+from tests.infra.layers.pipeline.test_pipeline_layer import FLEET, JOBSET, VERTEX, settings, up
 from tests.infra.recording import Recording, run
+
+
+def ran(command: str) -> dict[str, Any]:
+    """A slice of the fleet that runs this."""
+    return {**FLEET, "pipeline:trainRun": command}
+
 
 BUCKETS, CHECKPOINTS = "gcp:storage/bucket:Bucket", "my-project-checkpoints"
 
@@ -34,6 +40,14 @@ def test_text_is_kept_and_of_scratch_the_code_alone() -> None:
     assert scratch.inputs["lifecycleRules"] == [unfinished, removed]
     assert scratch.inputs["softDeletePolicy"] == {"retentionDurationSeconds": 0}
     assert up().of(BUCKETS)[0].inputs["lifecycleRules"] == [unfinished]
+
+
+def test_its_runs_hold_the_stack() -> None:
+    recording = up()
+    guard = recording.named("pulumi-python:dynamic:Resource", "runs")
+    (workflow,) = recording.of("gcp:workflows/workflow:Workflow")
+    assert guard.inputs["labels"] == {"workflow": f"{workflow.name}-id"}
+    assert recording.resources.index(guard) > recording.resources.index(workflow)
 
 
 def test_the_event_is_of_an_object_of_the_raw_bucket_and_the_schedule_sweeps() -> None:
@@ -133,6 +147,22 @@ def test_a_raw_bucket_of_somebody_else_is_granted_to_spark() -> None:
     ({"pipeline:executorMemoryMib": 1024, "pipeline:executorOverheadMib": 384},
      "executorMemoryMib = 1408 MiB(?s:.*)more memory, or fewer cores"),
     ({"pipeline:maxExecutors": 56, "network:subnetRanges": {"us-east5": "10.64.0.0/26"}}, "56.*: 55 fit"),
+    ({**FLEET, "pipeline:pollS": 5, "pipeline:trainHours": 48}, "= 5 beside ttlMinutes 240, trainHours 48"),
+    ({"pipeline:ttlMinutes": 20160, "pipeline:pollS": 30}, "after 100,000 steps(?s:.*)write 41 or more"),
+    (ran("train tiny.toml --nam @RUN@ --set data.path=@DATA@"), "--nam isn't an option of train"),
+    (ran("train nosuch.toml --name @RUN@ --set data.path=@DATA@"), "without tpu:code: nothing brings nosuch"),
+    (ran("train tiny.tml --name @RUN@ --set data.path=@DATA@"), "perhaps tiny.toml was meant"),
+    (ran("python train.py @RUN@ @DATA@"), "without tpu:code: nothing brings train.py"),
+    (ran("train tiny.toml --set data.path=@DATA@"), 'DATA@" without @RUN@: a run trains on its own shards'),
+    (ran("train tiny.toml --name @RUN@"), "without @DATA@"),
+    (ran("train tiny.toml"), "without @RUN@ and @DATA@"),
+    ({**JOBSET, "pipeline:trainRun": "train tiny.toml"}, "trainRun = .* without @RUN@ and @DATA@"),
+    ({**VERTEX, "pipeline:trainRun": "python train.py @RUN@ @DATA@"}, "a command of the workload"),
+    ({"pipeline:changes": ["nosuch.key=1"]}, r"changes\[0\] = .*a key of the job's configuration"),
+    ({"pipeline:changes": ["output.shads=4"]}, "perhaps output.shards was meant"),
+    ({"pipeline:changes": ["output.shards=two"]}, "output.shards is a whole number"),
+    ({"pipeline:changes": ["output.shards=2", "output.url=gs://elsewhere/x"]}, r"\[1\] = .* sets output.url"),
+    ({"pipeline:changes": ["input.sources=gs://other/"]}, "each run sets input.sources"),
     ({"pipeline:train": "vertex"}, "trainImage = nothing: a custom job runs in an image"),
     ({**JOBSET, "queue:teams": [{"name": "vision"}]},
      "members without it: the workflow submits as a member of the team"),
@@ -149,7 +179,9 @@ def test_sparks_settings_are_the_batchs() -> None:
         "diskGib": 400,
     }  # fmt: skip
     batch = spark.batch(
-        settings({f"pipeline:{key}": value for key, value in given.items()}, pipeline__changes=["a.b=1"])
+        settings(
+            {f"pipeline:{key}": value for key, value in given.items()}, pipeline__changes=["output.shards=2"]
+        )
     )
     result = batch["runtimeConfig"]["properties"]
     expected = {
@@ -161,7 +193,7 @@ def test_sparks_settings_are_the_batchs() -> None:
         "dataproc.driver.compute.tier": "standard", "dataproc.executor.compute.tier": "standard",
     }  # fmt: skip
     assert {key: result[f"spark.{key}"] for key in expected} == expected
-    assert batch["pysparkBatch"]["args"][-2:] == ["--set", "a.b=1"]
+    assert batch["pysparkBatch"]["args"][-2:] == ["--set", "output.shards=2"]
 
 
 def test_a_runtime_is_supported_on_its_last_day() -> None:

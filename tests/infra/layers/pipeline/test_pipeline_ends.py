@@ -54,3 +54,9 @@ def test_a_custom_job_that_takes_too_long_is_named_as_one_that_ends_itself() -> 
     assert given
     google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"]["ends"] = given["ends"]
     assert "and Vertex AI ends it itself" in failed(google)["why"]
+
+
+def test_a_claim_whose_answer_was_lost_is_this_executions() -> None:
+    google = Google()
+    google.objects[f"{BUCKET}/pipeline/r17/run.json"] = {"execution": "e-1"}
+    assert run(google)["outcome"] == "trained"

@@ -4,7 +4,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import yaml
 
 from infra.engine.settings import parse
 from infra.errors import SettingsError
-from infra.layers.pipeline import access, facts, handoff, paths, price, schedule, spark
+from infra.layers.pipeline import access, changes, facts, handoff, paths, price, schedule, spark
 from infra.layers.pipeline.paths import RUN, TRAINING
 from infra.layers.pipeline.program import source
 from infra.layers.pipeline.runs import missing
@@ -25,7 +25,7 @@ from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
 from tests.infra.declared import CLUSTER, OFF, UP
 from tests.infra.recording import BASE, Recording, run
-from workload.preprocess.config import load
+from workload.preprocess.config import Config, load
 
 FLEET = {"pipeline:train": "fleet", "pipeline:trainZone": "us-east5-b"}
 RUNS = "serviceAccount:tpu-pipeline-run@my-project.iam.gserviceaccount.com"
@@ -85,6 +85,16 @@ def test_the_config_of_a_batch_is_there_without_a_setting() -> None:
     )
     own = settings(pipeline__config="gs://my-project-raw/books.toml")
     assert spark.batch(own)["pysparkBatch"]["args"][0] == "gs://my-project-raw/books.toml"
+
+
+def test_changes_have_the_keys_and_types_of_the_jobs_configuration() -> None:
+    declared = {
+        f"{table}.{key}": type(value)
+        for table, values in asdict(Config()).items()
+        for key, value in values.items()
+        if f"{table}.{key}" not in changes.OF_RUNS
+    }
+    assert declared == changes.TYPES
 
 
 def test_sparks_nodes_are_reached_by_one_another_alone() -> None:
@@ -209,7 +219,8 @@ def test_whatever_trains_uploads_its_curves_to_the_tensorboard_of_the_settings(t
     assert text.count(f"observe.tensorboard={board}") == (2 if train is FLEET else 1)
     experiment = "vision" if train is JOBSET else "tpu-pipeline"
     assert f"observe.experiment={experiment}" in text
-    for second in ("./train.py", "train tiny.toml --dir /mine"):  # a program of one's own, and no bucket
+    own_program = () if train is VERTEX else ("./train.py @RUN@ @DATA@",)
+    for second in (*own_program, "train tiny.toml --dir /mine/@RUN@ --set data.path=@DATA@"):
         own = settings(given, storage__tensorboard=board, pipeline__trainRun=second, tpu__code="training")
         assert "observe" not in json.dumps(handoff.handoff(own, "0123abc", "e"))
 

@@ -240,6 +240,7 @@ def test_a_duplicate_event_starts_nothing() -> None:
     google = Google()
     run(google)
     before = dict(google.record)
+    google.environment = {**google.environment, "GOOGLE_CLOUD_WORKFLOW_EXECUTION_ID": "e-2"}
     assert run(google)["outcome"] == "duplicate"
     assert (len(google.batches), google.record) == (1, before)
 

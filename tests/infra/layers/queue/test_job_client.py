@@ -1,9 +1,11 @@
 """Status of a job, read from its JobSet, workload and pods."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+import requests
 
 from infra.errors import InfraError
 from infra.google.client import Client, RequestError
@@ -233,6 +235,43 @@ def test_why_a_job_isnt_taken(failure: Kind, error: type[Exception], message: st
     own, _ = jobs(failure, **{f"/apis/kueue.x-k8s.io/v1beta2/{QUEUE}": {}})
     with pytest.raises(error, match=message):
         own.submit(job())
+
+
+class Losing(requests.Session):
+    """A control plane that creates jobs, and the answer to whose first creation is lost."""
+
+    def __init__(self, **jobsets: Any) -> None:
+        super().__init__()
+        self.jobsets, self.lost = jobsets, False
+
+    def request(self, method: Any, url: Any, params: Any = None, data: Any = None, **_: Any) -> Any:
+        answer = requests.Response()
+        body: dict[str, Any] = self.jobsets.get(url.rpartition("/")[2], {})
+        answer.status_code = 200
+        if method == "POST":
+            body = json.loads(data)
+            if body["metadata"]["name"] in self.jobsets:
+                answer.status_code, message = 409, 'jobsets.jobset.x-k8s.io "train" already exists'
+                body = {"kind": "Status", "message": message, "reason": "AlreadyExists", "code": 409}
+            elif "dryRun" not in params:
+                self.jobsets["train"] = body
+                if not self.lost:
+                    self.lost = True
+                    raise requests.ConnectionError("Connection reset by peer")
+        answer._content = json.dumps(body).encode()
+        return answer
+
+
+def test_a_job_whose_answer_was_lost_is_no_strangers() -> None:
+    api = Losing()
+    cluster = Cluster(Client("p", api, sleep=lambda _: None), "gke-1.us-east5.gke.goog")
+    Jobs(cluster, TEAM, "dev").submit(job())
+    assert (api.lost, [*api.jobsets]) == (True, ["train"])
+    for other in (api.jobsets["train"], {"metadata": {"name": "train"}}):  # of an earlier request, of kubectl
+        api = Losing(train=other)
+        cluster = Cluster(Client("p", api, sleep=lambda _: None), "gke-1.us-east5.gke.goog")
+        with pytest.raises(InfraError, match="vision has a job train already"):
+            Jobs(cluster, TEAM, "dev").submit(job())
 
 
 def test_a_job_is_tried_before_it_is_made_and_not_without_its_queue() -> None:

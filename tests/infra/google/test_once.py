@@ -1,0 +1,188 @@
+"""Requests that make something: a lost answer neither doubles it nor makes it somebody else's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from infra.core.guard import RUNS, LivingError, refuse
+from infra.engine.settings import parse
+from infra.errors import CommandError
+from infra.google.client import Client, RequestError
+from infra.google.failures import Kind
+from infra.layers.builds import render, running
+from infra.layers.pipeline.runs import Runs
+from infra.settings.sources import as_pulumi_hands_it_over
+from rehearsal.cloud.cloud import Cloud
+from rehearsal.cloud.core.runtime import Runtime
+from tests.emulated import EVERY_API, PROJECT, ZONES, Emulated
+from tests.infra.layers.builds.test_builds_layer import GIVEN
+from tests.infra.layers.pipeline.test_pipeline_layer import settings
+from tests.infra.recording import BASE
+
+P = f"projects/{PROJECT}"
+STORAGE, RAW, STATE = "storage.googleapis.com/storage/v1/b", "my-project-raw", "my-project-pulumi"
+WORKFLOWS = f"workflows.googleapis.com/v1/{P}/locations/us-east5/workflows"
+WORKFLOW = f"{P}/locations/us-east5/workflows/tpu-pipeline"
+EXECUTIONS = f"workflowexecutions.googleapis.com/v1/{WORKFLOW}/executions"
+BUILDS = f"cloudbuild.googleapis.com/v1/{P}/builds"
+SOURCE = "main: {params: [args], steps: [{wait: {call: sys.sleep, args: {seconds: 100000}}}]}"
+
+
+class _Cloud(Cloud):
+    """Its builds succeed at once."""
+
+    def make_runtime(self) -> Runtime:
+        async def run(build: dict[str, Any]) -> None:
+            build["status"] = "SUCCESS"
+
+        return replace(super().make_runtime(), run_build=run)
+
+
+class _Emulated(Emulated):
+    kind = _Cloud
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
+    emulated = _Emulated(tmp_path_factory.mktemp("once"), zones=ZONES, enabled_apis=EVERY_API)
+    for bucket in (RAW, STATE):
+        assert emulated.request("POST", f"{STORAGE}?project={PROJECT}", {"name": bucket}).status == 200
+    for account in ("tpu-builds", "runner"):
+        emulated.request("POST", f"iam.googleapis.com/v1/{P}/serviceAccounts", {"accountId": account})
+    body = {"sourceContents": SOURCE, "serviceAccount": f"runner@{PROJECT}.iam.gserviceaccount.com"}
+    made = emulated.request("POST", f"{WORKFLOWS}?workflowId=tpu-pipeline", body)
+    assert made.status == 200, made.body
+    emulated.let_pass(30)
+    yield emulated
+    emulated.close()
+
+
+class Losing(requests.Session):
+    """Sends to the emulated cloud as its owner; loses `times` answers to requests that match `lost`."""
+
+    def __init__(self, cloud: Emulated):
+        super().__init__()
+        self.cloud, self.lost, self.times = cloud, "", 1
+        self.meanwhile: dict[str, bytes] = {}  # objects that somebody else writes before an answer is lost
+
+    def request(self, method: Any, url: Any, params: Any = None, data: Any = None, **more: Any) -> Any:
+        full = str(requests.Request(method, url, params=params).prepare().url).removeprefix("https://")
+        reply = self.cloud.request(method, full, data, headers=dict(more["headers"]))
+        if self.lost and self.times and self.lost in f"{method} {full}":
+            self.times -= 1
+            for name, content in self.meanwhile.items():
+                upload = f"storage.googleapis.com/upload/storage/v1/b/{RAW}/o?uploadType=media&name={name}"
+                assert self.cloud.request("POST", upload, content).status == 200
+            raise requests.ConnectionError("Connection reset by peer")
+        answer = requests.Response()
+        answer.status_code, answer._content = reply.status, reply.body
+        answer.headers.update(dict(reply.headers.items()))
+        return answer
+
+
+@pytest.fixture
+def session(cloud: Emulated) -> Losing:
+    return Losing(cloud)
+
+
+@pytest.fixture
+def client(session: Losing) -> Client:
+    return Client(PROJECT, session, sleep=lambda _: None)
+
+
+def generation(cloud: Emulated, name: str) -> str:
+    return str(cloud.request("GET", f"{STORAGE}/{RAW}/o/{name}").json["generation"])
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_an_upload_whose_answer_is_lost_is_one_generation(
+    cloud: Emulated, session: Losing, client: Client, times: int
+) -> None:
+    session.lost, session.times = "POST storage.googleapis.com/upload", times
+    first = client.upload(RAW, f"o-{times}", b"one", 0)
+    assert str(first) == generation(cloud, f"o-{times}")
+    session.times = times
+    second = client.upload(RAW, f"o-{times}", b"two", first)
+    assert str(second) == generation(cloud, f"o-{times}") != str(first)
+
+
+def test_what_somebody_else_wrote_is_no_upload_of_ours(session: Losing, client: Client) -> None:
+    session.lost, session.meanwhile = "POST storage.googleapis.com/upload", {"shared": b"theirs"}
+    with pytest.raises(RequestError) as refused:
+        client.upload(RAW, "shared", b"ours", 0)
+    assert refused.value.failure.kind is Kind.INVALID
+    with pytest.raises(RequestError):  # without a lost answer too, whatever its content
+        client.upload(RAW, "shared", b"theirs", 0)
+
+
+@pytest.mark.parametrize("lost", ["POST storage.googleapis.com/upload", f"POST {EXECUTIONS}"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_run_whose_submission_has_no_answer_is_one_run(
+    cloud: Emulated, session: Losing, client: Client, lost: str, times: int
+) -> None:
+    known = settings(gcp__project=PROJECT)
+    session.lost, session.times = lost, times
+    before = len(cloud.request("GET", f"{EXECUTIONS}?view=FULL").json.get("executions", ()))
+    folder = f"corpus-{times}-{'upload' in lost}/"
+    run = Runs(known, client).submit(folder)
+    assert run == f"r{generation(cloud, folder.replace('/', '%2F') + '_SUBMIT')}"
+    executions = cloud.request("GET", f"{EXECUTIONS}?view=FULL").json["executions"]
+    arguments = [json.loads(item["argument"]) for item in executions]
+    assert len(executions) == before + 1
+    assert [item for item in arguments if f"r{item['data']['generation']}" == run]
+
+
+def test_a_folder_that_somebody_else_submits_at_this_moment_is_theirs(
+    session: Losing, client: Client
+) -> None:
+    session.lost, session.meanwhile = "POST storage.googleapis.com/upload", {"both%2F_SUBMIT": b""}
+    with pytest.raises(
+        CommandError, match="both/: somebody else has just submitted it\n    fix: tpu pipeline"
+    ):
+        Runs(settings(gcp__project=PROJECT), client).submit("both/")
+
+
+@pytest.mark.parametrize("lost", ["POST storage.googleapis.com/upload", f"POST {BUILDS}"])
+def test_a_build_whose_answer_is_lost_is_one_build(
+    cloud: Emulated, session: Losing, client: Client, tmp_path: Path, lost: str
+) -> None:  # fmt: skip
+    (tmp_path / "Pulumi.dev.yaml").write_text("config: {}\n")
+    values = {**BASE, **GIVEN, "gcp:project": PROJECT}
+    known = parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+    before = {build["id"] for build in cloud.request("GET", BUILDS).json.get("builds", ())}
+    session.lost = lost
+    started = running.start(known, render.build(known, "destroy"), tmp_path, client, None)
+    assert {build["id"] for build in cloud.request("GET", BUILDS).json["builds"]} - before == {started}
+
+
+def test_what_is_refused_is_requested_once(session: Losing, client: Client) -> None:
+    looks: list[None] = []
+
+    def find() -> None:
+        looks.append(None)
+
+    with pytest.raises(RequestError, match="must be a string in JSON"):
+        client.make(f"https://{EXECUTIONS}", {"argument": "no JSON"}, find)
+    assert looks == []
+
+
+def test_runs_under_way_stand_against_a_destroy(
+    cloud: Emulated, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Runs(settings(gcp__project=PROJECT), client).submit("under-way/")
+    monkeypatch.setattr("infra.google.client.Client", lambda project: client)
+    with pytest.raises(LivingError, match="runs of the pipeline stand on this: ") as refused:
+        refuse(RUNS, PROJECT, "dev", {"workflow": WORKFLOW})
+    assert run in str(refused.value)
+    assert "fix: tpu pipeline cancel dev RUN, or wait for their end" in str(refused.value)
+    for execution in cloud.request("GET", f"{EXECUTIONS}?view=FULL").json["executions"]:
+        cloud.request("POST", f"workflowexecutions.googleapis.com/v1/{execution['name']}:cancel", {})
+    for workflow in (WORKFLOW, f"{WORKFLOW}-gone"):
+        refuse(RUNS, PROJECT, "dev", {"workflow": workflow})
