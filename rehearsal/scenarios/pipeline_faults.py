@@ -25,7 +25,6 @@ SCENARIO = Scenario(
         "pipeline:config": "text.toml",
         "pipeline:viewers": ["user:platform-engineer@example.com"],
         "pipeline:trainSlice": "v6e-1",
-        "pipeline:trainZone": "us-east5-b",
         "pipeline:schedule": "*/10 * * * *",
     },
     steps=(
@@ -148,6 +147,7 @@ SCENARIO = Scenario(
         step.settings(
             {
                 "pipeline:train": "fleet",
+                "pipeline:trainZone": "us-east5-b",
                 "pipeline:trainRun": 'bash -c "exit 2" @RUN@ @DATA@',
                 "pipeline:trainHours": 1,
                 "pipeline:ttlMinutes": 10,

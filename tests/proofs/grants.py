@@ -34,7 +34,6 @@ SMALL = {
     "pipeline:train": "vertex",
     "pipeline:trainImage": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}",
     "pipeline:trainSlice": "v6e-1",
-    "pipeline:trainZone": f"{REGION}-b",
 }
 DELIVER = "eventarc.events.deliver"
 Report = Callable[[str], None]
@@ -318,7 +317,12 @@ def _fleet(proof: Proof) -> None:
 def _switch(lab: PipelineLab) -> None:
     """To the other settings, if that isn't done yet."""
     if lab.values["pipeline:train"] != "fleet":
-        lab.write(pipeline__train="fleet", pipeline__sparkRole=WORKER)
+        lab.write(
+            pipeline__train="fleet",
+            pipeline__trainZone=f"{REGION}-b",
+            pipeline__trainImage=None,
+            pipeline__sparkRole=WORKER,
+        )
         lab.up("pipeline")
 
 
