@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ OPEN: dict[str, Any] = {
     "type": FIREWALL, "urn": f"urn:pulumi:dev::network::{FIREWALL}::way-in",
     "inputs": {"direction": "INGRESS", "targetTags": ["tpu"], "sourceRanges": ["0.0.0.0/0"]},
 }  # fmt: skip
-EXCEPTION = {"rule": "N04", "resource": "way-in", "reason": "a demonstration", "until": "2999-12-31"}
+UNTIL = str(datetime.now(UTC).date() + timedelta(days=30))
+EXCEPTION = {"rule": "N04", "resource": "way-in", "reason": "a demonstration", "until": UNTIL}
 Check = Callable[..., int]
 
 
@@ -80,7 +82,7 @@ def test_where_nothing_is_up_no_finding_is_no_pass(check: Check, state: list[Any
 
 def test_an_exception_allows_it_until_its_date(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
     assert check([OPEN], policy__exceptions=[EXCEPTION]) == 0
-    assert "way-in, N04: allowed until 2999-12-31: a demonstration" in capsys.readouterr().out
+    assert f"way-in, N04: allowed until {UNTIL}: a demonstration" in capsys.readouterr().out
     with pytest.raises(InfraError, match="an exception ends on its date"):
         check([OPEN], policy__exceptions=[{**EXCEPTION, "until": "2025-12-31"}])
 

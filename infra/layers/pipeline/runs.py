@@ -204,7 +204,7 @@ class Runs:
             if self.execution(run).get("state") in ("ACTIVE", "QUEUED"):
                 raise
             # It has ended: by this request, whose answer was lost, or by itself, perhaps with a record of it.
-            known = self._read(paths.record(str(run["run"]))) or run
+            known = self._read(str(run["run"])) or run
             if known["outcome"] != RUNNING:
                 raise CommandError(f"{run['run']} has ended: {known['outcome']}") from None
         ended = {**run, "outcome": "cancelled", "why": "the run was cancelled"}
