@@ -41,13 +41,13 @@ class Asking(Google):
         self.failed: list[Failure] = []
         self.changes: list[str] = []
 
-    def send(self, method: str, url: str, *more: Any) -> requests.Response:
+    def send(self, method: str, url: str, *more: Any, **named: Any) -> requests.Response:
         number = self._begin(method, url)
         if number and number == self._kill_at and self._before:
             self.dead = True
         self._live()
         try:
-            answer = super().send(method, url, *more)
+            answer = super().send(method, url, *more, **named)
         except RequestError as error:
             self._live()
             self.failed.append(error.failure)

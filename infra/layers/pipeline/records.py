@@ -13,7 +13,8 @@ _REQUIRED = {
     "execution": "[A-Za-z0-9-]{1,80}", "raw": "gs://(?s:.*)",
 }  # fmt: skip
 _OPTIONAL = {
-    "ended": _TIME, "batch": "[a-z0-9-]{1,80}", "why": "", "next": "", "training": "", "ended_by": "", "code": "",
+    "ended": _TIME, "batch": "[a-z0-9-]{1,80}", "why": "", "next": "", "training": "", "ended_by": "",
+    "code": "",
 }  # fmt: skip
 _COUNTS = ("retry", "restart", "objects", "bytes")
 _NUMBERS = ("predicted_usd", "spark_usd", "training_usd", "actual_usd", "most_usd")
