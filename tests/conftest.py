@@ -9,6 +9,7 @@ import gc
 import hashlib
 import os
 import random
+import signal
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -118,6 +119,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     with permit(run):
         return (yield)
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Restore signals: a command that runs in this process installs its handlers for the rest of its life."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
