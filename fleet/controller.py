@@ -170,12 +170,7 @@ class Controller:
         self._spec, self._unwanted = spec, unwanted
 
     def lead(self) -> None:
-        """Take the lease, and act from now on.
-
-        Raises:
-            LeaseHeldError: another controller acts.
-            UnreachableError: the store doesn't answer.
-        """
+        """Take the lease, and act from now on. Raises LeaseHeldError, or UnreachableError."""
         self._load(self._store.read())
         self.leads = True
 
@@ -194,9 +189,7 @@ class Controller:
     def forget(self, keys: Collection[str]) -> None:
         """Record that members are deleted on purpose, so that none is recovered.
 
-        Raises:
-            LeaseHeldError: another controller has taken the lease.
-            UnreachableError: the store doesn't answer.
+        Raises LeaseHeldError, or UnreachableError.
         """
         self.state.deleted(keys)
         self._store.write(self.state)

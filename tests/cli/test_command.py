@@ -82,6 +82,11 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert int(done.stdout.split()[-1]) == 141
 
 
+def _interruptible() -> None:
+    """Take SIGINT as a terminal's command does: a job in a shell's background ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_while_it_starts_is_no_traceback(tmp_path: Path) -> None:
     launcher = "source <(sed -n '/^launcher()/,/^}/p' \"$0\"); launcher bin/tpu cli.__main__"
     subprocess.run(["bash", "-c", launcher, ROOT / "tools" / "setup.sh"], cwd=tmp_path, check=True)
@@ -91,7 +96,7 @@ def test_ctrl_c_while_it_starts_is_no_traceback(tmp_path: Path) -> None:
     assert run([str(python.with_name("tpu")), "--help"]).stdout.startswith("Usage: tpu ")
     for delay_s in (0.02, 0.04, 0.06, 0.1, 0.15, 0.2):
         line = [python.with_name("tpu"), "status", "dev"]
-        child = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        child = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=_interruptible)
         time.sleep(delay_s)
         child.send_signal(signal.SIGINT)
         _, output = child.communicate(timeout=HANG_S)

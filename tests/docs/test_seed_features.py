@@ -33,7 +33,10 @@ IMAGE = f"us-east5-docker.pkg.dev/p/tpu/bundle@sha256:{'0' * 64}"
 
 
 def everything(train: str) -> Settings:
-    values = {**BASE, **EVERYTHING, "pipeline:train": train, "pipeline:trainImage": IMAGE}
+    values = {**BASE, **EVERYTHING, "pipeline:train": train}
+    if train == "vertex":
+        del values["pipeline:trainZone"]
+        values["pipeline:trainImage"] = IMAGE
     return parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
 
 

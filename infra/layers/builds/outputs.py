@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.core.outputs import Outputs, output
 from infra.layers.builds import names
+from infra.layers.builds.settings import BuildsSettings
 from infra.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -23,3 +24,16 @@ class BuildsOutputs(Outputs, layer="builds"):
     def planned(settings: Settings) -> Mapping[str, Any]:
         """Return the outputs that the settings determine, for previews of layers that read them."""
         return {"account_email": names.email(settings), "submit": names.submit(settings)}
+
+
+def applying_member(settings: Settings) -> str | None:
+    """Return the account that Cloud Build applies as, as policies name it; None where no builds do.
+
+    Raises UpstreamError in an update where builds isn't up: a grant to it would fail amid what is made.
+    """
+    from infra.core import upstream  # imports pulumi, which outputs alone don't need
+
+    if settings.get(BuildsSettings) is None:
+        return None
+    _ = upstream.read(BuildsOutputs, settings).account_email
+    return f"serviceAccount:{names.email(settings)}"

@@ -8,7 +8,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core import upstream
-from infra.layers.builds.applying import applying_member
+from infra.layers.builds.outputs import applying_member
 from infra.layers.gke import pools
 from infra.layers.gke.bucket import ArtifactBucket
 from infra.layers.gke.cluster import TrainingCluster

@@ -17,7 +17,7 @@ import pulumi_gcp as gcp
 
 from infra.core import upstream
 from infra.core.guard import RUNS, Living
-from infra.layers.builds.applying import applying_member
+from infra.layers.builds.outputs import applying_member
 from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.network import names as network_names
 from infra.layers.network.outputs import NetworkOutputs
