@@ -141,10 +141,6 @@ class Google(Client):
         result = self.items(f"{client.STORAGE}/storage/v1/b/{self.controller_bucket}/o", "items", query)
         return [str(item["name"]) for item in result]
 
-    def remove(self, name: str) -> None:
-        """Delete an object of that bucket, if it exists. Raises RequestError."""
-        or_none(lambda: self.send("DELETE", client.object_url(self.controller_bucket, name)))
-
     def is_there(self, name: str) -> bool:
         """Return whether the bucket has an object. Raises RequestError."""
         return self.exists(client.object_url(self.bucket, name))

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 
+from views.table import markdown
+
 ROOT = Path(__file__).resolve().parent.parent
 _BEGIN, _END = "<!-- begin generated: ", "<!-- end generated -->"
 _BLOCK = re.compile(rf"^({_BEGIN}(.+?) -->\n)((?!{_BEGIN}).)*?(\n{_END})$", re.DOTALL | re.MULTILINE)
@@ -19,10 +21,8 @@ _BLOCK = re.compile(rf"^({_BEGIN}(.+?) -->\n)((?!{_BEGIN}).)*?(\n{_END})$", re.D
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a Markdown table; a column whose head ends in ":" is aligned to the right."""
-    titles = [title.removesuffix(":") for title in head]
-    rules = ["---:" if title.endswith(":") else "---" for title in head]
-    cells = ([str(cell).replace("|", "\\|") for cell in row] for row in rows)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (titles, rules, *cells))
+    numbers = [number for number, title in enumerate(head) if title.endswith(":")]
+    return "\n".join(markdown([title.removesuffix(":") for title in head], rows, numbers))
 
 
 def filled(page: str) -> str:

@@ -30,7 +30,7 @@ from infra.engine.registry import layers
 from infra.engine.settings import parse
 from infra.errors import CommandError
 from infra.google import client as asking
-from infra.google.client import RequestError
+from infra.google.client import RequestError, object_url
 from infra.google.failures import Failure, Kind
 from infra.google.quotas import Quota, chips
 from infra.layers.storage.settings import StorageSettings
@@ -139,7 +139,7 @@ class Clinic(Emulated):
             self.cloud.quotas.set(quota.name, quota.place(zone), GRANTED)
         google = self.google()
         for name in google.saved(""):
-            google.remove(name)
+            google.send("DELETE", object_url(google.controller_bucket, name))
 
     def google(self, session: requests.Session | None = None, bucket: str = BUCKET) -> Google:
         return Google(PROJECT, bucket, session=session or self.session(TOKEN))

@@ -160,9 +160,6 @@ class Cloud:
     def saved(self, prefix: str) -> list[str]:
         return sorted(name for name in self.objects if name.startswith(prefix))
 
-    def remove(self, name: str) -> None:
-        self.objects.pop(name, None)
-
     def write(self, name: str, text: str, generation: int) -> int:
         if generation != self.objects.get(name, ("", 0))[1]:
             raise RequestError(Failure(Kind.INVALID, "conditionNotMet"))

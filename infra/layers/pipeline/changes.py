@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Any
 
 from infra.errors import Problem
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
+from settings_schema.parser import nearest
 
 TYPES: dict[str, type] = {
     "input.format": str,
@@ -48,9 +48,9 @@ def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
         if key in OF_RUNS:
             yield Problem(path, f'"{change}"', f"each run sets {key}: {OF_RUNS[key]}", "remove it")
         elif key not in TYPES:
-            near = get_close_matches(key, TYPES, 1)
+            near = nearest(key, TYPES)
             rule = f"a key of the job's configuration: {', '.join(TYPES)}"
-            yield Problem(path, f'"{change}"', rule, f"perhaps {near[0]} was meant" if near else "remove it")
+            yield Problem(path, f'"{change}"', rule, f"perhaps {near} was meant" if near else "remove it")
         elif not _is(TYPES[key], _value(text.strip())):
             yield Problem(path, f'"{change}"', f"{key} is {_WORDS[TYPES[key]]}", "correct the value")
 
