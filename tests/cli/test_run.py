@@ -4,7 +4,6 @@ import itertools
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +21,7 @@ from infra.publish.environment import Target
 from tests.cli.call import call
 from tests.fleet.command import fleet
 from tests.fleet.world import SLICES, Cloud, _world, enter, settings  # noqa: F401
+from tests.virtual_time import replace_time
 
 NODE = "tpu-us-east5-a-2"
 DONE = WorkerStatus(0.0, "ready", "launch", "done")
@@ -291,20 +291,10 @@ def advised(world: Cloud, script: Path, monkeypatch: pytest.MonkeyPatch, *more: 
         if next(pauses) == 6:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr("cli.run.time.sleep", end)
+    replace_time(monkeypatch, "sleep", end)
     with pytest.raises(SystemExit) as ended:
         call(run.run, ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", *more])
     return ended.value.code
-
-
-@pytest.fixture(name="signals")
-def _signals() -> Iterator[None]:
-    """Restore the handlers that a command installs."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +307,7 @@ def _signals() -> Iterator[None]:
     ],
 )
 def test_a_signal_leaves_with_what_stands_its_price_and_the_command_that_ends_it(
-    state: str, line: str, script: Path, published: Published, world: Cloud, signals: None,
+    state: str, line: str, script: Path, published: Published, world: Cloud,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if not state:
@@ -337,7 +327,7 @@ def test_a_signal_leaves_with_what_stands_its_price_and_the_command_that_ends_it
 
 
 def test_a_signal_before_anything_is_created_says_so(
-    script: Path, published: Published, world: Cloud, signals: None, capsys: pytest.CaptureFixture[str],
+    script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(run, "publish", lambda *_: signal.raise_signal(signal.SIGHUP))
@@ -348,7 +338,7 @@ def test_a_signal_before_anything_is_created_says_so(
 
 
 def test_a_signal_during_the_deletion_names_what_completes_it(
-    script: Path, published: Published, world: Cloud, signals: None, capsys: pytest.CaptureFixture[str],
+    script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     world.statuses[NODE] = DONE

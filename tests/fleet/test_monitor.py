@@ -59,11 +59,9 @@ def test_the_level_of_a_monitors_log_is_chosen(
 def test_a_service_manager_ends_a_monitor_as_ctrl_c_does(
     world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = signal.getsignal(signal.SIGTERM)
     replace_time(monkeypatch, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(SystemExit) as ended:
         fleet(["monitor", "dev"])
-    signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 143
     BucketStore(world, OWNER.stack).read()  # type: ignore[arg-type]
 

@@ -225,7 +225,6 @@ def test_a_notice_too_short_for_a_save_leaves_the_last_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "runs" / "short"
-    handler = signal.getsignal(signal.SIGTERM)
 
     def take() -> None:
         while not (run / "checkpoints" / "3" / "commit_success.txt").exists():
@@ -234,10 +233,7 @@ def test_a_notice_too_short_for_a_save_leaves_the_last_one(
 
     threading.Thread(target=take, daemon=True).start()
     line = [*command("short", 100_000, 1000), "--set", "checkpoint.every_steps=3", "--dir", str(tmp_path)]
-    try:
-        assert main([*line, "--set", "checkpoint.notice_s=0"]) == 0
-    finally:
-        signal.signal(signal.SIGTERM, handler)
+    assert main([*line, "--set", "checkpoint.notice_s=0"]) == 0
     output = capsys.readouterr().out
     assert 'notice-plan {"on_notice": "relies on the last save"' in output
     assert "notice-too-short" in output

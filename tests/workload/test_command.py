@@ -175,17 +175,12 @@ def test_ctrl_c_ends_a_command_without_a_traceback(
 
 
 def test_ctrl_c_is_a_notice_to_a_run_that_is_alone_and_a_second_one_an_end() -> None:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        preemption = Preemption(workers=1)
-        assert not preemption.reached(1)
+    preemption = Preemption(workers=1)
+    assert not preemption.reached(1)
+    signal.raise_signal(signal.SIGINT)
+    assert preemption.reached(2)
+    with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-        assert preemption.reached(2)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:

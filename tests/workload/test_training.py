@@ -3,10 +3,8 @@
 import json
 import re
 import shutil
-import signal
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,16 +22,7 @@ from workload.train.checkpoints import Checkpoints, list_steps
 from workload.train.cluster import Membership
 from workload.train.preemption import Preemption
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _handler_stays(training: None) -> Iterator[None]:
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    # A watcher that a failed test left behind may still send it, and must not end the tests.
-    watched = any(thread.name == "preemption-watch" for thread in threading.enumerate())
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if watched else handler)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 
 LINE = command("done", 4, 2)

@@ -286,18 +286,15 @@ class Flaky:
 
 
 @pytest.fixture(name="flaky")
-def _flaky(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Flaky]]:
-    """The uploader's board; signal handlers are Python's before, and put back."""
+def _flaky(monkeypatch: pytest.MonkeyPatch) -> type[Flaky]:
+    """The uploader's board; SIGINT has Python's handler before."""
 
     class Board(Flaky):
         written: ClassVar[list[dict[str, list[int]]]] = []
 
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr("workload.runs.curves.Board", Board)
-    yield Board
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return Board
 
 
 @pytest.mark.parametrize("ended_by", ["SIGTERM", "SIGINT", "parent"])
