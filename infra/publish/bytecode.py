@@ -20,7 +20,7 @@ from infra.publish import archive
 from infra.publish.bundle import sha256_of
 from infra.publish.cache import cache_dir, key_of, once
 from infra.publish.errors import PublishError
-from infra.publish.wheels import ROOT, run
+from infra.publish.wheels import ROOT, run, shipped
 
 __all__ = ["TRAINER", "compiled"]
 
@@ -51,7 +51,8 @@ def compiled(python: Path, wheels: Iterable[Path], program: str = TRAINER) -> Pa
         PublishError: the environment can't be installed, or the program fails in it.
     """
     wheels = sorted(wheels)
-    tree = [file for file in sorted((ROOT / "workload").rglob("*.py")) if program == TRAINER]
+    packages = shipped() if program == TRAINER else []
+    tree = [file for package in packages for file in sorted(package.rglob("*.py"))]
     facts = [sys.version, program, *map(sha256_of, [Path(__file__), python, *wheels, *tree])]
 
     def make(made: Path) -> None:

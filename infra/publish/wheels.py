@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from infra.publish.cache import cache_dir, key_of, once
 from infra.publish.errors import PublishError
 
-__all__ = ["HOST_GLIBC_MINOR", "PYTHON", "ROOT", "build_workload", "locked", "run"]
+__all__ = ["HOST_GLIBC_MINOR", "PYTHON", "ROOT", "build_workload", "locked", "run", "shipped"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,6 +39,12 @@ def run(command: list[str], doing: str, *, cwd: Path | None = None, **environmen
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
         raise PublishError(f"{doing} failed (exit status {done.returncode}):\n{tail}")
     return done.stdout
+
+
+def shipped(root: Path = ROOT) -> list[Path]:
+    """Return the folders of the packages in the workload's wheel, as pyproject.toml lists them."""
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+    return [root / name for name in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
 
 
 def build_workload(into: Path, root: Path = ROOT) -> Path:

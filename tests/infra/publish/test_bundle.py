@@ -46,8 +46,8 @@ def test_the_same_tree_gives_the_same_wheel(tmp_path: Path, workload: Path) -> N
     copy.mkdir()
     for name in ("pyproject.toml", ".gitignore", "LICENSE"):
         shutil.copyfile(wheels.ROOT / name, copy / name)
-    for name in ("settings_schema", "views", "workload"):
-        shutil.copytree(wheels.ROOT / name, copy / name, copy_function=shutil.copyfile)
+    for package in wheels.shipped():
+        shutil.copytree(package, copy / package.name, copy_function=shutil.copyfile)
     (copy / "workload" / "__pycache__").mkdir(exist_ok=True)
     (copy / "workload" / "__pycache__" / "left.cpython-311.pyc").write_bytes(b"over")
     before = os.umask(0o077)
