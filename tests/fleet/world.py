@@ -81,7 +81,7 @@ class Cloud:
 
     def stray(self, name: str, zone: str, state: str = "READY", labels: Mapping[str, str] = OURS) -> None:
         """A node that nobody asks for."""
-        self.states[name], self.zones[name], self.labels[name] = state, zone, labels
+        self.zones[name], self.labels[name], self.states[name] = zone, labels, state
 
     @property
     def kept(self) -> str | None:
@@ -101,7 +101,7 @@ class Cloud:
     def zone(self, zone: str) -> ZoneView:
         if zone in self.silent:
             return ZoneView(None, Failure(Kind.TRANSIENT, "unavailable"))
-        names = [name for name, state in self.states.items() if state and self.zones[name] == zone]
+        names = [name for name, state in [*self.states.items()] if state and self.zones[name] == zone]
         return ZoneView({name: self._seen(name) for name in names})
 
     def observe(self, zones: Sequence[str]) -> View:
@@ -109,13 +109,13 @@ class Cloud:
         self.looked.append([*zones])
         statuses = {
             name: [replace(self.statuses.get(name, WORKING), at_s=self.at_s - 5)]
-            for name, state in self.states.items()
+            for name, state in [*self.states.items()]
             if state == "READY"
         }
         return View(self.at_s, {zone: self.zone(zone) for zone in zones}, statuses)
 
     def all_nodes(self) -> list[ObservedNode]:
-        return [self._seen(name) for name, state in self.states.items() if state]
+        return [self._seen(name) for name, state in [*self.states.items()] if state]
 
     def node(self, zone: str, name: str) -> ObservedNode | None:
         return self._seen(name) if self.states.get(name) and self.zones[name] == zone else None
@@ -125,7 +125,7 @@ class Cloud:
         self.requests.append((verb, name))
         if failure := Failure(Kind.STOCK_OUT, f"none in {zone}") if zone in self.dry else self.failure:
             raise RequestError(failure)
-        self.states[name], self.zones[name] = "READY", zone
+        self.zones[name], self.states[name] = zone, "READY"
         self.instances[name] = self.instances.get(name, 1) + 1
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
