@@ -16,13 +16,6 @@ ENTRY = "handle"
 """Entry point of the function, in its main.py."""
 ENVIRONMENT, CLUSTER_ENDPOINT = "TPU_ENVIRONMENT", "TPU_CLUSTER_ENDPOINT"
 """Variables of the function, beside TPU_STACK_ID with `train: fleet`; the second with `train: jobset`."""
-RUN = "run-of-pipeline"
-TRAINING = "name-of-training"
-FOLDER = "folder-of-shards"
-"""Placeholders of a run's name, of its slice's or job's name, and of its shards' folder in the bucket, which
-the function fills in; each is a valid name itself. Training that failed for good is started again under
-another name, since its last heartbeat stays.
-"""
 CODE = "code"
 """Folder of the scratch bucket: the job's code and packages, by their sha256."""
 MOUNT = "/mnt/checkpoints"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
 from infra.catalog import CATALOG
 from infra.catalog.book import BOOK
@@ -81,18 +81,59 @@ def most_usd(settings: Settings) -> float | None:
     return None if training is None or spark is None else spark + training * desired.train_hours
 
 
-def of_runs(settings: Settings) -> dict[str, Any]:
-    """Return the prices that the workflow computes with; null where the catalog has none."""
+@dataclass(frozen=True)
+class RunPrices:
+    """Prices that a run is recorded with; None where the book has none.
+
+    Attributes:
+        dcu_hour_usd: of a data compute unit.
+        shuffle_gib_hour_usd: of a GiB of shuffle storage.
+        training_hour_usd: of training.
+        most_usd: maximum of a run.
+        limit_usd: `pipeline:maxRunCostUsd`.
+        start_usd: of a batch's start.
+        usd_per_gib: of a GiB of text after that.
+    """
+
+    dcu_hour_usd: float | None
+    shuffle_gib_hour_usd: float | None
+    training_hour_usd: float | None
+    most_usd: float | None
+    limit_usd: float | None
+    start_usd: float | None
+    usd_per_gib: float | None
+
+    def spark_usd(self, dcu_h: float, shuffle_gib_h: float) -> float | None:
+        """Return the price of a batch by Google's figures."""
+        if self.dcu_hour_usd is None or self.shuffle_gib_hour_usd is None:
+            return None
+        return dcu_h * self.dcu_hour_usd + shuffle_gib_h * self.shuffle_gib_hour_usd
+
+    def training_usd(self, hours: float) -> float | None:
+        """Return the price of training."""
+        if not hours:
+            return 0.0
+        return None if self.training_hour_usd is None else hours * self.training_hour_usd
+
+    def predicted_usd(self, gib: float) -> float | None:
+        """Return the price of the shards of so much text."""
+        if self.start_usd is None or self.usd_per_gib is None:
+            return None
+        return self.start_usd + gib * self.usd_per_gib
+
+
+def of_runs(settings: Settings) -> RunPrices:
+    """Return the prices that runs are recorded with."""
     desired, region = settings[PipelineSettings], paths.region(settings)
-    return {
-        "dcu_hour_usd": BOOK[f"spark.dcu.{desired.tier}"].price(region).dollars,
-        "shuffle_gib_hour_usd": BOOK[f"spark.shuffle.{desired.tier}"].price(region).dollars,
-        "training_hour_usd": training_hour_usd(settings),
-        "most_usd": most_usd(settings),
-        "limit_usd": desired.max_run_cost_usd,
-        "start_usd": start_usd(settings),
-        "usd_per_gib": usd_per_gib(settings),
-    }
+    return RunPrices(
+        dcu_hour_usd=BOOK[f"spark.dcu.{desired.tier}"].price(region).dollars,
+        shuffle_gib_hour_usd=BOOK[f"spark.shuffle.{desired.tier}"].price(region).dollars,
+        training_hour_usd=training_hour_usd(settings),
+        most_usd=most_usd(settings),
+        limit_usd=desired.max_run_cost_usd,
+        start_usd=start_usd(settings),
+        usd_per_gib=usd_per_gib(settings),
+    )
 
 
 def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
