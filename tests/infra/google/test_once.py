@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import requests
+from pipeline.runs import Runs
 
 from infra.core.guard import RUNS, LivingError, refuse
 from infra.engine.settings import parse
@@ -18,7 +19,6 @@ from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.layers.builds import render, running
 from infra.settings.sources import as_pulumi_hands_it_over
-from pipeline.runs import Runs
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.core.runtime import Runtime
 from tests.emulated import EVERY_API, PROJECT, ZONES, Emulated
@@ -187,7 +187,7 @@ def test_runs_under_way_stand_against_a_destroy(
 
 @pytest.mark.parametrize(("labels", "message"), [
     (RECORDS, rf"gs://{STATE}/pipeline/r9/run\.json: is no JSON: .*\n    fix: gcloud storage rm gs://"),
-    ({"label": "of an older version"}, "an older version has made the stack\n    fix: tpu up ENV pipeline; then again"),
+    ({"label": "of before"}, "an older version has made the stack\n    fix: tpu up ENV pipeline; then again"),
 ])  # fmt: skip
 def test_runs_that_are_not_known_stand_against_a_destroy(
     cloud: Emulated, client: Client, monkeypatch: pytest.MonkeyPatch, labels: dict[str, str], message: str

@@ -304,7 +304,7 @@ def test_training_in_a_queue_costs_what_the_dearest_pool_of_its_size_does() -> N
     most = price.most_usd(known)
     assert most is not None
     assert most > 16 * 2.70 * 24
-    assert price.of_runs(known)["training_hour_usd"] == prices[1]
+    assert price.of_runs(known).training_hour_usd == prices[1]
 
 
 def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
@@ -316,7 +316,7 @@ def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
     assert price.usd_per_gib(known) == pytest.approx(item)
     assert price.run_usd(known, 10) == pytest.approx(start + 10 * item)
     result = price.of_runs(known)
-    assert (result["start_usd"], result["usd_per_gib"]) == (pytest.approx(start), pytest.approx(item))
+    assert (result.start_usd, result.usd_per_gib) == (pytest.approx(start), pytest.approx(item))
     assert price.training_hour_usd(known) == pytest.approx(8 * 1.4033)
     assert price.training_hour_usd(settings(FLEET, pipeline__trainSpot=False)) == pytest.approx(8 * 2.70)
 
@@ -324,7 +324,7 @@ def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
 def test_a_price_that_the_book_lacks_is_unknown_and_never_guessed() -> None:
     premium = settings(pipeline__tier="premium")
     assert price.run_usd(premium, 1) is None
-    assert price.of_runs(premium)["shuffle_gib_hour_usd"] is None
+    assert price.of_runs(premium).shuffle_gib_hour_usd is None
 
 
 def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts() -> None:
@@ -346,9 +346,7 @@ def test_people_and_the_function_write_in_folders_of_their_own() -> None:
     assert writers == {("tpu-pipeline-run", "pipeline"), (access.RUNNER, "pipeline-requests")}
 
 
-@pytest.mark.parametrize(
-    ("limit", "refused"), [(22, False), (23, True), (33, True), (34, False), (0, False)]
-)
+@pytest.mark.parametrize(("limit", "refused"), [(22, False), (23, True), (33, True), (34, False), (0, False)])
 def test_a_budget_holds_the_files_slices_and_one_of_the_pipeline(limit: int, refused: bool) -> None:
     """$22.45 and $11.23 an hour; what the file alone exceeds, the plan refuses."""
     given = {**FLEET, **({"fleet:dollarsPerHour": limit} if limit else {})}
