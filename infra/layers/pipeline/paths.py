@@ -22,13 +22,13 @@ MOUNT = "/mnt/checkpoints"
 """Mount point of the checkpoint bucket, on hosts and in pods of the queue."""
 TAG = "tpu-spark"
 """Network tag of Spark's nodes, which connect to each other alone."""
-ACCOUNTS = ("spark", "run", "trigger", "check", "build", "view")
-SPARK, ORCHESTRATOR, TRIGGER, CHECK, BUILD, VIEW = ACCOUNTS
+ACCOUNTS = ("spark", "run", "trigger", "build", "view")
+SPARK, ORCHESTRATOR, TRIGGER, BUILD, VIEW = ACCOUNTS
 """Last parts of the accounts' ids."""
 
 
 def name(settings: Settings) -> str:
-    """Of the workflow, the trigger, the schedule, the function and the repository; prefix of the accounts."""
+    """Of the function, its trigger, its sweep and its repository; prefix of the accounts."""
     return settings[PipelineSettings].name
 
 
@@ -62,9 +62,9 @@ def code_folder(settings: Settings) -> str:
     return f"gs://{scratch_bucket(settings)}/{CODE}/{settings[PipelineSettings].code}"
 
 
-def workflow_id(settings: Settings) -> str:
-    """Full id of the workflow."""
-    return f"projects/{settings.project}/locations/{region(settings)}/workflows/{name(settings)}"
+def function_id(settings: Settings) -> str:
+    """Full id of the function."""
+    return f"projects/{settings.project}/locations/{region(settings)}/functions/{name(settings)}"
 
 
 def record(run: str) -> str:

@@ -11,7 +11,8 @@ from infra.errors import Problem
 from infra.layers.pipeline import paths
 from infra.layers.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.layers.pipeline.spark_price import SparkNode, predicted
-from infra.settings.schema import Settings
+from infra.settings.schema import FleetSettings, Settings
+from infra.slices.price import at_most
 
 CORE_S_PER_GIB = 400.0
 """Assumed, not measured: a GiB is 270 million tokens of 4 bytes, a core tokenizes 1.2 million a second, and
@@ -157,3 +158,21 @@ def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
             f"{desired.ttl_minutes} min, training for {desired.train_hours} h",
             "fewer executors, ttlMinutes or trainHours; or a larger limit",
         )  # fmt: skip
+
+
+def budget_problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    """Yield a limit that holds the slices of the file, and not one of the pipeline beside them."""
+    desired, limit = settings.get(PipelineSettings), settings[FleetSettings].dollars_per_hour
+    if desired is None or desired.train != "fleet" or limit is None:
+        return
+    training = training_hour_usd(settings)
+    billed = sum(row.hourly or 0 for row in at_most(settings))
+    if training is None:
+        value, fix = f"${limit:,}", "another trainZone or trainSlice, or no limit"
+        rule = f"no budget holds {desired.train_slice} in {desired.train_zone}, whose price isn't known"
+    elif billed <= limit < billed + training:
+        value, fix = f"${limit:,}", "a smaller trainSlice, fewer slices, or a larger limit"
+        rule = f"${billed:,.2f} an hour for the file's slices and ${training:,.2f} for one of the pipeline"
+    else:
+        return
+    yield Problem("fleet:dollarsPerHour", value, rule, fix)
