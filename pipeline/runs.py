@@ -169,10 +169,7 @@ class Runs:
 
     def why_waiting(self) -> str:
         """Return why a submission may wait: the grants by which events and sweeps reach the function."""
-        who = paths.account_id(self._settings, paths.TRIGGER)
-        needed = [grant.named for grant in access.grants(self._settings) if grant.who == who]
-        agents = [agent.named for agent in access.of_agents(self._settings)]
-        grants = ", ".join([*needed, *agents])
+        grants = ", ".join(grant.named for grant in access.of_starts(self._settings))
         return f"neither its event nor the sweep has started it yet; that needs {grants}"
 
     @contextmanager

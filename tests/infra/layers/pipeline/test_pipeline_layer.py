@@ -10,11 +10,11 @@ from typing import Any
 
 import pulumi
 import pytest
+from infra.layers.pipeline.runs import missing
 
 from infra.engine.settings import parse
 from infra.errors import SettingsError
 from infra.layers.pipeline import access, changes, facts, paths, price, spark
-from infra.layers.pipeline.runs import missing
 from infra.publish import pipeline as code
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
