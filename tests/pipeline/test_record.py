@@ -30,7 +30,8 @@ def test_a_record_is_read_as_it_was_written(run: Run) -> None:
 @pytest.mark.parametrize(("changes", "why"), [
     ({"run": "r18"}, "is of r18"), ({"began": None}, "lacks began"), ({"stage": "sleep"}, "stage = "),
     ({"predicted_usd": "²"}, "predicted_usd = "), ({"tokens": []}, "tokens = list"),
-    ({"batch": 'x" OR "'}, "batch = "), ({"why": {"a": 1}}, "why = dict"), ({"retry": 10**400}, "retry = int"),
+    ({"batch": 'x" OR "'}, "batch = "), ({"why": {"a": 1}}, "why = dict"),
+    ({"retry": 10**400}, "retry = int"),
     ({"raw": "s3://x"}, "raw = "), ({"outcome": "Trained!"}, "outcome = "),
     ({"folder": "tokens/r17/0 --set a=b"}, "folder = "), ({"folder": "tokens/r17/../../x"}, "folder = "),
 ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Google's APIs in memory, behind the session of a real client: Cloud Storage, Dataproc, Vertex AI, a cluster."""
+"""Google's APIs in memory, behind the session of a real client: storage, batches, custom jobs, a cluster."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ class Google:
         self.now_s += seconds
         name, batch = [*self.batches.items()][-1]
         batch |= {"state": state, "stateMessage": message, "stateTime": self._time(self.now_s)}
-        batch["runtimeInfo"] = {"approximateUsage": {"milliDcuSeconds": "3600000", "shuffleStorageGbSeconds": "0"}}
+        batch["runtimeInfo"] = {
+            "approximateUsage": {"milliDcuSeconds": "3600000", "shuffleStorageGbSeconds": "0"}
+        }
         if state == "SUCCEEDED" and shards:
             self.shards(re.findall("r[0-9]+", name)[0], shards)
 
@@ -112,7 +114,8 @@ class Google:
         for name in names:
             self.put(BUCKET, f"{at}/{name}", name.encode() * 10)
         listed = [
-            {"file": name, "tokens": 3, "sha256": hashlib.sha256(name.encode() * 10).hexdigest()} for name in names
+            {"file": name, "tokens": 3, "sha256": hashlib.sha256(name.encode() * 10).hexdigest()}
+            for name in names
         ]
         manifest = {"documents": 3, "tokens": 6, "inputs_sha256": "cd" * 32, "shards": listed, **changes}
         self.put(BUCKET, f"{at}/manifest.json", json.dumps(manifest))
@@ -125,10 +128,18 @@ class Google:
     # As the session of a client
 
     def request(
-        self, method: str, url: str, params: Mapping[str, str], data: Any, headers: Mapping[str, str], timeout: Any
+        self,
+        method: str,
+        url: str,
+        params: Mapping[str, str],
+        data: Any,
+        headers: Mapping[str, str],
+        timeout: Any,
     ) -> requests.Response:
         """Answer a request, unless a fault applies to it."""
-        line = f"{method} {unquote(url)}?{'&'.join(f'{key}={value}' for key, value in sorted(params.items()))}"
+        line = (
+            f"{method} {unquote(url)}?{'&'.join(f'{key}={value}' for key, value in sorted(params.items()))}"
+        )
         self.requests.append(line)
         for fault in self.faults:
             if fault.met < fault.times and re.search(fault.pattern, line):
