@@ -4,7 +4,9 @@ projects.locations.nodes.list  https://cloud.google.com/tpu/docs/reference/rest/
 objects.list                   https://cloud.google.com/storage/docs/json_api/v1/objects/list
 """
 
+import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -140,6 +142,16 @@ class Google(Client):
         query = {"prefix": prefix, "fields": "items(name),nextPageToken", "maxResults": "1000"}
         result = self.items(f"{client.STORAGE}/storage/v1/b/{self.controller_bucket}/o", "items", query)
         return [str(item["name"]) for item in result]
+
+    def caller(self) -> dict[str, str]:
+        """Return the owner of what this login adds: its account if Google tells, and user and host."""
+        try:
+            account = str(self.json("GET", client.USERINFO, tries=1).get("email") or "")
+        except RequestError:  # a login without the scope for its address
+            credentials = getattr(self._session, "credentials", None)
+            account = str(getattr(credentials, "service_account_email", "") or "")
+        user = os.environ.get("USER") or os.environ.get("LOGNAME") or "user"
+        return {"who": account, "from": f"{user}@{socket.gethostname()}"}
 
     def is_there(self, name: str) -> bool:
         """Return whether the bucket has an object. Raises RequestError."""

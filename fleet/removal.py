@@ -39,14 +39,17 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
         for member in observation.members
         if _exists(member, observation, fleet) and (not zones or member.zone in zones)
     ]
-    strays = [orphan for orphan in observation.orphans if orphans and (not zones or orphan.zone in zones)]
-    target: list[Doomed] = [*members, *strays]
-
     # Ad hoc fleets that are deleted as a whole end.
     forgotten = (
         set[str]() if zones or unanswered else {member.slice for member in fleet.members} & fleet.adhoc.keys()
     )
     forgotten -= {node.slice for node in nodes(fleet.settings) if node not in fleet.members}
+    strays = [
+        orphan for orphan in observation.orphans
+        if orphans or orphan.labels.get("fleet") in forgotten
+        if not zones or orphan.zone in zones
+    ]  # fmt: skip
+    target: list[Doomed] = [*members, *strays]
     lines = [f"  delete  {node.name} in {node.zone}" for node in target]
     lines += [f"  forget  {name}, which is in no settings file" for name in sorted(forgotten)]
     if not _show(request, lines, lines, "neither the stack nor Google has any of them: nothing to delete"):
@@ -118,6 +121,12 @@ def delete_nodes(
     for name, why in ends.items() if not failed else ():
         fleet.saved.keep(name, fleet.adhoc[name], Phase.ENDED, why)
     return gone, failed
+
+
+def of_fleet(observation: Observation, name: str) -> list[ObservedNode]:
+    """Return all nodes of a fleet: its members', and others with its label."""
+    members = [observed for member, observed in observation.nodes if member.slice == name]
+    return [*members, *(orphan for orphan in observation.orphans if orphan.labels.get("fleet") == name)]
 
 
 def _maybe_there(node: Doomed, view: View) -> bool:

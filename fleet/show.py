@@ -12,7 +12,8 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from fleet.controller import Observation, left_out
+from fleet.controller import Observation
+from fleet.events import left_out
 from fleet.model import Condition, Decision, ObservedNode, WorkerStatus
 from infra.catalog import CATALOG
 from infra.engine.roles import with_roles
