@@ -9,6 +9,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from fleet.errors import FleetError
@@ -19,6 +20,7 @@ from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 
 Item = Mapping[str, Any]
+NOTHING: Mapping[str, Item] = MappingProxyType({})
 STOP_WHEN_DONE = "stopWhenDone"
 PHASE, WHY, OWNER, ID = "phase", "why", "owner", "id"
 _VERSION, _FORMAT, _ENVIRONMENT = "version", 1, "environment"
@@ -198,6 +200,8 @@ class AdHoc:
         try:
             return self._google.saved(self._folder)
         except RequestError as error:
+            if error.failure.kind is Kind.MISSING:  # no bucket, no record
+                return []
             raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
 
     def _parsed(self, path: str, name: str) -> dict[str, Any] | None:

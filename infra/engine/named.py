@@ -54,10 +54,7 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
     if given := os.environ.get("TPU_STACK_ID"):
         return StackState(given, None)
     resources = Pulumi(environment, root).state(LAYER)
-    outputs = next(
-        (resource.get("outputs") or {} for resource in resources if resource["type"] == names.STACK_TYPE), {}
-    )
-    if not outputs.get("stackId"):
+    if not (stack := stack_id(resources)):
         raise CommandError(
             f"the stack {environment} of {LAYER} isn't up\n    fix: pulumi up -s {environment}"
         )
@@ -66,7 +63,13 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
     )
     held = {node["urn"].rpartition("::")[2]: zone_of(node["id"]) for node in nodes}
     slices = (resource["urn"].rpartition("::")[2] for resource in resources if resource["type"] == SLICE_TYPE)
-    return StackState(str(outputs["stackId"]), held, frozenset(slices))
+    return StackState(stack, held, frozenset(slices))
+
+
+def stack_id(resources: Sequence[Mapping[str, Any]]) -> str:
+    """Return the id that a stack's members carry as a label; empty if it isn't up."""
+    stack = next((resource for resource in resources if resource["type"] == names.STACK_TYPE), {})
+    return str((stack.get("outputs") or {}).get("stackId") or "")
 
 
 def create(
