@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import requests
@@ -128,6 +129,21 @@ class Google(Client):
         url = client.object_url(self.controller_bucket, name)
         answer = or_none(lambda: self.send("GET", url, {"alt": "media"}))
         return None if answer is None else (answer.text, int(answer.headers.get("x-goog-generation", "0")))
+
+    def age_s(self, name: str) -> float | None:
+        """Return the seconds since an object of that bucket was written, by Google's clock; None: unknown.
+
+        Raises RequestError.
+        """
+        url = client.object_url(self.controller_bucket, name)
+        answer = or_none(lambda: self.send("GET", url, {"fields": "updated"}))
+        if answer is None:
+            return None
+        with suppress(ValueError, TypeError, KeyError):
+            sent_s = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+            age_s = sent_s - _unix_s(str(answer.json()["updated"]))
+            return age_s if -1.0 < age_s < sent_s else None
+        return None
 
     def write(self, name: str, text: str, generation: int) -> int:
         """Replace a generation of an object of that bucket (0: create it); return the new generation.

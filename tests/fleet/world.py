@@ -53,6 +53,7 @@ class Cloud:
         objects: text and generation, of the controller's bucket.
         statuses: by node, the heartbeat of its workers, unless they work.
         login: account and place of the command.
+        written_s: age of the controller's state by Google's clock.
         attests: by node, what its machines attest; unless given, the same as the heartbeat.
     """
 
@@ -79,6 +80,7 @@ class Cloud:
         self.looked: list[list[str]] = []
         self.statuses: dict[str, WorkerStatus] = {}
         self.attests: dict[str, list[Attested]] = {}
+        self.written_s: float | None = None
         self.login = {"who": "ann@example.com", "from": "ann@laptop"}
 
     def stray(self, name: str, zone: str, state: str = "READY", labels: Mapping[str, str] = OURS) -> None:
@@ -152,6 +154,9 @@ class Cloud:
         status = self.statuses.get(name, WORKING)
         same = Attested(job=status.work, job_s=self.at_s, final=status.final)
         return self.attests.get(name, [same])
+
+    def age_s(self, name: str) -> float | None:
+        return self.written_s
 
     def caller(self) -> dict[str, str]:
         return self.login
