@@ -263,8 +263,8 @@ def _people(proof: Proof) -> None:
         page = ("pipeline", "status", "dev", other)
         proof.refused(proof.grant(viewer, "dataproc.serverlessViewer"), *page, who=who)
         assert "RUNNING since" in lab.tpu(*page, who=who)
-    asks = proof.grant(runner, "storage.objectUser", CONTROLLERS, paths.REQUESTS)
-    proof.refused(asks, "pipeline", "cancel", "dev", other, "--yes", who=RUNNER)
+    requests = proof.grant(runner, "storage.objectUser", CONTROLLERS, paths.REQUESTS)
+    proof.refused(requests, "pipeline", "cancel", "dev", other, "--yes", who=RUNNER)
     lab.tpu("pipeline", "cancel", "dev", other, "--yes")
     assert lab.ended(other)["outcome"] == "cancelled"
     logs = ("pipeline", "logs", "dev", proof.run)

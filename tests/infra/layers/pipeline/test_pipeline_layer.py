@@ -10,7 +10,6 @@ from typing import Any
 
 import pulumi
 import pytest
-from infra.layers.pipeline.runs import missing
 
 from infra.engine.settings import parse
 from infra.errors import SettingsError
@@ -188,8 +187,8 @@ _ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.goog
 def test_a_refusal_names_the_role_that_is_missing(message: str, role: str) -> None:
     more = {"pipeline__train": "fleet", "pipeline__trainZone": "us-east5-b"}
     known = settings(pipeline__sparkRole="roles/dataproc.serverlessNode", **more)
-    assert missing(known, f"{message}, 403") == f"; it needs {role}"
-    assert missing(known, "the disk is full") == ""
+    assert access.lacking(known, f"{message}, 403") == role
+    assert access.lacking(known, "the disk is full") == ""
 
 
 def test_the_functions_source_is_named_by_its_content() -> None:
