@@ -50,7 +50,7 @@ def check(request):
 
 @pytest.fixture(scope="module")
 def boxed() -> Iterator[Boxed]:
-    """One deployed function."""
+    """Open a cloud with a deployed function."""
     with opened() as front:
         front.upload("a.txt", b"one")
         source(front, "f.zip", MAIN, "functions-framework>=3\ngoogle-cloud-storage\n")
@@ -139,7 +139,7 @@ def test_a_scheduled_job_calls_it_with_an_identity_token(boxed: Boxed) -> None:
 
 
 def test_a_call_that_takes_long_holds_up_no_other(boxed: Boxed) -> None:
-    """One request an instance: a second one starts for the second request."""
+    """Start a second instance for the second request: each takes one."""
     uri = address(boxed, "checks")
 
     async def begin() -> list[asyncio.Task[Any]]:
