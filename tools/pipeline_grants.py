@@ -59,7 +59,7 @@ def every() -> dict[access.Grant, list[_Choice]]:
     storage = StorageSettings(bucket_name="BUCKET", location="us-east5")
     for train, role, existing in product(TRAININGS, (WORKER, SMALL_ROLE), (False, True)):
         pipeline = replace(
-            PipelineSettings(raw_bucket_name="RAW"), train=train, schedule="0 3 * * *", spark_role=role,
+            PipelineSettings(raw_bucket_name="RAW"), train=train, spark_role=role,
             existing_raw_bucket=existing,
         )  # fmt: skip
         sections = {GcpSettings: GcpSettings(project="PROJECT"), StorageSettings: storage}

@@ -173,16 +173,40 @@ def test_what_is_refused_is_requested_once(session: Losing, client: Client) -> N
     assert looks == []
 
 
+RECORDS = {"bucket": STATE, "folder": "pipeline"}
+
+
+def recorded(cloud: Emulated, run: str, content: bytes) -> None:
+    """Write the record of a run."""
+    url = (
+        f"storage.googleapis.com/upload/storage/v1/b/{STATE}/o?uploadType=media&name=pipeline/{run}/run.json"
+    )
+    assert cloud.request("POST", url, content).status == 200
+
+
 def test_runs_under_way_stand_against_a_destroy(
     cloud: Emulated, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Runs(settings(gcp__project=PROJECT), client).submit("under-way/")
     monkeypatch.setattr("infra.google.client.Client", lambda project: client)
-    with pytest.raises(LivingError, match="runs of the pipeline stand on this: ") as refused:
-        refuse(RUNS, PROJECT, "dev", {"workflow": WORKFLOW})
-    assert run in str(refused.value)
+    refuse(RUNS, PROJECT, "dev", {**RECORDS, "bucket": f"{STATE}-gone"})
+    for run, outcome in (("r1", "running"), ("r2", "trained"), ("r3", "running")):
+        recorded(cloud, run, json.dumps({"run": run, "outcome": outcome}).encode())
+    with pytest.raises(LivingError, match="2 runs of the pipeline stand on this: r1, r3") as refused:
+        refuse(RUNS, PROJECT, "dev", RECORDS)
     assert "fix: tpu pipeline cancel dev RUN, or wait for their end" in str(refused.value)
-    for execution in cloud.request("GET", f"{EXECUTIONS}?view=FULL").json["executions"]:
-        cloud.request("POST", f"workflowexecutions.googleapis.com/v1/{execution['name']}:cancel", {})
-    for workflow in (WORKFLOW, f"{WORKFLOW}-gone"):
-        refuse(RUNS, PROJECT, "dev", {"workflow": workflow})
+    for run in ("r1", "r3"):
+        recorded(cloud, run, b'{"outcome": "cancelled"}')
+    refuse(RUNS, PROJECT, "dev", RECORDS)
+
+
+@pytest.mark.parametrize(("labels", "message"), [
+    (RECORDS, rf"gs://{STATE}/pipeline/r9/run\.json: is no JSON: .*\n    fix: gcloud storage rm gs://"),
+    ({"older": "label"}, "an older version has made the stack\n    fix: tpu up ENV pipeline; then again"),
+])  # fmt: skip
+def test_runs_that_are_not_known_stand_against_a_destroy(
+    cloud: Emulated, client: Client, monkeypatch: pytest.MonkeyPatch, labels: dict[str, str], message: str
+) -> None:
+    monkeypatch.setattr("infra.google.client.Client", lambda project: client)
+    recorded(cloud, "r9", b"{")
+    with pytest.raises(LivingError, match=f"it isn't known whether runs of the pipeline live: {message}"):
+        refuse(RUNS, PROJECT, "dev", labels)
