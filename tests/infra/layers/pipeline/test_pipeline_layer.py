@@ -346,9 +346,7 @@ def test_people_and_the_function_write_in_folders_of_their_own() -> None:
     assert writers == {("tpu-pipeline-run", "pipeline"), (access.RUNNER, "pipeline-requests")}
 
 
-@pytest.mark.parametrize(
-    ("limit", "refused"), [(22, False), (23, True), (33, True), (34, False), (0, False)]
-)
+@pytest.mark.parametrize(("limit", "refused"), [(22, False), (23, True), (33, True), (34, False), (0, False)])
 def test_a_budget_holds_the_files_slices_and_one_of_the_pipeline(limit: int, refused: bool) -> None:
     """$22.45 and $11.23 an hour; what the file alone exceeds, the plan refuses."""
     given = {**FLEET, **({"fleet:dollarsPerHour": limit} if limit else {})}
