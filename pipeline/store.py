@@ -102,12 +102,13 @@ class Store:
 
     def records(self, *, unfinished: bool = False) -> Listed:
         """Return the records; with `unfinished` without those that are known to have an outcome."""
-        listed, wanted = Listed(), dict[str, Mapping[str, Any]]()
-        for item in self._items(self.controllers, {"prefix": f"{paths.RECORDS}/r"}, "name,size,generation"):
-            if match := _RECORD.fullmatch(str(item["name"])):
-                listed.names.add(match[1])
-                if not unfinished or self._ended.get(match[1]) != int(item["generation"]):
-                    wanted[match[1]] = item
+        items = self._listed()
+        listed = Listed(names={*items})
+        wanted = {
+            name: item
+            for name, item in items.items()
+            if not unfinished or self._ended.get(name) != int(item["generation"])
+        }
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for name, stored in zip(wanted, pool.map(self._read_item, wanted, wanted.values()), strict=True):
                 if isinstance(stored, str):
@@ -115,6 +116,14 @@ class Store:
                 elif stored and not (unfinished and not stored.run.running):
                     listed.runs.append(stored)
         return listed
+
+    def names(self) -> set[str]:
+        """Return the names of all runs that have a record."""
+        return {*self._listed()}
+
+    def _listed(self) -> dict[str, Mapping[str, Any]]:
+        items = self._items(self.controllers, {"prefix": f"{paths.RECORDS}/r"}, "name,size,generation")
+        return {match[1]: item for item in items if (match := _RECORD.fullmatch(str(item["name"])))}
 
     def _read_item(self, name: str, item: Mapping[str, Any]) -> Stored | str | None:
         """Return a listed record, or why it isn't one; None if it was removed since."""

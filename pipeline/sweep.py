@@ -26,7 +26,6 @@ from pipeline.shards import Shards
 from pipeline.store import ConflictError, Request, Store, Stored, Submission
 from pipeline.training import Trainer, TrainingError
 
-DATAPROC = "https://dataproc.googleapis.com/v1"
 CHECK_S = 45.0
 """Time that a call spends on comparing shards; the next one continues."""
 _MOST_STEPS = 20
@@ -51,8 +50,6 @@ class Sweep:
             settings.environment, desired.code or "", price.of_runs(settings), desired.ttl_minutes * 60.0,
             desired.train, desired.train_hours, lambda message: access.lacking(settings, message),
         )  # fmt: skip
-        place = f"projects/{settings.project}/locations/{paths.region(settings)}"
-        self._batches = f"{DATAPROC}/{place}/batches"
         self._until_s = 0.0
         self._faults: list[str] = []
         self._unread: set[str] = set()
@@ -183,7 +180,7 @@ class Sweep:
                 return replace(run, batch=id_), True
             case decide.CancelBatch():
                 batch = self._client.json("GET", self._url(run))
-                self._client.json("POST", f"{DATAPROC}/{batch['operation']}:cancel", body={})
+                self._client.json("POST", f"{paths.DATAPROC}/{batch['operation']}:cancel", body={})
                 return run, False
             case decide.Check(start):
                 return self._check(run, start)
@@ -212,12 +209,12 @@ class Sweep:
         return decide.batch_id(paths.name(self._settings), run)
 
     def _url(self, run: Run) -> str:
-        return f"{self._batches}/{self._batch_id(run)}"
+        return f"{paths.batches(self._settings)}/{self._batch_id(run)}"
 
     def _create_batch(self, run: Run, id_: str) -> None:
         body = spark.batch(self._settings, run.run, run.raw)
         try:
-            self._client.json("POST", self._batches, {"batchId": id_}, body)
+            self._client.json("POST", paths.batches(self._settings), {"batchId": id_}, body)
         except RequestError as error:
             if error.failure.kind is not Kind.EXISTS:
                 raise

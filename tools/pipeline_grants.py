@@ -32,7 +32,9 @@ def table() -> str:
         role = f"`{grant.role}`" if grant.role else f"its own, of {permissions}"
         where = f"{grant.on} `{grant.what}`" if grant.what else grant.on
         where += f", objects below `{grant.folder}/`" if grant.folder else ""
-        rows.append((grant.who, role, where, f"{grant.why}{_only(choices)}", outcomes[grant.named]))
+        rows.append(
+            (grant.who, role, where, f"{grant.why}{_only(choices)}", outcomes.get(grant.named, "not tried"))
+        )
     return table_of(("account", "role", "on", "for", "without it"), rows)
 
 

@@ -207,6 +207,15 @@ def of_agents(settings: Settings) -> Iterator[Grant]:
                     ("pubsub.topics.publish",), "publish events of the raw bucket")  # fmt: skip
 
 
+def of_starts(settings: Settings) -> Iterator[Grant]:
+    """Yield the grants without which a submission gets no record."""
+    run, trigger = (paths.account_id(settings, which) for which in (paths.ORCHESTRATOR, paths.TRIGGER))
+    for grant in grants(settings):
+        if grant.who == trigger or (grant.who == run and grant.folder == paths.RECORDS):
+            yield grant
+    yield from of_agents(settings)
+
+
 def by_message(settings: Settings, asker: str = "") -> list[dict[str, str]]:
     """Return patterns of refusals with the grant that each lacks, the narrowest first.
 

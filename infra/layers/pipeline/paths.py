@@ -20,6 +20,7 @@ CODE = "code"
 """Folder of the scratch bucket: the job's code and packages, by their sha256."""
 MOUNT = "/mnt/checkpoints"
 """Mount point of the checkpoint bucket, on hosts and in pods of the queue."""
+DATAPROC = "https://dataproc.googleapis.com/v1"
 TAG = "tpu-spark"
 """Network tag of Spark's nodes, which connect to each other alone."""
 ACCOUNTS = ("spark", "run", "trigger", "build", "view")
@@ -65,6 +66,11 @@ def code_folder(settings: Settings) -> str:
 def function_id(settings: Settings) -> str:
     """Full id of the function."""
     return f"projects/{settings.project}/locations/{region(settings)}/functions/{name(settings)}"
+
+
+def batches(settings: Settings) -> str:
+    """URL of the region's batches."""
+    return f"{DATAPROC}/projects/{settings.project}/locations/{region(settings)}/batches"
 
 
 def record(run: str) -> str:

@@ -37,12 +37,6 @@ def spark_usd(settings: Settings, executors: int, hours: float) -> float | None:
     return predicted(*_nodes(desired), executors, hours, desired.tier, paths.region(settings)).dollars
 
 
-def run_usd(settings: Settings, gib: float) -> float | None:
-    """Return the price of shards of `gib` of text, by core-seconds and not by executors."""
-    start, per_gib = start_usd(settings), usd_per_gib(settings)
-    return None if start is None or per_gib is None else start + gib * per_gib
-
-
 def start_usd(settings: Settings) -> float | None:
     """Return the price of a batch's start."""
     return spark_usd(settings, settings[PipelineSettings].min_executors, _START_H)

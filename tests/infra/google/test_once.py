@@ -187,7 +187,7 @@ def test_runs_under_way_stand_against_a_destroy(
 
 @pytest.mark.parametrize(("labels", "message"), [
     (RECORDS, rf"gs://{STATE}/pipeline/r9/run\.json: is no JSON: .*\n    fix: gcloud storage rm gs://"),
-    ({"label": "of an older version"}, "an older version has made the stack\n    fix: tpu up ENV pipeline; then again"),
+    ({"label": "of before"}, "an older version has made the stack\n    fix: tpu up ENV pipeline; then again"),
 ])  # fmt: skip
 def test_runs_that_are_not_known_stand_against_a_destroy(
     cloud: Emulated, client: Client, monkeypatch: pytest.MonkeyPatch, labels: dict[str, str], message: str

@@ -10,11 +10,11 @@ from typing import Any
 
 import pulumi
 import pytest
+from infra.layers.pipeline.runs import missing
 
 from infra.engine.settings import parse
 from infra.errors import SettingsError
 from infra.layers.pipeline import access, changes, facts, paths, price, spark
-from infra.layers.pipeline.runs import missing
 from infra.publish import pipeline as code
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
@@ -304,7 +304,7 @@ def test_training_in_a_queue_costs_what_the_dearest_pool_of_its_size_does() -> N
     most = price.most_usd(known)
     assert most is not None
     assert most > 16 * 2.70 * 24
-    assert price.of_runs(known)["training_hour_usd"] == prices[1]
+    assert price.of_runs(known).training_hour_usd == prices[1]
 
 
 def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
@@ -316,7 +316,7 @@ def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
     assert price.usd_per_gib(known) == pytest.approx(item)
     assert price.run_usd(known, 10) == pytest.approx(start + 10 * item)
     result = price.of_runs(known)
-    assert (result["start_usd"], result["usd_per_gib"]) == (pytest.approx(start), pytest.approx(item))
+    assert (result.start_usd, result.usd_per_gib) == (pytest.approx(start), pytest.approx(item))
     assert price.training_hour_usd(known) == pytest.approx(8 * 1.4033)
     assert price.training_hour_usd(settings(FLEET, pipeline__trainSpot=False)) == pytest.approx(8 * 2.70)
 
@@ -324,7 +324,7 @@ def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
 def test_a_price_that_the_book_lacks_is_unknown_and_never_guessed() -> None:
     premium = settings(pipeline__tier="premium")
     assert price.run_usd(premium, 1) is None
-    assert price.of_runs(premium)["shuffle_gib_hour_usd"] is None
+    assert price.of_runs(premium).shuffle_gib_hour_usd is None
 
 
 def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts() -> None:
