@@ -4,7 +4,9 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Mapping
+from datetime import datetime
 from functools import cache
 from typing import Any, Protocol
 
@@ -36,6 +38,28 @@ class Request(Protocol):
         ...
 
 
+class _Clock:
+    """Clock of an instance, never behind the time for which Google has made the request that it serves."""
+
+    def __init__(self) -> None:
+        self.request_s = 0.0
+
+    def __call__(self) -> float:
+        return max(time.time(), self.request_s)
+
+
+_CLOCK = _Clock()
+
+
+def _time_of(request: Request) -> float:
+    """Return the time of an event or of a scheduled call in seconds since 1970; 0 if it has none."""
+    sent = request.headers.get("Ce-Time") or request.headers.get("X-CloudScheduler-ScheduleTime") or ""
+    try:
+        return datetime.fromisoformat(sent).timestamp()
+    except ValueError:
+        return 0.0
+
+
 def handle(request: Request) -> tuple[dict[str, Any], int]:
     """Return the answer of the function.
 
@@ -43,6 +67,7 @@ def handle(request: Request) -> tuple[dict[str, Any], int]:
     and what it left undone is done by the next sweep.
     """
     _log_to_stdout()
+    _CLOCK.request_s = _time_of(request)
     body = request.get_json(silent=True)
     if not isinstance(body, dict):
         return {"error": "the body must be a JSON object"}, 400
@@ -61,7 +86,7 @@ def _sweep() -> Sweep:
     """Return the sweep of the environment, one for each instance of the function."""
     settings = from_file(os.environ[paths.ENVIRONMENT])
     client = Client(settings.project)
-    return Sweep(settings, client, trainer_of(settings, client))
+    return Sweep(settings, client, trainer_of(settings, client), _CLOCK)
 
 
 def trainer_of(settings: Settings, client: Client) -> Trainer | None:

@@ -286,7 +286,7 @@ def test_a_run_costs_most_with_all_executors_until_its_time_to_live() -> None:
     assert training is not None
     assert spark is not None
     assert most == pytest.approx(spark + training * 24)
-    least = price.run_usd(known, 0)
+    least = price.of_runs(known).predicted_usd(0)
     assert least is not None
     assert 0 < least < spark
 
@@ -313,7 +313,7 @@ def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
     start, item = (driver + 2 * executor) * 2 / 60, executor / 4 * price.CORE_S_PER_GIB / 3600
     assert price.start_usd(known) == pytest.approx(start)
     assert price.usd_per_gib(known) == pytest.approx(item)
-    assert price.run_usd(known, 10) == pytest.approx(start + 10 * item)
+    assert price.of_runs(known).predicted_usd(10) == pytest.approx(start + 10 * item)
     result = price.of_runs(known)
     assert (result.start_usd, result.usd_per_gib) == (pytest.approx(start), pytest.approx(item))
     assert price.training_hour_usd(known) == pytest.approx(8 * 1.4033)
@@ -322,7 +322,7 @@ def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
 
 def test_a_price_that_the_book_lacks_is_unknown_and_never_guessed() -> None:
     premium = settings(pipeline__tier="premium")
-    assert price.run_usd(premium, 1) is None
+    assert price.of_runs(premium).predicted_usd(1) is None
     assert price.of_runs(premium).shuffle_gib_hour_usd is None
 
 

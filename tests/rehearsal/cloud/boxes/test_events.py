@@ -65,10 +65,10 @@ def events(boxed: Boxed, name: str, count: int, within_s: float = HANG_S) -> lis
     while True:
         logged = boxed.logged('resource.type="cloud_run_revision"')
         payloads = [entry["jsonPayload"] for entry in logged if "jsonPayload" in entry]
-        found = [payload for payload in payloads if payload["data"]["name"] == name]
-        if len(found) >= count:
-            return found
-        assert time.monotonic() < end, f"{len(found)} events of {name}"
+        matching = [payload for payload in payloads if payload["data"]["name"] == name]
+        if len(matching) >= count:
+            return matching
+        assert time.monotonic() < end, f"{len(matching)} events of {name}"
         time.sleep(0.05)
 
 
