@@ -32,6 +32,8 @@ _ADHOC = combined(
                  help="A fleet outside the settings file, of v6e-8 for example; with --zones."),
     click.option("--on-demand", is_flag=True, help="With --tpu-type: rent on demand instead of spot."),
     click.option("--run", "run_command", metavar="LINE", help="With --tpu-type: command line of the hosts."),
+    click.option("--replace", is_flag=True,
+                 help="With --tpu-type: take a fleet of this name over from another program."),
 )  # fmt: skip
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the changes, and stop.")
 _CHANGE = combined(options.as_json, options.yes, _DRY_RUN)
@@ -69,7 +71,7 @@ def _request(values: dict[str, Any]) -> FleetCommand:
     """Take the options of `_SELECTION`, `_ADHOC` and `_CHANGE` out of `values`."""
     kind, on_demand = values.pop("tpu_type", None), values.pop("on_demand", False)
     run = values.pop("run_command", None)
-    names = ("environment", "slices", "zones", "workers_per_zone", "yes", "as_json", "dry_run")
+    names = ("environment", "slices", "zones", "workers_per_zone", "yes", "as_json", "dry_run", "replace")
     typed = {name: values.pop(name) for name in names if name in values}
     adhoc = kind and described(
         kind, typed["slices"], typed["zones"], typed["workers_per_zone"] or 1, spot=not on_demand, run=run

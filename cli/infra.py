@@ -77,7 +77,11 @@ def down(
     root: Path, environment: str, layers: Sequence[str], yes: bool, skip_preview: bool, check: bool
 ) -> int:
     """Settle, then run pulumi destroy of each layer, the last one first."""
-    refusals.refuse(environment, stacks.in_order(layers), root)
+    held = refusals.refuse(environment, stacks.in_order(layers), root)
+    if "tpu" in held:
+        from fleet.removal import require_no_fleets  # slow to import
+
+        require_no_fleets(environment, held["tpu"], root)
     if check:
         print(f"nothing prevents taking {', '.join(layers)} down")
         return 0

@@ -24,7 +24,7 @@ from cli.options import Names
 from cli.publish import progress
 from cli.user_code import UserCode, read_program
 from fleet import hosts
-from fleet.adhoc import STOP_WHEN_DONE, Phase
+from fleet.adhoc import STOP_WHEN_DONE, ConcurrentChangeError, Phase, held
 from fleet.controller import Observation
 from fleet.model import GOING, ON_THE_WAY, TAKEN_AWAY, Condition, ObservedNode
 from fleet.remote_exec import Remote
@@ -73,14 +73,15 @@ _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 @click.option("--requirements", type=click.Path(path_type=Path), metavar="FILE",
               help="Packages; default: requirements.txt of the folder, or inline metadata.")  # fmt: skip
 @click.option("--stop-when-done", is_flag=True, help="Delete the slice when the program has ended.")
+@click.option("--replace", is_flag=True, help="Take a slice of this name over from another program.")
 @click.option("--detach", is_flag=True, help="Return when the slice is created.")
 @click.option("--lock", type=click.Choice(LOCKS), default=default_lock, hidden=True)
 @options.yes
 @options.as_json
 def run(
     positional: tuple[str, ...], kind: str, zones: tuple[str, ...], name: str | None, on_demand: bool,
-    hours: float | None, entry: str | None, requirements: Path | None, stop_when_done: bool, detach: bool,
-    lock: str, yes: bool, as_json: bool, words: tuple[str, ...],
+    hours: float | None, entry: str | None, requirements: Path | None, stop_when_done: bool, replace: bool,
+    detach: bool, lock: str, yes: bool, as_json: bool, words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run your own program on a slice: publish it, create the slice, recover it until the end."""
     end_on_signals()
@@ -94,6 +95,7 @@ def run(
         item |= {"run": program.run} | ({STOP_WHEN_DONE: True} if stop_when_done else {})
         # Problems of the request are reported before the question.
         supervisor = Supervisor(environment, {**item, "bundle": _ANY_BUNDLE}, print)
+        supervisor.require_free(replace, ["run"])
         prices.within_budget(supervisor.fleet.settings)
         predicted = _predicted(supervisor, hours)
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
@@ -107,7 +109,10 @@ def run(
         )  # fmt: skip
         again = shlex.join(["tpu", *sys.argv[1:]])
         item["bundle"] = publish(target, lock, progress(), again).bundle.id
-        supervisor = Supervisor(environment, item, lambda text: _print(text, out))
+        shown, supervisor = supervisor.before, Supervisor(environment, item, lambda text: _print(text, out))
+        if shown != supervisor.before:
+            raise ConcurrentChangeError(f"{name}: its record has changed meanwhile\n    fix: the same again")
+        supervisor.require_free(replace)
     job = Job(environment, supervisor, predicted, out)
     try:
         with _explained(lambda: job.advice):
@@ -168,13 +173,16 @@ class Job:
     def _follow(self, detach: bool) -> int:
         ready, ended = self.run.living()
         self.run.keep()
+        earlier = {item.instance for item in ready}
         if ready and self.run.changed:
-            self._swap({item.instance for item in ready})
+            self._swap(earlier)
         elif ended:
             self._print("it had ended: started again")
             self._restart()
         while True:
             observation = self._step()
+            if self.run.changed and observation.outdated:  # created by the earlier record, and up by now
+                self._swap({item.instance for _, item in observation.nodes} - earlier)
             (decision,) = observation.decisions
             if self.run.over(observation):
                 return self._end(observation)
@@ -191,6 +199,8 @@ class Job:
 
     def _swap(self, instances: set[str]) -> None:
         """Give living hosts another bundle or command: update metadata, install, restart."""
+        if not instances:
+            return
         self._print("its hosts are up: they install the new bundle, and the job is restarted")
         observation = self._step()
         while observation.outdated:
@@ -351,7 +361,7 @@ def _introduce(
     paid = "spot" if member.spot else "on demand"
     stops = item.get(STOP_WHEN_DONE)
     after = "deleted at its end, by this command or a monitor" if stops else "stays up after its end"
-    price = f"${dollars(row.hourly)} an hour{', exists already' if run.before else ''}"
+    price = f"${dollars(row.hourly)} an hour"
     note = ", which holds files of an earlier run" if earlier else ""
     lines = {
         "program": program.reason,
@@ -359,6 +369,7 @@ def _introduce(
         "slice": f"{member.kind.name} ({member.kind.hosts} hosts), {paid}, in {zones}: {price}; {after}",
         **({} if predicted.dollars is None else {"price": f"{predicted}, predicted"}),
         "saves to": f"CHECKPOINT_DIR, gs://{bucket}/{folder}{note}",
+        **({"present": held(run.before)} if run.before else {}),
     }
     for key, text in lines.items():
         print(f"{key:<9} {text}", file=out, flush=True)

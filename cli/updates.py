@@ -101,6 +101,10 @@ def down(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes
     names = stacks.in_order(layers) or ["tpu"]
     from_file(environment, root)  # reports its problems before Pulumi runs
     stored_resources = refusals.refuse(environment, names, root)
+    if "tpu" in names:
+        from fleet.removal import require_no_fleets  # slow to import
+
+        require_no_fleets(environment, stored_resources["tpu"], root)
     held = {name: _held(stored_resources[name]) for name in reversed(names)}
     for name, resources in held.items():
         for kind, resource in resources:

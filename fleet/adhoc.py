@@ -1,23 +1,33 @@
 """Ad hoc fleets, outside the settings file: a record each in the controller's bucket, read by every command.
 
-Each is an item of `tpu:slices` with a phase; with `stopWhenDone` it is deleted once its program has ended. A
-node is created only for a record that wants it. A record is written only on the generation that was read.
+Each is an item of `tpu:slices` with an owner and a phase; with `stopWhenDone` it is deleted once its program
+has ended. A node is created only for a record that wants it. A record is written only on the generation that
+was read, and stays when its fleet has ended.
 """
 
 import json
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from fleet.errors import FleetError
 from fleet.google import Google
 from infra.google.client import RequestError
 from infra.google.failures import Kind
+from settings_schema import foreign
+from settings_schema.foreign import ForeignError
 
 Item = Mapping[str, Any]
+NOTHING: Mapping[str, Item] = MappingProxyType({})
 STOP_WHEN_DONE = "stopWhenDone"
-PHASE, WHY = "phase", "why"
-_BESIDE = (STOP_WHEN_DONE, PHASE, WHY)
+PHASE, WHY, OWNER, ID = "phase", "why", "owner", "id"
+_VERSION, _FORMAT, _ENVIRONMENT = "version", 1, "environment"
+_OF_RECORD = (PHASE, WHY, OWNER, ID, _VERSION, _ENVIRONMENT)
+_BESIDE = (STOP_WHEN_DONE, *_OF_RECORD)
+CHANGEABLE = frozenset({"bundle", "run", STOP_WHEN_DONE})
+"""Keys that hosts apply without being recreated."""
 
 
 class Phase(StrEnum):
@@ -32,14 +42,59 @@ class ConcurrentChangeError(FleetError):
     """Another command has changed the record since it was read."""
 
 
+class RecordError(FleetError):
+    """A record that this version can't follow."""
+
+
 def slices(items: Iterable[Item]) -> list[dict[str, Any]]:
     """Return the items in the format of `tpu:slices`."""
     return [{key: value for key, value in item.items() if key not in _BESIDE} for item in items]
 
 
 def wanted(item: Item) -> Item:
-    """Return an item as a command asked for it: without what its end has added."""
-    return {key: value for key, value in item.items() if key not in (PHASE, WHY)}
+    """Return an item as a command asked for it: without what its record adds."""
+    return {key: value for key, value in item.items() if key not in _OF_RECORD}
+
+
+def owner(item: Item) -> str:
+    """Return the owner of a record: the login's account, and where it was added from."""
+    known = item.get(OWNER)
+    account, place = (str(known.get(key) or "") for key in ("who", "from")) if known else ("", "")
+    return f"{account} ({place})" if account and place else account or place or "an unknown owner"
+
+
+def shape(item: Item) -> dict[str, Any]:
+    """Return an item's values that only a new node takes."""
+    return {key: value for key, value in wanted(item).items() if key not in CHANGEABLE}
+
+
+def held(item: Item) -> str:
+    """Return whose an ad hoc fleet is, and its program."""
+    runs = f"runs `{item['run']}`" if item.get("run") else "runs nothing"
+    bundle = f", bundle {str(item['bundle'])[:8]}" if item.get("bundle") else ""
+    return f"{item['name']} is a fleet already: its owner is {owner(item)}, it {runs}{bundle}"
+
+
+def replaced(existing: Item, item: Item) -> Item:
+    """Return an item for the record and the nodes of an existing fleet."""
+    return {**item, **({ID: existing[ID]} if ID in existing else {})}
+
+
+def require_wanted(environment: str, item: Item) -> None:
+    """Raise FleetError if the deletion of an ad hoc fleet has begun."""
+    if item[PHASE] is not Phase.WANTED:
+        name = item["name"]
+        fix = f"tpu fleet delete {environment} --slice {name}, then this command again"
+        raise FleetError(f"{name}: its deletion has begun, and isn't over\n    fix: {fix}")
+
+
+def twice_called(environment: str, name: str) -> str:
+    """Return the remark on an ad hoc fleet whose name the settings file has too."""
+    file, fix = f"Pulumi.{environment}.yaml", f"tpu fleet delete {environment} --slice {name}"
+    why = f"{name}: {file} has a slice of this name, and an ad hoc fleet has it already"
+    return (
+        f"{why}; commands of the fleet know the ad hoc one alone\n    fix: {fix}, or another name in {file}"
+    )
 
 
 def described(
@@ -71,28 +126,50 @@ def described(
 
 
 class AdHoc:
-    """Records in the controller's bucket, one for each fleet."""
+    """Records in the controller's bucket, one for each fleet.
 
-    def __init__(self, google: Google, stack: str):
-        self._google, self._folder = google, f"{stack}/fleets/"
+    Attributes:
+        unread: by the last `read`, why a record isn't followed, by the fleet's name.
+        ended: by the last `read`, ids of the records that have ended.
+    """
+
+    def __init__(self, google: Google, stack: str, environment: str = ""):
+        """Create a reader and writer of a stack's records; `environment`: refuse those of another one."""
+        self._google, self._environment = google, environment
+        self._folder = f"{stack}/fleets/"
         self._generations: dict[str, int] = {}
+        self.unread: dict[str, str] = {}
+        self.ended: set[str] = set()
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """Return the fleets that haven't ended, by name. Raises FleetError if a record can't be read."""
+        """Return the fleets that haven't ended, by name. Raises FleetError if the bucket doesn't answer."""
         self._generations.clear()
-        records = {name: item for path in self._listed() if (item := self._parsed(path, name := _name(path)))}
-        return {name: item for name, item in records.items() if item[PHASE] is not Phase.ENDED}
+        self.unread, self.ended = {}, set()
+        records = {}
+        for path in self._listed():
+            name = path.rpartition("/")[2].removesuffix(".json")
+            try:
+                item = self._parsed(path, name)
+            except RecordError as error:
+                self.unread[name] = str(error)
+                continue
+            if item and item[PHASE] is Phase.ENDED:
+                self.ended.add(str(item.get(ID)))
+            elif item:
+                records[name] = item
+        return records
 
     def record(self, name: str) -> dict[str, Any] | None:
         """Return the present record of a fleet, ended or not; None: there is none. Raises FleetError."""
         return self._parsed(f"{self._folder}{name}.json", name)
 
-    def keep(self, name: str, item: Item, phase: Phase = Phase.WANTED, why: str = "") -> None:
-        """Add a fleet, or replace the record that `read` returned.
+    def keep(self, name: str, item: Item, phase: Phase = Phase.WANTED, why: str = "") -> dict[str, Any]:
+        """Add a fleet, or replace the record that `read` returned; return the record.
 
         Args:
             name: its name.
-            item: as `tpu:slices` has one, with `stopWhenDone`.
+            item: as `tpu:slices` has one, with `stopWhenDone`, `owner` (default: the login), and the `id` of
+                a record whose nodes it keeps.
             phase: of the fleet.
             why: reason of its end.
 
@@ -101,7 +178,12 @@ class AdHoc:
             FleetError: the bucket doesn't answer.
         """
         path = f"{self._folder}{name}.json"
-        record = {**wanted(item), PHASE: phase, **({WHY: why} if why else {})}
+        record = {
+            **wanted(item), PHASE: phase, **({WHY: why} if why else {}),
+            OWNER: item.get(OWNER) or self._google.caller(), ID: item.get(ID) or uuid.uuid4().hex[:12],
+            _VERSION: _FORMAT,
+            **({_ENVIRONMENT: self._environment} if self._environment else {}),
+        }  # fmt: skip
         before = self._generations.get(name, 0)
         try:
             self._generations[name] = self._google.write(path, json.dumps(record), before)
@@ -112,11 +194,14 @@ class AdHoc:
                 self._generations[name] = before
                 where = f"gs://{self._google.controller_bucket}/{path}"
                 raise ConcurrentChangeError(f"{where}: changed concurrently; repeat the command") from None
+        return record
 
     def _listed(self) -> list[str]:
         try:
             return self._google.saved(self._folder)
         except RequestError as error:
+            if error.failure.kind is Kind.MISSING:  # no bucket, no record
+                return []
             raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
 
     def _parsed(self, path: str, name: str) -> dict[str, Any] | None:
@@ -128,15 +213,28 @@ class AdHoc:
         if result is None:
             return None
         text, self._generations[name] = result
+        where = f"gs://{self._google.controller_bucket}/{path}"
         try:
-            item = {str(key): value for key, value in json.loads(text).items()}
-            return {**item, PHASE: Phase(item.get(PHASE, Phase.WANTED))}
-        except (ValueError, TypeError, AttributeError) as error:
-            raise self._error(path, f"can't be read: {error}\n    fix: repair it, or delete it") from None
+            item = foreign.parse(text)
+            self._require_known(item, name, where)
+            phase = Phase(foreign.text(item, PHASE) or Phase.WANTED)
+            foreign.group(item, OWNER), foreign.text(item, ID)
+        except ForeignError as error:
+            raise RecordError(f"{where}: can't be read: {error}\n    fix: repair it, or delete it") from None
+        return {**item, PHASE: phase}
+
+    def _require_known(self, item: Item, name: str, where: str) -> None:
+        """Raise RecordError for a record of a newer version, another environment or another name."""
+        newer = "fix: update this checkout, or use the one that wrote it"
+        if (version := foreign.count(item, _VERSION)) > _FORMAT:
+            raise RecordError(f"{where}: its version is {version}, known is {_FORMAT}\n    {newer}")
+        if (phase := foreign.text(item, PHASE)) not in ("", *Phase):
+            raise RecordError(f"{where}: its phase {phase[:40]!a} isn't known\n    {newer}")
+        if (other := foreign.text(item, _ENVIRONMENT)) and self._environment not in ("", other):
+            fix = f"tpu fleet list {other[:40]}, or delete the object"
+            raise RecordError(f"{where}: is of the environment {other[:40]}\n    fix: {fix}")
+        if (called := foreign.text(item, "name")) != name:
+            raise RecordError(f"{where}: its name is {called[:40]!a}\n    fix: repair it, or delete it")
 
     def _error(self, path: str, why: str) -> FleetError:
         return FleetError(f"gs://{self._google.controller_bucket}/{path}: {why}")
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2].removesuffix(".json")

@@ -19,6 +19,7 @@ from typing import Protocol
 from fleet.controller_state import ControllerState
 from fleet.decide import LIST_LAG_S, Limits, decide
 from fleet.errors import FleetError
+from fleet.events import Events
 from fleet.google import Google
 from fleet.members import in_zone, orphans, placed
 from fleet.model import (
@@ -41,18 +42,10 @@ from infra.slices.nodes import Node
 _OF_A_BUNDLE = frozenset({"script", "bundle", "python", "environment", "launch"})
 """Stages of a boot that a bundle can fail."""
 
-_log = logging.getLogger(__name__)
-
 
 def busy_s(members: int) -> float:
     """Return the seconds between two observations while requests are under way."""
     return max(10.0, members / 16)  # an observation lists every member
-
-
-def left_out(unread: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return a line on objects of the bucket that aren't read, with the reason for the first."""
-    more = f", and {len(names) - 1} more objects" if len(names) > 1 else ""
-    return f"left out: {names[0]} ({unread[names[0]]}){more}"
 
 
 class Actor(Protocol):
@@ -118,6 +111,7 @@ class Controller:
         lead: bool = True,
         manual: bool = False,
         unwanted: Callable[[], Mapping[str, str]] = dict,
+        refused: Callable[[Sequence[Node]], Mapping[str, str]] | None = None,
     ):
         """Create a controller of `members`; this stack's nodes outside `members` and `everyone` are orphans.
 
@@ -135,6 +129,7 @@ class Controller:
             lead: take the lease at once.
             manual: a user requests the attempts: zones that refused are retried.
             unwanted: reads the slices that are neither created nor changed now, with the reason.
+            refused: reads which of some members may not be created now, by key, with the reason.
 
         Raises:
             FleetError: another controller holds the lease, or the store can't be read, if `lead`.
@@ -148,11 +143,8 @@ class Controller:
         self._made: dict[str, str] = {}  # operation of each creation that isn't over, by member
         self._sent_spec: dict[str, str] = {}  # by member, the last metadata that was sent
         self._blamed: dict[str, tuple[str, str]] = {}  # by member, the bundle that failed on it, and how
-        self._conditions: dict[str, str] = {}
-        self._events: list[str] = []
-        self._last_note = ""
-        self._unread: set[str] = set()  # names of objects that were reported
-        self.follow(members, everyone, spec, unwanted)
+        self._events = Events()
+        self.follow(members, everyone, spec, unwanted, refused)
         if lead:
             self.lead()
 
@@ -162,12 +154,13 @@ class Controller:
         everyone: Sequence[Node] = (),
         spec: Callable[[Node], str] | None = None,
         unwanted: Callable[[], Mapping[str, str]] = dict,
+        refused: Callable[[Sequence[Node]], Mapping[str, str]] | None = None,
     ) -> None:
         """Replace the members to keep."""
         keys = {member.key for member in members}
         self._desired = [*members]
         self._others = [member for member in everyone if member.key not in keys]
-        self._spec, self._unwanted = spec, unwanted
+        self._spec, self._unwanted, self._refused = spec, unwanted, refused
 
     def lead(self) -> None:
         """Take the lease, and act from now on. Raises LeaseHeldError, or UnreachableError."""
@@ -203,20 +196,13 @@ class Controller:
         )
         return sorted(named | self._more | {attempt.zone for attempt in attempts if attempt.name})
 
-    def note(self, text: str, level: int = logging.INFO) -> None:
-        """Add an event to the next observation and to the log, unless it repeats the last note."""
-        if text != self._last_note:
-            self._last_note = text
-            self._event(text, level)
-
-    def _event(self, text: str, level: int = logging.INFO, **fields: object) -> None:
-        """Add an event to the next observation, and with its fields to the log."""
-        _log.log(level, "%s", text, extra={"fields": fields})
-        self._events.append(text)
+    def note(self, text: str, level: int = logging.INFO, topic: str = "") -> None:
+        """Add an event to the next observation and to the log, unless it repeats the last of its topic."""
+        self._events.once(text, level, topic)
 
     def _member_event(self, text: str, member: Node, action: str, level: int = logging.INFO) -> None:
         attempt = len(self.state.attempts.get(member.key, ()))
-        self._event(text, level, node=member.name, zone=member.zone, action=action, attempt=attempt)
+        self._events.of_member(text, member, action, attempt, level)
 
     @property
     def busy(self) -> bool:
@@ -244,9 +230,7 @@ class Controller:
         view = self._google.observe(self._zones)
         if view.statuses is not None or not self.state.listed_s:
             self.state.listed_s = view.at_s
-        if fresh := [name for name in view.unread if name not in self._unread]:
-            self._unread.update(fresh)
-            self._event(left_out(view.unread, fresh), logging.WARNING)
+        self._events.unread(view.unread)
 
         # Record finished requests; a refused member may be placed in another zone after that.
         failures: dict[str, Failure] = {}
@@ -258,8 +242,15 @@ class Controller:
         changed |= self._judge_bundles(decisions, view)
         unwanted = self._unwanted()
         decisions = [_held(self._in_hand(decision), unwanted) for decision in decisions]
-        self._note_changes(decisions)
-        leftovers = orphans([*members, *self._placed(view, self._others)], view, self.owner)
+        decisions = self._allowed(decisions)
+        for decision, text in self._events.changes(decisions):
+            self._member_event(text, decision.member, decision.action)
+        # Nodes of a fleet whose record can't be followed are no orphans.
+        unread = unwanted.keys() - {member.slice for member in members}
+        leftovers = [
+            orphan for orphan in orphans([*members, *self._placed(view, self._others)], view, self.owner)
+            if orphan.labels.get("fleet") not in unread
+        ]  # fmt: skip
         outdated = self._outdated(decisions, view)
         begun = self._act(decisions, view, only, outdated, leftovers, changed) if self.leads else ()
 
@@ -269,10 +260,24 @@ class Controller:
             if (observed := view.node(member.name, member.zone)) and self.owner.has(member, observed)
         ]
         keys = tuple(member.key for member in outdated)
-        events, self._events = self._events, []
+        events = self._events.taken()
         return Observation(
             view, tuple(members), decisions, leftovers, events, begun, failures, keys, nodes, unwanted
         )
+
+    def _allowed(self, decisions: list[Decision]) -> list[Decision]:
+        """Return the decisions, without creations that are refused now."""
+        due = [decision.member for decision in decisions if decision.action is Action.CREATE]
+        if not due or not self.leads or self._refused is None:
+            return decisions
+        reasons = self._refused(due)
+        self._events.once("; ".join(dict.fromkeys(reasons.values())), logging.WARNING, "refused")
+        return [
+            replace(decision, action=Action.HOLD, why=f"{decision.why}; {reasons[decision.member.key]}")
+            if decision.member.key in reasons
+            else decision
+            for decision in decisions
+        ]
 
     def _load(self, state: ControllerState) -> None:
         self.state = state
@@ -310,7 +315,7 @@ class Controller:
             begun += self._update(outdated)
             self._sweep(leftovers)
         except UnreachableError as error:  # what can't be recorded isn't done
-            self._event(f"no action taken: {error}", logging.WARNING)
+            self._events.add(f"no action taken: {error}", logging.WARNING)
         except LeaseHeldError:
             self.leads = False
             raise
@@ -463,17 +468,6 @@ class Controller:
             return decision
         why = "being deleted, to be recreated" if verb is Verb.DELETE else "being brought back"
         return replace(decision, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
-
-    def _note_changes(self, decisions: Sequence[Decision]) -> None:
-        """Add an event for each condition that has changed since the last step."""
-        before = self._conditions
-        self._conditions = {decision.member.key: decision.condition for decision in decisions}
-        for decision in decisions:
-            previous = before.get(decision.member.key, decision.condition)
-            if previous != decision.condition:
-                why = f" ({decision.why})" if decision.why else ""
-                text = f"{decision.node}: {previous} -> {decision.condition}{why}"
-                self._member_event(text, decision.member, decision.action)
 
     def _sweep(self, leftovers: Sequence[ObservedNode]) -> None:
         """Delete preempted orphans, which hold their names and quota."""

@@ -3,13 +3,26 @@
 import json
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any
 
-from fleet.adhoc import PHASE, AdHoc, Item, Phase, slices, wanted
+from fleet.adhoc import (
+    ID,
+    PHASE,
+    AdHoc,
+    Item,
+    Phase,
+    held,
+    replaced,
+    require_wanted,
+    shape,
+    slices,
+    twice_called,
+    wanted,
+)
 from fleet.controller import Controller
 from fleet.decide import Limits
 from fleet.errors import FleetError
@@ -20,8 +33,11 @@ from fleet.request import FleetCommand
 from fleet.store import BucketStore
 from fleet.zones import Answer, NodeRequest, Verb, Zones
 from infra.core import names
+from infra.core.layer import up_command
 from infra.engine.named import LAYER, StackState, read_stack
+from infra.engine.prices import within_budget
 from infra.engine.settings import from_file
+from infra.errors import InfraError, SettingsError
 from infra.google.client import RequestError
 from infra.layers.storage.names import controller_bucket
 from infra.layers.storage.settings import StorageSettings
@@ -34,14 +50,23 @@ from infra.slices.settings import TpuSettings
 
 @dataclass(frozen=True)
 class Environment:
-    """Input of every command."""
+    """Input of every command.
+
+    Attributes:
+        adhoc: fleets outside the settings file, by name.
+        records: by which they were read.
+        unread: why a record isn't followed, by the fleet's name.
+        twice: names of ad hoc fleets that the settings file has, too.
+    """
 
     settings: Settings
     members: tuple[Node, ...]
     google: Google
     stack: StackState
-    adhoc: Mapping[str, Item] = field(default_factory=dict)  # fleets outside the settings file, by name
-    records: AdHoc | None = None  # by which they were read
+    adhoc: dict[str, Item] = field(default_factory=dict)
+    records: AdHoc | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
+    twice: Sequence[str] = ()
 
     @property
     def saved(self) -> AdHoc:
@@ -49,13 +74,23 @@ class Environment:
         assert self.records is not None, "read from a bucket"
         return self.records
 
+    def add(self, name: str) -> None:
+        """Write the record of an ad hoc fleet that a command asks for.
+
+        Raises:
+            InfraError: with it all slices exceed the budget; nothing was written.
+            ConcurrentChangeError: there is another record by now.
+        """
+        within_budget(self.settings)
+        self.adhoc[name] = self.saved.keep(name, self.adhoc[name])
+
     def unwanted(self) -> dict[str, str]:
         """Return ad hoc fleets that aren't to be created, with the reason: their record, as it is now.
 
         A fleet that this command has yet to add has no record.
         """
-        result = {}
-        present = AdHoc(self.google, self.stack.id)
+        result = dict(self.unread)
+        present = AdHoc(self.google, self.stack.id, self.settings.environment)
         for name in sorted({member.slice for member in self.members}):
             if PHASE not in (item := self.adhoc.get(name, {})):
                 continue
@@ -69,6 +104,38 @@ class Environment:
             elif record != item:
                 result[name] = "its record has changed: nothing is created by the earlier one"
         return result
+
+    def refused(self, members: Sequence[Node], *, unheld: bool) -> dict[str, str]:
+        """Return why members aren't created now, by key: the budget, or the stack for named slices.
+
+        Args:
+            members: to be created.
+            unheld: create named slices that the stack doesn't hold.
+        """
+        if dear := self._over_budget():
+            return dict.fromkeys((member.key for member in members), dear)
+        named = [member for member in members if member.member is None]
+        if unheld or not named:
+            return {}
+        try:
+            stack = read_stack(self.settings.environment)
+            present = stack.slices | (stack.held or {}).keys()
+            command = up_command(LAYER, self.settings.environment)
+            why = f"the stack doesn't hold it: not created\n    fix: {command}, or take it out of the file"
+        except InfraError as error:
+            present, why = frozenset(), f"whether the stack holds it isn't known: {error}"
+        return {member.key: why for member in named if member.name not in present}
+
+    def _over_budget(self) -> str:
+        """Return `over_budget` with the ad hoc fleets of now; if they can't be read, those that were read."""
+        name = self.settings.environment
+        if self.settings[FleetSettings].dollars_per_hour is None or self.records is None:
+            return over_budget(self.settings)
+        try:
+            present = AdHoc(self.google, self.stack.id, name).read()
+            return over_budget(from_file(name, slices=slices({**self.adhoc, **present}.values())))
+        except InfraError:  # reported by whoever follows the settings
+            return over_budget(self.settings)
 
     @property
     def owner(self) -> Owner:
@@ -89,27 +156,34 @@ class Environment:
 
     def follow(self, controller: Controller) -> None:
         """Make a controller keep these members by these settings."""
-        controller.follow(self.members, nodes(self.settings), self.spec, self.unwanted)
         assert isinstance(controller.actor, _ByKind)
+        unheld = controller.actor.unheld
+        controller.follow(
+            self.members, nodes(self.settings), self.spec, self.unwanted, partial(self.refused, unheld=unheld)
+        )
         controller.actor.environment = self
 
-    def controller(self, *, lead: bool = False, updates: bool = True, manual: bool = False) -> Controller:
+    def controller(
+        self, *, lead: bool = False, updates: bool = True, manual: bool = False, unheld: bool = False
+    ) -> Controller:
         """Return a controller of the members.
 
         Args:
             lead: take the lease at once; else it observes until `Controller.lead`.
             updates: give living members with earlier metadata the present one.
             manual: a user requests the attempts: zones that refused are retried.
+            unheld: create named slices that the stack doesn't hold, too.
         """
         try:
             zones = {observed.zone for observed in self.all_nodes}
         except RequestError:
             zones = set()  # a zone is unreachable; those of the settings are observed all the same
         return Controller(
-            self.members, self.google, _ByKind(self), BucketStore(self.google, self.stack.id), self.limits,
-            self.owner,
+            self.members, self.google, _ByKind(self, unheld), BucketStore(self.google, self.stack.id),
+            self.limits, self.owner,
             everyone=nodes(self.settings), zones=zones, spec=self.spec if updates else None,
             lead=lead, manual=manual, unwanted=self.unwanted,
+            refused=partial(self.refused, unheld=unheld),
         )  # fmt: skip
 
     def body(self, member: Node) -> Mapping[str, Any]:
@@ -119,6 +193,8 @@ class Environment:
         owned = member_labels(environment, member.slice, member.member, self.stack.id)
         labels = {**member.labels, **owned, "bundle": member.bundle_label}
         body = member_request(self.settings, member, labels)
+        if record := self.adhoc.get(member.slice, {}).get(ID):
+            body["labels"]["record"] = record
         content = json.dumps(body["metadata"], sort_keys=True)
         body["labels"]["spec"] = sha256(content.encode()).hexdigest()[:12]
         return body
@@ -138,13 +214,13 @@ class Environment:
 class _ByKind:
     """Create members through the API and named slices through Pulumi; delete both through the API."""
 
-    def __init__(self, environment: Environment):
-        self.environment = environment  # its settings create new nodes
+    def __init__(self, environment: Environment, unheld: bool):
+        self.environment, self.unheld = environment, unheld  # its settings create new nodes
         self._zones = Zones(
             environment.google, environment.owner, lambda member: self.environment.body(member), time.time,
             environment.settings[FleetSettings].heartbeat_timeout_s,
         )  # fmt: skip
-        self._named = NamedSlices(environment.settings.environment)
+        self._named = NamedSlices(environment.settings.environment, unheld)
 
     def begin(self, request: NodeRequest) -> None:
         """See `controller.Actor`."""
@@ -154,6 +230,15 @@ class _ByKind:
     def ended(self) -> list[Answer]:
         """See `controller.Actor`."""
         return [*self._zones.ended(), *self._named.ended()]
+
+
+def over_budget(settings: Settings) -> str:
+    """Return why nothing is created: all slices together exceed the budget; empty if they don't."""
+    try:
+        within_budget(settings)
+    except InfraError as error:
+        return f"nothing is created: {error}"
+    return ""
 
 
 def opened(
@@ -167,66 +252,86 @@ def opened(
         allow_empty: accept an environment without members, whose nodes are all orphans.
 
     Raises:
-        FleetError: the flags select no members, or describe another fleet than the one of that name.
+        FleetError: the flags select no members, or a fleet whose record can't be followed, or describe
+            another fleet than the one of that name.
         InfraError: the settings or the stack can't be read.
     """
     settings = from_file(request.environment)
     google, stack = (
         (before.google, before.stack) if before else (google_of(settings), read_stack(request.environment))
     )
-    saved = before.saved if before else AdHoc(google, stack.id)
+    saved = before.saved if before else AdHoc(google, stack.id, request.environment)
     of_file = {item.name for item in settings[TpuSettings].slices}
-    fleets: Mapping[str, Item] = saved.read()
+    settings, fleets, unread = with_records(settings, saved)
     if request.adhoc and before is None:
-        fleets = _added(request.environment, fleets, request.adhoc, of_file)
-    for name in sorted(fleets.keys() & of_file) if before is None else ():
-        print(_twice(request.environment, name), file=sys.stderr)
-    if fleets:
+        name = request.adhoc["name"]
+        require_read(unread, [name])
+        fleets[name] = _added(request, fleets.get(name), request.adhoc, of_file)
         settings = from_file(request.environment, slices=slices(fleets.values()))
+    require_read(unread, request.slices)
+    twice = sorted(fleets.keys() & of_file)
+    if before is None:
+        for line in (*(twice_called(request.environment, name) for name in twice), *unread.values()):
+            print(line, file=sys.stderr)
     # The flags of an ad hoc fleet describe it; those of others select members.
     narrowed = FleetCommand(request.environment, (request.adhoc["name"],)) if request.adhoc else request
     members = selected(settings, narrowed)
     if not members and not allow_empty:
         fix = "tpu:slices, or --tpu-type, --zones and --workers-per-zone"
         raise FleetError(f"Pulumi.{request.environment}.yaml lists no slices\n    fix: {fix}")
-    return Environment(settings, members, google, stack, fleets, saved)
+    return Environment(settings, members, google, stack, fleets, saved, unread, twice)
 
 
-def _twice(environment: str, name: str) -> str:
-    """Return the remark on an ad hoc fleet whose name the settings file has too."""
-    file, fix = f"Pulumi.{environment}.yaml", f"tpu fleet delete {environment} --slice {name}"
-    why = f"{name}: {file} has a slice of this name, and an ad hoc fleet has it already"
-    return (
-        f"{why}; commands of the fleet know the ad hoc one alone\n    fix: {fix}, or another name in {file}"
-    )
+def with_records(settings: Settings, saved: AdHoc) -> tuple[Settings, dict[str, Item], dict[str, str]]:
+    """Read the ad hoc fleets; return the settings with them, the fleets, and why others aren't followed.
+
+    Raises FleetError if the bucket doesn't answer.
+    """
+    fleets: dict[str, Item] = {**saved.read()}
+    unread = dict(saved.unread)
+    if not fleets:
+        return settings, fleets, unread
+    try:
+        return from_file(settings.environment, slices=slices(fleets.values())), fleets, unread
+    except SettingsError:
+        pass
+    for name, item in [*fleets.items()]:
+        try:
+            from_file(settings.environment, slices=slices([item]))
+        except SettingsError as error:
+            del fleets[name]
+            unread[name] = f"the record of {name} isn't followed: {error}"
+    return from_file(settings.environment, slices=slices(fleets.values())), fleets, unread
 
 
-def _added(
-    environment: str, fleets: Mapping[str, Item], item: Item, of_file: Collection[str]
-) -> Mapping[str, Item]:
-    """Return the ad hoc fleets with another one. Raises FleetError if its name is that of another fleet."""
+def require_read(unread: Mapping[str, str], names: Collection[str]) -> None:
+    """Raise FleetError if the record of one of these fleets can't be followed."""
+    if problems := [unread[name] for name in names if name in unread]:
+        raise FleetError("\n".join(problems))
+
+
+def _added(request: FleetCommand, existing: Item | None, item: Item, of_file: Collection[str]) -> Item:
+    """Return a requested ad hoc fleet, or the record of the same one.
+
+    Raises FleetError if its name is that of another fleet, or of another program without `--replace`.
+    """
     name = item["name"]
-    if (existing := fleets.get(name)) is None:
+    if existing is None:
         if name in of_file:
-            raise FleetError(
-                f"{name}: Pulumi.{environment}.yaml has a slice of this name\n    fix: --slice ANOTHER"
-            )
-        return {**fleets, name: item}
-    require_wanted(environment, existing)
-    if wanted(existing) != item:
+            file = f"Pulumi.{request.environment}.yaml"
+            raise FleetError(f"{name}: {file} has a slice of this name\n    fix: --slice ANOTHER")
+        return item
+    require_wanted(request.environment, existing)
+    if wanted(existing) == item:
+        return existing
+    if shape(existing) != shape(item):
         zones = ", ".join(existing.get("zones", ()))
-        shape = f"{existing.get('count')} x {existing.get('acceleratorType')} in {zones}"
-        fix = f"tpu fleet delete {environment} --slice {name}, or --slice ANOTHER"
-        raise FleetError(f"{name} is a fleet already, of {shape}\n    fix: {fix}")
-    return fleets
-
-
-def require_wanted(environment: str, item: Item) -> None:
-    """Raise FleetError if the deletion of an ad hoc fleet has begun."""
-    if item[PHASE] is not Phase.WANTED:
-        name = item["name"]
-        fix = f"tpu fleet delete {environment} --slice {name}, then this command again"
-        raise FleetError(f"{name}: its deletion has begun, and isn't over\n    fix: {fix}")
+        other = f"{existing.get('count')} x {existing.get('acceleratorType')} in {zones}"
+        fix = f"tpu fleet delete {request.environment} --slice {name}, or --slice ANOTHER"
+        raise FleetError(f"{held(existing)}, with other slices: {other}\n    fix: {fix}")
+    if not request.replace:
+        raise FleetError(f"{held(existing)}\n    fix: --slice ANOTHER, or --replace, which ends that program")
+    return replaced(existing, item)
 
 
 def selected(settings: Settings, request: FleetCommand) -> tuple[Node, ...]:

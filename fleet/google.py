@@ -4,13 +4,16 @@ projects.locations.nodes.list  https://cloud.google.com/tpu/docs/reference/rest/
 objects.list                   https://cloud.google.com/storage/docs/json_api/v1/objects/list
 """
 
+import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import requests
@@ -127,6 +130,21 @@ class Google(Client):
         answer = or_none(lambda: self.send("GET", url, {"alt": "media"}))
         return None if answer is None else (answer.text, int(answer.headers.get("x-goog-generation", "0")))
 
+    def age_s(self, name: str) -> float | None:
+        """Return the seconds since an object of that bucket was written, by Google's clock; None: unknown.
+
+        Raises RequestError.
+        """
+        url = client.object_url(self.controller_bucket, name)
+        answer = or_none(lambda: self.send("GET", url, {"fields": "updated"}))
+        if answer is None:
+            return None
+        with suppress(ValueError, TypeError, KeyError):
+            sent_s = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+            age_s = sent_s - _unix_s(str(answer.json()["updated"]))
+            return age_s if -1.0 < age_s < sent_s else None
+        return None
+
     def write(self, name: str, text: str, generation: int) -> int:
         """Replace a generation of an object of that bucket (0: create it); return the new generation.
 
@@ -140,6 +158,16 @@ class Google(Client):
         query = {"prefix": prefix, "fields": "items(name),nextPageToken", "maxResults": "1000"}
         result = self.items(f"{client.STORAGE}/storage/v1/b/{self.controller_bucket}/o", "items", query)
         return [str(item["name"]) for item in result]
+
+    def caller(self) -> dict[str, str]:
+        """Return the owner of what this login adds: its account if Google tells, and user and host."""
+        try:
+            account = str(self.json("GET", client.USERINFO, tries=1).get("email") or "")
+        except RequestError:  # a login without the scope for its address
+            credentials = getattr(self._session, "credentials", None)
+            account = str(getattr(credentials, "service_account_email", "") or "")
+        user = os.environ.get("USER") or os.environ.get("LOGNAME") or "user"
+        return {"who": account, "from": f"{user}@{socket.gethostname()}"}
 
     def is_there(self, name: str) -> bool:
         """Return whether the bucket has an object. Raises RequestError."""

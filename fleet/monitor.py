@@ -2,19 +2,21 @@
 
 import logging
 import math
+import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from fleet.adhoc import PHASE, WHY, Phase, twice_called, wanted
 from fleet.controller import Controller, busy_s
 from fleet.dashboard import Dashboard, serve
-from fleet.environment import Environment, opened
+from fleet.environment import Environment, opened, over_budget
 from fleet.errors import FleetError
 from fleet.recovery import release
 from fleet.request import FleetCommand
 from fleet.store import RENEW_S, UnreachableError
 from fleet.supervise import take_down_ended
-from infra.engine.prices import within_budget
 from infra.errors import InfraError
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import FleetSettings, GcpSettings
@@ -36,15 +38,20 @@ class Monitoring:
 
 
 def monitor(request: FleetCommand, options: Monitoring) -> int:
-    """Observe and recover until Ctrl+C, which leaves the fleet as it is."""
+    """Observe and recover until Ctrl+C, which leaves the fleet as it is, or until its ad hoc fleets end.
+
+    Above the budget nothing is created, and the rest goes on.
+    """
     fleet = opened(request, allow_empty=True)
-    if not options.watch:
-        within_budget(fleet.settings)
     controller = fleet.controller(lead=not options.watch)
     with Dashboard(f"fleet {request.environment}", project=fleet.settings.project) as dashboard:
         page = serve(dashboard, options.port) if options.port is not None else None
         try:
             while True:
+                if ended := _ended(request, fleet):
+                    request = replace(request, slices=tuple(sorted({*request.slices} - {*ended})))
+                    if not request.slices:
+                        break
                 fleet = _reloaded(request, options, fleet, controller)
                 observation = controller.step()
                 dashboard.show(observation)
@@ -56,6 +63,23 @@ def monitor(request: FleetCommand, options: Monitoring) -> int:
             if page:
                 page.shutdown()
             release(controller)
+    print(f"{'; '.join(ended.values())}: nothing is left to monitor", file=sys.stderr)
+    return 0
+
+
+def _ended(request: FleetCommand, fleet: Environment) -> dict[str, str]:
+    """Return the requested ad hoc fleets that have ended or whose record is gone, with a sentence each."""
+    result = {}
+    for name in [name for name in request.slices if name in fleet.adhoc]:
+        try:
+            record = fleet.saved.record(name)
+        except FleetError:
+            continue  # its phase isn't known
+        if record is None:
+            result[name] = f"{name}: its record is gone"
+        elif record[PHASE] is Phase.ENDED:
+            result[name] = f"{name} has ended ({record.get(WHY) or 'without a reason'})"
+    return result
 
 
 def rest(controller: Controller, seconds: float) -> None:
@@ -71,22 +95,22 @@ def rest(controller: Controller, seconds: float) -> None:
 def _reloaded(
     request: FleetCommand, options: Monitoring, fleet: Environment, controller: Controller
 ) -> Environment:
-    """Return the fleet by the present settings file; the earlier one if the file is wrong."""
+    """Return the fleet by the present settings file; by the earlier one if the file is wrong."""
     try:
         new = opened(request, fleet, allow_empty=True)
-        if new.settings == fleet.settings:
-            if new.adhoc != fleet.adhoc:  # in their phases alone
-                new.follow(controller)
-                return new
-            return fleet
-        if not options.watch:
-            within_budget(new.settings)
         for name, section in (("gcp", GcpSettings), ("storage", StorageSettings), ("fleet", FleetSettings)):
-            if new.settings[section] != fleet.settings[section]:
+            if _lasting(new, section) != _lasting(fleet, section):
                 raise FleetError(f"{name}: has changed; to apply it: Ctrl+C, and monitor again")
     except InfraError as error:
-        controller.note(f"the new settings are ignored: {error}", logging.WARNING)
-        return fleet
+        controller.note(f"the new settings are ignored: {error}", logging.WARNING, "settings")
+        new = _with_present_phases(fleet)
+    else:
+        controller.note("", topic="settings")
+    remarks = {**new.unread, **{name: twice_called(request.environment, name) for name in new.twice}}
+    for name, remark in remarks.items():
+        controller.note(remark, logging.WARNING, f"record {name}")
+    if not options.watch:
+        controller.note(over_budget(new.settings), logging.WARNING, "refused")
     before, after = ({member.key for member in version.members} for version in (fleet, new))
     changes = [f"{key} is new" for key in sorted(after - before)]
     changes += [f"{key} is removed" for key in sorted(before - after)]
@@ -94,3 +118,22 @@ def _reloaded(
     if changes:
         controller.note(f"the settings changed: {', '.join(changes)}")
     return new
+
+
+def _lasting(fleet: Environment, section: type[Any]) -> Any:
+    """Return a section without the limit that a running monitor follows."""
+    settings = fleet.settings[section]
+    return replace(settings, dollars_per_hour=None) if section is FleetSettings else settings
+
+
+def _with_present_phases(fleet: Environment) -> Environment:
+    """Return a fleet with the present phases of its ad hoc fleets: ended ones are taken down all the same."""
+    try:
+        present = fleet.saved.read()
+    except FleetError:
+        return fleet
+    adhoc = {
+        name: present[name] if wanted(present.get(name, {})) == wanted(item) else item
+        for name, item in fleet.adhoc.items()
+    }
+    return replace(fleet, adhoc=adhoc)

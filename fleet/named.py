@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import IO
 
 from fleet.zones import Answer, NodeRequest
+from infra.engine.named import UNHELD
 from infra.google.failures import Failure, Kind
 from infra.settings.sources import ROOT
 
@@ -19,8 +20,9 @@ from infra.settings.sources import ROOT
 class NamedSlices:
     """Updates, one at a time; requests during an update wait for the next."""
 
-    def __init__(self, environment: str):
-        self._environment = environment
+    def __init__(self, environment: str, unheld: bool = False):
+        """`unheld`: create slices that the stack doesn't hold, too."""
+        self._environment, self._options = environment, [UNHELD] if unheld else []
         self._waiting: list[NodeRequest] = []
         self._running: tuple[list[NodeRequest], subprocess.Popen[bytes], IO[bytes]] | None = None
 
@@ -37,7 +39,7 @@ class NamedSlices:
             answers = _answers(requests, child.returncode, output)
         if self._waiting and self._running is None:
             output = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has ended
-            line = [sys.executable, "-m", "infra.engine.named", self._environment]
+            line = [sys.executable, "-m", "infra.engine.named", *self._options, self._environment]
             child = subprocess.Popen(
                 [*line, *(item.node.name for item in self._waiting)], cwd=ROOT, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True,

@@ -2,13 +2,15 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 
 from fleet import doctor as fleet_checks
 from fleet import show
+from fleet.adhoc import NOTHING, Item, owner
 from fleet.controller import Observation
-from fleet.environment import google_of, opened, selected
+from fleet.environment import Environment, google_of, opened, over_budget, selected
 from fleet.model import ObservedNode
 from fleet.request import FleetCommand
 from fleet.show import Rates
@@ -27,14 +29,25 @@ from views.terminal import unguarded
 def status(request: FleetCommand) -> int:
     """Print every member, its state at Google and on its workers, and the next action."""
     with progress():
-        observation = opened(request, allow_empty=True).controller().step()
-    return print_status(observation, request.as_json)
+        fleet = opened(request, allow_empty=True)
+        observation = fleet.controller().step()
+    if dear := over_budget(fleet.settings):
+        print(dear, file=sys.stderr)
+    return print_status(observation, request.as_json, _shown(fleet))
+
+
+def _shown(fleet: Environment) -> dict[str, Item]:
+    """Return the ad hoc fleets of the selected members."""
+    names = {member.slice for member in fleet.members}
+    return {name: item for name, item in fleet.adhoc.items() if name in names}
 
 
 def list_nodes(request: FleetCommand) -> int:
     """Print every node of the environment in any zone, with orphans unless slices are selected."""
     with progress():
-        observation = opened(request, allow_empty=True).controller().step()
+        fleet = opened(request, allow_empty=True)
+        observation = fleet.controller().step()
+    owners = {name: owner(item) for name, item in fleet.adhoc.items()}
     members = {(member.zone, member.name): member for member in observation.members}
     matches = [node for key in members if (node := observation.view.node(key[1], key[0]))]
     if not request.slices:
@@ -42,16 +55,19 @@ def list_nodes(request: FleetCommand) -> int:
             orphan for orphan in observation.orphans if not request.zones or orphan.zone in request.zones
         ]
     if request.as_json:
-        print(json.dumps([_as_json(node, members.get((node.zone, node.name))) for node in matches]))
+        print(json.dumps([_as_json(node, members.get((node.zone, node.name)), owners) for node in matches]))
     else:
-        text = show.plain(show.listed(matches, members)) if matches else "no nodes"
+        text = show.plain(show.listed(matches, members, owners)) if matches else "no nodes"
         print(text, file=unguarded(sys.stdout))
     return report_unanswered(observation)
 
 
-def _as_json(node: ObservedNode, member: Node | None) -> dict[str, str | None]:
+def _as_json(node: ObservedNode, member: Node | None, owners: Mapping[str, str]) -> dict[str, str | None]:
     slice_name = member.slice if member else None  # an orphan has none
-    return {"name": node.name, "zone": node.zone, "state": node.state, "slice": slice_name}
+    return {
+        "name": node.name, "zone": node.zone, "state": node.state, "slice": slice_name,
+        "owner": owners.get(slice_name or ""),
+    }  # fmt: skip
 
 
 def doctor(request: FleetCommand) -> int:
@@ -83,13 +99,14 @@ def progress() -> AbstractContextManager[object]:
     return console.status("reading from Pulumi and Google …") if console.is_terminal else nullcontext()
 
 
-def print_status(observation: Observation, as_json: bool) -> int:
-    """Print the members' rows and remarks; return the exit status."""
+def print_status(observation: Observation, as_json: bool, adhoc: Mapping[str, Item] = NOTHING) -> int:
+    """Print the members' rows, the ad hoc fleets and remarks; return the exit status."""
     rows = show.rows(observation, Rates())
     if as_json:
-        print(json.dumps(show.as_json(observation, rows)))
+        print(json.dumps(show.as_json(observation, rows, adhoc)))
     else:
-        lines = [show.summary(rows), *show.remarks(observation), show.price_so_far(observation)]
+        lines = [show.summary(rows), *show.of_adhoc(adhoc), *show.remarks(observation)]
+        lines.append(show.price_so_far(observation))
         print(show.plain(show.table(rows)), file=unguarded(sys.stdout))
         print("\n".join(lines))
     return report_unanswered(observation)

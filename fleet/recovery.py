@@ -48,7 +48,7 @@ def _change(
     """Carry out the decisions that `selects` accepts; `updates`: also give living nodes new settings."""
     with progress():
         fleet = opened(request)
-        controller = fleet.controller(updates=updates, manual=True)
+        controller = fleet.controller(updates=updates, manual=True, unheld=verb == "create")
         observation = controller.step()
     due = {
         decision.member.key
@@ -56,20 +56,22 @@ def _change(
         if decision.cause and decision.action is not Action.HOLD and selects(decision, controller)
     }
     members = [member for member in observation.members if member.key in due]
+    adds = request.adhoc is not None and PHASE not in fleet.adhoc[request.adhoc["name"]]
     for line in _plan(observation, due, members):
         print(line, file=request.output)
-    if not due and not observation.outdated:
+    changes = bool(due or observation.outdated or adds)
+    if not changes:
         print(f"nothing to {verb}", file=request.output)
-    if request.dry_run or not (due or observation.outdated):
+    if request.dry_run or not changes:
         return print_status(observation, as_json=True) if request.as_json else report_unanswered(observation)
 
     _require_startable(fleet)
     if members:
         confirm(f"{verb.capitalize()} {len(members)} slice(s)?", request.yes)
     controller.lead()
-    if request.adhoc and PHASE not in fleet.adhoc[request.adhoc["name"]]:
-        fleet.saved.keep(request.adhoc["name"], request.adhoc)
     try:
+        if adds and request.adhoc:
+            fleet.add(request.adhoc["name"])
         attempts = max((len(member.places) for member in members), default=1)
         observation, failures = _until_up(controller, due, attempts, request)
     finally:

@@ -6,15 +6,21 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from fleet.adhoc import Phase
+from fleet.adhoc import PHASE, AdHoc, Phase, owner
 from fleet.controller import Controller, Observation
-from fleet.environment import Environment, opened
+from fleet.environment import Environment, google_of, opened
+from fleet.errors import FleetError
 from fleet.model import ObservedNode, View
 from fleet.observing import report_unanswered
 from fleet.request import FleetCommand
+from infra.engine.named import stack_id
 from infra.engine.pulumi import confirm
+from infra.engine.settings import from_file
 from infra.google.client import RequestError
+from infra.settings.sources import ROOT
 from infra.slices.nodes import Node, nodes
 
 _POLL_S = 2.0
@@ -39,14 +45,17 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
         for member in observation.members
         if _exists(member, observation, fleet) and (not zones or member.zone in zones)
     ]
-    strays = [orphan for orphan in observation.orphans if orphans and (not zones or orphan.zone in zones)]
-    target: list[Doomed] = [*members, *strays]
-
     # Ad hoc fleets that are deleted as a whole end.
     forgotten = (
         set[str]() if zones or unanswered else {member.slice for member in fleet.members} & fleet.adhoc.keys()
     )
     forgotten -= {node.slice for node in nodes(fleet.settings) if node not in fleet.members}
+    strays = [
+        orphan for orphan in observation.orphans
+        if orphans or orphan.labels.get("fleet") in forgotten
+        if not zones or orphan.zone in zones
+    ]  # fmt: skip
+    target: list[Doomed] = [*members, *strays]
     lines = [f"  delete  {node.name} in {node.zone}" for node in target]
     lines += [f"  forget  {name}, which is in no settings file" for name in sorted(forgotten)]
     if not _show(request, lines, lines, "neither the stack nor Google has any of them: nothing to delete"):
@@ -118,6 +127,34 @@ def delete_nodes(
     for name, why in ends.items() if not failed else ():
         fleet.saved.keep(name, fleet.adhoc[name], Phase.ENDED, why)
     return gone, failed
+
+
+def of_fleet(observation: Observation, name: str) -> list[ObservedNode]:
+    """Return all nodes of a fleet: its members', and others with its label."""
+    members = [observed for member, observed in observation.nodes if member.slice == name]
+    return [*members, *(orphan for orphan in observation.orphans if orphan.labels.get("fleet") == name)]
+
+
+def require_no_fleets(environment: str, resources: Sequence[Mapping[str, Any]], root: Path = ROOT) -> None:
+    """Raise FleetError if ad hoc fleets stand on a stack that is to be destroyed, with or without nodes.
+
+    Args:
+        environment: its name.
+        resources: of the stack.
+        root: the project's folder.
+    """
+    if not (stack := stack_id(resources)):
+        return
+    saved = AdHoc(google_of(from_file(environment, root)), stack, environment)
+    wanted = saved.read()
+    if not wanted and not saved.unread:
+        return
+    lines = [f"{name}: ad hoc, of {owner(item)}, {item[PHASE]}" for name, item in sorted(wanted.items())]
+    names = " ".join(f"--slice {name}" for name in sorted(wanted))
+    fix = f"tpu fleet delete {environment} {names}, then this command again"
+    fixes = [f"    fix: {fix}"] if wanted else []
+    problem = "ad hoc fleets stand on the stack of tpu; nothing was destroyed"
+    raise FleetError("\n".join([problem, *lines, *saved.unread.values(), *fixes]))
 
 
 def _maybe_there(node: Doomed, view: View) -> bool:

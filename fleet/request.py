@@ -19,6 +19,7 @@ class FleetCommand:
         yes: skip the question.
         as_json: print one JSON document on standard output, messages on standard error.
         dry_run: show the changes, and make none.
+        replace: `adhoc` takes an existing fleet over from another program.
     """
 
     environment: str
@@ -29,6 +30,7 @@ class FleetCommand:
     yes: bool = False
     as_json: bool = False
     dry_run: bool = False
+    replace: bool = False
 
     @property
     def output(self) -> TextIO:

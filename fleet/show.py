@@ -12,7 +12,9 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from fleet.controller import Observation, left_out
+from fleet.adhoc import NOTHING, PHASE, WHY, Item, Phase, owner
+from fleet.controller import Observation
+from fleet.events import left_out
 from fleet.model import Condition, Decision, ObservedNode, WorkerStatus
 from infra.catalog import CATALOG
 from infra.engine.roles import with_roles
@@ -211,14 +213,15 @@ def table(result: Sequence[MemberRow], title: str = "") -> Table:
     return drawn
 
 
-def listed(nodes: Sequence[ObservedNode], wanted: Mapping[tuple[str, str], Node]) -> Table:
-    """Return a table of nodes with their slices."""
-    drawn = _table("node", "zone", "state", "slice")
+def listed(
+    nodes: Sequence[ObservedNode], wanted: Mapping[tuple[str, str], Node], owners: Mapping[str, str]
+) -> Table:
+    """Return a table of nodes with their slices, and the owners of ad hoc ones."""
+    drawn = _table("node", "zone", "state", "slice", "owner")
     for observed in sorted(nodes, key=lambda item: (item.zone, item.name)):
         member = wanted.get((observed.zone, observed.name))
-        drawn.add_row(
-            observed.name, observed.zone, observed.state, member.slice if member else "none: an orphan"
-        )
+        name = member.slice if member else "none: an orphan"
+        drawn.add_row(observed.name, observed.zone, observed.state, name, clean(owners.get(name, "")))
     return drawn
 
 
@@ -252,6 +255,7 @@ def remarks(observation: Observation) -> list[str]:
             f"{orphan.name} ({orphan.zone}, {orphan.state})" for orphan in observation.orphans
         )
         output.append(f"orphans: {orphans}")
+    output += _doubled(observation)
     if unread := observation.view.unread:
         output.append(left_out(unread, [*unread]))
     if unknown := Spent(observation).unknown:
@@ -263,6 +267,33 @@ def remarks(observation: Observation) -> list[str]:
     return output
 
 
+def _doubled(observation: Observation) -> list[str]:
+    """Return a line for each node of a member that has another one, which is kept."""
+    kept = {
+        (observed.labels.get("fleet"), observed.labels.get("member")): observed.name
+        for _, observed in observation.nodes
+    }
+    lines = []
+    for orphan in observation.orphans:
+        member = orphan.labels.get("fleet"), orphan.labels.get("member")
+        if (other := kept.get(member)) and member[1]:
+            environment = orphan.labels.get("environment")
+            twice = f"{member[0]}/{member[1]} has two nodes: {other} is kept"
+            what = f"{twice}, {orphan.name} in {orphan.zone} is left alone"
+            lines.append(f"{what}\n    fix: tpu fleet delete {environment} --orphans, after a look at both")
+    return lines
+
+
+def of_adhoc(fleets: Mapping[str, Item]) -> list[str]:
+    """Return a line for each ad hoc fleet: its owner, and its phase if its end has begun."""
+    lines = []
+    for name, item in sorted(fleets.items()):
+        phase = item[PHASE]
+        end = "" if phase == Phase.WANTED else f", {phase} ({item.get(WHY) or 'without a reason'})"
+        lines.append(clean(f"{name}: ad hoc, of {owner(item)}{end}"))
+    return lines
+
+
 def price_so_far(observation: Observation) -> str:
     """Return the price of the nodes that are there, in a line."""
     spent = Spent(observation)
@@ -270,7 +301,9 @@ def price_so_far(observation: Observation) -> str:
     return f"{known}${spent.dollars:,.2f} so far, {spent.chip_hours:,.1f} chip-hours by Google's clock"
 
 
-def as_json(observation: Observation, result: Sequence[MemberRow]) -> dict[str, Any]:
+def as_json(
+    observation: Observation, result: Sequence[MemberRow], adhoc: Mapping[str, Item] = NOTHING
+) -> dict[str, Any]:
     """Return the document for programs."""
     spent = Spent(observation)
     answers = {zone: str(view.failure.kind) for zone, view in observation.view.zones.items() if view.failure}
@@ -278,6 +311,7 @@ def as_json(observation: Observation, result: Sequence[MemberRow]) -> dict[str, 
         "at_s": observation.view.at_s,
         "members": [asdict(row) for row in result],
         "decisions": {decision.node: decision.action for decision in observation.decisions},
+        "adhoc": {name: {"owner": owner(item), PHASE: item[PHASE]} for name, item in adhoc.items()},
         "orphans": [asdict(orphan) for orphan in observation.orphans],
         "unanswered": answers
         | ({"bucket": observation.view.failure.kind} if observation.view.failure else {}),

@@ -18,6 +18,7 @@ from fleet.google import Google
 from infra.google.client import RequestError
 from infra.google.failures import Kind
 
+_INSTANCE = uuid.uuid4().hex[:8]
 RENEW_S, EXPIRES_S = 60.0, 180.0
 
 
@@ -43,14 +44,14 @@ class BucketStore:
 
     def __init__(self, google: Google, stack: str, now: Callable[[], float] = time.time):
         self._google, self._object, self._now = google, object_of(stack), now
-        self._id, self._host = uuid.uuid4().hex, socket.gethostname()
+        self._id, self._host = uuid.uuid4().hex, host()
         self._generation, self._written_s = 0, 0.0
         self._where = f"gs://{google.controller_bucket}/{object_of(stack)}"
 
     def read(self) -> ControllerState:
         """Return the stored state. Raises FleetError if another controller holds the lease."""
         state, leader, self._generation = self._stored()
-        if leader.get("id") != self._id and _alive(leader, self._now()):
+        if leader.get("id") != self._id and self._alive(leader):
             raise self._other(leader)
         return state
 
@@ -69,7 +70,7 @@ class BucketStore:
             FleetError: the object holds no state of a controller.
         """
         state, leader, _ = self._stored()
-        if not _alive(leader, self._now()):
+        if not self._alive(leader):
             return state, ""
         ago_s = max(0.0, self._now() - float(leader["at_s"]))
         return state, f"one on {leader.get('host') or 'a host unknown'}, its lease renewed {ago_s:.0f} s ago"
@@ -131,24 +132,48 @@ class BucketStore:
         return state, document.get("leader") or {}, result[1]
 
     def _other(self, leader: Mapping[str, Any]) -> LeaseHeldError:
-        ago_s = max(0.0, self._now() - float(leader.get("at_s") or 0))
+        ago_s = self._now() - float(leader.get("at_s") or 0)
         host, process = leader.get("host") or "a host unknown", leader.get("process") or "unknown"
+        acts = f"{self._where}: another controller acts, on {host}, process {process}"
+        if not _plausible(ago_s):
+            dated = f"{abs(ago_s) / 60:.0f} min {'ago' if ago_s > 0 else 'ahead'}"
+            fix = f"set the clock of this machine or of {host} right; if that controller is gone, wait"
+            clock = f"its lease is dated {dated}, and Google's clock says otherwise"
+            return LeaseHeldError(f"{acts}; {clock}\n    fix: {fix} {EXPIRES_S:.0f} s")
+        ago_s = max(0.0, ago_s)
         return LeaseHeldError(
-            f"{self._where}: another controller acts, on {host}, process {process}, its lease renewed "
-            f"{ago_s:.0f} s ago\n    fix: use `tpu status --watch` beside it, or stop it with Ctrl+C; "
-            f"if it is gone, wait {max(0.0, EXPIRES_S - ago_s):.0f} s"
+            f"{acts}, its lease renewed {ago_s:.0f} s ago\n    fix: use `tpu status --watch` beside it, or "
+            f"stop it with Ctrl+C; if it is gone, wait {max(0.0, EXPIRES_S - ago_s):.0f} s"
         )
 
+    def _alive(self, leader: Mapping[str, Any]) -> bool:
+        """Return whether a controller is alive; on this host also by its process.
 
-def _alive(leader: Mapping[str, Any], now_s: float) -> bool:
-    """Return whether a controller is alive; on this host also by its process.
+        A lease that this clock would call expired, or not yet written, is judged by Google's clock alone.
+        Should hosts share a name, the controller whose state was overwritten stops by itself.
+        """
+        at_s = float(leader.get("at_s") or 0)
+        on_this_host = leader.get("host") == host() and bool(leader.get("process"))
+        if not at_s or (on_this_host and not runs(int(leader["process"]))):
+            return False
+        ago_s = self._now() - at_s
+        if _plausible(ago_s):
+            return True
+        try:
+            written_s = self._google.age_s(self._object)
+        except RequestError as error:
+            raise UnreachableError(f"{self._where}: {error}") from None
+        return (ago_s if written_s is None else written_s) < EXPIRES_S
 
-    Should hosts share a name, the controller whose state was overwritten stops by itself.
-    """
-    on_this_host = leader.get("host") == socket.gethostname() and bool(leader.get("process"))
-    if on_this_host and not runs(int(leader["process"])):
-        return False
-    return now_s - float(leader.get("at_s") or 0) < EXPIRES_S
+
+def _plausible(ago_s: float) -> bool:
+    """Return whether a live controller may have renewed its lease so long ago."""
+    return -RENEW_S <= ago_s < EXPIRES_S
+
+
+def host() -> str:
+    """Return this machine's name; all instances of a function have the same at Google."""
+    return f"{os.environ['K_REVISION']} {_INSTANCE}" if "K_REVISION" in os.environ else socket.gethostname()
 
 
 def runs(process: int) -> bool:

@@ -12,19 +12,25 @@ from functools import cached_property
 from typing import Any
 
 from fleet.adhoc import (
+    OWNER,
     PHASE,
     STOP_WHEN_DONE,
     WHY,
     AdHoc,
+    Item,
     Phase,
+    held,
+    owner,
+    replaced,
+    require_wanted,
+    shape,
     slices,
-    wanted,
-)  # fmt: skip
+)
 from fleet.controller import Controller, Observation
-from fleet.environment import Environment, google_of, require_wanted, selected
+from fleet.environment import Environment, google_of, require_read, selected, with_records
 from fleet.errors import FleetError
 from fleet.model import GOING, TAKEN_AWAY, Action, Claim, Condition, Decision, ObservedNode
-from fleet.removal import delete_nodes
+from fleet.removal import delete_nodes, of_fleet
 from fleet.request import FleetCommand
 from fleet.show import unanswered
 from fleet.store import LeaseHeldError, UnreachableError
@@ -37,8 +43,7 @@ from infra.slices.nodes import Node
 Report = Callable[[str], None]
 
 _LEASE_PAUSE_S = 5.0
-# Keys that may differ from the existing fleet's: hosts apply them without being recreated.
-_CHANGEABLE = ("bundle", "run", STOP_WHEN_DONE, PHASE, WHY)
+_PROGRAM = ("bundle", "run")
 
 
 class EndedError(FleetError):
@@ -112,26 +117,27 @@ class Supervisor:
         """Read the present state; change nothing.
 
         Raises:
-            FleetError: a fleet of this name has other slices.
+            FleetError: a fleet of this name has other slices, or a record that can't be followed.
             InfraError: the settings, the stack or the bucket can't be read.
         """
         self._item, self._report = dict(item), report
+        name = self._item["name"]
         settings = from_file(environment)
         google, stack = google_of(settings), read_stack(environment)
-        self._saved = AdHoc(google, stack.id)
-        others = self._saved.read()
-        self.before = others.pop(self._item["name"], None)
+        self._saved = AdHoc(google, stack.id, environment)
+        _, fleets, unread = with_records(settings, self._saved)
+        require_read(unread, [name])
+        self.before = fleets.get(name)
         if self.before is not None:
             require_wanted(environment, self.before)
-        if self.before is not None and _shape(self.before) != _shape(self._item):
-            name, shape = self._item["name"], json.dumps(_shape(self.before))
-            fix = f"--name ANOTHER, or tpu fleet delete {environment} --slice {name}"
-            raise FleetError(f"{name} exists already, with other slices: {shape}\n    fix: {fix}")
-        fleets = {**others, self._item["name"]: self._item}
+            if shape(self.before) != shape(self._item):
+                fix = f"--name ANOTHER, or tpu fleet delete {environment} --slice {name}"
+                other = json.dumps(shape(self.before))
+                raise FleetError(f"{held(self.before)}, with other slices: {other}\n    fix: {fix}")
+        fleets[name] = self._item
         settings = from_file(environment, slices=slices(fleets.values()))
-        members = selected(settings, FleetCommand(environment, (self._item["name"],)))
-        self.fleet = Environment(settings, members, google, stack, fleets, self._saved)
-        self._fleets = fleets
+        members = selected(settings, FleetCommand(environment, (name,)))
+        self.fleet = Environment(settings, members, google, stack, fleets, self._saved, unread)
         self.phase = Phase.WANTED if self.before else None
         self.nodes: Sequence[tuple[Node, ObservedNode]] = ()
         self._reported: dict[str, str] = {}
@@ -144,14 +150,46 @@ class Supervisor:
     @property
     def changed(self) -> bool:
         """True if existing hosts run another bundle or command."""
-        return self.before is not None and any(
-            self.before.get(key) != self._item.get(key) for key in ("bundle", "run")
-        )
+        return self.before is not None and not _same_program(self.before, self._item)
+
+    @cached_property
+    def _mine(self) -> bool:
+        """True if the earlier fleet of this name is this login's."""
+        return self.before is not None and self.before.get(OWNER) == self.fleet.google.caller()
+
+    def require_free(self, replace: bool, keys: Sequence[str] = _PROGRAM) -> None:
+        """Refuse to end another program without `replace`, unless it is this login's and has ended.
+
+        Args:
+            replace: take the fleet over from whoever has it.
+            keys: by which programs differ; without `bundle` before it is published.
+
+        Raises:
+            FleetError: whose the fleet is, what it runs, and the fix.
+        """
+        before = self.before
+        if replace or before is None or all(before.get(key) == self._item.get(key) for key in keys):
+            return
+        if self._mine and self.living()[1]:
+            return
+        whose = "this one is another program" if self._mine else "this one isn't its owner's"
+        fix = "--name ANOTHER, or --replace, which ends that program and takes the slice over"
+        raise FleetError(f"{held(before)}; {whose}\n    fix: {fix}")
 
     def keep(self) -> None:
-        """Store the fleet, so that every command knows it and a monitor keeps it."""
-        self._saved.keep(self._item["name"], self._item)
-        self._fleets[self._item["name"]] = {**self._item, PHASE: Phase.WANTED}
+        """Store the fleet, so that every command knows it; leave the same program of another as it is.
+
+        Raises:
+            ConcurrentChangeError: there is another record by now.
+            InfraError: with it all slices exceed the budget; nothing was written.
+        """
+        before, adhoc, name = self.before, self.fleet.adhoc, self._item["name"]
+        stops = self._item.get(STOP_WHEN_DONE)
+        if before and not self.changed and (before.get(STOP_WHEN_DONE) == stops or not self._mine):
+            adhoc[name] = before
+        else:
+            adhoc[name] = replaced(before, self._item) if before else self._item
+            self.fleet.add(name)
         self.phase = Phase.WANTED
 
     def living(self) -> tuple[list[ObservedNode], bool]:
@@ -216,8 +254,9 @@ class Supervisor:
         record = self._saved.record(self._item["name"])
         if record is None:
             return Phase.ENDED, "its record is gone"
-        if record[PHASE] is Phase.WANTED and wanted(record) != self._item:
-            raise EndedError("it has another program now, by another command, and is left to that")
+        if record[PHASE] is Phase.WANTED and not _same_program(record, self._item):
+            raise EndedError(f"it has another program now, of {owner(record)}, and is left to that")
+        self.fleet.adhoc[self._item["name"]] = record
         return record[PHASE], record.get(WHY) or "without a reason"
 
     def over(self, observation: Observation) -> bool:
@@ -248,20 +287,20 @@ class Supervisor:
         """
         self.leave()
         name, controller = self._item["name"], self._controller
-        # Every zone has to answer: an unseen node would be forgotten, and billed.
-        while unanswered(observation := self._look()):
-            self._report_once("silent", "; ".join(unanswered(observation)))
-            time.sleep(_LEASE_PAUSE_S)
-        nodes = [observed for _, observed in observation.nodes]
         while True:
             leads = self._take_lease()
             if self._recorded()[0] is Phase.ENDED:
                 self.phase = Phase.ENDED
                 return
             if leads:
-                break
+                # Every zone has to answer: an unseen node would be forgotten, and billed.
+                observation = self._look(only=())
+                self._report_once("silent", "; ".join(unanswered(observation)))
+                if not unanswered(observation):
+                    break
+                self.leave()
             time.sleep(_LEASE_PAUSE_S)
-        self.phase = Phase.ENDING
+        self.phase, nodes = Phase.ENDING, of_fleet(observation, name)
         try:
             keys = [member.key for member in self.fleet.members]
             _, failed = delete_nodes(self.fleet, controller, keys, nodes, self._report, {name: why})
@@ -276,8 +315,8 @@ class Supervisor:
         """True while a request for its node is under way."""
         return self._controller.busy
 
-    def _look(self) -> Observation:
-        observation = self._controller.step()
+    def _look(self, only: Collection[str] | None = None) -> Observation:
+        observation = self._controller.step(only)
         self.nodes = observation.nodes
         return observation
 
@@ -311,11 +350,18 @@ class Supervisor:
 def take_down_ended(fleet: Environment, controller: Controller, observation: Observation) -> None:
     """Delete ad hoc fleets whose deletion has begun, or whose program has ended if they stop when done.
 
+    A node that appears after its record has ended, as of a request that was under way, is deleted, too.
+
     Raises:
         LeaseHeldError: another controller has taken the lease.
     """
     if unanswered(observation):
         return  # an unseen node would be left behind, and billed
+    if not controller.leads:
+        return
+    if late := [orphan for orphan in observation.orphans if orphan.labels.get("record") in fleet.saved.ended]:
+        names = ", ".join(orphan.name for orphan in late)
+        _delete(fleet, controller, (), late, {}, f"{names}: deleted (its fleet has ended)")
     for name, item in fleet.adhoc.items():
         decisions = [decision for decision in observation.decisions if decision.member.slice == name]
         if len(decisions) != item.get("count"):
@@ -329,18 +375,27 @@ def take_down_ended(fleet: Environment, controller: Controller, observation: Obs
             if problem := disputed(fleet, claims, observation.view.at_s):
                 controller.note(f"{name}: not deleted: {problem}", logging.WARNING)
                 continue
-            why = Condition.DONE if Claim.DONE in claims else Condition.FAILED
+            failed = [decision.why for decision in claims.get(Claim.FINAL, ())]
+            why = f"{Condition.FAILED}: {failed[0]}" if failed else Condition.DONE
         else:
             continue
         keys = {decision.member.key for decision in decisions}
-        nodes = [observed for member, observed in observation.nodes if member.key in keys]
-        controller.note(f"{name}: deleted ({why})")
-        try:
-            delete_nodes(fleet, controller, keys, nodes, controller.note, {name: why})
-        except LeaseHeldError:
-            raise
-        except FleetError as error:  # the next look shows what is left
-            controller.note(str(error), logging.WARNING)
+        nodes = of_fleet(observation, name)
+        _delete(fleet, controller, keys, nodes, {name: why}, f"{name}: deleted ({why})")
+
+
+def _delete(
+    fleet: Environment, controller: Controller, keys: Collection[str], nodes: Sequence[ObservedNode],
+    ends: Mapping[str, str], report: str,
+) -> None:  # fmt: skip
+    """Delete nodes; a failure is reported, and the next look shows what is left."""
+    controller.note(report)
+    try:
+        delete_nodes(fleet, controller, keys, nodes, controller.note, ends)
+    except LeaseHeldError:
+        raise
+    except FleetError as error:
+        controller.note(str(error), logging.WARNING)
 
 
 def _due(observation: Observation) -> bool:
@@ -351,8 +406,9 @@ def _due(observation: Observation) -> bool:
     return acts or bool(observation.outdated)
 
 
-def _shape(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in item.items() if key not in _CHANGEABLE}
+def _same_program(record: Item, item: Item) -> bool:
+    """Return whether a record's program is an item's."""
+    return all(record.get(key) == item.get(key) for key in _PROGRAM)
 
 
 def _headline(error: FleetError) -> str:

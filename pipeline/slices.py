@@ -6,9 +6,10 @@ the code of `tpu fleet monitor`, unless another controller holds the lease.
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from fleet.adhoc import PHASE, STOP_WHEN_DONE, WHY, AdHoc, ConcurrentChangeError, Phase, slices
+from fleet.adhoc import OWNER, PHASE, STOP_WHEN_DONE, WHY, AdHoc, ConcurrentChangeError, Phase, slices
 from fleet.environment import opened
 from fleet.google import Google
 from fleet.model import Condition
@@ -25,8 +26,8 @@ from pipeline.decide import Progress, Training
 from pipeline.record import Run
 from pipeline.training import Description, TrainingError
 
-OWNER = "owner"
-_SETTLED_S, _POLL_S = 40.0, 2.0
+_SETTLED_S, _POLL_S = 20.0, 2.0
+_LATE_S = 600.0  # after the last slice has ended: a node that was requested before may still appear
 
 
 class SliceTrainer:
@@ -37,6 +38,7 @@ class SliceTrainer:
         self._owner = {
             "who": paths.account(settings, paths.ORCHESTRATOR), "from": f"pipeline {settings.environment}"
         }  # fmt: skip
+        self._until_s = 0.0  # until which slices are looked for
 
     def described(self, run: Run) -> Description:
         """See `Trainer`."""
@@ -46,7 +48,7 @@ class SliceTrainer:
 
     def start(self, run: Run) -> None:
         """See `Trainer`."""
-        records, name, item = AdHoc(self._google, self._stack), run.training_name, self._item(run)
+        records, name, item = self._records(), run.training_name, self._item(run)
         fleets: Mapping[str, Mapping[str, Any]] = records.read()
         record = records.record(name)
         if record is not None:
@@ -66,7 +68,7 @@ class SliceTrainer:
 
     def look(self, run: Run) -> Training | None:
         """See `Trainer`."""
-        record = AdHoc(self._google, self._stack).record(run.training_name)
+        record = self._records().record(run.training_name)
         if record is None or not self._owns(record):
             return None
         logs = f"tpu logs {self._settings.environment} {run.training_name}"
@@ -80,7 +82,7 @@ class SliceTrainer:
 
     def end(self, run: Run, why: str) -> None:
         """See `Trainer`."""
-        records = AdHoc(self._google, self._stack)
+        records = self._records()
         record = records.record(run.training_name)
         if record is not None and self._owns(record) and record[PHASE] is Phase.WANTED:
             try:
@@ -95,11 +97,14 @@ class SliceTrainer:
             FleetError: the bucket doesn't answer, or another controller has taken the lease.
             InfraError: the settings don't fit the records.
         """
-        records = AdHoc(self._google, self._stack).read()
-        names = tuple(sorted(name for name, item in records.items() if self._owns(item)))
-        if not names:
+        if any(map(self._owns, self._records().read().values())):
+            self._until_s = time.monotonic() + _LATE_S
+        elif time.monotonic() > self._until_s:
             return
-        fleet = opened(FleetCommand(self._settings.environment, slices=names))
+        fleet = opened(FleetCommand(self._settings.environment), allow_empty=True)
+        ours = {name: item for name, item in fleet.adhoc.items() if self._owns(item)}
+        members = tuple(member for member in fleet.members if member.slice in ours)
+        fleet = replace(fleet, members=members, adhoc=ours)
         try:
             controller = fleet.controller(lead=True)
         except LeaseHeldError as error:
@@ -117,6 +122,9 @@ class SliceTrainer:
                 time.sleep(_POLL_S)
         finally:
             controller.leave()
+
+    def _records(self) -> AdHoc:
+        return AdHoc(self._google, self._stack, self._settings.environment)
 
     def _owns(self, record: Mapping[str, Any]) -> bool:
         known = record.get(OWNER)

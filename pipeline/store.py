@@ -138,15 +138,18 @@ class Store:
         answer = self._content(self.controllers, paths.record(run))
         if answer is None:
             return None
-        stored = Stored(record.parse(run, answer[0]), answer[1])
-        if not stored.run.running:
-            self._ended[run] = stored.generation
-        return stored
+        return self._noted(Stored(record.parse(run, answer[0]), answer[1]))
 
     def write(self, run: Run, generation: int) -> Stored:
         """Replace a generation of a record (0: create it). Raises ConflictError if another wrote since."""
         name = paths.record(run.run)
-        return Stored(run, self._upload(self.controllers, name, record.text(run), generation))
+        return self._noted(Stored(run, self._upload(self.controllers, name, record.text(run), generation)))
+
+    def _noted(self, stored: Stored) -> Stored:
+        """Note the generation of a record with an outcome, which isn't read again for a sweep."""
+        if not stored.run.running:
+            self._ended[stored.run.run] = stored.generation
+        return stored
 
     # Requests of people
 

@@ -25,7 +25,7 @@ from infra.engine.recovery.settle import settle_command, unsettled
 from infra.engine.roles import ML, roles
 from infra.errors import CommandError
 from infra.google import client
-from infra.google.client import NOBODY, Client, RequestError, or_none
+from infra.google.client import NOBODY, USERINFO, Client, RequestError, or_none
 from infra.google.failures import Kind, fix_of
 from infra.google.role import On, Role
 from infra.layers.pipeline import handoff
@@ -37,7 +37,6 @@ from infra.settings.schema import Settings
 from infra.slices.nodes import Node
 from infra.slices.settings import TpuSettings
 
-_USERINFO = "https://openidconnect.googleapis.com/v1/userinfo"
 _USAGE = "https://serviceusage.googleapis.com/v1"
 
 
@@ -102,7 +101,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
 
 def _login(target: Target, what: str) -> Iterator[Finding]:
     try:
-        account = target.google.json("GET", _USERINFO).get("email")
+        account = target.google.json("GET", USERINFO).get("email")
     except RequestError as error:
         failure, account = error.failure, ""
         if failure.kind is Kind.LOGIN and re.search(NOBODY, failure.message):

@@ -21,9 +21,10 @@ from infra.engine.recovery.settle import settle
 from infra.errors import CommandError, InfraError
 from infra.google.failures import Failure, Kind, classify
 from infra.settings.sources import ROOT
-from infra.slices.names import NODE_TYPE, STACK_ID_VARIABLE, node_urn, slice_urn, zone_of
+from infra.slices.names import NODE_TYPE, SLICE_TYPE, STACK_ID_VARIABLE, node_urn, slice_urn, zone_of
 
 LAYER = "tpu"
+UNHELD = "--unheld"
 _LOG = logging.getLogger(__name__)
 _MADE = ("create", "create-replacement", "same")
 """Operations after which a resource exists as declared."""
@@ -35,11 +36,13 @@ class StackState:
 
     Attributes:
         id: value of its nodes' label `stack`.
-        held: named slices that it holds, by zone; None without Pulumi.
+        held: named slices whose nodes it holds, by zone; None without Pulumi.
+        slices: named slices that it holds, with or without a node.
     """
 
     id: str
     held: Mapping[str, str] | None
+    slices: frozenset[str] = frozenset()
 
 
 def read_stack(environment: str, root: Path = ROOT) -> StackState:
@@ -51,10 +54,7 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
     if given := os.environ.get(STACK_ID_VARIABLE):
         return StackState(given, None)
     resources = Pulumi(environment, root).state(LAYER)
-    outputs = next(
-        (resource.get("outputs") or {} for resource in resources if resource["type"] == names.STACK_TYPE), {}
-    )
-    if not outputs.get("stackId"):
+    if not (stack := stack_id(resources)):
         raise CommandError(
             f"the stack {environment} of {LAYER} isn't up\n    fix: pulumi up -s {environment}"
         )
@@ -62,28 +62,58 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
         resource for resource in resources if resource["type"] == NODE_TYPE and not resource.get("delete")
     )
     held = {node["urn"].rpartition("::")[2]: zone_of(node["id"]) for node in nodes}
-    return StackState(str(outputs["stackId"]), held)
+    slices = (resource["urn"].rpartition("::")[2] for resource in resources if resource["type"] == SLICE_TYPE)
+    return StackState(stack, held, frozenset(slices))
 
 
-def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[str, Failure | None]:
-    """Create slices whose nodes are gone, and nothing else. Returns each node's failure, None for success."""
+def stack_id(resources: Sequence[Mapping[str, Any]]) -> str:
+    """Return the id that a stack's members carry as a label; empty if it isn't up."""
+    stack = next((resource for resource in resources if resource["type"] == names.STACK_TYPE), {})
+    return str((stack.get("outputs") or {}).get("stackId") or "")
+
+
+def create(
+    environment: str, nodes: Sequence[str], root: Path = ROOT, *, unheld: bool = False
+) -> dict[str, Failure | None]:
+    """Create slices whose nodes are gone, and nothing else.
+
+    Args:
+        environment: its name.
+        nodes: of the slices.
+        root: the project's folder.
+        unheld: also those that the stack doesn't hold; a destroy may have ended since they were requested.
+
+    Returns:
+        The failure of each node, None for success.
+    """
     settle(environment, LAYER, root)  # imports what a killed update made, removes its lock
     pulumi = Pulumi(environment, root)
     urns = {node: node_urn(environment, node) for node in nodes}
-    held = sorted({resource["urn"] for resource in pulumi.state(LAYER)} & {*urns.values()})
+    present = {resource["urn"] for resource in pulumi.state(LAYER)}
+    outcome: dict[str, Failure | None] = {}
+    if not unheld:
+        gone = Failure(Kind.STACK, "the stack doesn't hold it any more: not created")
+        # After a creation that failed the stack holds the slice, and no node.
+        outcome = {
+            node: gone for node, urn in urns.items() if not {urn, slice_urn(environment, node)} & present
+        }
+        urns = {node: urn for node, urn in urns.items() if node not in outcome}
+        if not urns:
+            return outcome
+    held = sorted(present & {*urns.values()})
 
     def update(command: str, targets: Iterable[str], *options: str) -> tuple[bool, str, list[dict[str, Any]]]:
-        _LOG.info("pulumi %s of %s", command, ", ".join(nodes))
+        _LOG.info("pulumi %s of %s", command, ", ".join(urns))
         aimed = [part for urn in targets for part in ("--target", urn)]
         always = ("--stack", environment, "--yes", "--skip-preview", "--non-interactive")
         return pulumi.capture(LAYER, command, *always, *options, *aimed)
 
     # The slice that holds the node, too: what isn't in the stack yet needs its parent made.
-    targets = [*urns.values(), *(slice_urn(environment, node) for node in nodes)]
+    targets = [*urns.values(), *(slice_urn(environment, node) for node in urns)]
     # A zone without capacity must not keep slices in other zones from being created.
     options = ["--continue-on-error"]
     fine, output, events = True, "", list[dict[str, Any]]()
-    if len(held) == len(nodes):
+    if len(held) == len(urns):
         options.append("--refresh")
     elif held:
         fine, output, events = update("refresh", held)
@@ -93,7 +123,6 @@ def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[st
     made = {item["urn"] for item in ended if item["op"] in _MADE}
     messages = errors(events)
     whole = " ".join(messages.get("", [])) or ("" if fine else _last(output)) or "Pulumi did nothing"
-    outcome: dict[str, Failure | None] = {}
     for node, urn in urns.items():
         if urn in messages:
             outcome[node] = classify(" ".join(messages[urn]))
@@ -111,9 +140,10 @@ def _last(output: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one update, and print its outcome as the last line."""
-    environment, *nodes = arguments
+    unheld = UNHELD in arguments
+    environment, *nodes = (word for word in arguments if word != UNHELD)
     try:
-        outcome = create(environment, nodes)
+        outcome = create(environment, nodes, unheld=unheld)
     except InfraError as error:
         outcome = dict.fromkeys(nodes, Failure(Kind.STACK, str(error)))
     print(json.dumps({node: asdict(failure) if failure else None for node, failure in outcome.items()}))

@@ -31,6 +31,7 @@ Query = Mapping[str, str | Sequence[str]]
 Body = Mapping[str, Any] | bytes | None
 NO_QUERY: Query = MappingProxyType({})
 
+USERINFO = "https://openidconnect.googleapis.com/v1/userinfo"
 TPU, STORAGE = "https://tpu.googleapis.com", "https://storage.googleapis.com"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer

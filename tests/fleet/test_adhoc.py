@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from fleet import monitor
-from fleet.adhoc import AdHoc, ConcurrentChangeError, Phase
-from fleet.errors import FleetError
+from fleet.adhoc import AdHoc, ConcurrentChangeError, Phase, wanted
 from infra.errors import SettingsError
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
@@ -25,10 +24,12 @@ def test_a_fleet_is_made_from_flags_beside_those_of_the_file(world: Cloud) -> No
         labels = world.labels[name]
         assert (labels["fleet"], labels["member"], labels["stack"]) == ("adhoc", str(number), OWNER.stack)
     (item,) = AdHoc(world, OWNER.stack).read().values()  # type: ignore[arg-type]
-    assert item == {
+    assert wanted(item) == {
         "name": "adhoc", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 4,
-        "spot": True, "run": "extract qwen2.5-0.5b.toml", "phase": "wanted",
+        "spot": True, "run": "extract qwen2.5-0.5b.toml",
     }  # fmt: skip
+    assert (item["phase"], item["owner"], item["environment"]) == ("wanted", world.login, "dev")
+    assert {world.labels[name]["record"] for name in MADE} == {item["id"]}
 
 
 def test_every_command_knows_it_from_then_on(world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,17 +46,26 @@ def test_every_command_knows_it_from_then_on(world: Cloud, capsys: pytest.Captur
     assert len(world.requests) == 6, "the same again is nothing to do"
 
 
-@pytest.mark.parametrize("more", [["--on-demand"], ["--run", "extract qwen2.5-0.5b.toml"]])
-def test_one_of_its_name_with_other_values_is_refused(
-    more: list[str], world: Cloud, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--on-demand"], "--slice ANOTHER"),
+        (["--on-demand", "--replace"], "tpu fleet delete dev --slice adhoc, or --slice ANOTHER"),
+        (["--run", "extract qwen2.5-0.5b.toml"], "--slice ANOTHER, or --replace, which ends that program"),
+    ],
+)
+def test_one_of_its_name_with_other_values_is_refused_with_its_owner(
+    more: list[str], message: str, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fleet([*CREATE, "--yes"]) == 0
+    assert fleet([*CREATE, "--run", "extract qwen2.5-0.5b.toml --stream gs://b/x", "--yes"]) == 0
+    world.login = {"who": "bob@example.com", "from": "bob@desk"}
     before = dict(world.objects)
     assert fleet([*CREATE, *more, "--yes"]) == 1
     output = capsys.readouterr().err
-    assert "adhoc is a fleet already, of 4 x v6e-8 in us-east5-a, us-east5-b" in output
-    assert "fix: tpu fleet delete dev --slice adhoc, or --slice ANOTHER" in output
+    assert "adhoc is a fleet already: its owner is ann@example.com (ann@laptop), it runs `extract" in output
+    assert message in output
     assert world.objects == before
+    more = [word for word in more if word != "--replace"]
     assert fleet([*CREATE, *more, "--slice", "mine", "--yes"]) == 0
 
 
@@ -136,13 +146,6 @@ def test_one_that_got_no_chips_can_be_forgotten_too(world: Cloud) -> None:
     assert AdHoc(world, OWNER.stack).read() == {}  # type: ignore[arg-type]
 
 
-def test_a_fleets_description_that_cannot_be_read_is_an_error(world: Cloud) -> None:
-    for text in ("", "[]", '"a"', '{"phase": "unknown"}'):
-        world.objects[f"{OWNER.stack}/fleets/mine.json"] = text, 1
-        with pytest.raises(FleetError, match=r"fleets/mine.json: can't be read"):
-            AdHoc(world, OWNER.stack).read()  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("taken", ["fleet", "slice"])
 def test_a_name_that_the_file_gets_too_blocks_nothing(
     taken: str, world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -175,11 +178,13 @@ def test_a_record_is_written_only_on_the_generation_that_was_read(world: Cloud) 
     second.keep("mine", item, Phase.ENDING, "done")
     with pytest.raises(ConcurrentChangeError):
         first.keep("mine", item)
-    assert second.record("mine") == {**item, "phase": "ending", "why": "done"}
-    second.keep("mine", item, Phase.ENDED, "done")
-    assert second.read() == {}
-    second.keep("mine", item)
-    assert second.read() == {"mine": {**item, "phase": "wanted"}}
+    record = second.record("mine")
+    assert record is not None
+    assert (wanted(record), record["phase"], record["why"]) == (item, "ending", "done")
+    second.keep("mine", record, Phase.ENDED, "done")
+    assert (second.read(), second.ended) == ({}, {record["id"]})
+    assert second.keep("mine", item)["id"] != record["id"], "another fleet of that name"
+    assert wanted(second.read()["mine"]) == item
 
 
 def test_a_lost_answer_to_a_write_is_no_conflict(world: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,9 +232,11 @@ def test_a_deletion_that_dies_is_followed_by_a_deletion_and_by_no_creation(
     assert fleet([*CREATE, "--yes"]) == 0, "of its name again"
 
 
-def test_a_monitor_makes_nothing_of_a_fleet_that_was_deleted_or_whose_record_is_gone(
-    world: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("flags", "status"), [([], 130), (["--slice", "adhoc"], 0)])
+def test_a_monitor_makes_nothing_of_a_fleet_whose_record_is_gone(
+    flags: list[str], status: int, world: Cloud, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     assert fleet([*CREATE, "--yes"]) == 0
     before = len(world.requests)
     passes = 0
@@ -244,5 +251,8 @@ def test_a_monitor_makes_nothing_of_a_fleet_that_was_deleted_or_whose_record_is_
             raise KeyboardInterrupt
 
     monkeypatch.setattr(monitor, "rest", rest)
-    assert fleet(["monitor", "dev", "--slice", "adhoc"]) == 130
+    assert fleet(["monitor", "dev", *flags]) == status
     assert world.requests[before:] == []
+    assert ("adhoc: its record is gone: nothing is left to monitor" in capsys.readouterr().err) == (
+        not status
+    )

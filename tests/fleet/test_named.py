@@ -92,13 +92,26 @@ def test_an_update_that_failed_as_a_whole_says_so_for_all(pulumi_cli: FakePulumi
 
 def test_what_a_stack_holds_is_refreshed_beside_what_it_lost(pulumi_cli: FakePulumi) -> None:
     """An update can't refresh a resource that isn't in the stack: b's creation failed the last time."""
-    pulumi_cli.answer("stack export", {"deployment": {"resources": [{"urn": node_urn("dev", "a")}]}})
+    held = [{"urn": node_urn("dev", "a")}, {"urn": slice_urn("dev", "a")}, {"urn": slice_urn("dev", "b")}]
+    pulumi_cli.answer("stack export", {"deployment": {"resources": held}})
     with mock.patch.object(stack, "settle"):
-        stack.create("dev", ["a", "b"])
+        outcome = stack.create("dev", ["a", "b", "destroyed"])
+    assert "doesn't hold it any more" in str(outcome["destroyed"])
     (refresh,) = (arguments for _, arguments, _ in pulumi_cli.calls if arguments[0] == "refresh")
     assert [word for word in refresh if word.startswith("urn:")] == [node_urn("dev", "a")]
     (up,) = (arguments for _, arguments, _ in pulumi_cli.calls if arguments[0] == "up")
     assert "--refresh" not in up
+    assert not [word for word in up if "destroyed" in word]
+
+
+@pytest.mark.parametrize("unheld", [False, True])
+def test_a_slice_that_a_destroy_took_from_the_stack_is_created_by_a_user_alone(
+    unheld: bool, pulumi_cli: FakePulumi
+) -> None:
+    pulumi_cli.answer("stack export", {"deployment": {}})
+    with mock.patch.object(stack, "settle"):
+        stack.create("dev", ["a"], unheld=unheld)
+    assert [arguments[0] for _, arguments, _ in pulumi_cli.calls].count("up") == unheld
 
 
 def test_updates_run_one_at_a_time_in_processes_of_their_own(

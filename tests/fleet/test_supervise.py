@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet import monitor
-from fleet.adhoc import AdHoc, Phase
+from fleet.adhoc import AdHoc, Phase, wanted
 from fleet.errors import FleetError
 from fleet.model import WorkerStatus
 from fleet.proof import Attested
@@ -62,7 +62,9 @@ def test_its_node_is_created_with_its_own_bundle_and_recovered_without_a_monitor
     assert not run.steps(4)
     assert world.requests[1:] == [("delete", NODE), ("create", NODE)]
     assert f"{NODE}: replace (Google says PREEMPTED)" in run.reports
-    assert known(world) == {"mine": {**ITEM, "phase": "wanted"}}
+    (record,) = known(world).values()
+    assert wanted(record) == ITEM
+    assert (record["phase"], record["owner"]) == ("wanted", world.login)
 
 
 def test_the_lease_is_held_only_while_there_is_something_to_do(world: Cloud) -> None:

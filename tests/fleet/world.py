@@ -52,6 +52,8 @@ class Cloud:
         asked: what was done, in order.
         objects: text and generation, of the controller's bucket.
         statuses: by node, the heartbeat of its workers, unless they work.
+        login: account and place of the command.
+        written_s: age of the controller's state by Google's clock.
         attests: by node, what its machines attest; unless given, the same as the heartbeat.
     """
 
@@ -78,6 +80,8 @@ class Cloud:
         self.looked: list[list[str]] = []
         self.statuses: dict[str, WorkerStatus] = {}
         self.attests: dict[str, list[Attested]] = {}
+        self.written_s: float | None = None
+        self.login = {"who": "ann@example.com", "from": "ann@laptop"}
 
     def stray(self, name: str, zone: str, state: str = "READY", labels: Mapping[str, str] = OURS) -> None:
         """A node that nobody asks for."""
@@ -151,6 +155,12 @@ class Cloud:
         same = Attested(job=status.work, job_s=self.at_s, final=status.final)
         return self.attests.get(name, [same])
 
+    def age_s(self, name: str) -> float | None:
+        return self.written_s
+
+    def caller(self) -> dict[str, str]:
+        return self.login
+
     def is_there(self, name: str) -> bool:
         return True
 
@@ -206,6 +216,6 @@ def enter(
         monkeypatch.setattr(module, "from_file", read)
         monkeypatch.setattr(module, "read_stack", lambda _: cloud.stack)
     monkeypatch.setattr(environment, "Google", lambda *_: cloud)
-    monkeypatch.setattr(environment, "NamedSlices", lambda _: Named(cloud))
+    monkeypatch.setattr(environment, "NamedSlices", lambda *_: Named(cloud))
     monkeypatch.setattr(recovery, "_POLL_S", 0.01)
     monkeypatch.setattr(removal, "_POLL_S", 0.01)

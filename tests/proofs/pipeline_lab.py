@@ -230,8 +230,8 @@ class PipelineLab(Boxed):
         assert guest
         assert guest.guest_attributes
         now_s = self.cloud.world.clock.now()
-        said = {"state": "done", "command": "", "updated_s": now_s, "why": "", "final": True}
-        guest.guest_attributes.write("tpu", "job", json.dumps(said))
+        status = {"state": "done", "command": "", "updated_s": now_s, "why": "", "final": True}
+        guest.guest_attributes.write("tpu", "job", json.dumps(status))
         name, hosts = f"heartbeats%2F{node}%2Fworker-0", f"tpu-training@{PROJECT}.iam.gserviceaccount.com"
         objects = f"storage.googleapis.com/{{}}storage/v1/b/{BUCKET}/o"
         for method, url, body in (

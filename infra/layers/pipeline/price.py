@@ -11,7 +11,7 @@ from infra.errors import Problem
 from infra.layers.pipeline import paths
 from infra.layers.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.layers.pipeline.spark_price import SparkNode, predicted
-from infra.settings.schema import FleetSettings, Settings
+from infra.settings.schema import ADDED_SLICES, FleetSettings, Settings
 from infra.slices.price import at_most
 
 CORE_S_PER_GIB = 400.0
@@ -157,7 +157,7 @@ def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def budget_problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
     """Yield a limit that holds the slices of the file, and not one of the pipeline beside them."""
     desired, limit = settings.get(PipelineSettings), settings[FleetSettings].dollars_per_hour
-    if desired is None or desired.train != "fleet" or limit is None:
+    if desired is None or desired.train != "fleet" or limit is None or ADDED_SLICES in given:
         return
     training = training_hour_usd(settings)
     billed = sum(row.hourly or 0 for row in at_most(settings))

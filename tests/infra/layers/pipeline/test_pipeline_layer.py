@@ -10,7 +10,6 @@ from typing import Any
 
 import pulumi
 import pytest
-from infra.layers.pipeline.runs import missing
 
 from infra.engine.settings import parse
 from infra.errors import SettingsError
@@ -188,8 +187,8 @@ _ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.goog
 def test_a_refusal_names_the_role_that_is_missing(message: str, role: str) -> None:
     more = {"pipeline__train": "fleet", "pipeline__trainZone": "us-east5-b"}
     known = settings(pipeline__sparkRole="roles/dataproc.serverlessNode", **more)
-    assert missing(known, f"{message}, 403") == f"; it needs {role}"
-    assert missing(known, "the disk is full") == ""
+    assert access.lacking(known, f"{message}, 403") == role
+    assert access.lacking(known, "the disk is full") == ""
 
 
 def test_the_functions_source_is_named_by_its_content() -> None:
@@ -287,7 +286,7 @@ def test_a_run_costs_most_with_all_executors_until_its_time_to_live() -> None:
     assert training is not None
     assert spark is not None
     assert most == pytest.approx(spark + training * 24)
-    least = price.run_usd(known, 0)
+    least = price.of_runs(known).predicted_usd(0)
     assert least is not None
     assert 0 < least < spark
 
@@ -314,7 +313,7 @@ def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
     start, item = (driver + 2 * executor) * 2 / 60, executor / 4 * price.CORE_S_PER_GIB / 3600
     assert price.start_usd(known) == pytest.approx(start)
     assert price.usd_per_gib(known) == pytest.approx(item)
-    assert price.run_usd(known, 10) == pytest.approx(start + 10 * item)
+    assert price.of_runs(known).predicted_usd(10) == pytest.approx(start + 10 * item)
     result = price.of_runs(known)
     assert (result.start_usd, result.usd_per_gib) == (pytest.approx(start), pytest.approx(item))
     assert price.training_hour_usd(known) == pytest.approx(8 * 1.4033)
@@ -323,7 +322,7 @@ def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
 
 def test_a_price_that_the_book_lacks_is_unknown_and_never_guessed() -> None:
     premium = settings(pipeline__tier="premium")
-    assert price.run_usd(premium, 1) is None
+    assert price.of_runs(premium).predicted_usd(1) is None
     assert price.of_runs(premium).shuffle_gib_hour_usd is None
 
 
