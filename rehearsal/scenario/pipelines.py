@@ -152,6 +152,8 @@ def preempted(scene: Scene, folder: str, number: int, timeout_s: float = 300.0) 
 
     def reached() -> Run | None:
         run = _latest(scene, folder)
+        if run and run["outcome"] != "running":
+            raise ScenarioFailed(f"{run['run']} has ended: {run['outcome']}, {run.get('why', '')}")
         if run is None or not run.get("training"):
             scene.note.text = f"{run['run']}: {run['outcome']}, at {run['stage']}" if run else "no run yet"
             return None

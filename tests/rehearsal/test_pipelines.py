@@ -197,7 +197,10 @@ def test_the_slice_of_a_run_that_trains_is_preempted(
     act = SimpleNamespace(act=lambda _: None)
     monkeypatch.setattr(pipelines, "preempt", lambda *what: struck.append(what) or act)
     monkeypatch.setattr(pipelines, "training", lambda *_: 20)
-    with pytest.raises(ScenarioFailed, match="invalid, at check"):
+    with pytest.raises(ScenarioFailed, match="has ended: invalid, 0.bin is missing"):
+        pipelines.preempted("a/", 20).act(scene)
+    world.record |= {"outcome": "running"}
+    with pytest.raises(ScenarioFailed, match="running, at check"):
         pipelines.preempted("a/", 20).act(scene)
     world.record |= {"training": "slice r17"}
     pipelines.preempted("a/", 20).act(scene)
