@@ -50,10 +50,7 @@ class SliceTrainer:
         """See `Trainer`."""
         records, name, item = self._records(), run.training_name, self._item(run)
         fleets: Mapping[str, Mapping[str, Any]] = records.read()
-        record = records.record(name)
-        if record is not None:
-            if not self._owns(record):
-                raise TrainingError("conflict", f"a fleet {name} is there already, and isn't the pipeline's")
+        if self._started(records, name):
             return
         try:
             listed = slices({**fleets, name: item}.values())
@@ -64,7 +61,11 @@ class SliceTrainer:
             within_budget(settings)
         except InfraError as error:
             raise TrainingError("too_dear", str(error)) from None
-        records.keep(name, item)
+        try:
+            records.keep(name, item)
+        except ConcurrentChangeError:
+            if not self._started(records, name):
+                raise
 
     def look(self, run: Run) -> Training | None:
         """See `Trainer`."""
@@ -122,6 +123,13 @@ class SliceTrainer:
                 time.sleep(_POLL_S)
         finally:
             controller.leave()
+
+    def _started(self, records: AdHoc, name: str) -> bool:
+        """Return whether the pipeline has such a record. Raises TrainingError if somebody else has it."""
+        record = records.record(name)
+        if record is not None and not self._owns(record):
+            raise TrainingError("conflict", f"a fleet {name} is there already, and isn't the pipeline's")
+        return record is not None
 
     def _records(self) -> AdHoc:
         return AdHoc(self._google, self._stack, self._settings.environment)

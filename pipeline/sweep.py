@@ -15,7 +15,7 @@ from typing import Any
 
 from infra.errors import InfraError
 from infra.google.client import Client, RequestError, or_none
-from infra.google.failures import Kind, classify
+from infra.google.failures import Failure, Kind, classify
 from infra.layers.pipeline import access, paths, price, spark
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
@@ -143,10 +143,8 @@ class Sweep:
             result: tuple[Run, bool] | Action = self._act(run, action)
         except TrainingError as error:
             result = End(error.outcome, str(error))
-        except RequestError as error:
-            result = decide.refused(run, error.failure, self._now())
-        except InfraError as error:  # of the fleet, which passes a request's failure on as text
-            result = decide.refused(run, classify(str(error).partition("\n")[0]), self._now())
+        except InfraError as error:
+            result = decide.refused(run, _failure(error), self._now())
         if isinstance(result, Wait):
             return replace(run, why=result.why, failing_s=result.failing_s), False
         if isinstance(result, End):
@@ -255,8 +253,17 @@ class Sweep:
                 _LOG.error("%s", text, extra={"fields": {"event": "pipeline_fault"}})
 
 
+def _failure(error: InfraError) -> Failure:
+    """Return the failure of a request, or of the one that an error of the fleet was raised for."""
+    if isinstance(error, RequestError):
+        return error.failure
+    message = str(error).partition("\n")[0]
+    cause = error.__context__
+    return replace(cause.failure, message=message) if isinstance(cause, RequestError) else classify(message)
+
+
 def _with_grant(settings: Settings, error: Exception) -> str:
-    message = error.failure.message if isinstance(error, RequestError) else str(error) or repr(error)
+    message = _failure(error).message if isinstance(error, InfraError) else str(error) or repr(error)
     grant = access.lacking(settings, message)
     return f"{message}; it needs {grant}" if grant else message
 

@@ -74,6 +74,7 @@ class Google:
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     created: list[dict[str, Any]] = field(default_factory=list)
+    entries: list[dict[str, Any]] = field(default_factory=list)
 
     # As people and programs outside act
 
@@ -164,6 +165,8 @@ class Google:
             return self._dataproc(method, parts.path, params, body)
         if parts.hostname == "us-east5-aiplatform.googleapis.com":
             return self._vertex(method, parts.path, params, body)
+        if parts.hostname == "logging.googleapis.com":
+            return self._logged(body)
         assert parts.hostname == "cluster.example", url
         return self._cluster(method, parts.path, body)
 
@@ -233,6 +236,14 @@ class Google:
             return _reply(200, self.jobs[-1])
         jobs = [job for job in self.jobs if params["filter"] == f'displayName="{job["displayName"]}"']
         return _reply(200, {"customJobs": jobs} if jobs else {})
+
+    def _logged(self, body: Mapping[str, Any]) -> requests.Response:
+        # Audit entries of a batch have the batch's labels, too.
+        assert 'logName:"dataproc.googleapis.com"' in body["filter"]
+        assert 'resource.labels.batch_id="tpu-pipeline-r17"' in body["filter"]
+        at = int(body.get("pageToken", 0))  # a page is one entry
+        more = {"nextPageToken": str(at + 1)} if self.entries[at + 1 :] else {}
+        return _reply(200, {"entries": self.entries[at : at + 1], **more})
 
     def _cluster(self, method: str, path: str, body: Any) -> requests.Response:
         name = path.rpartition("/")[2]

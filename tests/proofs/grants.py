@@ -121,13 +121,13 @@ class Proof:
     def retried(self) -> dict[str, Any]:
         """The run is retried, and ends; the record."""
         retry = self.lab.record(self.run).get("retry", 0) + 1
-        self.lab.tpu("pipeline", "retry", "dev", self.run, "--yes", "--detach")
+        self.lab.tpu("pipeline", "retry", "dev", self.run, "--yes")
         return self.lab.ended(self.run, retry)
 
     def training(self) -> None:
         """The run is retried, and trains."""
         retry = self.lab.record(self.run).get("retry", 0) + 1
-        self.lab.tpu("pipeline", "retry", "dev", self.run, "--yes", "--detach")
+        self.lab.tpu("pipeline", "retry", "dev", self.run, "--yes")
         self.lab.swept_until(self.run, lambda record: "training" in record, retry)
 
     def refused(self, grant: Grant, *words: str, who: str) -> None:

@@ -121,7 +121,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
         Grant(run, "roles/storage.objectUser", "bucket", controllers, _OBJECT_WRITES,
               "records of runs", folder(paths.RECORDS, controllers)),
         Grant(run, "roles/storage.objectUser", "bucket", controllers,
-              (*_OBJECT_READS, "storage.objects.delete"), "what people ask for",
+              (*_OBJECT_READS, "storage.objects.delete"), "requests of people",
               folder(paths.REQUESTS, controllers)),
         Grant(build, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
               "the log of the function's build"),
@@ -157,7 +157,7 @@ def _training(settings: Settings) -> Iterator[Grant]:
                     ("storage.objects.list",), why, folder(kind, storage.bucket_name))  # fmt: skip
     controllers = controller_bucket(settings)
     yield Grant(who, "roles/storage.objectUser", "bucket", controllers, _OBJECT_WRITES,
-                "the fleet's records and state", folder(STACK, controllers))  # fmt: skip
+                "records and state of the fleet", folder(STACK, controllers))  # fmt: skip
 
 
 def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]:

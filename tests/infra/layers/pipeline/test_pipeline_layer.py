@@ -208,6 +208,8 @@ def test_the_function_is_one_instance_a_call_that_nobody_reaches_from_outside(
     more: dict[str, Any], variables: dict[str, str]
 ) -> None:
     recording = run("pipeline", {**OFF["pipeline"], **more}, preview=False, up=UP)
+    (alias,) = recording.only("tpu:pipeline:Function").options["aliases"]
+    assert alias["spec"]["type"] == "tpu:pipeline:CheckFunction", "one function of the name, updated in place"
     function = recording.only(FUNCTION)
     assert function.inputs["buildConfig"]["entryPoint"] == "handle"
     service = function.inputs["serviceConfig"]
