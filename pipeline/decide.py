@@ -80,6 +80,7 @@ class Progress(StrEnum):
     DONE = "done"
     FAILED = "failed"  # for good
     ENDED = "ended"  # by a command, or gone
+    REFUSED = "refused"  # by Google, until a person acts
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,13 @@ class Training:
         progress: of the program.
         why: reason of its end.
         logs: command that shows its output.
+        refusal: kind of the refusal.
     """
 
     progress: Progress
     why: str = ""
     logs: str = ""
+    refusal: Kind | None = None
 
 
 @dataclass(frozen=True)
@@ -267,9 +270,11 @@ def _train(run: Run, training: Training | None, limits: Limits, now_s: float) ->
             return End("trained")
         case Progress.FAILED:
             return End("training_failed", training.why, training.logs)
+        case Progress.REFUSED if not run.cancel:
+            return End(_OUTCOMES.get(training.refusal or Kind.UNKNOWN, "refused"), training.why)
         case Progress.ENDED if late and not run.cancel:
             return End("train_hours", f"training took longer than {limits.train_h:g} h, and was ended")
-        case Progress.ENDED:
+        case Progress.ENDED | Progress.REFUSED:
             return _cancelled(run, f"training was ended: {training.why}")
     if run.cancel:
         return EndTraining(f"its run is cancelled by {run.cancel}")

@@ -178,6 +178,40 @@ def test_a_program_that_failed_for_good_is_an_outcome_with_its_reason(pipeline: 
     assert len(pipeline.nodes) == 1
 
 
+@pytest.mark.parametrize(("failure", "outcome"), [
+    (Failure(Kind.QUOTA, "Quota limit 'TPUV6E' has been exceeded"), "quota"),
+    (Failure(Kind.PERMISSION, "Permission 'tpu.nodes.create' denied on resource"), "permission"),
+    (Failure(Kind.INVALID, "no such runtime"), "refused"),
+])  # fmt: skip
+def test_a_slice_that_google_refuses_is_an_outcome_and_its_retry_tries_again(
+    pipeline: Slices, failure: Failure, outcome: str
+) -> None:
+    run = pipeline.google.submit()
+    pipeline.sweep()
+    pipeline.google.move("SUCCEEDED")
+    pipeline.cloud.failure = failure
+    pipeline.sweep(3)
+    record = pipeline.record(run)
+    assert (record["outcome"], record["next"]) == (outcome, f"tpu pipeline retry dev {run}")
+    assert failure.message in record["why"]
+    assert pipeline.cloud.requests == [("create", NODE)], "nobody asks again"
+    assert pipeline.fleet(run)["phase"] == "ended"
+    pipeline.cloud.failure = None
+    pipeline.sweeps.store.request(run, "retry", "ann")
+    pipeline.sweep()
+    assert (pipeline.fleet(run)["phase"], pipeline.nodes) == ("wanted", [NODE])
+
+
+def test_a_slice_that_a_zone_has_no_capacity_for_is_waited_for(pipeline: Slices) -> None:
+    pipeline.cloud.dry = {"us-east5-b"}
+    run = pipeline.trained()
+    pipeline.sweep(3)
+    assert (pipeline.record(run)["outcome"], pipeline.nodes) == ("running", [])
+    pipeline.cloud.dry = set()
+    pipeline.sweep(2, minutes=60)
+    assert pipeline.nodes == [NODE]
+
+
 def test_an_end_that_only_a_heartbeat_claims_isnt_believed(pipeline: Slices) -> None:
     run = pipeline.trained()
     pipeline.cloud.statuses[NODE] = DONE
