@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import requests
-from pipeline.runs import Runs
 
 from infra.core.guard import RUNS, LivingError, refuse
 from infra.engine.settings import parse
@@ -19,6 +18,7 @@ from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.layers.builds import render, running
 from infra.settings.sources import as_pulumi_hands_it_over
+from pipeline.runs import Runs
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.core.runtime import Runtime
 from tests.emulated import EVERY_API, PROJECT, ZONES, Emulated
