@@ -111,7 +111,9 @@ class _Lines(logging.Formatter):
         return json.dumps({"severity": _SEVERITIES.get(record.levelno, "INFO"), "message": text, **fields})
 
 
+@cache
 def _log_to_stdout() -> None:
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(_Lines())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.INFO)

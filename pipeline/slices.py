@@ -6,10 +6,12 @@ the code of `tpu fleet monitor`, unless another controller holds the lease.
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from fleet.adhoc import OWNER, PHASE, STOP_WHEN_DONE, WHY, AdHoc, ConcurrentChangeError, Phase, slices
+from fleet.controller import Controller, Observation
 from fleet.environment import opened
 from fleet.google import Google
 from fleet.model import Condition
@@ -19,6 +21,7 @@ from fleet.supervise import take_down_ended
 from infra.engine.prices import within_budget
 from infra.engine.settings import from_file
 from infra.errors import InfraError, SettingsError
+from infra.google.failures import FOR_PEOPLE, Kind
 from infra.layers.pipeline import handoff, paths
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
@@ -39,6 +42,7 @@ class SliceTrainer:
             "who": paths.account(settings, paths.ORCHESTRATOR), "from": f"pipeline {settings.environment}"
         }  # fmt: skip
         self._until_s = 0.0  # until which slices are looked for
+        self._requested = False  # a person's submission or retry has started training since the last look
 
     def described(self, run: Run) -> Description:
         """See `Trainer`."""
@@ -50,10 +54,7 @@ class SliceTrainer:
         """See `Trainer`."""
         records, name, item = self._records(), run.training_name, self._item(run)
         fleets: Mapping[str, Mapping[str, Any]] = records.read()
-        record = records.record(name)
-        if record is not None:
-            if not self._owns(record):
-                raise TrainingError("conflict", f"a fleet {name} is there already, and isn't the pipeline's")
+        if self._started(records, name):
             return
         try:
             listed = slices({**fleets, name: item}.values())
@@ -64,7 +65,12 @@ class SliceTrainer:
             within_budget(settings)
         except InfraError as error:
             raise TrainingError("too_dear", str(error)) from None
-        records.keep(name, item)
+        try:
+            records.keep(name, item)
+            self._requested = True
+        except ConcurrentChangeError:
+            if not self._started(records, name):
+                raise
 
     def look(self, run: Run) -> Training | None:
         """See `Trainer`."""
@@ -77,6 +83,8 @@ class SliceTrainer:
             return Training(Progress.RUNNING, why, logs)
         if why == Condition.DONE:
             return Training(Progress.DONE, why, logs)
+        if refusal := _refusal(record):
+            return Training(Progress.REFUSED, why.partition(": ")[2], logs, refusal)
         failed = why.startswith(Condition.FAILED)
         return Training(Progress.FAILED if failed else Progress.ENDED, why, logs)
 
@@ -102,14 +110,15 @@ class SliceTrainer:
         elif time.monotonic() > self._until_s:
             return
         fleet = opened(FleetCommand(self._settings.environment), allow_empty=True)
-        ours = {name: item for name, item in fleet.adhoc.items() if self._owns(item)}
-        members = tuple(member for member in fleet.members if member.slice in ours)
-        fleet = replace(fleet, members=members, adhoc=ours)
+        kept = {name: item for name, item in fleet.adhoc.items() if self._owns(item)}
+        members = tuple(member for member in fleet.members if member.slice in kept)
+        fleet = replace(fleet, members=members, adhoc=kept)
         try:
-            controller = fleet.controller(lead=True)
+            controller = fleet.controller(lead=True, manual=self._requested)
         except LeaseHeldError as error:
             report(f"not led here: {str(error).partition(chr(10))[0]}")
             return
+        self._requested = False
         try:
             until_s = time.monotonic() + _SETTLED_S
             while True:
@@ -118,10 +127,34 @@ class SliceTrainer:
                     report(event)
                 take_down_ended(fleet, controller, observation)
                 if not controller.busy or time.monotonic() > until_s:
+                    self._give_up(controller, observation)
                     return
                 time.sleep(_POLL_S)
         finally:
             controller.leave()
+
+    def _give_up(self, controller: Controller, observation: Observation) -> None:
+        """Begin to end the slices that Google refuses to create until a person acts."""
+        living = {member.key for member, _ in observation.nodes}
+        for member in observation.members:
+            refusal = controller.state.refusal(member.key, member.zone)
+            if not refusal.stopped or member.key in living:
+                continue
+            records = self._records()
+            record = records.record(member.slice)
+            if record is not None and record[PHASE] is Phase.WANTED:
+                with suppress(ConcurrentChangeError):  # the next sweep reads who changed it
+                    records.keep(member.slice, record, Phase.ENDING, refusal.why)
+
+    def _started(self, records: AdHoc, name: str) -> bool:
+        """Return whether the pipeline has such a record, and Google didn't refuse its slice.
+
+        Raises TrainingError if somebody else has it.
+        """
+        record = records.record(name)
+        if record is not None and not self._owns(record):
+            raise TrainingError("conflict", f"a fleet {name} is there already, and isn't the pipeline's")
+        return record is not None and not _refusal(record)
 
     def _records(self) -> AdHoc:
         return AdHoc(self._google, self._stack, self._settings.environment)
@@ -138,3 +171,9 @@ class SliceTrainer:
             "count": 1, "spot": desired.train_spot, "run": member.run, "bundle": member.bundle,
             STOP_WHEN_DONE: True, OWNER: self._owner,
         }  # fmt: skip
+
+
+def _refusal(record: Mapping[str, Any]) -> Kind | None:
+    """Return the kind of the refusal that ended a fleet; None if it is wanted or has ended otherwise."""
+    kind = str(record.get(WHY) or "").partition(": ")[0]
+    return Kind(kind) if record[PHASE] is Phase.ENDED and kind in FOR_PEOPLE else None

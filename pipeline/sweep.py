@@ -15,12 +15,12 @@ from typing import Any
 
 from infra.errors import InfraError
 from infra.google.client import Client, RequestError, or_none
-from infra.google.failures import Kind, classify
+from infra.google.failures import Failure, Kind, classify
 from infra.layers.pipeline import access, paths, price, spark
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
 from pipeline import decide
-from pipeline.decide import Action, Batch, End, Limits, Seen, Wait
+from pipeline.decide import Action, Batch, End, Limits, Observation, Wait
 from pipeline.record import GOOD, Run, Stage
 from pipeline.shards import Shards
 from pipeline.store import ConflictError, Request, Store, Stored, Submission
@@ -138,15 +138,13 @@ class Sweep:
     def _next(self, run: Run) -> tuple[Run, bool]:
         """Take the next action of a run; return its record, and whether to decide again at once."""
         try:
-            seen = self._seen(run)
-            action = decide.decide(run, seen, self._limits, self._batch_id(run), self._now())
+            observed = self._observed(run)
+            action = decide.decide(run, observed, self._limits, self._batch_id(run), self._now())
             result: tuple[Run, bool] | Action = self._act(run, action)
         except TrainingError as error:
             result = End(error.outcome, str(error))
-        except RequestError as error:
-            result = decide.refused(run, error.failure, self._now())
-        except InfraError as error:  # of the fleet, which passes a request's failure on as text
-            result = decide.refused(run, classify(str(error).partition("\n")[0]), self._now())
+        except InfraError as error:
+            result = decide.refused(run, _failure(error), self._now())
         if isinstance(result, Wait):
             return replace(run, why=result.why, failing_s=result.failing_s), False
         if isinstance(result, End):
@@ -155,15 +153,15 @@ class Sweep:
         after, goes_on = result
         return replace(after, why="", failing_s=0.0), goes_on
 
-    def _seen(self, run: Run) -> Seen:
+    def _observed(self, run: Run) -> Observation:
         """Observe what the stage of a run depends on."""
         if run.stage is Stage.PREPROCESS and run.bytes:
             batch = self._batch(run)
             look = batch is None or batch.state == "SUCCEEDED"
-            return Seen(batch, self.store.ready(run.run) if look else "")
+            return Observation(batch, self.store.ready(run.run) if look else "")
         if run.stage is Stage.TRAIN and self._trainer:
-            return Seen(training=self._trainer.look(run))
-        return Seen()
+            return Observation(training=self._trainer.look(run))
+        return Observation()
 
     def _act(self, run: Run, action: Action) -> tuple[Run, bool] | Wait | End:
         """Take an action; return the record after it and whether to decide again at once."""
@@ -220,13 +218,13 @@ class Sweep:
                 raise
 
     def _batch(self, run: Run) -> Batch | None:
-        found = or_none(lambda: self._client.json("GET", self._url(run)))
-        if found is None:
+        answer = or_none(lambda: self._client.json("GET", self._url(run)))
+        if answer is None:
             return None
-        usage = (found.get("runtimeInfo") or {}).get("approximateUsage") or {}
-        ours = paths.labels(self._settings).items() <= (found.get("labels") or {}).items()
+        usage = (answer.get("runtimeInfo") or {}).get("approximateUsage") or {}
+        labelled = paths.labels(self._settings).items() <= (answer.get("labels") or {}).items()
         return Batch(
-            str(found.get("state")), str(found.get("stateMessage") or ""), ours, _lasted_s(found),
+            str(answer.get("state")), str(answer.get("stateMessage") or ""), labelled, _lasted_s(answer),
             float(usage.get("milliDcuSeconds") or 0) / 3_600_000,
             float(usage.get("shuffleStorageGbSeconds") or 0) / 3600,
         )  # fmt: skip
@@ -255,8 +253,17 @@ class Sweep:
                 _LOG.error("%s", text, extra={"fields": {"event": "pipeline_fault"}})
 
 
+def _failure(error: InfraError) -> Failure:
+    """Return the failure of a request, or of the one that an error of the fleet was raised for."""
+    if isinstance(error, RequestError):
+        return error.failure
+    message = str(error).partition("\n")[0]
+    cause = error.__context__
+    return replace(cause.failure, message=message) if isinstance(cause, RequestError) else classify(message)
+
+
 def _with_grant(settings: Settings, error: Exception) -> str:
-    message = error.failure.message if isinstance(error, RequestError) else str(error) or repr(error)
+    message = _failure(error).message if isinstance(error, InfraError) else str(error) or repr(error)
     grant = access.lacking(settings, message)
     return f"{message}; it needs {grant}" if grant else message
 

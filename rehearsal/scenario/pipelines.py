@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from google.cloud.storage import Bucket, Client
 from google.oauth2.credentials import Credentials
 
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario.extracting import preempt
+from rehearsal.scenario.extracting import record_fault
 from rehearsal.scenario.owner import owner
 from rehearsal.scenario.record import Check
 from rehearsal.scenario.scene import Scene
@@ -166,8 +167,10 @@ def preempted(scene: Scene, folder: str, number: int, timeout_s: float = 300.0) 
     own = [node["name"] for node in listed if node.get("labels", {}).get("fleet") == run["run"]]
     if len(own) != 1:
         raise ScenarioFailed(f"{run['run']} has {len(own)} slices: {', '.join(own)}")
-    preempt(own[0].rpartition("/")[2], "power-loss", run["run"]).act(scene)
-    scene.note.text = f"{own[0].rpartition('/')[2]} of {run['run']}"
+    node, lost_at = own[0].rpartition("/")[2], time.time()
+    scene.control.preempt(node, notice=False)  # the function may have replaced it a second later
+    record_fault(scene, node, "power-loss", run["run"], lost_at)
+    scene.note.text = f"{node} of {run['run']}"
 
 
 @step("the training of {folder} resumed from step {from_step}")

@@ -17,6 +17,8 @@ from fleet.proof import Attested
 from fleet.request import FleetCommand
 from fleet.store import BucketStore
 from infra.engine.settings import parse
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
 from infra.settings.schema import ADDED_SLICES, Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from pipeline import slices
@@ -176,6 +178,40 @@ def test_a_program_that_failed_for_good_is_an_outcome_with_its_reason(pipeline: 
     assert len(pipeline.nodes) == 1
 
 
+@pytest.mark.parametrize(("failure", "outcome"), [
+    (Failure(Kind.QUOTA, "Quota limit 'TPUV6E' has been exceeded"), "quota"),
+    (Failure(Kind.PERMISSION, "Permission 'tpu.nodes.create' denied on resource"), "permission"),
+    (Failure(Kind.INVALID, "no such runtime"), "refused"),
+])  # fmt: skip
+def test_a_slice_that_google_refuses_is_an_outcome_and_its_retry_tries_again(
+    pipeline: Slices, failure: Failure, outcome: str
+) -> None:
+    run = pipeline.google.submit()
+    pipeline.sweep()
+    pipeline.google.move("SUCCEEDED")
+    pipeline.cloud.failure = failure
+    pipeline.sweep(3)
+    record = pipeline.record(run)
+    assert (record["outcome"], record["next"]) == (outcome, f"tpu pipeline retry dev {run}")
+    assert failure.message in record["why"]
+    assert pipeline.cloud.requests == [("create", NODE)], "nobody asks again"
+    assert pipeline.fleet(run)["phase"] == "ended"
+    pipeline.cloud.failure = None
+    pipeline.sweeps.store.request(run, "retry", "ann")
+    pipeline.sweep()
+    assert (pipeline.fleet(run)["phase"], pipeline.nodes) == ("wanted", [NODE])
+
+
+def test_a_slice_that_a_zone_has_no_capacity_for_is_waited_for(pipeline: Slices) -> None:
+    pipeline.cloud.dry = {"us-east5-b"}
+    run = pipeline.trained()
+    pipeline.sweep(3)
+    assert (pipeline.record(run)["outcome"], pipeline.nodes) == ("running", [])
+    pipeline.cloud.dry = set()
+    pipeline.sweep(2, minutes=60)
+    assert pipeline.nodes == [NODE]
+
+
 def test_an_end_that_only_a_heartbeat_claims_isnt_believed(pipeline: Slices) -> None:
     run = pipeline.trained()
     pipeline.cloud.statuses[NODE] = DONE
@@ -294,6 +330,54 @@ def test_a_slice_beyond_the_budget_is_refused_before_its_record(monkeypatch: pyt
     pipeline.sweep()
     assert (pipeline.record(first)["outcome"], pipeline.record(second)["outcome"]) == ("trained", "running")
     assert pipeline.fleet(second)["phase"] == "wanted"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_two_calls_that_start_training_at_once_write_one_record(
+    pipeline: Slices, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """Another call, or this one whose answer is lost."""
+    run = pipeline.google.submit()
+    pipeline.sweep()
+    pipeline.google.move("SUCCEEDED")
+    original, met = pipeline.cloud.write, list[str]()
+
+    def write(name: str, text: str, generation: int) -> int:
+        if "fleets/" in name and not met:
+            met.append(name)
+            original(name, text if lost else json.dumps({**json.loads(text), "id": "another"}), generation)
+        return original(name, text, generation)
+
+    monkeypatch.setattr(pipeline.cloud, "write", write)
+    pipeline.sweep(2)
+    assert met
+    assert pipeline.record(run)["training"] == f"slice {run} (v6e-8, us-east5-b)"
+    assert pipeline.nodes == [NODE]
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [
+    (Kind.PERMISSION, "permission"), (Kind.QUOTA, "quota"), (Kind.TRANSIENT, "running"),
+])  # fmt: skip
+def test_a_controllers_bucket_that_refuses_is_an_outcome(
+    pipeline: Slices, monkeypatch: pytest.MonkeyPatch, kind: Kind, outcome: str
+) -> None:
+    run = pipeline.google.submit()
+    pipeline.sweep()
+    pipeline.google.move("SUCCEEDED")
+    message = "tpu-pipeline-run@p does not have storage.objects.create access"
+
+    def write(name: str, text: str, generation: int) -> int:
+        raise RequestError(Failure(kind, message, "storage.objects.create"))
+
+    monkeypatch.setattr(pipeline.cloud, "write", write)
+    pipeline.sweep()
+    record = pipeline.record(run)
+    assert (record["outcome"], "training" in record) == (outcome, False)
+    assert f"gs://my-project-checkpoints-fleet/{OWNER.stack}/fleets/{run}.json" in record["why"]
+    if kind is Kind.PERMISSION:
+        assert (
+            "; it needs roles/storage.objectUser on the bucket my-project-checkpoints-fleet" in record["why"]
+        )
 
 
 def test_a_fleet_of_the_name_that_isnt_the_pipelines_is_a_conflict(pipeline: Slices) -> None:
