@@ -59,7 +59,7 @@ class Batch:
     Attributes:
         state: such as RUNNING.
         message: reason of its state.
-        ours: it has the labels of this environment's pipeline.
+        labelled: it has the labels of this environment's pipeline.
         lasted_s: seconds from its creation to its present state.
         dcu_h: hours of data compute units.
         shuffle_gib_h: hours of GiB of shuffle storage.
@@ -67,7 +67,7 @@ class Batch:
 
     state: str
     message: str = ""
-    ours: bool = True
+    labelled: bool = True
     lasted_s: float = 0.0
     dcu_h: float = 0.0
     shuffle_gib_h: float = 0.0
@@ -101,7 +101,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """Observation of a run, as far as its stage needs it.
 
     Attributes:
@@ -185,12 +185,12 @@ def batch_id(prefix: str, run: Run) -> str:
     return f"{prefix}-{run.run}" + (f"-{run.retry}" if run.retry else "")
 
 
-def decide(run: Run, seen: Seen, limits: Limits, batch: str, now_s: float) -> Action:
+def decide(run: Run, observed: Observation, limits: Limits, batch: str, now_s: float) -> Action:
     """Return the next action of a run.
 
     Args:
         run: its record.
-        seen: its batch, shards and training.
+        observed: its batch, shards and training.
         limits: of the settings.
         batch: id of the batch of its present retry.
         now_s: the present.
@@ -199,16 +199,16 @@ def decide(run: Run, seen: Seen, limits: Limits, batch: str, now_s: float) -> Ac
         return Wait()
     match run.stage:
         case Stage.PREPROCESS:
-            return _preprocess(run, seen, limits, batch)
+            return _preprocess(run, observed, limits, batch)
         case Stage.CHECK:
             return _cancelled(run) if run.cancel else Check(run.checked)
         case Stage.TRAIN:
-            return _train(run, seen.training, limits, now_s)
+            return _train(run, observed.training, limits, now_s)
 
 
-def _preprocess(run: Run, seen: Seen, limits: Limits, id_: str) -> Action:
-    if seen.batch is not None:
-        return _batch(run, seen.batch, seen.folder, limits, id_)
+def _preprocess(run: Run, observed: Observation, limits: Limits, id_: str) -> Action:
+    if observed.batch is not None:
+        return _batch(run, observed.batch, observed.folder, limits, id_)
     if run.cancel:
         return _cancelled(run)
     if not limits.code:
@@ -223,15 +223,15 @@ def _preprocess(run: Run, seen: Seen, limits: Limits, id_: str) -> Action:
     if most is not None and run.predicted_usd is not None and run.predicted_usd > most:
         predicted = f"predicted: ${run.predicted_usd:,.2f}"
         return End("too_dear", f"{predicted}, pipeline:maxRunCostUsd allows ${most:,}")
-    if seen.folder:  # of an earlier try
-        return Keep({"stage": Stage.CHECK, "folder": seen.folder})
+    if observed.folder:  # of an earlier try
+        return Keep({"stage": Stage.CHECK, "folder": observed.folder})
     if run.batch:
         return End("refused", f"the batch {run.batch} isn't there any more")
     return CreateBatch(id_)
 
 
 def _batch(run: Run, batch: Batch, folder: str, limits: Limits, id_: str) -> Action:
-    if not batch.ours:
+    if not batch.labelled:
         return End("conflict", f"a batch {id_} is there already, and isn't the pipeline's")
     match batch.state:
         case "SUCCEEDED" if folder:

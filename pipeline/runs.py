@@ -142,7 +142,7 @@ class Runs:
             raise CommandError(f"{run.run}: another request isn't applied yet\n    fix: {fix}") from None
 
     def pending(self, run: str) -> Request | None:
-        """Return the request about a run that the next sweep applies; None: there is none to be seen."""
+        """Return the request about a run that the next sweep applies; None: none can be read."""
         try:
             return self._store.requested(run)
         except (RequestError, ForeignError):  # of viewers, who may not read requests

@@ -110,9 +110,9 @@ class SliceTrainer:
         elif time.monotonic() > self._until_s:
             return
         fleet = opened(FleetCommand(self._settings.environment), allow_empty=True)
-        ours = {name: item for name, item in fleet.adhoc.items() if self._owns(item)}
-        members = tuple(member for member in fleet.members if member.slice in ours)
-        fleet = replace(fleet, members=members, adhoc=ours)
+        kept = {name: item for name, item in fleet.adhoc.items() if self._owns(item)}
+        members = tuple(member for member in fleet.members if member.slice in kept)
+        fleet = replace(fleet, members=members, adhoc=kept)
         try:
             controller = fleet.controller(lead=True, manual=self._requested)
         except LeaseHeldError as error:

@@ -202,11 +202,11 @@ class Store:
         """Return every submission, the oldest first."""
         query = {"matchGlob": f"**{paths.SUBMIT}"}
         items = self._items(self.raw, query, "name,generation,updated")
-        found = [
+        submissions = [
             self.submission(str(item["name"]), str(item["generation"]), str(item["updated"]))
             for item in items
         ]
-        return sorted(filter(None, found), key=lambda submission: (submission.at, submission.run))
+        return sorted(filter(None, submissions), key=lambda submission: (submission.at, submission.run))
 
     def submission(self, name: str, generation: str, at: str = "") -> Submission | None:
         """Return the submission that an object of the raw bucket is; None for other objects."""
@@ -232,12 +232,12 @@ class Store:
     def ready(self, run: str) -> str:
         """Return the newest folder of a run's complete shards; empty if there is none."""
         query = {"matchGlob": f"{paths.TOKENS}/{run}/*/_READY"}
-        found = {
+        times = {
             name: str(item["updated"])
             for item in self._items(self.checkpoints, query, "name,updated", folder=f"{paths.TOKENS}/{run}/")
             if re.fullmatch(record.FOLDER, name := str(item["name"]).removesuffix("/_READY"))
         }
-        return max(found, key=lambda name: found[name], default="")
+        return max(times, key=lambda name: times[name], default="")
 
     # Requests to Cloud Storage
 

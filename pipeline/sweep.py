@@ -20,7 +20,7 @@ from infra.layers.pipeline import access, paths, price, spark
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
 from pipeline import decide
-from pipeline.decide import Action, Batch, End, Limits, Seen, Wait
+from pipeline.decide import Action, Batch, End, Limits, Observation, Wait
 from pipeline.record import GOOD, Run, Stage
 from pipeline.shards import Shards
 from pipeline.store import ConflictError, Request, Store, Stored, Submission
@@ -138,8 +138,8 @@ class Sweep:
     def _next(self, run: Run) -> tuple[Run, bool]:
         """Take the next action of a run; return its record, and whether to decide again at once."""
         try:
-            seen = self._seen(run)
-            action = decide.decide(run, seen, self._limits, self._batch_id(run), self._now())
+            observed = self._observed(run)
+            action = decide.decide(run, observed, self._limits, self._batch_id(run), self._now())
             result: tuple[Run, bool] | Action = self._act(run, action)
         except TrainingError as error:
             result = End(error.outcome, str(error))
@@ -153,15 +153,15 @@ class Sweep:
         after, goes_on = result
         return replace(after, why="", failing_s=0.0), goes_on
 
-    def _seen(self, run: Run) -> Seen:
+    def _observed(self, run: Run) -> Observation:
         """Observe what the stage of a run depends on."""
         if run.stage is Stage.PREPROCESS and run.bytes:
             batch = self._batch(run)
             look = batch is None or batch.state == "SUCCEEDED"
-            return Seen(batch, self.store.ready(run.run) if look else "")
+            return Observation(batch, self.store.ready(run.run) if look else "")
         if run.stage is Stage.TRAIN and self._trainer:
-            return Seen(training=self._trainer.look(run))
-        return Seen()
+            return Observation(training=self._trainer.look(run))
+        return Observation()
 
     def _act(self, run: Run, action: Action) -> tuple[Run, bool] | Wait | End:
         """Take an action; return the record after it and whether to decide again at once."""
@@ -218,13 +218,13 @@ class Sweep:
                 raise
 
     def _batch(self, run: Run) -> Batch | None:
-        found = or_none(lambda: self._client.json("GET", self._url(run)))
-        if found is None:
+        answer = or_none(lambda: self._client.json("GET", self._url(run)))
+        if answer is None:
             return None
-        usage = (found.get("runtimeInfo") or {}).get("approximateUsage") or {}
-        ours = paths.labels(self._settings).items() <= (found.get("labels") or {}).items()
+        usage = (answer.get("runtimeInfo") or {}).get("approximateUsage") or {}
+        labelled = paths.labels(self._settings).items() <= (answer.get("labels") or {}).items()
         return Batch(
-            str(found.get("state")), str(found.get("stateMessage") or ""), ours, _lasted_s(found),
+            str(answer.get("state")), str(answer.get("stateMessage") or ""), labelled, _lasted_s(answer),
             float(usage.get("milliDcuSeconds") or 0) / 3_600_000,
             float(usage.get("shuffleStorageGbSeconds") or 0) / 3600,
         )  # fmt: skip

@@ -39,7 +39,7 @@ class TrainingError(Exception):
 
 @dataclass(frozen=True)
 class Description:
-    """What a run's record says of its training.
+    """Training in a run's record.
 
     Attributes:
         training: what trains, in words.
@@ -111,10 +111,10 @@ class JobSetTrainer(_Recovered):
         """See `Trainer`."""
         path = f"{self._path(self._manifest(run))}/{_jobset_name(run)}"
         with about(f"https://{self._endpoint}{path}"):
-            found = self._cluster.get(path)
-        if found is None:
+            resource = self._cluster.get(path)
+        if resource is None:
             return None
-        status = found.get("status") or {}
+        status = resource.get("status") or {}
         ended = {str(item.get("type")): item for item in status.get("conditions") or ()}
         progress = {"Completed": Progress.DONE, "Failed": Progress.FAILED}
         state = progress.get(str(status.get("terminalState")), Progress.RUNNING)
@@ -149,7 +149,7 @@ def _jobset_name(run: Run) -> str:
 class VertexTrainer(_Recovered):
     """Custom jobs of one host: Google documents none of several v6e hosts.
 
-    No client names them: they are found by their display name, which is looked for before one is created.
+    No client names them: their display name identifies them, which is looked for before one is created.
     """
 
     def __init__(self, settings: Settings, client: Client):
@@ -175,11 +175,11 @@ class VertexTrainer(_Recovered):
     def look(self, run: Run) -> Training | None:
         """See `Trainer`."""
         with about(self._jobs):
-            found = self._find(run)
-        if found is None:
+            job = self._find(run)
+        if job is None:
             return None
-        state, place = str(found.get("state")), f"--project={self._settings.project} --region={self._region}"
-        error = (found.get("error") or {}).get("message")
+        state, place = str(job.get("state")), f"--project={self._settings.project} --region={self._region}"
+        error = (job.get("error") or {}).get("message")
         progress = _STATES.get(state, Progress.RUNNING)
         why = "" if progress is Progress.RUNNING else f"the job says {state}{f': {error}' if error else ''}"
         logs = f"gcloud ai custom-jobs list {place} --filter=displayName={run.training_name}"
@@ -188,8 +188,8 @@ class VertexTrainer(_Recovered):
     def end(self, run: Run, why: str) -> None:
         """See `Trainer`."""
         with about(self._jobs):
-            if (found := self._find(run)) and str(found.get("state")) not in _STATES:
-                self._client.json("POST", f"{self._api}/{found['name']}:cancel", body={})
+            if (job := self._find(run)) and str(job.get("state")) not in _STATES:
+                self._client.json("POST", f"{self._api}/{job['name']}:cancel", body={})
 
     def _find(self, run: Run) -> dict[str, Any] | None:
         query = {"filter": f'displayName="{run.training_name}"'}

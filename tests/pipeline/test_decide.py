@@ -18,8 +18,8 @@ from pipeline.decide import (
     Keep,
     Limits,
     Measure,
+    Observation,
     Progress,
-    Seen,
     StartTraining,
     Training,
     Wait,
@@ -39,12 +39,12 @@ TRAINS = replace(
 READY = "tokens/r17/0123"
 
 
-def action(run: Run, limits: Limits = LIMITS, now_s: float = NOW_S, **seen: Any) -> decide.Action:
-    return decide.decide(run, Seen(**seen), limits, decide.batch_id("tpu-pipeline", run), now_s)
+def action(run: Run, limits: Limits = LIMITS, now_s: float = NOW_S, **observed: Any) -> decide.Action:
+    return decide.decide(run, Observation(**observed), limits, decide.batch_id("tpu-pipeline", run), now_s)
 
 
-def end(run: Run, limits: Limits = LIMITS, now_s: float = NOW_S, **seen: Any) -> Run:
-    result = action(run, limits, now_s, **seen)
+def end(run: Run, limits: Limits = LIMITS, now_s: float = NOW_S, **observed: Any) -> Run:
+    result = action(run, limits, now_s, **observed)
     assert isinstance(result, End)
     return decide.ended(run, result, limits, now_s)
 
@@ -53,7 +53,7 @@ def trains(progress: Progress, why: str = "") -> Training:
     return Training(progress, why, "tpu logs dev r17")
 
 
-@pytest.mark.parametrize(("run", "seen", "expected"), [
+@pytest.mark.parametrize(("run", "observed", "expected"), [
     (BARE, {}, Measure()),
     (RUN, {}, CreateBatch("tpu-pipeline-r17")),
     (replace(RUN, retry=2), {}, CreateBatch("tpu-pipeline-r17-2")),
@@ -69,11 +69,11 @@ def trains(progress: Progress, why: str = "") -> Training:
     (TRAINS, {"training": trains(Progress.RUNNING)}, Wait()),
     (replace(TRAINS, outcome="trained"), {"training": trains(Progress.RUNNING)}, Wait()),
 ])  # fmt: skip
-def test_a_run_goes_from_stage_to_stage(run: Run, seen: dict[str, Any], expected: decide.Action) -> None:
-    assert action(run, **seen) == expected
+def test_a_run_goes_from_stage_to_stage(run: Run, observed: dict[str, Any], expected: decide.Action) -> None:
+    assert action(run, **observed) == expected
 
 
-@pytest.mark.parametrize(("run", "seen", "outcome", "why", "next_"), [
+@pytest.mark.parametrize(("run", "observed", "outcome", "why", "next_"), [
     (replace(RUN, bytes=0), {}, "empty", "nothing is in gs://raw/corpus/",
      "tpu pipeline run dev gs://raw/corpus/"),
     (CREATED, {"batch": Batch("FAILED", "disk full")}, "failed", "disk full", "tpu pipeline logs dev r17"),
@@ -86,7 +86,7 @@ def test_a_run_goes_from_stage_to_stage(run: Run, seen: dict[str, Any], expected
      "the batch ran for longer than 14400 s", "tpu pipeline retry dev r17"),
     (CREATED, {"batch": Batch("CANCELLED", lasted_s=60.0)}, "cancelled", "somebody cancelled the batch",
      "tpu pipeline retry dev r17"),
-    (RUN, {"batch": Batch("RUNNING", ours=False)}, "conflict",
+    (RUN, {"batch": Batch("RUNNING", labelled=False)}, "conflict",
      "a batch tpu-pipeline-r17 is there already, and isn't the pipeline's", "tpu pipeline retry dev r17"),
     (CREATED, {}, "refused", "the batch tpu-pipeline-r17 isn't there any more", "tpu pipeline retry dev r17"),
     (TRAINS, {"training": trains(Progress.DONE)}, "trained", "", ""),
@@ -97,9 +97,9 @@ def test_a_run_goes_from_stage_to_stage(run: Run, seen: dict[str, Any], expected
     (TRAINS, {}, "cancelled", "training was ended: it is gone", "tpu pipeline retry dev r17"),
 ])  # fmt: skip
 def test_each_end_has_a_name_a_reason_and_a_next_command(
-    run: Run, seen: dict[str, Any], outcome: str, why: str, next_: str
+    run: Run, observed: dict[str, Any], outcome: str, why: str, next_: str
 ) -> None:
-    ended = end(run, **seen)
+    ended = end(run, **observed)
     assert (ended.outcome, ended.why, ended.next) == (outcome, why, next_)
     assert ended.ended == "2025-11-24T16:00:00Z"
 
@@ -149,7 +149,7 @@ def test_a_cancellation_ends_what_runs_now() -> None:
 
     assert action(cancelled(RUN), batch=Batch("PENDING")) == CancelBatch()
     assert action(cancelled(CREATED), batch=Batch("RUNNING")) == CancelBatch()
-    for run, seen in (
+    for run, observed in (
         (cancelled(BARE), {}),
         (cancelled(CREATED), {"batch": Batch("CANCELLED", lasted_s=60.0)}),
         (cancelled(replace(CREATED, stage=Stage.CHECK)), {}),
@@ -157,7 +157,7 @@ def test_a_cancellation_ends_what_runs_now() -> None:
         (cancelled(TRAINS), {"training": trains(Progress.ENDED, "its run is cancelled")}),
         (cancelled(TRAINS), {}),
     ):
-        ended = end(run, **seen)
+        ended = end(run, **observed)
         assert (ended.outcome, ended.why) == ("cancelled", "ann@laptop cancelled the run")
         assert ended.next == "tpu pipeline retry dev r17"
     trained = cancelled(TRAINS)

@@ -429,14 +429,14 @@ def test_a_fault_of_one_run_stops_no_other(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = [pipeline.google.submit(f"{name}/") for name in ("a", "b", "c")]
-    original = pipeline.sweeps._seen
+    original = pipeline.sweeps._observed
 
-    def seen(run: Any) -> Any:
+    def observed(run: Any) -> Any:
         if run.run == runs[1]:
             raise ZeroDivisionError("an error of the program")
         return original(run)
 
-    monkeypatch.setattr(pipeline.sweeps, "_seen", seen)
+    monkeypatch.setattr(pipeline.sweeps, "_observed", observed)
     pipeline.sweep(2, fine=False)
     assert [bool(pipeline.record(run).get("batch")) for run in runs] == [True, False, True]
     faults = [

@@ -32,7 +32,7 @@ class DiesError(BaseException):
 
 @dataclass
 class Fault:
-    """What happens to requests that match a pattern.
+    """Outcome of requests that match a pattern.
 
     Attributes:
         pattern: of "METHOD URL".
@@ -222,8 +222,8 @@ class Google:
                 **body, "state": "PENDING", "createTime": at, "stateTime": at, "operation": operation
             }  # fmt: skip
             return _reply(200, {"name": operation})
-        found = self.batches.get(path.rpartition("/")[2])
-        return _reply(200, found) if found else _reply(404, {"error": {"message": "Not found: Batch"}})
+        batch = self.batches.get(path.rpartition("/")[2])
+        return _reply(200, batch) if batch else _reply(404, {"error": {"message": "Not found: Batch"}})
 
     def _vertex(self, method: str, path: str, params: Mapping[str, str], body: Any) -> requests.Response:
         if path.endswith(":cancel"):
@@ -255,7 +255,7 @@ class Google:
             self.jobsets[name] = {**body, "status": {}}
             return _reply(201, body)
         if name not in self.jobsets:
-            return _reply(404, {"kind": "Status", "message": f'jobsets "{name}" not found'})
+            return _reply(404, {"kind": "Status", "message": f'jobsets "{name}" not batch'})
         if method == "DELETE":
             return _reply(200, self.jobsets.pop(name))
         return _reply(200, self.jobsets[name])
