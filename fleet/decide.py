@@ -149,7 +149,9 @@ def _desired(
     if observed is None:
         return _of(member, Action.CREATE, Condition.RECOVERING, "there is no such node", Cause.NEW)
     if observed.state in TAKEN_AWAY:
-        if status and status.work == "done":
+        # What an ad hoc fleet did before another program took it over is done, and not this program's work.
+        earlier = "record" in observed.labels and observed.labels.get("bundle") != member.bundle_label
+        if status and status.work == "done" and not earlier:
             why = f"its work is done; Google says {observed.state}, and it isn't recreated"
             return _of(member, Action.LEAVE, Condition.DONE, why)
         why = f"Google says {observed.state}"

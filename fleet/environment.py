@@ -148,7 +148,6 @@ class Environment:
         fleet = self.settings[FleetSettings]
         return Limits(fleet.preemptions_per_day, fleet.failures_per_day, fleet.heartbeat_timeout_s)
 
-    @cached_property
     def all_nodes(self) -> list[ObservedNode]:
         """Nodes of this stack in any zone, orphans included. Raises RequestError."""
         owner = self.owner
@@ -175,7 +174,7 @@ class Environment:
             unheld: create named slices that the stack doesn't hold, too.
         """
         try:
-            zones = {observed.zone for observed in self.all_nodes}
+            zones = {observed.zone for observed in self.all_nodes()}
         except RequestError:
             zones = set()  # a zone is unreachable; those of the settings are observed all the same
         return Controller(

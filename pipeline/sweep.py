@@ -248,9 +248,7 @@ class Sweep:
             self._faults.append(f"{url}: {why}")
             if url not in self._unread:
                 self._unread.add(url)
-                fix = f"repair it, or gcloud storage rm {url}"
-                text = f"{url}: {why}: left alone\n    fix: {fix}"
-                _LOG.error("%s", text, extra={"fields": {"event": "pipeline_fault"}})
+                _LOG.error("left alone: %s: %s", url, why, extra={"fields": {"event": "pipeline_fault"}})
 
 
 def _failure(error: InfraError) -> Failure:

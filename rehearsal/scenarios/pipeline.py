@@ -11,7 +11,7 @@ from rehearsal.scenario import steps as step
 from rehearsal.scenario.parts import FOUNDATION, PIPELINE, train_on_shards
 from rehearsal.scenario.scenario import Scenario
 
-NO_SLICE = step.command("tpu fleet list dev", prints="Google lists no node of ours")
+NO_SLICE = step.command("tpu fleet list dev", prints="^no nodes")
 
 SCENARIO = Scenario(
     clock=60,

@@ -269,7 +269,7 @@ SCENARIO = Scenario(
         step.command(
             """
         # none of the slices stays
-        until tpu fleet list dev | grep "Google lists no node of ours"; do sleep 1; done
+        until tpu fleet list dev | grep "^no nodes"; do sleep 1; done
         """,
             timeout_s=60,
         ),

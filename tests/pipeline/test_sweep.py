@@ -401,7 +401,7 @@ def test_a_request_out_of_its_schema_does_nothing(
     (fault,) = [
         entry.message
         for entry in caplog.records
-        if entry.levelno == logging.ERROR and "left" in entry.message
+        if entry.levelno == logging.ERROR and "left alone" in entry.message
     ]
     assert f"gs://{CONTROLLERS}/pipeline-requests/{run}.json" in fault
     assert "fix: repair it, or gcloud storage rm" in fault

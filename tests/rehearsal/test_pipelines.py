@@ -200,7 +200,7 @@ def test_the_slice_of_a_run_that_trains_is_preempted(
 ) -> None:
     monkeypatch.setattr(pipelines, "record_fault", lambda *_: None)
     monkeypatch.setattr(pipelines, "training", lambda *_: 20)
-    with pytest.raises(ScenarioFailed, match="has ended: invalid, 0.bin is missing"):
+    with pytest.raises(ScenarioFailed, match=r"has ended: invalid, 0\.bin is missing"):
         pipelines.preempted("a/", 20).act(scene)
     world.record |= {"outcome": "running"}
     with pytest.raises(ScenarioFailed, match="running, at check"):
