@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -16,9 +18,11 @@ from infra.engine.settings import from_file
 from infra.errors import CommandError
 from infra.google.client import Client
 from infra.layers.pipeline import access, paths, price
-from infra.layers.pipeline.runs import GOOD, RUNNING, NoRunError, Run, Runs
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
+from pipeline.record import GOOD, Run, Stage
+from pipeline.runs import WAITING, NoRunError, Runs, described
+from pipeline.store import CANCEL, RETRY
 
 _POLL_S = 5.0
 _GIB = 1 << 30
@@ -74,7 +78,8 @@ def submit(environment: str, location: str, detach: bool, yes: bool) -> int:
         fix = f"tpu pipeline publish {environment}, then {up_command('pipeline', environment)}"
         raise CommandError(f"pipeline:code isn't set: batches need published code\n    fix: {fix}")
     folder, objects, size = runs.measure(location)
-    predicted, most = price.run_usd(settings, size / _GIB), price.most_usd(settings)
+    prices = price.of_runs(settings)
+    predicted, most = prices.predicted_usd(size / _GIB), prices.most_usd
     limit = desired.max_run_cost_usd
     if limit is not None and (predicted is None or predicted > limit):
         raise CommandError(
@@ -102,7 +107,14 @@ def submit(environment: str, location: str, detach: bool, yes: bool) -> int:
 def status(environment: str, run: str, as_json: bool) -> int:
     """Show every run, the newest first, or all details of one."""
     runs = _runs(_settings(environment))
-    return _show(runs, runs.named(run), as_json=as_json) if run else _list(runs, as_json=as_json)
+    if not run:
+        return _list(runs, as_json=as_json)
+    try:
+        return _show(runs, runs.named(run), as_json=as_json)
+    except NoRunError:
+        if waiting := [submission for submission in runs.waiting() if submission.run == run]:
+            return _show_rows([described(waiting[0], runs.why_waiting())], as_json=as_json)
+        raise
 
 
 @pipeline.command(examples=["dev r1732480000000000"])
@@ -110,11 +122,14 @@ def status(environment: str, run: str, as_json: bool) -> int:
 @_RUN
 @options.yes
 def cancel(environment: str, run: str, yes: bool) -> int:
-    """Cancel the present stage of a run."""
-    runs = _runs(_settings(environment))
-    state = runs.named(run)
-    confirm(f"Cancel {state['run']}, at {state['stage']}?", yes)
-    print(f"cancelled: {runs.cancel(state)}")
+    """Cancel a run: its batch, or its training."""
+    settings = _settings(environment)
+    runs = _runs(settings)
+    known = runs.named(run)
+    runs.refuse(known, CANCEL)
+    confirm(f"Cancel {run}, at {known.stage}{f': {known.training}' if known.training else ''}?", yes)
+    runs.request(known, CANCEL)
+    print(f"{run}: {_requested(settings, 'cancelled')}; next: tpu pipeline status {environment} {run}")
     return 0
 
 
@@ -126,13 +141,18 @@ def retry(environment: str, run: str, yes: bool) -> int:
     """Resume a run after its completed stages."""
     settings = _settings(environment)
     runs = _runs(settings)
-    state = runs.named(run)
-    runs.refuse_retry(state)
+    known = runs.named(run)
+    runs.refuse(known, RETRY)
     most = f"${_dollars(price.most_usd(settings))} at most with training, less for completed stages"
-    confirm(f"Resume {state['run']}, at {state['stage']}: {most}?", yes)
-    runs.retry(state)
-    print(f"{state['run']}: resumed; next: tpu pipeline status {environment} {state['run']}")
+    confirm(f"Resume {run}, at {known.stage}: {most}?", yes)
+    runs.request(known, RETRY)
+    print(f"{run}: {_requested(settings, 'resumed')}; next: tpu pipeline status {environment} {run}")
     return 0
+
+
+def _requested(settings: Settings, verb: str) -> str:
+    minutes = settings[PipelineSettings].sweep_minutes
+    return f"{verb} by the next sweep, within {minutes} min"
 
 
 @pipeline.command(examples=["dev r1732480000000000"])
@@ -159,7 +179,7 @@ def cost(environment: str, as_json: bool) -> int:
     """Show predicted and actual costs of runs."""
     keys = ("predicted_usd", "spark_usd", "training_usd", "actual_usd", "most_usd")
     runs = _read(_runs(_settings(environment)))
-    costs = [{"run": run["run"], **{key: run.get(key) for key in keys}} for run in runs]
+    costs = [{"run": run.run, **{key: getattr(run, key) for key in keys}} for run in runs]
     if as_json:
         print(json.dumps(costs))
         return 0
@@ -178,71 +198,77 @@ def _follow(runs: Runs, name: str) -> int:
     shown = ""
     while True:
         try:
-            run: Run = runs.named(name)
+            run: Run | None = runs.named(name)
         except NoRunError:  # not claimed yet
-            run = {"run": name, "stage": "start", "outcome": RUNNING}
-        line = f"{name}: {run['stage']}" if run["outcome"] == RUNNING else f"{name}: {run['outcome']}"
+            run = None
+        line = f"{name}: {'start' if run is None else run.stage if run.running else run.outcome}"
         if line != shown:
             shown = line
             print(line, flush=True)
-        if run["outcome"] != RUNNING:
+        if run is not None and not run.running:
             _show(runs, run, as_json=False)
-            return 0 if run["outcome"] in GOOD else 1
+            return 0 if run.outcome in GOOD else 1
         time.sleep(_POLL_S)
 
 
 def _list(runs: Runs, *, as_json: bool) -> int:
-    known = _read(runs)
-    unrecorded = [{**run, "why": runs.why(run)} for run in runs.unrecorded(known)]
-    if as_json:
-        print(json.dumps([*known, *unrecorded]))
-        return 0
-    if not known and not unrecorded:
+    rows = [run.to_json() for run in _read(runs)]
+    waiting = [described(submission, runs.why_waiting()) for submission in runs.waiting()]
+    if not rows and not waiting and not as_json:
         print("no run yet")
-    for run in [*known, *unrecorded]:
-        print(f"{run['run']}  {run['began']}  {run['stage']:<10}  {run['outcome']:<12}  {run['raw']}")
-        if run in unrecorded:
-            print(f"    {run['why']}")
+    return _show_rows([*rows, *waiting], as_json=as_json)
+
+
+def _show_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
+    """Print runs and submissions, a line for each; for a submission also why it may wait."""
+    if as_json:
+        print(json.dumps([*rows]))
+        return 0
+    for row in rows:
+        print(f"{row['run']}  {row['began']}  {row['stage']:<10}  {row['outcome']:<12}  {row['raw']}")
+        if row["outcome"] == WAITING:
+            print(f"    {row['why']}")
     return 0
 
 
 def _read(runs: Runs) -> list[Run]:
     """Return every run that has a record; print the records that can't be read."""
     known = runs.all()
-    for name, why in runs.unread.items():
-        print(f"left out: {name}: {why}", file=sys.stderr)
+    for url, why in runs.unread.items():
+        print(f"left out: {url}: {why}", file=sys.stderr)
     return known
 
 
 def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
     """Print a run: inputs, code, shards, training, price."""
-    why = runs.why(run)
     if as_json:
-        print(json.dumps({**run, "why": why}))
+        print(json.dumps(run.to_json()))
         return 0
-    tokens = run.get("tokens") or {}
+    tokens, request = run.tokens, runs.pending(run.run)
+    shards = tokens and f"{tokens.shards} of {tokens.tokens} tokens, manifest sha256 {tokens.manifest}"
+    if shards and run.stage == Stage.CHECK:
+        shards = f"{run.checked} compared so far"
+    objects, size = ("?" if value is None else value for value in (run.objects, run.bytes))
+    inputs = f", inputs sha256 {tokens.inputs}" if tokens and tokens.inputs else ""
+    prices = (
+        ("predicted for Spark", run.predicted_usd),
+        ("actual", run.actual_usd),
+        ("at most", run.most_usd),
+    )
     lines = {
-        "run": run["run"],
-        "outcome": f"{run['outcome']}, at {run['stage']}",
-        "why": why,
-        "next": run.get("next"),
-        "began": run["began"],
-        "ended": run.get("ended"),
-        "text": f"{run['raw']}: {run.get('objects', '?')} objects, {run.get('bytes', '?')} bytes"
-        + (f", inputs sha256 {tokens['inputs']}" if tokens.get("inputs") else ""),
-        "code": run.get("code"),
-        "batch": ", ".join(filter(None, (run.get("batch"), runs.batch(run)))),
-        "shards": tokens
-        and f"{tokens['shards']} of {tokens['tokens']} tokens, manifest sha256 {tokens['manifest']}",
-        "training": run.get("training"),
-        "price": ", ".join(
-            f"${_dollars(run.get(f'{key}_usd'))} {about}"
-            for key, about in (
-                ("predicted", "predicted for Spark"),
-                ("actual", "actual"),
-                ("most", "at most"),
-            )
-        ),
+        "run": run.run,
+        "outcome": f"{run.outcome}, at {run.stage}",
+        "request": request and f"{request.action}, by {request.by}, applied by the next sweep",
+        "why": run.why,
+        "next": run.next,
+        "began": run.began,
+        "ended": run.ended,
+        "text": f"{run.raw}: {objects} objects, {size} bytes{inputs}",
+        "code": run.code,
+        "batch": ", ".join(filter(None, (run.batch, runs.batch(run)))),
+        "shards": shards,
+        "training": run.training,
+        "price": ", ".join(f"${_dollars(amount)} {about}" for about, amount in prices),
     }
     for key, text in lines.items():
         if text:

@@ -18,6 +18,7 @@ from fleet.google import Google
 from infra.google.client import RequestError
 from infra.google.failures import Kind
 
+_INSTANCE = uuid.uuid4().hex[:8]
 RENEW_S, EXPIRES_S = 60.0, 180.0
 
 
@@ -43,7 +44,7 @@ class BucketStore:
 
     def __init__(self, google: Google, stack: str, now: Callable[[], float] = time.time):
         self._google, self._object, self._now = google, object_of(stack), now
-        self._id, self._host = uuid.uuid4().hex, socket.gethostname()
+        self._id, self._host = uuid.uuid4().hex, host()
         self._generation, self._written_s = 0, 0.0
         self._where = f"gs://{google.controller_bucket}/{object_of(stack)}"
 
@@ -152,7 +153,7 @@ class BucketStore:
         Should hosts share a name, the controller whose state was overwritten stops by itself.
         """
         at_s = float(leader.get("at_s") or 0)
-        on_this_host = leader.get("host") == socket.gethostname() and bool(leader.get("process"))
+        on_this_host = leader.get("host") == host() and bool(leader.get("process"))
         if not at_s or (on_this_host and not runs(int(leader["process"]))):
             return False
         ago_s = self._now() - at_s
@@ -168,6 +169,11 @@ class BucketStore:
 def _plausible(ago_s: float) -> bool:
     """Return whether a live controller may have renewed its lease so long ago."""
     return -RENEW_S <= ago_s < EXPIRES_S
+
+
+def host() -> str:
+    """Return this machine's name; all instances of a function have the same at Google."""
+    return f"{os.environ['K_REVISION']} {_INSTANCE}" if "K_REVISION" in os.environ else socket.gethostname()
 
 
 def runs(process: int) -> bool:

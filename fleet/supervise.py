@@ -375,7 +375,8 @@ def take_down_ended(fleet: Environment, controller: Controller, observation: Obs
             if problem := disputed(fleet, claims, observation.view.at_s):
                 controller.note(f"{name}: not deleted: {problem}", logging.WARNING)
                 continue
-            why = Condition.DONE if Claim.DONE in claims else Condition.FAILED
+            failed = [decision.why for decision in claims.get(Claim.FINAL, ())]
+            why = f"{Condition.FAILED}: {failed[0]}" if failed else Condition.DONE
         else:
             continue
         keys = {decision.member.key for decision in decisions}

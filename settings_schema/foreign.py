@@ -22,9 +22,9 @@ class ForeignError(ValueError):
     """Data isn't of its schema."""
 
 
-def parse(raw: bytes | str) -> dict[str, Any]:
+def parse(raw: bytes | str, most_bytes: int = _MOST_BYTES) -> dict[str, Any]:
     """Parse a JSON object. Raises ForeignError."""
-    require_size(len(raw))
+    require_size(len(raw), most_bytes)
     try:
         parsed = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -42,10 +42,10 @@ def parse(raw: bytes | str) -> dict[str, Any]:
     return parsed
 
 
-def require_size(size: int) -> None:
+def require_size(size: int, most_bytes: int = _MOST_BYTES) -> None:
     """Raise ForeignError for an object of so many bytes that it isn't read."""
-    if size > _MOST_BYTES:
-        raise ForeignError(f"has more than {_MOST_BYTES} bytes")
+    if size > most_bytes:
+        raise ForeignError(f"has more than {most_bytes} bytes")
 
 
 def text(data: Mapping[str, Any], key: str, pattern: str = "") -> str:

@@ -32,7 +32,9 @@ def table() -> str:
         role = f"`{grant.role}`" if grant.role else f"its own, of {permissions}"
         where = f"{grant.on} `{grant.what}`" if grant.what else grant.on
         where += f", objects below `{grant.folder}/`" if grant.folder else ""
-        rows.append((grant.who, role, where, f"{grant.why}{_only(choices)}", outcomes[grant.named]))
+        rows.append(
+            (grant.who, role, where, f"{grant.why}{_only(choices)}", outcomes.get(grant.named, "not tried"))
+        )
     return table_of(("account", "role", "on", "for", "without it"), rows)
 
 
@@ -59,7 +61,7 @@ def every() -> dict[access.Grant, list[_Choice]]:
     storage = StorageSettings(bucket_name="BUCKET", location="us-east5")
     for train, role, existing in product(TRAININGS, (WORKER, SMALL_ROLE), (False, True)):
         pipeline = replace(
-            PipelineSettings(raw_bucket_name="RAW"), train=train, schedule="0 3 * * *", spark_role=role,
+            PipelineSettings(raw_bucket_name="RAW"), train=train, spark_role=role,
             existing_raw_bucket=existing,
         )  # fmt: skip
         sections = {GcpSettings: GcpSettings(project="PROJECT"), StorageSettings: storage}

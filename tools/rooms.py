@@ -13,7 +13,7 @@ import grimp
 from tools.blocks import ROOT
 from tools.blocks import table as table_of
 
-PACKAGES = ("cli", "fleet", "infra", "rehearsal", "settings_schema", "views", "workload")
+PACKAGES = ("cli", "fleet", "infra", "pipeline", "rehearsal", "settings_schema", "views", "workload")
 OPENED = ("infra", "rehearsal", "rehearsal.cloud", "workload")
 """Packages whose own packages are drawn."""
 

@@ -87,8 +87,8 @@ class Account(pulumi.ComponentResource):
         return f"projects/{self.settings.project}/roles/{role_id}"
 
     def bucket_role(
-        self, bucket: str, role: str, only: str = "", why: str = "", after: Sequence[pulumi.Resource] = (),
-        name: str | None = None,
+        self, bucket: str, role: str, only: pulumi.Input[str] = "", why: str = "",
+        after: Sequence[pulumi.Resource] = (), name: str | None = None,
     ) -> None:  # fmt: skip
         """Grant a role on a bucket; `only`: under this condition, called `why`; `after`: what makes it.
 
@@ -100,7 +100,7 @@ class Account(pulumi.ComponentResource):
             bucket=bucket,
             role=role,
             member=self.member,
-            condition={"title": why, "expression": only} if only else None,
+            condition={"title": why, "expression": only} if why else None,
             opts=self.with_(*after),
         )
 

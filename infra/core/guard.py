@@ -9,17 +9,22 @@ https://www.pulumi.com/docs/iac/concepts/providers/dynamic-providers/
 import re
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pulumi
 from pulumi import dynamic
 
-from infra.errors import InfraError
+from infra.errors import CommandError, InfraError
 from infra.google.failures import FOR_PEOPLE, Kind
+from settings_schema import foreign
+from settings_schema.foreign import ForeignError
 
 KINDS = MEMBERS, JOBS, RUNS = "members", "jobs", "runs"
 _SHOWN = 5
-_GENERATION = re.compile(r'"generation": *"?(\d+)')  # in the argument of an execution
+_AT_ONCE = 32  # a record is a request
+_RECORD = re.compile(r"[^/]+/(r[0-9]{1,20})/run\.json")
 _WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/workloads"
 
 
@@ -69,7 +74,7 @@ class Living(dynamic.Resource):
     ):
         """Guard `needs` while MEMBERS with `labels`, or JOBS on clusters with them, live; create it last.
 
-        `namespace`: restricts JOBS to one. RUNS are those of the workflow whose id is the label `workflow`.
+        `namespace`: restricts JOBS to one. RUNS have their records in the label `folder` of `bucket`.
         """
         name = f"{what}-{namespace}" if namespace else what
         provider = pulumi.ProviderResource("pulumi-python", name, {})
@@ -126,19 +131,40 @@ def _members(project: str, labels: dict[str, str]) -> Iterator[str]:
 
 
 def _runs(project: str, labels: dict[str, str]) -> Iterator[str]:
-    """Yield the names of runs that a workflow executes, without which nothing deletes their slices."""
-    from infra.google.client import Client, RequestError
+    """Yield the names of runs that haven't ended: without the function nothing ends their training.
 
-    url = f"https://workflowexecutions.googleapis.com/v1/{labels['workflow']}/executions"
-    query = {"filter": 'state="ACTIVE"', "view": "FULL"}
+    Raises CommandError for a record that can't be read.
+    """
+    from infra.google.client import STORAGE, Client, RequestError
+
+    if "bucket" not in labels:
+        raise CommandError("an older version has made the stack\n    fix: tpu up ENV pipeline; then again")
+    client, bucket = Client(project), labels["bucket"]
+    query = {"prefix": f"{labels['folder']}/", "fields": "items(name),nextPageToken"}
     try:
-        executions = list(Client(project).items(url, "executions", query))
+        items = [*client.items(f"{STORAGE}/storage/v1/b/{bucket}/o", "items", query)]
     except RequestError as error:
         if error.failure.kind is not Kind.MISSING:
             raise
         return
-    arguments = (str(execution.get("argument", "")) for execution in executions)
-    yield from {f"r{match[1]}" for argument in arguments if (match := _GENERATION.search(argument))}
+    records = [match for item in items if (match := _RECORD.fullmatch(str(item["name"])))]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        outcomes = pool.map(partial(_outcome, client, bucket), (match[0] for match in records))
+        yield from (
+            match[1] for match, outcome in zip(records, outcomes, strict=True) if outcome == "running"
+        )
+
+
+def _outcome(client: Any, bucket: str, name: str) -> str:
+    """Return the outcome in a run's record; empty for one that was deleted meanwhile."""
+    from infra.google.client import object_url
+
+    content = client.content(object_url(bucket, name))
+    try:
+        return "" if content is None else foreign.text(foreign.parse(content), "outcome", "[a-z_]{1,40}")
+    except ForeignError as error:
+        url = f"gs://{bucket}/{name}"
+        raise CommandError(f"{url}: {error}\n    fix: gcloud storage rm {url}; then again") from None
 
 
 def _jobs(project: str, labels: dict[str, str]) -> Iterator[str]:

@@ -42,7 +42,7 @@ def _nodes_account(settings: Settings) -> str:
 
 
 def _runs_account(settings: Settings) -> str:
-    """Return the workflow's account; those of the function, its build and the trigger are named alike."""
+    """Return the function's account; those of its build and of the trigger are named alike."""
     pipeline = settings.get(PipelineSettings)
     email = names.account_email(settings, f"{pipeline.name if pipeline else ''}-run")
     return f"projects/{settings.project}/serviceAccounts/{email}"

@@ -21,7 +21,7 @@ from infra.engine.recovery.settle import settle
 from infra.errors import CommandError, InfraError
 from infra.google.failures import Failure, Kind, classify
 from infra.settings.sources import ROOT
-from infra.slices.names import NODE_TYPE, SLICE_TYPE, node_urn, slice_urn, zone_of
+from infra.slices.names import NODE_TYPE, SLICE_TYPE, STACK_ID_VARIABLE, node_urn, slice_urn, zone_of
 
 LAYER = "tpu"
 UNHELD = "--unheld"
@@ -51,7 +51,7 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
     Raises:
         CommandError: there is none yet, or Pulumi fails.
     """
-    if given := os.environ.get("TPU_STACK_ID"):
+    if given := os.environ.get(STACK_ID_VARIABLE):
         return StackState(given, None)
     resources = Pulumi(environment, root).state(LAYER)
     if not (stack := stack_id(resources)):

@@ -12,8 +12,7 @@ from infra.prices.row import PriceRow, Rate, cost
 from infra.prices.table import rates_table, table
 from infra.settings.schema import FleetSettings, Settings
 from infra.settings.sources import ROOT
-from infra.slices.nodes import nodes
-from infra.slices.price import at_dearest, rows
+from infra.slices.price import at_most
 
 
 def rates(settings: Settings) -> list[Rate]:
@@ -32,10 +31,7 @@ def within_budget(settings: Settings) -> float | None:
     Raises:
         InfraError: more than `fleet:dollarsPerHour`, or an unknown price beside that limit.
     """
-    billed = rows([at_dearest(node) for node in nodes(settings)])
-    # Slices of other layers stay where they are, at their dearest: with all nodes that may come.
-    fixed = (layer for layer in layers_on(settings) if layer.name != "tpu")
-    billed += [row for layer in fixed for row in layer.prices(settings) if row.chips]
+    billed = at_most(settings)
     hourly = [row.hourly for row in billed]
     if settings[FleetSettings].dollars_per_hour is not None and None in hourly:
         unknown = ", ".join(sorted({f"{row.what} in {row.zone}" for row in billed if row.hourly is None}))

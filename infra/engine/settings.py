@@ -15,7 +15,7 @@ from infra.core.layer import Layer, Named
 from infra.engine import registry
 from infra.errors import InfraError, Problem, SettingsError
 from infra.settings import labels, rules, yaml_file
-from infra.settings.schema import Settings, keys_of
+from infra.settings.schema import ADDED_SLICES, Settings, keys_of
 from infra.settings.sources import ROOT, _as_text, path_of
 from settings_schema.parser import Parser, nearest, shown
 
@@ -55,7 +55,7 @@ def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str,
             item for item in json.loads(values.get("tpu:slices", "[]")) if item.get("name") not in names
         ]
         values["tpu:slices"] = json.dumps([*listed, *slices])
-    return parse(environment, values, name, problems)
+    return parse(environment, values, name, problems, (ADDED_SLICES,) if slices else ())
 
 
 def _beside_config(key: str, near: str) -> Problem:
@@ -64,10 +64,14 @@ def _beside_config(key: str, near: str) -> Problem:
 
 
 def parse(
-    environment: str, values: Mapping[str, str], source: str, problems: Sequence[Problem] = ()
+    environment: str,
+    values: Mapping[str, str],
+    source: str,
+    problems: Sequence[Problem] = (),
+    marks: Sequence[str] = (),
 ) -> Settings:
     """Parse settings from `values` ("storage:bucketName" → text); `problems` of reading are reported with
-    others.
+    others, `marks` are given to rules beside the paths of `values`.
 
     A layer that isn't always on is on where the file has a setting of it, good or not. Raises SettingsError
     with every problem.
@@ -109,7 +113,7 @@ def parse(
             )
             parser.problems.append(Problem(f"{layer.name}:", state, f"{layer.name} reads {name}", fix))
         if not off & set(layer.reads):
-            parser.problems.extend(_relations(layer, settings, parser.broken, set(values)))
+            parser.problems.extend(_relations(layer, settings, parser.broken, {*values, *marks}))
     parser.problems.extend(_shared(settings, parser.broken, set(values)))
     if parser.problems:
         raise SettingsError(source, sorted(parser.problems))

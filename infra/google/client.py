@@ -9,6 +9,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -99,6 +101,13 @@ class Client:
         answer = or_none(lambda: self.send("GET", url, {"alt": "media"}))
         return None if answer is None else answer.content
 
+    def blocks(self, url: str, size: int) -> Iterator[bytes]:
+        """Yield the content of an object's present generation in blocks, each of which is retried alone."""
+        known = self.json("GET", url, {"fields": "size,generation"})
+        query = {"alt": "media", "generation": str(known["generation"])}
+        for start in range(0, int(known["size"]), size):
+            yield self.send("GET", url, query, start=start, size=size).content
+
     def items(self, url: str, key: str, query: Query) -> Iterator[dict[str, Any]]:
         """Yield a collection's items, which its pages hold as `key`."""
         for page in self.pages(url, query):
@@ -166,10 +175,14 @@ class Client:
         return content
 
     def send(
-        self, method: str, url: str, query: Query = NO_QUERY, body: Body = None, tries: int = _TRIES
-    ) -> requests.Response:
-        """Send a request; retry after transient failures: it must be one that may be repeated."""
-        content, headers = body, {}
+        self, method: str, url: str, query: Query = NO_QUERY, body: Body = None, tries: int = _TRIES,
+        start: int = 0, size: int = 0,
+    ) -> requests.Response:  # fmt: skip
+        """Send a request; retry after transient failures: it must be one that may be repeated.
+
+        With `size`, only so many bytes of the content are requested, from `start` on.
+        """
+        content, headers = body, {"Range": f"bytes={start}-{start + size - 1}"} if size else {}
         if isinstance(body, Mapping):
             content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
         failure = Failure(Kind.UNKNOWN, "no request was sent")
@@ -208,6 +221,16 @@ def or_none(request: Callable[[], T]) -> T | None:
         if error.failure.kind is not Kind.MISSING:
             raise
         return None
+
+
+@contextmanager
+def about(url: str) -> Iterator[None]:
+    """Add a URL to the failures of requests: refusals of several services name no resource."""
+    try:
+        yield
+    except RequestError as error:
+        failure = replace(error.failure, message=f"{error.failure.message} ({url})")
+        raise RequestError(failure, repeated=error.repeated) from None
 
 
 def tpu_api() -> str:

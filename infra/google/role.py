@@ -28,8 +28,7 @@ FOR_PROGRAMS = frozenset(
         "dataproc.serverlessNode", "dataproc.serverlessViewer", "errorreporting.writer",
         "eventarc.eventReceiver", "logging.logWriter", "logging.viewer", "monitoring.metricWriter",
         "monitoring.viewer", "pubsub.publisher", "pubsub.subscriber", "run.invoker",
-        "serviceusage.serviceUsageConsumer", "stackdriver.resourceMetadata.writer", "workflows.invoker",
-        "workflows.viewer",
+        "serviceusage.serviceUsageConsumer", "stackdriver.resourceMetadata.writer",
     )
 )  # fmt: skip
 """Predefined roles that a program may have on a project: none of them reads buckets or secrets, or grants.

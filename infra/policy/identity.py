@@ -84,9 +84,10 @@ def _rotation(resource: Resource, _: Settings) -> Iterator[str]:
 _RUNS_AS = {
     ("gcp:tpu/v2Vm:V2Vm", "serviceAccount.email"): HOSTS,
     ("gcp:container/nodePool:NodePool", "nodeConfig.serviceAccount"): NODES,
-    ("gcp:workflows/workflow:Workflow", "serviceAccount"): paths.owner(paths.ORCHESTRATOR),
-    ("gcp:cloudscheduler/job:Job", "httpTarget.oauthToken.serviceAccountEmail"): paths.owner(paths.TRIGGER),
-    ("gcp:cloudfunctionsv2/function:Function", "serviceConfig.serviceAccountEmail"): paths.owner(paths.CHECK),
+    ("gcp:cloudscheduler/job:Job", "httpTarget.oidcToken.serviceAccountEmail"): paths.owner(paths.TRIGGER),
+    ("gcp:cloudfunctionsv2/function:Function", "serviceConfig.serviceAccountEmail"): (
+        paths.owner(paths.ORCHESTRATOR)
+    ),
     ("gcp:cloudfunctionsv2/function:Function", "buildConfig.serviceAccount"): paths.owner(paths.BUILD),
 }
 """Type, and where it names an account → the component whose account that is."""

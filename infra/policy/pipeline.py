@@ -1,6 +1,5 @@
 """Rules for what runs once, and for alerts."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from infra.settings.schema import Settings
 _OBJECT = ("gcp:storage/bucketObject:BucketObject",)
 _WORKS_THERE = {
     "gcp:vertex/aiTensorboard:AiTensorboard": "region",
-    "gcp:workflows/workflow:Workflow": "region",
+    "gcp:cloudscheduler/job:Job": "region",
     "gcp:cloudfunctionsv2/function:Function": "location",
     "gcp:eventarc/trigger:Trigger": "location",
 }
@@ -69,37 +68,8 @@ def _uploaded(resource: Resource, _: Settings, stack: Sequence[Resource]) -> Ite
 _MOST_LABELS = 3
 
 
-def _batch(resource: Resource) -> Mapping[str, Any]:
-    """Return the Spark batch in the object that the workflow reads; {} in other objects, while it is unknown,
-    and in stored state: the SDK makes an object's content a secret, whose text the program alone has.
-    """
-    content = resource.inputs.get("content")
-    try:
-        parsed = json.loads(str(content.get("value") if isinstance(content, Mapping) else content))
-    except ValueError:
-        return {}
-    return parsed.get("batch") or {} if isinstance(parsed, dict) else {}
-
-
-def _whole(resource: Resource, settings: Settings) -> Iterator[str]:
-    batch = _batch(resource)
-    if not batch:
-        return
-    version = (batch.get("runtimeConfig") or {}).get("version")
-    runtime = facts.RUNTIMES.get(str(version))
-    if runtime is None or runtime.ends < datetime.now(UTC).date():
-        yield f"content.batch.runtimeConfig.version: {version or 'nothing'}"
-    execution = (batch.get("environmentConfig") or {}).get("executionConfig") or {}
-    for key in ("ttl", "subnetworkUri"):
-        if not execution.get(key):
-            yield f"content.batch.environmentConfig.executionConfig.{key}: nothing"
-    account = execution.get("serviceAccount")
-    if account != paths.account(settings, paths.SPARK):
-        yield f"content.batch.environmentConfig.executionConfig.serviceAccount: {account or 'nothing'}"
-
-
 def _bare_names(resource: Resource, _: Settings) -> Iterator[str]:
-    for path, value in (*_leaves("", resource.inputs), *_leaves("content.batch", _batch(resource))):
+    for path, value in _leaves("", resource.inputs):
         if path.lower().endswith("bucket") and str(value).startswith("gs://"):
             yield f"{path}: {value}"
 
@@ -162,17 +132,10 @@ def _without_secret(resource: Resource, _: Settings) -> Iterator[str]:
 RULES = (
     Rule("PL1", ("gcp:dataproc/batch:Batch", "gcp:vertex/*CustomJob*"),
          "no run is a resource: a failed one would leave the state and stay at Google",
-         "let a workflow start it", "", forbidden),
-    Rule("PL2", _OBJECT,
-         "a batch has an end, an account and a subnet of its own, and a runtime that is supported",
-         "ttl, serviceAccount, subnetworkUri and pipeline:runtimeVersion", "", _whole),
+         "let the pipeline's function start it", "", forbidden),
     Rule("PL3", _OBJECT,
          "a function's source is named by its content, or a change of it isn't deployed",
          "its sha256 in the name", "", _by_content),
-    Rule("PL4", ("gcp:workflows/workflow:Workflow",),
-         "a workflow has an account of its own, and can be destroyed with its stack",
-         "service_account, and deletion_protection=False", "",
-         every(given("serviceAccount"), literal("deletionProtection", False))),
     Rule("PL5", ("gcp:eventarc/trigger:Trigger",),
          "what starts runs has an account that can do nothing else", "an account of its own", "", _trigger),
     Rule("PL16", ("gcp:cloudfunctionsv2/function:Function",),

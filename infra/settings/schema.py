@@ -163,6 +163,8 @@ Relation = tuple[tuple[str, ...], Callable[[Settings, set[str]], Iterator[Proble
 """A rule between settings, with the key paths that it reads: it is silent where one of these is broken
 already. It gets the settings, and the key paths that the file has.
 """
+ADDED_SLICES = "tpu:slices beside the file"
+"""In these key paths where `tpu:slices` has ad hoc fleets, too: rules of the file's own size don't apply."""
 
 SHARED: Mapping[str, type] = {"gcp": GcpSettings, "fleet": FleetSettings, "policy": PolicySettings}
 """Sections that are no layer's."""

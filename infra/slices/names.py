@@ -22,6 +22,10 @@ JOB_UNIT = "tpu-job.service"
 LOG, VITALS_LOG = "tpu-host", "tpu-vitals"
 
 
+STACK_ID_VARIABLE = "TPU_STACK_ID"
+"""Environment variable with the stack's id, for programs that run without Pulumi."""
+
+
 # Pulumi's types of a slice and of the node that it is: a URN holds them, so they never change.
 SLICE_TYPE = "tpu:tpu:TpuSlice"
 

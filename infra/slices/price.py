@@ -8,8 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from infra.catalog import CATALOG, SliceType
+from infra.core.environment import layers_on
 from infra.prices.row import PriceRow
-from infra.slices.nodes import Node
+from infra.settings.schema import Settings
+from infra.slices.nodes import Node, nodes
+
+
+def at_most(settings: Settings) -> list[PriceRow]:
+    """Return the rows of all chips that the settings may rent, each slice in its dearest zone."""
+    billed = rows([at_dearest(node) for node in nodes(settings)])
+    # Slices of other layers stay where they are, at their dearest: with all nodes that may come.
+    fixed = (layer for layer in layers_on(settings) if layer.name != "tpu")
+    return billed + [row for layer in fixed for row in layer.prices(settings) if row.chips]
 
 
 def rows(nodes: Sequence[Node]) -> list[PriceRow]:

@@ -122,7 +122,7 @@ class Cloud:
             endpoints=oauth.endpoints(),
             doorway=doorway,
             audit=audit,
-            sites=[Invocations(world, iam, self.runtime.functions)],
+            sites=[Invocations(world, iam, self.runtime.functions, self.caller.secret)],
             translators=[XmlApi()],
         )
         self._clusters = Clusters(self.world, self.iam, self.faults)

@@ -47,11 +47,7 @@ PIPELINE = {
     "pipeline:accountUsers": ["user:platform-engineer@example.com"],
     "pipeline:runners": ["user:ml-engineer@example.com"],
     "pipeline:changes": ["output.shards=4", "output.sequence_length=128"],
-    "pipeline:pollS": 60,
 }
-TRAIN_ON_SHARDS = (
-    "train tiny.toml --name @RUN@ --set train.steps=12 --set checkpoint.every_steps=6 --set data.path=@DATA@"
-)
 # The four first layers' stacks but the slices', and the bundle.
 FOUNDATION = (step.up("storage"), step.publish("cpu"), step.up("network"), step.up("data"))
 ALERT_TOPIC = {"monitoring:channels": [{"name": "bus", "topic": "tpu-alerts"}]}
@@ -74,6 +70,11 @@ def pool(name: str, accelerator: str, **more: Any) -> dict[str, Any]:
     """Return an entry of `gke:tpuPools`, of spot nodes unless `more` says otherwise."""
     provisioning = {} if "flexStart" in more else {"spot": True}
     return {"name": name, "acceleratorType": accelerator, "zone": ZONE, **provisioning, **more}
+
+
+def train_on_shards(steps: int, every: int) -> str:
+    """Return the command of a run's training by the smallest model."""
+    return f"{train('@RUN@', steps, every)} --set data.path=@DATA@"
 
 
 def train(name: str, steps: int, every: int | None = None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,10 +12,12 @@ from google.cloud.storage import Bucket, Client
 from google.oauth2.credentials import Credentials
 
 from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario.extracting import record_fault
 from rehearsal.scenario.owner import owner
 from rehearsal.scenario.record import Check
 from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.step import step
+from rehearsal.scenario.watching import resumed, training
 from rehearsal.world import person
 from rehearsal.world.checkout import read_settings
 
@@ -22,6 +25,7 @@ Run = dict[str, Any]
 _WORDS = ("a", "batch", "of", "text", "becomes", "tokens", "and", "tokens", "become", "a", "checkpoint")
 _PAGE = re.MULTILINE | re.DOTALL
 _RECORDS, _SUBMIT, _TWICE = "pipeline/", "_SUBMIT", 10
+_DELIVERY = "eventarc.events.deliver"
 _PIECE_BYTES, _PIECES = 8 << 20, 32  # 256 MiB an object, as compose takes 32 pieces
 
 
@@ -52,10 +56,8 @@ def submit(
 
 
 def _upload_pieces(scene: Scene, bucket: Bucket, folder: str, gib: int) -> None:
-    """Upload copies of one object; the events of the copies are lost, since each would only start an
-    execution.
-    """
-    match = {"method": "eventarc.events.deliver", "path": f"objects/{re.escape(folder)}part-"}
+    """Upload copies of one object; the events of the copies are lost, since each would only be a call."""
+    match = {"method": _DELIVERY, "path": f"objects/{re.escape(folder)}part-"}
     identity = scene.control.add_fault({"match": match, "what": {"lost": True}})
     name = f"events of the text in {folder} are lost"
     scene.record.faults.append({"id": identity, "name": name, "observed": 0})
@@ -95,7 +97,7 @@ def _documents(count: int) -> Iterator[str]:
 
 @step("tpu pipeline retry: {folder}", account="ml-engineer")
 def retry(scene: Scene, folder: str) -> None:
-    """`tpu pipeline retry` for the run of a folder; returns once Workflows has the new execution."""
+    """`tpu pipeline retry` for the run of a folder; the function reads the request at its next sweep."""
     run = _latest(scene, folder)
     if run is None:
         raise ScenarioFailed(f"{folder} has no run to retry")
@@ -145,6 +147,41 @@ def ends(
         scene.record.checks.append(Check(claim, str(run.get("why") or "no fault")))
 
 
+@step("preempt the slice of {folder} at step {number}")
+def preempted(scene: Scene, folder: str, number: int, timeout_s: float = 300.0) -> None:
+    """Preempt the slice of a folder's run without notice once its training has reached a step."""
+
+    def reached() -> Run | None:
+        run = _latest(scene, folder)
+        if run and run["outcome"] != "running":
+            raise ScenarioFailed(f"{run['run']} has ended: {run['outcome']}, {run.get('why', '')}")
+        if run is None or not run.get("training"):
+            scene.note.text = f"{run['run']}: {run['outcome']}, at {run['stage']}" if run else "no run yet"
+            return None
+        return run if training(scene, run["run"], number, 0) is not None else None
+
+    run = scene.wait_until(f"{folder} at step {number}", reached, timeout_s)
+    client = owner(scene)
+    parent = f"projects/{scene.bucket.project}/locations/{client.values['zone']}"
+    listed = client.send("v2", "tpu.projects.locations.nodes.list", {"parent": parent}).get("nodes", ())
+    own = [node["name"] for node in listed if node.get("labels", {}).get("fleet") == run["run"]]
+    if len(own) != 1:
+        raise ScenarioFailed(f"{run['run']} has {len(own)} slices: {', '.join(own)}")
+    node, lost_at = own[0].rpartition("/")[2], time.time()
+    scene.control.preempt(node, notice=False)  # the function may have replaced it a second later
+    record_fault(scene, node, "power-loss", run["run"], lost_at)
+    scene.note.text = f"{node} of {run['run']}"
+
+
+@step("the training of {folder} resumed from step {from_step}")
+def continued(scene: Scene, folder: str, from_step: int) -> None:
+    """Check that the training of a folder's run resumed from a checkpoint of at least this step."""
+    run = _latest(scene, folder)
+    if run is None:
+        raise ScenarioFailed(f"{folder} has no run")
+    resumed(run["run"], from_step).act(scene)
+
+
 @step("first shard of {folder}: back is {back}")
 def shard(scene: Scene, folder: str, back: bool = False) -> None:
     """Delete the first shard that the run of a folder left, or put it back."""
@@ -170,31 +207,27 @@ def made(
     folder: str,
     batches: tuple[str, ...],
     slices: int = 0,
-    executions: tuple[str, ...] = (),
     late: bool = False,
     timeout_s: float = 60.0,
 ) -> None:
     """Wait until Google's APIs list exactly these batches, by state, and so many slices for the run of a
-    folder.
+    folder, which was claimed once.
 
-    `slices` counts the creations that were accepted, by audit entries; `executions` are outcomes of all that
-    the folder's events and commands started, with `late` one that began when the run had ended.
+    `slices` counts the creations that were accepted, by audit entries; with `late` the event of the folder
+    was delivered once more after the run had ended.
     """
 
     def complete() -> bool:
         run = _latest(scene, folder)
         if run is None:
             return False
-        states, names = _batches(scene, run), _slices(scene, run)
-        runs = _executions(scene, folder) if executions else []
-        scene.note.text = f"batches {', '.join(states)}; {len(names)} slices {', '.join(names)}"
-        outcomes = sorted(outcome for _, outcome in runs)
-        if executions:
-            scene.note.text += f"; executions {', '.join(outcomes)}"
-        began_late = not late or (runs and runs[-1][0] > str(run.get("ended")))
+        states, names, claims = _batches(scene, run), _slices(scene, run), _claims(scene, run)
+        scene.note.text = (
+            f"batches {', '.join(states)}; {len(names)} slices {', '.join(names)}; claimed {claims} times"
+        )
+        after = not late or any(at > str(run.get("ended")) for at in _deliveries(scene, folder))
         # A surplus can't go away: the time-out reports it.
-        expected = (batches, slices, tuple(sorted(executions)), True)
-        return (tuple(states), len(names), tuple(outcomes), bool(began_late)) == expected
+        return (tuple(states), len(names), claims, after) == (batches, slices, 1, True)
 
     claim = f"of {folder} there are {len(batches)} batches and {slices} slices"
     scene.wait_until(claim, complete, timeout_s, poll_s=1.0)
@@ -217,42 +250,42 @@ def _listed(scene: Scene) -> list[dict[str, Any]]:
 
 
 def _slices(scene: Scene, run: Run) -> list[str]:
-    """Return the slices of a run with an accepted creation."""
-    request = {
-        "resourceNames": [f"projects/{scene.bucket.project}"],
-        "filter": 'protoPayload.methodName:"Tpu.CreateNode" AND severity="NOTICE" AND '
-        f'protoPayload.resourceName:"/nodes/{run["run"]}"',
-        "pageSize": 1000,
-    }
-    answer = owner(scene).send("v2", "logging.entries.list", {"body": request})
-    names = [entry["protoPayload"]["resourceName"].rpartition("/")[2] for entry in answer.get("entries", ())]
-    return [name for name in names if re.fullmatch(rf"{run['run']}(-\d+)?", name)]
+    """Return the names of a run's slices with an accepted creation."""
+    entries = _entries(scene, 'protoPayload.methodName:"Tpu.CreateNode" AND severity="NOTICE"')
+    requests = [entry["protoPayload"]["request"] for entry in entries]
+    pattern = re.compile(rf"{run['run']}(-\d+)?")
+    fleets = [(item["node"].get("labels", {}).get("fleet", ""), item["nodeId"]) for item in requests]
+    return [f"{fleet} ({node})" for fleet, node in fleets if pattern.fullmatch(fleet)]
 
 
-def _executions(scene: Scene, folder: str) -> list[tuple[str, str]]:
-    """Return start and outcome of each execution for a folder, the oldest first."""
-    client = owner(scene)
-    place = f"projects/{scene.bucket.project}/locations/{client.values['region']}/workflows/tpu-pipeline"
-    request = {"parent": place, "view": "FULL"}
-    answer = client.send("v1", "workflowexecutions.projects.locations.workflows.executions.list", request)
-    outcomes = []
-    for execution in answer.get("executions", ()):
-        argument = json.loads(execution.get("argument", "null"))
-        if argument.get("data", {}).get("name") == f"{folder}{_SUBMIT}":
-            result = (
-                json.loads(execution["result"])
-                if "result" in execution
-                else {"outcome": execution["state"].lower()}
-            )
-            outcomes.append((str(execution["startTime"]), str(result["outcome"])))
-    return sorted(outcomes)
+def _claims(scene: Scene, run: Run) -> int:
+    """Return how often the function began the run, by its log."""
+    begun = f'jsonPayload.event="pipeline_begin" AND jsonPayload.run="{run["run"]}"'
+    return len(_entries(scene, begun))
+
+
+def _entries(scene: Scene, matching: str) -> list[dict[str, Any]]:
+    """Return entries of Cloud Logging."""
+    body = {"resourceNames": [f"projects/{scene.bucket.project}"], "filter": matching, "pageSize": 1000}
+    return list(owner(scene).send("v2", "logging.entries.list", {"body": body}).get("entries", ()))
+
+
+def _deliveries(scene: Scene, folder: str) -> list[str]:
+    """Return the times at which an event of a folder's `_SUBMIT` was accepted."""
+    return [
+        str(request["time"])
+        for request in scene.control.requests()["requests"]
+        if request["method_id"] == _DELIVERY
+        and request["path"].endswith(f"/objects/{folder}{_SUBMIT}")
+        and request["status"] == 200
+    ]
 
 
 def _latest(scene: Scene, folder: str) -> Run | None:
     """Return the record of the newest run of a folder."""
     raw = f"gs://{_setting(scene, 'pipeline:rawBucketName')}/{folder}"
-    names = [name for name in scene.bucket.names(f"{_RECORDS}r") if name.endswith("/run.json")]
-    runs = [run for run in map(scene.bucket.json, names) if run and run["raw"] == raw]
+    names = [name for name in scene.controllers.names(f"{_RECORDS}r") if name.endswith("/run.json")]
+    runs = [run for run in map(scene.controllers.json, names) if run and run["raw"] == raw]
     return max(runs, key=lambda run: int(run["run"][1:]), default=None)
 
 

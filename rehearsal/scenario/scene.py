@@ -57,6 +57,11 @@ class Scene:
         settings = read_settings(self.program, self.environment)
         return Bucket(str(settings["gcp:project"]), str(settings["storage:bucketName"]))
 
+    @cached_property
+    def controllers(self) -> Bucket:
+        """The controllers' bucket, which has the records of runs of the pipeline."""
+        return Bucket(self.bucket.project, f"{self.bucket.name}-fleet")
+
     def node(self, name: str) -> dict[str, Any] | None:
         """Return the node in the cloud's description; None if there is none of that name."""
         nodes = self.control.status()["nodes"]

@@ -22,7 +22,7 @@ from rehearsal.scenario.guides import guide
 from rehearsal.scenario.jobs import heartbeat, logged, page, start, stop
 from rehearsal.scenario.killing import kill, kills
 from rehearsal.scenario.owner import request
-from rehearsal.scenario.pipelines import ends, made, retry, shard, submit, taken
+from rehearsal.scenario.pipelines import continued, ends, made, preempted, retry, shard, submit, taken
 from rehearsal.scenario.watching import done, reach, ready, remember, resumed, same, survived
 
 __all__ = ["fired", "quiet"]
@@ -34,5 +34,5 @@ __all__ += ["guide"]
 __all__ += ["heartbeat", "logged", "page", "start", "stop"]
 __all__ += ["kill", "kills"]
 __all__ += ["request"]
-__all__ += ["ends", "made", "retry", "shard", "submit", "taken"]
+__all__ += ["continued", "ends", "made", "preempted", "retry", "shard", "submit", "taken"]
 __all__ += ["done", "reach", "ready", "remember", "resumed", "same", "survived"]

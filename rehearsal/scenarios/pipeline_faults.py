@@ -2,7 +2,7 @@
 
 A fault at each step of the pipeline: each ends in the outcome that docs/pipeline.md names for it, and a
 retry continues from what is there. At the end there is one batch that succeeded for each submission, and
-one slice for each time that training was begun. The layer `monitoring` is up: what its alerts see is
+one slice for each time that training was begun or a boot failed. The layer `monitoring` is up: what its alerts see is
 published and looked into.
 """
 
@@ -13,6 +13,9 @@ from rehearsal.scenario.scenario import Scenario
 RETRY = "next +tpu pipeline retry"
 RAW = {"method": "storage.objects.list", "query": "prefix=a(%2F|/)&", "principal": "tpu-pipeline-run@*"}
 BATCHES, FUNCTION = {"method": "dataproc.*.batches.create"}, {"method": "run.services.invoke"}
+SHARDS = {"method": "storage.objects.get", "path": "tokens(%2F|/)", "principal": "tpu-pipeline-run@*"}
+# Longer than the function tries again, in virtual seconds.
+OUTAGE = {"for_s": 1500}
 SCENARIO = Scenario(
     clock=60,
     runtimes=("spark", "functions"),
@@ -25,7 +28,6 @@ SCENARIO = Scenario(
         "pipeline:config": "text.toml",
         "pipeline:viewers": ["user:platform-engineer@example.com"],
         "pipeline:trainSlice": "v6e-1",
-        "pipeline:schedule": "*/10 * * * *",
     },
     steps=(
         step.up("storage"),
@@ -37,12 +39,13 @@ SCENARIO = Scenario(
         step.up("pipeline"),
         step.up("monitoring"),
         SUBSCRIBE,
-        # The event is lost: the schedule starts the run, of a folder in which nothing lies.
+        # The event is lost, and a sweep doesn't reach the function: the next one starts the run, of a folder in which nothing lies.
         step.fault(
             "an event is lost",
             what={"lost": True},
             match={"method": "eventarc.events.deliver", "path": "objects/a/_SUBMIT$"},
         ),
+        step.fault("the function is unreachable", what={"reset": True}, match=FUNCTION),
         step.submit("a/", documents=0),
         step.ends("a/", outcome="empty", at="preprocess", prints="nothing is in gs://my-project-raw/a/"),
         step.submit("a/", marker=False),
@@ -91,9 +94,9 @@ SCENARIO = Scenario(
             match=BATCHES,
         ),
         step.ends("a/", outcome="quota", at="preprocess", prints=RETRY, again=True),
-        step.fault("too many batches", what={"status": 429}, match=BATCHES, times=6),
+        step.fault("too many batches", what={"status": 429}, match=BATCHES, when=OUTAGE, times=None),
         step.ends("a/", outcome="throttled", at="preprocess", prints=RETRY, again=True),
-        step.fault("Dataproc is down", what={"status": 503}, match=BATCHES, times=6),
+        step.fault("Dataproc is down", what={"status": 503}, match=BATCHES, when=OUTAGE, times=None),
         step.ends("a/", outcome="unavailable", at="preprocess", prints=RETRY, again=True),
         step.fault("a batch by another's name", what={"status": 409}, match=BATCHES),
         step.ends("a/", outcome="refused", at="preprocess", prints="batch", again=True),
@@ -106,18 +109,24 @@ SCENARIO = Scenario(
         step.submit("b/", text="no JSON"),
         step.ends("b/", outcome="failed", at="preprocess", prints="next +tpu pipeline logs"),
         step.fired(
-            {"batch-failed": r"tpu-pipeline-r\d+ .*FAILED", "workflow-failed": "tpu-pipeline"},
+            {"batch-failed": r"tpu-pipeline-r\d+ .*FAILED", "pipeline-failed": r"r\d+ .*failed"},
             subscription="oncall",
         ).by("platform-engineer"),
         step.ends("a/", outcome="shards", at="train"),
         step.made("a/", batches=("SUCCEEDED",)),
-        # The function doesn't answer, and then a shard is gone: the batch stays the only one of the mended
-        # text.
+        # The shards can't be read, and then one is gone: the batch stays the only one of the mended text.
         step.submit("b/", marker=False),
         step.fault(
-            "the function may not be called",
-            what={"status": 403, "message": "Permission 'run.routes.invoke' denied on the service"},
-            match=FUNCTION,
+            "the shards may not be read",
+            what={
+                "status": 403,
+                "message": (
+                    "tpu-pipeline-run@my-project.iam.gserviceaccount.com does not have "
+                    "storage.objects.get access to the Google Cloud Storage object. Permission "
+                    "'storage.objects.get' denied on resource (or it may not exist)."
+                ),
+            },
+            match=SHARDS,
         ),
         step.retry("b/"),
         step.ends("b/", outcome="running", at="preprocess", prints="^batch +.*-1, "),
@@ -125,20 +134,18 @@ SCENARIO = Scenario(
         step.ends("c/", outcome="running", at="preprocess", prints="^batch "),
         step.command(
             r"""
-        # somebody cancels the batch of c/
+        # somebody cancels the run of c/
         run=$(tpu pipeline status dev | awk '/my-project-raw\/c\// {print $1}')
         tpu pipeline cancel dev "$run" --yes
         """,
-            prints="cancelled: its batch",
+            prints="cancelled by the next sweep",
         ),
-        step.ends(
-            "b/", outcome="permission", at="check", prints="it needs roles/run.invoker on the function"
-        ),
-        step.fault("the function is down", what={"status": 503}, match=FUNCTION, times=6),
-        step.ends("b/", outcome="unavailable", at="check", prints=RETRY, again=True),
-        step.fault("the function is unreachable", what={"reset": True}, match=FUNCTION, times=6),
-        step.ends("b/", outcome="unavailable", at="check", prints=RETRY, again=True),
         step.ends("c/", outcome="cancelled", at="preprocess", prints=RETRY),
+        step.ends(
+            "b/", outcome="permission", at="check", prints="it needs roles/storage.objectViewer on the bucket"
+        ),
+        step.fault("the bucket is down", what={"status": 503}, match=SHARDS, when=OUTAGE, times=None),
+        step.ends("b/", outcome="unavailable", at="check", prints=RETRY, again=True),
         step.shard("b/"),
         step.ends("b/", outcome="invalid", at="check", prints="is missing", again=True),
         step.shard("b/", back=True),
@@ -160,17 +167,16 @@ SCENARIO = Scenario(
         step.quiet(),
         step.clock(300),
         step.ends("c/", outcome="ttl", at="preprocess", prints=RETRY, again=True),
-        step.fired(
-            {"batch-failed": "CANCELLED", "workflow-failed": "tpu-pipeline"}, subscription="oncall"
-        ).by("platform-engineer"),
+        step.fired({"batch-failed": "CANCELLED", "pipeline-failed": r"r\d+ .*ttl"}, subscription="oncall").by(
+            "platform-engineer"
+        ),
         step.clock(60),
         step.quota(CHIPS_PER_ZONE, "us-east5-b", chips=0),
         step.ends("b/", outcome="quota", at="train", prints=RETRY, again=True),
         step.fired(
             {
                 "quota-exceeded": f"{CHIPS_PER_ZONE}.*allowed are 0",
-                "creation-refused": r"exit status 0|r\d{10,}",
-                "workflow-failed": "tpu-pipeline",
+                "pipeline-failed": r"r\d+ .*quota",
             },
             subscription="oncall",
             clock=600,
@@ -184,8 +190,6 @@ SCENARIO = Scenario(
             prints=r"predicted: \$2\.[0-9]+, pipeline:maxRunCostUsd allows \$2.*next +tpu pipeline retry",
         ),
         step.made("d/", batches=()),
-        step.fault("too many slices", what={"status": 429}, match={"method": "tpu.*.nodes.create"}, times=6),
-        step.ends("b/", outcome="throttled", at="train", prints=RETRY, again=True),
         step.fault(
             "no slice may be created",
             what={"status": 403, "message": "Permission 'tpu.nodes.create' denied on resource"},
@@ -194,8 +198,11 @@ SCENARIO = Scenario(
         step.ends(
             "b/", outcome="permission", at="train", prints="it needs the role tpu_pipeline_run_", again=True
         ),
-        # A slice whose boot fails trains nothing, and its hour passes. The first blob that a host reads is
-        # the boot script.
+        step.ends("b/", outcome="training_failed", at="train", prints=r"slice r\d+ ", again=True),
+        # A slice whose boot fails is made again. Its program never ends, and its hour passes. The first blob
+        # that a host reads is the boot script.
+        step.settings({"pipeline:trainRun": 'bash -c "sleep 100000" @RUN@ @DATA@'}),
+        step.up("pipeline"),
         step.quiet(),
         step.fault(
             "the bucket lacks a file of the bundle",
@@ -207,19 +214,20 @@ SCENARIO = Scenario(
             },
             when={"after": 1},
         ),
+        step.clock(10),
         step.retry("b/"),
         step.fired({"boot-failed": "boot failed in stage bundle"}, subscription="oncall", clock=300).by(
             "platform-engineer"
         ),
+        step.heartbeat("tpu-us-east5-b-0", 1, "running"),
         step.clock(1200),
         step.ends(
             "b/",
             outcome="train_hours",
             at="train",
-            prints=r"longer than 1 h, and was ended.*next +tpu pipeline retry.*slice r\d+ ",
+            prints=r"longer than 1 h, and was ended.*next +tpu pipeline retry.*slice r\d+-1 ",
         ),
         step.clock(60),
-        step.ends("b/", outcome="training_failed", at="train", prints=r"slice r\d+-1 ", again=True),
         # The program is mended: another slice takes the place of the one that failed. The id of the next
         # batch of c/ is taken.
         step.settings(
@@ -241,7 +249,7 @@ SCENARIO = Scenario(
         step.retry("c/"),
         step.ends("b/", outcome="trained", at="train", prints=r"slice r\d+-2 ", again=True),
         step.ends("c/", outcome="trained", at="train", prints=r"slice r\d+ "),
-        step.made("b/", batches=("FAILED", "SUCCEEDED"), slices=3),
+        step.made("b/", batches=("FAILED", "SUCCEEDED"), slices=4),
         step.made("c/", batches=("CANCELLED", "CANCELLED", "FAILED", "SUCCEEDED"), slices=1),
         step.command(
             r"""
@@ -261,7 +269,7 @@ SCENARIO = Scenario(
         step.command(
             """
         # none of the slices stays
-        until tpu fleet list dev | grep "Google lists no node of ours"; do sleep 1; done
+        until tpu fleet list dev | grep "^no nodes"; do sleep 1; done
         """,
             timeout_s=60,
         ),

@@ -1,11 +1,11 @@
 """The pipeline hands its shards to a JobSet in a team's queue.
 
-Shards train in the queue of a cluster: the workflow submits a JobSet to a real API server as a member of
-the team, Kueue admits it, its pod trains on the shards, and the workflow sees it end.
+Shards train in the queue of a cluster: the function submits a JobSet to a real API server as a member of
+the team, Kueue admits it, its pod trains on the shards, and the function sees it end.
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import CLUSTER, FOUNDATION, PIPELINE, QUEUE, TRAIN_ON_SHARDS, pool
+from rehearsal.scenario.parts import CLUSTER, FOUNDATION, PIPELINE, QUEUE, pool, train_on_shards
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -32,7 +32,7 @@ SCENARIO = Scenario(
         "pipeline:train": "jobset",
         "pipeline:trainTeam": "vision",
         "pipeline:trainSlice": "v6e-4",
-        "pipeline:trainRun": TRAIN_ON_SHARDS,
+        "pipeline:trainRun": train_on_shards(12, 6),
         "pipeline:maxRunCostUsd": 1000,
     },
     steps=(

@@ -18,7 +18,7 @@ _APIS = (
     *("cloudkms", "cloudresourcemanager", "cloudscheduler", "compute", "container", "dataproc", "eventarc"),
     *("file", "iam", "iamcredentials", "logging", "monitoring", "oauth2", "openidconnect", "oslogin"),
     *("private", "pubsub", "run", "secretmanager", "serviceusage", "storage", "sts", "tpu"),
-    *("workflowexecutions", "workflows", "www"),
+    "www",
     *(f"{region}-aiplatform" for region in sorted({zone.rpartition("-")[0] for zone in ZONES})),
 )
 _OTHERS = ("accounts.google.com",)

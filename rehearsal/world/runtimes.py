@@ -1,7 +1,7 @@
 """The Python environments that Google's services run people's code with: made out here, where registries are.
 
-Each comes from a lock beside this file, with hashes, and stays in the cache: `spark` has PySpark as in the
-service's runtime 2.3, `functions` the functions framework.
+Each comes from a lock, with hashes, and stays in the cache: `spark` has PySpark as in the service's runtime
+2.3, `functions` what the pipeline's function requires, the functions framework among it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import uv
 
 from rehearsal.world.checkout import run
 
-RUNTIMES = ("spark", "functions")
-_LOCKS = Path(__file__).parent / "locks"
+_LOCKS = {
+    "spark": Path(__file__).parent / "locks" / "spark.txt",
+    "functions": Path(__file__).parents[2] / "infra/layers/pipeline/function/requirements.txt",
+}
 
 
 def ensure(name: str, cache: Path, report: Callable[[str], None] = lambda line: None) -> Path:
     """Return the interpreter of a runtime, made first if missing; WorldError if that fails."""
-    lock = _LOCKS / f"{name}.txt"
+    lock = _LOCKS[name]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     key = hashlib.sha256(f"{version} {sys.base_prefix}\n{lock.read_text()}".encode()).hexdigest()[:16]
     folder = cache / f"runtime-{name}-{key}"

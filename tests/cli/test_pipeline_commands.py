@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,26 +12,41 @@ import pytest
 from cli import pipeline
 from infra.engine.settings import parse
 from infra.errors import CommandError
+from infra.google.client import Client
 from infra.layers.pipeline.price import training_hour_usd
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.sources import as_pulumi_hands_it_over
+from pipeline.store import Store
 from tests.cli.call import call
-from tests.cli.test_pipeline import RAW, REFUSED, RUN, Google, execution
-from tests.infra.layers.pipeline.test_pipeline_layer import settings
+from tests.cli.test_pipeline import RUN, google_with, keep, requested, writes
 from tests.infra.recording import BASE
+from tests.pipeline.world import CONTROLLERS, RAW, Google, given
 from tests.virtual_time import replace_time
 
 
 @pytest.fixture(name="google")
 def _google(monkeypatch: pytest.MonkeyPatch) -> Google:
-    google = Google(
+    google = google_with(
         {**RUN, "outcome": "trained", "stage": "train", "predicted_usd": 1.0, "actual_usd": 1.25,
          "objects": 1, "bytes": 5, "training": "slice r17", "ended": "2026-11-24T11:00:00Z",
          "tokens": {"shards": 2, "tokens": 1000, "manifest": "cd" * 32, "inputs": "ef" * 32}},
     )  # fmt: skip
-    monkeypatch.setattr(pipeline, "Client", lambda _: google)
-    monkeypatch.setattr(pipeline, "from_file", lambda _: settings())
+    client = Client("my-project", google, sleep=lambda _: None)  # type: ignore[arg-type]
+    monkeypatch.setattr(pipeline, "Client", lambda _: client)
+    monkeypatch.setattr(pipeline, "from_file", lambda _: given())
     return google
+
+
+def ended(google: Google, monkeypatch: pytest.MonkeyPatch, *changes: Mapping[str, Any] | None) -> None:
+    """Have the record of the submitted run be one of these after the other; None: there is none."""
+    looks = iter(changes)
+
+    def look(_: float) -> None:
+        if (change := next(looks)) is not None:
+            run = f"r{google.objects[RAW, 'corpus/_SUBMIT'].generation}"
+            keep(google, {**RUN, **change, "run": run})
+
+    replace_time(monkeypatch, "sleep", look)
 
 
 def test_a_runs_page_has_text_code_shards_training_and_price(
@@ -51,7 +67,8 @@ def test_a_runs_page_has_text_code_shards_training_and_price(
 def test_the_page_of_a_run_that_waits_for_its_batch_has_the_batchs_state(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    google.records["pipeline/r17/run.json"] = {**RUN}
+    keep(google, RUN)
+    google.batches["tpu-pipeline-r17"] = {"state": "PENDING", "stateTime": "2026-11-24T10:01:00Z"}
     assert call(pipeline.pipeline, ["status", "dev", "r17"]) == 0
     assert "batch    tpu-pipeline-r17, PENDING since 2026-11-24T10:01:00Z\n" in capsys.readouterr().out
 
@@ -66,12 +83,12 @@ def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture
 def test_a_record_that_is_none_is_named_beside_the_others(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    google.records["pipeline/r9/run.json"] = b'{"a":' * 100_000
+    google.put(CONTROLLERS, "pipeline/r9/run.json", b'{"a":' * 100_000)
     for command in ("status", "cost"):
         assert call(pipeline.pipeline, [command, "dev"]) == 0
         output = capsys.readouterr()
         assert "r17" in output.out
-        assert output.err.startswith("left out: pipeline/r9/run.json: is no JSON")
+        assert output.err.startswith(f"left out: gs://{CONTROLLERS}/pipeline/r9/run.json: is no JSON")
 
 
 def test_a_batch_that_could_not_write_differs_from_one_that_printed(
@@ -85,27 +102,29 @@ def test_a_batch_that_could_not_write_differs_from_one_that_printed(
 
 
 def test_run_says_the_price_asks_and_follows_to_the_end(
-    google: Google, capsys: pytest.CaptureFixture[str]
+    google: Google, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(CommandError, match="--yes"):
         call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/"])
-    assert not [method for method, _, _ in google.requests if method == "POST"], "nothing before the answer"
+    assert writes(google) == [], "nothing before the answer"
     capsys.readouterr()
+    ended(google, monkeypatch, {"outcome": "trained", "stage": "train"})
     assert call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 0
     shown = capsys.readouterr().out
-    assert "1 objects, 1.00 GiB" in shown
-    assert "submitted as r17" in shown
-    assert "r17: trained" in shown
+    run = f"r{google.objects[RAW, 'corpus/_SUBMIT'].generation}"
+    assert "1 objects, 0.00 GiB" in shown
+    assert f"submitted as {run}" in shown
+    assert f"{run}: trained" in shown
 
 
 def test_the_most_that_a_run_costs_grows_with_the_hours_of_training(
     google: Google, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     most, fleet = [], {"pipeline__train": "fleet", "pipeline__trainZone": "us-east5-b"}
-    hourly = training_hour_usd(settings(**fleet))
+    hourly = training_hour_usd(given(**fleet))
     assert hourly
     for hours in (1, 3):
-        known = settings(**fleet, pipeline__trainHours=hours)
+        known = given(**fleet, pipeline__trainHours=hours)
         monkeypatch.setattr(pipeline, "from_file", lambda _, known=known: known)
         call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"])
         (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("shards")]
@@ -114,7 +133,7 @@ def test_the_most_that_a_run_costs_grows_with_the_hours_of_training(
 
 
 def test_without_code_nothing_is_submitted(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = settings()
+    known = given()
     uncoded = replace(known[PipelineSettings], code=None)
     without = replace(known, sections={**known.sections, PipelineSettings: uncoded})
     monkeypatch.setattr(pipeline, "from_file", lambda _: without)
@@ -122,60 +141,61 @@ def test_without_code_nothing_is_submitted(google: Google, monkeypatch: pytest.M
         CommandError, match="batches need published code\n    fix: tpu pipeline publish dev, then"
     ):
         call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
-    assert not [method for method, _, _ in google.requests if method == "POST"]
+    assert writes(google) == []
 
 
 def test_more_than_a_run_may_cost_is_refused_before_it_is_submitted(
     google: Google, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "from_file", lambda _: settings(pipeline__maxRunCostUsd=100))
-    google.sizes["corpus/b.jsonl"] = 10 << 50
+    monkeypatch.setattr(pipeline, "from_file", lambda _: given(pipeline__maxRunCostUsd=100))
+    monkeypatch.setattr(Store, "measured", lambda *_: (1, 10 << 50))
     with pytest.raises(CommandError, match=r"predicted: \$[\d,.]+, pipeline:maxRunCostUsd allows \$100"):
         call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
-    assert not [method for method, _, _ in google.requests if method == "POST"]
+    assert writes(google) == []
 
 
 def test_a_cancelled_run_is_one_that_somebody_agreed_to_cancel(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    google.records["pipeline/r17/run.json"] = {**RUN}
+    keep(google, RUN)
     with pytest.raises(CommandError, match="--yes"):
         call(pipeline.pipeline, ["cancel", "dev", "r17"])
-    assert not [method for method, _, _ in google.requests if method == "POST"], "nothing before the answer"
+    assert writes(google) == [], "nothing before the answer"
+    capsys.readouterr()
     assert call(pipeline.pipeline, ["cancel", "dev", "r17", "--yes"]) == 0
-    assert "cancelled: its batch" in capsys.readouterr().out
-    assert google.requests[-1][1].endswith(":cancel")
+    expected = "r17: cancelled by the next sweep, within 1 min; next: tpu pipeline status dev r17\n"
+    assert capsys.readouterr().out.endswith(expected)
+    assert requested(google)["action"] == "cancel"
+    assert call(pipeline.pipeline, ["status", "dev", "r17"]) == 0
+    assert "request  cancel, by " in capsys.readouterr().out
 
 
 def test_a_retry_says_the_price_asks_and_says_where_to_look(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    google.records["pipeline/r17/run.json"] = {**RUN, "outcome": "quota"}
+    keep(google, {**RUN, "outcome": "quota"})
     with pytest.raises(CommandError, match=r"Resume r17, at preprocess: \$[\d.,]+ at most(?s:.*)--yes"):
         call(pipeline.pipeline, ["retry", "dev", "r17"])
-    assert not [method for method, _, _ in google.requests if method == "POST"], "nothing before the answer"
+    assert writes(google) == [], "nothing before the answer"
+    capsys.readouterr()
     assert call(pipeline.pipeline, ["retry", "dev", "r17", "--yes"]) == 0
-    assert capsys.readouterr().out == "r17: resumed; next: tpu pipeline status dev r17\n"
-    assert json.loads(google.requests[-1][2]["argument"])["retry"] == 1
+    expected = "r17: resumed by the next sweep, within 1 min; next: tpu pipeline status dev r17\n"
+    assert capsys.readouterr().out.endswith(expected)
+    assert requested(google)["action"] == "retry"
 
 
 def test_a_run_that_is_followed_fails_where_it_fails_and_says_what_to_do(
     google: Google, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It isn't claimed yet at the first look, and runs at the second."""
-    trains = {**RUN, "stage": "train", "training": "slice r17 (v6e-8, us-east5-b)"}
-    ended = {**trains, "outcome": "quota", "why": "no chips", "next": "tpu pipeline retry dev r17"}
-    looks = iter([None, trains, trains, ended])
-
-    def content(url: str) -> bytes | None:
-        result = next(looks)
-        return result and json.dumps(result).encode()
-
-    monkeypatch.setattr(google, "content", content)
-    replace_time(monkeypatch, "sleep", lambda _: None)
+    trains = {"stage": "train", "training": "slice r17 (v6e-8, us-east5-b)"}
+    ends = {**trains, "outcome": "quota", "why": "no chips", "next": "tpu pipeline retry dev r17"}
+    ended(google, monkeypatch, None, trains, trains, ends)
     assert call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("r17: ")] == ["r17: start", "r17: train", "r17: quota"]
+    run = f"r{google.objects[RAW, 'corpus/_SUBMIT'].generation}"
+    shown = [line for line in lines if line.startswith(f"{run}: ")]
+    assert shown == [f"{run}: start", f"{run}: train", f"{run}: quota"]
     for line in ("why      no chips", "next     tpu pipeline retry dev r17",
                  "training slice r17 (v6e-8, us-east5-b)"):  # fmt: skip
         assert line in lines
@@ -185,22 +205,28 @@ def test_a_detached_run_is_submitted_and_not_waited_for(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"]) == 0
+    run = f"r{google.objects[RAW, 'corpus/_SUBMIT'].generation}"
     assert capsys.readouterr().out.splitlines()[-2:] == [
-        "submitted as r17",
-        "  progress: tpu pipeline status dev r17",
+        f"submitted as {run}",
+        f"  progress: tpu pipeline status dev {run}",
     ]
 
 
-def test_the_list_has_what_no_record_has_with_its_reason(
+def test_submissions_without_a_run_are_waiting_with_the_reason(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    google.executions = [execution(1, {"sweep": True}, payload=REFUSED)]
+    run = google.submit("other/")
     assert call(pipeline.pipeline, ["status", "dev"]) == 0
     known, other, why = capsys.readouterr().out.splitlines()
-    assert (known.split()[0], known.split()[3], other.split()[0]) == ("r17", "trained", "sweep")
-    assert why.startswith("    tpu-pipeline-run@p does not have storage.objects.create access")
+    assert (known.split()[0], known.split()[3]) == ("r17", "trained")
+    assert (other.split()[0], other.split()[3]) == (run, "waiting")
+    assert why.startswith("    neither its event nor the sweep has started it yet; that needs roles/")
     assert call(pipeline.pipeline, ["status", "dev", "--json"]) == 0
-    assert [load["run"] for load in json.loads(capsys.readouterr().out)] == ["r17", "sweep"]
+    assert [load["run"] for load in json.loads(capsys.readouterr().out)] == ["r17", run]
+    assert call(pipeline.pipeline, ["status", "dev", run]) == 0
+    assert "waiting" in capsys.readouterr().out
+    with pytest.raises(CommandError, match="no run r99"):
+        call(pipeline.pipeline, ["status", "dev", "r99"])
 
 
 def test_a_dry_run_of_publishing_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +237,7 @@ def test_a_dry_run_of_publishing_sends_nothing(monkeypatch: pytest.MonkeyPatch) 
         return 0
 
     monkeypatch.setattr("infra.publish.pipeline.publish", publish)
-    monkeypatch.setattr(pipeline, "from_file", lambda _: settings())
+    monkeypatch.setattr(pipeline, "from_file", lambda _: given())
     for words in ([], ["--dry-run"]):
         assert call(pipeline.pipeline, ["publish", "dev", *words]) == 0
     assert sends == [True, False]

@@ -64,7 +64,7 @@ def test_the_same_program_attaches_and_leaves_the_record_as_it_is(world: Cloud) 
     assert world.objects[OBJECT] == before
     world.login = {"who": "ann@example.com", "from": "ann@laptop"}
     Run(stopWhenDone=True).begin()
-    assert known(world)["mine"]["stopWhenDone"] is True, "her own wish"
+    assert known(world)["mine"]["stopWhenDone"] is True, "as she asked"
     first.steps(2)
     assert world.updated == []
 
@@ -198,7 +198,7 @@ def _with_limit(_: str, slices: Any = ()) -> Settings:
 def test_a_monitor_above_the_budget_creates_nothing_and_does_the_rest(
     world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever added the fleet: it wasn't refused, as by an earlier version. A new monitor starts so, too."""
+    """Keep what was added above the budget, as by an earlier version; a new monitor does it, too."""
     Run(stopWhenDone=True).begin().steps(3)
     world.statuses[NODE] = DONE
     limit = [1]

@@ -54,7 +54,6 @@ EVERYTHING = {
     "gke:nodeAccountUsers": ["group:sre@example.com"],
     "gke:workloadAccountId": "cloud-tpu-sa",
     "pipeline:accountUsers": ["group:sre@example.com"],
-    "pipeline:schedule": "30 2 * * mon-fri",
     "pipeline:runners": ["group:ml@example.com"],
     "pipeline:viewers": ["group:all@example.com"],
     "pipeline:train": "fleet",

@@ -49,8 +49,6 @@ PRODUCTS = {
     "PUBSUB": "pubsub.googleapis.com/v1/",
     "BILLING": "billingbudgets.googleapis.com/v1/",
     "DATAPROC": "dataproc.googleapis.com/v1/",
-    "WORKFLOWS": "workflows.googleapis.com/v1/",
-    "EXECUTIONS": "workflowexecutions.googleapis.com/v1/",
     "ARTIFACT_REGISTRY": "artifactregistry.googleapis.com/v1/",
     "CLOUDFUNCTIONS2": "cloudfunctions.googleapis.com/v2beta/",
     "CLOUD_RUN_V2": "run.googleapis.com/v2/",

@@ -23,13 +23,22 @@ from benchmarks.machine import described
 from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.access import Grant
 from infra.layers.pipeline.settings import SMALL_ROLE, WORKER
-from tests.limits import HANG_S
-from tests.proofs.pipeline_lab import BUCKET, PLACE, PROGRAM, RAW, REGION, RUNNER, VIEWER, PipelineLab, named
+from tests.proofs.pipeline_lab import (
+    BUCKET,
+    CONTROLLERS,
+    PLACE,
+    PROGRAM,
+    RAW,
+    REGION,
+    RUNNER,
+    VIEWER,
+    PipelineLab,
+    named,
+)
 from tools.pipeline_grants import RESULTS, results
 
 SMALL = {
     "pipeline:existingRawBucket": True,
-    "pipeline:schedule": "0 3 1 1 *",
     "pipeline:sparkRole": SMALL_ROLE,
     "pipeline:train": "vertex",
     "pipeline:trainImage": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}",
@@ -102,22 +111,24 @@ class Proof:
     def again(self, grant: Grant, stage: str) -> dict[str, Any]:
         """The run is retried without a grant, and its page says so; the record."""
         with self.away(grant, f"permission, at {stage}", "tpu pipeline status ENV RUN") as printed:
-            last = str(self.lab.record(self.run).get("execution", ""))
-            self.lab.tpu("pipeline", "retry", "dev", self.run, "--yes")
-            record = self.lab.ended(self.run, last)
+            record = self.retried()
             printed.append(self.lab.tpu("pipeline", "status", "dev", self.run))
             assert (record["outcome"], record["stage"]) == ("permission", stage), record
             assert record["next"].startswith("tpu pipeline retry"), record
             assert "outcome  permission" in printed[0], printed[0]
         return record
 
-    def training(self, limit_s: float = HANG_S) -> None:
-        """Wait until the run trains."""
-        end = time.monotonic() + limit_s
-        while "training" not in (record := self.lab.record(self.run)):
-            assert record["outcome"] in ("running", "permission"), record  # the latter is of the try before
-            assert time.monotonic() < end, record
-            time.sleep(0.1)
+    def retried(self) -> dict[str, Any]:
+        """The run is retried, and ends; the record."""
+        retry = self.lab.record(self.run).get("retry", 0) + 1
+        self.lab.tpu("pipeline", "retry", "dev", self.run, "--yes")
+        return self.lab.ended(self.run, retry)
+
+    def training(self) -> None:
+        """The run is retried, and trains."""
+        retry = self.lab.record(self.run).get("retry", 0) + 1
+        self.lab.tpu("pipeline", "retry", "dev", self.run, "--yes")
+        self.lab.swept_until(self.run, lambda record: "training" in record, retry)
 
     def refused(self, grant: Grant, *words: str, who: str) -> None:
         """A command fails without a grant of its user's, and not with it."""
@@ -135,13 +146,12 @@ class Proof:
             while not (tried := self._deliveries()[seen:]):
                 time.sleep(0.05)
             assert tried[0]["status"] == 403, tried
-            if grant.on == "project" and "workflows" in grant.role:
-                assert self.lab.sweep()["status"] == {"code": 7}, "the schedule can't either"
+            if grant.on == "function":
+                assert self.lab.sweep()["status"] == {"code": 7}, "the sweep can't either"
             printed.append(self.lab.tpu("pipeline", "status", "dev"))
             assert re.search(rf"{run} .* waiting ", printed[0]), printed[0]
             assert not self.lab.record(run)
-        assert self.lab.ended(run)["outcome"] == "empty", "with the grant the event comes"
-        self.lab.settled()
+        assert self.lab.ended(run)["outcome"] == "empty", "with the grant it begins"
 
     def submitted(self, folder: str) -> str:
         """An object `_SUBMIT` alone, by a program; its run."""
@@ -190,41 +200,28 @@ def _store(rows: Sequence[Row], took_s: float, *, alone: bool) -> None:
 
 
 def _events(proof: Proof) -> None:
-    """Take away the grants of events and schedules."""
-    lab = proof.lab
-    proof.event(proof.grant("trigger", "workflows.invoker"), "e1")
+    """Take away the grants of events and sweeps."""
+    proof.event(proof.grant("trigger", "run.invoker"), "e1")
     proof.event(proof.grant("trigger", "eventarc.eventReceiver"), "e2")
     proof.event(proof.grant("Eventarc's service agent", "eventarc.serviceAgent"), "e3")
     proof.event(proof.grant("Cloud Storage's service agent", "pubsub.publisher"), "e4")
-    with proof.away(
-        proof.grant("run", "workflows.invoker"), "the sweep fails", "tpu pipeline status ENV"
-    ) as printed:
-        lab.cloud.faults.add({"match": {"method": DELIVER}, "times": 1, "what": {"lost": True}})
-        run = proof.submitted("e5")
-        assert lab.sweep()["status"] == {}
-        while lab.executions()[0]["state"] == "ACTIVE":
-            time.sleep(0.1)
-        printed.append(lab.tpu("pipeline", "status", "dev"))
-        assert re.search(r"sweep .* permission ", printed[0]), printed[0]
-        assert not lab.record(run)
-    lab.sweep()
-    assert lab.ended(run)["outcome"] == "empty", "with the grant the schedule starts it"
 
 
 def _first(proof: Proof) -> None:
     """A run that can't even begin its record, and what is asked for before Spark."""
     lab = proof.lab
     lab.text("corpus")
-    records = proof.grant("run", "storage.objectUser", BUCKET, paths.RECORDS)
-    with proof.away(records, "permission, at begin", "tpu pipeline run ENV FOLDER") as printed:
-        printed.append(lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/corpus/", "--yes", fine=False))
-        proof.run = re.findall(r"submitted as (r\d+)", printed[0])[0]
-        assert f"{proof.run}: permission" in printed[0], printed[0]
-        listed = lab.tpu("pipeline", "status", "dev")
-        assert re.search(rf"{proof.run} .* permission ", listed), listed
-    assert not lab.record(proof.run)
-    proof.again(proof.grant("run", "logging.logWriter"), "preprocess")
-    proof.again(proof.grant("run", "storage.objectViewer", RAW), "preprocess")
+    records = proof.grant("run", "storage.objectUser", CONTROLLERS, paths.RECORDS)
+    with proof.away(records, "the submission waits", "tpu pipeline status ENV") as printed:
+        proof.run = proof.submitted("corpus")
+        lab.sweep()
+        printed.append(lab.tpu("pipeline", "status", "dev"))
+        assert re.search(rf"{proof.run} .* waiting ", printed[0]), printed[0]
+        assert not lab.record(proof.run)
+    raw = proof.grant("run", "storage.objectViewer", RAW)
+    with proof.away(raw, "permission, at preprocess", "tpu pipeline status ENV RUN") as printed:
+        assert lab.ended(proof.run)["outcome"] == "permission"
+        printed.append(lab.tpu("pipeline", "status", "dev", proof.run))
     assert not lab.answer("GET", f"dataproc.googleapis.com/v1/{PLACE}/batches").get("batches")
     proof.again(proof.grant("run", "batches"), "preprocess")
     proof.again(
@@ -247,7 +244,7 @@ def _spark(proof: Proof) -> None:
 def _people(proof: Proof) -> None:
     """Runners and viewers; a second run has a batch that is cancelled."""
     lab = proof.lab
-    lab.text("more")
+    lab.text("more", 100_000)  # so that its batch runs while three people look at it
     begun = lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/more/", "--yes", "--detach")
     (other,) = re.findall(r"submitted as (r\d+)", begun)
     spark = paths.account(lab.settings, paths.SPARK)
@@ -260,28 +257,26 @@ def _people(proof: Proof) -> None:
             time.sleep(0.2)
         printed.append(lab.tpu("pipeline", "logs", "dev", other, fine=False))
     runner = access.RUNNER
-    for viewer, who in ((access.VIEWER, VIEWER), (paths.VIEW, PROGRAM)):
+    everybody = ((access.VIEWER, VIEWER), (paths.VIEW, PROGRAM), (runner, RUNNER))
+    lab.swept_until(other, lambda record: "batch" in record)
+    for viewer, who in everybody:
         page = ("pipeline", "status", "dev", other)
         proof.refused(proof.grant(viewer, "dataproc.serverlessViewer"), *page, who=who)
-        assert "RUNNING since" in lab.tpu(*page, who=who)
-    editor = proof.grant(runner, "dataproc.serverlessEditor")
-    proof.refused(editor, "pipeline", "cancel", "dev", other, "--yes", who=RUNNER)
+        assert re.search("[A-Z]+ since", lab.tpu(*page, who=who))
+    requests = proof.grant(runner, "storage.objectUser", CONTROLLERS, paths.REQUESTS)
+    proof.refused(requests, "pipeline", "cancel", "dev", other, "--yes", who=RUNNER)
     lab.tpu("pipeline", "cancel", "dev", other, "--yes")
     assert lab.ended(other)["outcome"] == "cancelled"
-    invoker = proof.grant(runner, "workflows.invoker")
-    proof.refused(invoker, "pipeline", "retry", "dev", proof.run, "--yes", who=RUNNER)
     logs = ("pipeline", "logs", "dev", proof.run)
-    proof.refused(proof.grant(runner, "logging.viewer"), *logs, who=RUNNER)
     records = ("pipeline", "status", "dev")
-    proof.refused(proof.grant(runner, "storage.objectUser", BUCKET, paths.RECORDS), *records, who=RUNNER)
     proof.refused(
         proof.grant(runner, "storage.objectUser", f"{RAW}-scratch"), "pipeline", "publish", "dev", who=RUNNER
     )
     submit = ("pipeline", "run", "dev", f"gs://{RAW}/more/", "--yes")
     proof.refused(proof.grant(runner, "storage.objectUser", RAW), *submit, who=RUNNER)
-    for viewer, who in ((access.VIEWER, VIEWER), (paths.VIEW, PROGRAM)):
-        proof.refused(proof.grant(viewer, "workflows.viewer"), *records, who=who)
-        proof.refused(proof.grant(viewer, "storage.objectViewer", BUCKET, paths.RECORDS), *records, who=who)
+    for viewer, who in everybody:
+        held = proof.grant(viewer, "storage.objectViewer", CONTROLLERS, paths.RECORDS)
+        proof.refused(held, *records, who=who)
         proof.refused(proof.grant(viewer, "logging.viewer"), *logs, who=who)
         assert proof.run in lab.tpu(*records, who=who)
         assert "Spark" in lab.tpu(*logs, who=who)
@@ -289,28 +284,33 @@ def _people(proof: Proof) -> None:
 
 def _vertex(proof: Proof) -> None:
     """The whole of Spark by the small role, the check, and a custom job."""
-    record = proof.again(proof.grant("run", "run.invoker"), "check")
-    assert record["folder"], "Spark has made the shards"
-    proof.again(proof.grant("check", "storage.objectViewer", BUCKET, paths.TOKENS), "check")
+    lab = proof.lab
+    proof.again(proof.grant("run", "storage.objectViewer", BUCKET, paths.TOKENS), "preprocess")
     proof.again(proof.grant("run", "iam.serviceAccountUser", "tpu-training"), "train")
     proof.again(proof.grant("run", "training"), "train")
-    lab = proof.lab
-    lab.tpu("pipeline", "retry", "dev", proof.run, "--yes")
     proof.training()
     lab.tpu("pipeline", "cancel", "dev", proof.run, "--yes")
-    assert lab.record(proof.run)["outcome"] == "cancelled"
+    assert lab.ended(proof.run)["outcome"] == "cancelled"
 
 
 def _fleet(proof: Proof) -> None:
     """The same run continues as a slice of the fleet, with all grants to its end."""
     lab = proof.lab
     _switch(lab)
-    proof.again(proof.grant("run", "storage.objectUser", f"{BUCKET}-fleet"), "train")
-    proof.again(proof.grant("run", "slices"), "train")
-    record = proof.again(proof.grant("run", "storage.objectViewer", BUCKET, "heartbeats"), "train")
-    lab.heartbeat(proof.run, "done")
-    lab.tpu("pipeline", "retry", "dev", proof.run, "--yes")
-    whole = lab.ended(proof.run, record["execution"])
+    proof.again(proof.grant("run", "storage.objectUser", CONTROLLERS, access.STACK), "train")
+    proof.training()
+    _trained(proof)
+
+
+def _trained(proof: Proof) -> None:
+    """The run's slice is made, its host reports the end of the program, and the run ends so."""
+    lab, name = proof.lab, str(proof.lab.record(proof.run)["training"]).split()[1]
+    ready = lambda _: any(node.state == "READY" for node in lab.cloud.nodes.all())  # noqa: E731
+    lab.swept_until(proof.run, ready)
+    node = lab.cloud.nodes.all()[0].name.rpartition("/")[2]
+    assert node.startswith(name), node
+    lab.done(node)
+    whole = lab.ended(proof.run)
     assert whole["outcome"] == "trained", whole
 
 
@@ -332,25 +332,22 @@ def _worker(proof: Proof) -> None:
     _switch(lab)
     lab.text("third")
     worker = proof.grant("spark", "dataproc.worker")
-    with proof.away(worker, "permission, at preprocess", "tpu pipeline run ENV FOLDER") as printed:
-        printed.append(lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/third/", "--yes", fine=False))
+    with proof.away(worker, "permission, at preprocess", "tpu pipeline status ENV RUN") as printed:
+        printed.append(
+            lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/third/", "--yes", "--detach", who=RUNNER)
+        )
         (proof.run,) = re.findall(r"submitted as (r\d+)", printed[0])
-        assert "outcome  permission" in printed[0], printed[0]
-    failed = lab.record(proof.run)
+        assert lab.ended(proof.run)["outcome"] == "permission"
+        printed.append(lab.tpu("pipeline", "status", "dev", proof.run))
     with lab.without(proof.grant("spark", "storage.objectViewer", RAW)):  # of another project's bucket
-        lab.tpu("pipeline", "retry", "dev", proof.run, "--yes")
         proof.training()
-        while lab.cloud.nodes.all()[0].state != "READY":
-            time.sleep(0.1)
-        lab.heartbeat(proof.run, "done")
-        whole = lab.ended(proof.run, failed["execution"])
-    assert whole["outcome"] == "trained", whole
+        _trained(proof)
 
 
 def _builds(proof: Proof) -> None:
     """The function is built when the layer is brought up with another source."""
     lab = proof.lab
-    source = lab.folder / "tree/infra/layers/pipeline/function/main.py"
+    source = lab.folder / "tree/pipeline/__init__.py"
     for number, (role, what) in enumerate(
         (
             ("logging.logWriter", ""),

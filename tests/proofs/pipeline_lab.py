@@ -1,7 +1,8 @@
 """A pipeline in a whole emulated cloud of its own, brought up and used by the real commands.
 
-Real are the Pulumi CLI, the program, `tpu`, the workflow's definition, Spark, the function and the cloud's
-IAM. Machines do nothing: what a host reports is written as the hosts' account.
+Real are the Pulumi CLI, the program, `tpu`, the function, Spark and the cloud's IAM. Machines do nothing: a
+host's report is written as the hosts' account, and as its machine's guest attribute. The job that sweeps is
+paused, and runs when a test calls it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +37,7 @@ from tests.rehearsal.cloud.boxes.boxed_front import OWNER, REGION, Boxed
 
 PROJECT, NUMBER = "grants-lab", "123456789012"
 RAW, BUCKET, BUNDLE = f"{PROJECT}-raw", f"{PROJECT}-checkpoints", "ab" * 32
+CONTROLLERS = f"{BUCKET}-fleet"
 PLACE = f"projects/{PROJECT}/locations/{REGION}"
 RUNNER, VIEWER = "ml-engineer@example.com", "viewer@example.com"
 PROGRAM = f"tpu-pipeline-view@{PROJECT}.iam.gserviceaccount.com"
@@ -54,7 +57,6 @@ SETTINGS: dict[str, Any] = {
     "pipeline:runners": [f"user:{RUNNER}"],
     "pipeline:viewers": [f"user:{VIEWER}"],
     "pipeline:accountUsers": [f"user:{OWNER}"],
-    "pipeline:pollS": 60,
 }
 _AGENTS = {
     access.EVENTARC_AGENT_ROLE: f"service-{NUMBER}@gcp-sa-eventarc.iam.gserviceaccount.com",
@@ -84,9 +86,7 @@ class PipelineLab(Boxed):
             spark_python=str(ensure("spark", cache_dir())),
             function_python=str(ensure("functions", cache_dir())),
         )  # fmt: skip
-        self.cloud.storage.limit.now = (
-            self.cloud.world.clock.now
-        )  # in which workflows wait before they try again
+        self.cloud.storage.limit.now = self.cloud.world.clock.now
         for who, token in ((OWNER, "1//refresh"), *((item, item) for item in (RUNNER, VIEWER, PROGRAM))):
             login = {
                 "type": "authorized_user",
@@ -132,6 +132,7 @@ class PipelineLab(Boxed):
             self.upload(name.replace("/", "%2F"), b"", BUCKET)
         for layer in ("network", "tpu", "pipeline"):
             self.up(layer)
+        self.answer("POST", f"{self._job_url()}:pause", {})
         if publish:
             self.tpu("pipeline", "publish", "dev")
             self.up("pipeline")
@@ -184,34 +185,28 @@ class PipelineLab(Boxed):
 
     def record(self, run: str) -> dict[str, Any]:
         """A run's record; empty where there is none."""
-        reply = self.send(
-            "GET", f"storage.googleapis.com/storage/v1/b/{BUCKET}/o/pipeline%2F{run}%2Frun.json?alt=media"
-        )
+        name = paths.record(run).replace("/", "%2F")
+        url = f"storage.googleapis.com/storage/v1/b/{CONTROLLERS}/o/{name}?alt=media"
+        reply = self.send("GET", url)
         return dict(json.loads(reply.body)) if reply.status == 200 else {}
 
-    def ended(self, run: str, execution: str = "", limit_s: float = HANG_S) -> dict[str, Any]:
-        """A run's record once it has ended, in another execution than this one."""
-        end = time.monotonic() + limit_s
-        while True:
-            record = self.record(run)
-            if (
-                record
-                and record["outcome"] != "running"
-                and record["execution"] != execution
-                and "ended" in record
-            ):
-                return record
-            assert time.monotonic() < end, f"{run} doesn't end: {record}\n{self.executions()}"
-            time.sleep(0.2)
+    def ended(self, run: str, retry: int = 0, limit_s: float = HANG_S) -> dict[str, Any]:
+        """Sweep until a run has ended, in this retry or a later one; its record."""
+        return self.swept_until(run, lambda record: record["outcome"] != "running", retry, limit_s)
 
-    def executions(self) -> list[dict[str, Any]]:
-        """Of the workflow, the newest first."""
-        at = f"workflowexecutions.googleapis.com/v1/{paths.workflow_id(self.settings)}/executions?view=FULL"
-        result = self.answer("GET", at).get("executions", [])
-        return sorted(result, key=lambda item: str(item["startTime"]), reverse=True)
+    def swept_until(
+        self, run: str, reached: Callable[[dict[str, Any]], bool], retry: int = 0, limit_s: float = HANG_S
+    ) -> dict[str, Any]:
+        """Sweep until a run's record is as a test needs it; the record."""
+        end = time.monotonic() + limit_s
+        while not ((record := self.record(run)) and record.get("retry", 0) >= retry and reached(record)):
+            assert time.monotonic() < end, f"{run}: {record}"
+            self.sweep()
+            time.sleep(0.2)
+        return record
 
     def sweep(self) -> dict[str, Any]:
-        """Let the schedule come now; the job with its last attempt."""
+        """Let the sweep come now; the job with its last attempt."""
         before = self._job().get("lastAttemptTime")
         self.answer("POST", f"{self._job_url()}:run", {})
         end = time.monotonic() + HANG_S
@@ -219,22 +214,7 @@ class PipelineLab(Boxed):
             job = self._job()
             if job.get("lastAttemptTime") != before:
                 return job
-            assert time.monotonic() < end, "the schedule makes no attempt"
-            time.sleep(0.1)
-
-    def settled(self) -> None:
-        """Wait until the schedule has retried what failed, and no run is active."""
-        end = time.monotonic() + HANG_S
-        while True:
-            job = self._job()
-            if job.get("status"):  # on a busy machine its retries were over before the grant was back
-                time.sleep(1)
-                later = self._job()
-                job = self.sweep() if later["lastAttemptTime"] == job["lastAttemptTime"] else later
-            active = [execution for execution in self.executions() if execution["state"] == "ACTIVE"]
-            if not job.get("status") and not active:
-                return
-            assert time.monotonic() < end, (job, active)
+            assert time.monotonic() < end, "there is no attempt"
             time.sleep(0.1)
 
     def _job_url(self) -> str:
@@ -243,14 +223,23 @@ class PipelineLab(Boxed):
     def _job(self) -> dict[str, Any]:
         return dict(self.answer("GET", self._job_url()))
 
-    def heartbeat(self, run: str, state: str) -> None:
-        """Report a state as a host of a run's slice."""
-        self._as_hosts(f"heartbeats%2F{run}%2Fworker-0", state)
-
-    def _as_hosts(self, name: str, state: str) -> None:
-        url = f"storage.googleapis.com/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={name}"
-        reply = self.send("POST", url, {"state": state}, f"tpu-training@{PROJECT}.iam.gserviceaccount.com")
-        assert reply.status == 200, reply.body
+    def done(self, node: str) -> None:
+        """Report as the host of a slice of one that its program has ended: in the bucket, and attested."""
+        address = next(item for item in self.cloud.nodes.all() if item.name.endswith(f"/{node}")).addresses[0]
+        guest = self.cloud.nodes.guest(address)
+        assert guest
+        assert guest.guest_attributes
+        now_s = self.cloud.world.clock.now()
+        status = {"state": "done", "command": "", "updated_s": now_s, "why": "", "final": True}
+        guest.guest_attributes.write("tpu", "job", json.dumps(status))
+        name, hosts = f"heartbeats%2F{node}%2Fworker-0", f"tpu-training@{PROJECT}.iam.gserviceaccount.com"
+        objects = f"storage.googleapis.com/{{}}storage/v1/b/{BUCKET}/o"
+        for method, url, body in (
+            ("POST", f"{objects.format('upload/')}?uploadType=media&name={name}", b""),
+            ("PATCH", f"{objects.format('')}/{name}", {"metadata": {"state": "done"}}),
+        ):
+            reply = self.send(method, url, body, hosts)
+            assert reply.status == 200, reply.body
 
     # Grants
 
@@ -282,9 +271,11 @@ class PipelineLab(Boxed):
         resource, member = self.resource(grant), self.member(grant)
         role = grant.full_role(PROJECT)
         before = self.call(self._policy(resource))
+        only = re.escape(grant.only).replace(access.STACK, "[0-9a-f]{7}")
         left, taken = [], 0
         for binding in before["bindings"]:
-            own = binding["role"] == role and binding.get("condition", {}).get("expression", "") == grant.only
+            expression = binding.get("condition", {}).get("expression", "")
+            own = binding["role"] == role and bool(re.fullmatch(only, expression))
             members = [who for who in binding["members"] if not (own and who == member)]
             taken += len(binding["members"]) - len(members)
             left.append({**binding, "members": members})
@@ -312,5 +303,5 @@ class PipelineLab(Boxed):
 
 def named(grant: Grant) -> str:
     """A grant in a table: with the place-holders that the docs have for buckets."""
-    place = {RAW: "RAW", BUCKET: "BUCKET", f"{RAW}-scratch": "RAW-scratch", f"{BUCKET}-fleet": "BUCKET-fleet"}
+    place = {RAW: "RAW", BUCKET: "BUCKET", f"{RAW}-scratch": "RAW-scratch", CONTROLLERS: "BUCKET-fleet"}
     return replace(grant, what=place.get(grant.what, grant.what)).named

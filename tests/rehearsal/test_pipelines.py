@@ -29,7 +29,9 @@ class World:
         }  # fmt: skip
         self.page = "run      r17\noutcome  invalid, at check\nwhy      0.bin is missing\n"
         self.batches = [{"name": f"p/batches/tpu-pipeline-{RUN}", "state": "SUCCEEDED", "createTime": "1"}]
-        self.slices, self.executions = [RUN], [("10:00", "trained")]
+        self.slices, self.claims = [RUN], 1
+        self.deliveries = ["10:00"]
+        self.preempted: list[str] = []
         self.incidents: list[dict[str, Any]] = []
         self.published: list[dict[str, Any]] = []
         self.typed: list[str] = []
@@ -55,7 +57,7 @@ class World:
 
     # Google, as the project's owner
 
-    values: ClassVar = {"region": "us-east5"}
+    values: ClassVar = {"region": "us-east5", "zone": "us-east5-b"}
 
     def send(self, version: str, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if method.endswith("batches.create"):
@@ -64,17 +66,14 @@ class World:
         if method.endswith("batches.list"):
             return {"batches": self.batches}
         if method.endswith("entries.list"):
-            entries = [{"protoPayload": {"resourceName": f"p/nodes/{item}"}} for item in self.slices]
-            return {"entries": entries}
-        if method.endswith("executions.list"):
-            argument = json.dumps({"data": {"name": "a/_SUBMIT"}})
+            if "pipeline_begin" in arguments["body"]["filter"]:
+                return {"entries": [{}] * self.claims}
+            nodes = [{"nodeId": "n", "node": {"labels": {"fleet": item}}} for item in self.slices]
+            return {"entries": [{"protoPayload": {"request": node}} for node in nodes]}
+        if method.endswith("nodes.list"):
             return {
-                "executions": [
-                    {"argument": argument, "startTime": f"2026-11-24T{at}:00Z",
-                     "result": json.dumps({"outcome": outcome})}
-                    for at, outcome in self.executions
-                ]
-            }  # fmt: skip
+                "nodes": [{"name": f"p/nodes/n-{item}", "labels": {"fleet": item}} for item in self.slices]
+            }
         if method.endswith("alerts.list"):
             return {"alerts": self.incidents}
         if method.endswith("pull"):
@@ -82,6 +81,22 @@ class World:
             data = [base64.b64encode(json.dumps({"incident": item}).encode()).decode() for item in result]
             return {"receivedMessages": [{"ackId": "1", "message": {"data": item}} for item in data]}
         return {}
+
+    # The cloud
+
+    def preempt(self, node: str, *, notice: bool) -> None:
+        assert not notice
+        self.preempted.append(node)
+
+    def requests(self) -> dict[str, Any]:
+        path = "p/triggers/t/objects/a/_SUBMIT"
+        return {
+            "requests": [
+                {"method_id": "eventarc.events.deliver", "path": path, "status": 200,
+                 "time": f"2026-11-24T{at}:00Z"}
+                for at in self.deliveries
+            ]
+        }  # fmt: skip
 
     # Alerts
 
@@ -116,7 +131,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def scene(world: World) -> Scene:
     bucket = SimpleNamespace(project="p", name="b", names=world.names, json=world.json)
-    return scene_of(bucket=bucket, shell=world, control=world, incidents=set(), shards={})
+    return scene_of(bucket=bucket, controllers=bucket, shell=world, control=world, incidents=set(), shards={})
 
 
 def test_an_outcome_is_what_the_page_shows(scene: Scene) -> None:
@@ -144,11 +159,11 @@ def test_a_folder_without_a_run_has_no_outcome(scene: Scene) -> None:
 
 
 def test_what_was_made_is_counted(scene: Scene, world: World) -> None:
-    pipelines.made("a/", ("SUCCEEDED",), slices=1, executions=("trained",)).act(scene)
+    pipelines.made("a/", ("SUCCEEDED",), slices=1).act(scene)
     world.slices.append(f"{RUN}8")  # another run's
     pipelines.made("a/", ("SUCCEEDED",), slices=1).act(scene)
     world.slices.append(f"{RUN}-1")
-    with pytest.raises(ScenarioFailed, match="2 slices r17, r17-1"):
+    with pytest.raises(ScenarioFailed, match=r"2 slices r17 \(n\), r17-1 \(n\)"):
         pipelines.made("a/", ("SUCCEEDED",), slices=1).act(scene)
     world.batches.append({**world.batches[0], "name": f"p/batches/tpu-pipeline-{RUN}-1", "createTime": "0"})
     with pytest.raises(ScenarioFailed, match="batches SUCCEEDED, SUCCEEDED"):
@@ -169,13 +184,33 @@ def test_the_id_of_the_next_batch_is_taken_by_one_of_other_labels(scene: Scene, 
     assert requested["body"]["labels"].keys().isdisjoint({"environment", "layer"})
 
 
-def test_a_late_event_comes_when_its_run_has_ended(scene: Scene, world: World) -> None:
-    world.executions.append(("10:09", "duplicate"))
-    step = pipelines.made("a/", ("SUCCEEDED",), 1, ("trained", "duplicate"), late=True)
+def test_a_late_event_comes_when_its_run_has_ended_and_claims_nothing(scene: Scene, world: World) -> None:
+    step = pipelines.made("a/", ("SUCCEEDED",), 1, late=True)
     with pytest.raises(ScenarioFailed):
         step.act(scene)
-    world.executions[-1] = ("10:11", "duplicate")
+    world.deliveries.append("10:11")
     step.act(scene)
+    world.claims = 2
+    with pytest.raises(ScenarioFailed, match="claimed 2 times"):
+        step.act(scene)
+
+
+def test_the_slice_of_a_run_that_trains_is_preempted(
+    scene: Scene, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines, "record_fault", lambda *_: None)
+    monkeypatch.setattr(pipelines, "training", lambda *_: 20)
+    with pytest.raises(ScenarioFailed, match=r"has ended: invalid, 0\.bin is missing"):
+        pipelines.preempted("a/", 20).act(scene)
+    world.record |= {"outcome": "running"}
+    with pytest.raises(ScenarioFailed, match="running, at check"):
+        pipelines.preempted("a/", 20).act(scene)
+    world.record |= {"training": "slice r17"}
+    pipelines.preempted("a/", 20).act(scene)
+    assert world.preempted == [f"n-{RUN}"]
+    world.slices.clear()
+    with pytest.raises(ScenarioFailed, match="has 0 slices"):
+        pipelines.preempted("a/", 20).act(scene)
 
 
 def test_an_alert_opens_once_is_looked_into_and_closes(scene: Scene, world: World) -> None:

@@ -145,6 +145,11 @@ def _spend(settings: Settings, threshold: float) -> str:
     return f"{spend(settings)} > {threshold:g}"
 
 
+def _sweeps(settings: Settings, _: float) -> str:
+    """Two failed within 65 min, and so of two in succession at any `pipeline:sweepMinutes`."""
+    return f"{summed('sweeps-failed', settings, '65m', ('job',))} > 1"
+
+
 ALERTS = (
     Alert(
         name="boot-failed",
@@ -268,17 +273,14 @@ ALERTS = (
         threshold=0, low=0, high=1000, unit="batches in 5 min",
     ),
     Alert(
-        name="workflow-failed",
-        means="an execution of a workflow failed",
+        name="pipeline-failed",
+        means="a run of the pipeline failed, or its sweeps do",
         severity="ERROR",
         conditions={
-            "executions failed": Count(
-                "workflows.googleapis.com/finished_execution_count",
-                resource="workflows.googleapis.com/Workflow",
-                also='metric.label.status="FAILED"',
-            )
+            "runs failed": Count("runs-failed", by=("outcome",)),
+            "sweeps failed": Query(_sweeps, 0),
         },
-        threshold=0, low=0, high=1000, unit="executions in 5 min",
+        threshold=0, low=0, high=1000, unit="failed runs in 5 min",
     ),
 )  # fmt: skip
 OF = {alert.name: alert for alert in ALERTS}

@@ -92,9 +92,6 @@ def _run(settings: Settings) -> Dashboard:
 
 
 def _pipeline(settings: Settings) -> Dashboard:
-    finished = "workflows_googleapis_com:finished_execution_count"
-    resource = '{monitored_resource="workflows.googleapis.com/Workflow"}'
-    executions = f"sum by (status) (increase({finished}{resource}[{WINDOW}]))"
     priced: tuple[Widget, ...] = ()
     if dollars_per_chip_hour(settings):
         priced = (
@@ -104,7 +101,8 @@ def _pipeline(settings: Settings) -> Dashboard:
     rows = [
         *([WidgetRow(16, priced)] if priced else []),
         WidgetRow(16, (
-            Chart("Executions of workflows", (Line(executions, "${labels.status}"),), plot="STACKED_BAR"),
+            _counted(settings, "Runs of the pipeline that failed", "runs-failed", ("outcome",)),
+            _counted(settings, "Sweeps that failed", "sweeps-failed", ("job",)),
             _counted(settings, "Spark batches that failed", "batches-failed", ("batch",)),
         )),
         WidgetRow(16, (

@@ -16,6 +16,7 @@ from infra.settings.schema import Settings
 from infra.slices.names import LOG, VITALS_LOG
 
 HOST, AUDIT, BUCKET, BATCH = "generic_node", "audited_resource", "gcs_bucket", "cloud_dataproc_batch"
+FUNCTION, SCHEDULE = "cloud_run_revision", "cloud_scheduler_job"
 """Monitored resources of the entries: https://cloud.google.com/monitoring/api/resources."""
 NODE = {"node": "EXTRACT(labels.node)"}
 
@@ -151,6 +152,20 @@ METRICS = (
         resource=BATCH,
         filter=_audited("dataproc", ':"BatchController.CreateBatch"') + " AND severity>=ERROR",
         labels={"batch": "EXTRACT(resource.labels.batch_id)"},
+    ),
+    LogMetric(
+        name="runs-failed",
+        about="runs of the pipeline that failed, or that its function couldn't advance",
+        resource=FUNCTION,
+        filter='jsonPayload.event:"pipeline_" AND severity>=ERROR',
+        labels={"outcome": "EXTRACT(jsonPayload.outcome)"},
+    ),
+    LogMetric(
+        name="sweeps-failed",
+        about="calls of a scheduled job that failed: the pipeline's sweep",
+        resource=SCHEDULE,
+        filter="severity>=ERROR",
+        labels={"job": "EXTRACT(resource.labels.job_id)"},
     ),
 )
 OF = {metric.name: metric for metric in METRICS}

@@ -1,7 +1,7 @@
 """Grants of the pipeline: a table from which they are declared, documented, and named in refusals.
 
-Workflows, batches, custom jobs and the events of Eventarc have no policies of their own, so these roles are
-granted on the project; roles on a bucket are restricted to a folder where possible.
+Batches, custom jobs and the events of Eventarc have no policies of their own, so these roles are granted on
+the project; roles on a bucket are restricted to a folder where possible.
 https://cloud.google.com/iam/docs/roles-permissions
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from infra.google.role import only
+from infra.google.role import ON_NODES, only
 from infra.layers.pipeline import paths
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.settings import NO_TRAINING, WORKER, PipelineSettings
@@ -24,6 +24,8 @@ EVENTARC_AGENT_ROLE, STORAGE_AGENT_ROLE = "roles/eventarc.serviceAgent", "roles/
 """Roles of Google's service agents, which deliver the raw bucket's events."""
 RUNNER, VIEWER = "a runner", "a viewer"
 """Members of `pipeline:runners` and `pipeline:viewers`, in the table."""
+STACK = "STACK"
+"""Placeholder of the slices' stack, whose id Pulumi alone knows, in a condition."""
 On = Literal["project", "bucket", "account", "repository", "function"]
 
 
@@ -92,8 +94,8 @@ def grants(settings: Settings) -> Iterator[Grant]:
     desired = settings[PipelineSettings]
     raw, scratch = desired.raw_bucket_name, scratch_bucket(settings)
     bucket = settings[StorageSettings].bucket_name
-    spark, run, trigger, check, build, view = (paths.account_id(settings, which) for which in paths.ACCOUNTS)
-    tokens, records = (folder(prefix, bucket) for prefix in (paths.TOKENS, paths.RECORDS))
+    spark, run, trigger, build, view = (paths.account_id(settings, which) for which in paths.ACCOUNTS)
+    controllers, tokens = controller_bucket(settings), folder(paths.TOKENS, bucket)
     node: tuple[str, ...] = ("dataproc.agents.create", "dataproc.tasks.lease")
     if desired.spark_role == WORKER:  # which holds what the grants below hold elsewhere
         node = (*node, *_OBJECT_CREATES, "logging.logEntries.create")
@@ -108,20 +110,19 @@ def grants(settings: Settings) -> Iterator[Grant]:
         yield Grant(spark, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
                     "what a batch prints")  # fmt: skip
     yield from (
-        Grant(run, "", "project", "", ("dataproc.batches.create", "dataproc.batches.get"),
-              "batches are created and looked at"),
-        Grant(run, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
-              "a line for the begin and the end of a run"),
+        Grant(run, "", "project", "",
+              ("dataproc.batches.create", "dataproc.batches.get", "dataproc.operations.cancel"),
+              "batches are created, looked at and cancelled"),
         Grant(run, "roles/iam.serviceAccountUser", "account", spark,
               ("iam.serviceAccounts.actAs",), "batches run as it"),
         Grant(run, "roles/storage.objectViewer", "bucket", raw, ("storage.objects.list",),
               "what was submitted"),
-        Grant(run, "roles/storage.objectUser", "bucket", bucket, _OBJECT_WRITES,
-              "records of runs", records),
-        Grant(run, "roles/run.invoker", "function", "", ("run.routes.invoke",),
-              "ask whether shards are complete"),
-        Grant(check, "roles/storage.objectViewer", "bucket", bucket, ("storage.objects.get",),
-              "shards", tokens),
+        Grant(run, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS, "shards", tokens),
+        Grant(run, "roles/storage.objectUser", "bucket", controllers, _OBJECT_WRITES,
+              "records of runs", folder(paths.RECORDS, controllers)),
+        Grant(run, "roles/storage.objectUser", "bucket", controllers,
+              (*_OBJECT_READS, "storage.objects.delete"), "requests of people",
+              folder(paths.REQUESTS, controllers)),
         Grant(build, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
               "the log of the function's build"),
         Grant(build, "roles/storage.objectViewer", "bucket", scratch, ("storage.objects.get",),
@@ -129,16 +130,11 @@ def grants(settings: Settings) -> Iterator[Grant]:
         Grant(build, "roles/artifactregistry.writer", "repository", paths.name(settings),
               ("artifactregistry.repositories.uploadArtifacts",), "the function's image"),
     )  # fmt: skip
-    yield from _viewing(view, bucket)
-    if desired.on_submit or desired.schedule:
-        yield Grant(trigger, "roles/workflows.invoker", "project", "",
-                    ("workflows.executions.create",), "start runs")  # fmt: skip
+    yield from _viewing(view, controllers)
+    yield Grant(trigger, "roles/run.invoker", "function", "", ("run.routes.invoke",), "call the function")
     if desired.on_submit:
         yield Grant(trigger, "roles/eventarc.eventReceiver", "project", "",
                     ("eventarc.events.receiveEvent",), "events of the raw bucket")  # fmt: skip
-    if desired.schedule:
-        yield Grant(run, "roles/workflows.invoker", "project", "",
-                    ("workflows.executions.create",), "start a run for each submission")  # fmt: skip
     if desired.train != NO_TRAINING:
         yield from _training(settings)
 
@@ -152,17 +148,16 @@ def _training(settings: Settings) -> Iterator[Grant]:
     yield Grant(who, "roles/iam.serviceAccountUser", "account", storage.service_account_id,
                 ("iam.serviceAccounts.actAs",), "training runs as the hosts' account")  # fmt: skip
     if desired.train == "vertex":
-        yield Grant(who, "", "project", "", ("aiplatform.customJobs.create", "aiplatform.customJobs.list"),
-                    "training as a custom job")  # fmt: skip
+        jobs = (f"aiplatform.customJobs.{verb}" for verb in ("cancel", "create", "list"))
+        yield Grant(who, "", "project", "", tuple(jobs), "training as a custom job")
         return
-    heartbeats = folder("heartbeats", storage.bucket_name)
-    yield Grant(who, "", "project", "", ("tpu.nodes.create", "tpu.nodes.delete"),
-                "slices are created and deleted")  # fmt: skip
-    yield Grant(who, "roles/storage.objectViewer", "bucket", storage.bucket_name, ("storage.objects.get",),
-                "how far training is", heartbeats)  # fmt: skip
-    yield Grant(who, "roles/storage.objectUser", "bucket", controller_bucket(settings),
-                ("storage.objects.create", "storage.objects.delete"),
-                "tell fleet commands of the slice")  # fmt: skip
+    yield Grant(who, "", "project", "", ON_NODES, "slices are created, watched and deleted")
+    for kind, why in (("heartbeats", "how far training is"), ("boot", "how far a boot is")):
+        yield Grant(who, "roles/storage.objectViewer", "bucket", storage.bucket_name,
+                    ("storage.objects.list",), why, folder(kind, storage.bucket_name))  # fmt: skip
+    controllers = controller_bucket(settings)
+    yield Grant(who, "roles/storage.objectUser", "bucket", controllers, _OBJECT_WRITES,
+                "records and state of the fleet", folder(STACK, controllers))  # fmt: skip
 
 
 def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]:
@@ -172,39 +167,30 @@ def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]
         settings: of the environment.
         everybody: include runners and viewers although the settings name none.
     """
-    desired, bucket = settings[PipelineSettings], settings[StorageSettings].bucket_name
+    desired, controllers = settings[PipelineSettings], controller_bucket(settings)
     raw, scratch = desired.raw_bucket_name, scratch_bucket(settings)
-    records = folder(paths.RECORDS, bucket)
     if desired.runners or everybody:
+        yield from _viewing(RUNNER, controllers)
         yield from (
-            Grant(RUNNER, "roles/dataproc.serverlessEditor", "project", "",
-                  ("dataproc.batches.get", "dataproc.operations.cancel"), "cancel a batch"),
-            Grant(RUNNER, "roles/workflows.invoker", "project", "",
-                  ("workflows.executions.create", "workflows.executions.list", "workflows.executions.cancel"),
-                  "start, retry and cancel runs"),
-            Grant(RUNNER, "roles/logging.viewer", "project", "", ("logging.logEntries.list",),
-                  "what Spark printed"),
-            Grant(RUNNER, "roles/storage.objectUser", "bucket", bucket, _OBJECT_WRITES,
-                  "records of runs", records),
+            Grant(RUNNER, "roles/storage.objectUser", "bucket", controllers, ("storage.objects.create",),
+                  "ask for a retry or a cancel", folder(paths.REQUESTS, controllers)),
             Grant(RUNNER, "roles/storage.objectUser", "bucket", scratch,
                   ("storage.objects.create",), "publish code"),
             Grant(RUNNER, "roles/storage.objectUser", "bucket", raw,
                   ("storage.objects.create", "storage.objects.list"), "submit text"),
         )  # fmt: skip
     if {*desired.viewers} - {*desired.runners} or everybody:
-        yield from _viewing(VIEWER, bucket)
+        yield from _viewing(VIEWER, controllers)
 
 
-def _viewing(who: str, bucket: str) -> Iterator[Grant]:
+def _viewing(who: str, controllers: str) -> Iterator[Grant]:
     yield from (
         Grant(who, "roles/dataproc.serverlessViewer", "project", "", ("dataproc.batches.get",),
               "the state of a batch"),
-        Grant(who, "roles/workflows.viewer", "project", "", ("workflows.executions.list",),
-              "runs that failed before they had a record"),
         Grant(who, "roles/logging.viewer", "project", "", ("logging.logEntries.list",),
               "what Spark printed"),
-        Grant(who, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS,
-              "records of runs", folder(paths.RECORDS, bucket)),
+        Grant(who, "roles/storage.objectViewer", "bucket", controllers, _OBJECT_READS,
+              "records of runs", folder(paths.RECORDS, controllers)),
     )  # fmt: skip
 
 
@@ -221,16 +207,24 @@ def of_agents(settings: Settings) -> Iterator[Grant]:
                     ("pubsub.topics.publish",), "publish events of the raw bucket")  # fmt: skip
 
 
+def of_starts(settings: Settings) -> Iterator[Grant]:
+    """Yield the grants without which a submission gets no record."""
+    run, trigger = (paths.account_id(settings, which) for which in (paths.ORCHESTRATOR, paths.TRIGGER))
+    for grant in grants(settings):
+        if grant.who == trigger or (grant.who == run and grant.folder == paths.RECORDS):
+            yield grant
+    yield from of_agents(settings)
+
+
 def by_message(settings: Settings, asker: str = "") -> list[dict[str, str]]:
     """Return patterns of refusals with the grant that each lacks, the narrowest first.
 
-    Google's refusals name the permission, those of Cloud Storage also the account, and none the bucket: the
-    workflow and Google's clients add the request's URL. Patterns are RE2's, which has no lookahead; an empty
-    pattern matches everything.
+    Google's refusals name the permission, those of Cloud Storage also the account, and none the bucket, which
+    is in the request's URL. An empty pattern matches everything.
 
     Args:
         settings: of the environment.
-        asker: id of the account whose refusals don't name it; the workflow's, unless given.
+        asker: id of the account whose refusals don't name it; the function's, unless given.
     """
     asker = asker or paths.account_id(settings, paths.ORCHESTRATOR)
     patterns: list[tuple[int, dict[str, str]]] = []
@@ -289,7 +283,8 @@ def _place(grant: Grant) -> str:
 def _folder(grant: Grant) -> str:
     if not grant.folder:
         return _place(grant)
-    return rf"{_bucket(grant)}/(?:o/|objects/)?(?:o\?\S*name=)?{grant.folder}(?:/|%2F)"
+    name = "[0-9a-f]{7}" if grant.folder == STACK else grant.folder
+    return rf"{_bucket(grant)}/(?:o/|objects/)?(?:o\?\S*(?:name|prefix)=)?{name}(?:/|%2F)"
 
 
 def _bucket(grant: Grant) -> str:

@@ -13,22 +13,20 @@ from infra.core.account import Account, short
 from infra.google.acting import wait_until_it_may_act
 from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.settings import PipelineSettings
-from infra.layers.storage.names import service_account_id
-from infra.layers.storage.settings import StorageSettings
+from infra.layers.storage.names import controller_bucket, service_account_id
 from infra.settings.schema import Settings
 
 _ABOUT = {
     paths.SPARK: ("Spark", "Runs the batches of the pipeline"),
-    paths.ORCHESTRATOR: ("Pipeline runs", "Runs the workflow: batches, checks, hand-offs"),
-    paths.TRIGGER: ("Pipeline triggers", "Starts the workflow when text was submitted, or on a schedule"),
-    paths.CHECK: ("Pipeline check", "Reads shards and says whether they are complete"),
-    paths.BUILD: ("Pipeline builds", "Builds the function that checks"),
+    paths.ORCHESTRATOR: ("Pipeline runs", "Runs the function: batches, shards, training"),
+    paths.TRIGGER: ("Pipeline triggers", "Calls the function when text was submitted, and each sweep"),
+    paths.BUILD: ("Pipeline builds", "Builds the function"),
     paths.VIEW: ("Pipeline viewer", "Looks at runs, for programs that report them"),
 }
 # What the names of people's grants on buckets begin with.
 _VERBS = {"records of runs": "records", "publish code": "publishes", "submit text": "submits",
-          "take a run back from its slice": "takes-back"}  # fmt: skip
-_ACTED_AS = (paths.ORCHESTRATOR, paths.TRIGGER, paths.CHECK, paths.BUILD)
+          "ask for a retry or a cancel": "asks"}  # fmt: skip
+_ACTED_AS = (paths.ORCHESTRATOR, paths.TRIGGER, paths.BUILD)
 
 
 class PipelineAccounts(pulumi.ComponentResource):
@@ -45,19 +43,28 @@ class PipelineAccounts(pulumi.ComponentResource):
         settings: Settings,
         applying: str | None,
         buckets: Sequence[pulumi.Resource],
+        stack: pulumi.Output[str] | None,
         opts: pulumi.ResourceOptions,
     ):
-        """Declare them; `applying`: the account of builds, which makes what runs as them, too."""
+        """Declare them.
+
+        Args:
+            settings: of the environment.
+            applying: account of builds, which makes what runs as them, too.
+            buckets: what grants on buckets wait for.
+            stack: id of the slices' stack, where slices train.
+            opts: of the component.
+        """
         name = paths.name(settings)
         super().__init__("tpu:pipeline:Accounts", name, None, opts)
-        self.settings, self._applying = settings, applying
+        self.settings, self._applying, self._stack = settings, applying, stack
         child = pulumi.ResourceOptions(parent=self)
         self.repository = gcp.artifactregistry.Repository(
             name,
             repository_id=name,
             location=paths.region(settings),
             format="DOCKER",
-            description="Images of the function that checks",
+            description="Images of the function",
             opts=child,
         )
         accounts = {
@@ -83,7 +90,7 @@ class PipelineAccounts(pulumi.ComponentResource):
             await asyncio.to_thread(wait_until_it_may_act, self.settings.project, emails)
 
     def _users(self) -> list[str]:
-        """Return the members that create workflow, trigger and function, and act as their accounts."""
+        """Return the members that create function, trigger and sweep, and act as their accounts."""
         named = [*self.settings[PipelineSettings].account_users, self._applying]
         return list(dict.fromkeys(filter(None, named)))
 
@@ -101,9 +108,8 @@ class PipelineAccounts(pulumi.ComponentResource):
                     grant.role, name=f"-{service}" if alike[grant.who, short(grant.role)] > 1 else ""
                 )
             elif grant.on == "bucket":
-                account.bucket_role(
-                    grant.what, grant.role, grant.only, grant.why if grant.only else "", buckets
-                )
+                only = self._known(grant.only)
+                account.bucket_role(grant.what, grant.role, only, grant.why if grant.only else "", buckets)
             elif grant.on == "repository":
                 account.repository_role(self.repository, paths.region(self.settings), grant.role)
             elif grant.on == "account":
@@ -119,6 +125,12 @@ class PipelineAccounts(pulumi.ComponentResource):
                         opts=account.after,
                     )
 
+    def _known(self, condition: str) -> pulumi.Input[str]:
+        """Return a condition with the id of the slices' stack."""
+        if self._stack is None:
+            return condition
+        return self._stack.apply(lambda stack: condition.replace(access.STACK, stack))
+
     def _deployers(self, accounts: dict[str, Account]) -> None:
         for user in self._users():
             for which in _ACTED_AS:
@@ -127,7 +139,7 @@ class PipelineAccounts(pulumi.ComponentResource):
             accounts[paths.account_id(self.settings, paths.VIEW)].user(user)
 
     def _people(self, opts: pulumi.ResourceOptions, buckets: Sequence[pulumi.Resource]) -> None:
-        desired, bucket = self.settings[PipelineSettings], self.settings[StorageSettings].bucket_name
+        desired, controllers = self.settings[PipelineSettings], controller_bucket(self.settings)
         after = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(buckets)))
         runners, viewers = dict.fromkeys(desired.runners), dict.fromkeys(desired.viewers)
         people = {
@@ -147,5 +159,5 @@ class PipelineAccounts(pulumi.ComponentResource):
                     title = gcp.storage.BucketIAMMemberConditionArgs(title=grant.why, expression=grant.only)
                 gcp.storage.BucketIAMMember(
                     f"{_VERBS[grant.why]}-{user}", bucket=grant.what, role=grant.role, member=user,
-                    condition=title, opts=opts if grant.what == bucket else after,
+                    condition=title, opts=opts if grant.what == controllers else after,
                 )  # fmt: skip

@@ -20,10 +20,8 @@ from infra.settings.schema import Settings
 
 def _services(settings: Settings) -> Iterable[str]:
     desired = settings[PipelineSettings]
-    services = ["artifactregistry", "cloudbuild", "cloudfunctions", "dataproc", "run", "workflowexecutions",
-                "workflows"]  # fmt: skip
+    services = ["artifactregistry", "cloudbuild", "cloudfunctions", "cloudscheduler", "dataproc", "run"]
     services += ["eventarc", "pubsub"] if desired.on_submit else []
-    services += ["cloudscheduler"] if desired.schedule else []
     services += ["aiplatform"] if desired.train == "vertex" else []
     return (f"{service}.googleapis.com" for service in services)
 
@@ -49,22 +47,21 @@ def _quotas(settings: Settings) -> Iterable[Use]:
 def _at_google(settings: Settings) -> dict[str, str]:
     emails = (paths.account(settings, id_) for id_ in paths.ACCOUNTS)
     accounts = (f"projects/{settings.project}/serviceAccounts/{email}" for email in emails)
-    workflow = paths.workflow_id(settings)
+    function = paths.function_id(settings)
     return {
         **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
-        workflow: f"https://workflows.googleapis.com/v1/{workflow}",
+        function: f"https://cloudfunctions.googleapis.com/v2/{function}",
     }
 
 
 def _prices(settings: Settings) -> Iterable[PriceRow]:
-    if settings[PipelineSettings].schedule:
-        yield row("schedule of the pipeline", paths.region(settings), ("scheduler", 1))
+    yield row("sweep of the pipeline", paths.region(settings), ("scheduler", 1))
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:
     desired, region = settings[PipelineSettings], paths.region(settings)
     used = [f"spark.dcu.{desired.tier}", f"spark.shuffle.{desired.tier}"]
-    used += ["workflows.internal", "workflows.external", "run.cpu", "run.memory", "run.requests"]
+    used += ["run.cpu", "run.memory", "run.requests"]
     used += ["registry", "build", "storage.standard", "storage.class-a", "storage.class-b", "logging"]
     if desired.raw_nearline_days:
         used += ["storage.nearline", "storage.retrieval.nearline"]
@@ -115,18 +112,13 @@ _ROLES = (
          "artifactregistry.repositories.getIamPolicy", "artifactregistry.repositories.setIamPolicy"),
     ),
     Role(
-        "roles/cloudfunctions.admin", "create the function that checks",
+        "roles/cloudfunctions.admin", "create the function",
         ("cloudfunctions.functions.create", "cloudfunctions.functions.get", "cloudfunctions.functions.update",
          "cloudfunctions.functions.delete", "cloudfunctions.operations.get"),
     ),
     Role(
-        "roles/run.admin", "say who calls it",
+        "roles/run.admin", "say who calls the function",
         ("run.services.getIamPolicy", "run.services.setIamPolicy"),
-    ),
-    Role(
-        "roles/workflows.admin", "create the workflow",
-        ("workflows.workflows.create", "workflows.workflows.get", "workflows.workflows.update",
-         "workflows.workflows.delete", "workflows.operations.get", "workflows.executions.list"),
     ),
     Role(
         "roles/eventarc.admin", "create the trigger",
@@ -138,9 +130,9 @@ _ROLES = (
         ("serviceusage.services.generateServiceIdentity",), setting="on_submit",
     ),
     Role(
-        "roles/cloudscheduler.admin", "create the schedule",
+        "roles/cloudscheduler.admin", "create the sweep",
         ("cloudscheduler.jobs.create", "cloudscheduler.jobs.get", "cloudscheduler.jobs.update",
-         "cloudscheduler.jobs.delete"), setting="schedule",
+         "cloudscheduler.jobs.delete"),
     ),
 )  # fmt: skip
 
@@ -178,7 +170,6 @@ LAYER = Layer(
         "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": (
             "projects/{project}/locations/{location}/services/{name} {role} {member}"
         ),
-        "gcp:workflows/workflow:Workflow": "projects/{project}/locations/{region}/workflows/{name}",
         "gcp:eventarc/trigger:Trigger": "projects/{project}/locations/{location}/triggers/{name}",
         "gcp:cloudscheduler/job:Job": "projects/{project}/locations/{region}/jobs/{name}",
     },

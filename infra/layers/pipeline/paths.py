@@ -7,29 +7,29 @@ from infra.layers.storage import names as storage_names
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import GcpSettings, Settings
 
-TOKENS, RECORDS = storage_names.TOKENS, "pipeline"
-"""Folders of the checkpoint bucket: shards, and records of runs, a folder for each run."""
+TOKENS = storage_names.TOKENS
+"""Folder of the checkpoint bucket: shards, a folder for each run."""
+RECORDS, REQUESTS = "pipeline", "pipeline-requests"
+"""Folders of the controllers' bucket: records of runs, a folder for each run, and people's requests."""
 SUBMIT = "_SUBMIT"
-RUN = "run-of-pipeline"
-TRAINING = "name-of-training"
-FOLDER = "folder-of-shards"
-"""Placeholders of a run's name, of its slice's or job's name, and of its shards' folder in the bucket, which
-the workflow fills in; each is a valid name itself. Training that failed for good is started again under
-another name, since its last heartbeat stays.
-"""
+ENTRY = "handle"
+"""Entry point of the function, in its main.py."""
+ENVIRONMENT, CLUSTER_ENDPOINT = "TPU_ENVIRONMENT", "TPU_CLUSTER_ENDPOINT"
+"""Variables of the function, beside TPU_STACK_ID with `train: fleet`; the second with `train: jobset`."""
 CODE = "code"
 """Folder of the scratch bucket: the job's code and packages, by their sha256."""
 MOUNT = "/mnt/checkpoints"
 """Mount point of the checkpoint bucket, on hosts and in pods of the queue."""
+DATAPROC = "https://dataproc.googleapis.com/v1"
 TAG = "tpu-spark"
 """Network tag of Spark's nodes, which connect to each other alone."""
-ACCOUNTS = ("spark", "run", "trigger", "check", "build", "view")
-SPARK, ORCHESTRATOR, TRIGGER, CHECK, BUILD, VIEW = ACCOUNTS
+ACCOUNTS = ("spark", "run", "trigger", "build", "view")
+SPARK, ORCHESTRATOR, TRIGGER, BUILD, VIEW = ACCOUNTS
 """Last parts of the accounts' ids."""
 
 
 def name(settings: Settings) -> str:
-    """Of the workflow, the trigger, the schedule, the function and the repository; prefix of the accounts."""
+    """Of the function, its trigger, its sweep and its repository; prefix of the accounts."""
     return settings[PipelineSettings].name
 
 
@@ -63,11 +63,21 @@ def code_folder(settings: Settings) -> str:
     return f"gs://{scratch_bucket(settings)}/{CODE}/{settings[PipelineSettings].code}"
 
 
-def workflow_id(settings: Settings) -> str:
-    """Full id of the workflow."""
-    return f"projects/{settings.project}/locations/{region(settings)}/workflows/{name(settings)}"
+def function_id(settings: Settings) -> str:
+    """Full id of the function."""
+    return f"projects/{settings.project}/locations/{region(settings)}/functions/{name(settings)}"
+
+
+def batches(settings: Settings) -> str:
+    """URL of the region's batches."""
+    return f"{DATAPROC}/projects/{settings.project}/locations/{region(settings)}/batches"
 
 
 def record(run: str) -> str:
-    """Return the object of the checkpoint bucket with all that is known of a run."""
+    """Return the object of the controllers' bucket that is the record of a run."""
     return f"{RECORDS}/{run}/run.json"
+
+
+def request(run: str) -> str:
+    """Return the object of the controllers' bucket by which people cancel or retry a run."""
+    return f"{REQUESTS}/{run}.json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
 from infra.catalog import CATALOG
 from infra.catalog.book import BOOK
@@ -11,7 +11,8 @@ from infra.errors import Problem
 from infra.layers.pipeline import paths
 from infra.layers.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.layers.pipeline.spark_price import SparkNode, predicted
-from infra.settings.schema import Settings
+from infra.settings.schema import ADDED_SLICES, FleetSettings, Settings
+from infra.slices.price import at_most
 
 CORE_S_PER_GIB = 400.0
 """Assumed, not measured: a GiB is 270 million tokens of 4 bytes, a core tokenizes 1.2 million a second, and
@@ -34,12 +35,6 @@ def spark_usd(settings: Settings, executors: int, hours: float) -> float | None:
     """Return the price of a batch by executors and hours; None where a price isn't known."""
     desired = settings[PipelineSettings]
     return predicted(*_nodes(desired), executors, hours, desired.tier, paths.region(settings)).dollars
-
-
-def run_usd(settings: Settings, gib: float) -> float | None:
-    """Return the price of shards of `gib` of text, by core-seconds and not by executors."""
-    start, per_gib = start_usd(settings), usd_per_gib(settings)
-    return None if start is None or per_gib is None else start + gib * per_gib
 
 
 def start_usd(settings: Settings) -> float | None:
@@ -80,18 +75,59 @@ def most_usd(settings: Settings) -> float | None:
     return None if training is None or spark is None else spark + training * desired.train_hours
 
 
-def of_runs(settings: Settings) -> dict[str, Any]:
-    """Return the prices that the workflow computes with; null where the catalog has none."""
+@dataclass(frozen=True)
+class RunPrices:
+    """Prices that a run is recorded with; None where the book has none.
+
+    Attributes:
+        dcu_hour_usd: of a data compute unit.
+        shuffle_gib_hour_usd: of a GiB of shuffle storage.
+        training_hour_usd: of training.
+        most_usd: maximum of a run.
+        limit_usd: `pipeline:maxRunCostUsd`.
+        start_usd: of a batch's start.
+        usd_per_gib: of a GiB of text after that.
+    """
+
+    dcu_hour_usd: float | None
+    shuffle_gib_hour_usd: float | None
+    training_hour_usd: float | None
+    most_usd: float | None
+    limit_usd: float | None
+    start_usd: float | None
+    usd_per_gib: float | None
+
+    def spark_usd(self, dcu_h: float, shuffle_gib_h: float) -> float | None:
+        """Return the price of a batch by Google's figures."""
+        if self.dcu_hour_usd is None or self.shuffle_gib_hour_usd is None:
+            return None
+        return dcu_h * self.dcu_hour_usd + shuffle_gib_h * self.shuffle_gib_hour_usd
+
+    def training_usd(self, hours: float) -> float | None:
+        """Return the price of training."""
+        if not hours:
+            return 0.0
+        return None if self.training_hour_usd is None else hours * self.training_hour_usd
+
+    def predicted_usd(self, gib: float) -> float | None:
+        """Return the price of the shards of so much text."""
+        if self.start_usd is None or self.usd_per_gib is None:
+            return None
+        return self.start_usd + gib * self.usd_per_gib
+
+
+def of_runs(settings: Settings) -> RunPrices:
+    """Return the prices that runs are recorded with."""
     desired, region = settings[PipelineSettings], paths.region(settings)
-    return {
-        "dcu_hour_usd": BOOK[f"spark.dcu.{desired.tier}"].price(region).dollars,
-        "shuffle_gib_hour_usd": BOOK[f"spark.shuffle.{desired.tier}"].price(region).dollars,
-        "training_hour_usd": training_hour_usd(settings),
-        "most_usd": most_usd(settings),
-        "limit_usd": desired.max_run_cost_usd,
-        "start_usd": start_usd(settings),
-        "usd_per_gib": usd_per_gib(settings),
-    }
+    return RunPrices(
+        dcu_hour_usd=BOOK[f"spark.dcu.{desired.tier}"].price(region).dollars,
+        shuffle_gib_hour_usd=BOOK[f"spark.shuffle.{desired.tier}"].price(region).dollars,
+        training_hour_usd=training_hour_usd(settings),
+        most_usd=most_usd(settings),
+        limit_usd=desired.max_run_cost_usd,
+        start_usd=start_usd(settings),
+        usd_per_gib=usd_per_gib(settings),
+    )
 
 
 def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -116,3 +152,21 @@ def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
             f"{desired.ttl_minutes} min, training for {desired.train_hours} h",
             "fewer executors, ttlMinutes or trainHours; or a larger limit",
         )  # fmt: skip
+
+
+def budget_problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    """Yield a limit that holds the slices of the file, and not one of the pipeline beside them."""
+    desired, limit = settings.get(PipelineSettings), settings[FleetSettings].dollars_per_hour
+    if desired is None or desired.train != "fleet" or limit is None or ADDED_SLICES in given:
+        return
+    training = training_hour_usd(settings)
+    billed = sum(row.hourly or 0 for row in at_most(settings))
+    if training is None:
+        value, fix = f"${limit:,}", "another trainZone or trainSlice, or no limit"
+        rule = f"no budget holds {desired.train_slice} in {desired.train_zone}, whose price isn't known"
+    elif billed <= limit < billed + training:
+        value, fix = f"${limit:,}", "a smaller trainSlice, fewer slices, or a larger limit"
+        rule = f"${billed:,.2f} an hour for the file's slices and ${training:,.2f} for one of the pipeline"
+    else:
+        return
+    yield Problem("fleet:dollarsPerHour", value, rule, fix)

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import tempfile
-import zipfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib import resources
-from pathlib import Path
-from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
@@ -21,32 +15,42 @@ from infra.layers.builds.outputs import applying_member
 from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.network import names as network_names
 from infra.layers.network.outputs import NetworkOutputs
-from infra.layers.pipeline import access, handoff, paths, price, spark
+from infra.layers.pipeline import handoff, paths, spark
 from infra.layers.pipeline.accounts import PipelineAccounts
 from infra.layers.pipeline.buckets import RawBucket, ScratchBucket, require_raw_bucket
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.outputs import PipelineOutputs
 from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.pipeline.source import source
 from infra.layers.pipeline.triggers import Triggers
+from infra.layers.storage.names import controller_bucket
 from infra.layers.storage.outputs import StorageOutputs
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu.outputs import TpuOutputs
 from infra.settings.schema import Settings
+from infra.slices.names import STACK_ID_VARIABLE
 
-_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _RUNTIME = "python312"
 
 
-class CheckFunction(pulumi.ComponentResource):
-    """The function that answers whether shards are complete; its source is named by its content."""
+class PipelineFunction(pulumi.ComponentResource):
+    """The function that runs the pipeline; its source is named by its content."""
 
     function: gcp.cloudfunctionsv2.Function
+    url: pulumi.Output[str]
 
-    def __init__(self, settings: Settings, accounts: PipelineAccounts, opts: pulumi.ResourceOptions):
+    def __init__(
+        self,
+        settings: Settings,
+        accounts: PipelineAccounts,
+        variables: Mapping[str, pulumi.Input[str]],
+        opts: pulumi.ResourceOptions,
+    ):
         name, region = paths.name(settings), paths.region(settings)
-        super().__init__("tpu:pipeline:CheckFunction", name, None, opts)
+        before = pulumi.ResourceOptions(aliases=[pulumi.Alias(type_="tpu:pipeline:CheckFunction")])
+        super().__init__("tpu:pipeline:Function", name, None, pulumi.ResourceOptions.merge(opts, before))
         child = pulumi.ResourceOptions(parent=self, depends_on=accounts.all)
-        packed = source()
+        packed = source(settings)
         archive = gcp.storage.BucketObject(
             "source",
             bucket=scratch_bucket(settings),
@@ -58,91 +62,41 @@ class CheckFunction(pulumi.ComponentResource):
             name,
             name=name,
             location=region,
-            description="Answers whether the shards of a run are complete",
+            description="From submitted text to a training job",
             build_config={
                 "runtime": _RUNTIME,
-                "entry_point": "check",
+                "entry_point": paths.ENTRY,
                 "service_account": accounts.id_of(paths.BUILD),
                 "docker_repository": accounts.repository.id,
                 "source": {"storage_source": {"bucket": scratch_bucket(settings), "object": archive.name}},
             },
             service_config={
-                "service_account_email": paths.account(settings, paths.CHECK),
+                "service_account_email": paths.account(settings, paths.ORCHESTRATOR),
+                "environment_variables": {paths.ENVIRONMENT: settings.environment, **variables},
                 "available_memory": "512Mi",
                 "timeout_seconds": 1800,
-                "max_instance_count": 10,
+                "max_instance_count": 5,
                 "max_instance_request_concurrency": 1,
                 "ingress_settings": "ALLOW_INTERNAL_ONLY",
                 "all_traffic_on_latest_revision": True,
             },
             opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(hooks=accounts.acting)),
         )
+        self.url = self.function.service_config.apply(lambda config: (config.uri if config else "") or "")
         gcp.cloudrunv2.ServiceIamMember(
             "invoker",
             project=settings.project,
             location=region,
             name=name,
             role="roles/run.invoker",
-            member=f"serviceAccount:{paths.account(settings, paths.ORCHESTRATOR)}",
+            member=f"serviceAccount:{paths.account(settings, paths.TRIGGER)}",
             opts=pulumi.ResourceOptions(parent=self, depends_on=[self.function]),
         )
         self.register_outputs({})
 
 
-class Orchestrator(pulumi.ComponentResource):
-    """The workflow, and the object with all that it has to know."""
-
-    workflow: gcp.workflows.Workflow
-
-    def __init__(
-        self,
-        settings: Settings,
-        accounts: PipelineAccounts,
-        function: gcp.cloudfunctionsv2.Function,
-        known: pulumi.Input[Mapping[str, Any]],
-        opts: pulumi.ResourceOptions,
-    ):
-        name = paths.name(settings)
-        super().__init__("tpu:pipeline:Orchestrator", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self, depends_on=accounts.all)
-        url = function.service_config.apply(lambda config: (config.uri if config else "") or "")
-        content = pulumi.Output.all(known, url).apply(
-            lambda values: json.dumps({**values[0], "function": values[1]}, indent=1, sort_keys=True)
-        )
-        # Named by its content: a run reads what it began with.
-        at = content.apply(
-            lambda text: f"{paths.RECORDS}/settings/{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-        )
-        stored = gcp.storage.BucketObject(
-            "settings",
-            bucket=settings[StorageSettings].bucket_name,
-            name=at,
-            content=content,
-            content_type="application/json",
-            opts=child,
-        )
-        self.workflow = gcp.workflows.Workflow(
-            name,
-            name=name,
-            region=paths.region(settings),
-            description="From submitted text to a training job",
-            service_account=paths.account(settings, paths.ORCHESTRATOR),
-            source_contents=resources.files("infra.layers.pipeline")
-            .joinpath("workflow.yaml")
-            .read_text("utf-8"),
-            call_log_level="LOG_ERRORS_ONLY",
-            deletion_protection=False,
-            user_env_vars={
-                "BUCKET": settings[StorageSettings].bucket_name,
-                "SETTINGS": stored.name,
-            },
-            opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(hooks=accounts.acting)),
-        )
-        self.register_outputs({})
-
-
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> PipelineOutputs:
-    """Buckets, accounts, the function, the workflow and what starts it."""
+    """Buckets, accounts, the function and what calls it."""
     provider, desired = providers["gcp"], settings[PipelineSettings]
     opts = pulumi.ResourceOptions(provider=provider)
     if ends := spark.runtime_ends_soon(settings, datetime.now(UTC).date()):
@@ -151,32 +105,29 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     # Read all outputs first: a missing layer is reported before anything is created.
     network_id = upstream.read(NetworkOutputs, settings).network_id
     applying = applying_member(settings)
-    stack: pulumi.Input[str] = ""
-    endpoint: pulumi.Input[str] = ""
+    stack: pulumi.Output[str] | None = None
+    variables: dict[str, pulumi.Input[str]] = {}
     if desired.train == "fleet":
         stack = upstream.read(TpuOutputs, settings).stack_id
+        variables[STACK_ID_VARIABLE] = stack
     elif desired.train == "jobset":
-        endpoint = upstream.read(GkeOutputs, settings).endpoint
+        variables[paths.CLUSTER_ENDPOINT] = upstream.read(GkeOutputs, settings).endpoint
     made: list[pulumi.Resource] = []
     if desired.existing_raw_bucket:
         require_raw_bucket(settings, provider)
     else:
         made.append(RawBucket(settings, opts).bucket)
     made.append(ScratchBucket(settings, opts).bucket)
-    accounts = PipelineAccounts(settings, applying, made, opts)
+    accounts = PipelineAccounts(settings, applying, made, stack, opts)
     firewall = SparkFirewall(settings, network_id, opts)
-    check = CheckFunction(settings, accounts, opts)
-    function = check.function
-    known = pulumi.Output.all(stack, endpoint).apply(lambda values: settings_of_runs(settings, *values))
-    orchestrator = Orchestrator(settings, accounts, function, known, opts)
-    workflow = orchestrator.workflow
-    triggers = Triggers(settings, accounts, workflow, provider, opts)
-    guarded = [*made, accounts, firewall, check, orchestrator, triggers]
-    Living(RUNS, settings.project, settings.environment, {"workflow": workflow.id}, guarded)
-    place = settings.environment
+    function = PipelineFunction(settings, accounts, variables, opts)
+    triggers = Triggers(settings, accounts, function, function.url, provider, opts)
+    guarded = [*made, accounts, firewall, function, triggers]
+    records: dict[str, pulumi.Input[str]] = {"bucket": controller_bucket(settings), "folder": paths.RECORDS}
+    Living(RUNS, settings.project, settings.environment, records, guarded)
     return PipelineOutputs(
-        workflow=workflow.id,
-        function_url=function.service_config.apply(lambda config: (config.uri if config else "") or ""),
+        function=function.function.id,
+        function_url=function.url,
         raw_bucket_name=pulumi.Output.from_input(desired.raw_bucket_name),
         scratch_bucket_name=pulumi.Output.from_input(scratch_bucket(settings)),
         tokens_folder=pulumi.Output.from_input(
@@ -186,31 +137,9 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
             {which: paths.account(settings, which) for which in paths.ACCOUNTS}
         ),
         trigger=triggers.event.id if triggers.event else None,
-        schedule=triggers.job.id if triggers.job else None,
-        useful_commands=pulumi.Output.from_input(useful_commands(place, desired)),
+        sweep=triggers.sweep.id,
+        useful_commands=pulumi.Output.from_input(useful_commands(settings.environment, desired)),
     )
-
-
-def settings_of_runs(settings: Settings, stack: str, endpoint: str) -> dict[str, Any]:
-    """All that the workflow has to know, but the function's URL."""
-    desired = settings[PipelineSettings]
-    return {
-        "environment": settings.environment,
-        "project": settings.project,
-        "region": paths.region(settings),
-        "bucket": settings[StorageSettings].bucket_name,
-        "raw": desired.raw_bucket_name,
-        "tokens": paths.TOKENS,
-        "code": desired.code,
-        "batch": spark.batch(settings),
-        "batch_prefix": f"{paths.name(settings)}-",
-        "ttl_s": desired.ttl_minutes * 60,
-        "poll_s": desired.poll_s,
-        "handoff": handoff.handoff(settings, stack, endpoint),
-        "train_hours": desired.train_hours,
-        "price": price.of_runs(settings),
-        "grants": access.by_message(settings),
-    }
 
 
 def useful_commands(environment: str, desired: PipelineSettings) -> dict[str, str]:
@@ -225,18 +154,6 @@ def useful_commands(environment: str, desired: PipelineSettings) -> dict[str, st
         "retry": f"tpu pipeline retry {environment} RUN",
         "cost": f"tpu pipeline cost {environment}",
     }
-
-
-def source() -> Path:
-    """Return the function's source as a zip that is the same for the same files."""
-    folder = resources.files("infra.layers.pipeline").joinpath("function")
-    path = Path(tempfile.mkdtemp(prefix="tpu-function.")) / "function.zip"
-    with zipfile.ZipFile(path, "w") as packed:
-        for name in ("main.py", "requirements.txt"):
-            entry = zipfile.ZipInfo(name, _ZIP_TIME)
-            entry.external_attr = 0o644 << 16
-            packed.writestr(entry, folder.joinpath(name).read_bytes(), zipfile.ZIP_DEFLATED)
-    return path
 
 
 class SparkFirewall(pulumi.ComponentResource):

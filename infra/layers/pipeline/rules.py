@@ -1,7 +1,6 @@
 """Rules between the pipeline's settings, and with those of the layers that it reads."""
 
 import ipaddress
-import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -9,14 +8,12 @@ from infra.catalog import region_of
 from infra.errors import Problem
 from infra.layers.network.names import subnet_ranges
 from infra.layers.network.settings import NetworkSettings
-from infra.layers.pipeline import changes, paths, price, schedule, spark
-from infra.layers.pipeline.settings import NO_TRAINING, PipelineSettings
+from infra.layers.pipeline import changes, paths, price, spark
+from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Relation, Settings
 from infra.slices import nodes
 
 _ADDRESSES_KEPT = 4
-# https://cloud.google.com/workflows/quotas; of a look at a batch, and at training without a heartbeat; others
-_MOST_STEPS, _BATCH_STEPS, _TRAINING_STEPS, _OTHER_STEPS = 100_000, 3, 10, 10_000
 
 
 def _runtime(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -51,41 +48,11 @@ def _place(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def _schedule(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    desired = settings.get(PipelineSettings)
-    if desired is None or desired.schedule is None:
-        return
-    try:
-        if schedule.fires(desired.schedule):
-            return
-        rule, fix = "a schedule that comes; this day doesn't", "correct day and month"
-    except ValueError as error:
-        rule = f"minute hour day month weekday, as crontab writes them; wrong: {error}"
-        fix = 'write e.g. "30 2 * * mon-fri"'
-    yield Problem("pipeline:schedule", f'"{desired.schedule}"', rule, fix)
-
-
 def _training(settings: Settings, given: set[str]) -> Iterator[Problem]:
     from infra.layers.pipeline.handoff import problems  # it imports the layers that train
 
     if PipelineSettings in settings.sections:
         yield from problems(settings)
-
-
-def _steps(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    """More looks than Google lets an execution take: it would end it without a word, and keep its slice."""
-    desired = settings.get(PipelineSettings)
-    if desired is None:
-        return
-    hours = 0 if desired.train == NO_TRAINING else desired.train_hours
-    steps_s = desired.ttl_minutes * 60 * _BATCH_STEPS + hours * 3600 * _TRAINING_STEPS
-    least_s = math.ceil(steps_s / (_MOST_STEPS - _OTHER_STEPS))
-    if desired.poll_s < least_s:
-        yield Problem(
-            "pipeline:pollS", f"{desired.poll_s} beside ttlMinutes {desired.ttl_minutes}, trainHours {hours}",
-            f"a workflow ends after {_MOST_STEPS:,} steps, and each look takes some",
-            f"write {least_s} or more; or lower ttlMinutes or trainHours",
-        )  # fmt: skip
 
 
 def _code(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -102,7 +69,6 @@ def _unused(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if desired is None:
         return
     for key, used, beside in (
-        ("timeZone", desired.schedule is not None, "pipeline:schedule"),
         ("trainZone", desired.train == "fleet", "train: fleet"),
         ("trainTeam", desired.train == "jobset", "train: jobset"),
         ("trainImage", desired.train == "vertex", "train: vertex"),
@@ -130,7 +96,6 @@ RULES: tuple[Relation, ...] = (
         ("storage:location", "network:subnetRanges", "pipeline:maxExecutors", "tpu:slices", "tpu:zones"),
         _place,
     ),
-    (("pipeline:schedule",), _schedule),
     (
         (*_TRAIN, *_TRAINS, "tpu:zones", "tpu:bundle", "gke:tpuPools", "queue:teams", "queue:image"),
         _training,
@@ -139,8 +104,11 @@ RULES: tuple[Relation, ...] = (
         (*_SPARK, *_TRAIN, "pipeline:maxExecutors", "pipeline:trainHours", "pipeline:ttlMinutes"),
         price.problems,
     ),
+    (
+        (*_TRAIN, "fleet:dollarsPerHour", "tpu:slices", "tpu:zones", "gke:tpuPools"),
+        price.budget_problems,
+    ),
     (("pipeline:existingRawBucket", "pipeline:rawNearlineDays"), _code),
-    (("pipeline:schedule", "pipeline:train"), _unused),
+    (("pipeline:train",), _unused),
     (("pipeline:changes",), changes.problems),
-    (("pipeline:pollS", "pipeline:ttlMinutes", "pipeline:train", "pipeline:trainHours"), _steps),
 )

@@ -1,6 +1,5 @@
 """Settings of the pipeline layer."""
 
-import zoneinfo
 from dataclasses import dataclass
 
 from infra.catalog import CATALOG
@@ -33,11 +32,6 @@ _CORES = Rule(
     f"one of {', '.join(map(str, facts.CORES))}",
     "write one of these",
 )
-_TIME_ZONE = Rule(
-    lambda value: value in (zoneinfo.available_timezones() or {value}),  # none: a machine without tzdata
-    "a time zone of the tz database, e.g. Europe/Berlin",
-    "write Etc/UTC",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +39,7 @@ class PipelineSettings:
     """Raw text that is submitted becomes token shards by Spark, and these a training job."""
 
     name: str = setting(
-        "of the workflow, its trigger and function, and prefix of its accounts; environments that share a "
+        "of the function, its trigger and its sweep, and prefix of its accounts; environments that share a "
         "project need one each",
         default="tpu-pipeline",
         rule=_NAME,
@@ -123,10 +117,10 @@ class PipelineSettings:
         rule=rules.between(facts.LEAST_TTL_MINUTES, facts.MOST_TTL_MINUTES, "min"),
     )
     on_submit: bool = setting("start a run when an object FOLDER/_SUBMIT is written", default=True)
-    schedule: str | None = setting(
-        "when to start runs of what was submitted and has none, as crontab writes it", default=None
-    )
-    time_zone: str = setting("of the schedule", default="Etc/UTC", rule=_TIME_ZONE)
+    sweep_minutes: int = setting(
+        "how often the function looks at what was submitted and at every run", default=1,
+        rule=rules.between(1, 30, "min"),
+    )  # fmt: skip
     train: str = setting(
         "who trains on the shards: a new slice of the fleet, a JobSet of the queue, a Vertex custom job; "
         "or none",
@@ -164,7 +158,4 @@ class PipelineSettings:
         "and writes every bucket of the project",
         default=WORKER,
         rule=rules.one_of(WORKER, SMALL_ROLE),
-    )
-    poll_s: int = setting(
-        "how often a run looks at its batch and its training", default=30, rule=rules.between(1, 3600, "s")
     )

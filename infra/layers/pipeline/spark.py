@@ -1,6 +1,6 @@
 """The Spark batch of a run, as the Dataproc API takes it, and what the service's rules say of its settings.
 
-The one place that says what a batch is: the workflow fills in the run and its text, and sends it.
+The one place that says what a batch is.
 https://cloud.google.com/dataproc-serverless/docs/reference/rest/v1/projects.locations.batches#Batch
 """
 
@@ -22,11 +22,17 @@ _PREFIX = "spark."
 _WARN_DAYS = 60
 
 
-def batch(settings: Settings) -> dict[str, Any]:
-    """Return the body of batches.create."""
+def batch(settings: Settings, run: str, raw: str) -> dict[str, Any]:
+    """Return the body of batches.create.
+
+    Args:
+        settings: of the environment.
+        run: name of the run.
+        raw: URL of its text; whoever may upload chooses it, so it is one argument, whatever it contains.
+    """
     desired, code = settings[PipelineSettings], paths.code_folder(settings)
-    tokens = f"gs://{settings[StorageSettings].bucket_name}/{paths.TOKENS}/{paths.RUN}"
-    changes = ("input.sources=@RAW@", f"output.url={tokens}", *desired.changes)
+    tokens = f"gs://{settings[StorageSettings].bucket_name}/{paths.TOKENS}/{run}"
+    changes = (f"input.sources={raw}", f"output.url={tokens}", *desired.changes)
     return {
         "pysparkBatch": {
             "mainPythonFileUri": f"{code}/main.py",

@@ -1,4 +1,10 @@
-"""Starters of runs: events of the raw bucket, and a schedule for submissions whose event was lost.
+"""Callers of the function: events of the raw bucket, and a job that sweeps, since an event may be lost.
+
+Both count as internal at the service's default URL: https://cloud.google.com/run/docs/securing/ingress.
+Pub/Sub pushes an event again unless it is answered in time (10 s unless set, 600 s at most); Cloud Scheduler
+begins no call of a job before the last one has ended:
+https://cloud.google.com/pubsub/docs/reference/rest/v1/projects.subscriptions,
+https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs.
 
 A new project has no service agents, and their roles take minutes to apply. Google names that in its refusal,
 and the layer names it to `tpu up`, which retries: a wait of fixed length is often too short, and Pulumi
@@ -18,26 +24,30 @@ from infra.layers.pipeline.accounts import PipelineAccounts
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
 
+_DEADLINE_S = 1800  # the longest that a job waits for an answer
+
 
 class Triggers(pulumi.ComponentResource):
-    """The event and the schedule, as far as the settings want them."""
+    """The event, unless `pipeline:onSubmit` is off, and the sweep."""
 
     event: gcp.eventarc.Trigger | None = None
-    job: gcp.cloudscheduler.Job | None = None
+    sweep: gcp.cloudscheduler.Job
 
     def __init__(
         self,
         settings: Settings,
         accounts: PipelineAccounts,
-        workflow: gcp.workflows.Workflow,
+        function: pulumi.Resource,
+        url: pulumi.Output[str],
         provider: pulumi.ProviderResource,
         opts: pulumi.ResourceOptions,
     ):
         name, desired = paths.name(settings), settings[PipelineSettings]
         super().__init__("tpu:pipeline:Triggers", name, None, opts)
         child = pulumi.ResourceOptions(
-            parent=self, depends_on=[*accounts.all, workflow], hooks=accounts.acting
+            parent=self, depends_on=[*accounts.all, function], hooks=accounts.acting
         )
+        caller = paths.account(settings, paths.TRIGGER)
         if desired.on_submit:
             agents = self._agents(settings, provider, pulumi.ResourceOptions(parent=self))
             self.event = gcp.eventarc.Trigger(
@@ -48,31 +58,28 @@ class Triggers(pulumi.ComponentResource):
                     {"attribute": "type", "value": "google.cloud.storage.object.v1.finalized"},
                     {"attribute": "bucket", "value": desired.raw_bucket_name},
                 ],
-                destination={"workflow": workflow.id},
-                service_account=paths.account(settings, paths.TRIGGER),
+                destination={"cloud_run_service": {"service": name, "region": paths.region(settings)}},
+                service_account=caller,
                 opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=agents)),
             )
-        if desired.schedule:
-            url = f"https://workflowexecutions.googleapis.com/v1/{paths.workflow_id(settings)}/executions"
-            body = json.dumps({"argument": json.dumps({"sweep": True})})
-            self.job = gcp.cloudscheduler.Job(
-                name,
-                name=name,
-                region=paths.region(settings),
-                description="Starts runs of what was submitted and has none",
-                schedule=desired.schedule,
-                time_zone=desired.time_zone,
-                attempt_deadline="180s",
-                retry_config={"retry_count": 3},
-                http_target={
-                    "uri": url,
-                    "http_method": "POST",
-                    "body": base64.b64encode(body.encode()).decode(),
-                    "headers": {"Content-Type": "application/json"},
-                    "oauth_token": {"service_account_email": paths.account(settings, paths.TRIGGER)},
-                },
-                opts=child,
-            )
+        self.sweep = gcp.cloudscheduler.Job(
+            name,
+            name=name,
+            region=paths.region(settings),
+            description="Lets the function look at submissions and runs",
+            schedule=f"*/{desired.sweep_minutes} * * * *",
+            time_zone="Etc/UTC",
+            attempt_deadline=f"{_DEADLINE_S}s",
+            retry_config={"retry_count": 0},  # the next sweep does the same
+            http_target={
+                "uri": url,
+                "http_method": "POST",
+                "body": base64.b64encode(json.dumps({"sweep": True}).encode()).decode(),
+                "headers": {"Content-Type": "application/json"},
+                "oidc_token": {"service_account_email": caller, "audience": url},
+            },
+            opts=child,
+        )
         self.register_outputs({})
 
     @staticmethod

@@ -13,10 +13,10 @@ import time
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
-CLOCK_HEADER = "X-Rehearsal-Clock"
-"""Header of requests whose sender waits by the virtual clock."""
+SANDBOXES = "172.31."
+"""Addresses of users' programs in Google's services, which the virtual clock starts."""
 by_virtual_clock: ContextVar[bool] = ContextVar("by_virtual_clock", default=False)
-"""True while a request with this header is handled."""
+"""True while a request of theirs is handled."""
 
 # Event loop iterations for sleepers that woke, before a jump continues: enough to change a node's state.
 _TURNS = 20

@@ -11,6 +11,8 @@ from aiohttp import web
 from rehearsal.cloud.core.errors import JsonObject
 
 OAUTH2, OIDC = "OAuth2", "OIDC"
+INTERNAL_HEADER = "X-Rehearsal-Internal"
+"""Header of requests of Google's own services, which carries a secret of this cloud."""
 
 
 @dataclass(frozen=True)

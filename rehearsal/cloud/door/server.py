@@ -14,7 +14,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from rehearsal.cloud.core.clock import CLOCK_HEADER, by_virtual_clock
+from rehearsal.cloud.core.clock import SANDBOXES, by_virtual_clock
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
 from rehearsal.cloud.core.operations import on_failure
 from rehearsal.cloud.core.service import Answer, Call, Method, Service, Site, Translator
@@ -110,7 +110,7 @@ class FrontDoor:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
-        by_virtual_clock.set(CLOCK_HEADER in request.headers)
+        by_virtual_clock.set((request.remote or "").startswith(SANDBOXES))
         passage, serve = self._route(request)
         return await self._doorway.http(request, passage, serve, _error_response)
 

@@ -31,13 +31,16 @@ _METHODS = {
 
 @dataclass(frozen=True)
 class _Subject:
-    """The subject of an entry: the resource's full name, and the type and labels that it is logged under."""
+    """The subject of an entry: the resource's full name, the type and labels that it is logged under, and, of
+    nodes, the request.
+    """
 
     service: str
     method: str
     name: str
     resource: JsonObject
     principal: str = ""
+    request: JsonObject | None = None
 
 
 class Audit:
@@ -55,6 +58,7 @@ class Audit:
             return None
         service, method = listed
         path, query, project = call.path, call.query, {"project_id": self._world.project}
+        request: JsonObject | None = None
         if service == "storage":
             name = f"projects/_/buckets/{path['bucket']}"
             resource = {"type": "gcs_bucket", "labels": {**project, "bucket_name": path["bucket"]}}
@@ -67,7 +71,8 @@ class Audit:
             name = f"{path['parent']}/nodes/{query.get('nodeId', '')}"
             method = method.format(version=call.version)
             resource = self._audited_resource(service, method)
-        subject = _Subject(service, method, name, resource, call.principal)
+            request = {**path, **query, "node": call.body or {}}
+        subject = _Subject(service, method, name, resource, call.principal, request)
         return Audited(self, subject, self.bindings(subject))
 
     def terminated(self, node: str) -> None:
@@ -99,7 +104,11 @@ class Audit:
     ) -> None:
         """Write one entry."""
         now = self._world.clock.rfc3339()
-        caller = {"authenticationInfo": {"principalEmail": subject.principal}} if subject.principal else {}
+        caller: JsonObject = {}
+        if subject.principal:
+            caller = {"authenticationInfo": {"principalEmail": subject.principal}}
+        if subject.request:
+            caller["request"] = subject.request
         self._record({
             "logName": f"projects/{self._world.project}/logs/cloudaudit.googleapis.com%2F{log}",
             "resource": subject.resource,

@@ -45,7 +45,6 @@ _AGENTS = {
     "run": "serverless-robot-prod",
     "secretmanager": "gcp-sa-secretmanager",
     "storage": "gs-project-accounts",
-    "workflows": "gcp-sa-workflows",
 }
 _ON_DEMAND = ("eventarc",)  # created on request only: the others come with the API
 _PERMISSION = re.compile(r"[a-z]\w*\.\w+\.\w+")

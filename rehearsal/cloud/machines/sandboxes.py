@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import dataclass
 from pathlib import Path
 
+from rehearsal.cloud.core.clock import SANDBOXES
 from rehearsal.cloud.machines.pods import PodGuests
 from rehearsal.hosts.commands import run
 
@@ -52,7 +53,7 @@ class Sandboxes:
         Yields the prefix of commands that run in it, and its address.
         """
         name, first = f"box{number}", number % 16384 * 4
-        prefix = f"172.31.{first // 256}"
+        prefix = f"{SANDBOXES}{first // 256}"
         gateway, address = f"{prefix}.{first % 256 + 1}", f"{prefix}.{first % 256 + 2}"
         run(["ip", "netns", "add", name])
         try:
@@ -83,20 +84,24 @@ class Sandbox:
     environment: Mapping[str, str]
 
     async def start(
-        self, line: Sequence[str], variables: Mapping[str, str], folder: Path
+        self,
+        line: Sequence[str],
+        variables: Mapping[str, str],
+        folder: Path,
+        stderr: int = asyncio.subprocess.STDOUT,
     ) -> asyncio.subprocess.Process:
         """Start a process that leads a session of its own; its output is piped."""
         return await asyncio.create_subprocess_exec(
             *self.inside, *line, cwd=folder, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
             env={**_PATIENT, **self.environment, "HOME": str(self.place / "home"), **variables},
-            stderr=asyncio.subprocess.STDOUT, start_new_session=True, limit=_MAX_LINE_BYTES,
+            stderr=stderr, start_new_session=True, limit=_MAX_LINE_BYTES,
         )  # fmt: skip
 
     async def run(self, line: Sequence[str], variables: Mapping[str, str], folder: Path, lines: Lines) -> int:
         """Run a program to its end; return its exit status. A cancellation kills all its processes."""
         process = await self.start(line, variables, folder)
         try:
-            await copy(process, lines)
+            await copy(process.stdout, lines)
             return await process.wait()
         finally:
             kill(process)
@@ -116,15 +121,15 @@ class Sandbox:
         return await self.module(name, arguments, collect), printed
 
 
-async def copy(process: asyncio.subprocess.Process, lines: Lines) -> None:
-    """Forward the output of a process, some lines at a time, until it is closed."""
-    assert process.stdout is not None
+async def copy(output: asyncio.StreamReader | None, lines: Lines) -> None:
+    """Forward what a process prints, some lines at a time, until it is closed."""
+    assert output is not None
     held: list[str] = []
     while True:
         line = b""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_S):
-                line = await process.stdout.readline()
+                line = await output.readline()
                 if not line:
                     break
                 held.append(line.decode(errors="replace").rstrip())

@@ -1,7 +1,8 @@
-"""Requests of Google's own services: of workflows, events and scheduled jobs.
+"""Requests of Google's own services: events and scheduled jobs.
 
 They go through the front door like all others: with a token of their account, past fault rules and into the
-log. A cluster's DNS name leads to its API server. No other host has an address here.
+log. A function whose ingress is internal tells them from others by a header. A cluster's DNS name leads to
+its API server. No other host has an address here.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import secrets
 import ssl
 from collections.abc import Callable
 
 import aiohttp
 from yarl import URL
 
-from rehearsal.cloud.core.clock import CLOCK_HEADER
 from rehearsal.cloud.core.errors import ApiError
-from rehearsal.cloud.core.runtime import OIDC, HttpRequest, Reply
+from rehearsal.cloud.core.runtime import INTERNAL_HEADER, OIDC, HttpRequest, Reply
 from rehearsal.cloud.iam.iam import Iam
 
 _HOST = re.compile(r"[a-z0-9.-]+\.(?:googleapis\.com|run\.app|cloudfunctions\.net)")
@@ -31,6 +32,7 @@ class Caller:
         self, iam: Iam, address: Callable[[], tuple[str, int]], tls: ssl.SSLContext | None = None
     ) -> None:
         self._iam, self._address, self._tls = iam, address, tls
+        self.secret = secrets.token_hex()
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, request: HttpRequest, account: str) -> Reply:
@@ -45,7 +47,7 @@ class Caller:
         cluster = url.host and _CLUSTER.fullmatch(url.host)
         if url.host is None or not (cluster or _HOST.fullmatch(url.host)):
             raise ConnectionError(f"there is no host {url.host} in the emulated cloud")
-        headers = {**request.headers, "Host": url.host, CLOCK_HEADER: "virtual"}
+        headers = {**request.headers, "Host": url.host, INTERNAL_HEADER: self.secret}
         if request.auth:
             headers["Authorization"] = f"Bearer {self._token(request, account)}"
         host, port = (url.host, 443) if cluster else self._address()
@@ -54,7 +56,9 @@ class Caller:
             query_string=url.raw_query_string, encoded=True,
         )  # fmt: skip
         if self._session is None:
-            self._session = aiohttp.ClientSession(auto_decompress=True)
+            self._session = aiohttp.ClientSession(
+                auto_decompress=True, timeout=aiohttp.ClientTimeout(total=None)
+            )
         try:
             async with asyncio.timeout(request.timeout_s):
                 async with self._session.request(

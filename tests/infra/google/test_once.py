@@ -17,8 +17,8 @@ from infra.errors import CommandError
 from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.layers.builds import render, running
-from infra.layers.pipeline.runs import Runs
 from infra.settings.sources import as_pulumi_hands_it_over
+from pipeline.runs import Runs
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.core.runtime import Runtime
 from tests.emulated import EVERY_API, PROJECT, ZONES, Emulated
@@ -28,11 +28,7 @@ from tests.infra.recording import BASE
 
 P = f"projects/{PROJECT}"
 STORAGE, RAW, STATE = "storage.googleapis.com/storage/v1/b", "my-project-raw", "my-project-pulumi"
-WORKFLOWS = f"workflows.googleapis.com/v1/{P}/locations/us-east5/workflows"
-WORKFLOW = f"{P}/locations/us-east5/workflows/tpu-pipeline"
-EXECUTIONS = f"workflowexecutions.googleapis.com/v1/{WORKFLOW}/executions"
 BUILDS = f"cloudbuild.googleapis.com/v1/{P}/builds"
-SOURCE = "main: {params: [args], steps: [{wait: {call: sys.sleep, args: {seconds: 100000}}}]}"
 
 
 class _Cloud(Cloud):
@@ -54,12 +50,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
     emulated = _Emulated(tmp_path_factory.mktemp("once"), zones=ZONES, enabled_apis=EVERY_API)
     for bucket in (RAW, STATE):
         assert emulated.request("POST", f"{STORAGE}?project={PROJECT}", {"name": bucket}).status == 200
-    for account in ("tpu-builds", "runner"):
-        emulated.request("POST", f"iam.googleapis.com/v1/{P}/serviceAccounts", {"accountId": account})
-    body = {"sourceContents": SOURCE, "serviceAccount": f"runner@{PROJECT}.iam.gserviceaccount.com"}
-    made = emulated.request("POST", f"{WORKFLOWS}?workflowId=tpu-pipeline", body)
-    assert made.status == 200, made.body
-    emulated.let_pass(30)
+    emulated.request("POST", f"iam.googleapis.com/v1/{P}/serviceAccounts", {"accountId": "tpu-builds"})
     yield emulated
     emulated.close()
 
@@ -122,21 +113,16 @@ def test_what_somebody_else_wrote_is_no_upload_of_ours(session: Losing, client: 
         client.upload(RAW, "shared", b"theirs", 0)
 
 
-@pytest.mark.parametrize("lost", ["POST storage.googleapis.com/upload", f"POST {EXECUTIONS}"])
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_run_whose_submission_has_no_answer_is_one_run(
-    cloud: Emulated, session: Losing, client: Client, lost: str, times: int
+    cloud: Emulated, session: Losing, client: Client, times: int
 ) -> None:
-    known = settings(gcp__project=PROJECT)
-    session.lost, session.times = lost, times
-    before = len(cloud.request("GET", f"{EXECUTIONS}?view=FULL").json.get("executions", ()))
-    folder = f"corpus-{times}-{'upload' in lost}/"
-    run = Runs(known, client).submit(folder)
-    assert run == f"r{generation(cloud, folder.replace('/', '%2F') + '_SUBMIT')}"
-    executions = cloud.request("GET", f"{EXECUTIONS}?view=FULL").json["executions"]
-    arguments = [json.loads(item["argument"]) for item in executions]
-    assert len(executions) == before + 1
-    assert [item for item in arguments if f"r{item['data']['generation']}" == run]
+    session.lost, session.times = "POST storage.googleapis.com/upload", times
+    run = Runs(settings(gcp__project=PROJECT), client).submit(f"corpus-{times}/")
+    assert session.times == 0, "an answer was lost"
+    assert run == f"r{generation(cloud, f'corpus-{times}%2F_SUBMIT')}"
+    versions = cloud.request("GET", f"{STORAGE}/{RAW}/o?prefix=corpus-{times}/&versions=true").json["items"]
+    assert len(versions) == 1
 
 
 def test_a_folder_that_somebody_else_submits_at_this_moment_is_theirs(
@@ -168,21 +154,45 @@ def test_what_is_refused_is_requested_once(session: Losing, client: Client) -> N
     def find() -> None:
         looks.append(None)
 
-    with pytest.raises(RequestError, match="must be a string in JSON"):
-        client.make(f"https://{EXECUTIONS}", {"argument": "no JSON"}, find)
+    with pytest.raises(RequestError, match="steps"):
+        client.make(f"https://{BUILDS}", {"steps": "no list"}, find)
     assert looks == []
+
+
+RECORDS = {"bucket": STATE, "folder": "pipeline"}
+
+
+def recorded(cloud: Emulated, run: str, content: bytes) -> None:
+    """Write the record of a run."""
+    url = (
+        f"storage.googleapis.com/upload/storage/v1/b/{STATE}/o?uploadType=media&name=pipeline/{run}/run.json"
+    )
+    assert cloud.request("POST", url, content).status == 200
 
 
 def test_runs_under_way_stand_against_a_destroy(
     cloud: Emulated, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Runs(settings(gcp__project=PROJECT), client).submit("under-way/")
     monkeypatch.setattr("infra.google.client.Client", lambda project: client)
-    with pytest.raises(LivingError, match="runs of the pipeline stand on this: ") as refused:
-        refuse(RUNS, PROJECT, "dev", {"workflow": WORKFLOW})
-    assert run in str(refused.value)
+    refuse(RUNS, PROJECT, "dev", {**RECORDS, "bucket": f"{STATE}-gone"})
+    for run, outcome in (("r1", "running"), ("r2", "trained"), ("r3", "running")):
+        recorded(cloud, run, json.dumps({"run": run, "outcome": outcome}).encode())
+    with pytest.raises(LivingError, match="2 runs of the pipeline stand on this: r1, r3") as refused:
+        refuse(RUNS, PROJECT, "dev", RECORDS)
     assert "fix: tpu pipeline cancel dev RUN, or wait for their end" in str(refused.value)
-    for execution in cloud.request("GET", f"{EXECUTIONS}?view=FULL").json["executions"]:
-        cloud.request("POST", f"workflowexecutions.googleapis.com/v1/{execution['name']}:cancel", {})
-    for workflow in (WORKFLOW, f"{WORKFLOW}-gone"):
-        refuse(RUNS, PROJECT, "dev", {"workflow": workflow})
+    for run in ("r1", "r3"):
+        recorded(cloud, run, b'{"outcome": "cancelled"}')
+    refuse(RUNS, PROJECT, "dev", RECORDS)
+
+
+@pytest.mark.parametrize(("labels", "message"), [
+    (RECORDS, rf"gs://{STATE}/pipeline/r9/run\.json: is no JSON: .*\n    fix: gcloud storage rm gs://"),
+    ({"label": "of before"}, "an older version has made the stack\n    fix: tpu up ENV pipeline; then again"),
+])  # fmt: skip
+def test_runs_that_are_not_known_stand_against_a_destroy(
+    cloud: Emulated, client: Client, monkeypatch: pytest.MonkeyPatch, labels: dict[str, str], message: str
+) -> None:
+    monkeypatch.setattr("infra.google.client.Client", lambda project: client)
+    recorded(cloud, "r9", b"{")
+    with pytest.raises(LivingError, match=f"it isn't known whether runs of the pipeline live: {message}"):
+        refuse(RUNS, PROJECT, "dev", labels)

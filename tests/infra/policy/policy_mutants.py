@@ -11,7 +11,7 @@ ALERT, METRIC = "gcp:monitoring/alertPolicy:AlertPolicy", "gcp:logging/metric:Me
 BUDGET, CHANNEL = "gcp:billing/budget:Budget", "gcp:monitoring/notificationChannel:NotificationChannel"
 NAT, KEY = "gcp:compute/routerNat:RouterNat", "gcp:kms/cryptoKey:CryptoKey"
 OBJECT, TRIGGER = "gcp:storage/bucketObject:BucketObject", "gcp:eventarc/trigger:Trigger"
-WORKFLOW, FUNCTION = "gcp:workflows/workflow:Workflow", "gcp:cloudfunctionsv2/function:Function"
+FUNCTION = "gcp:cloudfunctionsv2/function:Function"
 SCRATCH, RUNS = "my-project-raw-scratch", "tpu-pipeline-run@my-project.iam.gserviceaccount.com"
 DASHBOARD, JOB = "gcp:monitoring/dashboard:Dashboard", "gcp:cloudscheduler/job:Job"
 HOSTS, ZIP = "tpu-training@my-project.iam.gserviceaccount.com", "buildConfig.source.storageSource.object"
@@ -40,8 +40,6 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("PL17", BUCKET, SCRATCH, "lifecycleRules", []),
     ("B03", "gcp:cloudrunv2/serviceIamMember:ServiceIamMember", "invoker", "member", "allUsers"),
     ("PL3", OBJECT, "source", "name", "function.zip"),
-    ("PL4", WORKFLOW, "tpu-pipeline", "deletionProtection", True),
-    ("PL4", WORKFLOW, "tpu-pipeline", "serviceAccount", GONE),
     ("PL5", TRIGGER, "tpu-pipeline", "serviceAccount", RUNS),
     ("PL16", FUNCTION, "tpu-pipeline", "serviceConfig.ingressSettings", "ALLOW_ALL"),
     ("PL16", FUNCTION, "tpu-pipeline", "buildConfig.serviceAccount", GONE),
@@ -53,7 +51,7 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("PL12", BUDGET, "budget", "thresholdRules", [{"thresholdPercent": 0.5}, SPENT]),
     ("PL12", BUDGET, "budget", "budgetFilter.projects", GONE),
     ("PL13", TRIGGER, "tpu-pipeline", "location", "us-central1"),
-    ("PL13", WORKFLOW, "tpu-pipeline", "region", "us-central1"),
+    ("PL13", JOB, "tpu-pipeline", "region", "us-central1"),
     ("PL13", FUNCTION, "tpu-pipeline", "location", GONE),
     ("PL14", FUNCTION, "tpu-pipeline", "buildConfig.source.storageSource.bucket", f"gs://{SCRATCH}"),
     ("I01", MEMBER, "tpu-training-logWriter", "role", "roles/editor"),
@@ -71,10 +69,9 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("I10", KEY, "pulumi-secrets", "protect", False),
     ("I11", VM, "train", "serviceAccount.email", RUNS),
     ("I11", POOL, "cpu", "nodeConfig.serviceAccount", HOSTS),
-    ("I11", WORKFLOW, "tpu-pipeline", "serviceAccount", HOSTS),
     ("I11", FUNCTION, "tpu-pipeline", "serviceConfig.serviceAccountEmail", HOSTS),
     ("I11", FUNCTION, "tpu-pipeline", "buildConfig.serviceAccount", f"projects/-/serviceAccounts/{RUNS}"),
-    ("I11", JOB, "tpu-pipeline", "httpTarget.oauthToken.serviceAccountEmail", RUNS),
+    ("I11", JOB, "tpu-pipeline", "httpTarget.oidcToken.serviceAccountEmail", RUNS),
     ("PL18", FUNCTION, "tpu-pipeline", ZIP, "functions/orchestrator.zip"),
     ("PL18", FUNCTION, "tpu-pipeline", "buildConfig.source.storageSource.bucket", CHECKPOINTS),
     ("PL19", FUNCTION, "tpu-pipeline", "buildConfig.runtime", "python39"),
@@ -160,7 +157,6 @@ FURTHER: list[tuple[str, str, str, str, Any]] = [  # of which checkov isn't aske
     # What a preview can't know counts as absent, and no rule is passed for that.
     ("B07", BUCKET, CHECKPOINTS, "forceDestroy", GONE),
     ("PL10", BUCKET, STEPS, "softDeletePolicy", GONE),
-    ("PL4", WORKFLOW, "tpu-pipeline", "deletionProtection", GONE),
     ("PL5", TRIGGER, "tpu-pipeline", "serviceAccount", GONE),
     ("PL16", FUNCTION, "tpu-pipeline", "serviceConfig.ingressSettings", GONE),
     ("I10", KEY, "pulumi-secrets", "rotationPeriod", GONE),
@@ -199,12 +195,3 @@ OF_OTHER_TYPES = [
     ("PL6", Resource("gcp:monitoring/alertPolicy:AlertPolicy", "alert",
                      {"documentation": {"content": "do this"}, "severity": "ERROR"})),
 ]  # fmt: skip
-BATCHES: list[tuple[str, str, Any]] = [
-    ("PL2", "runtimeConfig.version", "2.2"),
-    ("PL2", "runtimeConfig.version", "9.9"),
-    ("PL2", "runtimeConfig.version", GONE),
-    ("PL2", "environmentConfig.executionConfig.ttl", GONE),
-    ("PL2", "environmentConfig.executionConfig.subnetworkUri", ""),
-    ("PL2", "environmentConfig.executionConfig.serviceAccount", RUNS),
-    ("PL14", "environmentConfig.executionConfig.stagingBucket", f"gs://{SCRATCH}"),
-]

@@ -50,7 +50,6 @@ TYPES = {
     "gcp:storage/bucketIAMMember:BucketIAMMember": "google_storage_bucket_iam_member",
     "gcp:storage/bucketObject:BucketObject": "google_storage_bucket_object",
     "gcp:tpu/v2Vm:V2Vm": "google_tpu_v2_vm",
-    "gcp:workflows/workflow:Workflow": "google_workflows_workflow",
 }
 """All types that layers declare. Their names, and those of all their lists at any depth, were compared with
 provider/cmd/pulumi-resource-gcp/bridge-metadata.json of pulumi-gcp at ed6078aa (2026-08-21), on 2026-11-24.

@@ -177,13 +177,12 @@ def pipeline(**more: Any) -> Settings:
     return settings({**OFF["pipeline"], **{f"pipeline:{key}": value for key, value in more.items()}})
 
 
-def test_the_pipeline_bills_by_use_but_its_schedule_by_the_month() -> None:
-    assert rows("pipeline", pipeline()) == {}
-    (job,) = rows("pipeline", pipeline(schedule="30 2 * * *")).values()
+def test_the_pipeline_bills_by_use_but_its_sweep_by_the_month() -> None:
+    (job,) = rows("pipeline", pipeline()).values()
     assert job.hourly == pytest.approx(0.1 / 730)
     services = {item.partition(":")[0] for item in used("pipeline", pipeline())}
     assert services == {
-        "Managed Service for Apache Spark (Dataproc)", "Workflows", "Cloud Run functions",
+        "Managed Service for Apache Spark (Dataproc)", "Cloud Run functions",
         "Artifact Registry", "Cloud Build", "Cloud Storage", "Cloud Logging", "Pub/Sub",
     }  # fmt: skip
     assert not any("Pub/Sub" in item for item in used("pipeline", pipeline(onSubmit=False)))

@@ -43,7 +43,7 @@ def test_the_book_covers_what_the_stacks_declare() -> None:
     assert services >= {
         "Cloud TPU", "Compute Engine", "Kubernetes Engine", "Cloud Storage", "Cloud NAT", "VPC",
         "Cloud Logging", "Cloud Monitoring", "Cloud KMS", "Secret Manager", "Artifact Registry",
-        "Vertex AI TensorBoard", "Cloud Run functions", "Workflows",
+        "Vertex AI TensorBoard", "Cloud Run functions", "Cloud Scheduler",
         "Managed Service for Apache Spark (Dataproc)",
     }  # fmt: skip
 

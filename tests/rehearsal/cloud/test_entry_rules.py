@@ -17,7 +17,8 @@ REPOSITORIES = f"artifactregistry.googleapis.com/v1/{P}/locations/us-east5/repos
 MONITORING = f"monitoring.googleapis.com/v3/{P}"
 KMS = f"cloudkms.googleapis.com/v1/{P}/locations/us-east5/keyRings"
 TRIGGERS = f"eventarc.googleapis.com/v1/{P}/locations/us-east5/triggers"
-WORKFLOWS = f"workflows.googleapis.com/v1/{P}/locations/us-east5/workflows"
+SERVICES = f"run.googleapis.com/v2/{P}/locations/us-east5/services"
+SERVICE = {"template": {"containers": [{"image": "us-docker.pkg.dev/cloudrun/container/hello"}]}}
 METRICS = f"logging.googleapis.com/v2/{P}/metrics"
 DASHBOARDS = f"monitoring.googleapis.com/v1/{P}/dashboards"
 BUDGETS = "billingbudgets.googleapis.com/v1/billingAccounts/01D4EE-079462-DFD6EC/budgets"
@@ -32,7 +33,7 @@ FILTER = {"attribute": "type", "value": "google.cloud.pubsub.topic.v1.messagePub
 TRIGGER = {
     "serviceAccount": f"triggers@{PROJECT}.iam.gserviceaccount.com",
     "eventFilters": [FILTER],
-    "destination": {"workflow": f"{P}/locations/us-east5/workflows/w"},
+    "destination": {"cloudRun": {"service": "w", "region": "us-east5"}},
     "transport": {"pubsub": {"topic": f"{P}/topics/one"}},
 }
 DOLLARS = {"amount": {"specifiedAmount": {"currencyCode": "USD", "units": "9"}}}
@@ -47,7 +48,7 @@ MADE: tuple[tuple[str, str, Any], ...] = (
     ("POST", f"{KMS}?keyRingId=k", {}),
     ("POST", f"{KMS}/k/cryptoKeys?cryptoKeyId=k", {"purpose": "ENCRYPT_DECRYPT"}),
     ("POST", METRICS, {"name": "m", "filter": "severity>=ERROR"}),
-    ("POST", f"{WORKFLOWS}?workflowId=w", {"sourceContents": "- done: {return: 1}"}),
+    ("POST", f"{SERVICES}?serviceId=w", SERVICE),
     ("POST", f"iam.googleapis.com/v1/{P}/serviceAccounts", {"accountId": "triggers"}),
     ("POST", f"{TRIGGERS}?triggerId=t", TRIGGER),
     ("POST", f"{GLOBAL}/networks", {"name": "n", "autoCreateSubnetworks": False}),
@@ -111,8 +112,6 @@ REFUSED: tuple[tuple[str, str, Any, str], ...] = (
         {"payload": {"data": base64.b64encode(b"x" * 65537).decode()}},
         "65536",
     ),
-    ("POST", f"{WORKFLOWS}?workflowId=x", {"sourceContents": "main: {steps: one}"}, "main"),
-    ("POST", f"{WORKFLOWS}?workflowId=x", {"sourceContents": "[]"}, "main"),
     ("POST", BUDGETS, DOLLARS | {"budgetFilter": {"projects": ["projects/another"]}}, "projects/another"),
     ("POST", BUDGETS, {"amount": {"specifiedAmount": {"currencyCode": "EUR", "units": "9"}}}, "currency"),
     ("POST", JOBS, {"displayName": "j", "jobSpec": {"workerPoolSpecs": [POOL]}}, "machine_type"),

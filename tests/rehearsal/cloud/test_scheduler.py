@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -168,23 +167,3 @@ def test_a_job_publishes_a_message(cloud: CloudFront) -> None:
     pull = f"pubsub.googleapis.com/v1/{P}/subscriptions/scheduled:pull"
     (message,) = cloud.request("POST", pull, {"maxMessages": 5}).json["receivedMessages"]
     assert base64.b64decode(message["message"]["data"]) == b"go"
-
-
-def test_a_job_starts_an_execution(cloud: CloudFront) -> None:
-    workflows = f"{P}/locations/us-east5/workflows"
-    body = {"sourceContents": "main:\n  params: [a]\n  steps: [{done: {return: '${a.n}'}}]"}
-    made = cloud.request("POST", f"workflows.googleapis.com/v1/{workflows}?workflowId=due", body)
-    cloud.until_done("workflows.googleapis.com/v1", made.json["name"])
-    grant(cloud, "roles/workflows.invoker")
-    sent = base64.b64encode(json.dumps({"argument": '{"n": 7}'}).encode()).decode()
-    http = {"uri": f"https://workflowexecutions.googleapis.com/v1/{workflows}/due/executions", "body": sent}
-    http["oauthToken"] = {"serviceAccountEmail": EMAIL}  # type: ignore[assignment]
-    cloud.request("POST", JOBS, job("starts") | {"httpTarget": http})
-    cloud.request("POST", f"{JOBS}/starts:run", {})
-    url = f"workflowexecutions.googleapis.com/v1/{workflows}/due/executions?view=FULL"
-
-    def ended() -> Any:
-        result = cloud.request("GET", url).json.get("executions", [])
-        return result if result and result[0]["state"] != "ACTIVE" else None
-
-    assert [item["result"] for item in until(ended)] == ["7"]

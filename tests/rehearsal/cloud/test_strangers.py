@@ -110,7 +110,6 @@ _VERBS = {"insert": "create", "patch": "update", "aggregatedList": "list"}
 _SERVICES = {
     "cloudresourcemanager": "resourcemanager",
     "billingbudgets": "billing",
-    "workflowexecutions": "workflows",
 }
 _COLLECTIONS = {
     "aiplatform.experiments": "tensorboardExperiments",

@@ -255,7 +255,6 @@ NOT_RECORDED = {
     "gcp:cloudrunv2/serviceIamMember:ServiceIamMember",
     "gcp:kms/cryptoKeyIAMMember:CryptoKeyIAMMember",
     "gcp:projects/serviceIdentity:ServiceIdentity",
-    "gcp:workflows/workflow:Workflow",
 }
 
 

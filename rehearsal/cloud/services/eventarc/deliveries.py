@@ -1,6 +1,6 @@
-"""Events of Cloud Storage on their way through Eventarc's triggers, to a workflow or a Run service.
+"""Events of Cloud Storage on their way through Eventarc's triggers, to a Run service.
 
-https://cloud.google.com/eventarc/docs/workflows/route-trigger-cloud-storage. Each is delivered at least once,
+https://cloud.google.com/eventarc/docs/run/route-trigger-cloud-storage. Each is delivered at least once,
 a refused one again, after a pause that grows, for 24 hours. A fault rule matches a delivery as
 `eventarc.events.deliver`, with `TRIGGER/objects/OBJECT` as path and its account as principal: with `lost` it
 is never made, with `lost_answer` it is made twice, with `status` or `reset` it comes late, after the pause.
@@ -14,7 +14,7 @@ import logging
 from functools import partial
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
-from rehearsal.cloud.core.runtime import OAUTH2, OIDC, Caller, HttpRequest
+from rehearsal.cloud.core.runtime import OIDC, Caller, HttpRequest
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.doorway import Doorway, Passage
 from rehearsal.cloud.door.faults import LostError
@@ -97,12 +97,6 @@ class Deliveries:
             raise ApiError(reply.status, "UNAVAILABLE", f"the destination answered {reply.status}: {text}")
 
     def _request(self, to: JsonObject, event: JsonObject) -> HttpRequest:
-        if workflow := to.get("workflow"):
-            url = f"https://workflowexecutions.googleapis.com/v1/{workflow}/executions"
-            body = json.dumps({"argument": json.dumps(event)}).encode()
-            return HttpRequest(
-                "POST", url, {"Content-Type": "application/json"}, body, OAUTH2, "", _TIMEOUT_S
-            )
         run = to["cloudRun"]
         service = self._world.require(
             f"projects/{self._world.project}/locations/{run['region']}/services/{run['service']}"

@@ -5,7 +5,7 @@ https://cloud.google.com/eventarc/docs/reference/rest/v1/projects.locations.trig
 
 from __future__ import annotations
 
-from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
+from rehearsal.cloud.collections import Change, Collection, Entry
 from rehearsal.cloud.collections.checks import NAME, acts_as, every, not_emulated, one_of, topic
 from rehearsal.cloud.core.errors import ApiError, NotEmulatedError, bad_request
 from rehearsal.cloud.iam.iam import agent
@@ -25,7 +25,7 @@ def _routes(change: Change) -> None:
     if len(filters) < len(change.body.get("eventFilters", ())) or "type" not in filters:
         raise bad_request("The request was invalid: exactly one event filter must have the attribute 'type'.")
     to, kind = change.body["destination"], filters["type"]
-    if not change.body.get("serviceAccount") and ("workflow" in to or kind != _PUBLISHED):
+    if not change.body.get("serviceAccount") and kind != _PUBLISHED:
         raise bad_request("The request was invalid: service_account is required.")
     if run := to.get("cloudRun"):
         place = f"projects/{change.world.project}/locations/{run['region']}"
@@ -93,15 +93,16 @@ ENTRY = Entry(
             immutable=("transport",),
             references=(
                 acts_as("serviceAccount"),
-                Reference(
-                    "destination.workflow", ("workflows.projects.locations.workflows",), on_delete=KEEP
-                ),
                 topic("transport.pubsub.topic"),
             ),
             check=every(
                 one_of(*(f"destination.{to}" for to in ("workflow", "cloudRun", "gke", "httpEndpoint"))),
                 not_emulated(
-                    "channel", "destination.gke", "destination.httpEndpoint", "destination.networkConfig"
+                    "channel",
+                    "destination.gke",
+                    "destination.httpEndpoint",
+                    "destination.networkConfig",
+                    "destination.workflow",
                 ),
                 _routes,
             ),
@@ -116,7 +117,7 @@ ENTRY = Entry(
         "roles/eventarc.eventReceiver": ("eventarc.events.receiveEvent",),
         "roles/eventarc.serviceAgent": (
             *("pubsub.topics.*", "pubsub.subscriptions.*", "storage.buckets.get", "storage.buckets.update"),
-            *("run.services.get", "workflows.workflows.get", "iam.serviceAccounts.getAccessToken"),
+            *("run.services.get", "iam.serviceAccounts.getAccessToken"),
         ),
     },
 )

@@ -15,6 +15,12 @@ from rehearsal.cloud.collections.checks import NAME, acts_as, default_account, e
 from rehearsal.cloud.core.errors import ApiError, bad_request
 from rehearsal.cloud.iam.iam import compute_account
 
+# https://cloud.google.com/functions/docs/networking/network-settings#ingress_settings
+_INGRESS = {
+    "ALLOW_ALL": "INGRESS_TRAFFIC_ALL",
+    "ALLOW_INTERNAL_ONLY": "INGRESS_TRAFFIC_INTERNAL_ONLY",
+    "ALLOW_INTERNAL_AND_GCLB": "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER",
+}
 _RUNTIME = re.compile(r"(python3\d{1,2}|nodejs\d{2}|go1\d{2}|java\d{2}|ruby3\d|php8\d|dotnet\d{1,2})")
 
 
@@ -42,8 +48,15 @@ def _deploys(change: Change) -> None:
     own = f"projects/{project}/locations/{location}/repositories/gcf-artifacts"  # which Functions makes
     if build.setdefault("dockerRepository", own) != own:
         change.resources.find(build["dockerRepository"])
+    if change.old:
+        change.finish.append(lambda: _follow_ingress(change))
     if (functions := change.runtime.functions) is not None:
         change.waits.append(lambda: functions.deploy(change.name, change.body))
+
+
+def _follow_ingress(change: Change) -> None:
+    config = change.body["serviceConfig"]
+    change.world.directory[config["service"]]["ingress"] = _INGRESS[config["ingressSettings"]]
 
 
 def _service(change: Change) -> None:
@@ -59,7 +72,7 @@ def _service(change: Change) -> None:
         "createTime": now,
         "updateTime": now,
         "creator": change.call.principal,
-        "ingress": "INGRESS_TRAFFIC_ALL",
+        "ingress": _INGRESS[body["serviceConfig"]["ingressSettings"]],
         "launchStage": "GA",
         "template": {"serviceAccount": account, "containers": [{"image": image}]},
         "uri": body["serviceConfig"]["uri"],

@@ -1,7 +1,8 @@
 """Requests to the URLs of Run services.
 
 https://cloud.google.com/run/docs/authenticating/service-to-service. Only functions answer
-(rehearsal/cloud/services/functions/runner.py).
+(rehearsal/cloud/services/functions/runner.py). Where a function's ingress is internal, Cloud Scheduler and
+Eventarc reach it, and nobody else: https://cloud.google.com/run/docs/securing/ingress.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from aiohttp import web
 
 from rehearsal.cloud.core.errors import ApiError, NotEmulatedError
-from rehearsal.cloud.core.runtime import Functions
+from rehearsal.cloud.core.runtime import INTERNAL_HEADER, Functions
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 
@@ -28,14 +29,18 @@ _FORBIDDEN = (
     "have permission to get URL <code>{}</code> from this server.</h2></body></html>"
 )
 
+_NOT_FOUND = (
+    "<html><head><title>404 Page not found</title></head><body><h1>Error: Page not found</h1></body></html>"
+)
+
 
 class Invocations:
     """Serves requests to the hosts of Run services; a `Site` of the front door."""
 
     method_id = "run.services.invoke"
 
-    def __init__(self, world: World, iam: Iam, functions: Functions | None) -> None:
-        self._world, self._iam, self._functions = world, iam, functions
+    def __init__(self, world: World, iam: Iam, functions: Functions | None, secret: str) -> None:
+        self._world, self._iam, self._functions, self._secret = world, iam, functions, secret
 
     def owns(self, host: str) -> bool:
         """Return True for the host of a service."""
@@ -56,6 +61,11 @@ class Invocations:
             raise ApiError(
                 404, "NOT_FOUND", f"The requested URL was not found: there is no service at {host}."
             )
+        function = name.replace("/services/", "/functions/")
+        config = self._world.directory.get(function, {}).get("serviceConfig", {})
+        internal = request.headers.get(INTERNAL_HEADER) == self._secret
+        if config.get("ingressSettings", "ALLOW_ALL") != "ALLOW_ALL" and not internal:
+            return web.Response(status=404, text=_NOT_FOUND, content_type="text/html")
         if not self._iam.holds(principal, _INVOKE, name):
             sent = "Authorization" in request.headers
             if sent and not principal:
@@ -63,7 +73,6 @@ class Invocations:
             if not sent:
                 raise ApiError(403, "PERMISSION_DENIED", _NOT_AUTHENTICATED)
             return web.Response(status=403, text=_FORBIDDEN.format(path), content_type="text/html")
-        function = name.replace("/services/", "/functions/")
         if self._functions is None or function not in self._world.directory:
             raise NotEmulatedError(f"A request to the service {name}")
         prefix = "/" + name.rpartition("/")[2]

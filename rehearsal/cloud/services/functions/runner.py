@@ -1,51 +1,43 @@
 """Builds and serves Cloud Run functions: the unmodified source, by Google's functions framework.
 
 Real: the source that the build account may read, its entry point, environment and account; the framework, of
-the Python that the cloud's configuration names. Imitated: the image. What the source requires must be in that
-Python in a version that fits, or the build fails; there is one process, from deployment on, at any load.
+the Python that the cloud's configuration names; instances, as many as requests need. Imitated: the image.
+What the source requires must be in that Python in a version that fits, or the build fails.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 from aiohttp import web
 
-from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.core.errors import JsonObject
+from rehearsal.cloud.core.runtime import INTERNAL_HEADER
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
-from rehearsal.cloud.machines.sandboxes import Sandbox, Sandboxes, copy, kill
+from rehearsal.cloud.machines.sandboxes import Sandbox, Sandboxes
+from rehearsal.cloud.services.functions.instances import PORT, Revision, Service, failed
 
-_PORT, _POLL_S, _START_TIMEOUT_S = 8080, 0.05, 60.0
 # What the build account needs: https://cloud.google.com/functions/docs/securing/build-custom-sa
 _LOG, _PUSH = "logging.logEntries.create", "artifactregistry.repositories.uploadArtifacts"
 _LAST_LINES = 12
 _CHECK = Path(__file__).with_name("check.py")
-# Headers that belong to one connection, and not to what goes through it.
-_OF_CONNECTIONS = {
+_MAX_REQUEST_BYTES = 32 << 20  # https://cloud.google.com/run/quotas
+# Headers that belong to one connection, or to the cloud, and not to what goes through it.
+_NOT_FORWARDED = {
     "host",
     "connection",
     "transfer-encoding",
     "content-length",
     "keep-alive",
     "content-encoding",
+    INTERNAL_HEADER.lower(),
 }
-
-
-@dataclass
-class _Running:
-    """A deployed function; `stop` ends it."""
-
-    address: str
-    timeout_s: float
-    stop: asyncio.Event
-    task: asyncio.Task[None] | None = None
 
 
 class Functions:
@@ -61,36 +53,36 @@ class Functions:
     ) -> None:
         self._world, self._iam, self._sandboxes, self._python = world, iam, sandboxes, python
         self._write_log = write_log
-        self._running: dict[str, _Running] = {}
+        self._services: dict[str, Service] = {}
         self._session: aiohttp.ClientSession | None = None
-        self._count = 0
+        self._deployed: Counter[str] = Counter()
 
     async def deploy(self, name: str, function: JsonObject) -> None:
         """Build and start a function in place of the one of this name; ApiError if that fails."""
-        self._count += 1
-        folder = f"function-{self._count}"
-        async with self._sandboxes.open(f"{folder}-build", _build_account(function)) as sandbox:
-            await self._build(name, function, sandbox)
+        short = name.rpartition("/")[2]
+        self._deployed[short] += 1
+        revision = f"{short}-{self._deployed[short]:05}"
+        async with self._sandboxes.open(f"{revision}-build", _build_account(function)) as sandbox:
+            await self._build(function, sandbox)
             source = await asyncio.to_thread(_read_all, sandbox.place / "source")
-        ready: asyncio.Future[_Running] = asyncio.get_running_loop().create_future()
-        task = self._world.start(self._serve(name, folder, function, source, ready))
-        running = await ready
-        running.task = task
-        old, self._running[name] = self._running.get(name), running
+        built = Revision({**function, "name": name}, source, revision, self._python)
+        service = Service(built, self._sandboxes, self._world.start, self._write_log)
+        await service.start()
+        old, self._services[name] = self._services.get(name), service
         if old is not None:
-            old.stop.set()
+            old.stop()
 
     def remove(self, name: str) -> None:
         """Stop a function."""
-        if (running := self._running.pop(name, None)) is not None:
-            running.stop.set()
+        if (service := self._services.pop(name, None)) is not None:
+            service.stop()
 
-    async def _build(self, name: str, function: JsonObject, sandbox: Sandbox) -> None:
+    async def _build(self, function: JsonObject, sandbox: Sandbox) -> None:
         account = _build_account(function)
         repository = function["buildConfig"]["dockerRepository"]
         for permission, on in ((_LOG, self._iam.project), (_PUSH, repository)):
             if not self._iam.holds(account, permission, on):
-                raise _failed(
+                raise failed(
                     "Could not build the function due to a missing permission on the build service account: "
                     f"{account} lacks {permission}"
                 )
@@ -99,9 +91,9 @@ class Functions:
         arguments = [json.dumps(what), str(sandbox.place)]
         status, printed = await sandbox.output("rehearsal.cloud.services.transfer", arguments)
         if status != 0:
-            raise _failed("\n".join(printed[-_LAST_LINES:]))
+            raise failed("\n".join(printed[-_LAST_LINES:]))
         if not (sandbox.place / "source" / "main.py").exists():
-            raise _failed("missing main.py: the source of a Python function must have it at its root")
+            raise failed("missing main.py: the source of a Python function must have it at its root")
         unmet: list[str] = []
 
         async def collect(output: Sequence[str]) -> None:
@@ -109,80 +101,37 @@ class Functions:
 
         line = [self._python, str(_CHECK), str(sandbox.place / "source" / "requirements.txt")]
         if await sandbox.run(line, {}, sandbox.place, collect) != 0:
-            raise _failed("requirements.txt: " + "; ".join(filter(None, unmet)))
-
-    async def _serve(
-        self,
-        name: str,
-        folder: str,
-        function: JsonObject,
-        source: dict[str, bytes],
-        ready: asyncio.Future[_Running],
-    ) -> None:
-        """Start a function and serve it until it is stopped."""
-        config = function["serviceConfig"]
-        signature = "cloudevent" if "eventTrigger" in function else "http"
-        last: list[str] = []
-
-        async def lines(output: Sequence[str]) -> None:
-            last[:] = [*last, *output][-_LAST_LINES:]
-            self._log(name, output)
-
-        async with contextlib.AsyncExitStack() as ending:
-            ending.callback(ready.cancel)  # does nothing once the result is set
-            sandbox = await ending.enter_async_context(
-                self._sandboxes.open(folder, config["serviceAccountEmail"])
-            )
-            place = sandbox.place / "workspace"
-            await asyncio.to_thread(_write_all, place, source)
-            line = [self._python, "-m", "functions_framework", "--host", "0.0.0.0", "--port", str(_PORT)]
-            variables = {
-                **config.get("environmentVariables", {}),
-                "FUNCTION_TARGET": function["buildConfig"].get("entryPoint", ""),
-                "FUNCTION_SIGNATURE_TYPE": signature,
-                "K_SERVICE": name.rpartition("/")[2],
-                "PYTHONPATH": str(place),
-                "PYTHONUNBUFFERED": "1",
-            }
-            process = await sandbox.start(line, variables, place)
-            copying = asyncio.ensure_future(copy(process, lines))
-            running = _Running(sandbox.address, float(config["timeoutSeconds"]), asyncio.Event())
-            # The function is ready once its port is open; then it is served until it is replaced or removed.
-            try:
-                if not await _answers(process, sandbox.address):
-                    await asyncio.wait([copying], timeout=1)
-                    ready.set_exception(
-                        _failed(
-                            "Container Healthcheck failed. The function didn't start:\n" + "\n".join(last)
-                        )
-                    )
-                    return
-                ready.set_result(running)
-                await running.stop.wait()
-            finally:
-                kill(process)
-                copying.cancel()
-                await process.wait()
+            raise failed("requirements.txt: " + "; ".join(filter(None, unmet)))
 
     async def call(self, name: str, request: web.Request, path: str) -> web.Response:
         """Return the function's answer; 503 where it isn't there any more, 504 where it takes too long."""
-        running = self._running.get(name)
-        if running is None:
+        service = self._services.get(name)
+        if service is None:
             return web.Response(status=503, text="The service is not available.")
+        if (request.content_length or 0) > _MAX_REQUEST_BYTES:
+            return web.Response(status=413, text="Request Entity Too Large")
+        try:
+            async with service.instance() as address:
+                return await self._forward(request, f"http://{address}:{PORT}{path}", service.timeout_s)
+        except TimeoutError:
+            return web.Response(status=429, text="Rate exceeded.")
+
+    async def _forward(self, request: web.Request, url: str, timeout_s: float) -> web.Response:
         if self._session is None:
-            self._session = aiohttp.ClientSession(auto_decompress=True)
-        headers = {key: value for key, value in request.headers.items() if key.lower() not in _OF_CONNECTIONS}
+            self._session = aiohttp.ClientSession(
+                auto_decompress=True, timeout=aiohttp.ClientTimeout(total=None)
+            )
+        headers = {key: value for key, value in request.headers.items() if key.lower() not in _NOT_FORWARDED}
         headers["Host"] = request.host
         if "Authorization" in headers:  # as Google does it
             headers["Authorization"] = "Bearer SIGNATURE_REMOVED_BY_GOOGLE"
         try:
-            async with asyncio.timeout(running.timeout_s):
+            async with asyncio.timeout(timeout_s):
                 async with self._session.request(
-                    request.method, f"http://{running.address}:{_PORT}{path}", headers=headers,
-                    data=await request.read(), allow_redirects=False,
-                ) as answer:  # fmt: skip
+                    request.method, url, headers=headers, data=await request.read(), allow_redirects=False
+                ) as answer:
                     body = await answer.read()
-                    answered = {k: v for k, v in answer.headers.items() if k.lower() not in _OF_CONNECTIONS}
+                    answered = {k: v for k, v in answer.headers.items() if k.lower() not in _NOT_FORWARDED}
                     return web.Response(status=answer.status, body=body, headers=answered)
         except TimeoutError:
             return web.Response(status=504, text="upstream request timeout")
@@ -194,49 +143,10 @@ class Functions:
         if self._session is not None:
             await self._session.close()
 
-    def _log(self, name: str, lines: Sequence[str]) -> None:
-        """Log the function's output, which needs no permission of its account."""
-        _, project, _, location, _, short = name.split("/")
-        labels = {"project_id": project, "location": location, "service_name": short}
-        labels |= {"configuration_name": short, "revision_name": f"{short}-00001"}
-        for line in lines:
-            self._write_log(
-                {
-                    "logName": f"projects/{project}/logs/run.googleapis.com%2Fstderr",
-                    "resource": {"type": "cloud_run_revision", "labels": labels},
-                    "severity": "DEFAULT",
-                    "textPayload": line,
-                }
-            )
-
-
-async def _answers(process: asyncio.subprocess.Process, address: str) -> bool:
-    """Return True once the port is open; False if the process ends or its time is over before."""
-    ends = asyncio.get_running_loop().time() + _START_TIMEOUT_S
-    while process.returncode is None and asyncio.get_running_loop().time() < ends:
-        try:
-            _, writer = await asyncio.open_connection(address, _PORT)
-        except OSError:
-            await asyncio.sleep(_POLL_S)
-            continue
-        writer.close()
-        return True
-    return False
-
 
 def _build_account(function: JsonObject) -> str:
     return str(function["buildConfig"]["serviceAccount"]).rpartition("/")[2]
 
 
-def _failed(why: str) -> ApiError:
-    return ApiError(400, "FAILED_PRECONDITION", f"Build failed with status: FAILURE. {why}")
-
-
 def _read_all(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def _write_all(folder: Path, files: dict[str, bytes]) -> None:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)

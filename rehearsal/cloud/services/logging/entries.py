@@ -43,7 +43,6 @@ _RESOURCES = {
     "build": {"project_id", "build_id", "build_trigger_id"},
     "gce_instance": {"project_id", "instance_id", "zone"},
     "cloud_dataproc_batch": {"project_id", "batch_id", "location"},
-    "workflows.googleapis.com/Workflow": {"project_id", "location", "workflow_id"},
     "cloud_scheduler_job": {"project_id", "job_id", "location"},
     "cloud_run_revision": {"project_id", "service_name", "revision_name", "location", "configuration_name"},
 }

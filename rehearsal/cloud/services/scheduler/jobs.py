@@ -67,16 +67,16 @@ async def _follow(change: Change) -> None:
         job["scheduleTime"] = rfc3339(at)
         await clock.sleep(at - clock.now())
         if change.name in change.world.directory:
-            await _attempts(change)
+            await _attempts(change, at)
 
 
-async def _attempts(change: Change) -> None:
+async def _attempts(change: Change, at: float) -> None:
     """Make an attempt, and the retries that the job's configuration allows."""
     job, clock = change.world.directory[change.name], change.world.clock
     retry = job["retryConfig"]
     pause_s = float(retry["minBackoffDuration"].removesuffix("s"))
     for left in reversed(range(int(retry.get("retryCount", 0)) + 1)):
-        code, detail = await _attempt(change, job)
+        code, detail = await _attempt(change, job, at)
         job |= {"lastAttemptTime": clock.rfc3339(), "status": {"code": RPC_CODES[code]} if code else {}}
         _log(change, job, code, detail)
         if not code or not left:
@@ -85,7 +85,7 @@ async def _attempts(change: Change) -> None:
         pause_s = min(pause_s * 2, float(retry["maxBackoffDuration"].removesuffix("s")))
 
 
-async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
+async def _attempt(change: Change, job: JsonObject, at: float) -> tuple[str, str]:
     """Return the canonical name of an error, or "", and the target's answer."""
     if target := job.get("pubsubTarget"):
         message = {key: target[key] for key in ("data", "attributes") if key in target}
@@ -100,6 +100,7 @@ async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
         "User-Agent": "Google-Cloud-Scheduler",
         "X-CloudScheduler": "true",
         "X-CloudScheduler-JobName": change.id,
+        "X-CloudScheduler-ScheduleTime": rfc3339(at),
         **http.get("headers", {}),
     }
     request = HttpRequest(
@@ -142,7 +143,7 @@ def _log(change: Change, job: JsonObject, code: str, detail: str) -> None:
 
 def _run_now(change: Change) -> JsonObject:
     """Serve jobs.run: an attempt outside the schedule, also of a paused job."""
-    change.world.spawn(_attempts(change))
+    change.world.spawn(_attempts(change, change.world.clock.now()))
     return change.old
 
 

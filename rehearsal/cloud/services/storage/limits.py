@@ -19,8 +19,8 @@ _REMEMBERED = 10_000
 
 
 class MutationLimit:
-    """Counts creations, updates and deletions by object, in the seconds in which a client backs off: real
-    ones, but virtual ones of a workflow, whose requests are counted by themselves.
+    """Counts creations, updates and deletions by object: in real seconds, in which clients back off, and in
+    virtual ones those of users' programs in Google's services, which the virtual clock starts.
     """
 
     def __init__(

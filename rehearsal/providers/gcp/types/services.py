@@ -14,7 +14,6 @@ FUNCTIONS = Service("CLOUDFUNCTIONS2", "https://cloudfunctions.googleapis.com/v2
 RUN = Service("CLOUD_RUN_V2", "https://run.googleapis.com/v2/")
 SCHEDULER = Service("CLOUD_SCHEDULER", "https://cloudscheduler.googleapis.com/v1/")
 EVENTARC = Service("EVENTARC", "https://eventarc.googleapis.com/v1/")
-WORKFLOWS = Service("WORKFLOWS", "https://workflows.googleapis.com/v1/")
 LOGGING = Service("LOGGING", "https://logging.googleapis.com/v2/")
 MONITORING = Service("MONITORING", "https://monitoring.googleapis.com/", "monitoring.v3")
 
@@ -124,24 +123,6 @@ EVENTARC_TRIGGER = Resource(
         "transport channel": "fixed",
     },
     create_query={"triggerId": "{name}"},
-)
-
-# Not recorded; as in the provider's source (google/services/workflows/resource_workflows_workflow.go of
-# https://github.com/hashicorp/terraform-provider-google).
-WORKFLOW = Resource(
-    "gcp:workflows/workflow:Workflow",
-    WORKFLOWS,
-    "projects/{project}/locations/{region}/workflows/{name}",
-    _MASKED,
-    {
-        "name": {"decode": basename},
-        "namePrefix": "local fixed",
-        "region": "nameless fixed computed",
-        "tags": "fixed",
-        "serviceAccount": {"is": "computed", "same": same_basename},
-        "deletionProtection": "local default=true",
-    },
-    create_query={"workflowId": "{name}"},
 )
 
 METRIC = Resource(

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shlex
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
@@ -40,7 +39,6 @@ from tests.infra.layers.monitoring.watched import (
     Watched,
     alert_of,
 )
-from tests.limits import HANG_S
 from tests.views.pages import assert_stands_alone
 from workload.host import events
 from workload.runs.step_log import StepLog
@@ -187,30 +185,27 @@ def batch_failed(lab: Watched) -> None:
     assert (batch["state"], "roles/dataproc.worker has them" in batch["stateMessage"]) == ("FAILED", True)
 
 
-ASKS = """\
-main:
-  steps:
-    - ask:
-        call: http.get
-        args:
-          url: https://storage.googleapis.com/storage/v1/b?project=wire-test
-          auth: {type: OAuth2}
-"""
+def written(lab: Watched, resource: str, labels: dict[str, str], payload: dict[str, str]) -> None:
+    """Write an entry of severity ERROR, as a service at Google writes its own."""
+    entry = {
+        "logName": f"{P}/logs/tested",
+        "resource": {"type": resource, "labels": {"project_id": PROJECT, "location": REGION, **labels}},
+        "severity": "ERROR",
+        "jsonPayload": payload,
+    }
+    lab.posted("logging.googleapis.com/v2/entries:write", {"entries": [entry]})
 
 
-def workflow_failed(lab: Watched) -> None:
-    """Its account may not list the project's buckets."""
-    place = f"{P}/locations/{REGION}"
-    workflow = {"serviceAccount": f"{P}/serviceAccounts/{ACCOUNT}", "sourceContents": ASKS}
-    lab.posted(f"workflows.googleapis.com/v1/{place}/workflows", workflow, workflowId="asks")
-    lab.minutes(2)
-    executions = f"workflowexecutions.googleapis.com/v1/{place}/workflows/asks/executions"
-    name = lab.posted(executions, {})["name"].rpartition("/")[2]
-    until = time.monotonic() + HANG_S
-    while (result := lab.request("GET", f"{executions}/{name}").json())["state"] == "ACTIVE":
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    assert "storage.buckets.list" in result["error"]["payload"], result
+def pipeline_failed(lab: Watched) -> None:
+    name = "tpu-pipeline"
+    revision = {"service_name": name, "configuration_name": name, "revision_name": f"{name}-00001"}
+    payload = {"event": "pipeline_run", "run": "r17", "stage": "preprocess", "outcome": "quota", "why": ""}
+    written(lab, "cloud_run_revision", revision, payload)
+    lab.minutes(1)
+
+
+def sweep_failed(lab: Watched) -> None:
+    written(lab, "cloud_scheduler_job", {"job_id": "tpu-pipeline"}, {"status": "INTERNAL"})
     lab.minutes(1)
 
 
@@ -231,7 +226,7 @@ FAULTS: dict[str, Callable[[Watched], None]] = {
     "bucket-public": granted("wire-test-checkpoints", "allUsers"),
     "bucket-access-changed": granted("wire-test-checkpoints-steps", "user:ada@example.com"),
     "batch-failed": batch_failed,
-    "workflow-failed": workflow_failed,
+    "pipeline-failed": pipeline_failed,
 }
 
 
@@ -257,6 +252,16 @@ def test_an_alert_fires_once_by_its_fault_and_closes_again(lab: Watched, first: 
     content = about[0].message["incident"]["documentation"]["content"]
     assert content.startswith(f"# {alert}\n")
     assert "ENV" not in content
+
+
+@pytest.mark.slow
+def test_a_second_sweep_that_fails_opens_an_incident(lab: Watched, first: int) -> None:
+    sweep_failed(lab)
+    lab.minutes(2)
+    assert lab.fired(first) == Counter(), "the next sweep does the same"
+    sweep_failed(lab)
+    lab.minutes(2)
+    assert lab.fired(first) == Counter({"pipeline-failed": 1})
 
 
 @pytest.mark.slow

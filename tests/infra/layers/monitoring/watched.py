@@ -31,10 +31,7 @@ APIS = (
     *NEW_PROJECT,
     *(
         f"{name}.googleapis.com"
-        for name in (
-            *("billingbudgets", "cloudresourcemanager", "compute", "dataproc", "iam", "pubsub", "tpu"),
-            *("workflowexecutions", "workflows"),
-        )
+        for name in ("billingbudgets", "cloudresourcemanager", "compute", "dataproc", "iam", "pubsub", "tpu")
     ),
 )
 CHANNELS = """\

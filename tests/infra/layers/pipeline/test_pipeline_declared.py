@@ -12,11 +12,11 @@ import pytest
 from google.api_core.exceptions import PreconditionFailed
 
 from infra.errors import SettingsError
-from infra.layers.pipeline import access, schedule, spark
+from infra.layers.pipeline import access, spark
 from infra.layers.pipeline.names import scratch_bucket
 from infra.publish import pipeline as code
 from tests.infra.declared import CLUSTER, OFF, UP
-from tests.infra.layers.pipeline.test_pipeline_layer import FLEET, JOBSET, VERTEX, settings, up
+from tests.infra.layers.pipeline.test_pipeline_layer import FLEET, JOBSET, VERTEX, batch, settings, up
 from tests.infra.recording import Recording, run
 
 
@@ -45,23 +45,28 @@ def test_text_is_kept_and_of_scratch_the_code_alone() -> None:
 def test_its_runs_hold_the_stack() -> None:
     recording = up()
     guard = recording.named("pulumi-python:dynamic:Resource", "runs")
-    (workflow,) = recording.of("gcp:workflows/workflow:Workflow")
-    assert guard.inputs["labels"] == {"workflow": f"{workflow.name}-id"}
-    assert recording.resources.index(guard) > recording.resources.index(workflow)
+    assert guard.inputs["labels"] == {"bucket": f"{CHECKPOINTS}-fleet", "folder": "pipeline"}
+    assert recording.resources[-1] is guard
 
 
-def test_the_event_is_of_an_object_of_the_raw_bucket_and_the_schedule_sweeps() -> None:
-    recording = up({"pipeline:schedule": "0 3 * * *", "pipeline:timeZone": "Europe/Berlin"})
+@pytest.mark.parametrize(("minutes", "schedule"), [(None, "*/1 * * * *"), (5, "*/5 * * * *")])
+def test_an_object_of_the_raw_bucket_and_each_sweep_call_the_function(
+    minutes: int | None, schedule: str
+) -> None:
+    recording = up({"pipeline:sweepMinutes": minutes} if minutes else {})
     event = recording.only("gcp:eventarc/trigger:Trigger").inputs
     assert event["matchingCriterias"] == [
         {"attribute": "type", "value": "google.cloud.storage.object.v1.finalized"},
         {"attribute": "bucket", "value": "my-project-raw"},
     ]
+    assert event["destination"] == {"cloudRunService": {"service": "tpu-pipeline", "region": "us-east5"}}
     job = recording.only("gcp:cloudscheduler/job:Job").inputs
-    assert (job["schedule"], job["timeZone"]) == ("0 3 * * *", "Europe/Berlin")
-    assert job["httpTarget"]["uri"].endswith("/us-east5/workflows/tpu-pipeline/executions")
-    body = json.loads(base64.b64decode(job["httpTarget"]["body"]))
-    assert json.loads(body["argument"]) == {"sweep": True}
+    assert (job["schedule"], job["timeZone"], job["attemptDeadline"]) == (schedule, "Etc/UTC", "1800s")
+    target = job["httpTarget"]
+    assert json.loads(base64.b64decode(target["body"])) == {"sweep": True}
+    caller = "tpu-pipeline-trigger@my-project.iam.gserviceaccount.com"
+    assert event["serviceAccount"] == target["oidcToken"]["serviceAccountEmail"] == caller
+    assert target["oidcToken"]["audience"] == target["uri"]
     agents = {
         resource.inputs["role"]: resource.inputs["member"].partition("@")[2]
         for resource in recording.of("gcp:projects/iAMMember:IAMMember")
@@ -89,7 +94,7 @@ def test_people_have_a_runners_roles_or_a_viewers_and_who_applies_acts_as_what_r
     for who, which in ((ada, access.RUNNER), (bob, access.VIEWER), (view, access.VIEWER)):
         table = [grant for grant in access.of_people(known) if grant.who == which]
         assert roles(who) == {(item.role, item.what if item.on == "bucket" else "") for item in table}
-    acts = {f"tpu-pipeline-{which}" for which in ("run", "trigger", "check", "build")}
+    acts = {f"tpu-pipeline-{which}" for which in ("run", "trigger", "build")}
     applies = "serviceAccount:tpu-builds@my-project.iam.gserviceaccount.com"
     for who, more in ((sre, {"tpu-pipeline-view"}), (applies, set())):
         ids = [
@@ -147,8 +152,6 @@ def test_a_raw_bucket_of_somebody_else_is_granted_to_spark() -> None:
     ({"pipeline:executorMemoryMib": 1024, "pipeline:executorOverheadMib": 384},
      "executorMemoryMib = 1408 MiB(?s:.*)more memory, or fewer cores"),
     ({"pipeline:maxExecutors": 56, "network:subnetRanges": {"us-east5": "10.64.0.0/26"}}, "56.*: 55 fit"),
-    ({**FLEET, "pipeline:pollS": 5, "pipeline:trainHours": 48}, "= 5 beside ttlMinutes 240, trainHours 48"),
-    ({"pipeline:ttlMinutes": 20160, "pipeline:pollS": 30}, "after 100,000 steps(?s:.*)write 41 or more"),
     (ran("train tiny.toml --nam @RUN@ --set data.path=@DATA@"), "--nam isn't an option of train"),
     (ran("train nosuch.toml --name @RUN@ --set data.path=@DATA@"), "without tpu:code: nothing brings nosuch"),
     (ran("train tiny.tml --name @RUN@ --set data.path=@DATA@"), "perhaps tiny.toml was meant"),
@@ -165,7 +168,7 @@ def test_a_raw_bucket_of_somebody_else_is_granted_to_spark() -> None:
     ({"pipeline:changes": ["input.sources=gs://other/"]}, "each run sets input.sources"),
     ({"pipeline:train": "vertex"}, "trainImage = nothing: a custom job runs in an image"),
     ({**JOBSET, "queue:teams": [{"name": "vision"}]},
-     "members without it: the workflow submits as a member of the team"),
+     "members without it: the function submits as a member of the team"),
 ])  # fmt: skip
 def test_what_cannot_work_is_refused_with_the_settings(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
@@ -178,12 +181,12 @@ def test_sparks_settings_are_the_batchs() -> None:
         "executorMemoryMib": 30000, "executorOverheadMib": 20000, "minExecutors": 3, "maxExecutors": 5,
         "diskGib": 400,
     }  # fmt: skip
-    batch = spark.batch(
+    made = batch(
         settings(
             {f"pipeline:{key}": value for key, value in given.items()}, pipeline__changes=["output.shards=2"]
         )
     )
-    result = batch["runtimeConfig"]["properties"]
+    result = made["runtimeConfig"]["properties"]
     expected = {
         "driver.cores": "8", "driver.memory": "20000m", "driver.memoryOverhead": "4000m",
         "executor.cores": "16", "executor.memory": "30000m", "executor.memoryOverhead": "20000m",
@@ -193,19 +196,11 @@ def test_sparks_settings_are_the_batchs() -> None:
         "dataproc.driver.compute.tier": "standard", "dataproc.executor.compute.tier": "standard",
     }  # fmt: skip
     assert {key: result[f"spark.{key}"] for key in expected} == expected
-    assert batch["pysparkBatch"]["args"][-2:] == ["--set", "output.shards=2"]
+    assert made["pysparkBatch"]["args"][-2:] == ["--set", "output.shards=2"]
 
 
 def test_a_runtime_is_supported_on_its_last_day() -> None:
     assert list(spark.runtime_problems(settings(), date(2027, 11, 26))) == []
-
-
-@pytest.mark.parametrize(("text", "field", "values"), [
-    ("*/20 * * * *", 0, {0, 20, 40}), ("5/20 * * * *", 0, {5, 25, 45}), ("10-30/10 * * * *", 0, {10, 20, 30}),
-    ("0 0 * * 7", 4, {7}), ("0 0 * * sun,5-6", 4, {0, 5, 6}), ("0 0 * jan-mar *", 3, {1, 2, 3}),
-])  # fmt: skip
-def test_a_schedule_is_read_as_crontab_writes_it(text: str, field: int, values: set[int]) -> None:
-    assert schedule.parse(text)[field] == values
 
 
 class Scratch:

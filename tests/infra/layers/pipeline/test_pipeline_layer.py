@@ -1,6 +1,5 @@
 """Declarations of the pipeline layer, its batches and hand-offs."""
 
-import json
 import zipfile
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -11,23 +10,20 @@ from typing import Any
 
 import pulumi
 import pytest
-import yaml
 
 from infra.engine.settings import parse
 from infra.errors import SettingsError
-from infra.layers.pipeline import access, changes, facts, handoff, paths, price, schedule, spark
-from infra.layers.pipeline.paths import RUN, TRAINING
-from infra.layers.pipeline.program import source
-from infra.layers.pipeline.runs import missing
+from infra.layers.pipeline import access, changes, facts, paths, price, spark
 from infra.publish import pipeline as code
 from infra.settings.schema import Settings
-from infra.settings.sources import ROOT, as_pulumi_hands_it_over
+from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
 from tests.infra.declared import CLUSTER, OFF, UP
 from tests.infra.recording import BASE, Recording, run
 from workload.preprocess.config import Config, load
 
 FLEET = {"pipeline:train": "fleet", "pipeline:trainZone": "us-east5-b"}
+FUNCTION = "gcp:cloudfunctionsv2/function:Function"
 RUNS = "serviceAccount:tpu-pipeline-run@my-project.iam.gserviceaccount.com"
 VERTEX = {"pipeline:train": "vertex", "pipeline:trainImage": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}"}
 JOBSET = {
@@ -49,6 +45,10 @@ def up(more: dict[str, Any] | None = None, *, preview: bool = False) -> Recordin
     return run("pipeline", {**OFF["pipeline"], **(more or {})}, preview=preview, up=UP)
 
 
+def batch(known: Settings) -> dict[str, Any]:
+    return spark.batch(known, "r17", "gs://my-project-raw/corpus/")
+
+
 def wrong(product: str, version: str, schema: str, body: dict[str, Any]) -> list[str]:
     result: list[Any] = []
     discovery.document(product, version).schemas.compile({"$ref": schema})(body, "", result)
@@ -56,7 +56,7 @@ def wrong(product: str, version: str, schema: str, body: dict[str, Any]) -> list
 
 
 def test_a_batch_is_what_the_api_describes() -> None:
-    body = spark.batch(settings())
+    body = batch(settings())
     assert wrong("dataproc", "v1", "Batch", body) == []
     assert wrong("dataproc", "v1", "Batch", {**body, "pysparkBatch": {"main": ""}})
     execution = body["environmentConfig"]["executionConfig"]
@@ -69,22 +69,19 @@ def test_a_batch_is_what_the_api_describes() -> None:
     assert properties["spark.dynamicAllocation.maxExecutors"] == "20"
 
 
-def test_what_a_run_makes_has_the_labels_of_the_bill() -> None:
+def test_a_batch_has_the_labels_of_the_bill() -> None:
+    known = settings(gcp__defaultLabels={"team": "ml"})
     own = {"team": "ml", "environment": "dev", "layer": "pipeline"}
-    known = settings(VERTEX, gcp__defaultLabels={"team": "ml"})
-    assert spark.batch(known)["labels"] == own
-    result = handoff.handoff(known)
-    assert result is not None
-    assert result["start"][0]["body"]["labels"] == own
+    assert batch(known)["labels"] == own
 
 
 def test_the_config_of_a_batch_is_there_without_a_setting() -> None:
-    config = spark.batch(settings())["pysparkBatch"]["args"][0]
+    config = batch(settings())["pysparkBatch"]["args"][0]
     assert load(
         config, ["input.sources=gs://my-project-raw", "output.url=gs://my-project-checkpoints/tokens"]
     )
     own = settings(pipeline__config="gs://my-project-raw/books.toml")
-    assert spark.batch(own)["pysparkBatch"]["args"][0] == "gs://my-project-raw/books.toml"
+    assert batch(own)["pysparkBatch"]["args"][0] == "gs://my-project-raw/books.toml"
 
 
 def test_changes_have_the_keys_and_types_of_the_jobs_configuration() -> None:
@@ -102,7 +99,7 @@ def test_sparks_nodes_are_reached_by_one_another_alone() -> None:
     assert rule["sourceTags"] == rule["targetTags"] == [paths.TAG]
     assert "sourceRanges" not in rule
     assert rule["direction"] == "INGRESS"
-    execution = spark.batch(settings())["environmentConfig"]["executionConfig"]
+    execution = batch(settings())["environmentConfig"]["executionConfig"]
     assert execution["networkTags"] == [paths.TAG]
 
 
@@ -112,120 +109,13 @@ def test_a_fixed_number_of_executors_is_a_setting() -> None:
     assert not [key for key in properties if "maxExecutors" in key]
 
 
-@pytest.mark.parametrize("more", [FLEET, VERTEX, JOBSET])
-def test_a_handoff_can_be_repeated_and_names_the_run(more: dict[str, Any]) -> None:
-    result = handoff.handoff(settings(more), "0123abc", "e")
-    assert result is not None
-    text = json.dumps(result["start"])
-    assert RUN in text
-    assert paths.FOLDER in text, "the folder of the shards"
-    assert "@RUN" not in text
-    assert "@DATA" not in text
-    for request in result["start"]:
-        assert request["method"] == "POST"
-        named = f"nodeId={TRAINING}" in request["url"] or "ifGenerationMatch=0" in request["url"]
-        named = named or request["body"].get("metadata", {}).get("name") == f"tokens-{TRAINING}"
-        assert named or "once" in result, "what no client names is asked for first"
-
-
-def test_a_slice_is_a_fleet_of_one_that_every_fleet_command_knows() -> None:
-    result = handoff.handoff(settings(FLEET), "0123abc")
-    assert result is not None
-    described, node = result["start"]
-    assert described["url"].endswith(f"ifGenerationMatch=0&name=0123abc%2Ffleets%2F{TRAINING}.json")
-    assert described["body"]["stopWhenDone"] is True
-    assert wrong("tpu", "v2", "Node", node["body"]) == []
-    assert (
-        node["body"]["labels"] | {"fleet": TRAINING, "member": "0", "stack": "0123abc"}
-        == node["body"]["labels"]
-    )
-    run_ = f"train tiny.toml --name {RUN} --set data.path=/mnt/checkpoints/{paths.FOLDER}"
-    assert node["body"]["metadata"]["tpu-run"] == described["body"]["run"] == run_
-    assert [
-        (request["method"], request["url"].partition("googleapis.com/")[2]) for request in result["stop"]
-    ] == [
-        ("DELETE", f"storage/v1/b/my-project-checkpoints-fleet/o/0123abc%2Ffleets%2F{TRAINING}.json"),
-        ("DELETE", f"v2/projects/my-project/locations/us-east5-b/nodes/{TRAINING}"),
-    ]
-    given = {key: value for key, value in described["body"].items() if key not in ("run", "bundle")}
-    assert given == {
-        "name": TRAINING, "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "count": 1, "spot": True,
-        "stopWhenDone": True,
-    }  # fmt: skip
-    assert node["body"]["labels"]["bundle"]
-
-
 def test_a_slice_that_would_have_nothing_to_install_is_refused_with_the_update() -> None:
     for train, refused in ((FLEET, True), (VERTEX, False)):
         with pytest.raises(pulumi.RunError, match="tpu publish") if refused else nullcontext():
             run("pipeline", {**OFF["pipeline"], **train}, up=UP, published=False)
 
 
-OBJECTS = "storage.googleapis.com/storage/v1/b/my-project-checkpoints/o"
-CUSTOM_JOBS = "us-east5-aiplatform.googleapis.com/v1/projects/my-project/locations/us-east5/customJobs"
-WATCHED: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
-    (FLEET, f"{OBJECTS}/heartbeats%2F{TRAINING}%2Fworker-0?alt=media",
-     {"path": ["state"], "done": ["done"], "failed": []}),
-    (JOBSET, f"e/apis/jobset.x-k8s.io/v1alpha2/namespaces/vision/jobsets/tokens-{TRAINING}",
-     {"path": ["status", "terminalState"], "done": ["Completed"], "failed": ["Failed"]}),
-    (VERTEX, f'{CUSTOM_JOBS}?filter=displayName%3D"{TRAINING}"',
-     {"list": "customJobs", "path": ["state"], "done": ["JOB_STATE_SUCCEEDED"],
-      "failed": ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED"]}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("more", "url", "states"), WATCHED)
-def test_the_workflow_knows_every_state_in_which_training_ends(
-    more: dict[str, Any], url: str, states: dict[str, Any]
-) -> None:
-    result = handoff.handoff(settings(more), "0123abc", "e")
-    assert result is not None
-    assert result["watch"] == {"url": f"https://{url}", **states}
-
-
-def test_a_custom_job_is_what_the_api_describes() -> None:
-    result = handoff.handoff(settings(VERTEX))
-    assert result is not None
-    (request,) = result["start"]
-    assert wrong("aiplatform", "v1", "GoogleCloudAiplatformV1CustomJob", request["body"]) == []
-    (pool,) = request["body"]["jobSpec"]["workerPoolSpecs"]
-    assert "acceleratorType" not in pool["machineSpec"], "the API's list of accelerators has no v6e"
-    assert pool == {
-        "machineSpec": {"machineType": "ct6e-standard-8t", "tpuTopology": "2x4"},
-        "replicaCount": "1",
-        "diskSpec": {"bootDiskType": "hyperdisk-balanced", "bootDiskSizeGb": 100},
-        "containerSpec": {
-            "imageUri": VERTEX["pipeline:trainImage"],
-            "command": [
-                "workload", "train", "tiny.toml", "--name", RUN, "--set",
-                f"data.path=/gcs/my-project-checkpoints/{paths.FOLDER}",
-            ],
-            "env": [{"name": "CHECKPOINT_BUCKET", "value": "my-project-checkpoints"}],
-        },
-    }  # fmt: skip
-    spec = request["body"]["jobSpec"]
-    assert spec["scheduling"] == {"timeout": "86400s", "restartJobOnWorkerRestart": False}
-    assert spec["serviceAccount"] == "tpu-training@my-project.iam.gserviceaccount.com"
-    assert result["once"] == result["watch"]["url"]
-
-
-@pytest.mark.parametrize("train", [FLEET, VERTEX, JOBSET])
-def test_whatever_trains_uploads_its_curves_to_the_tensorboard_of_the_settings(train: dict[str, Any]) -> None:
-    board = "projects/my-project/locations/us-east5/tensorboards/1"
-    may = {"gke:workloadRoles": ["roles/aiplatform.user"]} if train is JOBSET else {}
-    given = train | may
-    known = settings(given, storage__tensorboard=board)
-    text = json.dumps(handoff.handoff(known, "0123abc", "e"))
-    assert text.count(f"observe.tensorboard={board}") == (2 if train is FLEET else 1)
-    experiment = "vision" if train is JOBSET else "tpu-pipeline"
-    assert f"observe.experiment={experiment}" in text
-    own_program = () if train is VERTEX else ("./train.py @RUN@ @DATA@",)
-    for second in (*own_program, "train tiny.toml --dir /mine/@RUN@ --set data.path=@DATA@"):
-        own = settings(given, storage__tensorboard=board, pipeline__trainRun=second, tpu__code="training")
-        assert "observe" not in json.dumps(handoff.handoff(own, "0123abc", "e"))
-
-
-@pytest.mark.parametrize("more", [{}, FLEET, VERTEX, JOBSET, {"pipeline:schedule": "0 3 * * *"}])
+@pytest.mark.parametrize("more", [{}, FLEET, VERTEX, JOBSET])
 def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any]) -> None:
     known = settings(more)
     recording = run("pipeline", {**OFF["pipeline"], **more}, preview=False, up={**UP, "gke": CLUSTER})
@@ -247,7 +137,7 @@ def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any])
             (grant.role or grant.role_id).rpartition("/")[2],
             grant.what if grant.on == "bucket" else "",
             grant.what if grant.on == "account" else "",
-            grant.only,
+            grant.only.replace(access.STACK, UP["tpu"]["stackId"]),
         )
         for grant in access.grants(known)
     }
@@ -263,6 +153,7 @@ def of_storage(who: str, permission: str, at: str) -> str:
 
 
 _API, _BUCKET = "https://storage.googleapis.com/storage/v1/b", "my-project-checkpoints"
+_FUNCTION = "tpu-pipeline-run"
 _ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.googleapis.com/projects/p/"
 
 
@@ -273,46 +164,67 @@ _ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.goog
      "roles/storage.objectViewer on the bucket my-project-raw for tpu-pipeline-spark"),
     (of_storage("spark", "storage.objects.get", "gs://my-project-raw-scratch/code/main.py"),
      "roles/storage.objectUser on the bucket my-project-raw-scratch for tpu-pipeline-spark"),
-    (of_storage("check", "storage.objects.get", f"{_API}/my-project-checkpoints/o/tokens%2Fr1%2F_READY"),
-     f"roles/storage.objectViewer on the bucket {_BUCKET}, below tokens/, for tpu-pipeline-check"),
-    (of_storage("run", "storage.objects.get", f"{_API}/my-project-checkpoints/o/heartbeats%2Fr1%2Fworker-0"),
+    (of_storage("run", "storage.objects.get", f"{_API}/my-project-checkpoints/o/tokens%2Fr1%2F_READY"),
+     f"roles/storage.objectViewer on the bucket {_BUCKET}, below tokens/, for tpu-pipeline-run"),
+    (of_storage("run", "storage.objects.list", f"{_API}/my-project-checkpoints/o?prefix=heartbeats%2F"),
      f"roles/storage.objectViewer on the bucket {_BUCKET}, below heartbeats/, for tpu-pipeline-run"),
-    (of_storage("run", "storage.objects.create", "gs://my-project-checkpoints/pipeline/r1/run.json"),
-     f"roles/storage.objectUser on the bucket {_BUCKET}, below pipeline/, for tpu-pipeline-run"),
+    (of_storage("run", "storage.objects.create", f"gs://{_BUCKET}-fleet/pipeline/r1/run.json"),
+     f"roles/storage.objectUser on the bucket {_BUCKET}-fleet, below pipeline/, for tpu-pipeline-run"),
+    (of_storage("run", "storage.objects.delete", f"{_API}/{_BUCKET}-fleet/o/pipeline-requests%2Fr1.json"),
+     f"roles/storage.objectUser on the bucket {_BUCKET}-fleet, below pipeline-requests/, for {_FUNCTION}"),
     (of_storage("run", "storage.objects.create",
-                "https://storage.googleapis.com/upload/storage/v1/b/my-project-checkpoints-fleet/o?name=s"),
-     "roles/storage.objectUser on the bucket my-project-checkpoints-fleet for tpu-pipeline-run"),
+                f"https://storage.googleapis.com/upload/storage/v1/b/{_BUCKET}-fleet/o?name=0123abc%2Fsize"),
+     f"roles/storage.objectUser on the bucket {_BUCKET}-fleet, below STACK/, for tpu-pipeline-run"),
     (f"{_ACT_AS}serviceAccounts/tpu-training@my-project.iam.gserviceaccount.com'",
      "roles/iam.serviceAccountUser on the account tpu-training for tpu-pipeline-run"),
     ("User not authorized to act as service account 'tpu-pipeline-spark@my-project.iam.gserviceaccount.com'.",
      "roles/iam.serviceAccountUser on the account tpu-pipeline-spark for tpu-pipeline-run"),
     ("tpu-pipeline-build@my-project.iam.gserviceaccount.com lacks logging.logEntries.create",
      "roles/logging.logWriter on the project for tpu-pipeline-build"),
-    ("Permission 'logging.logEntries.create' denied on resource '//logging.googleapis.com/projects/p'",
-     "roles/logging.logWriter on the project for tpu-pipeline-run"),
+    ("Permission 'tpu.nodes.create' denied on resource '//tpu.googleapis.com/projects/p/locations/l'",
+     "the role tpu_pipeline_run_slices on the project for tpu-pipeline-run"),
 ])  # fmt: skip
 def test_a_refusal_names_the_role_that_is_missing(message: str, role: str) -> None:
     more = {"pipeline__train": "fleet", "pipeline__trainZone": "us-east5-b"}
     known = settings(pipeline__sparkRole="roles/dataproc.serverlessNode", **more)
-    assert missing(known, f"{message}, 403") == f"; it needs {role}"
-    assert missing(known, "the disk is full") == ""
-
-
-def test_the_workflow_parses_and_fits_the_service() -> None:
-    text = (ROOT / "infra/layers/pipeline/workflow.yaml").read_text()
-    assert len(text.encode()) < 128 << 10
-    assert {"main", "preprocess", "check", "train", "named", "sweep"} <= yaml.safe_load(text).keys()
+    assert access.lacking(known, f"{message}, 403") == role
+    assert access.lacking(known, "the disk is full") == ""
 
 
 def test_the_functions_source_is_named_by_its_content() -> None:
     first, second = (up().named("gcp:storage/bucketObject:BucketObject", "source") for _ in range(2))
     assert first.inputs["name"] == second.inputs["name"]
-    function = up().only("gcp:cloudfunctionsv2/function:Function")
+    function = up().only(FUNCTION)
     assert function.inputs["buildConfig"]["source"]["storageSource"]["object"] == first.inputs["name"]
-    with zipfile.ZipFile(source()) as packed:
-        assert packed.namelist() == ["main.py", "requirements.txt"]
+
+
+@pytest.mark.parametrize(("more", "variables"), [
+    ({}, {}),
+    (FLEET, {"TPU_STACK_ID": "0123abc"}),
+    (JOBSET, {"TPU_CLUSTER_ENDPOINT": "gke-1.us-east5.gke.goog"}),
+    (VERTEX, {}),
+])  # fmt: skip
+def test_the_function_is_one_instance_a_call_that_nobody_reaches_from_outside(
+    more: dict[str, Any], variables: dict[str, str]
+) -> None:
+    recording = run("pipeline", {**OFF["pipeline"], **more}, preview=False, up=UP)
+    (alias,) = recording.only("tpu:pipeline:Function").options["aliases"]
+    assert alias["spec"]["type"] == "tpu:pipeline:CheckFunction", "one function of the name, updated in place"
+    function = recording.only(FUNCTION)
+    assert function.inputs["buildConfig"]["entryPoint"] == "handle"
     service = function.inputs["serviceConfig"]
-    assert (service["timeoutSeconds"], service["maxInstanceRequestConcurrency"]) == (1800, 1)
+    assert service == {
+        "serviceAccountEmail": "tpu-pipeline-run@my-project.iam.gserviceaccount.com",
+        "environmentVariables": {"TPU_ENVIRONMENT": "dev", **variables},
+        "availableMemory": "512Mi", "timeoutSeconds": 1800, "maxInstanceCount": 5,
+        "maxInstanceRequestConcurrency": 1, "ingressSettings": "ALLOW_INTERNAL_ONLY",
+        "allTrafficOnLatestRevision": True,
+    }  # fmt: skip
+    invoker = recording.only("gcp:cloudrunv2/serviceIamMember:ServiceIamMember").inputs
+    trigger = "serviceAccount:tpu-pipeline-trigger@my-project.iam.gserviceaccount.com"
+    assert (invoker["name"], invoker["role"], invoker["member"]) == (
+        "tpu-pipeline", "roles/run.invoker", trigger,
+    )  # fmt: skip
 
 
 def test_a_bucket_of_somebody_else_is_read_and_not_declared() -> None:
@@ -324,17 +236,12 @@ def test_a_bucket_of_somebody_else_is_read_and_not_declared() -> None:
     ]
 
 
-@pytest.mark.parametrize(("more", "triggers", "jobs"), [
-    ({"pipeline:onSubmit": False}, 0, 0),
-    ({}, 1, 0),
-    ({"pipeline:onSubmit": False, "pipeline:schedule": "0 3 * * *"}, 0, 1),
-])  # fmt: skip
-def test_what_starts_runs_is_chosen(more: dict[str, Any], triggers: int, jobs: int) -> None:
-    recording = up(more)
-    assert len(recording.of("gcp:eventarc/trigger:Trigger")) == triggers
-    assert len(recording.of("gcp:cloudscheduler/job:Job")) == jobs
-    agents = recording.of("gcp:projects/serviceIdentity:ServiceIdentity")
-    assert len(agents) == triggers
+@pytest.mark.parametrize("on_submit", [True, False])
+def test_events_may_be_off_and_sweeps_never_are(on_submit: bool) -> None:
+    recording = up({"pipeline:onSubmit": on_submit})
+    assert len(recording.of("gcp:eventarc/trigger:Trigger")) == on_submit
+    assert len(recording.of("gcp:projects/serviceIdentity:ServiceIdentity")) == on_submit
+    assert len(recording.of("gcp:cloudscheduler/job:Job")) == 1
 
 
 def test_two_regions_are_two_environments() -> None:
@@ -344,10 +251,10 @@ def test_two_regions_are_two_environments() -> None:
         "pipeline:rawBucketName": "my-project-raw-eu",
     }  # fmt: skip
     remote, local = up(given), up()
-    for kind in ("gcp:workflows/workflow:Workflow", "gcp:eventarc/trigger:Trigger"):
+    for kind in (FUNCTION, "gcp:eventarc/trigger:Trigger", "gcp:cloudscheduler/job:Job"):
         entry, second = remote.only(kind), local.only(kind)
         assert entry.name != second.name
-        where = "region" if "workflow" in kind else "location"
+        where = "region" if "scheduler" in kind else "location"
         assert (entry.inputs[where], second.inputs[where]) == ("europe-west4", "us-east5")
     assert {resource.inputs["location"] for resource in remote.of("gcp:storage/bucket:Bucket")} == {
         "EUROPE-WEST4"
@@ -357,26 +264,6 @@ def test_two_regions_are_two_environments() -> None:
         for item in (remote, local)
     ]
     assert not accounts[0] & accounts[1]
-
-
-@pytest.mark.parametrize(("text", "fires"), [
-    ("30 2 * * mon-fri", True),
-    ("0 0 29 2 *", True),
-    ("0 0 31 2 *", False),
-    ("0 0 31 4,6,9,11 *", False),
-    ("0 0 31 4,5 *", True),
-    ("0 0 30 2 *", False),
-    ("0 0 31 2 mon", True),  # crontab(5): either is enough
-    ("*/15 * * * *", True),
-])  # fmt: skip
-def test_a_schedule_that_never_comes_is_found(text: str, fires: bool) -> None:
-    assert schedule.fires(text) is fires
-
-
-@pytest.mark.parametrize("text", ["", "* * * *", "60 * * * *", "x * * * *", "*/0 * * * *", "5-1 * * * *"])
-def test_what_is_no_schedule_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r".*"):
-        schedule.parse(text)
 
 
 def test_a_runtimes_end_is_reported_two_months_before() -> None:
@@ -401,7 +288,7 @@ def test_a_run_costs_most_with_all_executors_until_its_time_to_live() -> None:
     assert training is not None
     assert spark is not None
     assert most == pytest.approx(spark + training * 24)
-    least = price.run_usd(known, 0)
+    least = price.of_runs(known).predicted_usd(0)
     assert least is not None
     assert 0 < least < spark
 
@@ -418,7 +305,7 @@ def test_training_in_a_queue_costs_what_the_dearest_pool_of_its_size_does() -> N
     most = price.most_usd(known)
     assert most is not None
     assert most > 16 * 2.70 * 24
-    assert price.of_runs(known)["training_hour_usd"] == prices[1]
+    assert price.of_runs(known).training_hour_usd == prices[1]
 
 
 def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
@@ -428,17 +315,17 @@ def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
     start, item = (driver + 2 * executor) * 2 / 60, executor / 4 * price.CORE_S_PER_GIB / 3600
     assert price.start_usd(known) == pytest.approx(start)
     assert price.usd_per_gib(known) == pytest.approx(item)
-    assert price.run_usd(known, 10) == pytest.approx(start + 10 * item)
+    assert price.of_runs(known).predicted_usd(10) == pytest.approx(start + 10 * item)
     result = price.of_runs(known)
-    assert (result["start_usd"], result["usd_per_gib"]) == (pytest.approx(start), pytest.approx(item))
+    assert (result.start_usd, result.usd_per_gib) == (pytest.approx(start), pytest.approx(item))
     assert price.training_hour_usd(known) == pytest.approx(8 * 1.4033)
     assert price.training_hour_usd(settings(FLEET, pipeline__trainSpot=False)) == pytest.approx(8 * 2.70)
 
 
 def test_a_price_that_the_book_lacks_is_unknown_and_never_guessed() -> None:
     premium = settings(pipeline__tier="premium")
-    assert price.run_usd(premium, 1) is None
-    assert price.of_runs(premium)["shuffle_gib_hour_usd"] is None
+    assert price.of_runs(premium).predicted_usd(1) is None
+    assert price.of_runs(premium).shuffle_gib_hour_usd is None
 
 
 def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts() -> None:
@@ -449,12 +336,26 @@ def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts
         settings(VERTEX, pipeline__maxRunCostUsd=1000)
 
 
-def test_a_record_and_the_settings_of_runs_lie_where_runs_may_write() -> None:
-    stored = up().named("gcp:storage/bucketObject:BucketObject", "settings")
-    assert stored.inputs["name"].startswith(f"{paths.RECORDS}/settings/")
-    second = up({"pipeline:ttlMinutes": 60}).named("gcp:storage/bucketObject:BucketObject", "settings")
-    assert second.inputs["name"] != stored.inputs["name"], "a run reads what it began with"
-    assert paths.record("r1") == "pipeline/r1/run.json"
+def test_people_and_the_function_write_in_folders_of_their_own() -> None:
+    assert (paths.record("r1"), paths.request("r1")) == ("pipeline/r1/run.json", "pipeline-requests/r1.json")
+    known = settings(pipeline__runners=["user:a@example.com"], pipeline__viewers=["user:b@example.com"])
+    writers = {
+        (grant.who, grant.folder)
+        for grant in (*access.grants(known), *access.of_people(known))
+        if grant.what == "my-project-checkpoints-fleet" and "storage.objects.create" in grant.permissions
+    }
+    assert writers == {("tpu-pipeline-run", "pipeline"), (access.RUNNER, "pipeline-requests")}
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(22, False), (23, True), (33, True), (34, False), (0, False)])
+def test_a_budget_holds_the_files_slices_and_one_of_the_pipeline(limit: int, refused: bool) -> None:
+    """$22.45 and $11.23 an hour; what the file alone exceeds, the plan refuses."""
+    given = {**FLEET, **({"fleet:dollarsPerHour": limit} if limit else {})}
+    match = (
+        r"dollarsPerHour = \$\d+: \$22.45 an hour for the file's slices and \$11.23 for one of the pipeline"
+    )
+    with pytest.raises(SettingsError, match=match) if refused else nullcontext():
+        settings(given)
 
 
 def test_what_batches_run_leaves_out_what_the_runtime_has() -> None:

@@ -28,7 +28,7 @@ L = f"{P}/locations/{REGION}"
 APIS = (
     *("artifactregistry", "cloudbuild", "cloudfunctions", "cloudscheduler", "compute", "dataproc"),
     *("eventarc", "iam"),
-    *("logging", "pubsub", "run", "storage", "workflowexecutions", "workflows"),
+    *("logging", "pubsub", "run", "storage"),
 )
 _NEWNS, _NEWNET, _FS = 0x00020000, 0x40000000, 0x00000200
 _JSON = {"Content-Type": "application/json"}

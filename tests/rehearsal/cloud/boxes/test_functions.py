@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import io
+import asyncio
+import base64
 import json
-import tempfile
 import time
-import zipfile
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from boxed_front import PROJECT, REGION, Boxed, L, P
+from boxed_front import REGION, Boxed, L, P
+from boxed_functions import FUNCTIONS, address, deploy, email, opened, request, source
 
-from rehearsal.cloud.core.runtime import HttpRequest
-from rehearsal.world.layout import cache_dir
-from rehearsal.world.runtimes import ensure
 from tests.limits import HANG_S
 
 pytestmark = pytest.mark.root
-FUNCTIONS = f"cloudfunctions.googleapis.com/v2/{L}/functions"
-REPOSITORY = f"{L}/repositories/images"
+OF_IT = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
 # Knows nothing of where it runs.
 MAIN = """
-import os
+import json, os, time
 import functions_framework
-from google.cloud import storage
+import google.auth
+from google.auth.transport.requests import AuthorizedSession
+
+OBJECTS = "https://storage.googleapis.com/storage/v1/b/raw/o"
+
+def get(name):
+    return AuthorizedSession(google.auth.default()[0]).get(f"{OBJECTS}/{name}?alt=media")
 
 @functions_framework.http
 def check(request):
@@ -35,78 +37,51 @@ def check(request):
         raise ValueError("broken")
     if request.path == "/event":
         of = request.headers
-        print(of["Ce-Type"], of["Ce-Subject"], request.get_json()["size"], flush=True)
+        line = {"type": of["Ce-Type"], "subject": of["Ce-Subject"], "size": request.get_json()["size"]}
+        print(json.dumps({"severity": "NOTICE", "message": "an event", **line}), flush=True)
         return "", 204
-    text = storage.Client(project="boxed").bucket("raw").blob(request.get_json()["name"]).download_as_text()
+    if request.path == "/scheduled":
+        of = {key: request.headers[f"X-CloudScheduler-{key}"] for key in ("JobName", "ScheduleTime")}
+        print(json.dumps({"severity": "ERROR", "message": " ".join(of.values())}), flush=True)
+        return "", 204
+    if request.path == "/waits":
+        print(f"waits in {os.getpid()}", flush=True)
+        while get("go").status_code == 404:
+            time.sleep(0.05)
+        return {key: os.environ[key] for key in ("K_SERVICE", "K_REVISION", "PORT")} | {"pid": os.getpid()}
+    text = get(request.get_json()["name"]).text
     return {"text": text, "mode": os.environ["MODE"], "path": request.path}, 200
 """
 
 
 @pytest.fixture(scope="module")
 def boxed() -> Iterator[Boxed]:
-    with tempfile.TemporaryDirectory(prefix="box-") as folder:
-        front = Boxed(Path(folder), function_python=str(ensure("functions", cache_dir())))
-        front.bucket("raw")
+    """Open a cloud with a deployed function."""
+    with opened() as front:
+        front.upload("a.txt", b"one")
+        source(front, "f.zip", MAIN, "functions-framework>=3\ngoogle-auth\n")
+        operation = deploy(front, "checks", maxInstanceCount=2)
+        assert "error" not in operation, operation
         yield front
-        front.close()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def made(boxed: Boxed) -> None:
-    """The accounts, the repository, the source and one deployed function."""
-    builder = boxed.account("builder", "roles/logging.logWriter", "roles/storage.objectViewer")
-    runner = boxed.account("runner")
-    boxed.account("caller")
-    boxed.grant("projects/_/buckets/raw", "roles/storage.objectViewer", f"serviceAccount:{runner}")
-    url = f"artifactregistry.googleapis.com/v1/{L}/repositories?repositoryId=images"
-    boxed.done("artifactregistry.googleapis.com/v1", boxed.answer("POST", url, {"format": "DOCKER"}))
-    boxed.grant(REPOSITORY, "roles/artifactregistry.writer", f"serviceAccount:{builder}")
-    boxed.upload("a.txt", b"one")
-    source(boxed, "f.zip", MAIN, "functions-framework>=3\ngoogle-cloud-storage\n")
-    operation = deploy(boxed, "checks")
-    assert "error" not in operation, operation
-
-
-def source(boxed: Boxed, name: str, main: str, requirements: str = "") -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("main.py", main)
-        archive.writestr("requirements.txt", requirements)
-    boxed.upload(name, packed.getvalue())
-
-
-def email(name: str) -> str:
-    return f"{name}@{PROJECT}.iam.gserviceaccount.com"
-
-
-def body(source: str = "f.zip", builder: str = "builder", **more: Any) -> Any:
-    return {
-        "buildConfig": {
-            "runtime": "python312",
-            "entryPoint": "check",
-            "source": {"storageSource": {"bucket": "raw", "object": source}},
-            "serviceAccount": f"{P}/serviceAccounts/{email(builder)}",
-            "dockerRepository": REPOSITORY,
-        },
-        "serviceConfig": {"serviceAccountEmail": email("runner"), "environmentVariables": {"MODE": "strict"}},
-        **more,
-    }
-
-
-def deploy(boxed: Boxed, name: str, **of: Any) -> Any:
-    started = boxed.answer("POST", f"{FUNCTIONS}?functionId={name}", body(**of))
-    return boxed.done("cloudfunctions.googleapis.com/v2", started)
 
 
 def invoke(
     boxed: Boxed, path: str = "/", account: str = "caller", auth: str = "OIDC", audience: str = ""
 ) -> Any:
     """Send a request to the function's own address."""
-    uri = boxed.answer("GET", f"{FUNCTIONS}/checks")["serviceConfig"]["uri"]
-    sent = json.dumps({"name": "a.txt"}).encode()
-    kind = {"Content-Type": "application/json"}
-    request = HttpRequest("POST", uri + path, kind, sent, auth, audience or uri, 30)
-    return boxed.call(boxed.cloud.caller.send(request, email(account)))
+    sent = request(address(boxed, "checks"), path, auth, audience)
+    return boxed.call(boxed.cloud.caller.send(sent, email(account)))
+
+
+def logged(boxed: Boxed, **of: Any) -> Any:
+    """The first entry of the function's log with these fields, once it is there."""
+    end = time.monotonic() + HANG_S
+    while True:
+        for entry in boxed.logged(OF_IT):
+            if of.items() <= {**entry, **entry.get("jsonPayload", {})}.items():
+                return entry
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_only_who_has_the_role_on_the_service_invokes_it(boxed: Boxed) -> None:
@@ -127,11 +102,7 @@ def test_its_requests_are_its_accounts_and_its_output_is_logged(boxed: Boxed) ->
         request for request in boxed.cloud.requests.since(0)["requests"] if "/o/a.txt" in request["path"]
     ]
     assert {item["principal"] for item in requests} == {email("runner")}
-    of_it = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
-    end = time.monotonic() + HANG_S
-    while "asked" not in [item["textPayload"] for item in boxed.logged(of_it)]:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    logged(boxed, textPayload="asked")
 
 
 def test_an_event_of_a_new_object_is_handed_to_it_in_binary_mode(boxed: Boxed) -> None:
@@ -155,11 +126,65 @@ def test_an_event_of_a_new_object_is_handed_to_it_in_binary_mode(boxed: Boxed) -
     url = f"eventarc.googleapis.com/v1/{L}/triggers?triggerId=to-function"
     boxed.done("eventarc.googleapis.com/v1", boxed.answer("POST", url, body))
     boxed.upload("new.txt", b"12345")
-    of_it = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
-    end = time.monotonic() + HANG_S
-    while f"{kind} objects/new.txt 5" not in [item["textPayload"] for item in boxed.logged(of_it)]:
-        assert time.monotonic() < end
+    entry = logged(boxed, type=kind, subject="objects/new.txt", size="5")
+    assert (entry["severity"], entry["jsonPayload"]["message"]) == ("NOTICE", "an event")
+    assert "severity" not in entry["jsonPayload"]
+    assert entry["logName"].endswith("run.googleapis.com%2Fstdout")
+    assert entry["labels"]["execution_id"]
+
+
+def test_a_scheduled_job_calls_it_with_an_identity_token(boxed: Boxed) -> None:
+    uri, jobs = address(boxed, "checks"), f"{L}/jobs"
+    http = {"uri": f"{uri}/scheduled", "httpMethod": "POST", "body": base64.b64encode(b"{}").decode()}
+    http["oidcToken"] = {"serviceAccountEmail": email("caller"), "audience": uri}  # type: ignore[assignment]
+    job = {"name": f"{jobs}/calls", "schedule": "0 3 1 1 *", "httpTarget": http}
+    boxed.answer("POST", f"cloudscheduler.googleapis.com/v1/{jobs}", job)
+    boxed.answer("POST", f"cloudscheduler.googleapis.com/v1/{jobs}/calls:run", {})
+    logged(boxed, severity="ERROR")
+    calls = [item for item in boxed.logged(OF_IT) if item.get("textPayload", "").startswith("calls 20")]
+    assert [item["severity"] for item in calls] == ["ERROR"], "a message that is alone is text"
+
+
+def test_a_call_that_takes_long_holds_up_no_other(boxed: Boxed) -> None:
+    """Start a second instance for the second request: each takes one."""
+    uri = address(boxed, "checks")
+
+    async def begin() -> list[asyncio.Task[Any]]:
+        sent = [boxed.cloud.caller.send(request(uri, "/waits"), email("caller")) for _ in range(2)]
+        return [asyncio.ensure_future(item) for item in sent]
+
+    async def end(calls: list[asyncio.Task[Any]]) -> list[Any]:
+        return await asyncio.gather(*calls)
+
+    calls = boxed.call(begin())
+    end_s = time.monotonic() + HANG_S
+    while sum("waits in" in entry.get("textPayload", "") for entry in boxed.logged(OF_IT)) < 2:
+        assert time.monotonic() < end_s
         time.sleep(0.1)
+    boxed.upload("go", b"")
+    replies = [json.loads(reply.body) for reply in boxed.call(end(calls))]
+    assert len({reply["pid"] for reply in replies}) == 2
+    assert {(reply["K_SERVICE"], reply["K_REVISION"], reply["PORT"]) for reply in replies} == {
+        ("checks", "checks-00001", "8080")
+    }
+
+
+def test_people_do_not_reach_one_with_internal_ingress(boxed: Boxed, monkeypatch: pytest.MonkeyPatch) -> None:
+    change = {"serviceConfig": {"ingressSettings": "ALLOW_INTERNAL_ONLY"}}
+    url = f"{FUNCTIONS}/checks?updateMask=serviceConfig.ingressSettings"
+    boxed.done("cloudfunctions.googleapis.com/v2", boxed.answer("PATCH", url, change))
+    assert invoke(boxed).status == 200, "Google's own services still do"
+    service = boxed.answer("GET", f"run.googleapis.com/v2/{L}/services/checks")
+    assert service["ingress"] == "INGRESS_TRAFFIC_INTERNAL_ONLY"
+    monkeypatch.setattr(boxed.cloud.caller, "secret", "of another")
+    reply = invoke(boxed)
+    assert (reply.status, b"Page not found" in reply.body) == (404, True)
+
+
+def test_a_request_may_not_be_larger_than_googles_limit(boxed: Boxed) -> None:
+    sent = request(address(boxed, "checks"))
+    large = replace(sent, body=bytes((32 << 20) + 1))
+    assert boxed.call(boxed.cloud.caller.send(large, email("caller"))).status == 413
 
 
 def test_an_error_in_it_is_a_500_and_the_next_request_is_served(boxed: Boxed) -> None:

@@ -11,10 +11,8 @@ from boxed_front import OWNER, PROJECT, REGION, Boxed, L, P
 
 from rehearsal.providers.gcp.provider import Provider
 from rehearsal.providers.gcp.settings import Settings
-from rehearsal.providers.plugin.errors import StandInError
 
 pytestmark = pytest.mark.root
-WORKFLOW = "gcp:workflows/workflow:Workflow"
 IDENTITY = "gcp:projects/serviceIdentity:ServiceIdentity"
 MEMBER = "gcp:cloudrunv2/serviceIamMember:ServiceIamMember"
 
@@ -52,53 +50,6 @@ class Driven:
 def driven(boxed: Boxed, monkeypatch: pytest.MonkeyPatch) -> Driven:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(boxed.folder / "tls" / "bundle.pem"))
     return Driven(boxed)
-
-
-def test_a_workflow_is_made_changed_protected_and_deleted(boxed: Boxed, driven: Driven) -> None:
-    email = boxed.account("workflow-runner")
-    inputs = {
-        "name": "flow",
-        "region": REGION,
-        "serviceAccount": email,
-        "sourceContents": "- done: {return: 1}",
-        "userEnvVars": {"BUCKET": "raw"},
-        "callLogLevel": "LOG_ERRORS_ONLY",
-        "deletionProtection": False,
-    }
-    news = driven.checked(WORKFLOW, inputs)
-    driven.sent()
-    id_, state = driven.run(lambda: driven.provider.create(WORKFLOW, news))
-    path = f"/v1/{L}/workflows"
-    assert driven.sent() == [
-        f"POST workflows{path}?alt=json&workflowId=flow",
-        f"GET workflows{path}/flow?alt=json",
-    ]
-    assert id_ == f"{L}/workflows/flow"
-    assert (state["name"], state["state"], state["serviceAccount"]) == (
-        "flow", "ACTIVE", f"{P}/serviceAccounts/{email}",
-    )  # fmt: skip
-    assert state["revisionId"].startswith("000001-")
-    assert not driven.provider.diff(WORKFLOW, state, news).differences
-
-    changed = driven.checked(WORKFLOW, {**inputs, "sourceContents": "- done: {return: 2}"})
-    after = driven.run(lambda: driven.provider.update(WORKFLOW, id_, state, changed))
-    assert driven.sent()[0] == f"PATCH workflows{path}/flow?alt=json&updateMask=sourceContents"
-    assert after["revisionId"].startswith("000002-")
-
-    other = driven.checked(WORKFLOW, {**changed, "name": "other"})
-    assert [item.replaces for item in driven.provider.diff(WORKFLOW, after, other).differences] == [True]
-    with pytest.raises(StandInError, match="deletionProtection=false"):
-        driven.provider.delete(WORKFLOW, id_, {**after, "deletionProtection": True})
-    driven.run(lambda: driven.provider.delete(WORKFLOW, id_, after))
-    assert driven.sent() == [f"DELETE workflows{path}/flow?alt=json"]
-    assert driven.run(lambda: driven.provider.read(WORKFLOW, id_, after)) is None
-
-
-def test_a_workflow_is_protected_by_default(driven: Driven) -> None:
-    inputs = {"name": "flow", "region": REGION, "sourceContents": "- done: {return: 1}"}
-    assert driven.provider.create(WORKFLOW, driven.checked(WORKFLOW, inputs), preview=True)[1][
-        "deletionProtection"
-    ]
 
 
 def test_an_agent_is_made_read_without_a_request_and_never_deleted(boxed: Boxed, driven: Driven) -> None:

@@ -24,15 +24,6 @@ class Jobs(Discovered):
 
 DISCOVERED = (
     Row(
-        "workflowexecutions.projects.locations.workflows.executions",
-        f"{L}/workflows/base",
-        {"argument": "{}"},
-        {},
-        permission="workflows.executions.create",
-        wrong={"argumnt": "{}"},
-        absent=frozenset({"patch", "delete", "name", *IAM}),
-    ),
-    Row(
         "monitoring.projects.alertPolicies",
         P,
         {

@@ -17,7 +17,6 @@ from google.cloud import (
     scheduler_v1,
     secretmanager_v1,
     tpu_v2,
-    workflows_v1,
 )
 from google.cloud.billing import budgets_v1
 from official import Gapic
@@ -96,30 +95,20 @@ ROWS = (
         absent=frozenset({"patch", *IAM}),
     ),
     Row(
-        "workflows.projects.locations.workflows",
-        L,
-        {"source_contents": "main:\n  steps:\n    - done: {return: 1}\n", "service_account": EMAIL},
-        {"description": "two"},
-        by=gapic(workflows_v1, "WorkflowsClient", "workflow"),
-        wrong={"source_contents": "main: ["},
-        missing={"service_account": NOBODY},
-        absent=IAM,
-    ),
-    Row(
         "eventarc.projects.locations.triggers",
         L,
         {
             "event_filters": [
                 {"attribute": "type", "value": "google.cloud.pubsub.topic.v1.messagePublished"}
             ],
-            "destination": {"workflow": f"{L}/workflows/base"},
+            "destination": {"cloud_run": {"service": "base", "region": "us-east5"}},
             "service_account": EMAIL,
             "transport": {"pubsub": {"topic": TOPIC}},
         },
         {"labels": {"a": "two"}},
         by=gapic(eventarc_v1, "EventarcClient", "trigger"),
         wrong={"event_filters": []},
-        missing={"destination": {"workflow": f"{L}/workflows/none"}},
+        missing={"destination": {"cloud_run": {"service": "none", "region": "us-east5"}}},
         viewer="roles/eventarc.viewer",
     ),
     Row(

@@ -36,9 +36,8 @@ class Services(CloudFront, Door):
         account = {"accountId": "worker"}
         self.made("POST", f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", account)
         self.made("PUT", f"pubsub.googleapis.com/v1/projects/{PROJECT}/topics/topic-of-tests", {})
-        workflow = {"sourceContents": "- wait: {call: sys.sleep, args: {seconds: 86400000}}"}
-        self.made("POST", f"workflows.googleapis.com/v1/{LOCATION}/workflows?workflowId=base", workflow)
-
+        service = {"template": {"containers": [{"image": "us-docker.pkg.dev/cloudrun/container/hello"}]}}
+        self.made("POST", f"run.googleapis.com/v2/{LOCATION}/services?serviceId=base", service)
         cluster = {"name": "base", "initialNodeCount": 1, "network": "net", "subnetwork": "subnet"}
         self.made("POST", f"container.googleapis.com/v1/{LOCATION}/clusters", {"cluster": cluster})
 

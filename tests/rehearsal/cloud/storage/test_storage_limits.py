@@ -64,8 +64,8 @@ def test_google_s_client_waits_and_loses_nothing(front: Front, bucket: str, limi
     assert "rateLimitExceeded" in reasons
 
 
-def test_who_waits_by_the_virtual_clock_is_counted_by_it() -> None:
-    """A workflow that waits for a virtual second would come too soon by the real one, and give up."""
+def test_what_the_virtual_clock_starts_is_counted_by_it() -> None:
+    """A function that is called every virtual minute would write one object too often by the real clock."""
     virtual = [5000.0]
     limit = MutationLimit(lambda: 1000.0, lambda: virtual[0])
 

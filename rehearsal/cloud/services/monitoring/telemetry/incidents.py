@@ -24,7 +24,6 @@ _THRESHOLD, _PROMQL = "conditionThreshold", "conditionPrometheusQueryLanguage"
 # What Google itself measures and this cloud does too: type → resource.
 NATIVE = {
     "serviceruntime.googleapis.com/quota/exceeded": "consumer_quota",
-    "workflows.googleapis.com/finished_execution_count": "workflows.googleapis.com/Workflow",
 }
 
 
@@ -37,7 +36,6 @@ class Telemetry:
         self.incidents: list[Incident] = []
         self.sent: list[Notification] = []
         self._holds: dict[tuple[str, str, Labels], float] = {}  # since when
-        self._finished: set[str] = set()
         self._blamed: set[str] = set()
 
     async def watch(self) -> None:
@@ -64,7 +62,6 @@ class Telemetry:
 
     def evaluate(self) -> None:
         """Evaluate every enabled policy; open and close incidents."""
-        self._count_executions()
         seen: set[tuple[str, str, Labels]] = set()
         now = self._world.clock.now()
         for policy in self._bodies("alertPolicies"):
@@ -182,19 +179,6 @@ class Telemetry:
             to = next(iter(channel.get("labels", {}).values()), "")
             body = notify.message(incident, self._world)
             self.sent.append(Notification(name, channel["type"], to, body, failed))
-
-    def _count_executions(self) -> None:
-        """Count executions of workflows that have ended since the last evaluation."""
-        for name, body in list(self._world.directory.items()):
-            parts = name.split("/")
-            if len(parts) != 8 or parts[6] != "executions" or name in self._finished:
-                continue
-            if body.get("state") in ("SUCCEEDED", "FAILED", "CANCELLED"):
-                self._finished.add(name)
-                place = {"location": parts[3], "workflow_id": parts[5]}
-                self.measure(
-                    "workflows.googleapis.com/finished_execution_count", place, {"status": body["state"]}
-                )
 
 
 def _duration_s(condition: JsonObject) -> float:
