@@ -314,6 +314,11 @@ class SharedCloud:
     def caller(self) -> dict[str, str]:
         return {"who": f"{acting().name}@example.com", "from": "laptop"}
 
+    def remove(self, name: str, generation: int) -> None:
+        acting().request()
+        if self.objects.get(name, ("", 0))[1] == generation:
+            del self.objects[name]
+
     def age_s(self, name: str) -> float | None:
         return None
 
