@@ -2,12 +2,14 @@
 
 Each is an item of `tpu:slices` with an owner and a phase; with `stopWhenDone` it is deleted once its program
 has ended. A node is created only for a record that wants it. A record is written only on the generation that
-was read, and stays when its fleet has ended.
+was read, and stays for a day when its fleet has ended.
 """
 
 import json
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +26,9 @@ NOTHING: Mapping[str, Item] = MappingProxyType({})
 STOP_WHEN_DONE = "stopWhenDone"
 PHASE, WHY, OWNER, ID = "phase", "why", "owner", "id"
 _VERSION, _FORMAT, _ENVIRONMENT = "version", 1, "environment"
-_OF_RECORD = (PHASE, WHY, OWNER, ID, _VERSION, _ENVIRONMENT)
+_WRITTEN = "writtenS"
+_OF_RECORD = (PHASE, WHY, OWNER, ID, _VERSION, _ENVIRONMENT, _WRITTEN)
+_KEPT_S = 86_400.0  # of a record that has ended
 _BESIDE = (STOP_WHEN_DONE, *_OF_RECORD)
 CHANGEABLE = frozenset({"bundle", "run", STOP_WHEN_DONE})
 """Keys that hosts apply without being recreated."""
@@ -140,11 +144,12 @@ class AdHoc:
         self._generations: dict[str, int] = {}
         self.unread: dict[str, str] = {}
         self.ended: set[str] = set()
+        self._ended_s: dict[str, float] = {}
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return the fleets that haven't ended, by name. Raises FleetError if the bucket doesn't answer."""
         self._generations.clear()
-        self.unread, self.ended = {}, set()
+        self.unread, self.ended, self._ended_s = {}, set(), {}
         records = {}
         for path in self._listed():
             name = path.rpartition("/")[2].removesuffix(".json")
@@ -155,6 +160,7 @@ class AdHoc:
                 continue
             if item and item[PHASE] is Phase.ENDED:
                 self.ended.add(str(item.get(ID)))
+                self._ended_s[name] = float(item.get(_WRITTEN) or 0.0)
             elif item:
                 records[name] = item
         return records
@@ -181,7 +187,7 @@ class AdHoc:
         record = {
             **wanted(item), PHASE: phase, **({WHY: why} if why else {}),
             OWNER: item.get(OWNER) or self._google.caller(), ID: item.get(ID) or uuid.uuid4().hex[:12],
-            _VERSION: _FORMAT,
+            _VERSION: _FORMAT, _WRITTEN: time.time(),
             **({_ENVIRONMENT: self._environment} if self._environment else {}),
         }  # fmt: skip
         before = self._generations.get(name, 0)
@@ -195,6 +201,13 @@ class AdHoc:
                 where = f"gs://{self._google.controller_bucket}/{path}"
                 raise ConcurrentChangeError(f"{where}: changed concurrently; repeat the command") from None
         return record
+
+    def prune(self) -> None:
+        """Remove the records that `read` found ended, a day after their end: commands read all records."""
+        for name, ended_s in self._ended_s.items():
+            if 0.0 < ended_s < time.time() - _KEPT_S:
+                with suppress(RequestError):  # another controller's turn
+                    self._google.remove(f"{self._folder}{name}.json", self._generations[name])
 
     def _listed(self) -> list[str]:
         try:
@@ -218,7 +231,7 @@ class AdHoc:
             item = foreign.parse(text)
             self._require_known(item, name, where)
             phase = Phase(foreign.text(item, PHASE) or Phase.WANTED)
-            foreign.group(item, OWNER), foreign.text(item, ID)
+            foreign.group(item, OWNER), foreign.text(item, ID), foreign.number(item, _WRITTEN)
         except ForeignError as error:
             raise RecordError(f"{where}: can't be read: {error}\n    fix: repair it, or delete it") from None
         return {**item, PHASE: phase}

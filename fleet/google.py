@@ -153,6 +153,11 @@ class Google(Client):
         """
         return self.upload(self.controller_bucket, name, text.encode(), generation)
 
+    def remove(self, name: str, generation: int) -> None:
+        """Remove a generation of an object of that bucket. Raises RequestError."""
+        query = {"ifGenerationMatch": str(generation)}
+        self.send("DELETE", client.object_url(self.controller_bucket, name), query)
+
     def saved(self, prefix: str) -> list[str]:
         """List that bucket's objects by prefix. Raises RequestError."""
         query = {"prefix": prefix, "fields": "items(name),nextPageToken", "maxResults": "1000"}

@@ -362,6 +362,7 @@ def take_down_ended(fleet: Environment, controller: Controller, observation: Obs
     if late := [orphan for orphan in observation.orphans if orphan.labels.get("record") in fleet.saved.ended]:
         names = ", ".join(orphan.name for orphan in late)
         _delete(fleet, controller, (), late, {}, f"{names}: deleted (its fleet has ended)")
+    fleet.saved.prune()
     for name, item in fleet.adhoc.items():
         decisions = [decision for decision in observation.decisions if decision.member.slice == name]
         if len(decisions) != item.get("count"):

@@ -109,7 +109,6 @@ class Sweep:
         stored = self.store.read(request.run)
         run = stored and decide.requested(stored.run, request.action, request.by, request.generation)
         if stored and run:
-            run = replace(run, code=self._limits.code or run.code)
             try:
                 stored = self.store.write(run, stored.generation)
             except ConflictError:
@@ -175,7 +174,7 @@ class Sweep:
                 return decide.measured(run, *self.store.measured(folder), self._limits), True
             case decide.CreateBatch(id_):
                 self._create_batch(run, id_)
-                return replace(run, batch=id_), True
+                return replace(run, batch=id_, code=self._limits.code), True
             case decide.CancelBatch():
                 batch = self._client.json("GET", self._url(run))
                 self._client.json("POST", f"{paths.DATAPROC}/{batch['operation']}:cancel", body={})

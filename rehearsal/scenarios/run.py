@@ -59,7 +59,7 @@ SCENARIO = Scenario(
         mkdir -p /tmp/edited
         sed 's/STEPS = 600/STEPS = 75/' rehearsal/scenarios/code/train.py > /tmp/edited/train.py
         cp rehearsal/scenarios/code/requirements.txt /tmp/edited
-        tpu run dev /tmp/edited --name edited --slice v6e-1 --stop-when-done --yes
+        tpu run dev /tmp/edited --name edited --slice v6e-1 --stop-when-done --replace --yes
         """,
             prints="(?s)install the new bundle.*its slice is deleted",
         ),

@@ -369,3 +369,55 @@ def test_it_ends_with_a_sentence_once_another_command_has_ended_its_fleet(
     assert "own: it was ended elsewhere (deleted by a command): nothing is created\n" in output
     assert world.states[NODE] == ""
     assert [verb for verb, _ in world.requests] == ["create", "delete"]
+
+
+def test_a_second_program_of_a_name_is_told_whose_it_is_and_takes_over_only_by_replace(
+    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Breaker: two people's train.py of one name."""
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
+    assert call(run.run, line) == 0
+    world.login = {"who": "bob@example.com", "from": "bob@desk"}
+    before = dict(world.objects)
+    message = r"its owner is ann@example.com \(ann@laptop\), it runs `python train.py`"
+    with pytest.raises(CommandError.__base__, match=message):
+        call(run.run, [*line, "--", "--lr", "1"])
+    assert len(published.targets) == 1, "before another bundle is made"
+    with pytest.raises(CommandError.__base__, match="bundle 00000000; this one isn't its owner's"):
+        call(run.run, line)
+    assert world.objects == before
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
+    capsys.readouterr()
+    assert call(run.run, [*line, "--replace"]) == 0
+    assert "present   own is a fleet already: its owner is ann@example.com" in capsys.readouterr().out
+    assert commands == [run._INSTALL, ("restart",)]
+    assert world.updated == [NODE]
+    assert [verb for verb, _ in world.requests] == ["create"]
+
+
+def test_a_node_that_was_being_created_for_an_earlier_program_gets_the_new_one_once_it_is_up(
+    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--replace"]
+    assert call(run.run, [*line, "--detach"]) == 0
+    world.states[NODE] = "CREATING"
+    commands: list[str] = []
+    monkeypatch.setattr(run.hosts, "execute", lambda *_: commands.append("install") or 0)
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append("restart") or 0)
+    looks = itertools.count()
+
+    def look(*_: object) -> None:
+        time.sleep(0.02)
+        if (number := next(looks)) == 2:
+            world.states[NODE] = "READY"
+        if commands:
+            world.statuses[NODE] = DONE
+        assert number < 100
+
+    monkeypatch.setattr(run.Job, "_print_output", look)
+    assert call(run.run, line) == 0
+    assert commands == ["install", "restart"]
+    assert world.updated == [NODE]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.adhoc import Phase
-from fleet.model import GOING, TAKEN_AWAY, ObservedNode, View, WorkerStatus, ZoneView
+from fleet.model import GOING, TAKEN_AWAY, Condition, ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
 from infra.errors import InfraError
 from infra.google.client import RequestError
@@ -51,7 +51,9 @@ class Actor:
         self.wakes_s, self.stalled, self.doom, self.loses = 0.0, False, "", False
         self.outcome: object = None
         self.dead = False
-        self._may, self._yields = threading.Semaphore(0), threading.Semaphore(0)
+        self._may, self._yields = threading.Lock(), threading.Lock()  # each held until the other's turn
+        self._may.acquire()
+        self._yields.acquire()
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -283,6 +285,17 @@ class SharedCloud:
         node.labels = dict(body["labels"])
         acting().changed()
 
+    def _require_proven(self, record: Mapping[str, Any]) -> None:
+        """A program that goes on has no end: `done` and `failed` are what its hosts attest."""
+        attested = str(record.get("why")).partition(":")[0] in (Condition.DONE, Condition.FAILED)
+        if record["phase"] == Phase.ENDING and attested:
+            self.violations += [
+                f"{node.name} runs, and ends: {record}"
+                for node in self.nodes.values()
+                if node.state == "READY" and node.work == "running"
+                if node.labels.get("record") == record["id"]
+            ]
+
     def _require_in_order(self, node: Machine) -> None:
         """The bundles of a node are those of its record, in order: nobody puts an earlier one back."""
         rest = iter(self.programs.get(node.labels.get("record", ""), ()))
@@ -300,6 +313,11 @@ class SharedCloud:
 
     def caller(self) -> dict[str, str]:
         return {"who": f"{acting().name}@example.com", "from": "laptop"}
+
+    def remove(self, name: str, generation: int) -> None:
+        acting().request()
+        if self.objects.get(name, ("", 0))[1] == generation:
+            del self.objects[name]
 
     def age_s(self, name: str) -> float | None:
         return None
@@ -319,6 +337,7 @@ class SharedCloud:
         self.objects[name] = text, generation + 1
         if "/fleets/" in name:
             record = self.records()[name.rpartition("/")[2].removesuffix(".json")]
+            self._require_proven(record)
             bundles = self.programs.setdefault(record["id"], [])
             if bundles[-1:] != [record["bundle"][:12]]:
                 bundles.append(record["bundle"][:12])

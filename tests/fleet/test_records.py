@@ -1,11 +1,12 @@
 """Bad records, leases of wrong clocks, nodes twice: a message with the next command, and nothing done."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 
-from fleet.adhoc import AdHoc
+from fleet.adhoc import AdHoc, Phase
 from fleet.controller_state import ControllerState
 from fleet.errors import FleetError
 from fleet.store import BucketStore, LeaseHeldError, object_of
@@ -133,6 +134,21 @@ def test_a_fleet_that_ends_is_requested_no_more_though_the_settings_break_at_tha
     assert world.requests[before:] == ([("delete", NODE)] if phase == "ending" else [])
     if phase == "ending":
         assert known(world) == {}, "its end was completed"
+
+
+@pytest.mark.parametrize(("days", "left"), [(0.9, True), (1.1, False)])
+def test_a_record_is_removed_a_day_after_its_end(
+    days: float, left: bool, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AdHoc(world, OWNER.stack).keep("mine", ITEM, Phase.ENDED, "done")  # type: ignore[arg-type]
+    stored(world, writtenS=time.time() - 86_400 * days)
+
+    def ends(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fleet.monitor.rest", ends)
+    assert fleet(["monitor", "dev"]) == 130
+    assert (OBJECT in world.objects) is left
 
 
 @pytest.mark.parametrize(("empty", "flags"), [(True, []), (False, ["--slice", "mine"])])

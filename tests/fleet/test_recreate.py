@@ -15,16 +15,17 @@ from fleet.decide import Limits
 from fleet.model import Action
 from fleet.store import BucketStore, runs
 from fleet.zones import Verb
-from infra.engine.named import create
+from infra.engine.named import create, read_stack
 from infra.google.failures import Kind
 from infra.settings.sources import ROOT
+from infra.slices.names import slice_urn
 from tests.fleet.lab_stack import Here, StackLab
 
 pytestmark = [pytest.mark.slow, pytest.mark.prove]
 KILLED = """
 import sys
 from pathlib import Path
-from infra.engine.named import create
+from infra.engine.named import create, read_stack
 
 create("dev", sys.argv[2:], Path(sys.argv[1]))
 """
@@ -96,7 +97,8 @@ def test_killed_between_deletion_and_update_the_next_run_finishes(lab: StackLab)
     observation = later.step()
     (item,) = [decision for decision in observation.decisions if decision.node == "train"]
     assert (item.action, recovery.was_lost(item, later)) == (Action.CREATE, True)
-    later.lead()
+    with mock.patch("fleet.store.runs", return_value=False):
+        later.lead()
     lab.keep(later, lambda observation: lab.state("train") == "READY" and not later.busy)
     later.leave()
     nothing_left(lab)
@@ -145,3 +147,31 @@ def test_killed_during_the_creation_what_was_made_is_taken_in_by_the_next(lab: S
     assert (lab.node("train") or {})["id"] == made
     assert lab.state("train") == "READY"
     nothing_left(lab)
+
+
+@pytest.mark.parametrize("chosen", ["train", "**"])
+def test_what_a_destroy_took_from_the_stack_stays_away_beside_a_monitor(
+    chosen: str, lab: StackLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monitor read what the stack holds when it began; each creation reads it anew."""
+    monkeypatch.setattr("fleet.environment.read_stack", lambda name: read_stack(name, lab.root))
+    lab.hosts.may_go |= {"train", "eval"}
+    keeper, opened = controller(lab), lab.opened()
+    keeper.follow(
+        [node for node in opened.members if node.member is None], opened.members,
+        refused=lambda members: opened.refused(members, unheld=False),
+    )  # fmt: skip
+    lab.keep(keeper, lambda _: lab.state("train") == "READY" and not keeper.busy)
+    target = slice_urn("dev", "train") if chosen == "train" else chosen
+    lab.pulumi("destroy", "--yes", "--skip-preview", "-s", "dev", "--target", target, "--target-dependents")
+    before, looks = len(lab.requested("nodes.create")), [keeper.step() for _ in range(4)]
+    assert lab.requested("nodes.create")[before:] == []
+    (item,) = (decision for decision in looks[-1].decisions if decision.node == "train")
+    assert item.action is Action.HOLD
+    fix = "the stack doesn't hold it: not created\n    fix: pulumi up -s dev"
+    assert fix in item.why or "the stack dev of tpu isn't up" in item.why
+    outcome = create("dev", ["train"], lab.root)["train"]
+    assert outcome is not None, "nor by an update that had been requested before"
+    assert "doesn't hold it any more" in outcome.message
+    keeper.leave()
+    lab.pulumi("up", "--yes", "--skip-preview", "-s", "dev")

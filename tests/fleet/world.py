@@ -155,6 +155,10 @@ class Cloud:
         same = Attested(job=status.work, job_s=self.at_s, final=status.final)
         return self.attests.get(name, [same])
 
+    def remove(self, name: str, generation: int) -> None:
+        assert self.objects[name][1] == generation
+        del self.objects[name]
+
     def age_s(self, name: str) -> float | None:
         return self.written_s
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,18 @@ class Request:
         return self._body
 
 
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    """Restore the root logger, which the function sets up once."""
+    function._log_to_stdout.cache_clear()
+    root = logging.getLogger()
+    handlers, level = [*root.handlers], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    function._log_to_stdout.cache_clear()
+
+
 @pytest.fixture(name="pipeline")
 def _pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     pipeline = Pipeline(given())
@@ -91,7 +105,6 @@ def test_what_is_neither_is_refused(pipeline: Pipeline, body: Any) -> None:
 def test_a_run_writes_lines_from_which_alerts_are_made(
     pipeline: Pipeline, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    function._log_to_stdout.cache_clear()
     run = pipeline.google.submit("empty/", b"")
     function.handle(Request({"sweep": True}))
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]

@@ -477,3 +477,7 @@ def test_published_code_is_taken_by_a_retry(pipeline: Pipeline) -> None:
     pipeline.sweeps.store.request(run, "retry", "ann")
     pipeline.sweep()
     assert pipeline.record(run)["code"] == published.code
+    newer = Pipeline(given(pipeline__code="cd" * 32), pipeline.google)
+    newer.sweeps.store.request(run, "cancel", "ann")
+    newer.sweep(2)
+    assert pipeline.record(run)["code"] == published.code, "that of its batch"
