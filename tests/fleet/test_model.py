@@ -96,7 +96,7 @@ def _replaced(cloud: SharedCloud) -> Iterator[None]:
         acting().request()
         for node in cloud.nodes.values():
             if node.state == "READY" and node.labels["fleet"] == request.slices[0]:
-                node.program, node.work, node.said = node.labels["bundle"], "running", ""
+                node.program, node.work, node.claimed = node.labels["bundle"], "running", ""
         return 0
 
     class Entries:
@@ -252,9 +252,9 @@ class Model(RuleBasedStateMachine):
         if event == "preempted":
             node.state = "PREEMPTED"
         elif event.startswith("forged"):
-            node.said = event.partition(" ")[2]
+            node.claimed = event.partition(" ")[2]
         elif node.labels["fleet"] != "base":
-            node.work, node.said = event, ""
+            node.work, node.claimed = event, ""
 
     @rule(
         seconds=st.sampled_from([1, 30, 130, 200, 700]),
