@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
+import time
 import zipfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,15 @@ def test_a_sweep_returns_its_faults(pipeline: Pipeline) -> None:
     run = pipeline.google.submit()
     assert function.handle(Request({"sweep": True})) == ({"outcome": "swept", "faults": []}, 200)
     assert pipeline.record(run)["batch"]
+
+
+@pytest.mark.parametrize("header", ["Ce-Time", "X-CloudScheduler-ScheduleTime"])
+def test_the_clock_is_never_behind_the_time_of_a_request(pipeline: Pipeline, header: str) -> None:
+    function.handle(Request({"sweep": True}, {header: "2999-01-01T00:00:00.5Z"}))
+    assert function._CLOCK() == datetime(2999, 1, 1, 0, 0, 0, 500_000, UTC).timestamp()
+    for sent in ("1999-01-01T00:00:00Z", "yesterday"):
+        function.handle(Request({"sweep": True}, {header: sent}))
+        assert abs(function._CLOCK() - time.time()) < HANG_S
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"sweep": "yes"}, {"bucket": RAW, "name": "corpus/_SUBMIT"}])
