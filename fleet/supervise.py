@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from fleet.adhoc import (
+    ID,
     OWNER,
     PHASE,
     STOP_WHEN_DONE,
@@ -359,8 +360,8 @@ def take_down_ended(fleet: Environment, controller: Controller, observation: Obs
         return  # an unseen node would be left behind, and billed
     if not controller.leads:
         return
-    if late := [orphan for orphan in observation.orphans if orphan.labels.get("record") in fleet.saved.ended]:
-        names = ", ".join(orphan.name for orphan in late)
+    if late := _late(fleet, observation):
+        names = ", ".join(observed.name for observed in late)
         _delete(fleet, controller, (), late, {}, f"{names}: deleted (its fleet has ended)")
     fleet.saved.prune()
     for name, item in fleet.adhoc.items():
@@ -383,6 +384,22 @@ def take_down_ended(fleet: Environment, controller: Controller, observation: Obs
         keys = {decision.member.key for decision in decisions}
         nodes = of_fleet(observation, name)
         _delete(fleet, controller, keys, nodes, {name: why}, f"{name}: deleted ({why})")
+
+
+def _late(fleet: Environment, observation: Observation) -> list[ObservedNode]:
+    """Return the nodes of records that have ended, also where another fleet has the name by now."""
+    present = {
+        name: item[ID]
+        for name, item in fleet.adhoc.items()
+        if ID in item and name not in observation.unwanted
+    }
+    result = []
+    for observed in (*observation.orphans, *(node for _, node in observation.nodes)):
+        record = observed.labels.get("record")
+        earlier = present.get(observed.labels.get("fleet", ""), record) != record
+        if record and (earlier or record in fleet.saved.ended):
+            result.append(observed)
+    return result
 
 
 def _delete(

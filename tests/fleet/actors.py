@@ -162,6 +162,7 @@ class SharedCloud:
         self.silent: set[str] = set()
         self.actors: list[Actor] = []
         self.programs: dict[str, list[str]] = {}  # by record id, the bundles that it had
+        self.ended: set[str] = set()  # ids of records
         self._instances = itertools.count(1)
 
     # Time
@@ -269,7 +270,8 @@ class SharedCloud:
         acting().request()
         node = self.nodes.get((zone, name))
         if node is not None and node.state not in GOING:
-            ends = self.record_of(node).get("phase") in (Phase.ENDING, Phase.ENDED)
+            ended = node.labels.get("record") in self.ended
+            ends = ended or self.record_of(node).get("phase") == Phase.ENDING
             if node.state == "READY" and node.work == "running" and not ends:
                 self.violations.append(f"{name} was deleted, and ran: {self.record_of(node)}")
             node.state, node.changes_s = "DELETING", self.now_s + DELETE_S
@@ -338,6 +340,8 @@ class SharedCloud:
         if "/fleets/" in name:
             record = self.records()[name.rpartition("/")[2].removesuffix(".json")]
             self._require_proven(record)
+            if record["phase"] == Phase.ENDED:
+                self.ended.add(record["id"])
             bundles = self.programs.setdefault(record["id"], [])
             if bundles[-1:] != [record["bundle"][:12]]:
                 bundles.append(record["bundle"][:12])
