@@ -90,12 +90,29 @@ def test_a_holder_that_does_not_renew_its_lease_is_waited_for_and_replaced(store
     assert time.monotonic() - begun > EXPIRES_S * 0.5
 
 
-@pytest.mark.parametrize("changed", [{"written": time.time() - 60}, {"node": "tpu-mine"}])
-def test_a_holder_that_expired_or_was_recreated_is_not_waited_for(
-    store: FolderStore, changed: dict[str, Any]
-) -> None:
-    held(store, **changed)
+def test_a_holder_whose_node_was_recreated_is_not_waited_for(store: FolderStore) -> None:
+    held(store, node="tpu-mine")
     assert taken(store) == []
+
+
+def test_a_holder_that_expired_is_waited_for_two_renewals(store: FolderStore) -> None:
+    held(store, written=time.time() - 60)
+    assert taken(store) == [f"process 7 on far holds this run; waiting {2 * EVERY_S:g} s for its renewal"]
+
+
+def test_a_holder_whose_clock_is_a_day_behind_is_not_disturbed(store: FolderStore) -> None:
+    over = threading.Event()
+
+    def live() -> None:
+        while not over.wait(EVERY_S / 2):
+            held(store, written=time.time() - 86_400)
+
+    held(store, written=time.time() - 86_400)
+    threading.Thread(target=live, daemon=True).start()
+    with pytest.raises(TakenError, match="process 7 on far is at work on this run"):
+        lease(store).take()
+    over.set()
+    assert written(store)["start"] == "holder"
 
 
 @pytest.mark.parametrize("changed", [{}, {"pid": 2**22 + 1}, {"pid": 1}, {"began": "another time"}])
