@@ -35,7 +35,7 @@ def compiled(state: Any) -> Compute:
 
     All workers must call the result together. It returns at once; the value is on every worker.
     """
-    sharding = jax.tree.leaves(state)[0].sharding
+    sharding = getattr(jax.tree.leaves(state)[0], "sharding", None)
     place = NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else None
     compute: Compute = _program(place).lower(state).compile()
     return compute
