@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.workload.slice import command, cpu_devices, train
 from workload.__main__ import main
-from workload.errors import RunError
+from workload.errors import HopelessError, RunError
 from workload.runs.store import FolderStore
 from workload.train import checksums
 from workload.train.archive import Past
@@ -205,6 +205,36 @@ def test_checksums_that_arent_those_of_the_step_are_no_proof(copy: Path, content
     restored = Loading(copy).restore()
     assert restored.step == 20
     assert reason in restored.passed_over[0][1]
+
+
+def test_a_copy_without_markers_is_refused_and_nothing_is_removed(copy: Path) -> None:
+    for step in STEPS:
+        (copy / f"checkpoints/{step}/commit_success.txt").unlink()
+    files = sorted(copy.rglob("*"))
+    with pytest.raises(HopelessError, match=r"steps 10, 20, 30 have no commit_success\.txt") as refused:
+        Loading(copy).restore()
+    assert "create an empty commit_success.txt" in str(refused.value)
+    assert sorted(copy.rglob("*")) == files
+    (copy / "checkpoints/20/commit_success.txt").touch()
+    restored = Loading(copy).restore()
+    assert restored.step == 20
+    assert same(restored.state, state(20))
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_step_without_its_marker_alone_is_that_of_a_kill_unless_the_run_has_ended(
+    copy: Path, ended: bool
+) -> None:
+    for step in (10, 20):
+        shutil.rmtree(copy / f"checkpoints/{step}")
+    (copy / "checkpoints/30/commit_success.txt").unlink()
+    if ended:
+        (copy / "final.json").write_text('{"step": 30}')
+        with pytest.raises(HopelessError, match="were they copied"):
+            Loading(copy).restore()
+    else:
+        assert Loading(copy).restore().step == 0
+        assert not (copy / "checkpoints/30").exists()
 
 
 def test_a_folder_in_place_of_checksums_is_passed_over(copy: Path) -> None:

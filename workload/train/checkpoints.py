@@ -26,7 +26,7 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
 from orbax.checkpoint.options import AtomicityMode, AtomicityOptions  # type: ignore[import-untyped]
 
-from workload.errors import OutageError, RunError, StoreError, WorkloadError
+from workload.errors import HopelessError, OutageError, RunError, StoreError, WorkloadError
 from workload.runs import outage
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
@@ -215,8 +215,14 @@ class Checkpoints:
         return Restored(0, None, tuple(passed_over))
 
     def _tidy(self) -> dict[str, tuple[int, ...]]:
-        """List the steps and remove the incomplete ones, which will be saved again."""
+        """List the steps and remove the incomplete ones, which will be saved again.
+
+        Raises:
+            HopelessError: all markers are lost, as by a copy that left them out.
+        """
         steps = list_steps(self._store)
+        if steps.incomplete and not steps.complete:
+            _refuse_lost_markers(self._store, steps.incomplete)
         for step in steps.incomplete:
             self._remove(step)
         return {"complete": steps.complete, "incomplete": steps.incomplete}
@@ -449,6 +455,22 @@ class Checkpoints:
 
     def _remove(self, step: int) -> None:
         remove_step(self._store, step)
+
+
+def _refuse_lost_markers(store: Store, steps: Sequence[int]) -> None:
+    """Raise HopelessError if incomplete steps have been complete.
+
+    A kill leaves at most one step between its checksums and its marker; a run that ended had its last one.
+    """
+    names = set(store.list(""))
+    written = [step for step in steps if f"{FOLDER}/{step}/{checksums.NAME}" in names]
+    if len(written) > 1 or "final.json" in names:
+        listed = ", ".join(map(str, steps))
+        raise HopelessError(
+            f"{store.url}/{FOLDER}: steps {listed} have no {MARKER}, but were complete: were they copied?\n"
+            f"    fix: copy the run again, with its markers; or create an empty {MARKER} in each folder"
+            " that is whole; or give the run another --name to begin anew"
+        )
 
 
 def read_checksums(store: Store, step: int) -> tuple[str | None, str]:
