@@ -48,7 +48,7 @@ def sums(tree: Any) -> list[int]:
 
 def same(tree: Any, other: Any) -> bool:
     pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True)
-    return all(np.array_equal(leaf, another) for leaf, another in pairs)
+    return all(np.array_equal(leaf, expected) for leaf, expected in pairs)
 
 
 def test_each_flipped_bit_changes_the_checksum_of_its_array_or_layer_alone() -> None:
