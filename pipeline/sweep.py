@@ -30,7 +30,7 @@ from pipeline.training import Trainer, TrainingError
 CHECK_S = 45.0
 """Time that a call spends on comparing shards; the next one continues."""
 SUBMISSIONS_S = 600.0
-"""Time between two listings of the raw bucket, whose requests grow with its objects: for lost events alone."""
+"""Time between listings of the raw bucket, for lost events: their requests grow with its objects."""
 _MOST_STEPS = 20
 _LOG = logging.getLogger(__name__)
 
