@@ -139,7 +139,7 @@ class Machine:
     changes_s: float = math.inf
     program: str = ""
     work: str = "running"
-    said: str = ""  # what its heartbeat says, unless it says the truth
+    told: str = ""  # what its heartbeat says, unless it says the truth
     told_s: float = 0.0  # when it said so; 0: it goes on
     bundles: list[str] = field(default_factory=list)
 
@@ -229,7 +229,7 @@ class SharedCloud:
         acting().request()
         views = {zone: self._zone(zone) for zone in zones}
         statuses = {
-            node.name: [_status(node.said or node.work, node.told_s or self.now_s)]
+            node.name: [_status(node.told or node.work, node.told_s or self.now_s)]
             for node in self.nodes.values()
             if node.state in {"READY", *TAKEN_AWAY}
         }
