@@ -183,6 +183,14 @@ def parse(run: str, content: bytes | str) -> Run:
     return Run(**known)
 
 
+def explained(error: ForeignError, url: str) -> str:
+    """Return why an object isn't read, with the fix."""
+    fix = f"repair it, or gcloud storage rm {url}"
+    if isinstance(error, NewerError):
+        fix = "use the program that wrote it; for the function: tpu up ENV pipeline, from there"
+    return f"{error}\n    fix: {fix}"
+
+
 def _tokens(parsed: Mapping[str, Any]) -> Tokens:
     texts = {key: foreign.text(parsed, key, "[0-9a-f]{64}") for key in ("manifest", "inputs")}
     counts = {key: foreign.count(parsed, key) for key in ("documents", "tokens", "shards", "bytes")}

@@ -103,8 +103,7 @@ class Runs:
                 stored = self._store.read(run) if re.fullmatch(record.RUN, run) else None
         except ForeignError as error:
             url = f"gs://{self._store.controllers}/{paths.record(run)}"
-            fix = f"repair it, or gcloud storage rm {url}, after which its submission is a new run"
-            raise CommandError(f"{url}: {error}\n    fix: {fix}") from None
+            raise CommandError(f"{url}: {record.explained(error, url)}") from None
         if stored is None:
             raise NoRunError(f"no run {run}\n    fix: tpu pipeline status {self._settings.environment}")
         return stored.run

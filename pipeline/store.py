@@ -111,8 +111,9 @@ class Store:
         }
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for name, stored in zip(wanted, pool.map(self._read_item, wanted, wanted.values()), strict=True):
-                if isinstance(stored, str):
-                    listed.unread[f"gs://{self.controllers}/{paths.record(name)}"] = stored
+                if isinstance(stored, ForeignError):
+                    url = f"gs://{self.controllers}/{paths.record(name)}"
+                    listed.unread[url] = record.explained(stored, url)
                 elif stored and not (unfinished and not stored.run.running):
                     listed.runs.append(stored)
         return listed
@@ -125,13 +126,13 @@ class Store:
         items = self._items(self.controllers, {"prefix": f"{paths.RECORDS}/r"}, "name,size,generation")
         return {match[1]: item for item in items if (match := _RECORD.fullmatch(str(item["name"])))}
 
-    def _read_item(self, name: str, item: Mapping[str, Any]) -> Stored | str | None:
+    def _read_item(self, name: str, item: Mapping[str, Any]) -> Stored | ForeignError | None:
         """Return a listed record, or why it isn't one; None if it was removed since."""
         try:
             foreign.require_size(int(item.get("size", 0)))
             return self.read(name)
         except ForeignError as error:
-            return str(error)
+            return error
 
     def read(self, run: str) -> Stored | None:
         """Return the record of a run, None if missing. Raises ForeignError if it isn't a record."""
@@ -165,7 +166,8 @@ class Store:
                 if request := self.requested(match[1]):
                     requests.append(request)
             except ForeignError as error:
-                unread[f"gs://{self.controllers}/{name}"] = str(error)
+                url = f"gs://{self.controllers}/{name}"
+                unread[url] = record.explained(error, url)
         return requests, unread
 
     def requested(self, run: str) -> Request | None:

@@ -109,7 +109,6 @@ class Sweep:
         stored = self.store.read(request.run)
         run = stored and decide.requested(stored.run, request.action, request.by, request.generation)
         if stored and run:
-            run = replace(run, code=self._limits.code or run.code)
             try:
                 stored = self.store.write(run, stored.generation)
             except ConflictError:
@@ -175,7 +174,7 @@ class Sweep:
                 return decide.measured(run, *self.store.measured(folder), self._limits), True
             case decide.CreateBatch(id_):
                 self._create_batch(run, id_)
-                return replace(run, batch=id_), True
+                return replace(run, batch=id_, code=self._limits.code), True
             case decide.CancelBatch():
                 batch = self._client.json("GET", self._url(run))
                 self._client.json("POST", f"{paths.DATAPROC}/{batch['operation']}:cancel", body={})
@@ -248,9 +247,7 @@ class Sweep:
             self._faults.append(f"{url}: {why}")
             if url not in self._unread:
                 self._unread.add(url)
-                fix = f"repair it, or gcloud storage rm {url}"
-                text = f"{url}: {why}: left alone\n    fix: {fix}"
-                _LOG.error("%s", text, extra={"fields": {"event": "pipeline_fault"}})
+                _LOG.error("left alone: %s: %s", url, why, extra={"fields": {"event": "pipeline_fault"}})
 
 
 def _failure(error: InfraError) -> Failure:

@@ -36,7 +36,7 @@ SCENARIO = Scenario(
             "tpu pipeline run dev gs://my-project-raw/corpus/ --yes", prints="nothing is there", fails=True
         ),
         step.submit("corpus/", documents=300, marker=False),
-        # The function takes the event, and its answer is lost; then it answers with 503 for four hours.
+        # The function takes the event, and its answer is lost; then it answers with 503 for twelve hours.
         step.fault(
             "an event comes twice",
             what={"lost_answer": True},
@@ -46,7 +46,7 @@ SCENARIO = Scenario(
             "an event comes late",
             what={"status": 503},
             match={"method": "eventarc.events.deliver", "path": "objects/corpus/_SUBMIT$"},
-            when={"for_s": 14400},
+            when={"for_s": 43200},
             times=None,
         ),
         step.start("run", "tpu pipeline run dev gs://my-project-raw/corpus/ --yes").by("ml-engineer"),

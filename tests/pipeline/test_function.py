@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
+import time
 import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +63,18 @@ class Request:
         return self._body
 
 
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    """Restore the root logger, which the function sets up once."""
+    function._log_to_stdout.cache_clear()
+    root = logging.getLogger()
+    handlers, level = [*root.handlers], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    function._log_to_stdout.cache_clear()
+
+
 @pytest.fixture(name="pipeline")
 def _pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     pipeline = Pipeline(given())
@@ -81,6 +97,15 @@ def test_a_sweep_returns_its_faults(pipeline: Pipeline) -> None:
     assert pipeline.record(run)["batch"]
 
 
+@pytest.mark.parametrize("header", ["Ce-Time", "X-CloudScheduler-ScheduleTime"])
+def test_the_clock_is_never_behind_the_time_of_a_request(pipeline: Pipeline, header: str) -> None:
+    function.handle(Request({"sweep": True}, {header: "2999-01-01T00:00:00.5Z"}))
+    assert function._CLOCK() == datetime(2999, 1, 1, 0, 0, 0, 500_000, UTC).timestamp()
+    for sent in ("1999-01-01T00:00:00Z", "yesterday"):
+        function.handle(Request({"sweep": True}, {header: sent}))
+        assert abs(function._CLOCK() - time.time()) < HANG_S
+
+
 @pytest.mark.parametrize("body", [None, [], {}, {"sweep": "yes"}, {"bucket": RAW, "name": "corpus/_SUBMIT"}])
 def test_what_is_neither_is_refused(pipeline: Pipeline, body: Any) -> None:
     answer, status = function.handle(Request(body))
@@ -91,7 +116,6 @@ def test_what_is_neither_is_refused(pipeline: Pipeline, body: Any) -> None:
 def test_a_run_writes_lines_from_which_alerts_are_made(
     pipeline: Pipeline, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    function._log_to_stdout.cache_clear()
     run = pipeline.google.submit("empty/", b"")
     function.handle(Request({"sweep": True}))
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]

@@ -16,7 +16,7 @@ SEQUENCES, MOVES = 40, 25
 
 
 class Chaos:
-    """One sequence, by its seed.
+    """Sequence of random moves, by its seed.
 
     Attributes:
         faults: number of faults that were met, by kind.

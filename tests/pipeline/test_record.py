@@ -41,8 +41,9 @@ def test_a_record_that_was_edited_wrongly_has_one_clear_message(changes: dict[st
 
 
 def test_a_record_of_a_newer_version_is_refused() -> None:
-    with pytest.raises(NewerError, match="is of version 2; this program knows 1"):
+    with pytest.raises(NewerError, match="is of version 2; this program knows 1") as refused:
         parsed(version=2)
+    assert "fix: use the program that wrote it" in record.explained(refused.value, "gs://b/o")
 
 
 @EXAMPLES

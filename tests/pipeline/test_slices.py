@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fleet import environment, monitor, removal
 from fleet.adhoc import AdHoc, Phase
@@ -16,7 +18,9 @@ from fleet.model import WorkerStatus
 from fleet.proof import Attested
 from fleet.request import FleetCommand
 from fleet.store import BucketStore
-from infra.engine.settings import parse
+from infra.engine.prices import within_budget
+from infra.engine.settings import from_file, parse
+from infra.errors import SettingsError
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.settings.schema import ADDED_SLICES, Settings
@@ -330,6 +334,19 @@ def test_a_slice_beyond_the_budget_is_refused_before_its_record(monkeypatch: pyt
     pipeline.sweep()
     assert (pipeline.record(first)["outcome"], pipeline.record(second)["outcome"]) == ("trained", "running")
     assert pipeline.fleet(second)["phase"] == "wanted"
+
+
+def test_a_standing_slice_doesnt_break_the_rule_of_the_files_size(tmp_path: Path) -> None:
+    """The file has room for one slice of the pipeline, which stands: fleet commands go on."""
+    values = {**BASE, **OFF["pipeline"], **FLEET, "fleet:dollarsPerHour": 34}
+    (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": values}))
+    item = {"name": "r17", "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "count": 1, "spot": True}
+    settings = from_file("dev", tmp_path, [item])
+    assert within_budget(settings) == pytest.approx(33.68, abs=0.01)
+    values["fleet:dollarsPerHour"] = 33
+    (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": values}))
+    with pytest.raises(SettingsError, match="for the file's slices and"):
+        from_file("dev", tmp_path)
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -401,7 +401,7 @@ def test_a_request_out_of_its_schema_does_nothing(
     (fault,) = [
         entry.message
         for entry in caplog.records
-        if entry.levelno == logging.ERROR and "left" in entry.message
+        if entry.levelno == logging.ERROR and "left alone" in entry.message
     ]
     assert f"gs://{CONTROLLERS}/pipeline-requests/{run}.json" in fault
     assert "fix: repair it, or gcloud storage rm" in fault
@@ -477,3 +477,7 @@ def test_published_code_is_taken_by_a_retry(pipeline: Pipeline) -> None:
     pipeline.sweeps.store.request(run, "retry", "ann")
     pipeline.sweep()
     assert pipeline.record(run)["code"] == published.code
+    newer = Pipeline(given(pipeline__code="cd" * 32), pipeline.google)
+    newer.sweeps.store.request(run, "cancel", "ann")
+    newer.sweep(2)
+    assert pipeline.record(run)["code"] == published.code, "that of its batch"

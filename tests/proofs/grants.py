@@ -304,12 +304,14 @@ def _fleet(proof: Proof) -> None:
 
 def _trained(proof: Proof) -> None:
     """The run's slice is made, its host reports the end of the program, and the run ends so."""
-    lab, name = proof.lab, str(proof.lab.record(proof.run)["training"]).split()[1]
-    ready = lambda _: any(node.state == "READY" for node in lab.cloud.nodes.all())  # noqa: E731
+    lab = proof.lab
+
+    def ready(_: dict[str, Any]) -> bool:
+        return any(node.state == "READY" for node in lab.cloud.nodes.all())
+
     lab.swept_until(proof.run, ready)
-    node = lab.cloud.nodes.all()[0].name.rpartition("/")[2]
-    assert node.startswith(name), node
-    lab.done(node)
+    (node,) = lab.cloud.nodes.all()
+    lab.done(node.name.rpartition("/")[2])
     whole = lab.ended(proof.run)
     assert whole["outcome"] == "trained", whole
 

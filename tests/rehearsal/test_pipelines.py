@@ -230,12 +230,12 @@ def test_a_fault_is_mended_once_its_alert_was_looked_into(scene: Scene, world: W
 
 def test_an_unexpected_alert_fails_the_step(scene: Scene, world: World) -> None:
     world.opens("batch-failed", "1")
-    world.opens("workflow-failed", "2")
-    with pytest.raises(ScenarioFailed, match=r"and not \{'workflow-failed': 1\}"):
+    world.opens("pipeline-failed", "2")
+    with pytest.raises(ScenarioFailed, match=r"and not \{'pipeline-failed': 1\}"):
         alerting.fired({"batch-failed": ""}, "oncall").act(scene)
     world.opens("batch-failed", "3")
     with pytest.raises(ScenarioFailed, match=r"and not \{'batch-failed': 1\}"):
-        alerting.fired({"batch-failed": "", "workflow-failed": ""}, "oncall").act(scene)
+        alerting.fired({"batch-failed": "", "pipeline-failed": ""}, "oncall").act(scene)
 
 
 def test_an_alert_that_is_not_published_fails_the_step(scene: Scene, world: World) -> None:
@@ -246,8 +246,8 @@ def test_an_alert_that_is_not_published_fails_the_step(scene: Scene, world: Worl
 
 
 def test_what_fired_before_quiet_is_not_counted(scene: Scene, world: World) -> None:
-    world.opens("workflow-failed", "1")
-    with pytest.raises(ScenarioFailed, match="open: workflow-failed"):
+    world.opens("pipeline-failed", "1")
+    with pytest.raises(ScenarioFailed, match="open: pipeline-failed"):
         alerting.quiet().act(scene)
     world.set_clock(1.0)
     alerting.quiet().act(scene)
