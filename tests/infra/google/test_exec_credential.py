@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,7 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-PLUGIN = Path(sys.prefix) / "libexec" / "gke-gcloud-auth-plugin"
+ROOT = Path(__file__).resolve().parents[3]
+PLUGIN = ROOT / ".venv" / "libexec" / "gke-gcloud-auth-plugin"
 
 
 @pytest.fixture(name="metadata")
