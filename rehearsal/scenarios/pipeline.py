@@ -69,7 +69,7 @@ SCENARIO = Scenario(
         ),
         step.start("monitor", "tpu fleet monitor dev --monitor-interval 5"),
         step.submit("more/", documents=300),
-        step.ends("more/", outcome="trained", at="train", prints=r"^training slice r\d+"),
+        step.ends("more/", outcome="trained", at="train", prints=r"^training slice r\d+", timeout_s=400),
         step.made("more/", batches=("SUCCEEDED",), slices=1),
         step.stop("monitor", prints="create"),
         NO_SLICE,
