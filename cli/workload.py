@@ -3,11 +3,11 @@
 from cli.command import Forwarded
 
 
-def _workload(words: list[str]) -> int:
+def _workload(words: list[str], program: str = "tpu workload") -> int:
     from workload.__main__ import main
 
-    return main(words)
+    return main(words, program)
 
 
 workload = Forwarded("workload", _workload)
-preflight = Forwarded("preflight", lambda words: _workload(["preflight", *words]))
+preflight = Forwarded("preflight", lambda words: _workload(["preflight", *words], "tpu"))

@@ -25,9 +25,10 @@ Item = Mapping[str, Any]
 NOTHING: Mapping[str, Item] = MappingProxyType({})
 STOP_WHEN_DONE = "stopWhenDone"
 PHASE, WHY, OWNER, ID = "phase", "why", "owner", "id"
+SINCE = "sinceS"  # time of an earlier program's last status, which is no end of the present one
 _VERSION, _FORMAT, _ENVIRONMENT = "version", 1, "environment"
 _WRITTEN = "writtenS"
-_OF_RECORD = (PHASE, WHY, OWNER, ID, _VERSION, _ENVIRONMENT, _WRITTEN)
+_OF_RECORD = (PHASE, WHY, OWNER, ID, SINCE, _VERSION, _ENVIRONMENT, _WRITTEN)
 _KEPT_S = 86_400.0  # of a record that has ended
 _BESIDE = (STOP_WHEN_DONE, *_OF_RECORD)
 CHANGEABLE = frozenset({"bundle", "run", STOP_WHEN_DONE})
@@ -174,8 +175,8 @@ class AdHoc:
 
         Args:
             name: its name.
-            item: as `tpu:slices` has one, with `stopWhenDone`, `owner` (default: the login), and the `id` of
-                a record whose nodes it keeps.
+            item: as `tpu:slices` has one, with `stopWhenDone`, `owner` (default: the login), and `id` and
+                `sinceS` of a record whose nodes it keeps.
             phase: of the fleet.
             why: reason of its end.
 
@@ -186,6 +187,7 @@ class AdHoc:
         path = f"{self._folder}{name}.json"
         record = {
             **wanted(item), PHASE: phase, **({WHY: why} if why else {}),
+            **({SINCE: item[SINCE]} if item.get(SINCE) else {}),
             OWNER: item.get(OWNER) or self._google.caller(), ID: item.get(ID) or uuid.uuid4().hex[:12],
             _VERSION: _FORMAT, _WRITTEN: time.time(),
             **({_ENVIRONMENT: self._environment} if self._environment else {}),
@@ -232,6 +234,7 @@ class AdHoc:
             self._require_known(item, name, where)
             phase = Phase(foreign.text(item, PHASE) or Phase.WANTED)
             foreign.group(item, OWNER), foreign.text(item, ID), foreign.number(item, _WRITTEN)
+            foreign.number(item, SINCE)
         except ForeignError as error:
             raise RecordError(f"{where}: can't be read: {error}\n    fix: repair it, or delete it") from None
         return {**item, PHASE: phase}

@@ -12,8 +12,10 @@ from functools import cached_property
 from typing import Any
 
 from fleet.adhoc import (
+    ID,
     OWNER,
     PHASE,
+    SINCE,
     STOP_WHEN_DONE,
     WHY,
     AdHoc,
@@ -58,20 +60,21 @@ class EndedError(FleetError):
         self.done = done
 
 
-def over(decisions: Collection[Decision]) -> Mapping[Claim, Collection[Decision]]:
+def over(decisions: Collection[Decision], since_s: float = 0.0) -> Mapping[Claim, Collection[Decision]]:
     """Return the nodes whose statuses say that a program has ended, by claim; empty if it goes on.
 
-    It has ended once it is done on every node, or failed permanently on one.
+    It has ended once it is done on every node, or failed permanently on one, by statuses after `since_s`.
     """
+    fresh = [item for item in decisions if not (item.status and item.status.at_s <= since_s)]
     failed = [
         decision
-        for decision in decisions
+        for decision in fresh
         if decision.condition is Condition.FAILED and decision.status and decision.status.final
     ]
     if failed:
         return {Claim.FINAL: failed}
-    done = bool(decisions) and all(decision.condition is Condition.DONE for decision in decisions)
-    return {Claim.DONE: decisions} if done else {}
+    done = bool(fresh) and all(decision.condition is Condition.DONE for decision in fresh)
+    return {Claim.DONE: fresh} if done and len(fresh) == len(decisions) else {}
 
 
 def disputed(fleet: Environment, claims: Mapping[Claim, Collection[Decision]], now_s: float) -> str:
@@ -141,7 +144,7 @@ class Supervisor:
         self.phase = Phase.WANTED if self.before else None
         self.nodes: Sequence[tuple[Node, ObservedNode]] = ()
         self._reported: dict[str, str] = {}
-        self._ended: dict[str, float] = {}  # by node, the time of an earlier program's last status
+        self._since_s = 0.0  # time of an earlier program's last status
 
     @cached_property
     def _controller(self) -> Controller:
@@ -184,24 +187,29 @@ class Supervisor:
             InfraError: with it all slices exceed the budget; nothing was written.
         """
         before, adhoc, name = self.before, self.fleet.adhoc, self._item["name"]
-        stops = self._item.get(STOP_WHEN_DONE)
-        if before and not self.changed and (before.get(STOP_WHEN_DONE) == stops or not self._mine):
-            adhoc[name] = before
-        else:
-            adhoc[name] = replaced(before, self._item) if before else self._item
-            self.fleet.add(name)
+        record = dict(replaced(before, self._item) if before else self._item)
+        if before and not self.changed:
+            others = not self._mine
+            record = dict(before) if others else record
+            if not self._since_s and (others or before.get(STOP_WHEN_DONE) == record.get(STOP_WHEN_DONE)):
+                adhoc[name] = before
+                self.phase = Phase.WANTED
+                return
+        if self._since_s:
+            record[SINCE] = self._since_s
+        adhoc[name] = record
+        self.fleet.add(name)
         self.phase = Phase.WANTED
 
     def living(self) -> tuple[list[ObservedNode], bool]:
         """Return the READY nodes, and whether their program has ended, which `over` then ignores."""
         observation = self._look()
         ready = [observed for _, observed in observation.nodes if observed.state == "READY"]
-        claims = over(observation.decisions) if ready else {}
+        claims = over(observation.decisions, self._present_since_s) if ready else {}
         ended = bool(claims) and not disputed(self.fleet, claims, observation.view.at_s)
         if ended or self.changed:
-            self._ended = {
-                decision.node: decision.status.at_s for decision in observation.decisions if decision.status
-            }
+            statuses = (decision.status for decision in observation.decisions if decision.status)
+            self._since_s = max((status.at_s for status in statuses), default=0.0)
         return ready, ended
 
     def step(self) -> Observation:
@@ -259,13 +267,17 @@ class Supervisor:
         self.fleet.adhoc[self._item["name"]] = record
         return record[PHASE], record.get(WHY) or "without a reason"
 
+    @property
+    def _present_since_s(self) -> float:
+        return max(self._since_s, float((self.before or {}).get(SINCE) or 0.0), self._recorded_since_s)
+
+    @property
+    def _recorded_since_s(self) -> float:
+        return float(self.fleet.adhoc[self._item["name"]].get(SINCE) or 0.0)
+
     def over(self, observation: Observation) -> bool:
         """Return whether its program has ended, by statuses that are proven."""
-        fresh = [
-            decision for decision in observation.decisions
-            if not (decision.status and decision.status.at_s <= self._ended.get(decision.node, 0.0))
-        ]  # fmt: skip
-        if len(fresh) != len(observation.decisions) or not (claims := over(fresh)):
+        if not (claims := over(observation.decisions, self._present_since_s)):
             return False
         why = disputed(self.fleet, claims, observation.view.at_s)
         self._report_once("disputed", why)
@@ -286,12 +298,14 @@ class Supervisor:
             FleetError: a node can't be deleted.
         """
         self.leave()
-        name, controller = self._item["name"], self._controller
+        name, controller, since_s = self._item["name"], self._controller, self._recorded_since_s
         while True:
             leads = self._take_lease()
             if self._recorded()[0] is Phase.ENDED:
                 self.phase = Phase.ENDED
                 return
+            if self._recorded_since_s != since_s:
+                raise EndedError("it was started again, by another command, and is left to that")
             if leads:
                 # Every zone has to answer: an unseen node would be forgotten, and billed.
                 observation = self._look(only=())
@@ -359,8 +373,8 @@ def take_down_ended(fleet: Environment, controller: Controller, observation: Obs
         return  # an unseen node would be left behind, and billed
     if not controller.leads:
         return
-    if late := [orphan for orphan in observation.orphans if orphan.labels.get("record") in fleet.saved.ended]:
-        names = ", ".join(orphan.name for orphan in late)
+    if late := _late(fleet, observation):
+        names = ", ".join(observed.name for observed in late)
         _delete(fleet, controller, (), late, {}, f"{names}: deleted (its fleet has ended)")
     fleet.saved.prune()
     for name, item in fleet.adhoc.items():
@@ -372,7 +386,7 @@ def take_down_ended(fleet: Environment, controller: Controller, observation: Obs
             why = item.get(WHY) or "its deletion had begun"
         elif name in observation.unwanted:
             continue  # the record has changed since it was read
-        elif item.get(STOP_WHEN_DONE) and (claims := over(decisions)):
+        elif item.get(STOP_WHEN_DONE) and (claims := over(decisions, float(item.get(SINCE) or 0.0))):
             if problem := disputed(fleet, claims, observation.view.at_s):
                 controller.note(f"{name}: not deleted: {problem}", logging.WARNING)
                 continue
@@ -383,6 +397,22 @@ def take_down_ended(fleet: Environment, controller: Controller, observation: Obs
         keys = {decision.member.key for decision in decisions}
         nodes = of_fleet(observation, name)
         _delete(fleet, controller, keys, nodes, {name: why}, f"{name}: deleted ({why})")
+
+
+def _late(fleet: Environment, observation: Observation) -> list[ObservedNode]:
+    """Return the nodes of records that have ended, also where another fleet has the name by now."""
+    present = {
+        name: item[ID]
+        for name, item in fleet.adhoc.items()
+        if ID in item and name not in observation.unwanted
+    }
+    result = []
+    for observed in (*observation.orphans, *(node for _, node in observation.nodes)):
+        record = observed.labels.get("record")
+        earlier = present.get(observed.labels.get("fleet", ""), record) != record
+        if record and (earlier or record in fleet.saved.ended):
+            result.append(observed)
+    return result
 
 
 def _delete(

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from views.terminal import guard
-from workload import __version__, command, print_progress
-from workload.arguments import add_set, add_text
+from workload import NAME, __version__, as_typed, command, print_progress, typed_as
+from workload.arguments import Parser, add_set, add_text
 from workload.data import command as streams
 from workload.errors import ConfigError, WorkloadError
 from workload.processor import leave_tpu_out
@@ -37,14 +37,19 @@ _EXAMPLES = """examples:
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = NAME) -> int:
     """Run a command line.
+
+    Args:
+        arguments: words of the command; by default those of the process.
+        program: what the user has typed for `workload`.
 
     Returns:
         The exit status: 0 success, 1 failure, 2 usage error, 130 Ctrl-C, 141 closed pipe; 69 and 75 if
         another worker was lost or preempted, see `train.launch`.
     """
     guard()
+    typed_as(program)
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["host"]:
         return _run("host", arguments[1:])
@@ -100,18 +105,16 @@ def _stdout_is_closed() -> bool:
 _Commands = argparse._SubParsersAction  # argparse has no public name for it
 
 
-def _parser() -> argparse.ArgumentParser:
-    def add(
-        commands: "_Commands[argparse.ArgumentParser]", name: str, text: str, example: str = ""
-    ) -> argparse.ArgumentParser:
+def _parser() -> Parser:
+    def add(commands: "_Commands[Parser]", name: str, text: str, example: str = "") -> Parser:
         epilog = f"example:\n  {example}" if example else None
         raw = argparse.RawDescriptionHelpFormatter
         return commands.add_parser(
             name, help=text, description=text, epilog=epilog, formatter_class=raw, allow_abbrev=False
         )
 
-    parser = argparse.ArgumentParser(
-        prog="workload",
+    parser = Parser(
+        prog=NAME,
         description="Train, extract and prepare data on the hosts of a slice.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -175,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     goodput.set_defaults(command=_goodput)
 
     for name, (_, text) in _COMMANDS.items():
-        add(commands, name, f"{text}; see `workload {name} --help`.")
+        add(commands, name, as_typed(f"{text}; see `workload {name} --help`."))
     return parser
 
 

@@ -2,11 +2,22 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
+
+from workload import as_typed
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser whose help names commands as the user types them."""
+
+    def __init__(self, **options: Any):
+        texts = {name: options.get(name) for name in ("prog", "description", "epilog")}
+        super().__init__(**options | {name: text and as_typed(text) for name, text in texts.items()})
 
 
 def parser(program: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """Create the parser of a command; `examples` are shown unchanged."""
-    return argparse.ArgumentParser(
+    """Create the parser of a command; lines of `examples` are kept."""
+    return Parser(
         prog=program,
         description=description,
         epilog=f"examples:\n{examples}",

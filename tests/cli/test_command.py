@@ -55,6 +55,17 @@ def test_each_command_has_help_with_an_example(name: str, capsys: pytest.Capture
     assert f"tpu {name}" in output.partition("Examples:")[2]
 
 
+@pytest.mark.parametrize("words", ["preflight", "workload", "workload checkpoints list"])
+def test_forwarded_commands_are_named_as_typed(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), "--help"])
+    assert ended.value.code == 0
+    output = capsys.readouterr().out
+    assert output.startswith(f"usage: tpu {words} ")
+    assert f" tpu {words} " in output.partition("example")[2]
+    assert " workload " not in " ".join(output.split()).replace("tpu workload ", "")
+
+
 @pytest.mark.parametrize(
     "name", [name for name in COMMANDS if name not in ("preflight", "doctor", "completion")]
 )

@@ -28,7 +28,7 @@ from tests.limits import HANG_S
 
 BOOT_S, DELETE_S = 120.0, 60.0
 UNAVAILABLE = Failure(Kind.TRANSIENT, "unavailable")
-_thread = threading.local()
+_here = threading.local()
 
 
 class KilledError(BaseException):
@@ -57,7 +57,7 @@ class Actor:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        _thread.actor = self
+        _here.actor = self
         self._may.acquire()
         try:
             self.outcome = self._program() or 0
@@ -123,7 +123,7 @@ class Actor:
 
 def acting() -> Actor:
     """Return the actor whose thread this is."""
-    return _thread.actor  # type: ignore[no-any-return]
+    return _here.actor  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -139,7 +139,8 @@ class Machine:
     changes_s: float = math.inf
     program: str = ""
     work: str = "running"
-    claimed: str = ""  # what its heartbeat says, unless it says the truth
+    said: str = ""  # what its heartbeat says, unless it says the truth
+    told_s: float = 0.0  # when it said so; 0: it goes on
     bundles: list[str] = field(default_factory=list)
 
 
@@ -162,6 +163,7 @@ class SharedCloud:
         self.silent: set[str] = set()
         self.actors: list[Actor] = []
         self.programs: dict[str, list[str]] = {}  # by record id, the bundles that it had
+        self.ended: set[str] = set()  # ids of records
         self._instances = itertools.count(1)
 
     # Time
@@ -227,7 +229,7 @@ class SharedCloud:
         acting().request()
         views = {zone: self._zone(zone) for zone in zones}
         statuses = {
-            node.name: [_status(node.claimed or node.work, self.now_s)]
+            node.name: [_status(node.said or node.work, node.told_s or self.now_s)]
             for node in self.nodes.values()
             if node.state in {"READY", *TAKEN_AWAY}
         }
@@ -247,8 +249,8 @@ class SharedCloud:
 
     def node(self, zone: str, name: str) -> ObservedNode | None:
         acting().request()
-        known = self.nodes.get((zone, name))
-        return _seen(known) if known else None
+        found = self.nodes.get((zone, name))
+        return _seen(found) if found else None
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
         acting().request()
@@ -269,7 +271,8 @@ class SharedCloud:
         acting().request()
         node = self.nodes.get((zone, name))
         if node is not None and node.state not in GOING:
-            ends = self.record_of(node).get("phase") in (Phase.ENDING, Phase.ENDED)
+            ended = node.labels.get("record") in self.ended
+            ends = ended or self.record_of(node).get("phase") == Phase.ENDING
             if node.state == "READY" and node.work == "running" and not ends:
                 self.violations.append(f"{name} was deleted, and ran: {self.record_of(node)}")
             node.state, node.changes_s = "DELETING", self.now_s + DELETE_S
@@ -338,6 +341,8 @@ class SharedCloud:
         if "/fleets/" in name:
             record = self.records()[name.rpartition("/")[2].removesuffix(".json")]
             self._require_proven(record)
+            if record["phase"] == Phase.ENDED:
+                self.ended.add(record["id"])
             bundles = self.programs.setdefault(record["id"], [])
             if bundles[-1:] != [record["bundle"][:12]]:
                 bundles.append(record["bundle"][:12])
@@ -360,10 +365,10 @@ def virtual_time(cloud: SharedCloud) -> Iterator[None]:
     real = {name: getattr(time, name) for name in ("time", "monotonic", "sleep")}
 
     def now(name: str) -> Callable[[], float]:
-        return lambda: cloud.now_s if hasattr(_thread, "actor") else real[name]()
+        return lambda: cloud.now_s if hasattr(_here, "actor") else real[name]()
 
     def sleep(seconds: float) -> None:
-        acting().pause(seconds) if hasattr(_thread, "actor") else real["sleep"](seconds)
+        acting().pause(seconds) if hasattr(_here, "actor") else real["sleep"](seconds)
 
     time.time, time.monotonic, time.sleep = now("time"), now("monotonic"), sleep
     try:

@@ -170,6 +170,33 @@ def test_a_node_that_appears_after_its_record_has_ended_is_deleted_by_the_next_l
     assert (world.states["late"], world.states["other"]) == ("", "READY")
 
 
+def test_a_late_node_is_not_taken_for_one_of_another_fleet_of_that_name(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs the program of a record that has ended."""
+    run = Run().begin()
+    run.steps(3)
+    labels = dict(world.labels[NODE])
+    run.of.take_down("done")
+    again = Run(bundle="ef" * 32).begin()
+    assert known(world)["mine"]["id"] != labels["record"]
+    world.stray("late", "us-east5-b", labels=labels)
+    again.of.leave()
+    looks = iter(range(6))
+    monkeypatch.setattr(
+        "fleet.monitor.rest", lambda *_: time.sleep(0.02) or next(looks, None) or _last(looks)
+    )
+    assert fleet(["monitor", "dev"]) == 130
+    assert world.states["late"] == ""
+    assert world.labels[NODE]["bundle"] == "efefefefefef"
+    assert [(verb, name) for verb, name in world.requests if name == "late"] == [("delete", "late")]
+
+
+def _last(looks: Any) -> None:
+    if next(looks, "over") == "over":
+        raise KeyboardInterrupt
+
+
 def _ends(*_: object) -> None:
     raise KeyboardInterrupt
 

@@ -70,6 +70,9 @@ def test_verify_sees_a_checkpoint_that_isnt_the_runs_end(
     shutil.rmtree(run / "checkpoints" / "4")
     shutil.copytree(run / "checkpoints" / "2", run / "checkpoints" / "4")
     assert main(["checkpoints", "verify", str(run)]) == 1
+    assert "checksums.json: is of step 2" in capsys.readouterr().out
+    (run / "checkpoints" / "4" / "checksums.json").unlink()
+    assert main(["checkpoints", "verify", str(run)]) == 1
     assert "4  differs from final.json" in capsys.readouterr().out
     (run / "final.json").write_text("{")
     assert main(["checkpoints", "verify", str(run)]) == 1

@@ -101,13 +101,28 @@ def test_the_day_begins_with_the_first_start(
 ) -> None:
     now = time.time()
     for hour in (0, 10, 20, 30):  # starts again and again, each before a day is over
-        monkeypatch.setattr("workload.train.durable.time.time", lambda hour=hour: now + hour * 3600)
+        monkeypatch.setattr(time, "time", lambda hour=hour: now + hour * 3600)
         copies = durable(store, steps)
         copies.begin()
         saved(steps, 100 + hour)
         copies.saved(100 + hour)
         copies.wait()
     assert list_steps(store).complete == (130,)
+
+
+def test_a_clock_that_is_set_back_delays_no_copy(
+    store: Store, steps: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies, moment = durable(store, steps), time.monotonic()
+    copies.begin()
+    yesterday = time.time() - 86_400
+    monkeypatch.setattr(time, "time", lambda: yesterday)
+    for hours, complete in ((23.9, ()), (24.1, (5,))):
+        monkeypatch.setattr(time, "monotonic", lambda hours=hours: moment + hours * 3600)
+        saved(steps, 5)
+        copies.saved(5)
+        copies.wait()
+        assert list_steps(store).complete == complete
 
 
 def test_a_start_takes_over_what_only_lasted(store: Store, steps: Store) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workload.slice import RunFolder, command, train
+from tests.workload.slice import RunFolder, command, damage, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
@@ -37,6 +37,21 @@ def test_a_run_is_extended_only_when_that_is_asked_for(
     assert run.json("config.json")["extended"] == [{"from": 4, "to": 8}], "once"
     assert train(line(tmp_path, 6, "--extend")) == 2
     assert "train.steps was 8, is 6" in capsys.readouterr().err
+
+
+def test_a_run_whose_last_checkpoint_is_damaged_is_extended_from_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFolder(tmp_path / "runs" / "run")
+    assert train(line(tmp_path, 4)) == 0
+    before = run.losses()
+    damage(run.path / "checkpoints" / "4")
+    assert train(line(tmp_path, 8, "--extend", "--set=observe.strict=true")) == 0, capsys.readouterr().err
+    assert [event["step"] for event in run.events("restore")] == [2]
+    assert not run.events("loss-differs")
+    assert sorted(run.losses()) == [*range(1, 9)]
+    assert run.losses()[4] != before[4], "its learning rate is that of the new schedule"
+    assert run.json("final.json")["step"] == 8
 
 
 def test_only_the_number_of_steps_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,12 +28,20 @@ class Clock:
 def start(begun: float, first: int, last: int, **seconds: float) -> dict[str, Any]:
     accounts = dict.fromkeys(ACCOUNTS, 0.0) | seconds
     wall = sum(accounts.values())
-    return {"begun": begun, "seconds": wall, "from": first, "to": last, "accounts": accounts}
+    return {
+        "number": 0,
+        "begun": begun,
+        "written": begun + wall,
+        "seconds": wall,
+        "from": first,
+        "to": last,
+        "accounts": accounts,
+    }
 
 
 def test_the_accounts_of_a_start_add_up_to_its_wall_time() -> None:
     clock = Clock()
-    goodput = GoodputRecorder(990.0, clock)
+    goodput = GoodputRecorder(10.0, clock)
     goodput.seconds["init"] = 10.0
     with goodput.doing("compile"):
         clock.now += 30
@@ -61,6 +69,39 @@ def test_time_within_another_account_counts_once() -> None:
     assert (goodput.seconds["save"], goodput.seconds["step"]) == (6, 4)
     assert goodput.content()["accounts"]["other"] == 0
     assert (goodput.share, goodput.share_of("save")) == (0.4, 0.6)
+
+
+def test_a_clock_that_is_set_back_a_day_changes_no_duration(tmp_path: Path) -> None:
+    store, clock, wall = FolderStore(tmp_path), Clock(), Clock()
+    wall.now = 1_800_000_000.0
+    for number, (first, last) in enumerate([(0, 50), (40, 100)]):
+        goodput = GoodputRecorder(10.0, clock, wall)
+        goodput.number = number
+        goodput.begin(first)
+        with goodput.doing("step"):
+            clock.now += 60
+            wall.now += 60 - 86_400
+        goodput.did(last)
+        assert goodput.share == pytest.approx(60 / 70)
+        store.write(goodput.name(), json.dumps(goodput.content()).encode())
+        wall.now += 30 + 10  # until the next process begins, and until it counts
+    starts = read(store)
+    assert [start["seconds"] for start in starts] == [70, 70]
+    assert [start["to"] for start in starts] == [50, 100], "in their order, whatever the labels"
+    total = summary(starts)
+    assert (total.accounts_s["down"], total.steps) == (pytest.approx(30), 100)
+    assert total.accounts_s["lost"] == pytest.approx(12)
+
+
+def test_starts_of_earlier_versions_come_first(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    for name, begun, number in (("a", 0.0, 2), ("b", 300.0, None), ("c", 200.0, None)):
+        content = start(begun, 0, 1, step=5.0) | {"number": number}
+        if number is None:
+            del content["number"], content["written"]
+        store.write(f"goodput/{name}.json", json.dumps(content).encode())
+    assert [start["begun"] for start in read(store)] == [200.0, 300.0, 0.0]
+    assert [start["written"] for start in read(store)] == [205.0, 305.0, 5.0]
 
 
 def test_steps_done_again_are_lost_and_the_time_between_starts_is_down() -> None:

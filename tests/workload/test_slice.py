@@ -3,7 +3,8 @@
 Two runs are made once for the whole file. `whole` is left alone. `disturbed` is, in turn:
 killed on one worker, so that the others have to notice; told of a preemption on one worker;
 killed on all workers at a random moment and bereft of its newest checkpoint's marker; left to
-finish. Four workers are left to `make rehearse` and `make prove`.
+finish; started again after a bit of its last checkpoint was flipped in a file of worker 1. Four
+workers are left to `make rehearse` and `make prove`.
 """
 
 import random
@@ -92,6 +93,14 @@ def disturbed(root: Path, tokens: Path) -> Scenario:
     workers = start("disturbed", root, tokens, "finish")
     scenario.exits["finish"] = workers.wait()
     assert scenario.exits["finish"] == [0] * WORKERS, workers.output()
+    written = (scenario.run.path / f"checkpoints/{STEPS}/ocdbt.process_1/d").iterdir()
+    largest = max(written, key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+    workers = start("disturbed", root, tokens, "flipped")
+    scenario.exits["flipped"] = workers.wait()
+    assert scenario.exits["flipped"] == [0] * WORKERS, workers.output()
     return scenario
 
 
@@ -147,13 +156,15 @@ def test_each_start_goes_on_from_the_newest_complete_step(disturbed: Scenario) -
     after = disturbed.complete_after
     restored = [event["step"] for event in disturbed.run.events("restore")]
     of_one = after["one killed"][-1:]  # none, if it was killed while it saved its first
-    assert restored == [*of_one, after["preempted"][-1], after["all killed"][-2]]
+    assert restored == [*of_one, after["preempted"][-1], after["all killed"][-2], STEPS - EVERY]
     # The last start passed over the step whose marker was gone, and said so.
     assert disturbed.unmarked == after["all killed"][-1]
     (passed_over,) = [
         event for event in disturbed.run.events("passed-over") if event["step"] == disturbed.unmarked
     ]
     assert "no marker" in passed_over["reason"]
+    (flipped,) = [event for event in disturbed.run.events("passed-over") if event["step"] == STEPS]
+    assert flipped["reason"]
 
 
 def test_workers_with_different_settings_are_refused_and_named(root: Path, tokens: Path) -> None:

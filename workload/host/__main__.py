@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workload import place
+from workload.arguments import Parser
 from workload.errors import ConfigError
 from workload.host import barrier, code, job_heartbeat, journal, logs, places, unit
 from workload.host.errors import HostError
@@ -19,7 +20,7 @@ from workload.host.metadata import HostDescription, read
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status (1: it failed, with the reason on stderr)."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="workload host",
         description="Prepare and observe the job of a TPU host.",
         epilog="example: python -m workload.host barrier --phase boot",

@@ -1,8 +1,8 @@
-"""Goodput of a run: accounts of wall time, over all of its starts.
+"""Goodput of a run: accounts of time, over all of its starts.
 
-A start writes `goodput/<begun>.json` into the run's folder; its accounts add up to its wall time.
+A start writes `goodput/<begun>.json` into the run's folder; its accounts add up to its duration.
 `summary` adds the starts and the time between them, and moves the time of repeated steps from `step`
-to `lost`.
+to `lost`. Durations are of a monotonic clock; wall time only labels a start and dates the gap after it.
 """
 
 import logging
@@ -34,10 +34,23 @@ ACCOUNTS = {
 class GoodputRecorder:
     """Accounts of a start."""
 
-    def __init__(self, begun: float | None = None, clock: Callable[[], float] = time.time):
-        """Begin to count at `begun`, in Unix seconds (default: now)."""
-        self._clock = clock
-        self.begun = clock() if begun is None else begun
+    def __init__(
+        self,
+        already_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ):
+        """Begin to count `already_s` ago.
+
+        Args:
+            already_s: age of the process.
+            clock: monotonic, of durations.
+            wall: Unix time, of labels.
+        """
+        self._clock, self._wall = clock, wall
+        self._start = clock() - already_s
+        self._begun = wall() - already_s
+        self.number = 0  # starts before this one
         self.seconds = dict.fromkeys(ACCOUNTS, 0.0)
         self._inside = 0.0  # seconds counted within the innermost open `doing`
         self.first: int | None = None  # None until the checkpoint is read
@@ -64,22 +77,28 @@ class GoodputRecorder:
 
     @property
     def share(self) -> float:
-        """Share of steps in the wall time so far."""
+        """Share of steps in the time so far."""
         return self.share_of("step")
 
     def share_of(self, account: str) -> float:
-        """Return an account's share of the wall time so far."""
-        wall_s = self._clock() - self.begun
-        return self.seconds[account] / wall_s if wall_s > 0 else 0.0
+        """Return an account's share of the time so far."""
+        return self.seconds[account] / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Duration so far."""
+        return self._clock() - self._start
 
     def content(self) -> dict[str, Any]:
         """Return the stored content; its accounts add up to `seconds`."""
-        wall = self._clock() - self.begun
-        seconds = dict(self.seconds)
-        seconds["other"] = max(0.0, wall - sum(value for name, value in seconds.items() if name != "other"))
+        elapsed_s, seconds = self.elapsed_s, dict(self.seconds)
+        known_s = sum(value for name, value in seconds.items() if name != "other")
+        seconds["other"] = max(0.0, elapsed_s - known_s)
         return {
-            "begun": self.begun,
-            "seconds": wall,
+            "number": self.number,
+            "begun": self._begun,
+            "written": self._wall(),
+            "seconds": elapsed_s,
             "from": self.first,
             "to": self.last,
             "accounts": seconds,
@@ -87,7 +106,7 @@ class GoodputRecorder:
 
     def name(self) -> str:
         """Return the name of its object."""
-        begun = datetime.fromtimestamp(self.begun, UTC).strftime("%Y%m%dT%H%M%S%f")
+        begun = datetime.fromtimestamp(self._begun, UTC).strftime("%Y%m%dT%H%M%S%f")
         return f"goodput/{begun}.json"
 
 
@@ -114,7 +133,10 @@ class GoodputSummary:
 
 
 def read(store: Store) -> list[dict[str, Any]]:
-    """Read the starts of a run, oldest first; objects that are no accounts are left out with a warning."""
+    """Read the starts of a run, oldest first; objects that are no accounts are left out with a warning.
+
+    Starts are in the order of their numbers, behind those that earlier versions wrote without one.
+    """
     starts = []
     for name, size in store.sizes("goodput/").items():
         try:
@@ -122,7 +144,7 @@ def read(store: Store) -> list[dict[str, Any]]:
             starts.append(_parse(store.read(name)))
         except ForeignError as error:
             _log.warning("left out: %s/%s: %s", store.url, name, error)
-    return sorted(starts, key=lambda start: start["begun"])
+    return sorted(starts, key=lambda start: (start["number"], start["begun"]))
 
 
 def _parse(raw: bytes) -> dict[str, Any]:
@@ -130,15 +152,20 @@ def _parse(raw: bytes) -> dict[str, Any]:
     parsed = foreign.parse(raw)
     stored = foreign.group(parsed, "accounts")
     accounts = {name: foreign.number(stored, name) for name in ACCOUNTS}
+    begun, written = foreign.number(parsed, "begun"), foreign.number(parsed, "written")
+    seconds = foreign.number(parsed, "seconds")
+    if written is None:
+        written = (begun or 0.0) + (seconds or 0.0)
     start: dict[str, Any] = {
-        "begun": foreign.number(parsed, "begun"),
-        "seconds": foreign.number(parsed, "seconds"),
+        "number": foreign.count(parsed, "number"),
+        "begun": begun,
+        "written": written,
+        "seconds": seconds,
         "from": None if parsed.get("from") is None else foreign.count(parsed, "from"),
         "to": foreign.count(parsed, "to"),
         "accounts": accounts,
     }
-    seconds = [start["begun"], start["seconds"], *accounts.values()]
-    if any(value is None or value < 0 for value in seconds):
+    if any(value is None or value < 0 for value in (begun, written, seconds, *accounts.values())):
         raise ForeignError("has a time that is missing or negative")
     return start
 
@@ -163,7 +190,7 @@ def summary(starts: list[dict[str, Any]]) -> GoodputSummary:
             accounts["step"] -= lost
             accounts["lost"] += lost
         if successor:
-            accounts["down"] += max(0.0, successor["begun"] - start["begun"] - start["seconds"])
+            accounts["down"] += max(0.0, successor["begun"] - start["written"])
     wall = sum(accounts.values())
     reached = [start["to"] for start in starts if start["from"] is not None]
     return GoodputSummary(wall, accounts, len(starts), reached[-1] if reached else 0)

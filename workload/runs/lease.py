@@ -122,16 +122,17 @@ class Lease:
         self.release()
 
     def _is_over(self, held: dict[str, Any]) -> bool:
-        """Return True if the holder is known to have ended, or hasn't renewed in time."""
+        """Return True if the holder is known to have ended."""
         if held["boot"] and held["boot"] == self._me["boot"]:
             return bool(held["pid"] == os.getpid() or _began(held["pid"]) != held["began"])
-        if held["node"] and held["node"] == self._me["node"]:
-            return True
-        return bool(time.time() > held["written"] + self._expires_s)
+        return bool(held["node"] and held["node"] == self._me["node"])
 
     def _outwait(self, held: dict[str, Any]) -> None:
-        self._report(f"{_holder(held)} holds {self._what}; waiting {self._expires_s:g} s for its renewal")
-        give_up = time.monotonic() + self._expires_s
+        """Wait for a renewal, shorter if the lease has expired; either clock may be wrong."""
+        expired = time.time() > held["written"] + self._expires_s
+        wait_s = min(2 * self._every_s, self._expires_s) if expired else self._expires_s
+        self._report(f"{_holder(held)} holds {self._what}; waiting {wait_s:g} s for its renewal")
+        give_up = time.monotonic() + wait_s
         while time.monotonic() < give_up:
             time.sleep(self._every_s / 5)
             now = self._read()

@@ -92,7 +92,7 @@ class StepLog:
 
         Args:
             step: last restored step.
-            forget: delete the later segments of earlier starts, since rounding has changed.
+            forget: delete the later segments of earlier starts, since rounding or schedule have changed.
         """
         self._from = self._step = step
         for name in self._store.list("metrics/"):

@@ -19,15 +19,15 @@ from etils import epath  # type: ignore[import-untyped]
 from safetensors import SafetensorError
 
 from settings_schema import foreign
-from workload import settings
+from workload import command, settings
 from workload.errors import Problem, RunError
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
-from workload.train import record
-from workload.train.checkpoints import FOLDER, list_steps, quiet_failures
+from workload.train import checksums, record
+from workload.train.checkpoints import FOLDER, list_steps, quiet_failures, read_checksums
 from workload.train.cluster import first_line
 from workload.train.config import OptimizerConfig
 from workload.train.loop import digest
@@ -86,10 +86,12 @@ class Past:
         placed = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), abstract
         )
-        return self._restore(step, placed, partial=not whole_state, strict=True)
+        state = self._restore(step, placed, partial=not whole_state, strict=True)
+        self._compare(step, state)
+        return state
 
     def params(self, step: int, abstract: decoder.Params) -> decoder.Params:
-        """Restore some of a checkpoint's parameters, cast and sharded.
+        """Restore some of a checkpoint's parameters, cast and sharded; a single array is in memory uncast.
 
         Args:
             step: of a complete checkpoint.
@@ -98,9 +100,30 @@ class Past:
         Raises:
             RunError: it can't be read.
         """
-        restored = self._restore(step, {"params": abstract}, partial=True, strict=False)
-        params: decoder.Params = restored["params"]
+
+        def load(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
+            saved: Any = jax.ShapeDtypeStruct(leaf.shape, jnp.float32, sharding=leaf.sharding)
+            for part in reversed(path):
+                saved = {part.key: saved}
+            state = self._restore(step, {"params": saved}, partial=True, strict=False)
+            self._compare(step, state)
+            (array,) = jax.tree.leaves(state)
+            cast: jax.Array = array.astype(leaf.dtype)
+            return cast
+
+        params: decoder.Params = jax.tree_util.tree_map_with_path(load, abstract)
         return params
+
+    def _compare(self, step: int, state: Any) -> None:
+        """Compare restored arrays with their checksums, if the step has any. Raises RunError."""
+        stored, problem = read_checksums(self.store, step)
+        if stored is not None:
+            problem = checksums.problem(stored, step, state, checksums.compiled(state)(state))
+        if problem:
+            raise RunError(
+                f"{self.store.url}: checkpoint {step} is damaged: {problem}\n"
+                f"    fix: another step; `{command('checkpoints', 'verify')} {self.store.url}` reads them all"
+            )
 
     def _restore(self, step: int, placed: Any, partial: bool, strict: bool) -> Any:
         quiet_failures()

@@ -2,7 +2,7 @@
 
 Orbax chooses its commit by the spelling of a path and treats a gcsfuse mount as a disk, where
 renaming a folder isn't atomic. So every path gets the marker, `commit_success.txt`, written after
-everything else; a step without it is incomplete.
+everything else; a step without it is incomplete. `checksums.py` compares a restored step with the saved one.
 """
 # mypy: allow-untyped-calls
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -26,9 +26,11 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
 from orbax.checkpoint.options import AtomicityMode, AtomicityOptions  # type: ignore[import-untyped]
 
-from workload.errors import OutageError, RunError, StoreError, WorkloadError
+from workload.errors import HopelessError, OutageError, RunError, StoreError, WorkloadError
 from workload.runs import outage
+from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
+from workload.train import checksums
 from workload.train.cluster import Cluster, first_line
 from workload.train.config import CheckpointConfig
 
@@ -167,6 +169,8 @@ class Checkpoints:
         self._failed: set[int] = set()  # begun but not completed by this start
         self._saving: Future[None] | None = None
         self._step = 0  # being saved
+        self._compute_sums: checksums.Compute | None = None
+        self._checksums: Callable[[], bytes] = bytes  # for the step that is being saved
         self._retiring: threading.Thread | None = None
         self._background = ThreadPoolExecutor(3, "save")
         self._failing_since: float | None = None  # time of the first failure since the last successful save
@@ -188,12 +192,17 @@ class Checkpoints:
         Raises:
             RunError: complete steps exist, but none is readable. Starting over would hide it.
         """
+        self._compute_sums = checksums.compiled(
+            abstract_state
+        )  # now, for a save mustn't wait for the compiler
         steps = self._cluster.agree(self._tidy)
         self._complete = set(steps["complete"])
         passed_over = [(step, "no marker: it was never completed") for step in steps["incomplete"]]
         for step in sorted(self._complete, reverse=True):
             state: Any = None  # free the previous state: memory holds only one
             state, problem = self._try(step, abstract_state)
+            if self._cluster.all_true(not problem):
+                problem = self._compare(step, state)
             if self._cluster.all_true(not problem):
                 newer = tuple(sorted(entry for entry in passed_over if entry[0] > step))
                 return Restored(step, state, newer)
@@ -206,8 +215,14 @@ class Checkpoints:
         return Restored(0, None, tuple(passed_over))
 
     def _tidy(self) -> dict[str, tuple[int, ...]]:
-        """List the steps and remove the incomplete ones, which will be saved again."""
+        """List the steps and remove the incomplete ones, which will be saved again.
+
+        Raises:
+            HopelessError: all markers are lost, as by a copy that left them out.
+        """
         steps = list_steps(self._store)
+        if steps.incomplete and not steps.complete:
+            _refuse_lost_markers(self._store, steps.incomplete)
         for step in steps.incomplete:
             self._remove(step)
         return {"complete": steps.complete, "incomplete": steps.incomplete}
@@ -218,6 +233,16 @@ class Checkpoints:
             return jax.block_until_ready(self._loader.restore(self._root / str(step), args=restore)), ""
         except Exception as error:  # of any type; an older step may be readable
             return None, first_line(error)
+
+    def _compare(self, step: int, state: Any) -> str:
+        """Compare a restored state with the saved checksums; return the difference, or an empty string."""
+        assert self._compute_sums is not None
+        sums = self._compute_sums(state)
+        stored, problem = self._cluster.agree(lambda: read_checksums(self._store, step))
+        if stored is None and not problem:
+            reason = f"no {checksums.NAME}: an earlier version of the trainer saved it"
+            self._report("not-compared", step=step, reason=reason)
+        return problem or ("" if stored is None else checksums.problem(stored, step, state, sums))
 
     def save(
         self,
@@ -257,6 +282,9 @@ class Checkpoints:
         self._begun, self._step = time.monotonic(), step
         outage.try_until(self._begun + self._config.timeout_s)
         self._size_gb = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) / 1e9
+        self._compute_sums = self._compute_sums or checksums.compiled(state)
+        abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+        self._checksums = partial(checksums.dump, step, abstract, self._compute_sums(state))
         try:
             with self._errors_of(step):
                 args = ocp.args.StandardSave(state)
@@ -313,12 +341,13 @@ class Checkpoints:
             )
 
     def _about_to_commit(self) -> None:
-        """Check the lease and store the losses on worker 0, in the background, right before the marker."""
+        """Check the lease, store losses and checksums: on worker 0, in the background, before the marker."""
         give_up = self._begun + self._config.timeout_s
         while True:
             try:
                 self._guard()
                 self._before_marker(self._step)
+                self._store.write(f"{FOLDER}/{self._step}/{checksums.NAME}", self._checksums())
                 break
             except OutageError:
                 if time.monotonic() > give_up:
@@ -426,6 +455,41 @@ class Checkpoints:
 
     def _remove(self, step: int) -> None:
         remove_step(self._store, step)
+
+
+def _refuse_lost_markers(store: Store, steps: Sequence[int]) -> None:
+    """Raise HopelessError if incomplete steps have been complete.
+
+    A kill leaves at most one step between its checksums and its marker; a run that ended had its last one.
+    """
+    names = set(store.list(""))
+    written = [step for step in steps if f"{FOLDER}/{step}/{checksums.NAME}" in names]
+    if len(written) > 1 or "final.json" in names:
+        listed = ", ".join(map(str, steps))
+        raise HopelessError(
+            f"{store.url}/{FOLDER}: steps {listed} have no {MARKER}, but were complete: were they copied?\n"
+            f"    fix: copy the run again, with its markers; or create an empty {MARKER} in each folder"
+            " that is whole; or give the run another --name to begin anew"
+        )
+
+
+def read_checksums(store: Store, step: int) -> tuple[str | None, str]:
+    """Read the checksums of a step.
+
+    Returns:
+        The object's text, None if there is none, and the reason why it can't be read, if it can't.
+
+    Raises:
+        OutageError: storage doesn't serve.
+    """
+    try:
+        return store.read(f"{FOLDER}/{step}/{checksums.NAME}").decode(errors="replace"), ""
+    except MissingObjectError:
+        return None, ""
+    except OutageError:
+        raise
+    except StoreError as error:
+        return None, first_line(error)
 
 
 def remove_step(store: Store, step: int) -> None:

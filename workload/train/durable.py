@@ -40,7 +40,7 @@ class DurableCopies:
         self.steps = steps
         self._run, self._every_s, self._keep = run, every_h * 3600, keep
         self._alone = run.url == steps.url
-        self._last = 0.0  # Unix time of the newest copy
+        self._due = 0.0  # monotonic time of the next copy
         self._copying: threading.Thread | None = None
 
     def begin(self) -> None:
@@ -59,14 +59,15 @@ class DurableCopies:
         if noted is None:
             self._note(0)  # the first copy is due a day after the first start
         else:
-            self._last = min(noted, time.time())
+            age_s = max(0.0, time.time() - noted)  # a later note is of another clock
+            self._due = time.monotonic() + self._every_s - age_s
         stored, saved = list_steps(self._run).complete, list_steps(self.steps).complete
         if stored and stored[-1] > max(saved, default=-1):
             _copy_step(self._run, self.steps, stored[-1])
 
     def saved(self, step: int | None) -> None:
         """Begin to copy a complete step in the background, if a copy is due."""
-        due = time.time() - self._last >= self._every_s
+        due = time.monotonic() >= self._due
         if self._alone or step is None or not due or (self._copying and self._copying.is_alive()):
             return
         self._copying = threading.Thread(target=self._try, args=(step,), name="durable", daemon=True)
@@ -102,8 +103,8 @@ class DurableCopies:
             remove_step(self._run, old)
 
     def _note(self, step: int) -> None:
-        self._last = time.time()
-        self._run.write(NOTE, json.dumps({"step": step, "time": self._last}).encode())
+        self._due = time.monotonic() + self._every_s
+        self._run.write(NOTE, json.dumps({"step": step, "time": time.time()}).encode())
 
 
 def _copy_step(source: Store, target: Store, step: int) -> None:

@@ -64,7 +64,7 @@ def launch(
     Raises:
         WorkloadError: the settings, the data or the storage is unusable.
     """
-    goodput = GoodputRecorder(_process_began())
+    goodput = GoodputRecorder(_process_age_s())
     membership = Membership.from_environment(environment)
     data_dir = environment.get("DATA_DIR")
     dataset, held_out = open_dataset(config, data_dir), open_held_out(config, data_dir)
@@ -77,9 +77,10 @@ def launch(
         lease = Lease(store, node)
         if cluster.leader:
             step_log = StepLog(store, run, node, config.train.steps, config.observe.strict)
+            goodput.number = len(store.list("goodput/"))
         watch_metadata(environment)
         _cache_compiled(url, environment)
-        goodput.seconds["init"] = time.time() - goodput.begun
+        goodput.seconds["init"] = goodput.elapsed_s
         steps = open_store(location.of_steps(url, environment))
         durable = DurableCopies(store, steps, config.checkpoint.durable_every_h, config.checkpoint.keep)
         with Uploader(url, config.observe) if cluster.leader else nullcontext():
@@ -169,14 +170,14 @@ def _cache_compiled(url: str, environment: Mapping[str, str]) -> None:
     jax.config.update("jax_compilation_cache_dir", folder)
 
 
-def _process_began() -> float:
-    """Return the start time of this process, before Python's and JAX's imports, in Unix seconds."""
+def _process_age_s() -> float:
+    """Return the time since this process began, before Python's and JAX's imports."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         up_s = float(Path("/proc/uptime").read_text().split()[0])
     except OSError:  # not Linux
-        return time.time()
-    return time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK")
+        return 0.0
+    return max(0.0, up_s - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _record_failure(step_log: StepLog | None, goodput: GoodputRecorder, error: Exception) -> None:

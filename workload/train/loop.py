@@ -209,7 +209,8 @@ class Run:
             note = "mesh, chip, compiler, flags or remat changed: results differ by rounding from here on"
             self._event("moved", step=restored.step, note=note)
         if self._step_log:
-            self._step_log.begin(restored.step, forget=new_mesh)
+            other_schedule = restored.step < self._record.extended_from
+            self._step_log.begin(restored.step, forget=new_mesh or other_schedule)
             if new_mesh:  # after deleting the old losses, which a kill in between would keep
                 self._record.write(self._store)
         self._goodput.begin(restored.step)

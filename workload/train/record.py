@@ -76,6 +76,11 @@ class RunRecord:
         """
         return bool(self._cluster.agree(lambda: self._compare(store)))
 
+    @property
+    def extended_from(self) -> int:
+        """Steps of the run before its last extension, which gave earlier ones another learning rate."""
+        return max((entry["from"] for entry in self._written.get("extended", [])), default=0)
+
     def write(self, store: Store) -> None:
         """Write the record of this start; on worker 0."""
         self._store_record(store, self._written)

@@ -5,8 +5,9 @@ Without it an update would create existing resources again (409), and a `destroy
 
 import json
 import logging
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ class Patience:
     creation_s: float = CREATION_SHOWS_S
     deletion_s: float = DELETION_SHOWS_S
     poll_s: float = POLL_S
+
+    def until_shown_s(self, made_s: Iterable[float]) -> float:
+        """Return how long creations at these Unix times may take to show, by a clock that may be wrong."""
+        newest_s = max(made_s, default=-math.inf)
+        return max(0.0, min(self.creation_s, newest_s + self.creation_s - time.time()))
 
 
 def settle(
@@ -133,7 +139,7 @@ def _look(
                 break
         # A creation that doesn't show is dropped by the refresh, so it must have had its time before.
         made = [at for doing, at in map(mark_of, unsure) if doing == "creating"]
-        if made and (wait_s := max(made) + patience.creation_s - time.time()) > 0:
+        if wait_s := patience.until_shown_s(made):
             _LOG.warning(
                 "%s: an interrupted creation may still show at Google: %.0f s to wait", layer, wait_s
             )

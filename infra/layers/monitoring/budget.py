@@ -41,12 +41,8 @@ class Budget(pulumi.ComponentResource):
             "budget",
             billing_account=monitoring.billing_account,
             display_name=f"tpu {settings.environment}: {settings.project}",
-            amount={
-                "specified_amount": {
-                    "currency_code": "USD",
-                    "units": str(monitoring.budget_dollars_per_month),
-                }
-            },
+            # Google takes the billing account's currency, and refuses another one.
+            amount={"specified_amount": {"units": str(monitoring.budget_dollars_per_month)}},
             budget_filter={
                 "projects": [pulumi.Output.concat("projects/", number)],
                 "calendar_period": "MONTH",

@@ -88,7 +88,7 @@ class MonitoringSettings:
         "the project's billing account; with it a budget is made", default=None, rule=_BILLING
     )
     budget_dollars_per_month: int | None = setting(
-        "that budget, of the whole project; 50, 90 and 100 % of it are notified",
+        "that budget, of the whole project, in its account's currency; 50, 90 and 100 % of it are notified",
         default=None,
         rule=rules.between(1, 10_000_000, "$/month"),
     )

@@ -116,3 +116,12 @@ def test_a_quota_and_a_permission_are_named() -> None:
     output = "Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone us-east5-b."
     assert classify(output, 429).about == "TPUV6EPerProjectPerZoneForTPUAPI"
     assert classify("Permission 'tpu.nodes.list' denied on resource", 403).about == "tpu.nodes.list"
+
+
+@pytest.mark.parametrize("scope", ["regional", "project"])
+def test_a_cluster_without_quota_is_no_missing_permission(scope: str) -> None:
+    answer = classify(
+        f'googleapi: Error 403: (1) insufficient {scope} quota to satisfy request: resource "CPUS": request'
+        " requires '72.0' and is short '48.0'. project has a quota of '24.0', '24.0' available., forbidden"
+    )
+    assert (answer.kind, answer.about) == (Kind.QUOTA, "CPUS")

@@ -22,6 +22,7 @@ from infra.engine.recovery.ids import forms, google_id
 from infra.engine.recovery.interrupted import MARK, REPEATED, interrupted, mark_of, mark_pending, marked
 from infra.engine.recovery.locks import Lock
 from infra.engine.recovery.lookups import find_id, lookup
+from infra.engine.recovery.settle import Patience
 from infra.engine.registry import layers
 from infra.errors import CommandError
 from infra.settings.record import formatting_kept
@@ -239,6 +240,14 @@ def test_a_type_whose_id_nobody_knows_is_refused_with_the_next_command() -> None
 
 
 # Locks
+
+
+def test_a_clock_that_was_set_back_waits_no_longer_for_a_creation() -> None:
+    now, patience = time.time(), Patience(creation_s=60.0)
+    assert patience.until_shown_s([]) == 0
+    assert patience.until_shown_s([now - 3600]) == 0
+    assert 40 < patience.until_shown_s([now - 3600, now - 15]) <= 45
+    assert patience.until_shown_s([now + 86_400]) == 60
 
 
 def lock(pid: int, *, since: datetime | None = None, host: str = socket.gethostname()) -> Lock:

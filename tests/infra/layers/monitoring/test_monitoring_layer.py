@@ -239,7 +239,7 @@ def test_the_budget_notifies_at_half_nine_tenths_and_all_of_it(everything: Recor
         "pubsubTopic": "tpu-alerts-id",
         "schemaVersion": "1.0",
     }
-    assert inputs["amount"]["specifiedAmount"] == {"currencyCode": "USD", "units": "1000"}
+    assert inputs["amount"]["specifiedAmount"] == {"units": "1000"}
 
 
 def test_a_budget_names_the_channels_with_an_address() -> None:
