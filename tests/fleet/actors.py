@@ -28,7 +28,7 @@ from tests.limits import HANG_S
 
 BOOT_S, DELETE_S = 120.0, 60.0
 UNAVAILABLE = Failure(Kind.TRANSIENT, "unavailable")
-_here = threading.local()
+_threads = threading.local()
 
 
 class KilledError(BaseException):
@@ -57,7 +57,7 @@ class Actor:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        _here.actor = self
+        _threads.actor = self
         self._may.acquire()
         try:
             self.outcome = self._program() or 0
@@ -123,7 +123,7 @@ class Actor:
 
 def acting() -> Actor:
     """Return the actor whose thread this is."""
-    return _here.actor  # type: ignore[no-any-return]
+    return _threads.actor  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -139,8 +139,8 @@ class Machine:
     changes_s: float = math.inf
     program: str = ""
     work: str = "running"
-    said: str = ""  # what its heartbeat says, unless it says the truth
-    told_s: float = 0.0  # when it said so; 0: it goes on
+    heartbeat: str = ""  # what its heartbeat says, unless it says the truth
+    heartbeat_s: float = 0.0  # when it said so; 0: it goes on
     bundles: list[str] = field(default_factory=list)
 
 
@@ -229,7 +229,7 @@ class SharedCloud:
         acting().request()
         views = {zone: self._zone(zone) for zone in zones}
         statuses = {
-            node.name: [_status(node.said or node.work, node.told_s or self.now_s)]
+            node.name: [_status(node.heartbeat or node.work, node.heartbeat_s or self.now_s)]
             for node in self.nodes.values()
             if node.state in {"READY", *TAKEN_AWAY}
         }
@@ -249,8 +249,8 @@ class SharedCloud:
 
     def node(self, zone: str, name: str) -> ObservedNode | None:
         acting().request()
-        found = self.nodes.get((zone, name))
-        return _seen(found) if found else None
+        node = self.nodes.get((zone, name))
+        return _seen(node) if node else None
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
         acting().request()
@@ -365,10 +365,10 @@ def virtual_time(cloud: SharedCloud) -> Iterator[None]:
     real = {name: getattr(time, name) for name in ("time", "monotonic", "sleep")}
 
     def now(name: str) -> Callable[[], float]:
-        return lambda: cloud.now_s if hasattr(_here, "actor") else real[name]()
+        return lambda: cloud.now_s if hasattr(_threads, "actor") else real[name]()
 
     def sleep(seconds: float) -> None:
-        acting().pause(seconds) if hasattr(_here, "actor") else real["sleep"](seconds)
+        acting().pause(seconds) if hasattr(_threads, "actor") else real["sleep"](seconds)
 
     time.time, time.monotonic, time.sleep = now("time"), now("monotonic"), sleep
     try:

@@ -96,8 +96,8 @@ def _replaced(cloud: SharedCloud) -> Iterator[None]:
         acting().request()
         for node in cloud.nodes.values():
             if node.state == "READY" and node.labels["fleet"] == request.slices[0]:
-                node.program, node.work, node.said = node.labels["bundle"], "running", ""
-                node.told_s = 0.0
+                node.program, node.work, node.heartbeat = node.labels["bundle"], "running", ""
+                node.heartbeat_s = 0.0
         return 0
 
     class Entries:
@@ -253,9 +253,9 @@ class Model(RuleBasedStateMachine):
         if event == "preempted":
             node.state = "PREEMPTED"
         elif event.startswith("forged"):
-            node.said, node.told_s = event.partition(" ")[2], self.cloud.now_s
+            node.heartbeat, node.heartbeat_s = event.partition(" ")[2], self.cloud.now_s
         elif node.labels["fleet"] != "base":
-            node.work, node.said, node.told_s = event, "", self.cloud.now_s
+            node.work, node.heartbeat, node.heartbeat_s = event, "", self.cloud.now_s
 
     @rule(
         seconds=st.sampled_from([1, 30, 130, 200, 700]),

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,6 +107,41 @@ def test_a_program_of_ones_own_that_has_ended_needs_no_replace(world: Cloud) -> 
     world.login = BOB
     with pytest.raises(FleetError, match="isn't its owner's"):
         Run(bundle="ef" * 32).of.require_free(replace=False)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_the_end_of_an_earlier_program_is_no_end_of_the_one_that_took_its_slice_over(
+    later: bool, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hosts attest it until they run the new one, and a monitor may look in between."""
+    Run().begin().steps(3)
+    world.statuses[NODE] = DONE
+    Run(bundle="ef" * 32, stopWhenDone=True).begin()
+    since_s = known(world)["mine"]["sinceS"]
+    assert since_s > 0
+    if not later:  # no heartbeat follows the one that says done
+        seen = world.observe
+
+        def observe(zones: Any) -> Any:
+            view = seen(zones)
+            (status,) = view.statuses[NODE]
+            return replace(view, statuses={**view.statuses, NODE: [replace(status, at_s=since_s)]})
+
+        monkeypatch.setattr(world, "observe", observe)
+    monkeypatch.setattr("fleet.monitor.rest", _ends)
+    assert fleet(["monitor", "dev"]) == 130
+    assert ({*known(world)} == {"mine"}) is not later
+
+
+def test_a_program_that_is_started_again_elsewhere_is_left_alone_by_who_saw_its_end(world: Cloud) -> None:
+    first = Run(stopWhenDone=True).begin()
+    first.steps(3)
+    world.statuses[NODE] = DONE
+    assert first.steps(1)
+    Run(stopWhenDone=True).begin()
+    with pytest.raises(EndedError, match="started again, by another command"):
+        first.of.take_down("done")
+    assert world.states[NODE] == "READY"
 
 
 def test_create_takes_a_fleet_over_on_the_generation_that_it_read(
