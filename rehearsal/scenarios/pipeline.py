@@ -50,7 +50,7 @@ SCENARIO = Scenario(
             times=None,
         ),
         step.start("run", "tpu pipeline run dev gs://my-project-raw/corpus/ --yes").by("ml-engineer"),
-        step.preempted("corpus/", 20),
+        step.preempted("corpus/", 50),
         step.stop("run", prints=r"(?s)submitted as r\d+.*: trained.*shards   4 of", wait=True, timeout_s=400),
         step.continued("corpus/", 20),
         step.command("tpu pipeline status dev", prints="trained +gs://my-project-raw/corpus/").by(
@@ -69,7 +69,7 @@ SCENARIO = Scenario(
         ),
         step.start("monitor", "tpu fleet monitor dev --monitor-interval 5"),
         step.submit("more/", documents=300),
-        step.ends("more/", outcome="trained", at="train", prints=r"^training slice r\d+"),
+        step.ends("more/", outcome="trained", at="train", prints=r"^training slice r\d+", timeout_s=400),
         step.made("more/", batches=("SUCCEEDED",), slices=1),
         step.stop("monitor", prints="create"),
         NO_SLICE,
