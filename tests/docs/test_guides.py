@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
