@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Guide:
     monkeypatch.setenv("PATH", str(ROOT / ".venv" / "bin"), prepend=":")
     monkeypatch.delenv("DATA_DIR", raising=False)
     # Goodput counts from the process's start, and this process has run other commands before.
-    monkeypatch.setattr("workload.train.launch._process_began", time.time)
+    monkeypatch.setattr("workload.train.launch._process_age_s", lambda: 0.0)
     return Guide(tmp_path, monkeypatch)
 
 

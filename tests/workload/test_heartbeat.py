@@ -338,7 +338,7 @@ def test_a_training_says_its_steps(
 ) -> None:
     host.setenv("DATA_DIR", str(tokens))
     # Goodput counts from the process's start, and this one may have run other tests for minutes.
-    host.setattr("workload.train.launch._process_began", time.time)
+    host.setattr("workload.train.launch._process_age_s", lambda: 0.0)
     settings = (*SETTINGS, "train.steps=3", "optimizer.warmup_steps=1")
     line = ["train", "tiny.toml", "--name", "worded", "--dir", str(tmp_path)]
 
