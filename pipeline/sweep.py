@@ -6,6 +6,7 @@ again. Of two calls that advance one run, the second to write leaves it alone.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from pipeline.training import Trainer, TrainingError
 
 CHECK_S = 45.0
 """Time that a call spends on comparing shards; the next one continues."""
+SUBMISSIONS_S = 600.0
+"""Time between listings of the raw bucket, for lost events: their requests grow with its objects."""
 _MOST_STEPS = 20
 _LOG = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ class Sweep:
             desired.train, desired.train_hours, lambda message: access.lacking(settings, message),
         )  # fmt: skip
         self._until_s = 0.0
+        self._listed_s = -math.inf
         self._faults: list[str] = []
         self._unread: set[str] = set()
 
@@ -71,10 +75,12 @@ class Sweep:
         listed = self.store.records(unfinished=True)
         self._report_unread(listed.unread)
         runs = {stored.run.run: stored for stored in listed.runs}
-        with self._alone("submissions"):
-            for submission in self.store.submissions():
-                if submission.run not in listed.names and (stored := self._claim(submission)):
-                    runs[submission.run] = stored
+        if self._now() - self._listed_s >= SUBMISSIONS_S:
+            with self._alone("submissions"):
+                for submission in self.store.submissions():
+                    if submission.run not in listed.names and (stored := self._claim(submission)):
+                        runs[submission.run] = stored
+                self._listed_s = self._now()
         with self._alone("requests"):
             requests, unread = self.store.requests()
             self._report_unread(unread)

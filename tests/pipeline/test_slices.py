@@ -32,7 +32,7 @@ from tests.fleet.world import Cloud
 from tests.infra.declared import OFF
 from tests.infra.layers.pipeline.test_pipeline_layer import FLEET
 from tests.infra.recording import BASE
-from tests.pipeline.world import CODE, Pipeline, given
+from tests.pipeline.world import CODE, RAW, Pipeline, given
 
 NODE = "tpu-us-east5-b-0"
 DONE = WorkerStatus(0.0, "ready", "launch", "done")
@@ -317,7 +317,7 @@ def test_a_slice_beyond_the_budget_is_refused_before_its_record(monkeypatch: pyt
     pipeline = Slices(monkeypatch, fleet__dollarsPerHour=34)  # 22.45 of the file, 11.23 of a run
     first = pipeline.trained()
     second = pipeline.google.submit("other/")
-    pipeline.sweep()
+    pipeline.sweeps.submitted(RAW, "other/_SUBMIT", second[1:])
     pipeline.google.move("SUCCEEDED")
     pipeline.sweep(2)
     assert pipeline.record(first)["outcome"] == "running"

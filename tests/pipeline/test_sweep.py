@@ -13,6 +13,7 @@ import pytest
 from infra.google.client import RequestError
 from infra.layers.pipeline.settings import PipelineSettings
 from pipeline import shards as shards_module
+from pipeline.sweep import SUBMISSIONS_S
 from tests.pipeline.world import (
     BUCKET,
     CONTROLLERS,
@@ -454,10 +455,21 @@ def test_submissions_that_cannot_be_listed_stop_no_run(pipeline: Pipeline) -> No
     pipeline.google.move("SUCCEEDED")
     message = "tpu-pipeline-run@p does not have storage.objects.list access to the bucket"
     pipeline.google.faults = [Fault("matchGlob=.*_SUBMIT", 403, message)]
-    pipeline.google.now_s += 60
+    pipeline.google.now_s += SUBMISSIONS_S
     (fault,) = pipeline.sweeps.sweep()
     assert f"it needs roles/storage.objectViewer on the bucket {RAW}" in fault
     assert pipeline.record(run)["outcome"] == "shards"
+
+
+def test_submissions_are_listed_every_ten_minutes_alone(pipeline: Pipeline) -> None:
+    pipeline.sweep()
+    listed_s = pipeline.google.now_s
+    run = pipeline.google.submit()  # without its event
+    name = CONTROLLERS, f"pipeline/{run}/run.json"
+    for now_s, known in ((listed_s + SUBMISSIONS_S - 1, False), (listed_s + SUBMISSIONS_S, True)):
+        pipeline.google.now_s = now_s
+        pipeline.sweeps.sweep()
+        assert (name in pipeline.google.objects) is known
 
 
 def test_records_that_cannot_be_listed_fail_the_sweep(pipeline: Pipeline) -> None:
