@@ -117,10 +117,14 @@ class Observation:
 
 @dataclass(frozen=True)
 class Wait:
-    """Leave the run until the next sweep; `failing_s` and `why` are recorded."""
+    """Leave the run until the next sweep; `failing_s` and `why` are recorded.
+
+    `stuck`: a person has to act.
+    """
 
     why: str = ""
     failing_s: float = 0.0
+    stuck: bool = False
 
 
 @dataclass(frozen=True)
@@ -255,7 +259,8 @@ def _batch(run: Run, batch: Batch, folder: str, limits: Limits, id_: str) -> Act
 def _train(run: Run, training: Training | None, limits: Limits, now_s: float) -> Action:
     if run.training and run.train != limits.train:
         why = f"pipeline:train is {limits.train} now; {run.training} was started before, and continues"
-        return End("refused", f"{why}; to end it: {run.ended_by}")
+        why = f"{why}; set it back, or end that: {run.ended_by}"
+        return End(CANCELLED, why) if run.cancel else Wait(why, run.failing_s or now_s, stuck=True)
     if limits.train == NO_TRAINING:
         return _cancelled(run) if run.cancel else End("shards")
     if not run.training and not run.cancel:
@@ -306,15 +311,17 @@ def requested(run: Run, action: str, by: str, request: int) -> Run | None:
 def refused(run: Run, failure: Failure, now_s: float) -> Action:
     """Return the action after a request that failed.
 
-    A passing failure is tried again at each sweep: for a quarter of an hour, and always while the run trains,
-    since what trains is billed until the run ends it.
+    A passing failure is tried again at each sweep, for a quarter of an hour. A run that trains tries again
+    after any failure, since what trains is billed until the run ends it.
     """
     outcome = _OUTCOMES.get(failure.kind, "refused")
     since_s = run.failing_s or now_s
-    if outcome in _TRANSIENT and (run.training or now_s - since_s < PATIENCE_S):
+    if run.training:
+        why = f"{failure.message}; {run.training} continues; to end it: {run.ended_by}"
+        return Wait(why, since_s, stuck=outcome not in _TRANSIENT)
+    if outcome in _TRANSIENT and now_s - since_s < PATIENCE_S:
         return Wait(failure.message, since_s)
-    continues = f"; {run.training} continues; to end it: {run.ended_by}" if run.training else ""
-    return End(outcome, f"{failure.message}{continues}")
+    return End(outcome, failure.message)
 
 
 def ended(run: Run, end: End, limits: Limits, now_s: float) -> Run:

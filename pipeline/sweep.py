@@ -151,7 +151,10 @@ class Sweep:
         except InfraError as error:
             result = decide.refused(run, _failure(error), self._now())
         if isinstance(result, Wait):
-            return replace(run, why=result.why, failing_s=result.failing_s), False
+            why = _with_grant(self._settings, result.why) if result.stuck else result.why
+            if result.stuck and why != run.why:
+                _line(logging.ERROR, "pipeline_stuck", run, stage=run.stage, why=why)
+            return replace(run, why=why, failing_s=result.failing_s), False
         if isinstance(result, End):
             return decide.ended(run, result, self._limits, self._now()), False
         assert isinstance(result, tuple), "nothing else is left"
@@ -242,7 +245,7 @@ class Sweep:
         try:
             yield
         except Exception as error:
-            text = f"{what}: {_with_grant(self._settings, error)}"
+            text = f"{what}: {_with_grant(self._settings, _message(error))}"
             expected = isinstance(error, InfraError)
             _LOG.error("%s", text, exc_info=not expected, extra={"fields": {"event": "pipeline_fault"}})
             self._faults.append(text)
@@ -265,8 +268,11 @@ def _failure(error: InfraError) -> Failure:
     return replace(cause.failure, message=message) if isinstance(cause, RequestError) else classify(message)
 
 
-def _with_grant(settings: Settings, error: Exception) -> str:
-    message = _failure(error).message if isinstance(error, InfraError) else str(error) or repr(error)
+def _message(error: Exception) -> str:
+    return _failure(error).message if isinstance(error, InfraError) else str(error) or repr(error)
+
+
+def _with_grant(settings: Settings, message: str) -> str:
     grant = access.lacking(settings, message)
     return f"{message}; it needs {grant}" if grant else message
 

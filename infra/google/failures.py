@@ -50,7 +50,7 @@ _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     (r"quota (limit )?'[^']+'", Kind.QUOTA),
     (r"rate ?limit|RATE_LIMIT_EXCEEDED", Kind.RATE),
     (r"quota exceeded|QUOTA_EXCEEDED|quotaExceeded", Kind.QUOTA),
-    (r"insufficient [\w ]*quota", Kind.QUOTA),  # GKE's, with 403
+    (r"insufficient ['\w ]*quota", Kind.QUOTA),  # GKE's and Dataproc's, with 403
     (r"already exists", Kind.EXISTS),
     # Something else continues with the node, such as the deletion whose answer was lost.
     (r"failedPrecondition|FAILED_PRECONDITION|\bis (DELETING|CREATING|STOPPING|STARTING)", Kind.TRANSIENT),
@@ -68,7 +68,7 @@ _LACKED = (
 )
 # What SSH is refused by: its tunnel (https://cloud.google.com/iap/docs/faq), and the host.
 _OF_SSH = {"4033": "iap.tunnelInstances.accessViaIAP", "(publickey": "compute.instances.osLogin"}
-_QUOTA = r"""(?:quota (?:limit )?'|quota to satisfy request: resource ")([^'"]+)"""
+_QUOTA = r"""(?:quota (?:limit )?'|insufficient '|quota to satisfy request: resource ")([^'"]+)"""
 _NAMED = {Kind.QUOTA: _QUOTA, Kind.PERMISSION: _LACKED}
 _FIXES = {
     Kind.STOCK_OUT: "no action needed: retried with backoff. `fallbackZones`, or another zone, helps",

@@ -173,10 +173,13 @@ def test_training_whose_record_is_missing_is_cancelled_too() -> None:
 
 def test_training_of_earlier_settings_is_named_and_left() -> None:
     for limits in (replace(LIMITS, train="none"), replace(LIMITS, train="jobset")):
-        ended = end(TRAINS, limits, training=None)
-        assert ended.outcome == "refused"
-        assert "slice r17 was started before, and continues" in ended.why
-        assert "to end it: tpu fleet delete dev --slice r17" in ended.why
+        waits = action(TRAINS, limits, training=None)
+        assert isinstance(waits, Wait)
+        assert waits.stuck
+        assert "slice r17 was started before, and continues" in waits.why
+        assert "set it back, or end that: tpu fleet delete dev --slice r17" in waits.why
+        cancelled = end(replace(TRAINS, cancel="ann@laptop"), limits, training=None)
+        assert (cancelled.outcome, cancelled.why) == ("cancelled", waits.why)
 
 
 @pytest.mark.parametrize(("failure", "outcome"), [
@@ -211,10 +214,10 @@ def test_a_passing_failure_is_an_outcome_after_a_quarter_of_an_hour(failure: Fai
     assert isinstance(decide.refused(trains_on, failure, NOW_S + 86400), Wait), "its slice is billed"
 
 
-def test_a_refusal_while_training_continues_names_what_ends_it() -> None:
+def test_a_refusal_while_training_continues_ends_nothing_and_names_what_would() -> None:
     result = decide.refused(TRAINS, Failure(Kind.PERMISSION, "denied"), NOW_S)
-    assert isinstance(result, End)
-    assert result.why == "denied; slice r17 continues; to end it: tpu fleet delete dev --slice r17"
+    why = "denied; slice r17 continues; to end it: tpu fleet delete dev --slice r17"
+    assert result == Wait(why, NOW_S, stuck=True)
 
 
 @pytest.mark.parametrize(("outcome", "why", "expected"), [

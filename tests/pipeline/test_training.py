@@ -203,11 +203,21 @@ def test_what_is_created_is_what_the_apis_describe() -> None:
     )
 
 
-def test_settings_that_train_elsewhere_name_what_continues() -> None:
+def test_a_run_that_trained_elsewhere_by_earlier_settings_waits_until_they_are_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     pipeline = Pipeline(known("vertex"))
     run = trained(pipeline)
     other = Pipeline(given(), pipeline.google)
-    other.sweep()
+    other.sweep(2)
     record = pipeline.record(run)
-    assert record["outcome"] == "refused"
-    assert "was started before, and continues; to end it: gcloud ai custom-jobs cancel" in record["why"]
+    assert record["outcome"] == "running"
+    assert (
+        "was started before, and continues; set it back, or end that: gcloud ai custom-jobs" in record["why"]
+    )
+    stuck = [
+        entry for entry in caplog.records if getattr(entry, "fields", {}).get("event") == "pipeline_stuck"
+    ]
+    assert [entry.levelname for entry in stuck] == ["ERROR"], "once"
+    pipeline.sweep()
+    assert "why" not in pipeline.record(run)

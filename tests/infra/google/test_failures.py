@@ -125,3 +125,8 @@ def test_a_cluster_without_quota_is_no_missing_permission(scope: str) -> None:
         " requires '72.0' and is short '48.0'. project has a quota of '24.0', '24.0' available., forbidden"
     )
     assert (answer.kind, answer.about) == (Kind.QUOTA, "CPUS")
+
+
+def test_a_batch_without_quota_is_no_missing_permission() -> None:
+    answer = classify("Insufficient 'CPUS' quota. Requested 12.0, available 8.0. forbidden", 403)
+    assert (answer.kind, answer.about) == (Kind.QUOTA, "CPUS")
