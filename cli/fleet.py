@@ -100,7 +100,7 @@ def _command(
 @_command("create", _ADHOC, _CHANGE,
           examples="dev --tpu-type v6e-8 --zones us-east5-a,us-east5-b --workers-per-zone 2")  # fmt: skip
 def create(request: FleetCommand) -> int:
-    """Create the members that don't exist."""
+    """Create the members that don't exist; give living ones new settings, applied at their next boot."""
     return recovery.create(request)
 
 

@@ -27,8 +27,8 @@ STOP_WHEN_DONE = "stopWhenDone"
 PHASE, WHY, OWNER, ID = "phase", "why", "owner", "id"
 SINCE = "sinceS"  # time of an earlier program's last status, which is no end of the present one
 _VERSION, _FORMAT, _ENVIRONMENT = "version", 1, "environment"
-_WRITTEN = "writtenS"
-_OF_RECORD = (PHASE, WHY, OWNER, ID, SINCE, _VERSION, _ENVIRONMENT, _WRITTEN)
+WRITTEN = "writtenS"
+_OF_RECORD = (PHASE, WHY, OWNER, ID, SINCE, _VERSION, _ENVIRONMENT, WRITTEN)
 _KEPT_S = 86_400.0  # of a record that has ended
 _BESIDE = (STOP_WHEN_DONE, *_OF_RECORD)
 CHANGEABLE = frozenset({"bundle", "run", STOP_WHEN_DONE})
@@ -161,7 +161,7 @@ class AdHoc:
                 continue
             if item and item[PHASE] is Phase.ENDED:
                 self.ended.add(str(item.get(ID)))
-                self._ended_s[name] = float(item.get(_WRITTEN) or 0.0)
+                self._ended_s[name] = float(item.get(WRITTEN) or 0.0)
             elif item:
                 records[name] = item
         return records
@@ -189,7 +189,7 @@ class AdHoc:
             **wanted(item), PHASE: phase, **({WHY: why} if why else {}),
             **({SINCE: item[SINCE]} if item.get(SINCE) else {}),
             OWNER: item.get(OWNER) or self._google.caller(), ID: item.get(ID) or uuid.uuid4().hex[:12],
-            _VERSION: _FORMAT, _WRITTEN: time.time(),
+            _VERSION: _FORMAT, WRITTEN: time.time(),
             **({_ENVIRONMENT: self._environment} if self._environment else {}),
         }  # fmt: skip
         before = self._generations.get(name, 0)
@@ -233,7 +233,7 @@ class AdHoc:
             item = foreign.parse(text)
             self._require_known(item, name, where)
             phase = Phase(foreign.text(item, PHASE) or Phase.WANTED)
-            foreign.group(item, OWNER), foreign.text(item, ID), foreign.number(item, _WRITTEN)
+            foreign.group(item, OWNER), foreign.text(item, ID), foreign.number(item, WRITTEN)
             foreign.number(item, SINCE)
         except ForeignError as error:
             raise RecordError(f"{where}: can't be read: {error}\n    fix: repair it, or delete it") from None

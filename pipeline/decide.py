@@ -10,7 +10,7 @@ from typing import Any
 from infra.google.failures import Failure, Kind
 from infra.layers.pipeline.price import RunPrices
 from infra.layers.pipeline.settings import NO_TRAINING
-from pipeline.record import CANCELLED, GOOD, Run, Stage, Tokens
+from pipeline.record import CANCELLED, GOOD, MOST_OBJECTS, Run, Stage, Tokens
 
 PATIENCE_S = 900.0
 """Time for which a run without training is tried again while Google is unavailable or throttles."""
@@ -174,11 +174,12 @@ class EndTraining:
 
 @dataclass(frozen=True)
 class End:
-    """End the run; without `next`, the command follows from the outcome."""
+    """End the run; without `next`, the command follows from the outcome. `spark_usd`: price of its batch."""
 
     outcome: str
     why: str = ""
     next: str = ""
+    spark_usd: float | None = None
 
 
 Action = Wait | Measure | CreateBatch | CancelBatch | Keep | Check | StartTraining | EndTraining | End
@@ -223,6 +224,8 @@ def _preprocess(run: Run, observed: Observation, limits: Limits, id_: str) -> Ac
     if not run.bytes:
         next_ = f"tpu pipeline run {limits.environment} {run.raw}"
         return End("empty", f"nothing is in {run.raw}", next_)
+    if (run.objects or 0) > MOST_OBJECTS:
+        return End("refused", f"more than {MOST_OBJECTS:,} objects are in {run.raw}: submit parts of it")
     most = limits.prices.limit_usd
     if most is not None and run.predicted_usd is not None and run.predicted_usd > most:
         predicted = f"predicted: ${run.predicted_usd:,.2f}"
@@ -237,20 +240,20 @@ def _preprocess(run: Run, observed: Observation, limits: Limits, id_: str) -> Ac
 def _batch(run: Run, batch: Batch, folder: str, limits: Limits, id_: str) -> Action:
     if not batch.labelled:
         return End("conflict", f"a batch {id_} is there already, and isn't the pipeline's")
+    spark_usd = limits.prices.spark_usd(batch.dcu_h, batch.shuffle_gib_h)
     match batch.state:
         case "SUCCEEDED" if folder:
-            spark_usd = limits.prices.spark_usd(batch.dcu_h, batch.shuffle_gib_h)
             done = {"stage": Stage.CHECK, "folder": folder, "batch": id_, "spark_usd": spark_usd}
             return Keep(done)
         case "SUCCEEDED":
-            return End("failed", "the batch succeeded, and no shards are ready")
+            return End("failed", "the batch succeeded, and no shards are ready", spark_usd=spark_usd)
         case "FAILED":
             why = batch.message or "the batch failed"
-            return End("quota" if _QUOTA.search(why) else "failed", why)
+            return End("quota" if _QUOTA.search(why) else "failed", why, spark_usd=spark_usd)
         case "CANCELLED" if batch.lasted_s >= limits.ttl_s:
-            return End("ttl", f"the batch ran for longer than {limits.ttl_s:.0f} s")
+            return End("ttl", f"the batch ran for longer than {limits.ttl_s:.0f} s", spark_usd=spark_usd)
         case "CANCELLED":
-            return _cancelled(run, "somebody cancelled the batch")
+            return replace(_cancelled(run, "somebody cancelled the batch"), spark_usd=spark_usd)
     if run.cancel:
         return CancelBatch()
     return Wait() if run.batch else Keep({"batch": id_})  # created by a call that died before it wrote that
@@ -327,6 +330,7 @@ def refused(run: Run, failure: Failure, now_s: float) -> Action:
 def ended(run: Run, end: End, limits: Limits, now_s: float) -> Run:
     """Return the record of a run that has ended, with its price, the next command, and the missing grant."""
     outcome, why = end.outcome, end.why
+    spark_usd = end.spark_usd or run.spark_usd
     if outcome in ("failed", "refused") and _REFUSED.search(why):
         outcome = "permission"
     named = outcome == "permission" or (outcome == "failed" and _LACKS.search(why))
@@ -340,7 +344,7 @@ def ended(run: Run, end: End, limits: Limits, now_s: float) -> Run:
     return replace(
         run, outcome=outcome, why=why, next="" if outcome in GOOD else next_, ended=rfc3339(now_s),
         failing_s=0.0, training_usd=training_usd if run.training else None,
-        actual_usd=None if spent is None else spent + (run.spark_usd or 0.0),
+        spark_usd=spark_usd, actual_usd=None if spent is None else spent + (spark_usd or 0.0),
     )  # fmt: skip
 
 

@@ -18,6 +18,8 @@ VERSION = 1
 RUN = "r[0-9]{1,20}"
 FOLDER = rf"{paths.TOKENS}/{RUN}/[A-Za-z0-9._-]{{1,80}}"
 """Folder of complete shards: hosts may write there, and it becomes a word of the training command."""
+MOST_OBJECTS = 1_000_000
+"""Objects of a submission: to list them takes minutes of a call."""
 RUNNING, CANCELLED = "running", "cancelled"
 GOOD = ("trained", "shards")
 _TIME = "[0-9TZ:.+-]{1,40}"
@@ -152,7 +154,7 @@ _NUMBERS = ("predicted_usd", "spark_usd", "training_usd", "actual_usd", "most_us
 _TIMES_S = ("began_s", "training_began_s", "failing_s")
 _TEXTS = {
     "run": RUN, "outcome": "[a-z_]{1,40}", "stage": "|".join(Stage), "began": _TIME, "raw": "gs://(?s:.*)",
-    "ended": _TIME, "batch": "[a-z0-9-]{1,80}", "folder": FOLDER, "cancel": "", "train": "[a-z]{1,40}",
+    "ended": _TIME, "batch": "[a-z0-9-]{1,80}", "folder": FOLDER, "cancel": "", "train": "[a-z0-9 -]{1,80}",
     "training": "", "ended_by": "", "code": "[0-9a-f]{64}", "why": "", "next": "",
 }  # fmt: skip
 _REQUIRED = ("run", "outcome", "stage", "began", "raw")

@@ -13,7 +13,7 @@ from settings_schema.foreign import ForeignError
 
 MANIFEST, READY = "manifest.json", "_READY"
 _AT_ONCE, _CHUNK = 8, 8 << 20
-_MOST_BYTES = 32 << 20  # of a manifest: 65,536 shards have 13 MB
+_MOST_BYTES, _MOST_VALUES = 16 << 20, 1 << 20  # of a manifest: 65,536 shards have 13 MB, a few values each
 _MOST_NAMED = 5
 
 
@@ -114,6 +114,8 @@ class Shards:
 
 def _parsed(content: bytes) -> tuple[list[tuple[str, str]], Tokens]:
     """Return the shards' names and sha256, and the counts. Raises ForeignError."""
+    if sum(content.count(mark) for mark in (b"[", b"{", b",")) > _MOST_VALUES:
+        raise ForeignError("has too many values")  # for the memory of the function
     manifest = foreign.parse(content, _MOST_BYTES)
     listed = manifest.get("shards")
     if not isinstance(listed, list) or not listed:

@@ -10,9 +10,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from fleet.adhoc import OWNER, PHASE, STOP_WHEN_DONE, WHY, AdHoc, ConcurrentChangeError, Phase, slices
+from fleet.adhoc import (
+    OWNER,
+    PHASE,
+    STOP_WHEN_DONE,
+    WHY,
+    WRITTEN,
+    AdHoc,
+    ConcurrentChangeError,
+    Phase,
+    slices,
+)
 from fleet.controller import Controller, Observation
 from fleet.environment import opened
+from fleet.errors import FleetError
 from fleet.google import Google
 from fleet.model import Condition
 from fleet.request import FleetCommand
@@ -30,6 +41,7 @@ from pipeline.record import Run
 from pipeline.training import Description, TrainingError
 
 _SETTLED_S, _POLL_S = 20.0, 2.0
+_ENDING_S = 900.0  # a deletion takes minutes
 _LATE_S = 600.0  # after the last slice has ended: a node that was requested before may still appear
 
 
@@ -102,7 +114,8 @@ class SliceTrainer:
         """Observe the pipeline's fleets, and do what follows, unless another controller does.
 
         Raises:
-            FleetError: the bucket doesn't answer, or another controller has taken the lease.
+            FleetError: the bucket doesn't answer, or another controller has taken the lease, or doesn't
+                delete what has ended.
             InfraError: the settings don't fit the records.
         """
         if any(map(self._owns, self._records().read().values())):
@@ -116,7 +129,7 @@ class SliceTrainer:
         try:
             controller = fleet.controller(lead=True, manual=self._requested)
         except LeaseHeldError as error:
-            report(f"not led here: {str(error).partition(chr(10))[0]}")
+            self._require_ended(kept, str(error).partition("\n")[0])
             return
         self._requested = False
         try:
@@ -132,6 +145,18 @@ class SliceTrainer:
                 time.sleep(_POLL_S)
         finally:
             controller.leave()
+
+    @staticmethod
+    def _require_ended(fleets: Mapping[str, Mapping[str, Any]], leader: str) -> None:
+        """Raise FleetError if the controller that leads doesn't delete fleets, as one of a part doesn't."""
+        latest_s = time.time() - _ENDING_S
+        if late := [
+            name
+            for name, item in sorted(fleets.items())
+            if item[PHASE] is Phase.ENDING and float(item.get(WRITTEN) or 0.0) < latest_s
+        ]:
+            fix = "stop that controller, or start it without --slice and --zones"
+            raise FleetError(f"{', '.join(late)}: ended, not deleted, and billed: {leader}\n    fix: {fix}")
 
     def _give_up(self, controller: Controller, observation: Observation) -> None:
         """Begin to end the slices that Google refuses to create until a person acts."""

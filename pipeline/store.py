@@ -18,7 +18,7 @@ from infra.layers.storage.names import controller_bucket
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from pipeline import record
-from pipeline.record import Run
+from pipeline.record import MOST_OBJECTS, Run
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 
@@ -218,10 +218,17 @@ class Store:
         return Submission(f"r{generation}", f"gs://{self.raw}/{match[1] or ''}", at)
 
     def measured(self, folder: str) -> tuple[int, int]:
-        """Return the number of objects and bytes of text in a folder of the raw bucket."""
-        items = self._items(self.raw, {"prefix": folder}, "name,size")
-        sizes = [int(item["size"]) for item in items if not _SUBMITTED.fullmatch(str(item["name"]))]
-        return len(sizes), sum(sizes)
+        """Return the number of objects and bytes of text in a folder of the raw bucket.
+
+        It counts one object more than MOST_OBJECTS at most.
+        """
+        objects = size = 0
+        for item in self._items(self.raw, {"prefix": folder}, "name,size"):
+            if not _SUBMITTED.fullmatch(str(item["name"])):
+                objects, size = objects + 1, size + int(item["size"])
+            if objects > MOST_OBJECTS:
+                break
+        return objects, size
 
     def submit(self, folder: str, mark: bytes) -> str:
         """Write `_SUBMIT` into a folder; return its run. Raises ConflictError if another does it now."""

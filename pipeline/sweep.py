@@ -31,6 +31,8 @@ CHECK_S = 45.0
 """Time that a call spends on comparing shards; the next one continues."""
 SUBMISSIONS_S = 600.0
 """Time between listings of the raw bucket, for lost events: their requests grow with its objects."""
+OLDEST_S = 7 * 86400.0
+"""Age from which a submission without a record isn't started: it is of a time before this pipeline."""
 _MOST_STEPS = 20
 _LOG = logging.getLogger(__name__)
 
@@ -49,9 +51,10 @@ class Sweep:
         desired = settings[PipelineSettings]
         self._settings, self._client, self._trainer, self._now = settings, client, trainer, now
         self.store = Store(client, settings)
+        team = f" of {desired.train_team}" if desired.train == "jobset" else ""
         self._limits = Limits(
             settings.environment, desired.code or "", price.of_runs(settings), desired.ttl_minutes * 60.0,
-            desired.train, desired.train_hours, lambda message: access.lacking(settings, message),
+            f"{desired.train}{team}", desired.train_hours, lambda message: access.lacking(settings, message),
         )  # fmt: skip
         self._until_s = 0.0
         self._listed_s = -math.inf
@@ -77,8 +80,10 @@ class Sweep:
         runs = {stored.run.run: stored for stored in listed.runs}
         if self._now() - self._listed_s >= SUBMISSIONS_S:
             with self._alone("submissions"):
+                oldest = decide.rfc3339(self._now() - OLDEST_S)
                 for submission in self.store.submissions():
-                    if submission.run not in listed.names and (stored := self._claim(submission)):
+                    known = submission.run in listed.names or submission.at < oldest
+                    if not known and (stored := self._claim(submission)):
                         runs[submission.run] = stored
                 self._listed_s = self._now()
         with self._alone("requests"):
@@ -132,6 +137,7 @@ class Sweep:
                 try:
                     stored = self.store.write(run, stored.generation)
                 except ConflictError:
+                    self._end_unrecorded(stored.run, run)
                     break
                 if not run.running:
                     level = logging.INFO if run.outcome in GOOD else logging.ERROR
@@ -139,6 +145,16 @@ class Sweep:
             if not goes_on:
                 break
         return stored
+
+    def _end_unrecorded(self, before: Run, after: Run) -> None:
+        """End what a call has made after another one had ended the run: no record names it."""
+        stored = self.store.read(after.run)
+        if stored is not None and stored.run.running:
+            return
+        if after.batch != before.batch:
+            self._cancel_batch(after)
+        if after.training != before.training and self._trainer:
+            self._trainer.end(after, "its run has ended")
 
     def _next(self, run: Run) -> tuple[Run, bool]:
         """Take the next action of a run; return its record, and whether to decide again at once."""
@@ -167,7 +183,7 @@ class Sweep:
             batch = self._batch(run)
             look = batch is None or batch.state == "SUCCEEDED"
             return Observation(batch, self.store.ready(run.run) if look else "")
-        if run.stage is Stage.TRAIN and self._trainer:
+        if run.stage is Stage.TRAIN and self._trainer and run.train in ("", self._limits.train):
             return Observation(training=self._trainer.look(run))
         return Observation()
 
@@ -185,8 +201,7 @@ class Sweep:
                 self._create_batch(run, id_)
                 return replace(run, batch=id_, code=self._limits.code), True
             case decide.CancelBatch():
-                batch = self._client.json("GET", self._url(run))
-                self._client.json("POST", f"{paths.DATAPROC}/{batch['operation']}:cancel", body={})
+                self._cancel_batch(run)
                 return run, False
             case decide.Check(start):
                 return self._check(run, start)
@@ -224,6 +239,10 @@ class Sweep:
         except RequestError as error:
             if error.failure.kind is not Kind.EXISTS:
                 raise
+
+    def _cancel_batch(self, run: Run) -> None:
+        batch = self._client.json("GET", self._url(run))
+        self._client.json("POST", f"{paths.DATAPROC}/{batch['operation']}:cancel", body={})
 
     def _batch(self, run: Run) -> Batch | None:
         answer = or_none(lambda: self._client.json("GET", self._url(run)))

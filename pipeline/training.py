@@ -4,7 +4,7 @@ Each is named after the run, so that it is started once however often that is re
 """
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from infra.layers.pipeline import handoff, paths
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.queue.jobs.jobset import API, jobset
 from infra.layers.queue.jobs.submission import JobRequest, submission
+from infra.layers.queue.team import teams
 from infra.layers.storage.names import service_account_email
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
@@ -98,8 +99,7 @@ class JobSetTrainer(_Recovered):
 
     def start(self, run: Run) -> None:
         """See `Trainer`."""
-        manifest = self._manifest(run)
-        path = self._path(manifest)
+        manifest, path = self._manifest(run), self._path()
         try:
             with about(f"https://{self._endpoint}{path}"):
                 self._cluster.create(path, manifest)
@@ -109,7 +109,7 @@ class JobSetTrainer(_Recovered):
 
     def look(self, run: Run) -> Training | None:
         """See `Trainer`."""
-        path = f"{self._path(self._manifest(run))}/{_jobset_name(run)}"
+        path = f"{self._path()}/{_jobset_name(run)}"
         with about(f"https://{self._endpoint}{path}"):
             resource = self._cluster.get(path)
         if resource is None:
@@ -125,7 +125,7 @@ class JobSetTrainer(_Recovered):
 
     def end(self, run: Run, why: str) -> None:
         """See `Trainer`."""
-        path = f"{self._path(self._manifest(run))}/{_jobset_name(run)}"
+        path = f"{self._path()}/{_jobset_name(run)}"
         with about(f"https://{self._endpoint}{path}"):
             self._cluster.delete(path)
 
@@ -137,9 +137,9 @@ class JobSetTrainer(_Recovered):
             submission(settings, JobRequest(self._team, words, name=_jobset_name(run), size=size)).job
         )
 
-    @staticmethod
-    def _path(manifest: Mapping[str, Any]) -> str:
-        return f"/apis/{API}/namespaces/{manifest['metadata']['namespace']}/jobsets"
+    def _path(self) -> str:
+        team = next(team for team in teams(self._settings) if team.name == self._team)
+        return f"/apis/{API}/namespaces/{team.namespace}/jobsets"
 
 
 def _jobset_name(run: Run) -> str:
@@ -188,14 +188,19 @@ class VertexTrainer(_Recovered):
     def end(self, run: Run, why: str) -> None:
         """See `Trainer`."""
         with about(self._jobs):
-            if (job := self._find(run)) and str(job.get("state")) not in _STATES:
-                self._client.json("POST", f"{self._api}/{job['name']}:cancel", body={})
+            for job in self._all(run):
+                if str(job.get("state")) not in _STATES:
+                    self._client.json("POST", f"{self._api}/{job['name']}:cancel", body={})
 
     def _find(self, run: Run) -> dict[str, Any] | None:
+        """Return the oldest job of a run: a request whose answer came too late may have made another."""
+        return min(self._all(run), key=lambda job: str(job.get("createTime")), default=None)
+
+    def _all(self, run: Run) -> list[dict[str, Any]]:
         query = {"filter": f'displayName="{run.training_name}"'}
         labels = paths.labels(self._settings).items()
         jobs = self._client.items(self._jobs, "customJobs", query)
-        return next((job for job in jobs if labels <= (job.get("labels") or {}).items()), None)
+        return [job for job in jobs if labels <= (job.get("labels") or {}).items()]
 
     def _body(self, run: Run) -> dict[str, Any]:
         settings, desired = self._settings, self._settings[PipelineSettings]

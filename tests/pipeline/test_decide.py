@@ -104,6 +104,12 @@ def test_each_end_has_a_name_a_reason_and_a_next_command(
     assert ended.ended == "2025-11-24T16:00:00Z"
 
 
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "SUCCEEDED"])
+def test_a_batch_that_ended_badly_has_its_price_too(state: str) -> None:
+    ended = end(CREATED, batch=Batch(state, dcu_h=10.0))
+    assert (ended.spark_usd, ended.actual_usd) == (0.6, 0.6)
+
+
 def test_without_published_code_nothing_is_measured() -> None:
     ended = end(BARE, replace(LIMITS, code=""))
     assert (ended.outcome, ended.next) == ("refused", "tpu pipeline publish dev")

@@ -33,6 +33,7 @@ from tests.infra.declared import OFF
 from tests.infra.layers.pipeline.test_pipeline_layer import FLEET
 from tests.infra.recording import BASE
 from tests.pipeline.world import CODE, RAW, Pipeline, given
+from tests.virtual_time import replace_time
 
 NODE = "tpu-us-east5-b-0"
 DONE = WorkerStatus(0.0, "ready", "launch", "done")
@@ -471,3 +472,21 @@ def test_slices_of_others_are_left_to_others(pipeline: Slices) -> None:
     pipeline.sweep(3)
     assert len(pipeline.nodes) == 1
     assert pipeline.fleet("mine")["phase"] == Phase.WANTED
+
+
+def test_a_slice_that_another_controller_doesnt_delete_is_a_fault(
+    pipeline: Slices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = pipeline.trained()
+    monitor = opened(FleetCommand("dev", ("train",))).controller(lead=True)
+    monitor.step()
+    try:
+        pipeline.sweeps.store.request(run, "cancel", "ann")
+        pipeline.sweep(2)
+        assert pipeline.fleet(run)["phase"] == "ending"
+        now_s = time.time()
+        replace_time(monkeypatch, "time", lambda: now_s + 901)
+        (fault,) = pipeline.sweeps.sweep()
+        assert f"slices: {run}: ended, not deleted, and billed: " in fault
+    finally:
+        monitor.leave()

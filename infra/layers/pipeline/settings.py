@@ -118,8 +118,8 @@ class PipelineSettings:
     )
     on_submit: bool = setting("start a run when an object FOLDER/_SUBMIT is written", default=True)
     sweep_minutes: int = setting(
-        "how often the function looks at what was submitted and at every run", default=1,
-        rule=rules.between(1, 30, "min"),
+        "how often the function looks at every run and request; at the raw bucket every ten minutes",
+        default=1, rule=rules.between(1, 30, "min"),
     )  # fmt: skip
     train: str = setting(
         "who trains on the shards: a new slice of the fleet, a JobSet of the queue, a Vertex custom job; "
