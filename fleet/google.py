@@ -171,8 +171,7 @@ class Google(Client):
         except RequestError:  # a login without the scope for its address
             credentials = getattr(self._session, "credentials", None)
             account = str(getattr(credentials, "service_account_email", "") or "")
-        user = os.environ.get("USER") or os.environ.get("LOGNAME") or "user"
-        return {"who": account, "from": f"{user}@{socket.gethostname()}"}
+        return {"who": account, "from": user_and_host()}
 
     def is_there(self, name: str) -> bool:
         """Return whether the bucket has an object. Raises RequestError."""
@@ -185,6 +184,12 @@ class Google(Client):
 
     def _node(self, zone: str, name: str) -> str:
         return self.tpu(f"locations/{zone}/nodes/{name}")
+
+
+def user_and_host() -> str:
+    """Return who runs this program, and where."""
+    user = os.environ.get("USER") or os.environ.get("LOGNAME") or "user"
+    return f"{user}@{socket.gethostname()}"
 
 
 def spoken(items: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[WorkerStatus]], dict[str, str]]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fleet.google import user_and_host
 from infra.core.layer import up_command
 from infra.errors import CommandError
 from infra.google.client import Client, RequestError, or_none
@@ -132,10 +131,9 @@ class Runs:
 
     def request(self, run: Run, action: str) -> None:
         """Request an action on a run, which the next sweep applies. `refuse` comes first."""
-        user = os.environ.get("USER") or os.environ.get("LOGNAME") or "user"
         try:
             with self._role(self._store.controllers, changes=True):
-                self._store.request(run.run, action, f"{user}@{socket.gethostname()}")
+                self._store.request(run.run, action, user_and_host())
         except ConflictError:
             fix = f"tpu pipeline status {self._settings.environment} {run.run}, which shows it"
             raise CommandError(f"{run.run}: another request isn't applied yet\n    fix: {fix}") from None

@@ -189,14 +189,20 @@ def test_an_owner_who_is_gone_is_named_and_replaced_or_deleted(world: Cloud) -> 
     assert known(world) == {}
 
 
-def test_a_node_that_appears_after_its_record_has_ended_is_deleted_by_the_next_look(
-    world: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As of a request that was under way; an orphan of the settings, or of nobody, is left alone."""
+def labels_of_an_ended_fleet(world: Cloud) -> dict[str, str]:
+    """Run a program to its end; return the labels that its node had."""
     run = Run().begin()
     run.steps(3)
     labels = dict(world.labels[NODE])
     run.of.take_down("done")
+    return labels
+
+
+def test_a_node_that_appears_after_its_record_has_ended_is_deleted_by_the_next_look(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a request that was under way; an orphan of the settings, or of nobody, is left alone."""
+    labels = labels_of_an_ended_fleet(world)
     assert known(world) == {}
     world.stray("late", "us-east5-b", labels=labels)
     world.stray("other", "us-east5-b", labels={**labels, "record": "0" * 12})
@@ -210,10 +216,7 @@ def test_a_late_node_is_not_taken_for_one_of_another_fleet_of_that_name(
     world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs the program of a record that has ended."""
-    run = Run().begin()
-    run.steps(3)
-    labels = dict(world.labels[NODE])
-    run.of.take_down("done")
+    labels = labels_of_an_ended_fleet(world)
     again = Run(bundle="ef" * 32).begin()
     assert known(world)["mine"]["id"] != labels["record"]
     world.stray("late", "us-east5-b", labels=labels)

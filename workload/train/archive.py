@@ -87,7 +87,7 @@ class Past:
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), abstract
         )
         state = self._restore(step, placed, partial=not whole_state, strict=True)
-        self._compare(step, state)
+        self._compare(step, state, read_checksums(self.store, step))
         return state
 
     def params(self, step: int, abstract: decoder.Params) -> decoder.Params:
@@ -100,13 +100,14 @@ class Past:
         Raises:
             RunError: it can't be read.
         """
+        known = read_checksums(self.store, step)
 
         def load(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
             saved: Any = jax.ShapeDtypeStruct(leaf.shape, jnp.float32, sharding=leaf.sharding)
             for part in reversed(path):
                 saved = {part.key: saved}
             state = self._restore(step, {"params": saved}, partial=True, strict=False)
-            self._compare(step, state)
+            self._compare(step, state, known)
             (array,) = jax.tree.leaves(state)
             cast: jax.Array = array.astype(leaf.dtype)
             return cast
@@ -114,9 +115,9 @@ class Past:
         params: decoder.Params = jax.tree_util.tree_map_with_path(load, abstract)
         return params
 
-    def _compare(self, step: int, state: Any) -> None:
-        """Compare restored arrays with their checksums, if the step has any. Raises RunError."""
-        stored, problem = read_checksums(self.store, step)
+    def _compare(self, step: int, state: Any, known: tuple[str | None, str]) -> None:
+        """Compare restored arrays with `read_checksums`, if the step has any. Raises RunError."""
+        stored, problem = known
         if stored is not None:
             problem = checksums.problem(stored, step, state, checksums.compiled(state)(state))
         if problem:
