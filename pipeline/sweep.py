@@ -242,19 +242,24 @@ class Sweep:
 
     def _cancel_batch(self, run: Run) -> None:
         batch = self._client.json("GET", self._url(run))
-        self._client.json("POST", f"{paths.DATAPROC}/{batch['operation']}:cancel", body={})
+        if self._is_labelled(batch):
+            self._client.json("POST", f"{paths.DATAPROC}/{batch['operation']}:cancel", body={})
 
     def _batch(self, run: Run) -> Batch | None:
         answer = or_none(lambda: self._client.json("GET", self._url(run)))
         if answer is None:
             return None
         usage = (answer.get("runtimeInfo") or {}).get("approximateUsage") or {}
-        labelled = paths.labels(self._settings).items() <= (answer.get("labels") or {}).items()
         return Batch(
-            str(answer.get("state")), str(answer.get("stateMessage") or ""), labelled, _lasted_s(answer),
+            str(answer.get("state")), str(answer.get("stateMessage") or ""), self._is_labelled(answer),
+            _lasted_s(answer),
             float(usage.get("milliDcuSeconds") or 0) / 3_600_000,
             float(usage.get("shuffleStorageGbSeconds") or 0) / 3600,
         )  # fmt: skip
+
+    def _is_labelled(self, batch: dict[str, Any]) -> bool:
+        """Return whether a batch has the labels of this environment's pipeline."""
+        return paths.labels(self._settings).items() <= (batch.get("labels") or {}).items()
 
     # Faults
 

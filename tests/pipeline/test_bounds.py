@@ -16,8 +16,9 @@ def _pipeline() -> Pipeline:
     return Pipeline(given())
 
 
-def test_a_batch_that_is_created_after_its_run_was_cancelled_is_cancelled(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_batch_that_is_created_after_its_run_was_cancelled_is_cancelled_unless_it_isnt_the_pipelines(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, foreign: bool
 ) -> None:
     run, create = pipeline.google.submit(), Sweep._create_batch
     other = Sweep(pipeline.settings, pipeline.client, None, lambda: pipeline.google.now_s)
@@ -26,12 +27,14 @@ def test_a_batch_that_is_created_after_its_run_was_cancelled_is_cancelled(
         other.store.request(run, "cancel", "ann")
         other.sweep()
         create(sweep, record, id_)
+        if foreign:
+            pipeline.google.batches[id_]["labels"] = {"team": "another"}
 
     monkeypatch.setattr(Sweep, "_create_batch", after_a_cancellation)
     pipeline.sweeps.submitted(RAW, "corpus/_SUBMIT", run[1:])
     assert pipeline.record(run)["outcome"] == "cancelled"
     assert list(pipeline.google.batches) == [f"tpu-pipeline-{run}"], "created late"
-    assert [name for name in pipeline.google.requests if ":cancel" in name]
+    assert bool([name for name in pipeline.google.requests if ":cancel" in name]) is not foreign
 
 
 def test_a_submission_of_a_time_before_this_pipeline_is_left(pipeline: Pipeline) -> None:
