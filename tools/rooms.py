@@ -13,7 +13,9 @@ import grimp
 from tools.blocks import ROOT
 from tools.blocks import table as table_of
 
-PACKAGES = ("cli", "fleet", "infra", "pipeline", "rehearsal", "settings_schema", "views", "workload")
+PACKAGES = (
+    "cli", "fleet", "google_facts", "infra", "pipeline", "rehearsal", "settings_schema", "views", "workload",
+)  # fmt: skip
 OPENED = ("infra", "rehearsal", "rehearsal.cloud", "workload")
 """Packages whose own packages are drawn."""
 

@@ -110,7 +110,8 @@ import contextlib
 import importlib
 import pkgutil
 
-for name in ("cli", "infra", "fleet", "pipeline", "workload", "rehearsal", "settings_schema", "views"):
+for name in ("cli", "infra", "fleet", "pipeline", "workload", "rehearsal", "settings_schema", "views",
+             "google_facts"):
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=print):
         with contextlib.suppress(Exception):

@@ -11,7 +11,7 @@ from infra.settings.schema import Settings
 from infra.settings.sources import ROOT, path_of
 
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
-_PACKAGES = ("fleet", "infra", "pipeline", "settings_schema", "views")
+_PACKAGES = ("fleet", "google_facts", "infra", "pipeline", "settings_schema", "views")
 _DATA = ("workload/__init__.py", "workload/v6e.toml", "workload/**/configs/*.toml")
 """Data of the hosts' software: the catalog of chips, and the names of its configurations."""
 _SUFFIXES = (".css", ".html", ".py", ".sh", ".toml", ".yaml")
