@@ -59,7 +59,7 @@ _ROLES = (
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),
     Role(
-        "roles/resourcemanager.projectIamAdmin", "let nodes pull images and write logs",
+        "roles/resourcemanager.projectIamAdmin", "let nodes write logs and metrics",
         ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
     ),
     Role(

@@ -225,7 +225,7 @@ def _empty(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings[GkeSettings]
     for key, values, rule in (
         ("namespaces", desired.namespaces, "pods of these namespaces alone may use the buckets"),
-        ("nodeRoles", desired.node_roles, "without a role nodes can't write logs, nor pull images"),
+        ("nodeRoles", desired.node_roles, "without a role nodes can't write logs and metrics"),
     ):
         if not values:
             yield Problem(

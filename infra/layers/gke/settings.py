@@ -188,7 +188,7 @@ class GkeSettings:
         "account that all nodes run as", default="tpu-gke-nodes", rule=rules.ACCOUNT_ID
     )
     node_roles: tuple[str, ...] = setting(
-        "its roles on the project: pull images, write logs and metrics",
+        "its roles on the project: write logs and metrics; images are granted by repository, by `queue`",
         default=("roles/container.defaultNodeServiceAccount",),
         rule=_NODE_ROLE,
     )

@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -15,11 +16,9 @@ from tests.infra.declared import CLUSTER, POOL
 from tests.infra.recording import UNKNOWN, UPSTREAM, Recording, run
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-KUEUE = f"{IMAGES['kueue']}@sha256:{'0' * 64}"
 SETTINGS: dict[str, Any] = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True}],
     "gke:namespaces": ["vision", "speech"],
-    "queue:kueueImage": KUEUE,
     "queue:teams": [
         {
             "name": "vision",
@@ -115,15 +114,48 @@ def test_what_runs_waits_for_its_kinds_and_they_for_what_is_small(name: str) -> 
     assert requests - {"APIService"} <= {name.partition("-")[0] for name in running}
 
 
-@pytest.mark.parametrize(("name", "image"), [("kueue", KUEUE), ("jobset", IMAGES["jobset"])])
-def test_a_controller_runs_an_image_by_its_digest(name: str, image: str) -> None:
+MIRROR = "us-east5-docker.pkg.dev/my-project/tpu-registry-k8s-io"
+
+
+@pytest.mark.parametrize("name", ["kueue", "jobset"])
+def test_a_controller_runs_a_released_image_by_its_digest_and_by_the_projects_own_repository(
+    name: str,
+) -> None:
     (deployment,) = [
         resource for resource in up().of("kubernetes:apps/v1:Deployment") if name in resource.name
     ]
     (container,) = deployment.inputs["spec"]["template"]["spec"]["containers"]
-    assert container["image"].startswith(image)
-    assert "@sha256:" in container["image"]
+    assert container["image"] == IMAGES[name].replace("registry.k8s.io", MIRROR)
+    assert re.fullmatch(rf"{MIRROR}/{name}/{name}:v[0-9.]+@sha256:[0-9a-f]{{64}}", container["image"])
     assert container["imagePullPolicy"] == "IfNotPresent"
+    needs = {urn.rpartition("::")[2] for urn in deployment.options["dependencies"]}
+    assert {"tpu-registry-k8s-io", "us-east5-tpu-registry-k8s-io-reader"} <= needs
+
+
+def test_nodes_may_read_what_they_pull_and_no_other_repository() -> None:
+    result = up(**{"queue:image": f"us-docker.pkg.dev/my-project/images/base@sha256:{'0' * 64}"})
+    repository = result.only("gcp:artifactregistry/repository:Repository")
+    assert (repository.inputs["mode"], repository.inputs["remoteRepositoryConfig"]) == (
+        "REMOTE_REPOSITORY", {"commonRepository": {"uri": "https://registry.k8s.io"}},
+    )  # fmt: skip
+    grants = {
+        (item.inputs["location"], item.inputs["repository"]): (item.inputs["role"], item.inputs["member"])
+        for item in result.of("gcp:artifactregistry/repositoryIamMember:RepositoryIamMember")
+    }
+    reader = (
+        "roles/artifactregistry.reader",
+        "serviceAccount:tpu-gke-nodes@my-project.iam.gserviceaccount.com",
+    )
+    assert grants == {("us-east5", "tpu-registry-k8s-io"): reader, ("us", "images"): reader}
+
+
+def test_images_of_ones_own_mirror_need_no_repository_of_ours() -> None:
+    own = {
+        f"queue:{name}Image": f"us-docker.pkg.dev/theirs/k8s/{name}:{tag}@sha256:{'0' * 64}"
+        for name, tag in (("kueue", versions.KUEUE), ("jobset", versions.JOBSET))
+    }
+    result = up(**own)
+    assert not [item for item in result.resources if "artifactregistry" in item.type]
 
 
 @pytest.mark.parametrize("preview", [True, False])
