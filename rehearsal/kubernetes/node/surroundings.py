@@ -26,7 +26,7 @@ class Surroundings:
     """`names`: host names with their addresses, which the cluster's DNS answers. `bundle`: the CAs that are
     trusted. `joined` learns of every pod with its address before it starts, `left` of each that has ended.
     `disk`: the file with a disk's content, by its id; empty where there is none. `image`: what was built here
-    under an image's name.
+    under an image's name. `pull`: the error of a node's pull of an image, by their names; empty: none.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -35,6 +35,7 @@ class Surroundings:
     left: Callable[[str], None] = lambda address: None
     disk: Callable[[str], str] = lambda id_: ""
     image: Callable[[str], Image | None] = lambda name: None
+    pull: Callable[[str, str], str] = lambda node, image: ""
 
     @property
     def environment(self) -> dict[str, str]:
