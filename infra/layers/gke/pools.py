@@ -50,7 +50,12 @@ class Pool:
     def hourly(self) -> float | None:
         """US dollars an hour while all nodes are there; None where no catalog knows the price."""
         price = CATALOG.price(self.zone)
-        prices = {ON_DEMAND: price.on_demand, SPOT: price.spot, FLEX_START: price.flex_start}
+        prices = {
+            ON_DEMAND: price.on_demand,
+            SPOT: price.spot,
+            FLEX_START: price.flex_start,
+            QUEUED: price.flex_start,
+        }
         dollars = prices.get(self.provisioning)
         return None if dollars is None else self.kind.chips * dollars
 
@@ -60,8 +65,18 @@ class Pool:
 
         Every pool has one, since Kueue compares a job's node selector only with the labels that a flavor has.
         """
-        also = "-autoscaled" if self.scales and self.provisioning not in (FLEX_START, QUEUED) else ""
+        also = "-autoscaled" if self.scales and not self.is_flex_start else ""
         return self.provisioning.replace(" ", "-") + also
+
+    @property
+    def is_flex_start(self) -> bool:
+        """Return True if Google creates the nodes when it has the chips, for a while."""
+        return self.provisioning in (FLEX_START, QUEUED)
+
+    @property
+    def queued_s(self) -> int | None:
+        """Seconds that nodes of a queued pool are requested for; None for other pools."""
+        return (self.max_run_duration_s or MAX_FLEX_START_S) if self.provisioning == QUEUED else None
 
     def outputs(self) -> dict[str, Any]:
         """Return the pool as the stack exports it."""
@@ -89,7 +104,7 @@ def provisioning(item: PoolSettings) -> tuple[str, ...]:
     """Return the ways of provisioning that an item names; it may name one at most."""
     models = (
         (SPOT, item.spot),
-        (FLEX_START, item.flex_start),
+        (FLEX_START, item.flex_start and not item.queued),  # which is flex-start, too
         (QUEUED, item.queued),
         (RESERVED, item.reservation),
     )

@@ -21,6 +21,16 @@ SLICE: dict[str, Any] = {
     "placementPolicy": {"type": "COMPACT", "tpuTopology": "4x4"},
 }
 
+FLEX: dict[str, Any] = {
+    "initialNodeCount": 0,
+    "autoscaling": {"enabled": True, "maxNodeCount": 4},
+    "config": {
+        "machineType": "ct6e-standard-4t",
+        "flexStart": True,
+        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+    },
+}
+
 
 def done(cloud: CloudFront, method: str, url: str, body: Any = None) -> None:
     reply = cloud.request(method, url, body)
@@ -75,7 +85,17 @@ def test_a_slice_is_counted_in_its_zones_instance_group(cloud: CloudFront, clust
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"initialNodeCount": 2}, "The number of nodes of a 4x4 slice must be 4."),
     ({"initialNodeCount": 5}, "The number of nodes of a 4x4 slice must be 4."),
-    ({"initialNodeCount": 0, "autoscaling": {"enabled": True, "maxNodeCount": 2}}, "must be 4"),
+    ({"initialNodeCount": 0, "autoscaling": {"enabled": True, "maxNodeCount": 2}},
+     "Maximum node count 2 is not a valid size"),
+    ({"initialNodeCount": 0, "autoscaling": {"enabled": True, "totalMaxNodeCount": 4}},
+     "Maximum node count 0 is not a valid size of TPU pod slice with topology 4x4"),
+    ({**FLEX, "locations": ["us-central1-b"]}, "is not available in zone us-central1-b"),
+    ({**FLEX, "config": {"machineType": "ct6e-standard-4t"}, "queuedProvisioning": {"enabled": True}},
+     "Queued provisioning of TPUs requires flex-start."),
+    ({**FLEX, "management": {"autoRepair": True}}, "auto-repair to be disabled"),
+    ({**FLEX, "autoscaling": {}}, "autoscaling from 0 nodes"),
+    ({**FLEX, "autoscaling": {"enabled": True, "minNodeCount": 1, "maxNodeCount": 4}}, "autoscaling from 0"),
+    ({**FLEX, "config": {"machineType": "ct6e-standard-4t", "flexStart": True}}, "affinity NO_RESERVATION"),
     ({"placementPolicy": {"tpuTopology": "2x2"}, "initialNodeCount": 1}, "2x2 is not supported"),
     ({"placementPolicy": {"tpuTopology": "4x6"}}, "4x6 is not supported"),
     ({"config": {"machineType": "ct6e-standard-8t"}}, "not supported by ct6e-standard-8t"),

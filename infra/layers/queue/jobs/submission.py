@@ -110,6 +110,7 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
         selector=selector,
         claims=claims,
         scales=first.scales,
+        queued_s=first.queued_s,
         restarts=settings[QueueSettings].restarts,
         cluster=cluster(settings),
     )

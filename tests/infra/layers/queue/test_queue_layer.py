@@ -215,9 +215,9 @@ def test_jobs_on_queued_pools_wait_for_their_nodes() -> None:
     )
     queue = manifest(recording, "ClusterQueue", "ClusterQueue-tpu")
     checks = queue["spec"]["admissionChecksStrategy"]["admissionChecks"]
-    assert checks == [{"name": "provisioning", "onFlavors": ["v6e-4x4-4t-queued-us-east5-b"]}]
-    assert manifest(recording, "AdmissionCheck", "AdmissionCheck-provisioning")["spec"]["parameters"] == {
-        "apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "provisioning",
+    assert checks == [{"name": "provisioning-4x4", "onFlavors": ["v6e-4x4-4t-queued-us-east5-b"]}]
+    assert manifest(recording, "AdmissionCheck", "AdmissionCheck-provisioning-4x4")["spec"]["parameters"] == {
+        "apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "provisioning-4x4",
     }  # fmt: skip
     assert "admissionChecksStrategy" not in manifest(up(), "ClusterQueue", "ClusterQueue-tpu")["spec"]
 
