@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from cloud_front import PROJECT, CloudFront
 
+from infra.google.failures import Kind, classify
+
 P, REGION, ZONE = f"projects/{PROJECT}", "us-east5", "us-east5-b"
 LOCATION = f"container.googleapis.com/v1beta1/{P}/locations/{REGION}"
 CLUSTER = f"{LOCATION}/clusters/pools"
@@ -134,3 +136,28 @@ def test_a_cluster_that_google_would_refuse(
     body = {"name": "wrong", "network": "gke", "subnetwork": "gke", "initialNodeCount": 1, **change}
     reply = cloud.request("POST", f"{LOCATION}/clusters", {"cluster": body})
     assert (reply.status, message in reply.error) == (400, True), reply.body
+
+
+FAMILY, PREEMPTIBLE = "TPUS-PER-TPU-FAMILY-per-project-region", "PREEMPTIBLE-TPU-V6E-per-project-region"
+
+
+@pytest.mark.parametrize(
+    ("spot", "name", "refused_as"),
+    [(False, FAMILY, "TPUS_PER_TPU_FAMILY"), (True, PREEMPTIBLE, "PREEMPTIBLE_TPU_V6E")],
+)
+def test_chips_count_for_compute_engines_quota_and_not_for_the_tpu_apis(
+    cloud: CloudFront, cluster: str, spot: bool, name: str, refused_as: str
+) -> None:
+    pool = {**SLICE, "name": "over", "config": {**SLICE["config"], "spot": spot}}
+    cloud.control.set_quota(name, REGION, 15)
+    reply = cloud.request("POST", f"{cluster}/nodePools", {"nodePool": pool})
+    assert reply.status == 200
+    cloud.let_pass(300)
+    ended = cloud.request("GET", f"{LOCATION}/operations/{reply.json['name']}").json
+    assert "[GCE_QUOTA_EXCEEDED]: Instance 'gke-pools-over-0' creation failed" in ended["error"]["message"]
+    failure = classify(ended["error"]["message"], None)
+    assert (failure.kind, failure.about) == (Kind.QUOTA, refused_as)
+    cloud.control.set_quota(name, REGION, 16)
+    done(cloud, "POST", f"{cluster}/nodePools", {"nodePool": {**pool, "name": "within"}})
+    done(cloud, "DELETE", f"{cluster}/nodePools/within")
+    cloud.control.set_quota(name, REGION, 8192)

@@ -9,7 +9,7 @@ from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.faults import Faults
 from rehearsal.cloud.iam.iam import Iam, denied
-from rehearsal.cloud.services.container import access
+from rehearsal.cloud.services.container import access, chips
 from rehearsal.cloud.services.container.pools import resize, sizes
 from rehearsal.cloud.services.container.pulls import Pulls
 
@@ -73,6 +73,9 @@ class Clusters:
             fault = self._faults.inject(SCALE_UP, "container.googleapis.com", body["pool"], "")
             if fault is not None and (error := fault.error or fault.operation_error):
                 raise error
+            pool = self._world.require(body["pool"])
+            if chips.exceeded(self._world, body["pool"], pool, int(body["count"])):
+                raise ApiError(429, "RESOURCE_EXHAUSTED", "GCE quota exceeded")
         resize(self._world, body["pool"], body["zone"], int(body["count"]))
         return {}
 

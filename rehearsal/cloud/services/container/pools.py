@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
+from functools import partial
 
 from google_facts import gke_pools
 from rehearsal.cloud.collections import Change, Collection, Verb
@@ -15,6 +16,7 @@ from rehearsal.cloud.collections.checks import acts_as
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.operations import compute_link
 from rehearsal.cloud.core.world import World
+from rehearsal.cloud.services.container import chips
 from rehearsal.cloud.services.tpu import catalog
 
 _POOL = "container.projects.locations.clusters.nodePools"
@@ -45,6 +47,8 @@ def _check_pool(change: Change) -> None:
     _complete(change, cluster)
     _check_tpus(change.body)
     _check_room(change, cluster)
+    nodes = int(change.body.get("initialNodeCount", 0)) * len(change.body["locations"])
+    change.waits.append(partial(chips.require, change.world, change.name, change.body, nodes))
 
 
 def _complete(change: Change, cluster: JsonObject) -> None:
