@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,13 +84,17 @@ def mount_bucket(namespace: str, volume: Object, place: Path, read_only: bool) -
         time.sleep(0.05)
 
 
-def mount_disk(image: str, place: Path) -> None:
-    """Mount a disk's file system, read-only. Raises KubernetesError where there is no such disk."""
+def mount_disk(image: str, place: Path, options: Sequence[str] = ()) -> None:
+    """Mount the file system of a disk that is attached read-only, with a volume's options.
+
+    Raises:
+        KubernetesError: there is no such disk, or its journal would have to be replayed.
+    """
     if os.path.ismount(place):
         return
     if not image:
         raise KubernetesError("the volume's disk isn't there")
-    line = ["mount", "-o", "loop,ro,noload", image, str(place)]
+    line = ["mount", "-t", "ext4", "-o", ",".join(("loop", "ro", *options)), image, str(place)]
     done = subprocess.run(line, check=False, capture_output=True, text=True)
     if done.returncode:
         raise KubernetesError(f"the disk can't be mounted: {done.stderr.strip()}")

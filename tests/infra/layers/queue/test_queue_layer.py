@@ -59,7 +59,7 @@ def manifest(recording: Recording, kind: str, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["jobset", "kueue"])
 def test_every_object_of_the_released_manifests_is_applied_as_it_is(name: str) -> None:
-    """But for images and the descriptions in schemas of kinds."""
+    """But for images, the descriptions in schemas of kinds, and how long Kueue waits for pods."""
     released = [item for item in yaml.load_all(manifests.files()[f"{name}.yaml"], LOADER) if item]
     staged = {resource_name(item): item for item in itertools.chain(*manifests.stages(name, "image"))}
     applied = {item.name for item in up().resources if item.type.startswith("kubernetes:")}
@@ -70,6 +70,12 @@ def test_every_object_of_the_released_manifests_is_applied_as_it_is(name: str) -
             for own, other in zip(containers(result), containers(item), strict=True):
                 assert (own["image"], own["imagePullPolicy"]) == ("image", "IfNotPresent")
                 other |= {key: own[key] for key in ("image", "imagePullPolicy")}
+        if item["metadata"]["name"] == "kueue-manager-config":
+            (key, text), (_, released_text) = (*result["data"].items(), *item["data"].items())
+            assert text.startswith(released_text)
+            own = {"waitForPodsReady": {"timeout": "8760h", "recoveryTimeout": "0s"}}
+            assert yaml.safe_load(text) == yaml.safe_load(released_text) | own
+            item["data"][key] = text
         assert result == (undescribed(item) if item["kind"] == "CustomResourceDefinition" else item)
 
 
