@@ -23,7 +23,6 @@ from fleet.store import BucketStore
 from infra.core.environment import required_services
 from infra.doctor import checks
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
-from infra.doctor.quotas import UNLIMITED, limit_of, listed
 from infra.doctor.report import UNKNOWN, format_report, healthy, run_checks
 from infra.engine.named import StackState
 from infra.engine.registry import layers
@@ -32,7 +31,6 @@ from infra.errors import CommandError
 from infra.google import client as asking
 from infra.google.client import RequestError, object_url
 from infra.google.failures import Failure, Kind
-from infra.google.quotas import Quota, chips, gke_chips
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu import startup
 from infra.settings.schema import Settings
@@ -464,19 +462,6 @@ def test_the_command_prints_json_and_fails_where_something_is_missing(
     assert "1 missing: quota us-east5-b" in capsys.readouterr().out
 
 
-def test_limits_that_google_leaves_out_or_does_not_know() -> None:
-    def of(quota: Quota, *buckets: dict[str, Any]) -> int | None:
-        limit = {"unit": "1/{project}/{zone}", "quotaBuckets": [*buckets]}
-        return limit_of(quota, listed([{"metric": current.metric, "consumerQuotaLimits": [limit]}]))
-
-    current = chips("zone", "us-east5-b", spot=False)
-    assert of(current) is None
-    assert of(current, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-b"}}) == 0
-    assert of(current, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-a"}}) == 8
-    assert of(current, {"effectiveLimit": "-1"}) == UNLIMITED
-    assert of(chips("zone", "us-east5-b", spot=True), {"effectiveLimit": "8"}) is None
-
-
 def test_the_cpus_that_a_batch_of_the_pipeline_may_use(clinic: Clinic) -> None:
     code = {"pipeline:rawBucketName": "my-project-raw", "pipeline:code": "0" * 64}
     on = settings(**code, **{"pipeline:maxExecutors": "10", "pipeline:minExecutors": "2"})
@@ -495,44 +480,3 @@ def test_the_cpus_that_a_batch_of_the_pipeline_may_use(clinic: Clinic) -> None:
     assert cpus().state == MISSING
     assert "--service=compute.googleapis.com --quota-id=CPUS-per-project-region" in cpus().fix
     assert f"--preferred-value={used}" in cpus().fix
-
-
-def test_chips_of_gke_have_quotas_of_their_own(clinic: Clinic) -> None:
-    pools = [
-        {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "count": 2},
-        {"name": "spot", "acceleratorType": "v6e-8", "zone": "us-east5-a", "spot": True},
-        {"name": "flex", "acceleratorType": "v6e-4", "zone": "us-east5-b", "flexStart": True},
-        {"name": "ours", "acceleratorType": "v6e-256", "zone": "us-east5-b", "reservation": "ours"},
-    ]
-    on = settings(**{"gke:tpuPools": pools, "gke:podsRange": "172.16.0.0/16"})
-
-    def found(name: str) -> Finding:
-        (result,) = [item for item in of(clinic.look(on), "quota us-east5") if name in item.detail]
-        return result
-
-    family, preemptible = "TPUS-PER-TPU-FAMILY-per-project-region", "PREEMPTIBLE-TPU-V6E-per-project-region"
-    assert (found(family).state, found(preemptible).state) == (OK, OK)
-    clinic.cloud.quotas.set(family, "us-east5", 0)
-    clinic.cloud.quotas.set(preemptible, "us-east5", 11)
-    assert (found(family).state, found(family).detail) == (
-        MISSING, f"{family}: all pools of gke have 32 on-demand chips of GKE, allowed are 0",
-    )  # fmt: skip
-    assert "--dimensions=region=us-east5,tpu_family=CT6E --preferred-value=32" in found(family).fix
-    assert (found(preemptible).state, found(preemptible).detail) == (
-        MISSING, f"{preemptible}: all pools of gke have 12 spot and flex-start chips of GKE, allowed are 11",
-    )  # fmt: skip
-
-
-def test_the_limit_of_a_family_counts_before_that_of_all() -> None:
-    buckets = [
-        {"effectiveLimit": "512"},
-        {"effectiveLimit": "64", "dimensions": {"tpu_family": "CT6E"}},
-        {"effectiveLimit": "32", "dimensions": {"region": "us-east5", "tpu_family": "CT6E"}},
-        {"effectiveLimit": "96", "dimensions": {"region": "us-east5", "tpu_family": "CT5LP"}},
-    ]
-    limit = {"unit": "1/{project}/{region}/{tpu_family}", "quotaBuckets": buckets}
-    rate = {"unit": "1/min/{project}/{region}", "quotaBuckets": [{"effectiveLimit": "1"}]}
-    current = gke_chips("us-east5", revocable=False)
-    limits = listed([{"metric": current.metric, "consumerQuotaLimits": [limit, rate]}])
-    assert limit_of(current, limits) == 32
-    assert limit_of(gke_chips("us-east1", revocable=False), limits) == 64

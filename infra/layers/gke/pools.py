@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from infra.catalog import CATALOG, SliceType
 from infra.layers.gke.facts import MAX_FLEX_START_S, Machine, machines_for
 from infra.layers.gke.settings import GkeSettings, PoolSettings
+from infra.layers.network.settings import NetworkSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices import sizes
@@ -98,6 +99,12 @@ class Pool:
 def region(settings: Settings) -> str:
     """Return the cluster's region."""
     return settings[GkeSettings].region or settings[StorageSettings].location
+
+
+def may_reach_any_host(settings: Settings) -> bool:
+    """Return False if nodes reach Google's hosts alone; of somebody else's network it isn't known."""
+    network = settings[NetworkSettings]
+    return bool(network.cloud_nat or network.existing_network)
 
 
 def provisioning(item: PoolSettings) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Images that pods pull: what nodes reach without a way to the internet, and may read.
+"""Images that pods pull: what nodes reach without Cloud NAT, and may read.
 
 https://cloud.google.com/artifact-registry/docs/repositories/remote-overview
 """
@@ -13,7 +13,6 @@ from infra.core import names
 from infra.errors import Problem
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
-from infra.layers.network.settings import NetworkSettings
 from infra.layers.queue.settings import QueueSettings
 from infra.settings.schema import Settings
 
@@ -42,17 +41,13 @@ def readable(settings: Settings) -> Sequence[Repository]:
     """Return the project's repositories that nodes pull from."""
     desired = settings[QueueSettings]
     controllers = (pulled(settings, image) for image in (desired.jobset_image, desired.kueue_image))
-    found = (registries.repository(image) for image in (*controllers, desired.image or ""))
-    return tuple(dict.fromkeys(place for place in found if place and place.project == settings.project))
+    places = (registries.repository(image) for image in (*controllers, desired.image or ""))
+    return tuple(dict.fromkeys(place for place in places if place and place.project == settings.project))
 
 
 def unreachable(settings: Settings, key: str, image: str) -> Iterator[Problem]:
-    """Yield a problem if nodes reach no registry of that host.
-
-    Whether somebody else's network (`network:existingNetwork`) has Cloud NAT isn't known.
-    """
-    network = settings[NetworkSettings]
-    if not (network.cloud_nat or network.existing_network or registries.is_googles(image)):
+    """Yield a problem if nodes reach no registry of that host."""
+    if not (pools.may_reach_any_host(settings) or registries.is_googles(image)):
         rule = "nodes have no external addresses, and reach Google's registries alone"
         fix = (
             "copy it to Artifact Registry (LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/…), or add "

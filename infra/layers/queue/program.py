@@ -94,7 +94,7 @@ class Images(pulumi.ComponentResource):
             location=place.location,
             format="DOCKER",
             mode="REMOTE_REPOSITORY",
-            description="Images of JobSet and Kueue, for nodes without a way to the internet",
+            description="Images of JobSet and Kueue, for nodes without Cloud NAT",
             remote_repository_config={"common_repository": {"uri": f"https://{registries.KUBERNETES}"}},
             opts=opts,
         )

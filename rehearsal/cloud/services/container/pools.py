@@ -110,7 +110,7 @@ def _check_flex_start(body: JsonObject, config: JsonObject, scaling: JsonObject)
     if not config.get("flexStart"):
         return
     for zone in body["locations"]:
-        if zone not in gke_pools.FLEX_START_ZONES:  # or pods would wait for ever
+        if zone not in gke_pools.FLEX_START_ZONES:  # or pods would wait permanently
             raise bad_request(f"Flex-start of {config['machineType']} is not available in zone {zone}.")
     affinity = (config.get("reservationAffinity") or {}).get("consumeReservationType")
     for wrong, rule in (
