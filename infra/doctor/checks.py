@@ -20,10 +20,11 @@ from infra.doctor import quotas
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.grants import command
 from infra.doctor.report import Check
+from infra.engine.environments import refuse_shared_names
 from infra.engine.pulumi import Pulumi
 from infra.engine.recovery.settle import settle_command, unsettled
 from infra.engine.roles import ML, roles
-from infra.errors import CommandError
+from infra.errors import CommandError, SettingsError
 from infra.google import client
 from infra.google.client import NOBODY, USERINFO, Client, RequestError, or_none
 from infra.google.failures import Kind, fix_of
@@ -76,6 +77,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
 
     return [
         ("login", partial(_login, target)),
+        ("names", partial(_names, target)),
         ("APIs", partial(_services, target)),
         ("permissions", may(
             "project", f"cloudresourcemanager.googleapis.com/v1/projects/{project}:testIamPermissions",
@@ -110,6 +112,17 @@ def _login(target: Target, what: str) -> Iterator[Finding]:
         if failure.kind not in (Kind.LOGIN, Kind.PERMISSION):  # those are of one that gives no address
             raise
     yield Finding(what, OK, account or "valid; it doesn't say whose it is")
+
+
+def _names(target: Target, what: str) -> Iterator[Finding]:
+    """Report names that another environment's file has, too."""
+    try:
+        refuse_shared_names(target.settings)
+    except SettingsError as error:
+        for problem in error.problems:
+            yield Finding(what, MISSING, f"{problem.path} = {problem.value}: {problem.rule}", problem.fix)
+    else:
+        yield Finding(what, OK, "no other environment of this folder names the same")
 
 
 def _services(target: Target, what: str) -> Iterator[Finding]:

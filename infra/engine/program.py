@@ -11,6 +11,7 @@ from infra.core.layer import Layer, off, up_command
 from infra.core.outputs import Outputs
 from infra.engine import prices, updates
 from infra.engine.enforce import enforce
+from infra.engine.environments import refuse_shared_names
 from infra.engine.settings import from_pulumi
 from infra.errors import InfraError, UpstreamError
 from infra.layers.storage.outputs import StorageOutputs
@@ -26,6 +27,7 @@ def run() -> None:
     pulumi.runtime.register_stack_transformation(lambda args: made.append(args.resource))
     try:
         checked = from_pulumi(pulumi.get_stack())
+        refuse_shared_names(checked)
         prices.within_budget(checked)
         layer = _of_the_project(checked)
         enforce(checked, layer.name, datetime.now(tz=UTC).date())
