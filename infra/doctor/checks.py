@@ -20,11 +20,11 @@ from infra.doctor import quotas
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.grants import command
 from infra.doctor.report import Check
-from infra.engine.environments import refuse_shared_names
+from infra.engine.environments import shared_names
 from infra.engine.pulumi import Pulumi
 from infra.engine.recovery.settle import settle_command, unsettled
 from infra.engine.roles import ML, roles
-from infra.errors import CommandError, SettingsError
+from infra.errors import CommandError
 from infra.google import client
 from infra.google.client import NOBODY, USERINFO, Client, RequestError, or_none
 from infra.google.failures import Kind, fix_of
@@ -116,12 +116,10 @@ def _login(target: Target, what: str) -> Iterator[Finding]:
 
 def _names(target: Target, what: str) -> Iterator[Finding]:
     """Report names that another environment's file has, too."""
-    try:
-        refuse_shared_names(target.settings)
-    except SettingsError as error:
-        for problem in error.problems:
-            yield Finding(what, MISSING, f"{problem.path} = {problem.value}: {problem.rule}", problem.fix)
-    else:
+    problems = shared_names(target.settings)
+    for problem in problems:
+        yield Finding(what, MISSING, f"{problem.path} = {problem.value}: {problem.rule}", problem.fix)
+    if not problems:
         yield Finding(what, OK, "no other environment of this folder names the same")
 
 

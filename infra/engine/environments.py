@@ -10,7 +10,7 @@ from typing import Any
 from infra.core.environment import layers_on
 from infra.core.layer import Layer
 from infra.engine.settings import from_file
-from infra.errors import InfraError, Problem, SettingsError
+from infra.errors import InfraError, Problem
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT, environments
 from infra.settings.spelling import camel_case
@@ -20,8 +20,8 @@ _OVERRIDES = {"data:snapshot": "data:diskPrefix"}
 """Settings from which a name is derived, with the setting that replaces it."""
 
 
-def refuse_shared_names(settings: Settings, root: Path = ROOT) -> None:
-    """Raise SettingsError where another environment's file names a resource that this environment's names.
+def shared_names(settings: Settings, root: Path = ROOT) -> list[Problem]:
+    """Return the settings that name a resource which another environment's file names, too.
 
     Only one stack can create it. Files with problems are passed over: they are refused when they are used.
     """
@@ -39,8 +39,7 @@ def refuse_shared_names(settings: Settings, root: Path = ROOT) -> None:
             rule = f"Pulumi.{environment}.yaml names it too ({other[name][0]}); one stack alone can create it"
             fix = f"write another name in the newer of the two, such as {value}-{settings.environment}"
             problems.setdefault((path, environment), Problem(path, shown(value), rule, fix))
-    if problems:
-        raise SettingsError(f"Pulumi.{settings.environment}.yaml", sorted(problems.values()))
+    return sorted(problems.values())
 
 
 def _names(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:

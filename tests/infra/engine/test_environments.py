@@ -1,5 +1,6 @@
 """Two environments of one folder that name the same resource at Google."""
 
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import yaml
 from infra.doctor import checks
 from infra.doctor.checks import Target
 from infra.doctor.finding import MISSING
-from infra.engine.environments import refuse_shared_names
+from infra.engine.before import refuse_to_apply
+from infra.engine.environments import shared_names
 from infra.engine.plan import plan
 from infra.engine.settings import from_file
 from infra.errors import SettingsError
@@ -18,6 +20,7 @@ from tests.infra.conftest import FakePulumi
 from tests.infra.declared import EVERYTHING, OFF
 from tests.infra.recording import BASE
 
+SOON = (date.today() + timedelta(days=30)).isoformat()
 OTHER_NAMES: dict[str, Any] = {
     "storage:bucketName": "my-project-eu",
     "storage:serviceAccountId": "tpu-training-eu",
@@ -33,11 +36,7 @@ def write(folder: Path, environment: str, changes: dict[str, Any]) -> None:
 
 
 def problems(folder: Path, environment: str = "eu") -> dict[str, str]:
-    try:
-        refuse_shared_names(from_file(environment, folder), folder)
-    except SettingsError as error:
-        return {problem.path: str(problem) for problem in error.problems}
-    return {}
+    return {problem.path: str(problem) for problem in shared_names(from_file(environment, folder), folder)}
 
 
 def test_every_shared_name_is_refused_with_its_setting_and_the_other_file(tmp_path: Path) -> None:
@@ -86,18 +85,41 @@ def test_clusters_functions_and_topics_are_compared_too(tmp_path: Path) -> None:
     assert "monitoring:channels[1].topic" in problems(tmp_path)
 
 
-def test_a_plan_ends_before_anything_is_asked(tmp_path: Path, pulumi_cli: FakePulumi) -> None:
+def test_a_plan_names_all_problems_of_the_files_before_anything_is_asked(
+    tmp_path: Path, pulumi_cli: FakePulumi
+) -> None:
     write(tmp_path, "dev", {})
-    write(tmp_path, "eu", {})
-    with pytest.raises(SettingsError, match="names it too"):
+    write(tmp_path, "eu", {"policy:enforcement": "mandatory"})
+    with pytest.raises(SettingsError) as refused:
         plan("eu", tmp_path)
+    paths = {problem.path for problem in refused.value.problems}
+    assert {"storage:bucketName", "monitoring:budgetDollarsPerMonth"} < paths
+    assert "policy:exceptions" in str(refused.value)
     assert not pulumi_cli.calls
+
+
+@pytest.mark.parametrize("way", [
+    {"policy:enforcement": "advisory"},
+    {"policy:exceptions": [
+        {"rule": "PL22", "resource": "*-eu", "reason": "one budget of all projects", "until": SOON}
+    ]},
+])  # fmt: skip
+def test_an_environment_may_do_without_a_budget_by_either_way(tmp_path: Path, way: dict[str, Any]) -> None:
+    write(tmp_path, "eu", way)
+    refuse_to_apply(from_file("eu", tmp_path), tmp_path)
+
+
+def test_an_exception_for_one_stack_excuses_no_other(tmp_path: Path) -> None:
+    exception = {"rule": "PL22", "resource": "data-eu", "reason": "the disks are free", "until": SOON}
+    write(tmp_path, "eu", {"policy:exceptions": [exception]})
+    with pytest.raises(SettingsError, match="PL22"):
+        refuse_to_apply(from_file("eu", tmp_path), tmp_path)
 
 
 def test_doctor_names_the_setting_and_the_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "dev", {})
     write(tmp_path, "eu", {**OTHER_NAMES, "network:name": None})
-    monkeypatch.setattr(checks, "refuse_shared_names", lambda given: refuse_shared_names(given, tmp_path))
+    monkeypatch.setattr(checks, "shared_names", lambda given: shared_names(given, tmp_path))
     settings = from_file("eu", tmp_path)
     check = dict(checks.checks(Target(settings, (), Client(settings.project))))["names"]
     (finding,) = check("names")
