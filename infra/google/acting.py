@@ -11,9 +11,10 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from google_facts import lags
 from infra.google.failures import Kind
 
-PATIENCE_S, POLL_S = 420.0, 1.0
+PATIENCE_S, POLL_S = lags.GRANT.longest_s, 1.0
 PERMISSION = "iam.serviceAccounts.actAs"
 _LOG = logging.getLogger(__name__)
 

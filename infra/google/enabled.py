@@ -9,9 +9,10 @@ import os
 import time
 from collections.abc import Callable
 
+from google_facts import lags
 from infra.google.failures import Kind
 
-PATIENCE_S, POLL_S = 600.0, 1.0
+PATIENCE_S, POLL_S = lags.API.longest_s, 1.0
 _LOG = logging.getLogger(__name__)
 # Service → product as the provider's variables for private endpoints name it, the usual base, and a list that
 # is cheap to ask for. Those that layers declare resources of.
