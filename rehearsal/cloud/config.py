@@ -30,9 +30,9 @@ class CloudConfig:
     an empty `metadata` address leaves the metadata server out. `people`: accounts beside the owner, each
     with its `refresh_token` and `roles`, [role, resource] pairs, which the owner grants. With
     `control_planes`, a process beside this one runs those of clusters (rehearsal/kubernetes), and they wait
-    for it. `builder`: the variables of the processes that Google's services run; without any, none of them run. `spark_python`:
-    an interpreter with PySpark for batches, which fail without it; `function_python`: one with the functions
-    framework, without which functions are taken to build and to start.
+    for it. `builder`: the variables of the processes that Google's services run; without any, none of them
+    run. `spark_python`: an interpreter with PySpark for batches, which fail without it; `function_python`:
+    one with the functions framework, without which functions are taken to build and to start.
     """
 
     project: str
