@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from infra.core.layer import Hooks, Layer, deferred
 from infra.core.lookup import Lookup
 from infra.core.providers import GOOGLE
+from infra.google.measured import UNKNOWN
 from infra.google.role import Role
 from infra.layers.monitoring.metrics import METRICS, full_name
 from infra.layers.monitoring.outputs import MonitoringOutputs
@@ -63,7 +64,8 @@ _ROLES = (
          "monitoring.alertPolicies.delete", "monitoring.notificationChannels.create",
          "monitoring.notificationChannels.get", "monitoring.notificationChannels.update",
          "monitoring.notificationChannels.delete", "monitoring.dashboards.create",
-         "monitoring.dashboards.get", "monitoring.dashboards.update", "monitoring.dashboards.delete"),
+         "monitoring.dashboards.get", "monitoring.dashboards.update", "monitoring.dashboards.delete",
+         "monitoring.metricDescriptors.get"),
     ),
     Role(
         "roles/pubsub.admin", "make the topics that incidents are published to, and let Google publish",
@@ -115,6 +117,8 @@ LAYER = Layer(
         "gcp:pubsub/topic:Topic": "projects/{project}/topics/{name}",
         "gcp:pubsub/topicIAMMember:TopicIAMMember": "{topic} {role} {member}",
     },
-    hooks=Hooks(lookups=_LOOKUPS),
+    hooks=Hooks(
+        lookups=_LOOKUPS, transient_errors={UNKNOWN: "Cloud Monitoring doesn't know the new metrics yet"}
+    ),
     program=deferred(f"{__package__}.program"),
 )

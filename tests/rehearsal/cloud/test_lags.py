@@ -10,6 +10,7 @@ from cloud_front import NUMBER, OWNER, PROJECT, CloudFront
 
 from rehearsal.cloud.core.world import Lags
 
+ENABLED = tuple(f"{api}.googleapis.com" for api in ("iam", "logging", "monitoring"))
 ALICE = "alice@example.com"
 PROJECTS = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
 ACCOUNTS = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
@@ -20,8 +21,8 @@ ZONES = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/zones"
 @pytest.fixture
 def still(tmp_path: Path) -> Iterator[CloudFront]:
     front = CloudFront(
-        tmp_path, enabled_apis=("iam.googleapis.com",), clock_rate=0.0,
-        lags=Lags(grant_s=3.0, account_s=2.0, api_s=4.0),
+        tmp_path, enabled_apis=ENABLED, clock_rate=0.0,
+        lags=Lags(grant_s=3.0, account_s=2.0, api_s=4.0, metric_s=600.0),
     )  # fmt: skip
     yield front
     front.close()
@@ -100,3 +101,43 @@ def test_an_api_answers_when_its_operation_has_ended_and_that_has_spread(
     assert still.request("GET", ZONES).status == 403
     still.jump(0.2)
     assert still.request("GET", ZONES).status == 200
+
+
+def test_monitoring_knows_a_new_metric_of_logs_when_that_has_spread(still: CloudFront) -> None:
+    metrics = f"logging.googleapis.com/v2/projects/{PROJECT}/metrics"
+    monitoring = f"monitoring.googleapis.com/v3/projects/{PROJECT}"
+    kind = "logging.googleapis.com/user/boots"
+    threshold = {
+        "filter": f'metric.type="{kind}" AND resource.type="generic_node"',
+        "comparison": "COMPARISON_GT",
+        "duration": "0s",
+        "aggregations": [{
+            "alignmentPeriod": "300s", "perSeriesAligner": "ALIGN_SUM", "crossSeriesReducer": "REDUCE_SUM",
+        }],
+    }  # fmt: skip
+    query = {
+        "query": 'increase(logging_googleapis_com:user_boots{monitored_resource="generic_node"}[5m]) > 0'
+    }
+
+    def outcomes() -> list[int]:
+        conditions = (
+            {"conditionThreshold": threshold},
+            {"conditionPrometheusQueryLanguage": query},
+            {"conditionPrometheusQueryLanguage": {**query, "disableMetricValidation": True}},
+        )
+        policies = [
+            {"displayName": "x", "combiner": "OR", "conditions": [{"displayName": "x", **item}]}
+            for item in conditions
+        ]
+        replies = [still.request("POST", f"{monitoring}/alertPolicies", policy) for policy in policies]
+        described = still.request("GET", f"{monitoring}/metricDescriptors/{kind}")
+        return [reply.status for reply in (*replies, described)]
+
+    assert outcomes() == [404, 400, 200, 404], "there is none"
+    assert still.request("POST", metrics, {"name": "boots", "filter": "severity>=ERROR"}).status == 200
+    still.jump(599)
+    assert outcomes() == [404, 400, 200, 404]
+    still.jump(1)
+    assert outcomes() == [200, 200, 200, 200]
+    assert still.request("DELETE", f"{metrics}/boots").status == 200
+    assert outcomes() == [404, 400, 200, 404]
