@@ -96,10 +96,11 @@ def _descriptors(change: Change) -> JsonObject:
 
 
 def _descriptor(change: Change) -> JsonObject:
+    name = change.call.path["name"]
     for kind, descriptor in change.runtime.telemetry.descriptors().items():
-        if change.name.endswith(f"/metricDescriptors/{kind}"):
+        if name.endswith(f"/metricDescriptors/{kind}"):
             return descriptor
-    raise not_found(change.name)
+    raise not_found(name)
 
 
 ENTRY = Entry(
