@@ -53,6 +53,7 @@ class CloudConfig:
     ca_bundle: Path | None = None
     ssh_public_key: str = ""
     enabled_apis: tuple[str, ...] = NEW_PROJECT
+    currency: str = "USD"
     lags: Lags = LAGS
     token_lifetime_s: float = TOKEN_LIFETIME_S
     clock_rate: float = 1.0

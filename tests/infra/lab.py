@@ -87,16 +87,18 @@ class Lab(Emulated):
         tree: Path = ROOT,
         people: Mapping[str, Any] | None = None,
         spark_python: str = "",
+        currency: str = "USD",
     ) -> None:
-        """`rate`: of Google's clock; `apis`: switched on from the start; `lags`, `people` and `spark_python`:
-        as CloudConfig has them; `tree`: whose program runs.
+        """`rate`: of Google's clock; `apis`: switched on from the start; `lags`, `people`, `spark_python`
+        and `currency`: as CloudConfig has them; `tree`: whose program runs.
         """
         self.tree = tree
         self.folder, self.root = folder, folder / "project"
         self._kill_at, self._victim, self.answered, self.killed_at = 0, 0, 0, ""
         super().__init__(
             folder, PROJECT, clock_rate=rate, enabled_apis=apis, people=dict(people or {}), lags=lags,
-            spark_python=spark_python, builder={"PATH": os.environ["PATH"]} if spark_python else {},
+            currency=currency, spark_python=spark_python,
+            builder={"PATH": os.environ["PATH"]} if spark_python else {},
         )  # fmt: skip
         image = folder / "corpus.img"
         image.write_bytes(b"data")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from infra.core.layer import Hooks, Layer, deferred
 from infra.core.lookup import Lookup
-from infra.core.providers import GOOGLE
+from infra.core.providers import gcp
 from infra.google.measured import UNKNOWN
 from infra.google.role import Role
 from infra.layers.monitoring.metrics import METRICS, full_name
@@ -16,6 +17,14 @@ from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.prices.row import PriceRow, Rate, rate, row
 from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    import pulumi
+
+
+def _gcp(settings: Settings, layer: str) -> pulumi.ProviderResource:
+    """Return the provider, whose requests about a budget, which is of no project, count for this one."""
+    return gcp(settings, layer, charged=settings[MonitoringSettings].billing_account is not None)
 
 
 def _topics(settings: Settings) -> list[str]:
@@ -73,6 +82,10 @@ _ROLES = (
          "pubsub.topics.getIamPolicy", "pubsub.topics.setIamPolicy"),
     ),
     Role(
+        "roles/serviceusage.serviceUsageConsumer", "have the budget's requests count for the project",
+        ("serviceusage.services.use",), setting="billing_account",
+    ),
+    Role(
         "roles/billing.costsManager", "make the budget",
         ("billing.budgets.create", "billing.budgets.get", "billing.budgets.update", "billing.budgets.delete"),
         "billing account", "billing_account",
@@ -107,7 +120,7 @@ LAYER = Layer(
     record_rules={ChannelSettings: channel},
     roles=_ROLES,
     services=_services,
-    providers=GOOGLE,
+    providers={"gcp": _gcp},
     outputs=MonitoringOutputs,
     prices=_prices,
     rates=_rates,

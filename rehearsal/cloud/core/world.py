@@ -83,6 +83,7 @@ class World:
     monotonic_s: Callable[[], float] = time.monotonic
     control_planes: dict[str, JsonObject] | None = None
     billing_account: str = "billingAccounts/01D4EE-079462-DFD6EC"
+    currency: str = "USD"  # of the billing account
     organization: str = "organizations/433637338589"
     directory: dict[str, JsonObject] = field(default_factory=dict)
     private: dict[str, dict[str, Any]] = field(default_factory=dict)
