@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from google_facts import lags
 from infra.core.environment import layers_on
 from infra.core.layer import off
 from infra.engine import registry
@@ -187,7 +188,7 @@ def in_order(layers: Sequence[str]) -> list[str]:
 
 
 _LOG = logging.getLogger(__name__)
-RETRIED_S, PAUSE_S = 900.0, 15.0
+RETRIED_S, PAUSE_S = lags.AGENT.longest_s, 15.0
 _FAILED = "update failed"
 _AGAIN = (
     "if nothing above says why, or it names the plan: what is there isn't what the plan was made of; "

@@ -93,7 +93,7 @@ def test_a_plan_names_all_problems_of_the_files_before_anything_is_asked(
     with pytest.raises(SettingsError) as refused:
         plan("eu", tmp_path)
     paths = {problem.path for problem in refused.value.problems}
-    assert {"storage:bucketName", "monitoring:budgetDollarsPerMonth"} < paths
+    assert {"storage:bucketName", "monitoring:budgetPerMonth"} < paths
     assert "policy:exceptions" in str(refused.value)
     assert not pulumi_cli.calls
 
