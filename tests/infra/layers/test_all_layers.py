@@ -20,7 +20,7 @@ DECLARED = {
     "tpu": 7,
     "gke": 32,
     "queue": 137,
-    "builds": 37,
+    "builds": 38,
     "pipeline": 68,
     "monitoring": 54,
 }
