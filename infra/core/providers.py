@@ -30,12 +30,12 @@ def gcp(settings: Settings, layer: str, *, charged: bool = False) -> pulumi.Prov
     import pulumi_gcp  # seconds, which commands without Pulumi don't wait
 
     labels = names.labels(settings.environment, layer)
-    quota = {"billing_project": settings.project, "user_project_override": True} if charged else {}
     return pulumi_gcp.Provider(
         "gcp",
         project=settings.project,
         default_labels={**settings[GcpSettings].default_labels, **labels},
-        **quota,
+        billing_project=settings.project if charged else None,
+        user_project_override=charged or None,
     )
 
 

@@ -18,10 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from google_facts import roles
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request, not_found
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.conditions import compile_condition
-from rehearsal.cloud.iam.roles import check, grants, named
+from rehearsal.cloud.iam.roles import check, grants
 
 T = TypeVar("T")
 
@@ -372,7 +373,9 @@ class Iam:
         for permission in permissions:
             if not _PERMISSION.fullmatch(permission):
                 raise bad_request(f"Permission {permission} is not valid for this resource.")
-            if permission not in self.permissions and permission not in named():
+            if roles.is_permission(permission) is False and permission not in self.permissions:
+                raise bad_request(f"Permission {permission} is not valid for this resource.")
+            if roles.is_permission(permission) is None:
                 raise NotEmulatedError(f"Permission {permission}")
         return [permission for permission in permissions if self.allowed(principal, permission, resource)]
 

@@ -206,12 +206,12 @@ def test_conditions_are_shown_to_who_asks_for_version_3_alone(iam: Iam, version:
 def test_what_is_no_permission_is_refused_and_not_just_lacked(iam: Iam) -> None:
     iam.permissions.add("tpu.nodes.create")
     assert iam.test(ALICE, ["tpu.nodes.create"], f"projects/{PROJECT}") == []
-    for wrong in ("bogus", "tpu.*", "tpu.nodes.", "Tpu.nodes.get"):
+    for wrong in ("bogus", "tpu.*", "tpu.nodes.", "Tpu.nodes.get", "tpu.nodes.crate"):
         with pytest.raises(ApiError, match="is not valid for this resource") as caught:
             iam.test(OWNER, ["tpu.nodes.create", wrong], f"projects/{PROJECT}")
         assert caught.value.code == 400
-    with pytest.raises(NotEmulatedError, match=r"tpu\.nodes\.crate"):
-        iam.test(OWNER, ["tpu.nodes.crate"], f"projects/{PROJECT}")
+    with pytest.raises(NotEmulatedError, match=r"spanner\.instances\.get"):
+        iam.test(OWNER, ["spanner.instances.get"], f"projects/{PROJECT}")
 
 
 def test_a_condition_needs_version_3(iam: Iam) -> None:
