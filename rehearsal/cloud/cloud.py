@@ -78,6 +78,7 @@ class Cloud:
             VirtualClock(config.clock_rate),
             lags=config.lags,
             currency=config.currency,
+            groups=config.groups,
             monotonic_s=monotonic_s,
             control_planes={} if config.control_planes else None,
         )

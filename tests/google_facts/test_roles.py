@@ -1,12 +1,18 @@
 """Roles that layers ask for hold what they use; custom roles hold what a project can grant."""
 
+import json
+
 import pytest
 
 from google_facts import roles
 from infra.engine import registry
 from infra.engine.roles import ACCOUNTS
 from infra.engine.roles import roles as of_account
-from tests.infra.declared import declared
+from infra.engine.settings import parse
+from infra.layers.pipeline import access
+from infra.layers.pipeline.settings import SMALL_ROLE, WORKER
+from tests.infra.declared import EVERYTHING, declared
+from tests.infra.recording import BASE
 
 _CUSTOM, _GRANTS = "gcp:projects/iAMCustomRole:IAMCustomRole", "gcp:projects/iAMMember:IAMMember"
 
@@ -18,6 +24,20 @@ def test_a_role_that_is_asked_for_holds_what_is_used_of_it(account: str) -> None
         for role in of_account(account)
         for permission in role.permissions
         if permission not in (roles.of_role(role.name) or ())
+    }
+    assert lacking == set()
+
+
+@pytest.mark.parametrize("spark_role", [WORKER, SMALL_ROLE])
+def test_a_role_of_the_pipelines_accounts_holds_what_they_use(spark_role: str) -> None:
+    given = {**BASE, **EVERYTHING, "pipeline:sparkRole": spark_role}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
+    settings = parse("dev", texts, "file")
+    lacking = {
+        (grant.role, permission)
+        for grant in (*access.grants(settings), *access.of_people(settings))
+        for permission in grant.permissions
+        if grant.role and permission not in (roles.of_role(grant.role) or ())
     }
     assert lacking == set()
 

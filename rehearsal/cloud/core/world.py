@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -84,6 +84,9 @@ class World:
     control_planes: dict[str, JsonObject] | None = None
     billing_account: str = "billingAccounts/01D4EE-079462-DFD6EC"
     currency: str = "USD"  # of the billing account
+    groups: Mapping[str, Collection[str]] = field(
+        default_factory=dict
+    )  # members, accounts or groups, by address
     organization: str = "organizations/433637338589"
     directory: dict[str, JsonObject] = field(default_factory=dict)
     private: dict[str, dict[str, Any]] = field(default_factory=dict)

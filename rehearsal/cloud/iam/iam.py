@@ -397,6 +397,8 @@ class Iam:
             pod = _POD.fullmatch(who) if kind == "serviceAccount" else None
             if pod and principal.endswith("/{}/subject/ns/{}/sa/{}".format(*pod.groups())):
                 return True
+            if kind == "group" and self._in_group(principal, who):
+                return True
             if kind == "domain" and principal.endswith(f"@{who}"):
                 return True
             if kind in _CONVENIENCE and any(
@@ -405,6 +407,16 @@ class Iam:
             ):
                 return True
         return False
+
+    def _in_group(self, principal: str, group: str, above: frozenset[str] = frozenset()) -> bool:
+        """Return True if an account is a member of a group, or of one in it.
+
+        https://cloud.google.com/iam/docs/groups-in-cloud-console
+        """
+        members = () if group in above else self._world.groups.get(group, ())
+        return principal in members or any(
+            self._in_group(principal, name, above | {group}) for name in members if name in self._world.groups
+        )
 
     def _ancestry(self, resource: str) -> list[str]:
         """Return the resource, its parents, the project (not in a bucket's name), and its parents."""

@@ -354,3 +354,15 @@ def test_what_an_account_was_asked_for_is_kept_with_what_granted_it(clock: Still
 def test_a_role_holds_what_googles_holds(role: str, holds: str, lacks: str) -> None:
     """https://cloud.google.com/iam/docs/roles-permissions"""
     assert (grants(role, holds), grants(role, lacks)) == (True, False)
+
+
+def test_a_group_is_its_members_and_those_of_groups_in_it(iam: Iam, clock: StillClock) -> None:
+    groups = {"all@example.com": ["ml@example.com"], "ml@example.com": [ALICE, "all@example.com"]}
+    iam._world.groups = groups
+    grant(iam, BUCKET, "roles/storage.objectViewer", "group:all@example.com")
+    assert not iam.allowed(ALICE, "storage.objects.get", OBJECT)
+    clock.time += 7
+    assert iam.allowed(ALICE, "storage.objects.get", OBJECT)
+    assert not iam.allowed("bob@example.com", "storage.objects.get", OBJECT)
+    groups["ml@example.com"].remove(ALICE)
+    assert not iam.allowed(ALICE, "storage.objects.get", OBJECT)
