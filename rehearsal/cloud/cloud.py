@@ -79,6 +79,7 @@ class Cloud:
             lags=config.lags,
             currency=config.currency,
             groups=config.groups,
+            constraints=config.constraints,
             monotonic_s=monotonic_s,
             control_planes={} if config.control_planes else None,
         )

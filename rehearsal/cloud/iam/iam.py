@@ -19,9 +19,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from google_facts import roles
+from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request, not_found
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.conditions import compile_condition
+from rehearsal.cloud.iam.refusals import denied as denied
 from rehearsal.cloud.iam.roles import check, grants
 
 T = TypeVar("T")
@@ -251,6 +253,8 @@ class Iam:
             compile_condition(binding["condition"].get("expression", ""))
         for name in binding["members"]:
             kind, _, who = name.partition(":")
+            if kind in ("user", "group", "domain"):
+                constraints.require(self._world, "iam.allowedPolicyMemberDomains", [who.rpartition("@")[2]])
             if name in ("allUsers", "allAuthenticatedUsers"):
                 continue
             if kind not in _MEMBER_KINDS or not who:
@@ -489,26 +493,3 @@ def _is_in(principal: str, group: str) -> bool:
     place = f"principal:{group.partition('/workloadIdentityPools/')[0]}/workloadIdentityPools/{pool}/subject/"
     namespace = f"ns/{kind.removeprefix('namespace/')}/" if kind.startswith("namespace/") else ""
     return principal.startswith(place + namespace) and (kind == "*" or bool(namespace))
-
-
-def denied(principal: str, permission: str, resource: str) -> ApiError:
-    """Return the 403 that the permission's API answers."""
-    service = permission.split(".", 1)[0]
-    if service == "compute":
-        return ApiError(403, "PERMISSION_DENIED", f"Required '{permission}' permission for '{resource}'")
-    if service == "storage":
-        kind = "object" if "/objects/" in resource else "bucket"
-        text = (
-            f"{principal} does not have {permission} access to the Google Cloud Storage {kind}. "
-            f"Permission '{permission}' denied on resource (or it may not exist)."
-        )
-        return ApiError(403, "PERMISSION_DENIED", text)
-    host = {"resourcemanager": "cloudresourcemanager"}.get(service, service) + ".googleapis.com"
-    info: JsonObject = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "IAM_PERMISSION_DENIED",
-        "domain": host,
-        "metadata": {"permission": permission, "resource": resource},
-    }
-    text = f"Permission '{permission}' denied on resource '//{host}/{resource}' (or it may not exist)."
-    return ApiError(403, "PERMISSION_DENIED", text, details=[info])

@@ -11,6 +11,7 @@ import re
 
 from google_facts import roles
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
+from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.world import World
 
@@ -40,6 +41,7 @@ def _named(world: World, name: str) -> str:
 def _check_account(change: Change) -> None:
     if change.old:
         return
+    constraints.require(change.world, "iam.disableServiceAccountCreation")
     account_id, number = change.id.partition("@")[0], str(next(change.resources.numbers))
     if not 6 <= len(account_id) <= 30:
         raise bad_request(f'The account ID "{account_id}" does not have a length between 6 and 30.')
