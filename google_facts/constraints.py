@@ -11,8 +11,8 @@ _NAMED = re.compile(r"constraints/([a-z]+\.\w+)")
 
 def block(constraint: str) -> Mapping[str, Any]:
     """Return what is known of `gcp.resourceLocations`; {} for another constraint."""
-    found: Mapping[str, Any] = table("constraints").get(constraint, {})
-    return found
+    known: Mapping[str, Any] = table("constraints").get(constraint, {})
+    return known
 
 
 def violated(message: str) -> str:

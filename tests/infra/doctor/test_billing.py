@@ -1,4 +1,4 @@
-"""Who may make the budget: this login, and the account that builds apply as."""
+"""Grants on the billing account: of this login, and of the account that builds apply as."""
 
 from __future__ import annotations
 
