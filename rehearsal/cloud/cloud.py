@@ -78,6 +78,8 @@ class Cloud:
             VirtualClock(config.clock_rate),
             lags=config.lags,
             currency=config.currency,
+            groups=config.groups,
+            constraints=config.constraints,
             monotonic_s=monotonic_s,
             control_planes={} if config.control_planes else None,
         )

@@ -37,15 +37,4 @@ ENTRY = Entry(
     ("v1",),
     (_REPOSITORY,),
     package="google.devtools.artifactregistry.v1",
-    roles={
-        "roles/artifactregistry.reader": (
-            "artifactregistry.repositories.get",
-            "artifactregistry.repositories.list",
-        ),
-        "roles/artifactregistry.writer": (
-            "artifactregistry.repositories.get",
-            "artifactregistry.repositories.list",
-        ),
-        "roles/artifactregistry.admin": ("artifactregistry.*",),
-    },
 )
