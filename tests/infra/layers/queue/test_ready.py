@@ -43,8 +43,8 @@ def test_a_controller_that_has_no_image_is_named(monkeypatch: pytest.MonkeyPatch
 def test_the_layers_own_policy_is_no_refusal_of_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an update of a controller's image, the policy of the time before is in force."""
     text = (
-        "jobsets.jobset.x-k8s.io \"ready-check\" is forbidden: ValidatingAdmissionPolicy 'tpu-jobs' with binding "
-        "'tpu-jobs' denied request: the namespace default is no team's"
+        "jobsets.jobset.x-k8s.io is forbidden: ValidatingAdmissionPolicy 'tpu-jobs' with binding 'tpu-jobs' "
+        "denied request: the namespace default is no team's"
     )
 
     class Denying(Cluster):
