@@ -94,7 +94,7 @@ class Cloud:
         self.logging = LoggingService(world, iam, self.telemetry)
         audit = Audit(world, iam, self.logging.keep, self.telemetry)
         self.caller = Caller(iam, lambda: (address(config.front_door)[0], self.port), self._own_certificate())
-        self.quotas = Quotas()
+        self.quotas = Quotas(world.limits)
         durations = durations or Durations()
         self.nodes = Nodes(world, hosts, audit, durations, config.seed)
         tpu = TpuService(world, operations, iam, self.nodes, durations, self.quotas)

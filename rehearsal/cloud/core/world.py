@@ -68,6 +68,7 @@ class World:
         directory: resources by full name (without API host and version), as their APIs show them.
         private: data of resources that no API shows, by full name.
         images: the file with the content of a snapshot or a disk, by full name.
+        limits: quotas of the project, by name and place.
         provisioned_s: time of the last change of a disk's throughput, by full name.
         billing_account, currency: the one account, and its currency.
         groups: members of Google groups, accounts or groups, by address.
@@ -93,6 +94,7 @@ class World:
     directory: dict[str, JsonObject] = field(default_factory=dict)
     private: dict[str, dict[str, Any]] = field(default_factory=dict)
     images: dict[str, Path] = field(default_factory=dict)
+    limits: dict[tuple[str, str], int] = field(default_factory=dict)
     provisioned_s: dict[str, float] = field(default_factory=dict)
     triggers: set[str] = field(default_factory=set)
     unseen: dict[str, float] = field(default_factory=dict)

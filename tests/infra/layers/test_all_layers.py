@@ -19,7 +19,7 @@ DECLARED = {
     "data": 7,
     "tpu": 7,
     "gke": 32,
-    "queue": 134,
+    "queue": 137,
     "builds": 38,
     "pipeline": 68,
     "monitoring": 54,
