@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from google_facts import table as facts
 from cli.__main__ import COMMANDS, SUBCOMMANDS
+from google_facts import table as facts
 from infra.catalog import CATALOG
 from infra.catalog.book import BOOK
 from infra.core.outputs import declared
