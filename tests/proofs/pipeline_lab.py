@@ -271,7 +271,7 @@ class PipelineLab(Boxed):
         resource, member = self.resource(grant), self.member(grant)
         role = grant.full_role(PROJECT)
         before = self.call(self._policy(resource))
-        only = re.escape(grant.only).replace(access.STACK, "[0-9a-f]{7}")
+        only = re.escape(grant.only).replace(access.STACK, "[0-9a-f]{7}").replace(access.NUMBER, NUMBER)
         left, taken = [], 0
         for binding in before["bindings"]:
             expression = binding.get("condition", {}).get("expression", "")

@@ -138,9 +138,8 @@ _ROLES = (
 
 # https://cloud.google.com/eventarc/docs/troubleshooting
 _TRANSIENT_ERRORS = {
-    r"(?i)service agent|service account for cloud storage|pubsub\.(topics\.)?publish": (
-        "Google's service agents are new, and their roles don't count yet"
-    )
+    r"(?i)service agent|service account for cloud storage|service-\d+@\S+ does not exist"
+    r"|pubsub\.(topics\.)?publish": ("Google's service agents are new, and their roles don't count yet")
 }
 
 LAYER = Layer(

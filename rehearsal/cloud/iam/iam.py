@@ -18,10 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from google_facts.agents import AGENTS, Made, is_googles, of_address
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request, not_found
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.conditions import compile_condition
-from rehearsal.cloud.iam.roles import check, grants, named
+from rehearsal.cloud.iam.roles import ROLES, check, grants, named
 
 T = TypeVar("T")
 
@@ -33,20 +34,6 @@ _CONVENIENCE = {
     "projectEditor": "roles/editor",
     "projectViewer": "roles/viewer",
 }
-# The domains of the agents of services, as far as these are emulated.
-_AGENTS = {
-    "aiplatform": "gcp-sa-aiplatform",
-    "artifactregistry": "gcp-sa-artifactregistry",
-    "cloudfunctions": "gcf-admin-robot",
-    "cloudscheduler": "gcp-sa-cloudscheduler",
-    "dataproc": "dataproc-accounts",
-    "eventarc": "gcp-sa-eventarc",
-    "pubsub": "gcp-sa-pubsub",
-    "run": "serverless-robot-prod",
-    "secretmanager": "gcp-sa-secretmanager",
-    "storage": "gs-project-accounts",
-}
-_ON_DEMAND = ("eventarc",)  # created on request only: the others come with the API
 _PERMISSION = re.compile(r"[a-z]\w*\.\w+\.\w+")
 _POD = re.compile(r"([^\[/]+\.svc\.id\.goog)\[([^/]+)/([^]]+)\]")
 _MEMBER_KINDS = (
@@ -96,7 +83,7 @@ class Iam:
                 binding = {"role": role, "members": [member(who)]}
                 self._first.setdefault(resource, []).append(binding)
         self.token_lifetime_s = token_lifetime_s
-        self.agents: set[str] = set()  # of Google's services, those that are there on demand
+        self.agents: set[str] = set()  # of Google's services, those that are there
         self.permissions: set[str] = set()  # permissions that some method requires
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
@@ -138,16 +125,30 @@ class Iam:
         return token
 
     def _exists(self, principal: str) -> bool:
-        if principal in self.agents_on_demand:
+        if is_googles(principal) and principal.startswith(f"service-{self._world.number}@"):
             return principal in self.agents
         if not principal.endswith(f"@{self._world.project}.iam.gserviceaccount.com"):
             return True
         return self._world.find(f"projects/{self._world.project}/serviceAccounts/{principal}") is not None
 
-    @property
-    def agents_on_demand(self) -> frozenset[str]:
-        """Service agents that are created on request, or when a service needs its own."""
-        return frozenset(agent(self._world, api) for api in _ON_DEMAND)
+    def make_agents(self, api: str, how: Made) -> None:
+        """Create the agents of an API that this makes, with the role that Google then grants them.
+
+        What asks for an agent by `identity` grants its role itself.
+        """
+        for name, known in AGENTS.items():
+            email = known.email(self._world.number)
+            if name.partition("-")[0] != api or how not in known.made or email in self.agents:
+                continue
+            self.agents.add(email)
+            if how != "identity" and known.role in ROLES:  # other agents act nowhere here
+                self._grant_at_once(known.role, member(email))
+
+    def _grant_at_once(self, role: str, who: str) -> None:
+        versions = self._policies[self.project].versions
+        for _, policy in versions:
+            policy["bindings"].append({"role": role, "members": [who]})
+        versions[-1][1]["etag"] = self._etag()
 
     # Policies
 
@@ -256,6 +257,8 @@ class Iam:
                 raise bad_request(
                     f"The member {name} is of an unknown type. Please set a valid type prefix for the member."
                 )
+            if kind == "serviceAccount" and is_googles(who) and of_address(who) is None:
+                raise NotEmulatedError(f"The service agent {who}")
             if kind == "serviceAccount" and not self._exists(who):
                 raise bad_request(f"Service account {who} does not exist.")
 
@@ -447,9 +450,9 @@ def _by_role(policy: JsonObject) -> dict[str, list[str]]:
 
 def agent(world: World, api: str) -> str:
     """Return the address of a service's agent (https://cloud.google.com/iam/docs/service-agents)."""
-    if api not in _AGENTS:
+    if api not in AGENTS:
         raise NotEmulatedError(f"The service agent of {api}")
-    return f"service-{world.number}@{_AGENTS[api]}.iam.gserviceaccount.com"
+    return AGENTS[api].email(world.number)
 
 
 def compute_account(world: World) -> str:

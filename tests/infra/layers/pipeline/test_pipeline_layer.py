@@ -18,8 +18,9 @@ from infra.publish import pipeline as code
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
+from rehearsal.cloud.iam.conditions import compile_condition
 from tests.infra.declared import CLUSTER, OFF, UP
-from tests.infra.recording import BASE, Recording, run
+from tests.infra.recording import BASE, GENERATION, PROJECT_NUMBER, Recording, run
 from workload.preprocess.config import Config, load
 
 FLEET = {"pipeline:train": "fleet", "pipeline:trainZone": "us-east5-b"}
@@ -137,7 +138,7 @@ def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any])
             (grant.role or grant.role_id).rpartition("/")[2],
             grant.what if grant.on == "bucket" else "",
             grant.what if grant.on == "account" else "",
-            grant.only.replace(access.STACK, UP["tpu"]["stackId"]),
+            grant.only.replace(access.STACK, UP["tpu"]["stackId"]).replace(access.NUMBER, PROJECT_NUMBER),
         )
         for grant in access.grants(known)
     }
@@ -181,6 +182,10 @@ _ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.goog
      "roles/iam.serviceAccountUser on the account tpu-pipeline-spark for tpu-pipeline-run"),
     ("tpu-pipeline-build@my-project.iam.gserviceaccount.com lacks logging.logEntries.create",
      "roles/logging.logWriter on the project for tpu-pipeline-build"),
+    ("failed to download archive gs://gcf-v2-sources-1-us-east5/tpu-pipeline/function-source.zip: Access to "
+     "bucket gcf-v2-sources-1-us-east5 denied. You must grant Storage Object Viewer permission to "
+     "tpu-pipeline-build@my-project.iam.gserviceaccount.com.",
+     "roles/storage.objectViewer on the project, of buckets gcf-v2-sources-*, for tpu-pipeline-build"),
     ("Permission 'tpu.nodes.create' denied on resource '//tpu.googleapis.com/projects/p/locations/l'",
      "the role tpu_pipeline_run_slices on the project for tpu-pipeline-run"),
 ])  # fmt: skip
@@ -196,6 +201,26 @@ def test_the_functions_source_is_named_by_its_content() -> None:
     assert first.inputs["name"] == second.inputs["name"]
     function = up().only(FUNCTION)
     assert function.inputs["buildConfig"]["source"]["storageSource"]["object"] == first.inputs["name"]
+
+
+def test_the_function_is_built_from_the_generation_that_was_put_there() -> None:
+    source = up(preview=False).only(FUNCTION).inputs["buildConfig"]["source"]["storageSource"]
+    assert source["generation"] == GENERATION
+
+
+def test_nobody_but_the_layer_writes_the_functions_source() -> None:
+    known = settings(pipeline__sparkRole="roles/dataproc.serverlessNode", pipeline__runners=["user:a@b.org"])
+    name = f"projects/_/buckets/my-project-raw-scratch/objects/{paths.FUNCTION}/{'0' * 64}.zip"
+    own = [
+        grant
+        for grant in (*access.grants(known), *access.of_people(known))
+        if grant.what == "my-project-raw-scratch"
+    ]
+    assert {grant.who for grant in own} == {"tpu-pipeline-spark", access.RUNNER}
+    for grant in own:
+        assert not compile_condition(grant.only)(name, "", frozenset()), grant.named
+        code = name.replace(f"/{paths.FUNCTION}/", f"/{paths.CODE}/")
+        assert compile_condition(grant.only)(code, "", frozenset()), grant.named
 
 
 @pytest.mark.parametrize(("more", "variables"), [
