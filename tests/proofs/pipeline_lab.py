@@ -218,7 +218,8 @@ class PipelineLab(Boxed):
             time.sleep(0.1)
 
     def _job_url(self) -> str:
-        return f"cloudscheduler.googleapis.com/v1/{PLACE}/jobs/{paths.name(self.settings)}"
+        place = f"projects/{PROJECT}/locations/{paths.sweep_region(self.settings)}"
+        return f"cloudscheduler.googleapis.com/v1/{place}/jobs/{paths.name(self.settings)}"
 
     def _job(self) -> dict[str, Any]:
         return dict(self.answer("GET", self._job_url()))

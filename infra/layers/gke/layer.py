@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.core.layer import Layer, Named, deferred
+from infra.core.layer import Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import ACT_AS_NODES, Role
 from infra.layers.gke import pools
@@ -88,6 +88,7 @@ LAYER = Layer(
     outputs=GkeOutputs,
     accounts=_accounts,
     buckets=_buckets,
+    places=lambda settings: [Place("gke:region", "container", pools.region(settings))],
     prices=pools.rows,
     rates=pools.rates,
     at_google=_at_google,

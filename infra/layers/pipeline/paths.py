@@ -1,5 +1,6 @@
 """Names and paths of the pipeline."""
 
+from google_facts import regions
 from infra.core import names
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.settings import PipelineSettings
@@ -36,6 +37,12 @@ def name(settings: Settings) -> str:
 def region(settings: Settings) -> str:
     """Beside the bucket: Spark reads and writes there."""
     return settings[StorageSettings].location
+
+
+def sweep_region(settings: Settings) -> str:
+    """Return the region of the sweep's job, which calls the function by its URL from wherever it is."""
+    given = settings[PipelineSettings].schedule_region
+    return given or regions.nearest("cloudscheduler", region(settings))
 
 
 def labels(settings: Settings) -> dict[str, str]:

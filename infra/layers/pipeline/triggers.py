@@ -68,7 +68,7 @@ class Triggers(pulumi.ComponentResource):
         self.sweep = gcp.cloudscheduler.Job(
             name,
             name=name,
-            region=paths.region(settings),
+            region=paths.sweep_region(settings),
             description="Lets the function look at submissions and runs",
             schedule=f"*/{desired.sweep_minutes} * * * *",
             time_zone="Etc/UTC",

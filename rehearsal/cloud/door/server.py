@@ -19,7 +19,7 @@ from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
 from rehearsal.cloud.core.operations import on_failure
 from rehearsal.cloud.core.service import Answer, Call, Method, Service, Site, Translator
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.door import batch, discovery, enums
+from rehearsal.cloud.door import batch, discovery, enums, places
 from rehearsal.cloud.door.discovery import Match
 from rehearsal.cloud.door.doorway import Doorway, Passage, break_stream
 from rehearsal.cloud.door.faults import Fault
@@ -182,6 +182,7 @@ class FrontDoor:
         on_failure.set(audited.failed if audited else None)
         try:
             self._enabled.require(call.api)
+            places.require(call, method.permission or "")
             if method.permission is not None:
                 resource = method.resource(call) if method.resource else f"projects/{self._world.project}"
                 prefix = method.list_prefix(call) if method.list_prefix else ""

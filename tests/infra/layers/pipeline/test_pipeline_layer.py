@@ -24,6 +24,7 @@ from tests.infra.recording import BASE, GENERATION, PROJECT_NUMBER, Recording, r
 from workload.preprocess.config import Config, load
 
 FLEET = {"pipeline:train": "fleet", "pipeline:trainZone": "us-east5-b"}
+SWEEP = "gcp:cloudscheduler/job:Job"
 FUNCTION = "gcp:cloudfunctionsv2/function:Function"
 RUNS = "serviceAccount:tpu-pipeline-run@my-project.iam.gserviceaccount.com"
 VERTEX = {"pipeline:train": "vertex", "pipeline:trainImage": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}"}
@@ -269,6 +270,25 @@ def test_events_may_be_off_and_sweeps_never_are(on_submit: bool) -> None:
     assert len(recording.of("gcp:cloudscheduler/job:Job")) == 1
 
 
+@pytest.mark.parametrize(("location", "given", "region"), [
+    ("us-east5", None, "us-east4"),  # where Google has no Cloud Scheduler
+    ("europe-west4", None, "europe-west4"),
+    ("us-east5", "us-central1", "us-central1"),
+])  # fmt: skip
+def test_the_sweep_is_beside_the_function_or_in_the_nearest_region_that_has_it(
+    location: str, given: str | None, region: str
+) -> None:
+    zones = {"us-east5": "us-east5-b", "europe-west4": "europe-west4-a"}
+    values = {"storage:location": location, "tpu:zones": [zones[location]]}
+    job = up({**values, **({"pipeline:scheduleRegion": given} if given else {})}).only(SWEEP)
+    assert job.inputs["region"] == region
+
+
+def test_a_region_without_cloud_scheduler_is_refused_with_the_settings() -> None:
+    with pytest.raises(SettingsError, match=r"scheduleRegion = \"us-south1\".*isn't there.*us-central1"):
+        settings(pipeline__scheduleRegion="us-south1")
+
+
 def test_two_regions_are_two_environments() -> None:
     given = {
         "storage:location": "europe-west4", "pipeline:name": "tpu-eu",
@@ -276,11 +296,10 @@ def test_two_regions_are_two_environments() -> None:
         "pipeline:rawBucketName": "my-project-raw-eu",
     }  # fmt: skip
     remote, local = up(given), up()
-    for kind in (FUNCTION, "gcp:eventarc/trigger:Trigger", "gcp:cloudscheduler/job:Job"):
+    for kind in (FUNCTION, "gcp:eventarc/trigger:Trigger"):
         entry, second = remote.only(kind), local.only(kind)
         assert entry.name != second.name
-        where = "region" if "scheduler" in kind else "location"
-        assert (entry.inputs[where], second.inputs[where]) == ("europe-west4", "us-east5")
+        assert (entry.inputs["location"], second.inputs["location"]) == ("europe-west4", "us-east5")
     assert {resource.inputs["location"] for resource in remote.of("gcp:storage/bucket:Bucket")} == {
         "EUROPE-WEST4"
     }

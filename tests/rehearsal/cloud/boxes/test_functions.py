@@ -134,7 +134,7 @@ def test_an_event_of_a_new_object_is_handed_to_it_in_binary_mode(boxed: Boxed) -
 
 
 def test_a_scheduled_job_calls_it_with_an_identity_token(boxed: Boxed) -> None:
-    uri, jobs = address(boxed, "checks"), f"{L}/jobs"
+    uri, jobs = address(boxed, "checks"), f"{P}/locations/us-east4/jobs"
     http = {"uri": f"{uri}/scheduled", "httpMethod": "POST", "body": base64.b64encode(b"{}").decode()}
     http["oidcToken"] = {"serviceAccountEmail": email("caller"), "audience": uri}  # type: ignore[assignment]
     job = {"name": f"{jobs}/calls", "schedule": "0 3 1 1 *", "httpTarget": http}
