@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from google_facts.agents import AGENTS, Made, is_googles, of_address
+from google_facts.scopes import LOGIN
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request, not_found
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.conditions import compile_condition
@@ -45,13 +46,15 @@ _MEMBER_KINDS = (
 class Token:
     """An access token, or with an `audience` an identity token for it.
 
-    `expires_at` is on the world's real clock, as clients time it.
+    `expires_at` is on the world's real clock, as clients time it. `scopes` restrict nothing here but the
+    account's address: who has no scope for it is a number to clusters.
     """
 
     value: str
     principal: str
     expires_at: float
     audience: str = ""
+    scopes: tuple[str, ...] = LOGIN
 
 
 @dataclass
@@ -95,7 +98,13 @@ class Iam:
 
     # Tokens
 
-    def mint(self, principal: str, lifetime_s: float | None = None, audience: str = "") -> Token:
+    def mint(
+        self,
+        principal: str,
+        lifetime_s: float | None = None,
+        audience: str = "",
+        scopes: Iterable[str] = LOGIN,
+    ) -> Token:
         """Create a token for this account; ApiError 404 if it is a deleted service account.
 
         It lives for `lifetime_s` real seconds, by default `token_lifetime_s`. With an audience it is an
@@ -104,7 +113,7 @@ class Iam:
         if not self._exists(principal):
             raise not_found(f"projects/{self._world.project}/serviceAccounts/{principal}")
         ends = self._world.monotonic_s() + (self.token_lifetime_s if lifetime_s is None else lifetime_s)
-        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, ends, audience)
+        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, ends, audience, tuple(scopes))
         self._tokens[token.value] = token
         return token
 

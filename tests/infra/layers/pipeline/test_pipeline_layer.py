@@ -279,13 +279,15 @@ def test_the_sweep_is_beside_the_function_or_in_the_nearest_region_that_has_it(
     location: str, given: str | None, region: str
 ) -> None:
     zones = {"us-east5": "us-east5-b", "europe-west4": "europe-west4-a"}
-    values = {"storage:location": location, "tpu:zones": [zones[location]]}
+    values = {"storage:location": location, "tpu:zones": [zones[location]], "storage:allowCrossRegion": True}
     job = up({**values, **({"pipeline:scheduleRegion": given} if given else {})}).only(SWEEP)
     assert job.inputs["region"] == region
 
 
 def test_a_region_without_cloud_scheduler_is_refused_with_the_settings() -> None:
-    with pytest.raises(SettingsError, match=r"scheduleRegion = \"us-south1\".*isn't there.*us-central1"):
+    with pytest.raises(
+        SettingsError, match=r"(?s)scheduleRegion.*us-south1.*isn't there.*fix: .*us-central1"
+    ):
         settings(pipeline__scheduleRegion="us-south1")
 
 
