@@ -18,12 +18,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from google_facts import roles
 from google_facts.agents import AGENTS, Made, is_googles, of_address
 from google_facts.scopes import LOGIN
+from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request, not_found
 from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.accounts import agent as agent
+from rehearsal.cloud.iam.accounts import compute_account as compute_account
 from rehearsal.cloud.iam.conditions import compile_condition
-from rehearsal.cloud.iam.roles import ROLES, check, grants, named
+from rehearsal.cloud.iam.refusals import denied as denied
+from rehearsal.cloud.iam.roles import check, grants
 
 T = TypeVar("T")
 
@@ -59,7 +64,7 @@ class Token:
 
 @dataclass
 class _Policy:
-    """The versions of one resource's policy: (real time from which it holds, policy), oldest first."""
+    """The versions of one resource's policy: (time from which it holds, policy), oldest first."""
 
     versions: list[tuple[float, JsonObject]] = field(default_factory=list)
 
@@ -90,7 +95,7 @@ class Iam:
         self.permissions: set[str] = set()  # permissions that some method requires
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
-        # Custom roles: permissions by the real time from which they hold, oldest first.
+        # Custom roles: permissions by the time from which they hold, oldest first.
         self._roles: dict[str, list[tuple[float, frozenset[str]]]] = {}
         self._etags = itertools.count(time.time_ns() // 1000)
         self.create(self.project, [{"role": "roles/owner", "members": [member(owner)]}])
@@ -150,7 +155,7 @@ class Iam:
             if name.partition("-")[0] != api or how not in known.made or email in self.agents:
                 continue
             self.agents.add(email)
-            if how != "identity" and known.role in ROLES:  # other agents act nowhere here
+            if how != "identity" and roles.of_role(known.role):  # agents of other roles do nothing here
                 self._grant_at_once(known.role, member(email))
 
     def _grant_at_once(self, role: str, who: str) -> None:
@@ -242,7 +247,7 @@ class Iam:
         if policy.get("auditConfigs"):
             accepted["auditConfigs"] = policy["auditConfigs"]
         accepted = copy.deepcopy(accepted)
-        since = self._world.monotonic_s() + self._world.lags.grant_s
+        since = self._world.clock.now() + self._world.lags.grant_s
         self._policies[resource].versions.append((since, accepted))
         return copy.deepcopy(accepted)
 
@@ -260,6 +265,8 @@ class Iam:
             compile_condition(binding["condition"].get("expression", ""))
         for name in binding["members"]:
             kind, _, who = name.partition(":")
+            if kind in ("user", "group", "domain"):
+                constraints.require(self._world, "iam.allowedPolicyMemberDomains", [who.rpartition("@")[2]])
             if name in ("allUsers", "allAuthenticatedUsers"):
                 continue
             if kind not in _MEMBER_KINDS or not who:
@@ -284,7 +291,7 @@ class Iam:
     def define_role(self, role: str, permissions: Iterable[str]) -> None:
         """Define a custom role, which holds after `Lags.grant_s`; a new one holds at once."""
         versions = self._roles.setdefault(role, [])
-        since = self._world.monotonic_s() + self._world.lags.grant_s if versions else float("-inf")
+        since = self._world.clock.now() + self._world.lags.grant_s if versions else float("-inf")
         versions.append((since, frozenset(permissions)))
 
     def forget_role(self, role: str) -> None:
@@ -297,7 +304,7 @@ class Iam:
     def _grants(self, role: str, permission: str) -> bool:
         if role not in self._roles:
             return grants(role, permission)
-        return permission in _holding(self._roles[role], self._world.monotonic_s())
+        return permission in _holding(self._roles[role], self._world.clock.now())
 
     # Decisions
 
@@ -384,7 +391,9 @@ class Iam:
         for permission in permissions:
             if not _PERMISSION.fullmatch(permission):
                 raise bad_request(f"Permission {permission} is not valid for this resource.")
-            if permission not in self.permissions and permission not in named():
+            if roles.is_permission(permission) is False and permission not in self.permissions:
+                raise bad_request(f"Permission {permission} is not valid for this resource.")
+            if roles.is_permission(permission) is None:
                 raise NotEmulatedError(f"Permission {permission}")
         return [permission for permission in permissions if self.allowed(principal, permission, resource)]
 
@@ -392,7 +401,7 @@ class Iam:
         policy = self._policies.get(resource)
         if policy is None:
             return self._first.get(resource, [])
-        bindings: list[JsonObject] = _holding(policy.versions, self._world.monotonic_s())["bindings"]
+        bindings: list[JsonObject] = _holding(policy.versions, self._world.clock.now())["bindings"]
         return bindings
 
     def _is_member(self, principal: str, members: Iterable[str]) -> bool:
@@ -406,6 +415,8 @@ class Iam:
             pod = _POD.fullmatch(who) if kind == "serviceAccount" else None
             if pod and principal.endswith("/{}/subject/ns/{}/sa/{}".format(*pod.groups())):
                 return True
+            if kind == "group" and self._in_group(principal, who):
+                return True
             if kind == "domain" and principal.endswith(f"@{who}"):
                 return True
             if kind in _CONVENIENCE and any(
@@ -414,6 +425,16 @@ class Iam:
             ):
                 return True
         return False
+
+    def _in_group(self, principal: str, group: str, above: frozenset[str] = frozenset()) -> bool:
+        """Return True if an account is a member of a group, or of one in it.
+
+        https://cloud.google.com/iam/docs/groups-in-cloud-console
+        """
+        members = () if group in above else self._world.groups.get(group, ())
+        return principal in members or any(
+            self._in_group(principal, name, above | {group}) for name in members if name in self._world.groups
+        )
 
     def _ancestry(self, resource: str) -> list[str]:
         """Return the resource, its parents, the project (not in a bucket's name), and its parents."""
@@ -457,18 +478,6 @@ def _by_role(policy: JsonObject) -> dict[str, list[str]]:
     return {role: sorted(marks) for role, marks in members.items() if marks}
 
 
-def agent(world: World, api: str) -> str:
-    """Return the address of a service's agent (https://cloud.google.com/iam/docs/service-agents)."""
-    if api not in AGENTS:
-        raise NotEmulatedError(f"The service agent of {api}")
-    return AGENTS[api].email(world.number)
-
-
-def compute_account(world: World) -> str:
-    """Return the address of the Compute Engine default service account."""
-    return f"{world.number}-compute@developer.gserviceaccount.com"
-
-
 def member(principal: str) -> str:
     """Return an account's e-mail address in the form of policies; a principal has it already."""
     if principal.startswith("principal://"):
@@ -486,26 +495,3 @@ def _is_in(principal: str, group: str) -> bool:
     place = f"principal:{group.partition('/workloadIdentityPools/')[0]}/workloadIdentityPools/{pool}/subject/"
     namespace = f"ns/{kind.removeprefix('namespace/')}/" if kind.startswith("namespace/") else ""
     return principal.startswith(place + namespace) and (kind == "*" or bool(namespace))
-
-
-def denied(principal: str, permission: str, resource: str) -> ApiError:
-    """Return the 403 that the permission's API answers."""
-    service = permission.split(".", 1)[0]
-    if service == "compute":
-        return ApiError(403, "PERMISSION_DENIED", f"Required '{permission}' permission for '{resource}'")
-    if service == "storage":
-        kind = "object" if "/objects/" in resource else "bucket"
-        text = (
-            f"{principal} does not have {permission} access to the Google Cloud Storage {kind}. "
-            f"Permission '{permission}' denied on resource (or it may not exist)."
-        )
-        return ApiError(403, "PERMISSION_DENIED", text)
-    host = {"resourcemanager": "cloudresourcemanager"}.get(service, service) + ".googleapis.com"
-    info: JsonObject = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "IAM_PERMISSION_DENIED",
-        "domain": host,
-        "metadata": {"permission": permission, "resource": resource},
-    }
-    text = f"Permission '{permission}' denied on resource '//{host}/{resource}' (or it may not exist)."
-    return ApiError(403, "PERMISSION_DENIED", text, details=[info])

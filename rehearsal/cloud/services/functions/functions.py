@@ -14,7 +14,6 @@ from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Referen
 from rehearsal.cloud.collections.checks import NAME, acts_as, default_account, every, not_emulated, topic
 from rehearsal.cloud.core.errors import ApiError, bad_request
 from rehearsal.cloud.iam.iam import compute_account
-from rehearsal.cloud.services.functions import source
 from rehearsal.cloud.services.functions.source import copied
 
 # https://cloud.google.com/functions/docs/networking/network-settings#ingress_settings
@@ -152,11 +151,4 @@ ENTRY = Entry(
         ),
     ),
     package="google.cloud.functions.v2",
-    roles={
-        "roles/cloudfunctions.admin": ("cloudfunctions.*",),
-        "roles/cloudfunctions.developer": ("!*.setIamPolicy", "cloudfunctions.*"),
-        "roles/cloudfunctions.viewer": ("cloudfunctions.*.get", "cloudfunctions.*.list"),
-        "roles/cloudfunctions.invoker": ("cloudfunctions.functions.invoke",),
-        **source.ROLE,
-    },
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Where Cloud Functions builds from: a bucket of the project and region, into which it copies the source.
 
-The bucket comes with the region's first function. The copy is the service agent's, and the build reads it as
-the function's build account: https://cloud.google.com/functions/docs/building. The refusal is as of
+The bucket comes with the region's first function. The copy is the service agent's, whose role on the project,
+roles/cloudfunctions.serviceAgent, reads every bucket of it; the build reads the copy as the function's build
+account: https://cloud.google.com/functions/docs/building. The refusal is as of
 https://github.com/hashicorp/terraform-provider-google/issues/20571.
 """
 
@@ -19,13 +20,6 @@ from rehearsal.cloud.services.functions.instances import failed
 
 _STORAGE = "https://storage.googleapis.com/storage/v1/b"
 _TIMEOUT_S = 60.0
-ROLE = {
-    "roles/cloudfunctions.serviceAgent": (
-        "storage.buckets.create", "storage.buckets.get", "storage.objects.create", "storage.objects.delete",
-        "storage.objects.get", "storage.objects.list",
-    ),
-}  # fmt: skip
-"""What the service agent needs here of its role."""
 
 
 async def copied(change: Change) -> str:
