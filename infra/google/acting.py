@@ -34,7 +34,7 @@ def wait_until_it_may_act(
         RequestError,
     )
 
-    base = os.environ.get("GOOGLE_IAM_CUSTOM_ENDPOINT", "https://iam.googleapis.com/v1/")
+    base = os.environ.get("GOOGLE_IAM_BETA_CUSTOM_ENDPOINT", "https://iam.googleapis.com/v1/")
     client = Client(project)
     end = time.monotonic() + patience_s
     for account in accounts:

@@ -75,7 +75,7 @@ class Provider:
     ) -> Diff:
         """Return the differences between `state` (outputs, made by `before`) and `news` (checked inputs)."""
         resource = _type(token)
-        differences = resource.differences(news, state, self._settings, ignored, before)
+        differences = resource.differences(news, state, self._settings, ignored)
         replaces = {d.name for d in differences if d.replaces}
         # A fixed name can't be taken twice: then the old one has to go first.
         named = (
@@ -116,10 +116,10 @@ class Provider:
         """Change a resource from `state` (outputs) to `news` (checked inputs): its outputs after it."""
         resource = _type(token)
         if preview:
-            planned = mapping.plan(resource.table, news, state, self._settings, before)
+            planned = mapping.plan(resource.table, news, state, self._settings)
             return mapping.preview(resource.table, planned, state)
-        changed = {d.name for d in resource.differences(news, state, self._settings, ignored, before)}
-        return resource.update(self._context(timeout_s), id_, news, state, changed, before)
+        changed = {d.name for d in resource.differences(news, state, self._settings, ignored)}
+        return resource.update(self._context(timeout_s), id_, news, state, changed)
 
     def delete(self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0) -> None:
         """Remove a resource."""
