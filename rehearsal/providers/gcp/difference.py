@@ -65,7 +65,7 @@ def _compare(f: Field, wanted: Any, current: Any, path: str, name: str) -> list[
 
 
 def _forces(f: Field, *values: Any) -> bool:
-    """Return True if the coming or going of these values replaces the resource: by `f`, or by what is in it."""
+    """Return True if adding or removing these values replaces the resource: by `f`, or by what is in it."""
     return f.replaces or any(
         _forces(n, item.get(n.name))
         for value in values
@@ -98,7 +98,8 @@ def _is_same(f: Field, wanted: Any, current: Any) -> bool:
 
 def _apart(f: Field, wanted: Sequence[Any], current: Sequence[Any] | None) -> list[Any]:
     """Return the elements of two sets of blocks that only one of them has."""
-    left, apart = list(current or []), []
+    left: list[Any] = list(current or [])
+    apart: list[Any] = []
     for item in wanted:
         if item is UNKNOWN:
             apart.append({})

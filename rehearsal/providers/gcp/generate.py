@@ -1,9 +1,9 @@
 """A resource type's fields from the SDK (names, shapes), Terraform's table and the API's discovery document.
 
-The table (terraform.py) has which change replaces the resource, defaults, values, and what Google may set. The
-document has a property's place in Google's JSON: under the same name, in the singular, or spelt
-with other capitals. Rules that none has (when a zero is sent, other names) are exceptions, written manually. A
-property without a place and without an exception is refused.
+The table (terraform.py) has which change replaces the resource, defaults, values, and what Google may set.
+The document has a property's place in Google's JSON: under the same name, in the singular, or spelt
+with other capitals. Rules that none has (when a zero is sent, other names) are exceptions, written manually.
+A property without a place and without an exception is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ Schema = Mapping[str, Any]
 _KINDS = {"str": Kind.STRING, "int": Kind.INT, "float": Kind.NUMBER, "bool": Kind.BOOL, "Any": Kind.ANY}
 _ASSETS = ("Asset", "Archive")
 _SETS = {"set": Kind.SET, "blockset": Kind.BLOCK_SET}
-_UNDECLARED = terraform.Declared("")
 _EVERYWHERE: Exceptions = {
     "project": {"rest": None},
     "deletionPolicy": {"rest": None, "send": Send.NEVER},
@@ -124,7 +123,9 @@ class _Maker:
         if place is None and "rest" not in more and not unplaced:
             return None
         at = self._at(shape, place)
-        declared = terraform.find(properties, about.name) or _UNDECLARED
+        declared = terraform.find(properties, about.name)
+        if declared is None:  # newer than the table, or within what only the API sets
+            declared, more = terraform.Declared(""), {"output": True, **more}
         kind = _SETS.get(declared.kind) or _kind(about)
         if isinstance(more.get("only"), str):
             more["only"] = _value(more["only"], kind)
@@ -138,7 +139,9 @@ class _Maker:
             "default": declared.default or None,  # recorded: a zero isn't filled in
             "one_of": declared.values,
             "conflicts": _beside(declared, path),
-            "same": suppress.same_or(declared.unset) if declared.unset else suppress.FUNCTIONS.get(declared.suppress),
+            "same": suppress.same_or(declared.unset)
+            if declared.unset
+            else suppress.FUNCTIONS.get(declared.suppress),
             "listed": listed and kind in (Kind.BLOCK, Kind.STRING),
             "single": at is not None
             and "properties" in (self._element(at) or {})

@@ -107,7 +107,9 @@ class Resource:
     ) -> dict[str, Any]:
         """Send what `changed` needs (names of properties) and return the outputs after it."""
         if unsent := sorted(changed - self.table.sendable):
-            raise StandInError(f"the stand-in knows no request that changes {', '.join(unsent)} of {self.label}")
+            raise StandInError(
+                f"the stand-in knows no request that changes {', '.join(unsent)} of {self.label}"
+            )
         planned = mapping.plan(self.table, inputs, state, context.settings)
         planned = self.complete(context, self.known(id_, planned, context.settings))
         try:

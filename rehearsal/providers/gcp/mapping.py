@@ -55,9 +55,7 @@ def _merged(f: Field, wanted: Any, current: Any) -> Any:
     return wanted
 
 
-def _carried(
-    f: Field, wanted: Mapping[str, Any], current: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _carried(f: Field, wanted: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for n in f.fields:
         value = _merged(n, wanted.get(n.name), current.get(n.name))
         if value is not None and not (n.name not in wanted and is_empty(value)):

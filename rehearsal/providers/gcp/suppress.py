@@ -74,7 +74,11 @@ def _same_reducer(wanted: Any, current: Any) -> bool:
 
 def _same_variables(wanted: Any, current: Any) -> bool:
     """Return True if they differ in no more than Google's own variable."""
-    own = {key: value for key, value in (current or {}).items() if key != "LOG_EXECUTION_ID" or key in (wanted or {})}
+    own = {
+        key: value
+        for key, value in (current or {}).items()
+        if key != "LOG_EXECUTION_ID" or key in (wanted or {})
+    }
     return bool(own == (wanted or {}))
 
 
@@ -130,8 +134,9 @@ FUNCTIONS: Mapping[str, Same] = {
     "storage.hierachicalNamespaceDiffSuppress": _same_switch,
     "tpgiamresource.iamMemberCaseDiffSuppress": _same_member,
     "tpgresource.CaseDiffSuppress": _same_case,
-    "tpgresource.CidrOrSizeDiffSuppress": lambda new, old: new == old
-    or (str(new).startswith("/") and str(old).endswith(str(new))),
+    "tpgresource.CidrOrSizeDiffSuppress": lambda new, old: (
+        new == old or (str(new).startswith("/") and str(old).endswith(str(new)))
+    ),
     "tpgresource.CompareResourceNames": same_basename,
     "tpgresource.CompareSelfLinkOrResourceName": same_link,
     "tpgresource.CompareSelfLinkRelativePaths": same_path,

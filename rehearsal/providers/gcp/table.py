@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 from urllib.parse import urlsplit
 
 from rehearsal.providers.gcp import generate, terraform
@@ -17,8 +16,8 @@ from rehearsal.providers.gcp.generate import Exceptions
 class Service:
     """A Google API, called `product` by the provider, whose table has its root and what replaces the root.
 
-    `version`: the API's version where the provider calls another one than its root names. `document`: the API's
-    discovery document where the root doesn't name it.
+    `version`: the API's version where the provider calls another one than its root names. `document`: the
+    API's discovery document where the root doesn't name it.
     """
 
     product: str

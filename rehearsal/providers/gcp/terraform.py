@@ -36,7 +36,8 @@ class Declared:
 
     `kind`: string, bool, int, float, map, list, set; `block` one object, `blocks` and `blockset` several;
     `single`: a list of one text. `fixed`: its change replaces the resource. `suppress`: the function that
-    takes two values for one, `unset` the value that it takes for none. `conflicts`: properties that exclude it, by their Terraform paths.
+    takes two values for one, `unset` the value that it takes for none. `conflicts`: properties that exclude
+    it, by their Terraform paths.
     """
 
     kind: str
@@ -105,7 +106,12 @@ def resource_type(token: str) -> ResourceType:
 def find(properties: Properties, name: str) -> Declared | None:
     """Return the declaration of Pulumi's property `name`; None if there is none."""
     short = compact(name)
-    for spelling in (short, short.removesuffix("s"), short.removesuffix("es"), short.removesuffix("ies") + "y"):
+    for spelling in (
+        short,
+        short.removesuffix("s"),
+        short.removesuffix("es"),
+        short.removesuffix("ies") + "y",
+    ):
         if spelling in properties:
             return properties[spelling]
     return None
@@ -130,9 +136,12 @@ def compact(name: str) -> str:
 
 
 def _declared(about: str | Mapping[str, Any]) -> Declared:
-    more = {} if isinstance(about, str) else {key: _frozen(value) for key, value in about.items() if key != "is"}
+    more = (
+        {} if isinstance(about, str) else {key: _frozen(value) for key, value in about.items() if key != "is"}
+    )
     kind, *flags = (about if isinstance(about, str) else about["is"]).split()
-    return Declared(kind, **dict.fromkeys(flags, True), **more)
+    attributes: dict[str, Any] = {**dict.fromkeys(flags, True), **more}
+    return Declared(kind, **attributes)
 
 
 def _frozen(value: Any) -> Any:

@@ -74,7 +74,10 @@ DISK = compute(
         "image": "at=sourceImage",
         "provisionedIops provisionedThroughput": "no-text",
         "physicalBlockSizeBytes": "no-text",
-        "eraseWindowsVssSignature": {"is": "local only=false", "default": False},  # recorded, unlike other zeros
+        "eraseWindowsVssSignature": {
+            "is": "local only=false",
+            "default": False,
+        },  # recorded, unlike other zeros
         "createSnapshotBeforeDestroy createSnapshotBeforeDestroyPrefix": "local only=false",
         "architecture": "refused",
         "diskId": "at=id",

@@ -99,10 +99,23 @@ class Cluster(OfGke):
         }
 
     def get(self, context: Context, known: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the cluster with the full names of its networks."""
+        """Return the cluster with the full names of its networks, and private switches in their old place."""
         rest = super().get(context, known)
-        whole = (rest or {}).get("networkConfig") or {}
-        return rest and {**rest, **{key: whole[key] for key in ("network", "subnetwork") if key in whole}}
+        if rest is None:
+            return None
+        network = rest.get("networkConfig") or {}
+        names = {key: network[key] for key in ("network", "subnetwork") if key in network}
+        ip = (rest.get("controlPlaneEndpointsConfig") or {}).get("ipEndpointsConfig") or {}
+        private = {
+            **rest.get("privateClusterConfig", {}),
+            "enablePrivateEndpoint": not ip.get("enablePublicEndpoint"),
+            "enablePrivateNodes": bool(network.get("defaultEnablePrivateNodes")),
+            "masterGlobalAccessConfig": {"enabled": bool(ip.get("globalAccess"))},
+            "privateEndpoint": ip.get("privateEndpoint"),
+            "privateEndpointSubnetwork": ip.get("privateEndpointSubnetwork"),
+            "publicEndpoint": ip.get("publicEndpoint"),
+        }
+        return {**rest, **names, "privateClusterConfig": private}
 
     def after_create(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
         """Remove the first pool, then read the cluster."""

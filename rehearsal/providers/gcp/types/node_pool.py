@@ -1,7 +1,7 @@
 """GKE's node pools, whose nodes are counted in the instance groups of their zones.
 
-Recorded in tests/rehearsal/providers/recordings/container.NodePool*.json; what an update sends beyond labels and
-autoscaling is as in the provider's source (google-beta/services/container, node_config.go and
+Recorded in tests/rehearsal/providers/recordings/container.NodePool*.json; what an update sends beyond labels
+and autoscaling is as in the provider's source (google-beta/services/container, node_config.go and
 resource_container_node_pool.go).
 """
 
@@ -83,7 +83,8 @@ class NodePool(OfGke):
         """Yield the bodies for changed settings of nodes, in the official provider's order."""
         config, planned = self.table.field("nodeConfig"), change.planned
         now, then = (
-            mapping.encode(config, values.get("nodeConfig") or {}, planned) for values in (planned, change.state)
+            mapping.encode(config, values.get("nodeConfig") or {}, planned)
+            for values in (planned, change.state)
         )
         changed = {key for key in now.keys() | then.keys() if now.get(key) != then.get(key)}
         if unknown := changed - _MACHINES.keys() - _SHARED.keys() - _SWITCHES - _LOGGING:
