@@ -79,6 +79,7 @@ class Lab(Emulated):
         self.tree = tree
         self.folder, self.root = folder, folder / "project"
         self._kill_at, self._victim, self.answered, self.killed_at = 0, 0, 0, ""
+        self.kubernetes: dict[str, list[dict[str, Any]]] = {}  # path → objects that the control plane lists
         super().__init__(
             folder, PROJECT, clock_rate=rate, enabled_apis=apis, people=dict(people or {}), **lags,
             spark_python=spark_python, builder={"PATH": os.environ["PATH"]} if spark_python else {},
@@ -194,6 +195,10 @@ class Lab(Emulated):
         await super()._open(config)
         hosts = (path.partition("/")[0] for path in PRODUCTS.values())
         self.urls = {host: await self._door(host) for host in hosts}
+        self.control_plane = url(await self.served(self._listed))
+
+    async def _listed(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"items": self.kubernetes.get(request.path, [])})
 
     async def _door(self, host: str) -> str:
         """A port that is Google's of that name, for clients that can't be given Google's names."""
@@ -224,6 +229,7 @@ class Lab(Emulated):
         return {
             **os.environ,
             **endpoints,
+            "TPU_CONTROL_PLANE_URL": self.control_plane,
             "PATH": f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(self.tree),
             "PULUMI_HOME": str(self.folder / "home"),

@@ -45,7 +45,7 @@ def wait(
     (monotonic clock) passes.
     """
     path = _path(operation, project)
-    # Operations of Service Usage v1 are polled on v1beta1, its root's own version, as by the official provider.
+    # Operations of Service Usage v1 are polled on v1beta1, as by the official provider.
     service = replace(service, version="")
     while True:
         if _is_done(operation):
