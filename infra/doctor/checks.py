@@ -20,6 +20,7 @@ from infra.doctor import quotas
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.grants import command
 from infra.doctor.report import Check
+from infra.engine.environments import shared_names
 from infra.engine.pulumi import Pulumi
 from infra.engine.recovery.settle import settle_command, unsettled
 from infra.engine.roles import ML, roles
@@ -76,6 +77,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
 
     return [
         ("login", partial(_login, target)),
+        ("names", partial(_names, target)),
         ("APIs", partial(_services, target)),
         ("permissions", may(
             "project", f"cloudresourcemanager.googleapis.com/v1/projects/{project}:testIamPermissions",
@@ -110,6 +112,15 @@ def _login(target: Target, what: str) -> Iterator[Finding]:
         if failure.kind not in (Kind.LOGIN, Kind.PERMISSION):  # those are of one that gives no address
             raise
     yield Finding(what, OK, account or "valid; it doesn't say whose it is")
+
+
+def _names(target: Target, what: str) -> Iterator[Finding]:
+    """Report names that another environment's file has, too."""
+    problems = shared_names(target.settings)
+    for problem in problems:
+        yield Finding(what, MISSING, f"{problem.path} = {problem.value}: {problem.rule}", problem.fix)
+    if not problems:
+        yield Finding(what, OK, "no other environment of this folder names the same")
 
 
 def _services(target: Target, what: str) -> Iterator[Finding]:

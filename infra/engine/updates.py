@@ -9,9 +9,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from google_facts import lags
 from infra.core.environment import layers_on
 from infra.core.layer import off
-from infra.engine import prices, registry
+from infra.engine import registry
+from infra.engine.before import refuse_to_apply
 from infra.engine.pulumi import Pulumi
 from infra.engine.recovery.interrupted import interrupted
 from infra.engine.recovery.settle import Patience, settle
@@ -36,7 +38,7 @@ def up(
     is changed. Raises InfraError where one fails; those before it are up then.
     """
     checked = from_file(environment, root)
-    prices.within_budget(checked)
+    refuse_to_apply(checked, root)
     on = [layer.name for layer in layers_on(checked)]
     ordered, pulumi = _ready(environment, [*layers, *filter(None, [after])], root, output)
     if not layers:
@@ -186,7 +188,7 @@ def in_order(layers: Sequence[str]) -> list[str]:
 
 
 _LOG = logging.getLogger(__name__)
-RETRIED_S, PAUSE_S = 900.0, 15.0
+RETRIED_S, PAUSE_S = lags.AGENT.longest_s, 15.0
 _FAILED = "update failed"
 _AGAIN = (
     "if nothing above says why, or it names the plan: what is there isn't what the plan was made of; "

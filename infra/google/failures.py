@@ -38,10 +38,12 @@ _OF_STATUS = {
     400: Kind.INVALID, 401: Kind.LOGIN, 403: Kind.PERMISSION, 404: Kind.MISSING, 409: Kind.TRANSIENT,
     412: Kind.INVALID, 422: Kind.INVALID, 429: Kind.RATE, 501: Kind.INVALID,
 }  # fmt: skip
+_NO_QUOTA_PROJECT = "requires a quota project"
+_SET_QUOTA_PROJECT = "gcloud auth application-default set-quota-project PROJECT, that of gcp:project"
 # What the text says counts before the number: Google gives 429 and 8 to three different things. In order.
 _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     # Of a login without one, with the reason SERVICE_DISABLED: the API that is off is another project's.
-    (r"requires a quota project", Kind.LOGIN),
+    (_NO_QUOTA_PROJECT, Kind.LOGIN),
     (r"has not been used in project|SERVICE_DISABLED|accessNotConfigured|it is disabled", Kind.API_OFF),
     (r"no more capacity|insufficient (reserved )?capacity|resources available to fulfill", Kind.STOCK_OUT),
     (r"ZONE_RESOURCE_POOL_EXHAUSTED|stockout|currently unavailable in the", Kind.STOCK_OUT),
@@ -109,7 +111,7 @@ class Failure:
     @property
     def fix(self) -> str:
         """Advice to the user."""
-        fix = fix_of(self.kind)
+        fix = _SET_QUOTA_PROJECT if _NO_QUOTA_PROJECT in self.message else fix_of(self.kind)
         if self.kind is Kind.PERMISSION and self.about:
             return fix.replace(ROLE_WITH.format("the permission"), ROLE_WITH.format(self.about))
         return fix

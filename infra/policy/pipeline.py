@@ -114,8 +114,8 @@ def _in_time(resource: Resource, _: Settings) -> Iterator[str]:
 
 def _budgeted(_: Resource, settings: Settings) -> Iterator[str]:
     monitoring = settings.get(MonitoringSettings)
-    if settings.protected and (monitoring is None or monitoring.budget_dollars_per_month is None):
-        yield "monitoring:budgetDollarsPerMonth: nothing"
+    if settings.protected and (monitoring is None or monitoring.budget_per_month is None):
+        yield "monitoring:budgetPerMonth: nothing"
 
 
 def _without_secret(resource: Resource, _: Settings) -> Iterator[str]:
@@ -155,7 +155,9 @@ RULES = (
          "a budget is of a project, and notifies at 50, 90 and 100 % of it",
          "budget_filter.projects, and thresholds of 0.5, 0.9 and 1", "", _in_time),
     Rule("PL22", (STACK,), "outside of dev an environment has a budget",
-         "monitoring:billingAccount and monitoring:budgetDollarsPerMonth", "", _budgeted),
+         "monitoring:billingAccount and monitoring:budgetPerMonth; or, where another budget covers "
+         "the project, an exception in policy:exceptions; or policy:enforcement: advisory (not in prod)", "",
+         _budgeted),
     Rule("PL13", tuple(_WORKS_THERE), "what works on the checkpoint bucket is in its region",
          "storage:location", "", _beside),
     Rule("PL14", ("gcp:*",), "a bucket is given by its name where Google takes no URL", "without gs://", "",

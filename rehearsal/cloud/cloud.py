@@ -77,6 +77,7 @@ class Cloud:
             config.number,
             VirtualClock(config.clock_rate),
             lags=config.lags,
+            currency=config.currency,
             monotonic_s=monotonic_s,
             control_planes={} if config.control_planes else None,
         )

@@ -72,7 +72,7 @@ EVERYTHING = {
         {"name": "theirs", "existing": "projects/my-project/notificationChannels/7"},
     ],
     "monitoring:billingAccount": "012345-6789AB-CDEF01",
-    "monitoring:budgetDollarsPerMonth": 1000,
+    "monitoring:budgetPerMonth": 1000,
     "monitoring:runbooks": "https://example.com/runbooks",
 }
 

@@ -23,7 +23,8 @@ from infra.core.layer import directory
 from infra.layers.tpu import startup
 from infra.settings.sources import ROOT
 from infra.slices.names import bundle_blob, bundle_manifest
-from rehearsal.cloud.config import NO_LAGS, CloudConfig
+from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.core.world import NO_LAGS, Lags
 from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT
 from rehearsal.providers.gcp import terraform
@@ -68,21 +69,23 @@ class Lab(Emulated):
         folder: Path,
         rate: float = 200.0,
         apis: tuple[str, ...] = NEW_PROJECT,
-        lags: Mapping[str, Any] = NO_LAGS,
+        lags: Lags = NO_LAGS,
         tree: Path = ROOT,
         people: Mapping[str, Any] | None = None,
         spark_python: str = "",
+        currency: str = "USD",
     ) -> None:
-        """`rate`: of Google's clock; `apis`: switched on from the start; `lags`, `people` and `spark_python`:
-        as CloudConfig has them; `tree`: whose program runs.
+        """`rate`: of Google's clock; `apis`: switched on from the start; `lags`, `people`, `spark_python`
+        and `currency`: as CloudConfig has them; `tree`: whose program runs.
         """
         self.tree = tree
         self.folder, self.root = folder, folder / "project"
         self._kill_at, self._victim, self.answered, self.killed_at = 0, 0, 0, ""
         self.kubernetes: dict[str, list[dict[str, Any]]] = {}  # path → objects that the control plane lists
         super().__init__(
-            folder, PROJECT, clock_rate=rate, enabled_apis=apis, people=dict(people or {}), **lags,
-            spark_python=spark_python, builder={"PATH": os.environ["PATH"]} if spark_python else {},
+            folder, PROJECT, clock_rate=rate, enabled_apis=apis, people=dict(people or {}), lags=lags,
+            currency=currency, spark_python=spark_python,
+            builder={"PATH": os.environ["PATH"]} if spark_python else {},
         )  # fmt: skip
         image = folder / "corpus.img"
         image.write_bytes(b"data")

@@ -260,7 +260,9 @@ def _run(layer: str, values: dict[str, Any], recording: Recording) -> None:
             "infra.layers.queue.cluster.check", lambda _, endpoint: recording.checked.append(endpoint)
         )
         short = mock.patch.object(manifests, "stages", _without_schemas)
-        with mock.patch("infra.engine.updates.refuse_interrupted"), checked, short:
+        # The values replace those of a file, which the folder's other files aren't compared with.
+        alone = mock.patch("infra.engine.before.shared_names", return_value=[])
+        with mock.patch("infra.engine.updates.refuse_interrupted"), checked, short, alone:
             loop.run_until_complete(run_pulumi_func(lambda: _program(recording)))
     finally:
         asyncio.set_event_loop(None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from infra.core.layer import Hooks, Layer, deferred
 from infra.core.lookup import Lookup
-from infra.core.providers import GOOGLE
+from infra.core.providers import gcp
+from infra.google.measured import UNKNOWN
 from infra.google.role import Role
 from infra.layers.monitoring.metrics import METRICS, full_name
 from infra.layers.monitoring.outputs import MonitoringOutputs
@@ -15,6 +17,14 @@ from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.prices.row import PriceRow, Rate, rate, row
 from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    import pulumi
+
+
+def _gcp(settings: Settings, layer: str) -> pulumi.ProviderResource:
+    """Return the provider, whose requests about a budget, which is of no project, count for this one."""
+    return gcp(settings, layer, charged=settings[MonitoringSettings].billing_account is not None)
 
 
 def _topics(settings: Settings) -> list[str]:
@@ -63,12 +73,17 @@ _ROLES = (
          "monitoring.alertPolicies.delete", "monitoring.notificationChannels.create",
          "monitoring.notificationChannels.get", "monitoring.notificationChannels.update",
          "monitoring.notificationChannels.delete", "monitoring.dashboards.create",
-         "monitoring.dashboards.get", "monitoring.dashboards.update", "monitoring.dashboards.delete"),
+         "monitoring.dashboards.get", "monitoring.dashboards.update", "monitoring.dashboards.delete",
+         "monitoring.metricDescriptors.get"),
     ),
     Role(
         "roles/pubsub.admin", "make the topics that incidents are published to, and let Google publish",
         ("pubsub.topics.create", "pubsub.topics.get", "pubsub.topics.update", "pubsub.topics.delete",
          "pubsub.topics.getIamPolicy", "pubsub.topics.setIamPolicy"),
+    ),
+    Role(
+        "roles/serviceusage.serviceUsageConsumer", "have the budget's requests count for the project",
+        ("serviceusage.services.use",), setting="billing_account",
     ),
     Role(
         "roles/billing.costsManager", "make the budget",
@@ -105,7 +120,7 @@ LAYER = Layer(
     record_rules={ChannelSettings: channel},
     roles=_ROLES,
     services=_services,
-    providers=GOOGLE,
+    providers={"gcp": _gcp},
     outputs=MonitoringOutputs,
     prices=_prices,
     rates=_rates,
@@ -115,6 +130,8 @@ LAYER = Layer(
         "gcp:pubsub/topic:Topic": "projects/{project}/topics/{name}",
         "gcp:pubsub/topicIAMMember:TopicIAMMember": "{topic} {role} {member}",
     },
-    hooks=Hooks(lookups=_LOOKUPS),
+    hooks=Hooks(
+        lookups=_LOOKUPS, transient_errors={UNKNOWN: "Cloud Monitoring doesn't know the new metrics yet"}
+    ),
     program=deferred(f"{__package__}.program"),
 )

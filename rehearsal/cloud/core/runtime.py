@@ -83,6 +83,9 @@ class Telemetry(Protocol):
     def check(self, condition: JsonObject) -> None:
         """Raise ApiError for a condition that Google refuses."""
 
+    def descriptors(self) -> dict[str, JsonObject]:
+        """Return the descriptors of the metrics that Monitoring knows, by their types."""
+
     def alerts(self) -> list[JsonObject]:
         """Return all incidents as the API's alerts, newest first."""
 

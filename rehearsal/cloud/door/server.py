@@ -14,6 +14,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from google_facts import table
 from rehearsal.cloud.core.clock import SANDBOXES, by_virtual_clock
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
 from rehearsal.cloud.core.operations import on_failure
@@ -26,7 +27,7 @@ from rehearsal.cloud.door.faults import Fault
 from rehearsal.cloud.door.partial import trim
 from rehearsal.cloud.door.schema import Violation, refusal
 from rehearsal.cloud.iam.audit import Audit
-from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.iam.iam import Iam, member
 
 # The largest JSON body or batch that is read into memory; media is streamed by the storage service.
 _MAX_JSON_BYTES = 64 * 2**20
@@ -40,6 +41,7 @@ _CREDENTIAL = (
     "Expected OAuth 2 access token, login cookie or other valid authentication credential. "
     "See https://developers.google.com/identity/sign-in/web/devconsole-project."
 )
+_QUOTA = table("billing")["quota_project"]
 _NO_TOKEN = f"Request is missing required authentication credential. {_CREDENTIAL}"
 _BAD_TOKEN = f"Request had invalid authentication credentials. {_CREDENTIAL}"
 
@@ -161,6 +163,8 @@ class FrontDoor:
             raise ApiError(404, "NOT_FOUND", text)
         if quota_project := request.headers.get("X-Goog-User-Project"):
             self._iam.require_use(passage.principal, quota_project)
+        elif match.route.api in _QUOTA["apis"] and member(passage.principal).startswith("user:"):
+            raise ApiError(403, "PERMISSION_DENIED", _QUOTA["words"].format(api=match.route.api))
         call = await self._call(request, passage, match)
         method = self._methods.get((call.version, call.method_id))
         if method is None:

@@ -69,7 +69,7 @@ class Token:
 
 @dataclass
 class _Policy:
-    """The versions of one resource's policy: (real time from which it holds, policy), oldest first."""
+    """The versions of one resource's policy: (time from which it holds, policy), oldest first."""
 
     versions: list[tuple[float, JsonObject]] = field(default_factory=list)
 
@@ -100,7 +100,7 @@ class Iam:
         self.permissions: set[str] = set()  # permissions that some method requires
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
-        # Custom roles: permissions by the real time from which they hold, oldest first.
+        # Custom roles: permissions by the time from which they hold, oldest first.
         self._roles: dict[str, list[tuple[float, frozenset[str]]]] = {}
         self._etags = itertools.count(time.time_ns() // 1000)
         self.create(self.project, [{"role": "roles/owner", "members": [member(owner)]}])
@@ -232,7 +232,7 @@ class Iam:
         if policy.get("auditConfigs"):
             accepted["auditConfigs"] = policy["auditConfigs"]
         accepted = copy.deepcopy(accepted)
-        since = self._world.monotonic_s() + self._world.lags.grant_s
+        since = self._world.clock.now() + self._world.lags.grant_s
         self._policies[resource].versions.append((since, accepted))
         return copy.deepcopy(accepted)
 
@@ -272,7 +272,7 @@ class Iam:
     def define_role(self, role: str, permissions: Iterable[str]) -> None:
         """Define a custom role, which holds after `Lags.grant_s`; a new one holds at once."""
         versions = self._roles.setdefault(role, [])
-        since = self._world.monotonic_s() + self._world.lags.grant_s if versions else float("-inf")
+        since = self._world.clock.now() + self._world.lags.grant_s if versions else float("-inf")
         versions.append((since, frozenset(permissions)))
 
     def forget_role(self, role: str) -> None:
@@ -285,7 +285,7 @@ class Iam:
     def _grants(self, role: str, permission: str) -> bool:
         if role not in self._roles:
             return grants(role, permission)
-        return permission in _holding(self._roles[role], self._world.monotonic_s())
+        return permission in _holding(self._roles[role], self._world.clock.now())
 
     # Decisions
 
@@ -380,7 +380,7 @@ class Iam:
         policy = self._policies.get(resource)
         if policy is None:
             return self._first.get(resource, [])
-        bindings: list[JsonObject] = _holding(policy.versions, self._world.monotonic_s())["bindings"]
+        bindings: list[JsonObject] = _holding(policy.versions, self._world.clock.now())["bindings"]
         return bindings
 
     def _is_member(self, principal: str, members: Iterable[str]) -> bool:

@@ -70,12 +70,12 @@ class ServiceUsage:
         self._world, self._iam = world, iam
         self._quotas = quotas or Quotas()
         self._operations = operations
-        self._enabled = {name: float("-inf") for name in enabled}  # and the real time from which it answers
+        self._enabled = {name: float("-inf") for name in enabled}  # and the time from which it answers
 
     def require(self, api: str) -> None:
         """ApiError 403, as Google words it, unless the API is enabled in the project."""
         service = f"{api}.googleapis.com"
-        if api in _ALWAYS or self._enabled.get(service, float("inf")) <= self._world.monotonic_s():
+        if api in _ALWAYS or self._enabled.get(service, float("inf")) <= self._world.clock.now():
             return
         consumer = f"projects/{self._world.number}"
         title = _TITLES.get(api, service)
@@ -172,7 +172,7 @@ class ServiceUsage:
 
         async def work() -> JsonObject:
             await self._world.clock.sleep(_CHANGE_S)
-            since = self._world.monotonic_s() + self._world.lags.api_s
+            since = self._world.clock.now() + self._world.lags.api_s
             for name in names:
                 if verb == "disable":
                     self._enabled.pop(name, None)

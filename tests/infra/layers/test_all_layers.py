@@ -20,7 +20,7 @@ DECLARED = {
     "tpu": 7,
     "gke": 40,
     "queue": 134,
-    "builds": 37,
+    "builds": 38,
     "pipeline": 68,
     "monitoring": 54,
 }

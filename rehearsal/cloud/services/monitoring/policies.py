@@ -88,6 +88,21 @@ def _alert(change: Change) -> JsonObject:
     raise not_found(change.name)
 
 
+def _descriptors(change: Change) -> JsonObject:
+    """metricDescriptors.list: of the metrics of logs."""
+    if unknown := change.call.query.keys() & {"filter", "activeOnly", "pageToken"}:
+        raise NotEmulatedError(f"{', '.join(sorted(unknown))} of metricDescriptors.list")
+    return {"metricDescriptors": list(change.runtime.telemetry.descriptors().values())}
+
+
+def _descriptor(change: Change) -> JsonObject:
+    name = change.call.path["name"]
+    for kind, descriptor in change.runtime.telemetry.descriptors().items():
+        if name.endswith(f"/metricDescriptors/{kind}"):
+            return descriptor
+    raise not_found(name)
+
+
 ENTRY = Entry(
     "monitoring",
     ("v3",),
@@ -95,6 +110,11 @@ ENTRY = Entry(
         Collection(
             "monitoring.projects.alerts",
             verbs={"list": Verb(_alerts, exists=False), "get": Verb(_alert, exists=False)},
+        ),
+        Collection(
+            "monitoring.projects.metricDescriptors",
+            omit=("create", "delete"),
+            verbs={"list": Verb(_descriptors, exists=False), "get": Verb(_descriptor, exists=False)},
         ),
         Collection(
             "monitoring.projects.alertPolicies",

@@ -244,7 +244,7 @@ def test_the_budget_notifies_at_half_nine_tenths_and_all_of_it(everything: Recor
 
 def test_a_budget_names_the_channels_with_an_address() -> None:
     many = [{"name": f"team{n}", "email": f"team{n}@example.com"} for n in range(5)]
-    given = {"billingAccount": "012345-6789AB-CDEF01", "budgetDollarsPerMonth": 1000}
+    given = {"billingAccount": "012345-6789AB-CDEF01", "budgetPerMonth": 1000}
     inputs = up(channels=many, **given).only("gcp:billing/budget:Budget").inputs
     assert inputs["allUpdatesRule"]["monitoringNotificationChannels"] == [f"team{n}-id" for n in range(5)]
     bare = up(channels=[{"name": "hook", "webhook": "https://hooks.example.com/tpu"}], **given)
@@ -303,7 +303,7 @@ def test_an_alert_without_a_page_is_a_message(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize(("changes", "message"), [
     ({"channels": []}, "an alert needs a channel"),
     ({"channels": [{"name": "hook", "webhook": "https://me:pw@hooks.example.com/tpu"}]}, "without user"),
-    ({"billingAccount": "012345-6789AB", "budgetDollarsPerMonth": 1000}, "a billing account's id"),
+    ({"billingAccount": "012345-6789AB", "budgetPerMonth": 1000}, "a billing account's id"),
 ])  # fmt: skip
 def test_settings_are_refused_before_anything_is_asked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):

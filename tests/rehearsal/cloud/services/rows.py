@@ -189,7 +189,7 @@ ROWS = (
         },
         {"display_name": "two"},
         by=gapic(budgets_v1, "BudgetServiceClient", "budget"),
-        permission="billing.budgets.create",
+        permission="serviceusage.services.use",  # for the project that a person's requests count for
         wrong={"amount": {}},
         missing={"notifications_rule": {"pubsub_topic": NO_TOPIC, "schema_version": "1.0"}},
         absent=frozenset({"name", *IAM}),
