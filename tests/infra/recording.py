@@ -54,6 +54,7 @@ UPSTREAM: dict[str, dict[str, Any]] = {
         "controllerBucketName": "bucket-that-is-up-fleet",
         "stepsBucketName": "steps-bucket-that-is-up",
         "serviceAccountEmail": "up@my-project.iam.gserviceaccount.com",
+        "projectNumber": PROJECT_NUMBER,
     },
     "network": {
         "networkId": "projects/my-project/global/networks/up",
@@ -132,6 +133,8 @@ class Recording(pulumi.runtime.Mocks):
         if args.typ == "gcp:serviceaccount/account:Account":
             outputs["email"] = f"{args.inputs['accountId']}@{project}.iam.gserviceaccount.com"
             outputs["name"] = f"projects/{project}/serviceAccounts/{outputs['email']}"
+        if args.typ == "gcp:storage/bucket:Bucket":
+            outputs["projectNumber"] = int(PROJECT_NUMBER)
         if args.typ == "gcp:container/cluster:Cluster":
             outputs["controlPlaneEndpointsConfig"] = {"dnsEndpointConfig": {"endpoint": DNS_NAME}}
         return ids.get(args.typ, f"{args.name}-id"), outputs
@@ -155,8 +158,6 @@ class Recording(pulumi.runtime.Mocks):
             if not self.raw_location:
                 raise EngineError("googleapi: Error 404: The specified bucket does not exist., notFound")
             return {"name": args.args["name"], "location": self.raw_location}
-        if args.token == "gcp:organizations/getProject:getProject":
-            return {"projectId": args.args["projectId"], "number": PROJECT_NUMBER}
         raise EngineError(f"unexpected call {args.token}")
 
     def of(self, token: str) -> list[Registration]:

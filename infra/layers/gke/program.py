@@ -44,10 +44,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     artifacts = ArtifactBucket(settings, name, opts).bucket if name else None
     if artifacts:
         buckets["artifacts"] = artifacts.name
-    number = gcp.organizations.get_project_output(
-        project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
-    ).number
-    workload = WorkloadIdentity(settings, number, buckets, cluster.cluster, opts)
+    workload = WorkloadIdentity(settings, storage.project_number, buckets, cluster.cluster, opts)
     endpoint: pulumi.Output[str] = cluster.cluster.control_plane_endpoints_config.apply(dns_name)
     hourly = prices_row.total([row.hourly for row in pools.rows(settings)])
     return GkeOutputs(

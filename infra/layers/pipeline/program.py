@@ -121,7 +121,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     accounts = PipelineAccounts(settings, applying, made, stack, opts)
     firewall = SparkFirewall(settings, network_id, opts)
     function = PipelineFunction(settings, accounts, variables, opts)
-    triggers = Triggers(settings, accounts, function, function.url, provider, opts)
+    triggers = Triggers(settings, accounts, function, function.url, opts)
     guarded = [*made, accounts, firewall, function, triggers]
     records: dict[str, pulumi.Input[str]] = {"bucket": controller_bucket(settings), "folder": paths.RECORDS}
     Living(RUNS, settings.project, settings.environment, records, guarded)

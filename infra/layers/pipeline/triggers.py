@@ -19,9 +19,11 @@ import json
 import pulumi
 import pulumi_gcp as gcp
 
+from infra.core import upstream
 from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.accounts import PipelineAccounts
 from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.storage.outputs import StorageOutputs
 from infra.settings.schema import Settings
 
 _DEADLINE_S = 1800  # the longest that a job waits for an answer
@@ -39,7 +41,6 @@ class Triggers(pulumi.ComponentResource):
         accounts: PipelineAccounts,
         function: pulumi.Resource,
         url: pulumi.Output[str],
-        provider: pulumi.ProviderResource,
         opts: pulumi.ResourceOptions,
     ):
         name, desired = paths.name(settings), settings[PipelineSettings]
@@ -49,7 +50,7 @@ class Triggers(pulumi.ComponentResource):
         )
         caller = paths.account(settings, paths.TRIGGER)
         if desired.on_submit:
-            agents = self._agents(settings, provider, pulumi.ResourceOptions(parent=self))
+            agents = self._agents(settings, pulumi.ResourceOptions(parent=self))
             self.event = gcp.eventarc.Trigger(
                 name,
                 name=name,
@@ -83,13 +84,9 @@ class Triggers(pulumi.ComponentResource):
         self.register_outputs({})
 
     @staticmethod
-    def _agents(
-        settings: Settings, provider: pulumi.ProviderResource, opts: pulumi.ResourceOptions
-    ) -> list[pulumi.Resource]:
+    def _agents(settings: Settings, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
         """Google's own accounts that carry the events, and the roles that they need."""
-        number = gcp.organizations.get_project_output(
-            project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
-        ).number
+        number = upstream.read(StorageOutputs, settings).project_number
         eventarc = gcp.projects.ServiceIdentity(
             "eventarc-agent", project=settings.project, service="eventarc.googleapis.com", opts=opts
         )

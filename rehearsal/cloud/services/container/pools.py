@@ -172,8 +172,9 @@ def _update_pool(change: Change) -> None:
             wrapper = request[key].get("$ref")
             if wrapper and wrapper != config[key].get("$ref"):
                 (inside,) = change.shape.properties(wrapper)
-                value = value.get(inside)  # noqa: PLW2901: of the same field
-            change.body.setdefault("config", {})[key] = value
+                change.body["config"][key] = value.get(inside)
+            else:
+                change.body["config"][key] = value
             continue
         field = _RENAMED.get(key, key)
         if field not in change.shape.fields:
@@ -190,8 +191,8 @@ _RENAMED = {"nodeVersion": "version", "nodeNetworkConfig": "networkConfig"}
 def _check_slice(change: Change) -> None:
     """Refuse other machines or another place for a slice of TPUs: a new pool is needed.
 
-    https://cloud.google.com/kubernetes-engine/docs/concepts/tpus says so of slices of several nodes; of a single
-    one it wasn't verified.
+    https://cloud.google.com/kubernetes-engine/docs/concepts/tpus says so of slices of several nodes; of a
+    single one it wasn't verified.
     """
     for field in ("machineType", "locations"):
         now, old = (

@@ -52,8 +52,8 @@ TOGETHER = {"bucket-public": {"bucket-access-changed"}}
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     lab = Watched(tmp_path_factory.mktemp("watched"))
-    for bucket in ("wire-test-checkpoints", "wire-test-checkpoints-steps"):
-        lab.posted(STORAGE, {"name": bucket, "location": REGION}, project=PROJECT)
+    # The layer's own buckets can't be opened to everybody.
+    lab.posted(STORAGE, {"name": "wire-test-open", "location": REGION}, project=PROJECT)
     yield lab
     assert lab.cloud.world.mistakes == []
     lab.close()
@@ -223,7 +223,7 @@ FAULTS: dict[str, Callable[[Watched], None]] = {
     "creation-refused": creation_refused,
     "quota-exceeded": quota_exceeded,
     "spend-high": spend_high,
-    "bucket-public": granted("wire-test-checkpoints", "allUsers"),
+    "bucket-public": granted("wire-test-open", "allUsers"),
     "bucket-access-changed": granted("wire-test-checkpoints-steps", "user:ada@example.com"),
     "batch-failed": batch_failed,
     "pipeline-failed": pipeline_failed,
