@@ -52,8 +52,9 @@ TOGETHER = {"bucket-public": {"bucket-access-changed"}}
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     lab = Watched(tmp_path_factory.mktemp("watched"))
-    # The layer's own buckets can't be opened to everybody.
-    lab.posted(STORAGE, {"name": "wire-test-open", "location": REGION}, project=PROJECT)
+    # As somebody has to do first: the layer's buckets can't be opened to everybody.
+    openable = {"iamConfiguration": {"publicAccessPrevention": "inherited"}}
+    assert lab.request("PATCH", f"{STORAGE}/wire-test-checkpoints", openable).ok
     yield lab
     assert lab.cloud.world.mistakes == []
     lab.close()
@@ -223,7 +224,7 @@ FAULTS: dict[str, Callable[[Watched], None]] = {
     "creation-refused": creation_refused,
     "quota-exceeded": quota_exceeded,
     "spend-high": spend_high,
-    "bucket-public": granted("wire-test-open", "allUsers"),
+    "bucket-public": granted("wire-test-checkpoints", "allUsers"),
     "bucket-access-changed": granted("wire-test-checkpoints-steps", "user:ada@example.com"),
     "batch-failed": batch_failed,
     "pipeline-failed": pipeline_failed,
