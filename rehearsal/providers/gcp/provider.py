@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rehearsal.providers.gcp import inputs as checking
-from rehearsal.providers.gcp import mapping
+from rehearsal.providers.gcp import mapping, terraform
 from rehearsal.providers.gcp.api import DEFAULT_TIMEOUT_S, FIRST_BACKOFF_S, Client
 from rehearsal.providers.gcp.batch import Batches
 from rehearsal.providers.gcp.install import PACKAGES
@@ -98,7 +98,9 @@ class Provider:
     def read(
         self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0
     ) -> dict[str, Any] | None:
-        """Return a resource's current outputs; None if it is gone."""
+        """Return a resource's current outputs; None if it is gone, or if the provider can't find it by an id."""
+        if not state and not terraform.resource_type(token).importer:
+            return None
         return _type(token).read(self._context(timeout_s), id_, state)
 
     def update(

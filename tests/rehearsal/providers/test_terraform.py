@@ -192,3 +192,11 @@ def test_a_network_takes_another_mtu_in_place_and_no_other_description() -> None
     assert diff("gcp:compute/network:Network", network, {**network, "description": "new"})[1] == [
         "description"
     ]
+
+
+@pytest.mark.parametrize(
+    "token", ["gcp:storage/bucketObject:BucketObject", "gcp:projects/serviceIdentity:ServiceIdentity"]
+)
+def test_what_the_provider_cannot_import_is_not_found_by_its_id(token: str) -> None:
+    """No request is sent: there is no server here."""
+    assert Provider().read(token, "bucket/name", {}) is None
