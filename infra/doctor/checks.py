@@ -16,7 +16,7 @@ from functools import partial
 from infra.catalog import CATALOG
 from infra.core.environment import declared_layers, layers_on, required_services
 from infra.core.layer import Layer, off, up_command
-from infra.doctor import quotas
+from infra.doctor import billing, quotas
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.grants import command
 from infra.doctor.report import Check
@@ -29,6 +29,7 @@ from infra.google import client
 from infra.google.client import NOBODY, USERINFO, Client, RequestError, or_none
 from infra.google.failures import Kind, fix_of
 from infra.google.role import On, Role
+from infra.layers.monitoring.settings import MonitoringSettings
 from infra.layers.pipeline import handoff
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.names import controller_bucket, service_account_email
@@ -66,6 +67,8 @@ def checks(target: Target) -> list[tuple[str, Check]]:
     project, email = target.google.project, service_account_email(target.settings)
     on = layers_on(target.settings)
     disabled = [layer for layer in declared_layers(target.settings) if layer not in on]
+    monitoring = target.settings.get(MonitoringSettings)
+    budget = monitoring is not None and monitoring.billing_account is not None
     zones = sorted({zone for node in target.needed for zone in (*node.places, *node.spread)})
 
     def may(on: On, url: str, what: str) -> Check:
@@ -94,6 +97,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         *((f"stack {layer.name}", partial(_off, target, layer.name)) for layer in disabled),
         *((f"unheld {layer.name}", partial(_unheld, target, layer)) for layer in on),
         *((f"zone {zone}", partial(_zone, target, zone)) for zone in zones),
+        *([("billing account", partial(billing.check, target.google, target.settings))] if budget else ()),
         ("quota", partial(
             quotas.check, target.google, target.needed,
             [use for layer in on for use in layer.hooks.quotas(target.settings)],

@@ -185,6 +185,8 @@ class Client:
         content, headers = body, {"Range": f"bytes={start}-{start + size - 1}"} if size else {}
         if isinstance(body, Mapping):
             content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        if "/billingAccounts/" in url:  # of no project, which a person's requests must count for
+            headers["X-Goog-User-Project"] = self.project
         failure = Failure(Kind.UNKNOWN, "no request was sent")
         for attempt in range(tries):
             if attempt:

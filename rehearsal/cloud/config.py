@@ -54,6 +54,8 @@ class CloudConfig:
     ssh_public_key: str = ""
     enabled_apis: tuple[str, ...] = NEW_PROJECT
     currency: str = "USD"
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    constraints: dict[str, list[str]] = field(default_factory=dict)
     lags: Lags = LAGS
     token_lifetime_s: float = TOKEN_LIFETIME_S
     clock_rate: float = 1.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from infra.core.layer import Hooks, Layer, deferred
 from infra.core.lookup import Lookup
 from infra.core.providers import gcp
+from infra.google.failures import Kind, classify
 from infra.google.measured import UNKNOWN
 from infra.google.role import Role
 from infra.layers.monitoring.metrics import METRICS, full_name
@@ -32,7 +34,8 @@ def _topics(settings: Settings) -> list[str]:
 
 
 def _services(settings: Settings) -> tuple[str, ...]:
-    budget = ("billingbudgets.googleapis.com",) if settings[MonitoringSettings].billing_account else ()
+    charged = settings[MonitoringSettings].billing_account
+    budget = ("billingbudgets.googleapis.com", "cloudbilling.googleapis.com") if charged else ()
     topics = ("pubsub.googleapis.com",) if _topics(settings) else ()
     return ("logging.googleapis.com", "monitoring.googleapis.com", *topics, *budget)
 
@@ -92,6 +95,20 @@ _ROLES = (
     ),
 )  # fmt: skip
 
+_OF_BUDGET = re.compile(r"billing\.budgets\.|\bBudget\b[^\n]*Error 403")
+
+
+def _missing_grant(settings: Settings, message: str) -> str:
+    """Return the grant on the billing account that an update lacked."""
+    if not _OF_BUDGET.search(message) or classify(message).kind is not Kind.PERMISSION:
+        return ""
+    role, account = "roles/billing.costsManager", settings[MonitoringSettings].billing_account
+    return (
+        f"{role} on the billing account to whoever runs this: "
+        f"gcloud billing accounts add-iam-policy-binding {account} --member=user:YOU --role={role}"
+    )
+
+
 _MONITORING = "https://monitoring.googleapis.com/"
 
 _LOOKUPS = {
@@ -131,7 +148,9 @@ LAYER = Layer(
         "gcp:pubsub/topicIAMMember:TopicIAMMember": "{topic} {role} {member}",
     },
     hooks=Hooks(
-        lookups=_LOOKUPS, transient_errors={UNKNOWN: "Cloud Monitoring doesn't know the new metrics yet"}
+        missing_grant=_missing_grant,
+        lookups=_LOOKUPS,
+        transient_errors={UNKNOWN: "Cloud Monitoring doesn't know the new metrics yet"},
     ),
     program=deferred(f"{__package__}.program"),
 )

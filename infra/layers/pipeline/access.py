@@ -96,7 +96,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
     bucket = settings[StorageSettings].bucket_name
     spark, run, trigger, build, view = (paths.account_id(settings, which) for which in paths.ACCOUNTS)
     controllers, tokens = controller_bucket(settings), folder(paths.TOKENS, bucket)
-    node: tuple[str, ...] = ("dataproc.agents.create", "dataproc.tasks.lease")
+    node: tuple[str, ...] = ("dataproc.batches.sparkApplicationWrite",)
     if desired.spark_role == WORKER:  # which holds what the grants below hold elsewhere
         node = (*node, *_OBJECT_CREATES, "logging.logEntries.create")
     yield Grant(spark, desired.spark_role, "project", "", node, "run as a batch's nodes")

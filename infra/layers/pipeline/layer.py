@@ -127,7 +127,7 @@ _ROLES = (
     ),
     Role(
         "roles/serviceusage.serviceUsageAdmin", "make Eventarc's service agent",
-        ("serviceusage.services.generateServiceIdentity",), setting="on_submit",
+        ("serviceusage.services.enable",), setting="on_submit",
     ),
     Role(
         "roles/cloudscheduler.admin", "create the sweep",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,7 +68,11 @@ class World:
         directory: resources by full name (without API host and version), as their APIs show them.
         private: data of resources that no API shows, by full name.
         images: the file with the content of a snapshot or a disk, by full name.
+        limits: quotas of the project, by name and place.
         provisioned_s: time of the last change of a disk's throughput, by full name.
+        billing_account, currency: the one account, and its currency.
+        groups: members of Google groups, accounts or groups, by address.
+        constraints: those of organization policies that are set, each with the values that it allows.
         triggers: full names of Eventarc triggers that are ready.
         unseen: time from which a new resource is visible, by full name.
         above: parent of a project, folder or billing account, for access.
@@ -84,10 +88,13 @@ class World:
     control_planes: dict[str, JsonObject] | None = None
     billing_account: str = "billingAccounts/01D4EE-079462-DFD6EC"
     currency: str = "USD"  # of the billing account
+    groups: Mapping[str, Collection[str]] = field(default_factory=dict)
+    constraints: dict[str, list[str]] = field(default_factory=dict)
     organization: str = "organizations/433637338589"
     directory: dict[str, JsonObject] = field(default_factory=dict)
     private: dict[str, dict[str, Any]] = field(default_factory=dict)
     images: dict[str, Path] = field(default_factory=dict)
+    limits: dict[tuple[str, str], int] = field(default_factory=dict)
     provisioned_s: dict[str, float] = field(default_factory=dict)
     triggers: set[str] = field(default_factory=set)
     unseen: dict[str, float] = field(default_factory=dict)

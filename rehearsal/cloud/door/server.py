@@ -15,6 +15,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from google_facts import table
+from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.clock import SANDBOXES, by_virtual_clock
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
 from rehearsal.cloud.core.operations import on_failure
@@ -185,6 +186,7 @@ class FrontDoor:
         audited = self._audit.begin(call)
         on_failure.set(audited.failed if audited else None)
         try:
+            constraints.require(self._world, "gcp.restrictServiceUsage", [f"{call.api}.googleapis.com"])
             self._enabled.require(call.api)
             if method.permission is not None:
                 resource = method.resource(call) if method.resource else f"projects/{self._world.project}"

@@ -18,10 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from google_facts import roles
+from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request, not_found
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.conditions import compile_condition
-from rehearsal.cloud.iam.roles import check, grants, named
+from rehearsal.cloud.iam.refusals import denied as denied
+from rehearsal.cloud.iam.roles import check, grants
 
 T = TypeVar("T")
 
@@ -250,6 +253,8 @@ class Iam:
             compile_condition(binding["condition"].get("expression", ""))
         for name in binding["members"]:
             kind, _, who = name.partition(":")
+            if kind in ("user", "group", "domain"):
+                constraints.require(self._world, "iam.allowedPolicyMemberDomains", [who.rpartition("@")[2]])
             if name in ("allUsers", "allAuthenticatedUsers"):
                 continue
             if kind not in _MEMBER_KINDS or not who:
@@ -372,7 +377,9 @@ class Iam:
         for permission in permissions:
             if not _PERMISSION.fullmatch(permission):
                 raise bad_request(f"Permission {permission} is not valid for this resource.")
-            if permission not in self.permissions and permission not in named():
+            if roles.is_permission(permission) is False and permission not in self.permissions:
+                raise bad_request(f"Permission {permission} is not valid for this resource.")
+            if roles.is_permission(permission) is None:
                 raise NotEmulatedError(f"Permission {permission}")
         return [permission for permission in permissions if self.allowed(principal, permission, resource)]
 
@@ -394,6 +401,8 @@ class Iam:
             pod = _POD.fullmatch(who) if kind == "serviceAccount" else None
             if pod and principal.endswith("/{}/subject/ns/{}/sa/{}".format(*pod.groups())):
                 return True
+            if kind == "group" and self._in_group(principal, who):
+                return True
             if kind == "domain" and principal.endswith(f"@{who}"):
                 return True
             if kind in _CONVENIENCE and any(
@@ -402,6 +411,16 @@ class Iam:
             ):
                 return True
         return False
+
+    def _in_group(self, principal: str, group: str, above: frozenset[str] = frozenset()) -> bool:
+        """Return True if an account is a member of a group, or of one in it.
+
+        https://cloud.google.com/iam/docs/groups-in-cloud-console
+        """
+        members = () if group in above else self._world.groups.get(group, ())
+        return principal in members or any(
+            self._in_group(principal, name, above | {group}) for name in members if name in self._world.groups
+        )
 
     def _ancestry(self, resource: str) -> list[str]:
         """Return the resource, its parents, the project (not in a bucket's name), and its parents."""
@@ -474,26 +493,3 @@ def _is_in(principal: str, group: str) -> bool:
     place = f"principal:{group.partition('/workloadIdentityPools/')[0]}/workloadIdentityPools/{pool}/subject/"
     namespace = f"ns/{kind.removeprefix('namespace/')}/" if kind.startswith("namespace/") else ""
     return principal.startswith(place + namespace) and (kind == "*" or bool(namespace))
-
-
-def denied(principal: str, permission: str, resource: str) -> ApiError:
-    """Return the 403 that the permission's API answers."""
-    service = permission.split(".", 1)[0]
-    if service == "compute":
-        return ApiError(403, "PERMISSION_DENIED", f"Required '{permission}' permission for '{resource}'")
-    if service == "storage":
-        kind = "object" if "/objects/" in resource else "bucket"
-        text = (
-            f"{principal} does not have {permission} access to the Google Cloud Storage {kind}. "
-            f"Permission '{permission}' denied on resource (or it may not exist)."
-        )
-        return ApiError(403, "PERMISSION_DENIED", text)
-    host = {"resourcemanager": "cloudresourcemanager"}.get(service, service) + ".googleapis.com"
-    info: JsonObject = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "IAM_PERMISSION_DENIED",
-        "domain": host,
-        "metadata": {"permission": permission, "resource": resource},
-    }
-    text = f"Permission '{permission}' denied on resource '//{host}/{resource}' (or it may not exist)."
-    return ApiError(403, "PERMISSION_DENIED", text, details=[info])

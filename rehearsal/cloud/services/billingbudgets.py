@@ -53,9 +53,4 @@ ENTRY = Entry(
             ),
         ),
     ),
-    roles={
-        "roles/billing.admin": ("billing.*",),
-        "roles/billing.costsManager": ("billing.budgets.*",),
-        "roles/billing.viewer": ("billing.budgets.get", "billing.budgets.list"),
-    },
 )

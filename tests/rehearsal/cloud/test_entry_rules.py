@@ -301,3 +301,25 @@ def test_a_subnetwork_that_one_thing_uses_stays(cloud: CloudFront, channel: str,
     for held in (f"subnetworks/{name}", *(("addresses/nat-ip",) if kind == "nat" else ())):
         refused = cloud.request("DELETE", f"{REGION}/{held}")
         assert (refused.status, "already being used by" in refused.error) == (400, True), refused.body
+
+
+REMOTE: Any = {
+    "format": "DOCKER",
+    "mode": "REMOTE_REPOSITORY",
+    "remoteRepositoryConfig": {"commonRepository": {"uri": "https://registry.k8s.io"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, 200),
+        ({"remoteRepositoryConfig": None}, 400),
+        ({"mode": "STANDARD_REPOSITORY"}, 400),
+        ({"remoteRepositoryConfig": {"commonRepository": {"uri": "registry.k8s.io"}}}, 400),
+        ({"remoteRepositoryConfig": {"dockerRepository": {"publicRepository": "DOCKER_HUB"}}}, 501),
+    ],
+)
+def test_a_remote_repository_has_an_upstream(cloud: CloudFront, change: Any, status: int) -> None:
+    body = {key: value for key, value in {**REMOTE, **change}.items() if value}
+    assert cloud.request("POST", f"{REPOSITORIES}?repositoryId=remote-{status}", body).status == status

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from cloud_front import PROJECT, CloudFront
 
+from infra.google.failures import Kind, classify
+
 P, REGION, ZONE = f"projects/{PROJECT}", "us-east5", "us-east5-b"
 LOCATION = f"container.googleapis.com/v1beta1/{P}/locations/{REGION}"
 CLUSTER = f"{LOCATION}/clusters/pools"
@@ -19,6 +21,16 @@ SLICE: dict[str, Any] = {
     "maxPodsConstraint": {"maxPodsPerNode": "15"},
     "config": {"machineType": "ct6e-standard-4t"},
     "placementPolicy": {"type": "COMPACT", "tpuTopology": "4x4"},
+}
+
+FLEX: dict[str, Any] = {
+    "initialNodeCount": 0,
+    "autoscaling": {"enabled": True, "maxNodeCount": 4},
+    "config": {
+        "machineType": "ct6e-standard-4t",
+        "flexStart": True,
+        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+    },
 }
 
 
@@ -75,7 +87,17 @@ def test_a_slice_is_counted_in_its_zones_instance_group(cloud: CloudFront, clust
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"initialNodeCount": 2}, "The number of nodes of a 4x4 slice must be 4."),
     ({"initialNodeCount": 5}, "The number of nodes of a 4x4 slice must be 4."),
-    ({"initialNodeCount": 0, "autoscaling": {"enabled": True, "maxNodeCount": 2}}, "must be 4"),
+    ({"initialNodeCount": 0, "autoscaling": {"enabled": True, "maxNodeCount": 2}},
+     "Maximum node count 2 is not a valid size"),
+    ({"initialNodeCount": 0, "autoscaling": {"enabled": True, "totalMaxNodeCount": 4}},
+     "Maximum node count 0 is not a valid size of TPU pod slice with topology 4x4"),
+    ({**FLEX, "locations": ["us-central1-b"]}, "is not available in zone us-central1-b"),
+    ({**FLEX, "config": {"machineType": "ct6e-standard-4t"}, "queuedProvisioning": {"enabled": True}},
+     "Queued provisioning of TPUs requires flex-start."),
+    ({**FLEX, "management": {"autoRepair": True}}, "auto-repair to be disabled"),
+    ({**FLEX, "autoscaling": {}}, "autoscaling from 0 nodes"),
+    ({**FLEX, "autoscaling": {"enabled": True, "minNodeCount": 1, "maxNodeCount": 4}}, "autoscaling from 0"),
+    ({**FLEX, "config": {"machineType": "ct6e-standard-4t", "flexStart": True}}, "affinity NO_RESERVATION"),
     ({"placementPolicy": {"tpuTopology": "2x2"}, "initialNodeCount": 1}, "2x2 is not supported"),
     ({"placementPolicy": {"tpuTopology": "4x6"}}, "4x6 is not supported"),
     ({"config": {"machineType": "ct6e-standard-8t"}}, "not supported by ct6e-standard-8t"),
@@ -162,3 +184,28 @@ def test_a_pool_in_another_zone_has_its_nodes_there(cloud: CloudFront, cluster: 
     assert "/zones/us-east5-a/" in url
     assert sizes(cloud) == [1]
     done(cloud, "DELETE", f"{cluster}/nodePools/moving")
+
+
+FAMILY, PREEMPTIBLE = "TPUS-PER-TPU-FAMILY-per-project-region", "PREEMPTIBLE-TPU-V6E-per-project-region"
+
+
+@pytest.mark.parametrize(
+    ("spot", "name", "refused_as"),
+    [(False, FAMILY, "TPUS_PER_TPU_FAMILY"), (True, PREEMPTIBLE, "PREEMPTIBLE_TPU_V6E")],
+)
+def test_chips_count_for_compute_engines_quota_and_not_for_the_tpu_apis(
+    cloud: CloudFront, cluster: str, spot: bool, name: str, refused_as: str
+) -> None:
+    pool = {**SLICE, "name": "over", "config": {**SLICE["config"], "spot": spot}}
+    cloud.control.set_quota(name, REGION, 15)
+    reply = cloud.request("POST", f"{cluster}/nodePools", {"nodePool": pool})
+    assert reply.status == 200
+    cloud.let_pass(300)
+    ended = cloud.request("GET", f"{LOCATION}/operations/{reply.json['name']}").json
+    assert "[GCE_QUOTA_EXCEEDED]: Instance 'gke-pools-over-0' creation failed" in ended["error"]["message"]
+    failure = classify(ended["error"]["message"], None)
+    assert (failure.kind, failure.about) == (Kind.QUOTA, refused_as)
+    cloud.control.set_quota(name, REGION, 16)
+    done(cloud, "POST", f"{cluster}/nodePools", {"nodePool": {**pool, "name": "within"}})
+    done(cloud, "DELETE", f"{cluster}/nodePools/within")
+    cloud.control.set_quota(name, REGION, 8192)

@@ -17,10 +17,10 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from tpu_lab import NETWORK, SUBNETWORK, ZONE, P, node_body, open_lab
 
+from google_facts import roles
 from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig
-from rehearsal.cloud.iam.roles import named
 from rehearsal.cloud.services import entries
 
 PROJECT, OWNER, STRANGER = "wire-test", "owner@example.com", "stranger@example.com"
@@ -291,7 +291,7 @@ async def test_who_lacks_what_a_request_needs_besides_is_refused(
     role = f"{P}/roles/all_but_one"
     async with open_lab(tmp_path) as lab:
         lab.iam.create(P, [{"role": role, "members": [f"user:{STRANGER}"]}])
-        every = lab.iam.permissions | named() | {item for item, *_ in SECOND}
+        every = lab.iam.permissions | roles.permissions() | {item for item, *_ in SECOND}
         lab.iam.define_role(role, every - {second})
         status, answer = await lab.request("POST", url, body, STRANGER)
         assert (status, second in answer["error"]["message"]) == (403, True), answer

@@ -9,8 +9,9 @@ from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.faults import Faults
 from rehearsal.cloud.iam.iam import Iam, denied
-from rehearsal.cloud.services.container import access
+from rehearsal.cloud.services.container import access, chips
 from rehearsal.cloud.services.container.pools import resize, sizes
+from rehearsal.cloud.services.container.pulls import Pulls
 
 # Method of the fault rules that refuse machines to the autoscaler.
 SCALE_UP = "container.autoscaler.scaleUp"
@@ -22,6 +23,7 @@ class Clusters:
     def __init__(self, world: World, iam: Iam, faults: Faults) -> None:
         self._world, self._iam, self._faults = world, iam, faults
         self._lost: dict[str, JsonObject] = {}
+        self._pulls = Pulls(world, iam)
         iam.permissions.update(access.permissions())
 
     async def clusters(self, body: JsonObject) -> JsonObject:
@@ -71,8 +73,17 @@ class Clusters:
             fault = self._faults.inject(SCALE_UP, "container.googleapis.com", body["pool"], "")
             if fault is not None and (error := fault.error or fault.operation_error):
                 raise error
+            pool = self._world.require(body["pool"])
+            if chips.exceeded(self._world, body["pool"], pool, int(body["count"])):
+                raise ApiError(429, "RESOURCE_EXHAUSTED", "GCE quota exceeded")
         resize(self._world, body["pool"], body["zone"], int(body["count"]))
         return {}
+
+    async def pull(self, body: JsonObject) -> JsonObject:
+        """Pull an image as a node of a pool does; `refused` has the error."""
+        directory = self._world.directory
+        cluster, pool = directory[body["cluster"]], directory[f"{body['cluster']}/nodePools/{body['pool']}"]
+        return {"refused": self._pulls.refusal(body["image"], cluster, pool)}
 
     async def disk(self, body: JsonObject) -> JsonObject:
         """Return the file with a disk's content; empty where there is none."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
+from functools import partial
 
+from google_facts import gke_pools
 from rehearsal.cloud.collections import Change, Collection, Verb
 from rehearsal.cloud.collections.checks import acts_as
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.operations import compute_link
 from rehearsal.cloud.core.world import World
+from rehearsal.cloud.services.container import chips
 from rehearsal.cloud.services.tpu import catalog
 
 _POOL = "container.projects.locations.clusters.nodePools"
@@ -44,6 +47,8 @@ def _check_pool(change: Change) -> None:
     _complete(change, cluster)
     _check_tpus(change.body)
     _check_room(change, cluster)
+    nodes = int(change.body.get("initialNodeCount", 0)) * len(change.body["locations"])
+    change.waits.append(partial(chips.require, change.world, change.name, change.body, nodes))
 
 
 def _complete(change: Change, cluster: JsonObject) -> None:
@@ -75,8 +80,9 @@ def _check_tpus(body: JsonObject) -> None:
         raise bad_request(f"Disk type {config.get('diskType')} is not supported by {config['machineType']}.")
     if config.get("spot") and config.get("flexStart"):
         raise bad_request("Spot and flex-start can't both be set.")
-    # A slice of several machines: its topology decides the number of nodes.
     chips, scaling = int(machine[1]), body.get("autoscaling") or {}
+    _check_flex_start(body, config, scaling)
+    # A slice of several machines: its topology decides the number of nodes.
     if topology is None:
         return
     slice_ = catalog.find_topology(topology)
@@ -84,10 +90,36 @@ def _check_tpus(body: JsonObject) -> None:
         raise bad_request(f"TPU topology {topology} is not supported by {config['machineType']}.")
     nodes = slice_.chips // chips
     if scaling.get("enabled"):
-        if scaling.get("maxNodeCount", scaling.get("totalMaxNodeCount")) != nodes:
-            raise bad_request(f"The maximum number of nodes of a {topology} slice must be {nodes}.")
+        # The limit of each zone; of one in total, GKE has no zone's (vllm-project/ci-infra#545).
+        most = scaling.get("maxNodeCount", 0)
+        if most != nodes:
+            text = f"Maximum node count {most} is not a valid size of TPU pod slice with topology {topology}"
+            raise bad_request(text)
     elif body.get("initialNodeCount", 0) != nodes:
         raise bad_request(f"The number of nodes of a {topology} slice must be {nodes}.")
+
+
+def _check_flex_start(body: JsonObject, config: JsonObject, scaling: JsonObject) -> None:
+    """Refuse what Google's blueprints say that flex-start and queued provisioning need; words are ours.
+
+    https://github.com/GoogleCloudPlatform/cluster-toolkit, modules/compute/gke-node-pool
+    """
+    queued = (body.get("queuedProvisioning") or {}).get("enabled")
+    if queued and not config.get("flexStart"):
+        raise bad_request("Queued provisioning of TPUs requires flex-start.")
+    if not config.get("flexStart"):
+        return
+    for zone in body["locations"]:
+        if zone not in gke_pools.FLEX_START_ZONES:  # or pods would wait permanently
+            raise bad_request(f"Flex-start of {config['machineType']} is not available in zone {zone}.")
+    affinity = (config.get("reservationAffinity") or {}).get("consumeReservationType")
+    for wrong, rule in (
+        (not scaling.get("enabled") or scaling.get("minNodeCount", 0), "autoscaling from 0 nodes"),
+        ((body.get("management") or {}).get("autoRepair"), "auto-repair to be disabled"),
+        (affinity != "NO_RESERVATION", "the reservation affinity NO_RESERVATION"),
+    ):
+        if wrong:
+            raise bad_request(f"Flex-start requires {rule}.")
 
 
 def _block(pods: int) -> int:

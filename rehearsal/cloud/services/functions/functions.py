@@ -145,10 +145,4 @@ ENTRY = Entry(
         ),
     ),
     package="google.cloud.functions.v2",
-    roles={
-        "roles/cloudfunctions.admin": ("cloudfunctions.*",),
-        "roles/cloudfunctions.developer": ("!*.setIamPolicy", "cloudfunctions.*"),
-        "roles/cloudfunctions.viewer": ("cloudfunctions.*.get", "cloudfunctions.*.list"),
-        "roles/cloudfunctions.invoker": ("cloudfunctions.functions.invoke",),
-    },
 )  # fmt: skip

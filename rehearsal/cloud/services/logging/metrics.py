@@ -43,9 +43,4 @@ ENTRY = Entry(
             created=_show_later,
         ),
     ),
-    roles={
-        "roles/logging.admin": ("logging.*",),
-        "roles/logging.configWriter": ("logging.logMetrics.*",),
-        "roles/logging.viewer": ("logging.logMetrics.get", "logging.logMetrics.list"),
-    },
 )

@@ -131,16 +131,4 @@ ENTRY = Entry(
         ),
     ),
     package="google.monitoring.v3",
-    roles={
-        "roles/monitoring.admin": ("monitoring.*",),
-        "roles/monitoring.editor": ("monitoring.*",),
-        "roles/monitoring.viewer": ("monitoring.*.get", "monitoring.*.list"),
-        "roles/monitoring.alertPolicyEditor": ("monitoring.alertPolicies.*",),
-        "roles/monitoring.alertPolicyViewer": (
-            "monitoring.alertPolicies.get",
-            "monitoring.alertPolicies.list",
-        ),
-        "roles/monitoring.alertViewer": ("monitoring.alerts.get", "monitoring.alerts.list"),
-        "roles/monitoring.notificationChannelEditor": ("monitoring.notificationChannels.*",),
-    },
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.iam.iam import agent
@@ -39,6 +40,9 @@ class Buckets:
         generation = self._store.next_generation()
         bucket = bucket_rules.new_bucket(body, world.number, generation, world.clock.rfc3339())
         self._check_default_key({}, bucket)
+        constraints.require(world, "gcp.resourceLocations", [bucket["location"].lower()])
+        if not bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]:
+            constraints.require(world, "storage.uniformBucketLevelAccess")
         self._store.add_bucket(bucket)
         return bucket
 

@@ -212,13 +212,17 @@ def test_flex_start_begins_with_no_node_and_ends_after_a_week() -> None:
 
 
 def test_queued_pools_wait_for_provisioning_requests() -> None:
+    """As Google's blueprint has it: flex-start machines, with a label that GKE doesn't set."""
     inputs, node = config(queued=True)
     assert inputs["queuedProvisioning"] == {"enabled": True}
     assert inputs["initialNodeCount"] == 0
     assert inputs["autoscaling"] == {"minNodeCount": 0, "maxNodeCount": 4, "locationPolicy": "ANY"}
     assert inputs["management"] == {"autoRepair": False, "autoUpgrade": True}
     assert node["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
-    assert not {"flexStart", "maxRunDuration"} & set(node)
+    assert node["flexStart"] is True
+    assert node["labels"]["cloud.google.com/gke-queued"] == "true"
+    assert "maxRunDuration" not in node
+    assert config(queued=True, flexStart=True) == (inputs, node)
 
 
 def test_a_reservation_is_named() -> None:
