@@ -1,9 +1,8 @@
 """Every setting of every layer changed, one at a time, and back: the plan's word is what happens.
 
-A change is made by the real CLI in the emulated cloud. Its plan names resources, each with `create`, `update`,
-`replace` or `delete`; the update must do that and nothing else, and a preview after it, with a refresh, must be
-empty. A change that a rule or Google refuses is refused before anything is done, and the old value goes up
-without a change.
+A change is made by the real CLI in the emulated cloud. Its plan names resources with `create`, `update`,
+`replace` or `delete`; the update must do that and nothing else, and a preview after it, with a refresh, must
+be empty. The change back must touch the same resources. A last preview, with a refresh, must be empty too.
 """
 
 from __future__ import annotations
@@ -29,22 +28,41 @@ _HELD = {"gcp:project": PROJECT, "data:snapshot": "corpus"}
 _UP = ("--yes", "--non-interactive", "-s", "dev")
 # Values that no rule gives away, by the end of their path.
 OTHERS: Mapping[str, Sequence[Any]] = {
-    "Users": [["user:eve@example.com"]], "runners": [["user:eve@example.com"]], "viewers": [["user:eve@example.com"]],
-    "acceleratorType": ["v6e-32", "v6e-4", "v6e-16"], "topology": ["4x4", "2x2"],
-    "zone": ["us-east5-a", "us-east5-c"], "zones": [["us-east5-a"], ["us-east5-b"]],
-    "location": ["us-central1"], "region": ["us-central1"], "storageClass": ["NEARLINE", "STANDARD"],
-    "channel": ["RAPID", "STABLE"], "version": ["1.34", "1.36"], "maintenanceStart": ["05:00"],
-    "Range": ["10.64.0.0/20", "192.168.128.0/20"], "subnetRanges": [{"us-east5": "10.9.0.0/23"}],
-    "sshSourceRanges": [["35.235.240.0/21"]], "labels": [{"a": "c"}, {"b": "c"}, {}],
-    "defaultLabels": [{"team": "other"}], "cpuPoolMachineType": ["n2-standard-8"], "cpuPoolDiskType": ["pd-ssd"],
-    "machineType": ["ct6e-standard-4t", "ct6e-standard-8t"], "runtimeVersion": ["v2-alpha-tpuv6e-2"],
-    "email": ["second@example.com"], "webhook": ["https://hooks.example.com/second"],
-    "runbooks": ["https://example.com/second"], "topic": ["tpu-alerts-2"], "namespaces": [["vision", "speech"], ["speech"]],
-    "securityGroup": ["gke-security-groups@example.com"], "schedule": ["0 5 * * *"], "trainZone": ["us-east5-a"],
+    "Users": [["user:eve@example.com"]],
+    "runners": [["user:eve@example.com"]],
+    "viewers": [["user:eve@example.com"]],
+    "acceleratorType": ["v6e-32", "v6e-4", "v6e-16"],
+    "topology": ["4x4", "2x2"],
+    "zone": ["us-east5-a", "us-east5-c"],
+    "zones": [["us-east5-a"], ["us-east5-b"]],
+    "location": ["us-central1"],
+    "region": ["us-central1"],
+    "storageClass": ["NEARLINE", "STANDARD"],
+    "channel": ["RAPID", "STABLE"],
+    "version": ["1.34", "1.36"],
+    "maintenanceStart": ["05:00"],
+    "Range": ["10.64.0.0/20", "192.168.128.0/20"],
+    "subnetRanges": [{"us-east5": "10.9.0.0/23"}],
+    "sshSourceRanges": [["35.235.240.0/21"]],
+    "labels": [{"a": "c"}, {"b": "c"}, {}],
+    "cpuPoolMachineType": ["n2-standard-8"],
+    "cpuPoolDiskType": ["pd-ssd"],
+    "cpuPoolZones": [["us-east5-b"], ["us-east5-a", "us-east5-b"]],
+    "machineType": ["ct6e-standard-4t", "ct6e-standard-8t"],
+    "runtimeVersion": ["v2-alpha-tpuv6e-2"],
+    "email": ["second@example.com"],
+    "webhook": ["https://hooks.example.com/second"],
+    "runbooks": ["https://example.com/second"],
+    "topic": ["tpu-alerts-2"],
+    "namespaces": [["vision", "speech"], ["speech"]],
+    "securityGroup": ["gke-security-groups@example.com"],
+    "schedule": ["0 5 * * *"],
+    "trainZone": ["us-east5-a"],
     "nodeRoles": [["roles/container.defaultNodeServiceAccount", "roles/logging.viewer"]],
-    "workloadRoles": [["roles/monitoring.metricWriter"]], "cpuPoolZones": [["us-east5-b"], ["us-east5-a", "us-east5-b"]],
-    "reservation": ["chips"], "run": ["python train.py"],
-}  # fmt: skip
+    "workloadRoles": [["roles/monitoring.metricWriter"]],
+    "reservation": ["chips"],
+    "run": ["python train.py"],
+}
 
 
 @dataclass(frozen=True)
@@ -74,6 +92,11 @@ class _Update:
     planned: frozenset[str]
     done: frozenset[str]
     output: str
+
+    @property
+    def touched(self) -> set[str]:
+        """TYPE NAME of the resources."""
+        return {step.partition(" ")[2] for step in self.done}
 
 
 class Changes:
@@ -124,24 +147,21 @@ class Changes:
             return Case(self.layer, path, _shown(value), None, "no other value is known", "", 0.0)
         self._write(change)
         there = self._up()
-        wrong = [*self._judged(there)] if there.fine else []
+        wrong = [*_as_planned(there), *self.left()] if there.fine else []
         outcome = _outcome(there)
         self._write(self.values)
         back = self._up()
-        wrong += [f"back: {fault}" for fault in self._judged(back)]
+        wrong += [f"back: {fault}" for fault in _as_planned(back)]
+        if there.fine and back.fine and there.touched != back.touched:
+            wrong.append(f"changed {sorted(there.touched)}, and back {sorted(back.touched)}")
         took_s = round(time.monotonic() - begun, 1)
         return Case(self.layer, path, _shown(value), _get(change, where), outcome, "; ".join(wrong), took_s)
 
-    def _judged(self, update: _Update) -> Iterator[str]:
-        if not update.fine:
-            yield _reason(update.output)
-            return
-        if update.planned != update.done:
-            yield f"planned {sorted(update.planned - update.done)}, done {sorted(update.done - update.planned)}"
-        arguments = ("preview", "--refresh", "--expect-no-changes", "--diff", "-s", "dev")
+    def left(self) -> list[str]:
+        """Return what a preview with a refresh still shows."""
+        arguments = ("preview", "--refresh", "--expect-no-changes", "-s", "dev")
         output = self.lab.run(*self.lab.line(self.layer, *arguments), fine=None)
-        if "no changes were expected" in output or "error:" in output:
-            yield f"the next preview isn't empty: {_reason(output)}"
+        return [f"the next preview isn't empty: {_reason(output)}"] if "error:" in output else []
 
     def _another(self, path: str, where: Where, value: Any) -> Values | None:
         for other in _candidates(path, value):
@@ -239,6 +259,14 @@ def _steps(events: Sequence[Mapping[str, Any]], *, planning: bool) -> frozenset[
     return frozenset(result)
 
 
+def _as_planned(update: _Update) -> Iterator[str]:
+    if not update.fine:
+        yield _reason(update.output)
+    elif update.planned != update.done:
+        more, less = sorted(update.done - update.planned), sorted(update.planned - update.done)
+        yield f"planned and not done: {less}; not planned: {more}"
+
+
 def _outcome(update: _Update) -> str:
     if not update.fine:
         return f"refused: {_reason(update.output)}"
@@ -283,12 +311,12 @@ def measure(names: Sequence[str], shard: int, shards: int, minutes: float, repor
             try:
                 for case in changes.cases(shard, shards):
                     cases.append(case)
-                    report(
-                        f"{case.setting}: {case.old!r} -> {case.new!r}: {case.outcome} {case.wrong} {case.took_s} s"
-                    )
+                    what = f"{case.setting}: {case.old!r} -> {case.new!r}: {case.outcome}"
+                    report(f"{what} {case.wrong} {case.took_s} s")
                     if time.monotonic() > end:
                         break
+                left = changes.left()
             finally:
                 changes.close()
-        result[layer] = rows(cases)
+        result[layer] = {**rows(cases), "left": left}
     return result

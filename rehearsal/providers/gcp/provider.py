@@ -98,7 +98,7 @@ class Provider:
     def read(
         self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0
     ) -> dict[str, Any] | None:
-        """Return a resource's current outputs; None if it is gone, or if the provider can't find it by an id."""
+        """Return a resource's current outputs; None if it is gone, or can't be imported."""
         if not state and not terraform.resource_type(token).importer:
             return None
         return _type(token).read(self._context(timeout_s), id_, state)
