@@ -5,7 +5,7 @@ the time that Google names. The owner does what docs/first-up.md lists; a platfo
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import ALERT_TOPIC, DIGEST, IMAGES, QUEUE, TEAMS, pool, spot
+from rehearsal.scenario.parts import ALERT_TOPIC, DIGEST, TEAMS, pool, spot
 from rehearsal.scenario.scenario import Scenario
 
 ENGINEER = "user:platform-engineer@example.com"
@@ -23,8 +23,6 @@ SCENARIO = Scenario(
         "gke:nodeAccountUsers": [ENGINEER],
         "gke:tpuPools": [pool("train", "v6e-4")],
         "gke:namespaces": ["vision"],
-        **QUEUE,
-        "queue:install": "bundle",
         "queue:teams": TEAMS[:1],
         "builds:layers": ["network", "data"],
         "builds:users": [ENGINEER],
@@ -38,7 +36,6 @@ SCENARIO = Scenario(
         "monitoring:budgetPerMonth": 1000,
     },
     steps=(
-        IMAGES,
         step.command("tpu doctor dev", prints="off: .*container.googleapis.com", fails=True).by(
             "platform-engineer"
         ),
