@@ -23,6 +23,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2.credentials import Credentials
 from requests.adapters import HTTPAdapter
 
+from google_facts.scopes import LOGIN
 from infra.errors import InfraError
 from infra.google.failures import Failure, Kind, classify
 
@@ -33,7 +34,6 @@ NO_QUERY: Query = MappingProxyType({})
 
 USERINFO = "https://openidconnect.googleapis.com/v1/userinfo"
 TPU, STORAGE = "https://tpu.googleapis.com", "https://storage.googleapis.com"
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer
 NOBODY = "no Google credentials|no token"
 """Pattern of failures without any login, unlike those of an account without permission."""
@@ -249,7 +249,7 @@ def _login() -> requests.Session | Failure:
     """Log in like Pulumi's provider: by the token in its variable, else by default credentials."""
     try:
         token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
-        credentials = Credentials(token) if token else google.auth.default(scopes=[_SCOPE])[0]  # type: ignore[no-untyped-call]
+        credentials = Credentials(token) if token else google.auth.default(scopes=LOGIN)[0]  # type: ignore[no-untyped-call]
     except Exception as error:  # what a file that is no login raises isn't GoogleAuthError alone
         return Failure(Kind.LOGIN, f"no Google credentials ({error})")
     session: requests.Session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
