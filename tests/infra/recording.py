@@ -56,6 +56,7 @@ UPSTREAM: dict[str, dict[str, Any]] = {
         "controllerBucketName": "bucket-that-is-up-fleet",
         "stepsBucketName": "steps-bucket-that-is-up",
         "serviceAccountEmail": "up@my-project.iam.gserviceaccount.com",
+        "projectNumber": PROJECT_NUMBER,
     },
     "network": {
         "networkId": "projects/my-project/global/networks/up",
@@ -139,6 +140,8 @@ class Recording(pulumi.runtime.Mocks):
         if args.typ == "gcp:projects/serviceIdentity:ServiceIdentity":
             agent = AGENTS[args.inputs["service"].partition(".")[0]].email(PROJECT_NUMBER)
             outputs |= {"email": agent, "member": f"serviceAccount:{agent}"}
+        if args.typ == "gcp:storage/bucket:Bucket":
+            outputs["projectNumber"] = int(PROJECT_NUMBER)
         if args.typ == "gcp:container/cluster:Cluster":
             outputs["controlPlaneEndpointsConfig"] = {"dnsEndpointConfig": {"endpoint": DNS_NAME}}
         return ids.get(args.typ, f"{args.name}-id"), outputs
@@ -162,8 +165,6 @@ class Recording(pulumi.runtime.Mocks):
             if not self.raw_location:
                 raise EngineError("googleapi: Error 404: The specified bucket does not exist., notFound")
             return {"name": args.args["name"], "location": self.raw_location}
-        if args.token == "gcp:organizations/getProject:getProject":
-            return {"projectId": args.args["projectId"], "number": PROJECT_NUMBER}
         if args.token == "gcp:storage/getProjectServiceAccount:getProjectServiceAccount":
             email = AGENTS["storage"].email(PROJECT_NUMBER)
             return {"emailAddress": email, "member": f"serviceAccount:{email}"}

@@ -75,8 +75,16 @@ class TrainingCluster(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(
                 parent=self,
                 # node_config says nothing of a cluster whose first pool is gone, and a difference replaces it
-                # (https://github.com/pulumi/pulumi-gcp/issues/744); the channel upgrades the version.
-                ignore_changes=["nodeConfig", "initialNodeCount", "minMasterVersion"],
+                # (https://github.com/pulumi/pulumi-gcp/issues/744); so does a new description. The channel
+                # upgrades the version. Without IP endpoints GKE sets the private one, which pulumi-gcp 9
+                # would take back at every update.
+                ignore_changes=[
+                    "nodeConfig",
+                    "initialNodeCount",
+                    "minMasterVersion",
+                    "description",
+                    "privateClusterConfig.enablePrivateEndpoint",
+                ],
             ),
         )
         self.cpu_pool = gcp.container.NodePool(
@@ -95,7 +103,8 @@ class TrainingCluster(pulumi.ComponentResource):
                 "disk_size_gb": desired.cpu_pool_disk_gib,
                 **node_defaults(account.email),
             },
-            opts=pulumi.ResourceOptions(parent=self),
+            # Of no use once the pool is there, and any difference, as of a refresh, would replace it.
+            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["initialNodeCount"]),
         )
         self.register_outputs({})
 

@@ -124,9 +124,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     else:
         made.append(RawBucket(settings, opts).bucket)
     made.append(ScratchBucket(settings, opts).bucket)
-    number = gcp.organizations.get_project_output(
-        project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
-    ).number
+    number = upstream.read(StorageOutputs, settings).project_number
     accounts = PipelineAccounts(settings, applying, made, stack, number, opts)
     firewall = SparkFirewall(settings, network_id, opts)
     function = PipelineFunction(settings, accounts, variables, opts)
