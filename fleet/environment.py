@@ -17,8 +17,7 @@ from fleet.adhoc import (
     Phase,
     held,
     replaced,
-    require_wanted,
-    shape,
+    require_same_slices,
     slices,
     twice_called,
     wanted,
@@ -77,12 +76,9 @@ class Environment:
     def add(self, name: str) -> None:
         """Write the record of an ad hoc fleet that a command asks for.
 
-        Raises:
-            InfraError: with it all slices exceed the budget; nothing was written.
-            ConcurrentChangeError: there is another record by now.
+        Raises `BudgetError` or `ConcurrentChangeError`.
         """
-        within_budget(self.settings)
-        self.adhoc[name] = self.saved.keep(name, self.adhoc[name])
+        self.adhoc[name] = add(self.settings, self.saved, self.adhoc[name])
 
     def unwanted(self) -> dict[str, str]:
         """Return ad hoc fleets that aren't to be created, with the reason: their record, as it is now.
@@ -231,6 +227,17 @@ class _ByKind:
         return [*self._zones.ended(), *self._named.ended()]
 
 
+def add(settings: Settings, records: AdHoc, item: Item) -> Item:
+    """Write and return the record of an ad hoc fleet; `settings` have its slices.
+
+    Raises:
+        BudgetError: with it all slices exceed the budget; nothing was written.
+        ConcurrentChangeError: there is another record by now.
+    """
+    within_budget(settings)
+    return records.keep(item["name"], item)
+
+
 def over_budget(settings: Settings) -> str:
     """Return why nothing is created: all slices together exceed the budget; empty if they don't."""
     try:
@@ -320,14 +327,9 @@ def _added(request: FleetCommand, existing: Item | None, item: Item, of_file: Co
             file = f"Pulumi.{request.environment}.yaml"
             raise FleetError(f"{name}: {file} has a slice of this name\n    fix: --slice ANOTHER")
         return item
-    require_wanted(request.environment, existing)
+    require_same_slices(request.environment, existing, item, "--slice")
     if wanted(existing) == item:
         return existing
-    if shape(existing) != shape(item):
-        zones = ", ".join(existing.get("zones", ()))
-        other = f"{existing.get('count')} x {existing.get('acceleratorType')} in {zones}"
-        fix = f"tpu fleet delete {request.environment} --slice {name}, or --slice ANOTHER"
-        raise FleetError(f"{held(existing)}, with other slices: {other}\n    fix: {fix}")
     if not request.replace:
         raise FleetError(f"{held(existing)}\n    fix: --slice ANOTHER, or --replace, which ends that program")
     return replaced(existing, item)

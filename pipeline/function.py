@@ -22,6 +22,8 @@ from pipeline.sweep import Sweep
 from pipeline.training import JobSetTrainer, Trainer, VertexTrainer
 
 _FINALIZED = "google.cloud.storage.object.v1.finalized"
+# A connection that Google has closed while the instance slept is worth a second try; all else is the next sweep's.
+_TRIES = 2
 _SEVERITIES = {logging.WARNING: "WARNING", logging.ERROR: "ERROR", logging.CRITICAL: "CRITICAL"}
 
 
@@ -85,7 +87,7 @@ def handle(request: Request) -> tuple[dict[str, Any], int]:
 def _sweep() -> Sweep:
     """Return the sweep of the environment, one for each instance of the function."""
     settings = from_file(os.environ[paths.ENVIRONMENT])
-    client = Client(settings.project)
+    client = Client(settings.project, tries=_TRIES)
     return Sweep(settings, client, trainer_of(settings, client), _CLOCK)
 
 

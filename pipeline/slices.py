@@ -22,16 +22,16 @@ from fleet.adhoc import (
     slices,
 )
 from fleet.controller import Controller, Observation
-from fleet.environment import opened
+from fleet.environment import add, opened
 from fleet.errors import FleetError
 from fleet.google import Google
 from fleet.model import Condition
 from fleet.request import FleetCommand
 from fleet.store import LeaseHeldError
 from fleet.supervise import take_down_ended
-from infra.engine.prices import within_budget
+from infra.engine.prices import BudgetError
 from infra.engine.settings import from_file
-from infra.errors import InfraError, SettingsError
+from infra.errors import SettingsError
 from infra.google.failures import FOR_PEOPLE, Kind
 from infra.layers.pipeline import handoff, paths
 from infra.layers.pipeline.settings import PipelineSettings
@@ -74,12 +74,10 @@ class SliceTrainer:
         except SettingsError as error:
             raise TrainingError("refused", str(error)) from None
         try:
-            within_budget(settings)
-        except InfraError as error:
-            raise TrainingError("too_dear", str(error)) from None
-        try:
-            records.keep(name, item)
+            add(settings, records, item)
             self._requested = True
+        except BudgetError as error:
+            raise TrainingError("too_dear", str(error)) from None
         except ConcurrentChangeError:
             if not self._started(records, name):
                 raise
@@ -118,11 +116,11 @@ class SliceTrainer:
                 delete what has ended.
             InfraError: the settings don't fit the records.
         """
-        if any(map(self._owns, self._records().read().values())):
+        fleet = opened(FleetCommand(self._settings.environment), allow_empty=True)
+        if any(map(self._owns, fleet.adhoc.values())):
             self._until_s = time.monotonic() + _LATE_S
         elif time.monotonic() > self._until_s:
             return
-        fleet = opened(FleetCommand(self._settings.environment), allow_empty=True)
         kept = {name: item for name, item in fleet.adhoc.items() if self._owns(item)}
         members = tuple(member for member in fleet.members if member.slice in kept)
         fleet = replace(fleet, members=members, adhoc=kept)
@@ -138,7 +136,7 @@ class SliceTrainer:
                 observation = controller.step()
                 for event in observation.events:
                     report(event)
-                take_down_ended(fleet, controller, observation)
+                take_down_ended(fleet, controller, observation, max(_POLL_S, until_s - time.monotonic()))
                 if not controller.busy or time.monotonic() > until_s:
                     self._give_up(controller, observation)
                     return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -270,6 +271,43 @@ def test_a_deletion_that_dies_is_completed_by_the_next_sweep(
     pipeline.sweep(2)
     assert (pipeline.fleet(run)["phase"], pipeline.nodes) == ("ended", [])
     assert pipeline.record(run)["outcome"] == "cancelled"
+
+
+def test_a_deletion_that_takes_long_holds_no_sweep(pipeline: Slices, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its request on, the zone doesn't answer."""
+    run = pipeline.trained()
+    pipeline.sweeps.store.request(run, "cancel", "ann@laptop")
+    delete, asked = pipeline.cloud.delete, list[str]()
+
+    def begin(zone: str, name: str) -> None:
+        asked.append(name)
+        pipeline.cloud.states[name] = "DELETING"
+        pipeline.cloud.silent.add(zone)
+
+    clock = itertools.count(step=0.5)
+    replace_time(monkeypatch, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(pipeline.cloud, "delete", begin)
+    begun_s = next(clock)
+    pipeline.sweep(3)
+    assert next(clock) - begun_s < 3 * 2 * slices._SETTLED_S
+    assert (pipeline.fleet(run)["phase"], pipeline.record(run)["outcome"]) == ("ending", "running")
+    written = pipeline.fleet(run)["writtenS"]
+    monkeypatch.setattr(pipeline.cloud, "delete", delete)
+    pipeline.cloud.silent.clear()
+    pipeline.sweep()
+    assert (pipeline.fleet(run)["phase"], pipeline.fleet(run)["writtenS"]) == ("ending", written)
+    pipeline.cloud.states[NODE] = ""
+    pipeline.sweep(2)
+    assert (pipeline.fleet(run)["phase"], asked) == ("ended", [NODE]), "requested once"
+    assert pipeline.record(run)["outcome"] == "cancelled"
+
+
+def test_a_sweep_lists_the_records_of_fleets_once(pipeline: Slices, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline.trained()
+    saved, listed = pipeline.cloud.saved, list[str]()
+    monkeypatch.setattr(pipeline.cloud, "saved", lambda prefix: listed.append(prefix) or saved(prefix))
+    pipeline.sweep(2)
+    assert listed == [f"{OWNER.stack}/fleets/"] * 2
 
 
 def _without_release(write: Any) -> Any:

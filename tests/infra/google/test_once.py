@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import requests
 
+from fleet.adhoc import AdHoc, Phase
+from fleet.google import Google
 from infra.core.guard import RUNS, LivingError, refuse
 from infra.engine.settings import parse
 from infra.errors import CommandError
@@ -102,6 +104,17 @@ def test_an_upload_whose_answer_is_lost_is_one_generation(
     session.times = times
     second = client.upload(RAW, f"o-{times}", b"two", first)
     assert str(second) == generation(cloud, f"o-{times}") != str(first)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_record_of_a_fleet_whose_answer_is_lost_is_no_conflict(session: Losing, times: int) -> None:
+    session.lost = "POST storage.googleapis.com/upload"
+    google = Google(PROJECT, RAW, RAW, session, sleep=lambda _: None)
+    records = AdHoc(google, f"stack-{times}")
+    for phase in Phase:
+        session.times = times
+        record = records.keep("mine", {"name": "mine", "owner": {"who": "ann"}}, phase)
+        assert (session.times, records.record("mine")) == (0, record)
 
 
 def test_what_somebody_else_wrote_is_no_upload_of_ours(session: Losing, client: Client) -> None:
