@@ -258,7 +258,7 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
     lines = {
         "run": run.run,
         "outcome": f"{run.outcome}, at {run.stage}",
-        "request": request and f"{request.action}, by {request.by}, applied by the next sweep",
+        "request": request and f"{request.action}, by {request.by}, {runs.applied_by()}",
         "why": run.why,
         "next": run.next,
         "began": run.began,

@@ -22,7 +22,7 @@ from pipeline.sweep import Sweep
 from pipeline.training import JobSetTrainer, Trainer, VertexTrainer
 
 _FINALIZED = "google.cloud.storage.object.v1.finalized"
-# A connection that Google has closed while the instance slept is worth a second try; all else is the next sweep's.
+# The second is for a connection that was closed while the instance slept; all else is left to the next sweep.
 _TRIES = 2
 _SEVERITIES = {logging.WARNING: "WARNING", logging.ERROR: "ERROR", logging.CRITICAL: "CRITICAL"}
 

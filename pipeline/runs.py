@@ -164,6 +164,11 @@ class Runs:
                 return
             query["pageToken"] = answer["nextPageToken"]
 
+    def applied_by(self) -> str:
+        """Return what applies a request: the next sweep, and the grants that it needs."""
+        grants = ", ".join(grant.named for grant in access.of_requests(self._settings))
+        return f"applied by the next sweep; that needs {grants}"
+
     def why_waiting(self) -> str:
         """Return why a submission may wait: the grants by which events and sweeps reach the function."""
         grants = ", ".join(grant.named for grant in access.of_starts(self._settings))

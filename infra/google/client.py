@@ -179,7 +179,8 @@ class Client:
     ) -> requests.Response:  # fmt: skip
         """Send a request; retry after transient failures: it must be one that may be repeated.
 
-        With `size`, only so many bytes of the content are requested, from `start` on; `tries`: 0: the client's.
+        With `size`, only so many bytes of the content are requested, from `start` on. Without `tries` it is
+        sent as often as the client may.
         """
         content, headers = body, {"Range": f"bytes={start}-{start + size - 1}"} if size else {}
         if isinstance(body, Mapping):
@@ -201,7 +202,7 @@ class Client:
         return self._tried(request, tries or self._tries, f"{method} {url}")
 
     def _tried(self, request: Callable[[int], T], tries: int, what: str) -> T:
-        """Return the answer of a request, which gets the number of its attempt; repeat it while that helps."""
+        """Return the answer of a request, which gets the number of its attempt; repeat what may pass."""
         for attempt in range(tries):
             try:
                 return request(attempt)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from typing import Any
 
 import pytest
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import yaml
 from fleet import environment, monitor, removal
 from fleet.adhoc import AdHoc, Phase
 from fleet.environment import opened
-from fleet.model import WorkerStatus
+from fleet.model import View, WorkerStatus, ZoneView
 from fleet.proof import Attested
 from fleet.request import FleetCommand
 from fleet.store import BucketStore
@@ -300,6 +301,46 @@ def test_a_deletion_that_takes_long_holds_no_sweep(pipeline: Slices, monkeypatch
     pipeline.sweep(2)
     assert (pipeline.fleet(run)["phase"], asked) == ("ended", [NODE]), "requested once"
     assert pipeline.record(run)["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize("what", ["zone", "bucket"])
+def test_a_run_whose_slice_cant_be_seen_tells_it_and_is_still_ended(
+    what: str, pipeline: Slices, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else it trains until its hours are over, and nobody knows why."""
+    run = pipeline.trained()
+    account = "tpu-pipeline-run@my-project.iam.gserviceaccount.com"
+    denied, role = {
+        "zone": ("Permission 'tpu.nodes.list' denied on resource", "the role tpu_pipeline_run_slices"),
+        "bucket": (
+            f"{account} does not have storage.objects.list access to the Google Cloud Storage bucket."
+            " (gs://my-project-checkpoints/heartbeats/)",
+            "roles/storage.objectViewer on the bucket my-project-checkpoints, below heartbeats/,",
+        ),
+    }[what]
+    failure, observe = Failure(Kind.PERMISSION, denied), pipeline.cloud.observe
+
+    def blind(zones: Sequence[str]) -> View:
+        view = observe(zones)
+        if what == "zone":
+            return replace(view, zones=dict.fromkeys(zones, ZoneView(None, failure)))
+        return replace(view, statuses=None, failure=failure)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline.cloud, "observe", blind)
+        pipeline.sweep(4)
+        record = pipeline.record(run)
+        assert record["outcome"] == "running"
+        assert denied in record["why"]
+        assert f"it needs {role}" in record["why"]
+        assert f"tpu fleet delete dev --slice {run}" in record["why"]
+        stuck = [entry for entry in caplog.records if "pipeline_stuck" in entry.message]
+        assert len(stuck) == 1, "logged once"
+        pipeline.sweeps.store.request(run, "cancel", "ann@laptop")
+        pipeline.sweep(2)
+        assert pipeline.fleet(run)["phase"] in ("ending", "ended")
+    pipeline.sweep(2)
+    assert (pipeline.record(run)["outcome"], pipeline.nodes) == ("cancelled", [])
 
 
 def test_a_sweep_lists_the_records_of_fleets_once(pipeline: Slices, monkeypatch: pytest.MonkeyPatch) -> None:

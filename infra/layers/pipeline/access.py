@@ -216,6 +216,16 @@ def of_starts(settings: Settings) -> Iterator[Grant]:
     yield from of_agents(settings)
 
 
+def of_requests(settings: Settings) -> Iterator[Grant]:
+    """Yield the grants without which people's requests aren't applied."""
+    run, trigger = (paths.account_id(settings, which) for which in (paths.ORCHESTRATOR, paths.TRIGGER))
+    for grant in grants(settings):
+        if (grant.who == run and grant.folder == paths.REQUESTS) or (
+            grant.who == trigger and grant.on == "function"
+        ):
+            yield grant
+
+
 def by_message(settings: Settings, asker: str = "") -> list[dict[str, str]]:
     """Return patterns of refusals with the grant that each lacks, the narrowest first.
 
