@@ -24,15 +24,13 @@ from pipeline import decide
 from pipeline.decide import Action, Batch, End, Limits, Observation, Wait
 from pipeline.record import GOOD, Run, Stage
 from pipeline.shards import Shards
-from pipeline.store import ConflictError, Request, Store, Stored, Submission
+from pipeline.store import OLDEST_S, ConflictError, Request, Store, Stored, Submission
 from pipeline.training import Trainer, TrainingError
 
 CHECK_S = 45.0
 """Time that a call spends on comparing shards; the next one continues."""
 SUBMISSIONS_S = 600.0
 """Time between listings of the raw bucket, for lost events: their requests grow with its objects."""
-OLDEST_S = 7 * 86400.0
-"""Age from which a submission without a record isn't started: it is of a time before this pipeline."""
 _MOST_STEPS = 20
 _LOG = logging.getLogger(__name__)
 

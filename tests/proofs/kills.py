@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -116,7 +117,9 @@ class Killing(Lab):
     def _cluster(self, request: web.Request, body: bytes) -> web.Response:
         name = request.path.rpartition("/")[2]
         if _JOBSETS not in request.path:
-            return web.json_response({"items": []})  # a queue, workloads
+            return web.json_response({"items": []})  # a queue, workloads, pods
+        if name == "jobsets" and request.method == "GET":
+            return web.json_response({"items": [*self.jobsets.values()]})
         if request.method == "POST":
             manifest = json.loads(body)
             name = manifest["metadata"]["name"]
@@ -124,7 +127,8 @@ class Killing(Lab):
                 message = f'jobsets.jobset.x-k8s.io "{name}" already exists'
                 return web.json_response({"kind": "Status", "message": message}, status=409)
             if "dryRun" not in request.query:
-                self.jobsets[name] = manifest
+                about = {"uid": name, "creationTimestamp": "2026-11-26T10:00:00Z"}
+                self.jobsets[name] = {**manifest, "metadata": {**manifest["metadata"], **about}, "status": {}}
             return web.json_response(manifest, status=201)
         if name not in self.jobsets:
             return web.json_response({"kind": "Status", "message": f'"{name}" not found'}, status=404)
@@ -284,7 +288,7 @@ def _text(lab: Killing) -> None:
     lab.put(RAW, "corpus/a.jsonl", b"x" * 1000)
 
 
-_JOB = ("job", "submit", "dev", "vision", "--detach", "--yes", "--", "train", "tiny.toml")
+_JOB = ("job", "submit", "dev", "vision", "--detach", "--", "train", "tiny.toml")
 CASES = {
     "fleet create": Case(_CREATE),
     "fleet delete": Case(("fleet", "delete", "dev", "--slice", _NAME, "--yes"), _created),
@@ -293,7 +297,7 @@ CASES = {
     "fleet monitor": Case(("monitor",), _done),
     "the function's sweep": Case(("sweep", _RUN)),
     "pipeline run": Case(
-        ("pipeline", "run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"), _text, "tpu pipeline cancel dev r"
+        ("pipeline", "run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"), _text, "was submitted already, as r"
     ),
     "pipeline cancel": Case(
         ("pipeline", "cancel", "dev", _RUN, "--yes"), _recorded(), "another request isn't applied yet"
@@ -328,22 +332,31 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
 
-def strike(lab: Killing, case: Case, at: int, side: str, expected: dict[str, Any], outcome: Outcome) -> str:
-    """Strike a command at a change, and type it again; return the change, empty if there were fewer."""
+def strike(
+    lab: Killing, case: Case, blows: Sequence[tuple[int, str]], expected: dict[str, Any], outcome: Outcome
+) -> str:
+    """Strike a command at a change, also when it is typed again if there are more blows, and type it again.
+
+    Returns the change that was struck first; empty if there were fewer.
+    """
     lab.clean()
     case.prepare(lab)
-    status, printed = lab.does(case.words, at, side)
-    if not (struck := lab.struck):
-        return ""
-    if side == _LOST:
-        outcome.lost += 1
-    else:
-        outcome.kills += 1
-        if status != signal.SIGKILL:
-            outcome.problems.append(f"{struck}, {side}: nobody was killed: {status} {printed}")
-    lab.settle()
-    if disowned := lab.disowned():
-        outcome.problems.append(f"{struck}, {side}: no record has {disowned}")
+    first = ""
+    for at, side in blows:
+        status, printed = lab.does(case.words, at, side)
+        if not (struck := lab.struck):
+            break
+        first = first or struck
+        if side == _LOST:
+            outcome.lost += 1
+        else:
+            outcome.kills += 1
+            if status != signal.SIGKILL:
+                outcome.problems.append(f"{struck}, {side}: nobody was killed: {status} {printed}")
+        lab.settle()
+        if disowned := lab.disowned():
+            outcome.problems.append(f"{struck}, {side}: no record has {disowned}")
+    struck, side = first, " then ".join(side for _, side in blows)
     status, printed = lab.does(case.words)
     lab.settle()
     if status and case.refused and case.refused in printed:
@@ -359,9 +372,12 @@ def strike(lab: Killing, case: Case, at: int, side: str, expected: dict[str, Any
     return struck
 
 
-def measure(names: Sequence[str], every: int, report: Callable[[str], None]) -> dict[str, Any]:
-    """Strike each command at every, or every so manieth, change. Raises SystemExit where one left a trace."""
-    begun, outcomes = time.monotonic(), dict[str, Outcome]()
+def measure(names: Sequence[str], seed: int, report: Callable[[str], None]) -> dict[str, Any]:
+    """Strike each command at each change, then once more at any when it is typed again.
+
+    Raises SystemExit where one left a trace.
+    """
+    begun, outcomes, draw = time.monotonic(), dict[str, Outcome](), random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         lab = Killing(Path(folder))
         try:
@@ -373,10 +389,15 @@ def measure(names: Sequence[str], every: int, report: Callable[[str], None]) -> 
                     _must(lab, *case.words)
                     outcome.changes, expected = len(lab.changes), lab.stands()
                     report(f"{name}: {outcome.changes} changes come to {expected}")
-                    for at in range(1, outcome.changes + 1, every):
-                        for side in SIDES:
-                            struck = strike(lab, case, at, side, expected, outcome)
-                            report(f"{name} {at} {side}: {struck} {time.monotonic() - begun:.0f} s")
+                    blows = [[(at, side)] for at in range(1, outcome.changes + 1) for side in SIDES]
+                    again = ((draw.randint(1, outcome.changes), draw.choice(SIDES[:2])) for _ in blows)
+                    blows += [[*first, second] for first, second in zip(blows, again, strict=True)]
+                    for several in blows:
+                        known = len(outcome.problems)
+                        struck = strike(lab, case, several, expected, outcome)
+                        report(f"{name} {several}: {struck} {time.monotonic() - begun:.0f} s")
+                        for problem in outcome.problems[known:]:
+                            report(problem)
         finally:
             lab.close()
     table = {name: vars(outcome) for name, outcome in outcomes.items()}
