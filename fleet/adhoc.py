@@ -143,6 +143,7 @@ class AdHoc:
     Attributes:
         unread: by the last `read`, why a record isn't followed, by the fleet's name.
         ended: by the last `read`, ids of the records that have ended.
+        over: by the last `read`, the reason of their end, by the fleet's name.
     """
 
     def __init__(self, google: Google, stack: str, environment: str = ""):
@@ -152,12 +153,13 @@ class AdHoc:
         self._generations: dict[str, int] = {}
         self.unread: dict[str, str] = {}
         self.ended: set[str] = set()
+        self.over: dict[str, str] = {}
         self._ended_s: dict[str, float] = {}
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return the fleets that haven't ended, by name. Raises FleetError if the bucket doesn't answer."""
         self._generations.clear()
-        self.unread, self.ended, self._ended_s = {}, set(), {}
+        self.unread, self.ended, self.over, self._ended_s = {}, set(), {}, {}
         records = {}
         for path in self._listed():
             name = path.rpartition("/")[2].removesuffix(".json")
@@ -168,6 +170,7 @@ class AdHoc:
                 continue
             if item and item[PHASE] is Phase.ENDED:
                 self.ended.add(str(item.get(ID)))
+                self.over[name] = str(item.get(WHY) or "without a reason")
                 self._ended_s[name] = float(item.get(WRITTEN) or 0.0)
             elif item:
                 records[name] = item

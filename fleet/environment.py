@@ -258,8 +258,8 @@ def opened(
         allow_empty: accept an environment without members, whose nodes are all orphans.
 
     Raises:
-        FleetError: the flags select no members, or a fleet whose record can't be followed, or describe
-            another fleet than the one of that name.
+        FleetError: the flags select no members, or a fleet that has ended or whose record can't be followed,
+            or describe another fleet than the one of that name.
         InfraError: the settings or the stack can't be read.
     """
     settings = from_file(request.environment)
@@ -275,6 +275,9 @@ def opened(
         fleets[name] = _added(request, fleets.get(name), request.adhoc, of_file)
         settings = from_file(request.environment, slices=slices(fleets.values()))
     require_read(unread, request.slices)
+    for name in sorted({*request.slices} & saved.over.keys() - fleets.keys() - of_file):
+        fix = f"nothing is left of it; tpu fleet list {request.environment}, for the others"
+        raise FleetError(f"{name} has ended ({saved.over[name]})\n    fix: {fix}")
     twice = sorted(fleets.keys() & of_file)
     if before is None:
         for line in (*(twice_called(request.environment, name) for name in twice), *unread.values()):

@@ -73,13 +73,13 @@ class Runs:
             stored = self._store.read(known.run)
         oldest = rfc3339(time.time() - OLDEST_S)
         if stored.run.running if stored else known.at >= oldest:
-            environment, state = self._settings.environment, f"at {stored.run.stage}" if stored else WAITING
-            fix = f"tpu pipeline status {environment} {known.run}"
-            fix += f", or tpu pipeline cancel {environment} {known.run}, and then this command" if stored else ""
-            raise CommandError(
-                f"gs://{self._store.raw}/{folder} was submitted already, as {known.run}, which is {state}"
-                f"\n    fix: {fix}"
-            )
+            which, state = f"{self._settings.environment} {known.run}", WAITING
+            fix = f"tpu pipeline status {which}"
+            if stored:
+                state = f"at {stored.run.stage}"
+                fix += f", or tpu pipeline cancel {which}, and then this command"
+            problem = f"gs://{self._store.raw}/{folder} was submitted already, as {known.run}"
+            raise CommandError(f"{problem}, which is {state}\n    fix: {fix}")
 
     def submit(self, folder: str) -> str:
         """Write `_SUBMIT` into a folder; return the run that its event or the next sweep starts.

@@ -140,6 +140,17 @@ def test_it_is_not_forgotten_while_a_zone_that_may_hold_a_member_is_silent(
     assert not [name for name in MADE if world.states[name]]
 
 
+def test_a_command_about_a_fleet_that_has_ended_tells_it(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a second deletion, after one that was killed before it printed anything."""
+    assert fleet([*CREATE, "--slice", "mine", "--yes"]) == 0
+    assert fleet(["delete", "dev", "--slice", "mine", "--yes"]) == 0
+    capsys.readouterr()
+    assert fleet(["delete", "dev", "--slice", "mine", "--yes"]) == 1
+    assert "mine has ended (deleted by a command)\n    fix: nothing is left of it" in capsys.readouterr().err
+
+
 def test_one_that_got_no_chips_can_be_forgotten_too(world: Cloud) -> None:
     world.dry = {"us-east5-a", "us-east5-b"}
     assert fleet([*CREATE, "--yes"]) == 1

@@ -1,9 +1,9 @@
 """Each command that makes or ends something, killed at each of its changes, and typed again.
 
-What it changes goes to an emulated cloud, JobSets to a table of a cluster. A command is killed before its N-th
-change is carried out, or after it and before the answer, or loses that answer and goes on. At that moment all
-that stands must be in a record or be named by the next command; the command again, as its message says, comes
-to what an undisturbed one comes to, nothing twice; and what has ended stays ended.
+What it changes goes to an emulated cloud, JobSets to a table of a cluster. A command is killed before its
+N-th change is carried out, or after it and before the answer, or loses that answer and goes on. At that moment each
+node must be in a record. The command again, struck again or not, comes to what an undisturbed one comes to,
+nothing twice, or names what is there already; and what has ended stays ended.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Case:
     Attributes:
         words: the command.
         prepare: makes what is there before it.
-        refused: what it says when it is typed again after all was done; empty: it does nothing then.
+        refused: what it prints when it is typed again after all was done; empty: it does nothing then.
     """
 
     words: tuple[str, ...]
@@ -288,26 +288,23 @@ def _text(lab: Killing) -> None:
     lab.put(RAW, "corpus/a.jsonl", b"x" * 1000)
 
 
+_PENDING = "another request isn't applied yet"
 _JOB = ("job", "submit", "dev", "vision", "--detach", "--", "train", "tiny.toml")
+_SUBMIT = ("pipeline", "run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach")
+_OF_FLEET, _YES = ("dev", "--slice", _NAME, "--yes"), ("dev", _RUN, "--yes")
 CASES = {
     "fleet create": Case(_CREATE),
-    "fleet delete": Case(("fleet", "delete", "dev", "--slice", _NAME, "--yes"), _created),
-    "fleet recover": Case(("fleet", "recover", "dev", "--slice", _NAME, "--yes"), _lost),
+    "fleet delete": Case(("fleet", "delete", *_OF_FLEET), _created, "mine has ended (deleted by a command)"),
+    "fleet recover": Case(("fleet", "recover", *_OF_FLEET), _lost),
     "run": Case(("run", _NAME)),
     "fleet monitor": Case(("monitor",), _done),
     "the function's sweep": Case(("sweep", _RUN)),
-    "pipeline run": Case(
-        ("pipeline", "run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"), _text, "was submitted already, as r"
-    ),
-    "pipeline cancel": Case(
-        ("pipeline", "cancel", "dev", _RUN, "--yes"), _recorded(), "another request isn't applied yet"
-    ),
-    "pipeline retry": Case(
-        ("pipeline", "retry", "dev", _RUN, "--yes"), _recorded(outcome="failed"), "another request isn't applied yet"
-    ),
+    "pipeline run": Case(_SUBMIT, _text, "was submitted already, as r"),
+    "pipeline cancel": Case(("pipeline", "cancel", *_YES), _recorded(), _PENDING),
+    "pipeline retry": Case(("pipeline", "retry", *_YES), _recorded(outcome="failed"), _PENDING),
     "job submit": Case(_JOB, refused="tpu job cancel dev vision train-tiny"),
-    "job cancel": Case(("job", "cancel", "dev", "vision", "train-tiny", "--yes"), lambda lab: _must(lab, *_JOB),
-                       "no job train-tiny"),
+    "job cancel": Case(("job", "cancel", "dev", "vision", "train-tiny", "--yes"),
+                       lambda lab: _must(lab, *_JOB), "no job train-tiny"),
     "builds submit": Case(("builds", "destroy"), refused="gcloud builds cancel"),
     "publish": Case(("publish",)),
 }  # fmt: skip

@@ -56,10 +56,9 @@ def _require_ended(settings: Settings, client: Client) -> None:
     for build in client.items(_builds(settings), "builds", query):
         if build["status"] in _UNFINISHED:
             id_, place = build["id"], f"--project={settings.project}"
-            raise CommandError(
-                f"a build of {settings.environment} is {build['status']} already: {id_}\n"
-                f"    fix: gcloud builds log {id_} {place} --stream, or first gcloud builds cancel {id_} {place}"
-            )
+            fix = f"gcloud builds log {id_} {place} --stream, or gcloud builds cancel {id_} {place}"
+            problem = f"a build of {settings.environment} is {build['status']} already: {id_}"
+            raise CommandError(f"{problem}\n    fix: {fix}")
 
 
 def _builds(settings: Settings) -> str:
