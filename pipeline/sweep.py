@@ -17,7 +17,7 @@ from typing import Any
 from infra.errors import InfraError
 from infra.google.client import Client, RequestError, or_none
 from infra.google.failures import Failure, Kind, classify
-from infra.layers.pipeline import access, paths, price, spark
+from infra.layers.pipeline import access, handoff, paths, price, spark
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
 from pipeline import decide
@@ -49,10 +49,10 @@ class Sweep:
         desired = settings[PipelineSettings]
         self._settings, self._client, self._trainer, self._now = settings, client, trainer, now
         self.store = Store(client, settings)
-        team = f" of {desired.train_team}" if desired.train == "jobset" else ""
         self._limits = Limits(
             settings.environment, desired.code or "", price.of_runs(settings), desired.ttl_minutes * 60.0,
-            f"{desired.train}{team}", desired.train_hours, lambda message: access.lacking(settings, message),
+            handoff.trains_by(settings), desired.train_hours,
+            lambda message: access.lacking(settings, message),
         )  # fmt: skip
         self._until_s = 0.0
         self._listed_s = -math.inf

@@ -315,7 +315,7 @@ def test_a_run_whose_slice_cant_be_seen_tells_it_and_is_still_ended(
         "bucket": (
             f"{account} does not have storage.objects.list access to the Google Cloud Storage bucket."
             " (gs://my-project-checkpoints/heartbeats/)",
-            "roles/storage.objectViewer on the bucket my-project-checkpoints, below heartbeats/,",
+            "roles/storage.objectViewer on the bucket my-project-checkpoints, below tokens/,",
         ),
     }[what]
     failure, observe = Failure(Kind.PERMISSION, denied), pipeline.cloud.observe

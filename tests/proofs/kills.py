@@ -1,9 +1,9 @@
 """Each command that makes or ends something, killed at each of its changes, and typed again.
 
-What it changes goes to an emulated cloud, JobSets to a table of a cluster. A command is killed before its
-N-th change is carried out, or after it and before the answer, or loses that answer and goes on. At that moment each
-node must be in a record. The command again, struck again or not, comes to what an undisturbed one comes to,
-nothing twice, or names what is there already; and what has ended stays ended.
+Its changes go to an emulated cloud, JobSets to a table of a cluster. A command is killed before its N-th
+change is carried out, or after it and before the answer, or loses that answer and goes on. At that moment
+each node must be in a record. The command again, struck again or not, comes to what an undisturbed one comes
+to, nothing twice, or names what is there already; and what has ended stays ended.
 """
 
 from __future__ import annotations

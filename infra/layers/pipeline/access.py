@@ -117,6 +117,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
               ("iam.serviceAccounts.actAs",), "batches run as it"),
         Grant(run, "roles/storage.objectViewer", "bucket", raw, ("storage.objects.list",),
               "what was submitted"),
+        # Whoever lists a folder lists the bucket: names of heartbeats and boots, by which slices are kept.
         Grant(run, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS, "shards", tokens),
         Grant(run, "roles/storage.objectUser", "bucket", controllers, _OBJECT_WRITES,
               "records of runs", folder(paths.RECORDS, controllers)),
@@ -152,9 +153,6 @@ def _training(settings: Settings) -> Iterator[Grant]:
         yield Grant(who, "", "project", "", tuple(jobs), "training as a custom job")
         return
     yield Grant(who, "", "project", "", ON_NODES, "slices are created, watched and deleted")
-    for kind, why in (("heartbeats", "how far training is"), ("boot", "how far a boot is")):
-        yield Grant(who, "roles/storage.objectViewer", "bucket", storage.bucket_name,
-                    ("storage.objects.list",), why, folder(kind, storage.bucket_name))  # fmt: skip
     controllers = controller_bucket(settings)
     yield Grant(who, "roles/storage.objectUser", "bucket", controllers, _OBJECT_WRITES,
                 "records and state of the fleet", folder(STACK, controllers))  # fmt: skip
