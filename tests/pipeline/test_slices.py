@@ -19,7 +19,7 @@ from fleet.environment import opened
 from fleet.model import View, WorkerStatus, ZoneView
 from fleet.proof import Attested
 from fleet.request import FleetCommand
-from fleet.store import BucketStore
+from fleet.store import BucketStore, LeaseHeldError
 from infra.engine.prices import within_budget
 from infra.engine.settings import from_file, parse
 from infra.errors import SettingsError
@@ -542,6 +542,48 @@ def test_two_instances_of_the_function_never_both_lead(
     leads.leave()
     pipeline.sweep(2)
     assert pipeline.cloud.states[NODE] == "READY"
+
+
+def test_a_monitor_that_starts_during_a_sweep_waits_for_its_end(
+    pipeline: Slices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function holds the lease for some seconds of each minute."""
+    pipeline.trained()
+    with monkeypatch.context() as function:
+        function.setenv("K_REVISION", "tpu-pipeline-00001")
+        sweep = opened(FleetCommand("dev")).controller(lead=True)
+        sweep.step()
+    pauses = list[float]()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            with monkeypatch.context() as function:
+                function.setenv("K_REVISION", "tpu-pipeline-00001")
+                sweep.leave()
+
+    def rest(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(monitor, "rest", rest)
+    replace_time(monkeypatch, "sleep", pause)
+    with pytest.raises(KeyboardInterrupt):
+        monitor.monitor(FleetCommand("dev"), monitor.Monitoring())
+    assert pauses == [1.0] * 3
+
+
+def test_a_function_that_has_died_in_a_sweep_is_waited_for_only_so_long(
+    pipeline: Slices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.trained()
+    with monkeypatch.context() as function:
+        function.setenv("K_REVISION", "tpu-pipeline-00001")
+        opened(FleetCommand("dev")).controller(lead=True).step()
+    now = itertools.count()
+    replace_time(monkeypatch, "monotonic", lambda: next(now))
+    replace_time(monkeypatch, "sleep", lambda _: None)
+    with pytest.raises(LeaseHeldError, match="another controller acts, on tpu-pipeline-00001"):
+        opened(FleetCommand("dev")).controller(lead=True)
 
 
 def test_slices_of_others_are_left_to_others(pipeline: Slices) -> None:
