@@ -82,7 +82,8 @@ def image(settings: Settings, folder: Path, *, base: str, repository: str, accou
     show = partial(print, " ", flush=True)
     for path in context.write(folder, bundle, read, base, name, account, show):
         print(f"{path} is written")
-    print("next:", "\n      ".join(context.next_steps(folder, project, region, name)))
+    steps = context.next_steps(folder, project, region, name, settings.environment)
+    print("next:", "\n      ".join(steps))
     return 0
 
 

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from infra.core import layer as core_layer
 from infra.errors import CommandError
 from infra.settings.schema import Settings
-from infra.settings.sources import ROOT
+from infra.settings.sources import ROOT, environments
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +26,7 @@ class Environment(click.ParamType[str, str]):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """List the environments whose names begin as typed."""
-        names = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
+        names = environments(ROOT)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

@@ -18,7 +18,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import NO_LAGS, CloudConfig
+from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.core.world import NO_LAGS
 from rehearsal.cloud.door.doorway import break_stream
 from rehearsal.cloud.services import entries
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT
@@ -74,7 +75,7 @@ def config(folder: Path, project: str = PROJECT, **more: Any) -> CloudConfig:
     """A cloud without lags or metadata server, on a loopback port, whose clock runs 1,000 times as fast."""
     return CloudConfig(
         project, folder / "cloud", folder / "control", OWNER, REFRESH_TOKEN,
-        **{"front_door": "127.0.0.1:0", "metadata": "", "clock_rate": 1000.0, **NO_LAGS, **more},
+        **{"front_door": "127.0.0.1:0", "metadata": "", "clock_rate": 1000.0, "lags": NO_LAGS, **more},
     )  # fmt: skip
 
 
@@ -128,7 +129,7 @@ class Emulated:
         self.port = self.cloud.port
 
     def monotonic_s(self) -> float:
-        """The real clock, in which lags and lifetimes of tokens count."""
+        """The real clock, in which lifetimes of tokens count."""
         return time.monotonic()
 
     def call(self, work: Coroutine[Any, Any, Any], timeout_s: float = HANG_S) -> Any:
@@ -182,13 +183,14 @@ class Emulated:
         finally:
             connection.close()
 
-    def grant(self, resource: str, role: str, member: str) -> None:
+    def grant(self, resource: str, role: str, member: str, condition: Any = None) -> None:
         """Add a binding to the policy of a resource."""
+        binding = {"role": role, "members": [member]} | ({"condition": condition} if condition else {})
 
         async def add() -> None:
             policy = self.iam.policy(resource)
-            bindings = [*policy["bindings"], {"role": role, "members": [member]}]
-            self.iam.set_policy(resource, {**policy, "bindings": bindings})
+            bindings = [*policy["bindings"], binding]
+            self.iam.set_policy(resource, {**policy, "version": 3, "bindings": bindings})
 
         self.call(add())
 

@@ -1,4 +1,5 @@
-"""Block `pulumi destroy` while fleet members, queued jobs or runs depend on the stack.
+"""Block `pulumi destroy` while fleet members, queued jobs or runs depend on the stack, and a node pool's
+deletion or replacement while jobs run on its nodes.
 
 They are in no stack. Each stack therefore holds a resource that depends on all others: its
 deletion comes first, queries Google, and fails while something lives. It is a dynamic resource, whose
@@ -22,7 +23,7 @@ from infra.google.failures import FOR_PEOPLE, Kind
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 
-KINDS = MEMBERS, JOBS, RUNS = "members", "jobs", "runs"
+KINDS = MEMBERS, JOBS, RUNS, PODS = "members", "jobs", "runs", "pods"
 _SHOWN = 5
 _AT_ONCE = 32  # a record is a request
 _RECORD = re.compile(r"[^/]+/(r[0-9]{1,20})/run\.json")
@@ -42,7 +43,10 @@ class _LivingProvider(dynamic.ResourceProvider):
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
         with _shown():
             refuse_change(_olds, _news)
-        return dynamic.DiffResult(changes=_olds.get("labels") != _news.get("labels"))
+        changes = _olds.get("labels") != _news.get("labels")
+        # A pool that is replaced is unknown here, and what guards it is deleted before it.
+        replaces = ["labels"] if changes and _olds.get("what") == PODS else []
+        return dynamic.DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.UpdateResult:
         return dynamic.UpdateResult(outs=_news)
@@ -84,7 +88,8 @@ class Living(dynamic.Resource):
         """Guard `needs` while MEMBERS with `labels`, or JOBS on clusters with them, live; create it last.
 
         `namespace`: restricts JOBS to one. RUNS have their records in the label `folder` of `bucket`; while
-        one trains by the label `train`, that can't be changed.
+        one trains by the label `train`, that can't be changed. PODS are on the nodes of the label `pool` of
+        `cluster`; `namespace` is the pool's name, which tells guards apart.
         """
         name = f"{what}-{namespace}" if namespace else what
         provider = pulumi.ProviderResource("pulumi-python", name, {})
@@ -125,7 +130,10 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
             f"tpu pipeline cancel {environment} RUN, or wait for their end",
             "runs of the pipeline",
         ),
+        PODS: (_pods, f"tpu job cancel {environment} TEAM JOB, or wait for their end", "jobs on the pool"),
     }[what]
+    if what == PODS:
+        namespace = ""
     with _known(f"whether {noun} live"):
         prefix = f"{namespace}/" if namespace else ""
         living = sorted(name for name in _if_on(find(project, labels)) if name.startswith(prefix))
@@ -237,3 +245,28 @@ def _jobs(project: str, labels: dict[str, str]) -> Iterator[str]:
         except RequestError as error:
             if error.failure.kind is not Kind.MISSING:  # of a cluster without Kueue
                 raise
+
+
+def _pods(project: str, labels: dict[str, str]) -> Iterator[str]:
+    """Yield NAMESPACE/JOB of what runs on a pool's nodes, beside what runs on every node."""
+    from infra.google.client import Client
+    from infra.google.kubernetes import Cluster, endpoint_of
+
+    client = Client(project)
+    endpoint = endpoint_of(client, labels["cluster"])
+    if endpoint is None:
+        return
+    cluster = Cluster(client, endpoint)
+    selector = {"labelSelector": f"cloud.google.com/gke-nodepool={labels['pool']}"}
+    nodes = {node["metadata"]["name"] for node in cluster.items("/api/v1/nodes", selector)}
+    if not nodes:
+        return
+    running = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+    jobs = set()
+    for pod in cluster.items("/api/v1/pods", running):
+        meta = pod["metadata"]
+        owner = next(iter(meta.get("ownerReferences", ())), {"kind": "", "name": meta["name"]})
+        if pod["spec"].get("nodeName") in nodes and owner["kind"] not in ("DaemonSet", "Node"):
+            name = meta.get("labels", {}).get("jobset.sigs.k8s.io/jobset-name", owner["name"])
+            jobs.add(f"{meta['namespace']}/{name}")
+    yield from sorted(jobs)

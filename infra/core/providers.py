@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 Factory = Callable[[Settings, str], "pulumi.ProviderResource"]
 
 
-def gcp(settings: Settings, layer: str) -> pulumi.ProviderResource:
-    """Google Cloud, with the labels that everything carries."""
+def gcp(settings: Settings, layer: str, *, charged: bool = False) -> pulumi.ProviderResource:
+    """Google Cloud, with the labels that everything carries.
+
+    `charged`: requests count for the project, as APIs demand that are of no project; otherwise, with the
+    login of a person, for that of the program that made the login.
+    https://cloud.google.com/docs/quotas/quota-project
+    """
     import pulumi_gcp  # seconds, which commands without Pulumi don't wait
 
     labels = names.labels(settings.environment, layer)
@@ -29,6 +34,8 @@ def gcp(settings: Settings, layer: str) -> pulumi.ProviderResource:
         "gcp",
         project=settings.project,
         default_labels={**settings[GcpSettings].default_labels, **labels},
+        billing_project=settings.project if charged else None,
+        user_project_override=charged or None,
     )
 
 

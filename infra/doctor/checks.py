@@ -16,10 +16,11 @@ from functools import partial
 from infra.catalog import CATALOG
 from infra.core.environment import declared_layers, layers_on, required_services
 from infra.core.layer import Layer, off, up_command
-from infra.doctor import quotas
+from infra.doctor import billing, first, quotas
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.grants import command
 from infra.doctor.report import Check
+from infra.engine.environments import shared_names
 from infra.engine.pulumi import Pulumi
 from infra.engine.recovery.settle import settle_command, unsettled
 from infra.engine.roles import ML, roles
@@ -28,6 +29,7 @@ from infra.google import client
 from infra.google.client import NOBODY, USERINFO, Client, RequestError, or_none
 from infra.google.failures import Kind, fix_of
 from infra.google.role import On, Role
+from infra.layers.monitoring.settings import MonitoringSettings
 from infra.layers.pipeline import handoff
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.names import controller_bucket, service_account_email
@@ -65,6 +67,8 @@ def checks(target: Target) -> list[tuple[str, Check]]:
     project, email = target.google.project, service_account_email(target.settings)
     on = layers_on(target.settings)
     disabled = [layer for layer in declared_layers(target.settings) if layer not in on]
+    monitoring = target.settings.get(MonitoringSettings)
+    budget = monitoring is not None and monitoring.billing_account is not None
     zones = sorted({zone for node in target.needed for zone in (*node.places, *node.spread)})
 
     def may(on: On, url: str, what: str) -> Check:
@@ -76,11 +80,14 @@ def checks(target: Target) -> list[tuple[str, Check]]:
 
     return [
         ("login", partial(_login, target)),
+        ("names", partial(_names, target)),
         ("APIs", partial(_services, target)),
         ("permissions", may(
             "project", f"cloudresourcemanager.googleapis.com/v1/projects/{project}:testIamPermissions",
             project,
         )),
+        ("updates", partial(first.updates, target.google, target.settings)),
+        ("snapshot", partial(first.snapshot, target.google, target.settings)),
         ("host account", may(
             "hosts' account",
             f"iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}:testIamPermissions", email,
@@ -92,6 +99,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         *((f"stack {layer.name}", partial(_off, target, layer.name)) for layer in disabled),
         *((f"unheld {layer.name}", partial(_unheld, target, layer)) for layer in on),
         *((f"zone {zone}", partial(_zone, target, zone)) for zone in zones),
+        *([("billing account", partial(billing.check, target.google, target.settings))] if budget else ()),
         ("quota", partial(
             quotas.check, target.google, target.needed,
             [use for layer in on for use in layer.hooks.quotas(target.settings)],
@@ -110,6 +118,15 @@ def _login(target: Target, what: str) -> Iterator[Finding]:
         if failure.kind not in (Kind.LOGIN, Kind.PERMISSION):  # those are of one that gives no address
             raise
     yield Finding(what, OK, account or "valid; it doesn't say whose it is")
+
+
+def _names(target: Target, what: str) -> Iterator[Finding]:
+    """Report names that another environment's file has, too."""
+    problems = shared_names(target.settings)
+    for problem in problems:
+        yield Finding(what, MISSING, f"{problem.path} = {problem.value}: {problem.rule}", problem.fix)
+    if not problems:
+        yield Finding(what, OK, "no other environment of this folder names the same")
 
 
 def _services(target: Target, what: str) -> Iterator[Finding]:

@@ -16,29 +16,35 @@ from infra.google.quotas import Quota, Use, chips
 from infra.slices.nodes import Node
 
 UNLIMITED = -1
+_UNIT = re.compile(r"1/\{project\}(?:/\{\w+\})*?/\{(region|zone)\}(?:/\{\w+\})*")
 _METRICS = "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/{}/consumerQuotaMetrics"
 
-Limits = dict[tuple[str, str, str], int]
-"""Limits by metric, dimension and place; an empty place is the limit of all others."""
+Limits = dict[tuple[str, str, frozenset[tuple[str, str]]], int]
+"""Limits by metric, its region or zone, and dimensions with values; without any: of all others."""
 
 
 def listed(metrics: Iterable[Mapping[str, Any]]) -> Limits:
     """Parse the limits that Service Usage lists."""
     return {
-        (str(metric.get("metric")), unit[1], (bucket.get("dimensions") or {}).get(unit[1], "")):
+        (str(metric.get("metric")), unit[1], frozenset((bucket.get("dimensions") or {}).items())):
         # A limit of 0 isn't written out: JSON made of protocol buffers leaves zeros away.
         int(bucket.get("effectiveLimit", 0))
         for metric in metrics
         for limit in metric.get("consumerQuotaLimits") or ()
-        if (unit := re.fullmatch(r"1/\{project\}/\{(region|zone)\}", str(limit.get("unit"))))
+        if (unit := _UNIT.fullmatch(str(limit.get("unit"))))
         for bucket in limit.get("quotaBuckets") or ()
     }  # fmt: skip
 
 
 def limit_of(quota: Quota, limits: Limits) -> int | None:
     """Return a number; UNLIMITED; None where Google lists no such quota."""
-    everywhere = limits.get((quota.metric, quota.dimension, ""))
-    return limits.get((quota.metric, quota.dimension, quota.place), everywhere)
+    target = {(quota.dimension, quota.place), *quota.also}
+    matching = [
+        (len(dimensions), limit)
+        for (metric, dimension, dimensions), limit in limits.items()
+        if (metric, dimension) == (quota.metric, quota.dimension) and dimensions <= target
+    ]
+    return max(matching)[1] if matching else None
 
 
 def check(google: Client, nodes: Sequence[Node], uses: Sequence[Use], what: str) -> Iterator[Finding]:
@@ -72,10 +78,11 @@ def _compared(use: Use, limit: int | None, short: str, project: str, what: str) 
         return Finding(name, UNKNOWN, f"{required}, Google lists no such quota", fix_of(Kind.QUOTA))
     if limit == UNLIMITED or use.amount <= limit:
         return Finding(name, OK, f"{required}, allowed are {'all' if limit == UNLIMITED else limit}")
+    dimensions = ",".join(f"{key}={value}" for key, value in ((quota.dimension, quota.place), *quota.also))
     request = (
         f"gcloud beta quotas preferences create --project={project} "
         f"--service={quota.service} --quota-id={quota.name} "
-        f"--dimensions={quota.dimension}={quota.place} --preferred-value={use.amount}"
+        f"--dimensions={dimensions} --preferred-value={use.amount}"
     )
     return Finding(name, short, f"{required}, allowed are {limit}", f"{fix_of(Kind.QUOTA)}; or: {request}")
 

@@ -21,6 +21,7 @@ import yaml
 from infra.core.environment import layers_on
 from infra.core.layer import directory
 from infra.engine import prices, registry
+from infra.engine.before import refuse_to_apply
 from infra.engine.pulumi import Pulumi, sentence
 from infra.engine.settings import from_file
 from infra.errors import CommandError
@@ -147,7 +148,7 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
     `failed`.
     """
     checked = from_file(environment, root)
-    prices.within_budget(checked)
+    refuse_to_apply(checked, root)
     if save:
         save.mkdir(parents=True, exist_ok=True)
     with _stacks(checked, root, only, keyed=save is not None) as stacks:

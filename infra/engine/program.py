@@ -9,7 +9,8 @@ from infra.core.environment import layers_on
 from infra.core.guard import MEMBERS, Living
 from infra.core.layer import Layer, off, up_command
 from infra.core.outputs import Outputs
-from infra.engine import prices, updates
+from infra.engine import updates
+from infra.engine.before import refuse_to_apply
 from infra.engine.enforce import enforce
 from infra.engine.settings import from_pulumi
 from infra.errors import InfraError, UpstreamError
@@ -26,7 +27,7 @@ def run() -> None:
     pulumi.runtime.register_stack_transformation(lambda args: made.append(args.resource))
     try:
         checked = from_pulumi(pulumi.get_stack())
-        prices.within_budget(checked)
+        refuse_to_apply(checked)
         layer = _of_the_project(checked)
         enforce(checked, layer.name, datetime.now(tz=UTC).date())
         updates.refuse_interrupted(pulumi.get_stack(), layer.name)

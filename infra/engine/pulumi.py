@@ -190,7 +190,7 @@ def errors(events: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, root: Path) -> Iterator[str]:
-    """Yield the grants that an update's errors ask for.
+    """Yield what somebody must do first, by an update's errors: grants, quotas, policies, a login.
 
     An account that the layer makes may be what lacks one.
     """
@@ -200,7 +200,7 @@ def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, 
     for message in chain(*errors.values()):
         if grant := declared.hooks.missing_grant(settings, message) if settings else "":
             grants[f"grant {grant}"] = None
-        elif (failure := classify(message)).kind is Kind.PERMISSION:
+        elif (failure := classify(message)).kind in (Kind.PERMISSION, Kind.POLICY, Kind.QUOTA, Kind.LOGIN):
             grants[with_roles(failure.fix)] = None
     return iter(grants)
 

@@ -9,9 +9,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from google_facts import lags
 from infra.core.environment import layers_on
 from infra.core.layer import off
-from infra.engine import prices, registry
+from infra.engine import registry
+from infra.engine.before import refuse_to_apply
 from infra.engine.pulumi import Pulumi
 from infra.engine.recovery.interrupted import interrupted
 from infra.engine.recovery.settle import Patience, settle
@@ -36,7 +38,7 @@ def up(
     is changed. Raises InfraError where one fails; those before it are up then.
     """
     checked = from_file(environment, root)
-    prices.within_budget(checked)
+    refuse_to_apply(checked, root)
     on = [layer.name for layer in layers_on(checked)]
     ordered, pulumi = _ready(environment, [*layers, *filter(None, [after])], root, output)
     if not layers:
@@ -62,7 +64,7 @@ def up(
 
 
 def _up(pulumi: Pulumi, layer: str, options: Sequence[str]) -> None:
-    """Bring a layer up; retry while every error matches the layer's `transient_errors`.
+    """Bring a layer up; retry while every error is one of `transient_errors`, or of an API that is new.
 
     Raises CommandError if it fails otherwise, or after `RETRIED_S`.
     """
@@ -91,7 +93,7 @@ def _transient(layer: str, error: UpdateError) -> str:
             continue  # the stack, since a resource of it did
         matches = [
             reason
-            for text, reason in hooks.transient_errors.items()
+            for text, reason in (*_OF_ANY_LAYER.items(), *hooks.transient_errors.items())
             if any(re.search(text, m) for m in messages)
         ]
         if not matches:
@@ -186,7 +188,11 @@ def in_order(layers: Sequence[str]) -> list[str]:
 
 
 _LOG = logging.getLogger(__name__)
-RETRIED_S, PAUSE_S = 900.0, 15.0
+RETRIED_S, PAUSE_S = lags.AGENT.longest_s, 15.0
+# Layers first compare the services that they call with those that storage has enabled.
+_OF_ANY_LAYER = {
+    "If you enabled this API recently, wait": "an API that was enabled just now doesn't answer yet"
+}
 _FAILED = "update failed"
 _AGAIN = (
     "if nothing above says why, or it names the plan: what is there isn't what the plan was made of; "

@@ -6,16 +6,17 @@ answer nor Pulumi's provider waits for that. https://cloud.google.com/iam/docs/a
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from google_facts import lags
 from infra.google.failures import Kind
+from infra.google.waiting import wait
 
-PATIENCE_S, POLL_S = 420.0, 1.0
+PATIENCE_S = lags.GRANT.longest_s
 PERMISSION = "iam.serviceAccounts.actAs"
-_LOG = logging.getLogger(__name__)
 
 
 def wait_until_it_may_act(
@@ -29,22 +30,17 @@ def wait_until_it_may_act(
 
     What then is still refused, the resource that needs it says better. Without an answer, it returns.
     """
-    from infra.google.client import (  # here, so that no program waits for Google's libraries
-        Client,
-        RequestError,
-    )
+    from infra.google.client import Client  # here, so that no program waits for Google's libraries
 
-    base = os.environ.get("GOOGLE_IAM_CUSTOM_ENDPOINT", "https://iam.googleapis.com/v1/")
+    base = os.environ.get("GOOGLE_IAM_BETA_CUSTOM_ENDPOINT", "https://iam.googleapis.com/v1/")
     client = Client(project)
     end = time.monotonic() + patience_s
-    for account in accounts:
+
+    def may_act(account: str) -> object:
         url = f"{base}projects/{project}/serviceAccounts/{account}:testIamPermissions"
-        while time.monotonic() < end:
-            try:
-                if client.json("POST", url, body={"permissions": [PERMISSION]}).get("permissions"):
-                    break
-            except RequestError as error:
-                if error.failure.kind not in (Kind.MISSING, Kind.PERMISSION):  # or new
-                    return
-            _LOG.info("%s: waiting for %s", account, PERMISSION)
-            sleep(POLL_S)
+        return client.json("POST", url, body={"permissions": [PERMISSION]}).get("permissions")
+
+    new = (Kind.MISSING, Kind.PERMISSION)
+    for account in accounts:
+        if not wait(partial(may_act, account), new, end, f"{PERMISSION} on {account}", sleep):
+            return

@@ -23,6 +23,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2.credentials import Credentials
 from requests.adapters import HTTPAdapter
 
+from google_facts.scopes import LOGIN
 from infra.errors import InfraError
 from infra.google.failures import Failure, Kind, classify
 
@@ -33,7 +34,6 @@ NO_QUERY: Query = MappingProxyType({})
 
 USERINFO = "https://openidconnect.googleapis.com/v1/userinfo"
 TPU, STORAGE = "https://tpu.googleapis.com", "https://storage.googleapis.com"
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer
 NOBODY = "no Google credentials|no token"
 """Pattern of failures without any login, unlike those of an account without permission."""
@@ -185,6 +185,8 @@ class Client:
         content, headers = body, {"Range": f"bytes={start}-{start + size - 1}"} if size else {}
         if isinstance(body, Mapping):
             content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        if "/billingAccounts/" in url:  # of no project, which a person's requests must count for
+            headers["X-Goog-User-Project"] = self.project
 
         def request(_: int) -> requests.Response:
             try:
@@ -252,7 +254,7 @@ def _login() -> requests.Session | Failure:
     """Log in like Pulumi's provider: by the token in its variable, else by default credentials."""
     try:
         token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
-        credentials = Credentials(token) if token else google.auth.default(scopes=[_SCOPE])[0]  # type: ignore[no-untyped-call]
+        credentials = Credentials(token) if token else google.auth.default(scopes=LOGIN)[0]  # type: ignore[no-untyped-call]
     except Exception as error:  # what a file that is no login raises isn't GoogleAuthError alone
         return Failure(Kind.LOGIN, f"no Google credentials ({error})")
     session: requests.Session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]

@@ -4,21 +4,21 @@ Neither Google's operation nor Pulumi's provider waits for that, so that whateve
 https://cloud.google.com/service-usage/docs/enable-disable
 """
 
-import logging
 import os
 import time
 from collections.abc import Callable
 
+from google_facts import lags
 from infra.google.failures import Kind
+from infra.google.waiting import wait
 
-PATIENCE_S, POLL_S = 600.0, 1.0
-_LOG = logging.getLogger(__name__)
+PATIENCE_S = lags.API.longest_s
 # Service → product as the provider's variables for private endpoints name it, the usual base, and a list that
 # is cheap to ask for. Those that layers declare resources of.
 _PROBES = {
     "cloudkms.googleapis.com": ("KMS", "https://cloudkms.googleapis.com/v1/", "locations/global/keyRings"),
     "compute.googleapis.com": ("COMPUTE", "https://compute.googleapis.com/compute/v1/", "regions"),
-    "iam.googleapis.com": ("IAM", "https://iam.googleapis.com/v1/", "serviceAccounts"),
+    "iam.googleapis.com": ("IAM_BETA", "https://iam.googleapis.com/v1/", "serviceAccounts"),
     "tpu.googleapis.com": ("TPU_V2", "https://tpu.googleapis.com/v2/", "locations"),
 }
 
@@ -36,21 +36,10 @@ def wait_until_it_answers(
     """
     if service not in _PROBES:
         return
-    from infra.google.client import (  # here, so that no program waits for Google's libraries
-        Client,
-        RequestError,
-    )
+    from infra.google.client import Client  # here, so that no program waits for Google's libraries
 
     product, base, path = _PROBES[service]
     url = f"{os.environ.get(f'GOOGLE_{product}_CUSTOM_ENDPOINT', base)}projects/{project}/{path}"
     client = Client(project)
     end = time.monotonic() + patience_s
-    while time.monotonic() < end:
-        try:
-            client.send("GET", url)
-        except RequestError as error:
-            if error.failure.kind is Kind.API_OFF:
-                _LOG.info("%s: enabled, but it refuses yet", service)
-                sleep(POLL_S)
-                continue
-        return
+    wait(lambda: client.send("GET", url), (Kind.API_OFF,), end, f"{service}, which is enabled", sleep)

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from google_facts import constraints, lags
+
 ROLE_WITH = "a role that holds {}"
 """Phrase of a fix, with the permission; infra/engine/roles.py replaces it by a role's name."""
 
@@ -21,6 +23,7 @@ class Kind(StrEnum):
     QUOTA = "quota"  # the project's limit is reached: a user must act
     PERMISSION = "permission"  # the account lacks a permission: a user must act
     LOGIN = "login"  # no valid login: a user must act
+    POLICY = "organization policy"  # the organization forbids it: its administrator must act
     API_OFF = "api off"  # the project hasn't enabled the API: a user must act
     INVALID = "invalid"  # the request can never succeed: a user must act
     MISSING = "missing"  # it doesn't exist
@@ -38,10 +41,12 @@ _OF_STATUS = {
     400: Kind.INVALID, 401: Kind.LOGIN, 403: Kind.PERMISSION, 404: Kind.MISSING, 409: Kind.TRANSIENT,
     412: Kind.INVALID, 422: Kind.INVALID, 429: Kind.RATE, 501: Kind.INVALID,
 }  # fmt: skip
+_NO_QUOTA_PROJECT = "requires a quota project"
+_SET_QUOTA_PROJECT = "gcloud auth application-default set-quota-project PROJECT, that of gcp:project"
 # What the text says counts before the number: Google gives 429 and 8 to three different things. In order.
 _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     # Of a login without one, with the reason SERVICE_DISABLED: the API that is off is another project's.
-    (r"requires a quota project", Kind.LOGIN),
+    (_NO_QUOTA_PROJECT, Kind.LOGIN),
     (r"has not been used in project|SERVICE_DISABLED|accessNotConfigured|it is disabled", Kind.API_OFF),
     (r"no more capacity|insufficient (reserved )?capacity|resources available to fulfill", Kind.STOCK_OUT),
     (r"ZONE_RESOURCE_POOL_EXHAUSTED|stockout|currently unavailable in the", Kind.STOCK_OUT),
@@ -73,7 +78,9 @@ _NAMED = {Kind.QUOTA: _QUOTA, Kind.PERMISSION: _LACKED}
 _FIXES = {
     Kind.STOCK_OUT: "no action needed: retried with backoff. `fallbackZones`, or another zone, helps",
     Kind.QUOTA: "ask for more (console: IAM & Admin > Quotas), or lower count",
-    Kind.PERMISSION: f"grant the account that you are logged in as {ROLE_WITH.format('the permission')}",
+    Kind.PERMISSION: f"grant the account that you are logged in as {ROLE_WITH.format('the permission')}; "
+    f"one granted just now counts within {lags.GRANT.longest_s / 60:.0f} min: run it again",
+    Kind.POLICY: "an administrator of organization policies (roles/orgpolicy.policyAdmin) lets the project",
     Kind.LOGIN: "gcloud auth application-default login",
     Kind.API_OFF: "pulumi -C infra/layers/storage up, which enables the APIs, and wait some minutes",
     Kind.INVALID: "correct the settings; a retry won't help",
@@ -86,7 +93,7 @@ _FIXES = {
 }
 OF_ONE = frozenset({Kind.INVALID, Kind.EXISTS})
 """Failures of one node's request, which tell nothing about other nodes."""
-FOR_PEOPLE = frozenset({Kind.QUOTA, Kind.PERMISSION, Kind.LOGIN, Kind.API_OFF, Kind.INVALID})
+FOR_PEOPLE = frozenset({Kind.QUOTA, Kind.PERMISSION, Kind.POLICY, Kind.LOGIN, Kind.API_OFF, Kind.INVALID})
 """Non-retryable failures: a user must act first."""
 
 
@@ -97,7 +104,7 @@ class Failure:
     Attributes:
         kind: what it means.
         message: Google's words, or the client's.
-        about: which quota, or which permission; empty where the words name none.
+        about: which quota, permission or constraint; empty where the words name none.
         retry_after_s: how long Google asked to wait; None where it didn't.
     """
 
@@ -109,7 +116,13 @@ class Failure:
     @property
     def fix(self) -> str:
         """Advice to the user."""
-        fix = fix_of(self.kind)
+        if self.kind is Kind.POLICY:
+            needs = constraints.block(self.about).get("needs")
+            show = f"gcloud org-policies describe {self.about} --effective --project=PROJECT"
+            return f"{fix_of(self.kind)}; {show}{f' ({needs})' if needs else ''}"
+        if self.kind is Kind.QUOTA and re.search(r"[Ll]imit:? 0\b", self.message):
+            return "ask for some: the project has none yet (console: IAM & Admin > Quotas; days, for TPUs)"
+        fix = _SET_QUOTA_PROJECT if _NO_QUOTA_PROJECT in self.message else fix_of(self.kind)
         if self.kind is Kind.PERMISSION and self.about:
             return fix.replace(ROLE_WITH.format("the permission"), ROLE_WITH.format(self.about))
         return fix
@@ -134,6 +147,8 @@ def classify(message: str, status: int | None = None, retry_after_s: float | Non
     """
     if status is None:
         status = _number_in(message)
+    if constraint := constraints.violated(message):
+        return Failure(Kind.POLICY, message.strip(), constraint, retry_after_s)
     kind = next((kind for text, kind in _OF_TEXT if re.search(text, message, re.IGNORECASE)), None)
     if kind is None or (status == 404 and kind is not Kind.API_OFF):
         kind = _of_status(status)

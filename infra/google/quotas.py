@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from google_facts import gke_pools
+
 
 @dataclass(frozen=True, order=True)
 class Quota:
@@ -19,6 +21,7 @@ class Quota:
         dimension: "region" or "zone".
         place: which.
         unit: what it counts, in words.
+        also: further dimensions with their values.
     """
 
     service: str
@@ -27,6 +30,7 @@ class Quota:
     dimension: str
     place: str
     unit: str
+    also: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,23 @@ def chips(dimension: str, place: str, *, spot: bool) -> Quota:
         dimension=dimension,
         place=place,
         unit=f"{'spot' if spot else 'on-demand'} chips",
+    )
+
+
+def gke_chips(region: str, *, revocable: bool) -> Quota:
+    """Return the quota of v6e chips that GKE's nodes count for, which is Compute Engine's.
+
+    `revocable`: of spot and flex-start nodes.
+    """
+    known = gke_pools.PREEMPTIBLE if revocable else gke_pools.ON_DEMAND
+    return Quota(
+        service="compute.googleapis.com",
+        name=known.name,
+        metric=known.metric,
+        dimension="region",
+        place=region,
+        unit=f"{'spot and flex-start' if revocable else 'on-demand'} chips of GKE",
+        also=tuple(known.family.items()),
     )
 
 

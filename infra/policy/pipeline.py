@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from google_facts import regions
 from infra.layers.monitoring.settings import MonitoringSettings
 from infra.layers.pipeline import facts, paths
 from infra.layers.pipeline.settings import PipelineSettings
@@ -13,9 +14,10 @@ from infra.policy.rule import STACK, Resource, Rule, every, forbidden, given, li
 from infra.settings.schema import Settings
 
 _OBJECT = ("gcp:storage/bucketObject:BucketObject",)
+_JOB = "gcp:cloudscheduler/job:Job"
 _WORKS_THERE = {
     "gcp:vertex/aiTensorboard:AiTensorboard": "region",
-    "gcp:cloudscheduler/job:Job": "region",
+    _JOB: "region",  # or nearby: it only calls the function
     "gcp:cloudfunctionsv2/function:Function": "location",
     "gcp:eventarc/trigger:Trigger": "location",
 }
@@ -87,7 +89,10 @@ def _leaves(above: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _beside(resource: Resource, settings: Settings) -> Iterator[str]:
     key = _WORKS_THERE[resource.type]
-    if (location := resource.inputs.get(key)) != settings[StorageSettings].location:
+    desired = settings[StorageSettings].location
+    if resource.type == _JOB and (pipeline := settings.get(PipelineSettings)):
+        desired = pipeline.schedule_region or regions.nearest("cloudscheduler", desired)
+    if (location := resource.inputs.get(key)) != desired:
         yield f"{key}: {location or 'nothing'}"
 
 
@@ -114,8 +119,8 @@ def _in_time(resource: Resource, _: Settings) -> Iterator[str]:
 
 def _budgeted(_: Resource, settings: Settings) -> Iterator[str]:
     monitoring = settings.get(MonitoringSettings)
-    if settings.protected and (monitoring is None or monitoring.budget_dollars_per_month is None):
-        yield "monitoring:budgetDollarsPerMonth: nothing"
+    if settings.protected and (monitoring is None or monitoring.budget_per_month is None):
+        yield "monitoring:budgetPerMonth: nothing"
 
 
 def _without_secret(resource: Resource, _: Settings) -> Iterator[str]:
@@ -155,7 +160,9 @@ RULES = (
          "a budget is of a project, and notifies at 50, 90 and 100 % of it",
          "budget_filter.projects, and thresholds of 0.5, 0.9 and 1", "", _in_time),
     Rule("PL22", (STACK,), "outside of dev an environment has a budget",
-         "monitoring:billingAccount and monitoring:budgetDollarsPerMonth", "", _budgeted),
+         "monitoring:billingAccount and monitoring:budgetPerMonth; or, where another budget covers "
+         "the project, an exception in policy:exceptions; or policy:enforcement: advisory (not in prod)", "",
+         _budgeted),
     Rule("PL13", tuple(_WORKS_THERE), "what works on the checkpoint bucket is in its region",
          "storage:location", "", _beside),
     Rule("PL14", ("gcp:*",), "a bucket is given by its name where Google takes no URL", "without gs://", "",

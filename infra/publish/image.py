@@ -123,7 +123,7 @@ def write(
     return tuple(folder / name for name in (DOCKERFILE, CLOUD_BUILD, BUNDLE))
 
 
-def next_steps(folder: Path, project: str, region: str, image: str) -> Iterator[str]:
+def next_steps(folder: Path, project: str, region: str, image: str, environment: str) -> Iterator[str]:
     """Return the commands that build the image, and the setting for it."""
     host, _, path = image.partition("/")
     repository = path.split("/")[1] if path.count("/") > 1 else path
@@ -136,6 +136,7 @@ def next_steps(folder: Path, project: str, region: str, image: str) -> Iterator[
     where = f"--region={region} --project={project}"
     yield f"gcloud builds submit {folder} --config={folder / CLOUD_BUILD} {where}"
     yield "then in the settings: queue:image as the build printed it, by digest, and queue:install: image"
+    yield f"tpu up {environment} queue   # which lets nodes pull from that repository"
 
 
 def _checked(what: str, content: bytes, sha256: str) -> bytes:

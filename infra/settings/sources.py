@@ -10,11 +10,16 @@ from infra.errors import InfraError, Problem, SettingsError
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def environments(root: Path = ROOT) -> list[str]:
+    """Return the names of the environments that have a file, sorted."""
+    return sorted(path.name.split(".")[1] for path in root.glob("Pulumi.*.yaml"))
+
+
 def path_of(environment: str, root: Path = ROOT) -> Path:
     """Return the file with an environment's settings. Raises InfraError where there is none."""
     path = root / f"Pulumi.{environment}.yaml"
     if not path.exists():
-        known = sorted(path.name.split(".")[1] for path in root.glob("Pulumi.*.yaml"))
+        known = environments(root)
         fix = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else "write it: see docs/settings.md"
         if near := difflib.get_close_matches(environment, known, 1):
             fix = f"perhaps {near[0]} was meant; else {fix}"

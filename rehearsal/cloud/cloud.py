@@ -77,6 +77,9 @@ class Cloud:
             config.number,
             VirtualClock(config.clock_rate),
             lags=config.lags,
+            currency=config.currency,
+            groups=config.groups,
+            constraints=config.constraints,
             monotonic_s=monotonic_s,
             control_planes={} if config.control_planes else None,
         )
@@ -91,7 +94,7 @@ class Cloud:
         self.logging = LoggingService(world, iam, self.telemetry)
         audit = Audit(world, iam, self.logging.keep, self.telemetry)
         self.caller = Caller(iam, lambda: (address(config.front_door)[0], self.port), self._own_certificate())
-        self.quotas = Quotas()
+        self.quotas = Quotas(world.limits)
         durations = durations or Durations()
         self.nodes = Nodes(world, hosts, audit, durations, config.seed)
         tpu = TpuService(world, operations, iam, self.nodes, durations, self.quotas)

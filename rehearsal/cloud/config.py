@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rehearsal.cloud.core.errors import JsonObject
-from rehearsal.cloud.core.world import Lags
+from rehearsal.cloud.core.world import LAGS, Lags
 from rehearsal.cloud.iam.iam import TOKEN_LIFETIME_S
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT
 from rehearsal.cloud.services.tpu.catalog import ZONES
@@ -21,23 +20,19 @@ class CloudConfigError(RehearsalError):
     """The configuration file breaks rules."""
 
 
-# Of a cloud that acts at once everywhere on what it has accepted.
-NO_LAGS: dict[str, Any] = {"grant_lag_s": 0.0, "account_lag_s": 0.0, "api_lag_s": 0.0}
-
-
 @dataclass(frozen=True)
 class CloudConfig:
     """Configuration of the cloud process.
 
     Without `certificate` and `key` the front door speaks plain HTTP; without `image` there are no machines,
     so that TPU nodes can't be created. `hosts_file`, `ca_certificate`, `ca_bundle` and `ssh_public_key` go
-    to the machines. Lags and the lifetime of tokens are real seconds. Addresses are `HOST:PORT`; an empty
-    `metadata` address leaves the metadata server out. `people`: accounts beside the owner, each with its
-    `refresh_token` and `roles`, [role, resource] pairs, which the owner grants. With `control_planes`, a
-    process beside this one runs those of clusters (rehearsal/kubernetes), and they wait for it. `builder`:
-    the variables of the processes that Google's services run; without any, none of them run. `spark_python`:
-    an interpreter with PySpark for batches, which fail without it; `function_python`: one with the functions
-    framework, without which functions are taken to build and to start.
+    to the machines. Lags are virtual seconds, the lifetime of tokens real ones. Addresses are `HOST:PORT`;
+    an empty `metadata` address leaves the metadata server out. `people`: accounts beside the owner, each
+    with its `refresh_token` and `roles`, [role, resource] pairs, which the owner grants. With
+    `control_planes`, a process beside this one runs those of clusters (rehearsal/kubernetes), and they wait
+    for it. `builder`: the variables of the processes that Google's services run; without any, none of them
+    run. `spark_python`: an interpreter with PySpark for batches, which fail without it; `function_python`:
+    one with the functions framework, without which functions are taken to build and to start.
     """
 
     project: str
@@ -58,9 +53,10 @@ class CloudConfig:
     ca_bundle: Path | None = None
     ssh_public_key: str = ""
     enabled_apis: tuple[str, ...] = NEW_PROJECT
-    grant_lag_s: float = Lags.grant_s
-    account_lag_s: float = Lags.account_s
-    api_lag_s: float = Lags.api_s
+    currency: str = "USD"
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    constraints: dict[str, list[str]] = field(default_factory=dict)
+    lags: Lags = LAGS
     token_lifetime_s: float = TOKEN_LIFETIME_S
     clock_rate: float = 1.0
     control_planes: bool = False
@@ -68,11 +64,6 @@ class CloudConfig:
     spark_python: str = ""
     function_python: str = ""
     seed: int = 0
-
-    @property
-    def lags(self) -> Lags:
-        """Delays until accepted changes hold."""
-        return Lags(self.grant_lag_s, self.account_lag_s, self.api_lag_s)
 
     @staticmethod
     def load(path: Path) -> CloudConfig:

@@ -83,6 +83,7 @@ class ControlServer:
             "/clusters/scale": clusters.scale,
             "/clusters/lose": clusters.lose,
             "/clusters/disk": clusters.disk,
+            "/clusters/pull": clusters.pull,
             "/clusters/join": pods.join,
             "/clusters/leave": pods.leave,
         }

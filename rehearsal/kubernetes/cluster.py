@@ -49,7 +49,7 @@ class Cluster:
         """
         self._control, self._body = control, described["body"]
         self._pools: dict[str, Object] = {}
-        self._around = replace(around, joined=self._joined, left=self._left, disk=self._disk)
+        self._around = replace(around, joined=self._joined, left=self._left, disk=self._disk, pull=self._pull)
         self.name: str = described["name"]
         self.endpoint: str = described["body"]["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"]
         self._reviews = Reviews(control, self.name)
@@ -140,6 +140,11 @@ class Cluster:
             google_account=annotations.get("iam.gke.io/gcp-service-account", ""),
             node_account=config.get("serviceAccount", ""),
         )  # fmt: skip
+
+    def _pull(self, node: str, image: str) -> str:
+        assert self._agent is not None
+        pool = self._agent.nodes[node]["metadata"]["labels"][_POOL]
+        return str(self._control.clusters("pull", cluster=self.name, pool=pool, image=image)["refused"])
 
     def _disk(self, id_: str) -> str:
         return str(self._control.clusters("disk", id=id_)["image"])

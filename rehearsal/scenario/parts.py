@@ -25,11 +25,16 @@ NO_RESOURCES = {
 CHIPS_PER_ZONE = "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=60"
 
-# The queue of a cluster: Kueue, and an image for jobs.
-QUEUE = {
-    "queue:kueueImage": f"registry.k8s.io/kueue/kueue:v0.18.4@{DIGEST}",
-    "queue:image": f"us-docker.pkg.dev/my-project/images/debian@{DIGEST}",
-}
+# The queue of a cluster: an image for jobs, and the repository that it is in.
+QUEUE = {"queue:image": f"us-east5-docker.pkg.dev/my-project/images/debian@{DIGEST}"}
+IMAGES = step.request(
+    "artifactregistry.v1.projects.locations.repositories.create",
+    arguments={
+        "parent": "projects/$project/locations/us-east5",
+        "repositoryId": "images",
+        "body": {"format": "DOCKER"},
+    },
+)
 TEAMS = [
     {"name": "vision", "members": ["user:ml-engineer@example.com"]},
     {"name": "speech", "members": ["serviceAccount:ci@build-project.iam.gserviceaccount.com"]},

@@ -7,18 +7,17 @@ import random
 import runpy
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rehearsal.cloud.core.world import Lags
+from rehearsal.cloud.core.world import LAGS, Lags
 from rehearsal.cloud.iam.iam import TOKEN_LIFETIME_S
 from rehearsal.errors import ScenarioError
 from rehearsal.scenario.step import Step
 from rehearsal.world.snapshot import Text
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "scenarios"
-_CLOUD = ("grant_lag_s", "account_lag_s", "api_lag_s", "token_lifetime_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +32,7 @@ class Scenario:
     steps: tuple[Step, ...]
     environment: str = "dev"
     clock: float = 20.0  # virtual seconds per real second, for operations
-    grant_lag_s: float = Lags.grant_s  # real seconds until a grant or its end takes effect
-    account_lag_s: float = Lags.account_s  # real seconds until a new service account is visible
-    api_lag_s: float = Lags.api_s  # real seconds until an enabled API answers
+    lags: Lags = LAGS  # virtual seconds until what Google has accepted holds
     token_lifetime_s: float = TOKEN_LIFETIME_S  # real seconds until an access token expires
     seed: int | None = None  # of the random moments; None: drawn at each start
     prepare: tuple[str, ...] = ()
@@ -52,9 +49,9 @@ class Scenario:
         for name in ("clock", "token_lifetime_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: {getattr(self, name):g} is not positive")
-        for name in ("grant_lag_s", "account_lag_s", "api_lag_s"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: {getattr(self, name):g} is negative")
+        for name, lag_s in asdict(self.lags).items():
+            if lag_s < 0:
+                raise ValueError(f"lags.{name}: {lag_s:g} is negative")
 
     @property
     def name(self) -> str:
@@ -62,9 +59,10 @@ class Scenario:
         return name_of(self.path)
 
     @property
-    def cloud(self) -> dict[str, float]:
+    def cloud(self) -> dict[str, Any]:
         """Entries of the cloud's configuration."""
-        return {"clock_rate": self.clock, **{key: getattr(self, key) for key in _CLOUD}}
+        lags, lifetime_s = asdict(self.lags), self.token_lifetime_s
+        return {"clock_rate": self.clock, "lags": lags, "token_lifetime_s": lifetime_s}
 
     @property
     def locks(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ back, and nothing left at the end.
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import CLUSTER, FOUNDATION, NO_RESOURCES, QUEUE, TEAMS, pool, train
+from rehearsal.scenario.parts import CLUSTER, FOUNDATION, IMAGES, NO_RESOURCES, QUEUE, TEAMS, pool, train
 from rehearsal.scenario.scenario import Scenario
 
 TRAIN = pool("train", "v6e-8", machineType="ct6e-standard-4t", count=2)
@@ -25,6 +25,7 @@ SCENARIO = Scenario(
     },
     steps=(
         *FOUNDATION,
+        IMAGES,
         step.up("gke"),
         step.up("queue"),
         # A team's permissions, and the messages of its refusals.

@@ -6,7 +6,7 @@ TensorBoard.
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import CLUSTER, FOUNDATION, QUEUE, TEAMS, pool, train
+from rehearsal.scenario.parts import CLUSTER, FOUNDATION, IMAGES, QUEUE, TEAMS, pool, train
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -29,6 +29,7 @@ SCENARIO = Scenario(
             arguments={"name": "projects/$project/services/aiplatform.googleapis.com", "body": {}},
         ),
         *FOUNDATION,
+        IMAGES,
         step.up("gke"),
         step.up("queue"),
         # As `gcloud ai tensorboards create` by the project's owner, and the setting with the name that

@@ -5,7 +5,7 @@ the team, Kueue admits it, its pod trains on the shards, and the function sees i
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import CLUSTER, FOUNDATION, PIPELINE, QUEUE, pool, train_on_shards
+from rehearsal.scenario.parts import CLUSTER, FOUNDATION, IMAGES, PIPELINE, QUEUE, pool, train_on_shards
 from rehearsal.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -37,6 +37,7 @@ SCENARIO = Scenario(
     },
     steps=(
         *FOUNDATION,
+        IMAGES,
         step.up("gke"),
         step.up("pipeline"),
         step.command("tpu pipeline publish dev", prints="pipeline:code is set"),

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rehearsal import authority
 from rehearsal.cloud.control import Control
@@ -33,7 +34,7 @@ class Plan:
     """Properties of a world to make."""
 
     environment: str = "dev"  # whose settings hold
-    cloud: Mapping[str, float] = field(default_factory=dict)  # of its configuration: clock, lags, tokens
+    cloud: Mapping[str, Any] = field(default_factory=dict)  # of its configuration: clock, lags, tokens
     seed: int = 0  # of everything random in the cloud
     plugins: Path | None = None  # folder with official plugins
     text: Text = field(default_factory=Text)  # what the data snapshot holds

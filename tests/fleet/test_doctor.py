@@ -23,7 +23,6 @@ from fleet.store import BucketStore
 from infra.core.environment import required_services
 from infra.doctor import checks
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
-from infra.doctor.quotas import UNLIMITED, limit_of, listed
 from infra.doctor.report import UNKNOWN, format_report, healthy, run_checks
 from infra.engine.named import StackState
 from infra.engine.registry import layers
@@ -32,7 +31,6 @@ from infra.errors import CommandError
 from infra.google import client as asking
 from infra.google.client import RequestError, object_url
 from infra.google.failures import Failure, Kind
-from infra.google.quotas import Quota, chips
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu import startup
 from infra.settings.schema import Settings
@@ -95,6 +93,7 @@ class Clinic(Emulated):
         put = f"{STORAGE}/upload/storage/v1/b/{BUCKET}/o"
         for name in (bundle_manifest(BUNDLE), bundle_blob(startup.script_sha256())):
             assert owner.post(put, params={"uploadType": "media", "name": name}, data=b"").ok
+        self.world.directory[f"projects/{PROJECT}/global/snapshots/tokens"] = {"name": "tokens"}
         account = {"accountId": "tpu-training"}
         made = owner.post(f"https://iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", json=account)
         assert made.ok, made.text
@@ -347,8 +346,9 @@ def test_a_cloud_that_answers_nothing_is_unknown_and_no_crash(clinic: Clinic) ->
     session = clinic.as_(OWNER)
     look = clinic.look(session=session)
     assert clinic.cloud.faults.report()[-1]["observed"] > 10
-    # Of what its stack holds, Google isn't asked.
-    items = [item for item in look if not item.what.startswith("stack") and item.what != "unheld storage"]
+    # Of what its stack and the settings' files hold, Google isn't asked.
+    local = ("names", "unheld storage")
+    items = [item for item in look if not item.what.startswith("stack") and item.what not in local]
     assert {item.state for item in items} == {UNKNOWN}
     assert not healthy(look)
     assert re.search(r"\d+ unknown: login, APIs", format_report(look))
@@ -462,19 +462,6 @@ def test_the_command_prints_json_and_fails_where_something_is_missing(
     assert fleet(["doctor", "dev", "--zones", "us-east5-a"]) == 0
     assert fleet(["doctor", "dev"]) == 1
     assert "1 missing: quota us-east5-b" in capsys.readouterr().out
-
-
-def test_limits_that_google_leaves_out_or_does_not_know() -> None:
-    def of(quota: Quota, *buckets: dict[str, Any]) -> int | None:
-        limit = {"unit": "1/{project}/{zone}", "quotaBuckets": [*buckets]}
-        return limit_of(quota, listed([{"metric": current.metric, "consumerQuotaLimits": [limit]}]))
-
-    current = chips("zone", "us-east5-b", spot=False)
-    assert of(current) is None
-    assert of(current, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-b"}}) == 0
-    assert of(current, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-a"}}) == 8
-    assert of(current, {"effectiveLimit": "-1"}) == UNLIMITED
-    assert of(chips("zone", "us-east5-b", spot=True), {"effectiveLimit": "8"}) is None
 
 
 def test_the_cpus_that_a_batch_of_the_pipeline_may_use(clinic: Clinic) -> None:

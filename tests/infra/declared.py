@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 from infra.engine.registry import layers
-from infra.layers.queue.versions import IMAGES
 from tests.infra.recording import UPSTREAM, Recording, run
 
 LAYERS = [layer.name for layer in layers()]
@@ -15,7 +14,7 @@ POOL = {
 }  # fmt: skip
 CLUSTER = {
     "pools": [POOL], "kubeconfig": "{}", "endpoint": "gke-1.us-east5.gke.goog", "clusterName": "tpu",
-    "location": "us-east5",
+    "location": "us-east5", "nodeAccountEmail": "tpu-gke-nodes@my-project.iam.gserviceaccount.com",
 }  # fmt: skip
 UP = {**UPSTREAM, "gke": CLUSTER, "tpu": {"stackId": "0123abc", "slices": [], "fleets": []}}
 """Outputs of layers that others read."""
@@ -24,7 +23,6 @@ _GKE = {
     "gke:namespaces": ["vision"],
 }
 _QUEUE = {
-    "queue:kueueImage": f"{IMAGES['kueue']}@sha256:{'0' * 64}",
     "queue:teams": [{"name": "vision", "members": ["user:ada@example.com"]}],
 }
 _BUILDS = {
@@ -72,7 +70,7 @@ EVERYTHING = {
         {"name": "theirs", "existing": "projects/my-project/notificationChannels/7"},
     ],
     "monitoring:billingAccount": "012345-6789AB-CDEF01",
-    "monitoring:budgetDollarsPerMonth": 1000,
+    "monitoring:budgetPerMonth": 1000,
     "monitoring:runbooks": "https://example.com/runbooks",
 }
 

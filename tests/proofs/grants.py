@@ -274,9 +274,8 @@ def _people(proof: Proof) -> None:
     assert lab.ended(other)["outcome"] == "cancelled"
     logs = ("pipeline", "logs", "dev", proof.run)
     records = ("pipeline", "status", "dev")
-    proof.refused(
-        proof.grant(runner, "storage.objectUser", f"{RAW}-scratch"), "pipeline", "publish", "dev", who=RUNNER
-    )
+    code = proof.grant(runner, "storage.objectUser", f"{RAW}-scratch", paths.CODE)
+    proof.refused(code, "pipeline", "publish", "dev", who=RUNNER)
     submit = ("pipeline", "run", "dev", f"gs://{RAW}/more/", "--yes")
     proof.refused(proof.grant(runner, "storage.objectUser", RAW), *submit, who=RUNNER)
     for viewer, who in everybody:
@@ -373,7 +372,7 @@ def _builds(proof: Proof) -> None:
     for number, (role, what) in enumerate(
         (
             ("logging.logWriter", ""),
-            ("storage.objectViewer", f"{RAW}-scratch"),
+            ("storage.objectViewer", ""),
             ("artifactregistry.writer", ""),
         )
     ):

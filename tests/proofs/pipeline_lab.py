@@ -218,7 +218,8 @@ class PipelineLab(Boxed):
             time.sleep(0.1)
 
     def _job_url(self) -> str:
-        return f"cloudscheduler.googleapis.com/v1/{PLACE}/jobs/{paths.name(self.settings)}"
+        place = f"projects/{PROJECT}/locations/{paths.sweep_region(self.settings)}"
+        return f"cloudscheduler.googleapis.com/v1/{place}/jobs/{paths.name(self.settings)}"
 
     def _job(self) -> dict[str, Any]:
         return dict(self.answer("GET", self._job_url()))
@@ -271,7 +272,7 @@ class PipelineLab(Boxed):
         resource, member = self.resource(grant), self.member(grant)
         role = grant.full_role(PROJECT)
         before = self.call(self._policy(resource))
-        only = re.escape(grant.only).replace(access.STACK, "[0-9a-f]{7}")
+        only = re.escape(grant.only).replace(access.STACK, "[0-9a-f]{7}").replace(access.NUMBER, NUMBER)
         left, taken = [], 0
         for binding in before["bindings"]:
             expression = binding.get("condition", {}).get("expression", "")

@@ -14,6 +14,7 @@ from rehearsal.world.checkout import PROJECTS
 
 HEAD = '''"""A scenario."""
 
+from rehearsal.cloud.core.world import Lags
 from rehearsal.scenario import steps as step
 from rehearsal.scenario.scenario import Scenario
 
@@ -88,7 +89,7 @@ def test_a_step_has_a_title_and_an_account(step: Step, title: str, account: str 
     [
         ("SCENARIO = Scenario(steps=())", "steps: at least one is required"),
         ("SCENARIO = Scenario(clock=0, steps=(step.survived(),))", "clock: 0 is not positive"),
-        ("SCENARIO = Scenario(grant_lag_s=-1, steps=(step.survived(),))", "grant_lag_s: -1 is negative"),
+        ("SCENARIO = Scenario(lags=Lags(-1), steps=(step.survived(),))", "lags.grant_s: -1 is negative"),
         ("SCENARIO = Scenario(clok=0, steps=(step.survived(),))", "unexpected keyword argument 'clok'"),
         ("step.surviv()", "has no attribute 'surviv'"),
         ("step.up()", "missing a required argument: 'layer'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.core.environment import layers_on, required_roles
 from infra.core.layer import Layer
 from infra.google.role import OF_GUARDS, Role
+from infra.layers.builds import names
 from infra.layers.builds.settings import BuildsSettings
 from infra.settings.schema import Settings
 
@@ -40,6 +41,18 @@ def guarding(settings: Settings) -> tuple[str, ...]:
     names = {layer.name for layer in applied(settings)}
     holding = (layer for layer in layers_on(settings) if layer.holds and names & {layer.name, *layer.needs})
     return tuple(sorted({permission for layer in holding for permission in OF_GUARDS[layer.holds]}))
+
+
+def by_hand(settings: Settings) -> tuple[str, ...]:
+    """Return the commands that a billing administrator types once: no project grants these roles."""
+    member = f"serviceAccount:{names.email(settings)}" if BuildsSettings in settings.sections else ""
+    return tuple(
+        f"gcloud billing accounts add-iam-policy-binding {getattr(settings[layer.settings], role.setting)} "
+        f"--member={member} --role={role.name}"
+        for layer in (applied(settings) if member else ())
+        for role in required_roles([layer], settings)
+        if role.on == "billing account"
+    )
 
 
 def on_buckets(settings: Settings) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.core.outputs import Outputs, output
 from infra.layers.builds import names
+from infra.layers.builds.access import by_hand
 from infra.layers.builds.settings import BuildsSettings
 from infra.settings.schema import Settings
 
@@ -19,11 +20,18 @@ class BuildsOutputs(Outputs, layer="builds"):
 
     account_email: Output[str] = output("`tpu-builds@PROJECT.iam.gserviceaccount.com`")
     submit: Output[dict[str, str]] = output("mapping: gcloud's command for each build, by the build's name")
+    by_hand: Output[list[str]] = output(
+        "commands of a billing administrator, without which builds can't make the budget"
+    )
 
     @staticmethod
     def planned(settings: Settings) -> Mapping[str, Any]:
         """Return the outputs that the settings determine, for previews of layers that read them."""
-        return {"account_email": names.email(settings), "submit": names.submit(settings)}
+        return {
+            "account_email": names.email(settings),
+            "submit": names.submit(settings),
+            "by_hand": [*by_hand(settings)],
+        }
 
 
 def applying_member(settings: Settings) -> str | None:

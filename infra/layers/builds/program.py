@@ -7,6 +7,7 @@ import pulumi_gcp as gcp
 
 from infra.google.role import only
 from infra.layers.builds import names
+from infra.layers.builds.access import by_hand
 from infra.layers.builds.account import BuildsAccount
 from infra.layers.builds.outputs import BuildsOutputs
 from infra.layers.builds.settings import BuildsSettings
@@ -41,5 +42,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     account = BuildsAccount(settings, opts)
     Starters(settings, opts)
     return BuildsOutputs(
-        account_email=account.account.email, submit=pulumi.Output.from_input(names.submit(settings))
+        account_email=account.account.email,
+        submit=pulumi.Output.from_input(names.submit(settings)),
+        by_hand=pulumi.Output.from_input([*by_hand(settings)]),
     )

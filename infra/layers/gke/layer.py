@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.core.layer import Layer, Named, deferred
+from infra.core.layer import Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
+from infra.google.quotas import Use, gke_chips
 from infra.google.role import ACT_AS_NODES, Role
 from infra.layers.gke import pools
 from infra.layers.gke.one_pool import checked
@@ -39,6 +40,18 @@ def _at_google(settings: Settings) -> dict[str, str]:
     return {name: f"https://container.googleapis.com/v1/{name}" for name in names}
 
 
+def _quotas(settings: Settings) -> Iterator[Use]:
+    """Yield the chips of all pools at once. A reservation has its chips already."""
+    why = "all pools of gke have"
+    amounts: dict[bool, int] = {}
+    for pool in pools.pools(settings):
+        if not pool.reservation:
+            revocable = pool.is_flex_start or pool.provisioning == pools.SPOT
+            amounts[revocable] = amounts.get(revocable, 0) + pool.kind.chips
+    for revocable, chips in sorted(amounts.items()):
+        yield Use(gke_chips(pools.region(settings), revocable=revocable), chips, why)
+
+
 _ROLES = (
     Role(
         "roles/container.clusterAdmin", "create the cluster and its node pools",
@@ -59,7 +72,7 @@ _ROLES = (
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),
     Role(
-        "roles/resourcemanager.projectIamAdmin", "let nodes pull images and write logs",
+        "roles/resourcemanager.projectIamAdmin", "let nodes write logs and metrics",
         ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
     ),
     Role(
@@ -88,9 +101,11 @@ LAYER = Layer(
     outputs=GkeOutputs,
     accounts=_accounts,
     buckets=_buckets,
+    places=lambda settings: [Place("gke:region", "container", pools.region(settings))],
     prices=pools.rows,
     rates=pools.rates,
     at_google=_at_google,
+    hooks=Hooks(quotas=_quotas),
     ids={
         "gcp:container/cluster:Cluster": "projects/{project}/locations/{location}/clusters/{name}",
         "gcp:container/nodePool:NodePool": (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from infra.catalog import CATALOG, SliceType
 from infra.layers.gke.facts import MAX_FLEX_START_S, Machine, machines_for
 from infra.layers.gke.settings import GkeSettings, PoolSettings
+from infra.layers.network.settings import NetworkSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices import sizes
@@ -50,7 +51,12 @@ class Pool:
     def hourly(self) -> float | None:
         """US dollars an hour while all nodes are there; None where no catalog knows the price."""
         price = CATALOG.price(self.zone)
-        prices = {ON_DEMAND: price.on_demand, SPOT: price.spot, FLEX_START: price.flex_start}
+        prices = {
+            ON_DEMAND: price.on_demand,
+            SPOT: price.spot,
+            FLEX_START: price.flex_start,
+            QUEUED: price.flex_start,
+        }
         dollars = prices.get(self.provisioning)
         return None if dollars is None else self.kind.chips * dollars
 
@@ -60,8 +66,18 @@ class Pool:
 
         Every pool has one, since Kueue compares a job's node selector only with the labels that a flavor has.
         """
-        also = "-autoscaled" if self.scales and self.provisioning not in (FLEX_START, QUEUED) else ""
+        also = "-autoscaled" if self.scales and not self.is_flex_start else ""
         return self.provisioning.replace(" ", "-") + also
+
+    @property
+    def is_flex_start(self) -> bool:
+        """Return True if Google creates the nodes when it has the chips, for a while."""
+        return self.provisioning in (FLEX_START, QUEUED)
+
+    @property
+    def queued_s(self) -> int | None:
+        """Seconds that nodes of a queued pool are requested for; None for other pools."""
+        return (self.max_run_duration_s or MAX_FLEX_START_S) if self.provisioning == QUEUED else None
 
     def outputs(self) -> dict[str, Any]:
         """Return the pool as the stack exports it."""
@@ -85,11 +101,17 @@ def region(settings: Settings) -> str:
     return settings[GkeSettings].region or settings[StorageSettings].location
 
 
+def may_reach_any_host(settings: Settings) -> bool:
+    """Return False if nodes reach Google's hosts alone; of somebody else's network it isn't known."""
+    network = settings[NetworkSettings]
+    return bool(network.cloud_nat or network.existing_network)
+
+
 def provisioning(item: PoolSettings) -> tuple[str, ...]:
     """Return the ways of provisioning that an item names; it may name one at most."""
     models = (
         (SPOT, item.spot),
-        (FLEX_START, item.flex_start),
+        (FLEX_START, item.flex_start and not item.queued),  # which is flex-start, too
         (QUEUED, item.queued),
         (RESERVED, item.reservation),
     )

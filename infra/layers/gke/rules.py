@@ -4,6 +4,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Iterator
 
+from google_facts import gke_pools
 from infra.catalog import region_of
 from infra.errors import Problem
 from infra.layers.gke.facts import CHANNELS, CHANNELS_READ, cpu_family
@@ -34,6 +35,12 @@ def _zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
             yield Problem(
                 path, f'"{pool.zone}"', f"a cluster's nodes are in its region, {home}",
                 f"write gke:region: {region_of(pool.zone)}, or a zone of {home}",
+            )  # fmt: skip
+        elif (pool.flex_start or pool.queued) and pool.zone not in gke_pools.FLEX_START_ZONES:
+            zones = ", ".join(gke_pools.FLEX_START_ZONES)
+            yield Problem(
+                path, f'"{pool.zone}"', f"by flex-start, GKE has v6e in {zones}",
+                "write one of these, or spot: true",
             )  # fmt: skip
 
 
@@ -225,7 +232,7 @@ def _empty(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings[GkeSettings]
     for key, values, rule in (
         ("namespaces", desired.namespaces, "pods of these namespaces alone may use the buckets"),
-        ("nodeRoles", desired.node_roles, "without a role nodes can't write logs, nor pull images"),
+        ("nodeRoles", desired.node_roles, "without a role nodes can't write logs and metrics"),
     ):
         if not values:
             yield Problem(
@@ -234,7 +241,17 @@ def _empty(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 RULES: tuple[Relation, ...] = (
-    (("gke:tpuPools[].zone", "gke:region", "storage:location", "tpu:additionalZones"), _zones),
+    (
+        (
+            "gke:tpuPools[].zone",
+            "gke:tpuPools[].flexStart",
+            "gke:tpuPools[].queued",
+            "gke:region",
+            "storage:location",
+            "tpu:additionalZones",
+        ),
+        _zones,
+    ),
     (("gke:region", "storage:location", "storage:allowCrossRegion"), _region),
     (("gke:cpuPoolZones", "gke:region", "storage:location", "gke:tpuPools[].zone"), _cpu_zones),
     (("gke:tpuPools[].name",), _names),

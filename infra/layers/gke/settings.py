@@ -81,8 +81,8 @@ class PoolSettings:
         default=False,
     )
     queued: bool = setting(
-        "queued provisioning, by the ProvisioningRequests of Kueue; Google's pages promise it for GPUs, and "
-        "it has not been tried with v6e",
+        "flex-start with queued provisioning: all nodes of a job at once, by the ProvisioningRequests of "
+        "Kueue; as Google's blueprint for v6e has it",
         default=False,
     )
     reservation: str | None = setting(
@@ -104,7 +104,10 @@ class GkeSettings:
     """A GKE cluster for training, with a node pool for each TPU slice."""
 
     cluster_name: str = setting("name of the cluster", default="tpu", rule=rules.NETWORK_NAME)
-    description: str = setting("what the cluster is for", default="Training on TPU slices")
+    description: str = setting(
+        "what the cluster is for; GKE takes it once, when the cluster is made",
+        default="Training on TPU slices",
+    )
     region: str | None = setting(
         "region of the cluster; storage:location, unless given", default=None, rule=rules.REGION
     )
@@ -188,7 +191,7 @@ class GkeSettings:
         "account that all nodes run as", default="tpu-gke-nodes", rule=rules.ACCOUNT_ID
     )
     node_roles: tuple[str, ...] = setting(
-        "its roles on the project: pull images, write logs and metrics",
+        "its roles on the project: write logs and metrics; images are granted by repository, by `queue`",
         default=("roles/container.defaultNodeServiceAccount",),
         rule=_NODE_ROLE,
     )

@@ -3,8 +3,10 @@
 import pulumi
 import pulumi_gcp as gcp
 
+from google_facts import gke_pools
+from infra.core.guard import PODS, Living
 from infra.layers.gke.cluster import TrainingCluster, node_defaults
-from infra.layers.gke.pools import FLEX_START, QUEUED, SPOT, Pool, region
+from infra.layers.gke.pools import QUEUED, SPOT, Pool, region
 from infra.layers.gke.settings import GkeSettings
 from infra.settings.schema import Settings
 
@@ -42,10 +44,28 @@ class TpuPool(pulumi.ComponentResource):
                 {"type": "COMPACT", "tpu_topology": pool.kind.topology} if pool.nodes > 1 else None
             ),
             queued_provisioning={"enabled": True} if pool.provisioning == QUEUED else None,
-            management={"auto_repair": pool.provisioning not in (FLEX_START, QUEUED), "auto_upgrade": True},
+            management={"auto_repair": not pool.is_flex_start, "auto_upgrade": True},
             network_config={"enable_private_nodes": True},
             node_config=_node_config(pool, desired, account.email),
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                # GKE adds no nodes to a slice and takes no other machines for it: a new pool is needed
+                # (https://cloud.google.com/kubernetes-engine/docs/concepts/tpus). The provider's schema has
+                # these as changes in place.
+                replace_on_changes=["placementPolicy", "nodeConfig.machineType", "nodeLocations"],
+                delete_before_replace=True,
+                # Only how it begins: that a pool scales is switched in place.
+                ignore_changes=["initialNodeCount"],
+            ),
+        )
+        place = f"projects/{settings.project}/locations/{region(settings)}/clusters/{desired.cluster_name}"
+        Living(
+            PODS,
+            settings.project,
+            settings.environment,
+            {"cluster": place, "pool": pool.name, "id": self.pool.id},
+            [self.pool],
+            pool.name,
         )
         self.register_outputs({})
 
@@ -53,7 +73,7 @@ class TpuPool(pulumi.ComponentResource):
 def _autoscaling(pool: Pool) -> gcp.container.NodePoolAutoscalingArgsDict:
     # Limits in each zone and not of all: flex-start takes no others
     # (https://github.com/GoogleCloudPlatform/cluster-toolkit, gke-node-pool). The pool is in one zone.
-    policy = "ANY" if pool.provisioning in (FLEX_START, QUEUED) else "BALANCED"
+    policy = "ANY" if pool.is_flex_start else "BALANCED"
     return {"min_node_count": 0, "max_node_count": pool.nodes, "location_policy": policy}
 
 
@@ -65,19 +85,22 @@ def _node_config(
         "disk_type": "hyperdisk-balanced",  # the only boot disk that v6e takes
         "disk_size_gb": _BOOT_DISK_GIB,
         "gvnic": {"enabled": True},
-        "labels": {GROUP_LABEL: desired.multislice_group, PROVISIONING_LABEL: pool.provisioning_label},
+        "labels": {
+            GROUP_LABEL: desired.multislice_group,
+            PROVISIONING_LABEL: pool.provisioning_label,
+            **({gke_pools.QUEUED_LABEL: gke_pools.QUEUED_VALUE} if pool.provisioning == QUEUED else {}),
+        },
         "resource_labels": dict(pool.labels),
         "taints": [{"key": "google.com/tpu", "value": "present", "effect": "NO_SCHEDULE"}],
         **node_defaults(account),
     }
     if pool.provisioning == SPOT:
         config["spot"] = True
-    if pool.provisioning == FLEX_START:
+    if pool.is_flex_start:
         config["flex_start"] = True
+        config["reservation_affinity"] = {"consume_reservation_type": "NO_RESERVATION"}
     if pool.max_run_duration_s:
         config["max_run_duration"] = f"{pool.max_run_duration_s}s"
-    if pool.provisioning in (FLEX_START, QUEUED):
-        config["reservation_affinity"] = {"consume_reservation_type": "NO_RESERVATION"}
     if pool.reservation:
         config["reservation_affinity"] = {
             "consume_reservation_type": "SPECIFIC_RESERVATION",

@@ -42,7 +42,7 @@ class Budget(pulumi.ComponentResource):
             billing_account=monitoring.billing_account,
             display_name=f"tpu {settings.environment}: {settings.project}",
             # Google takes the billing account's currency, and refuses another one.
-            amount={"specified_amount": {"units": str(monitoring.budget_dollars_per_month)}},
+            amount={"specified_amount": {"units": str(monitoring.budget_per_month)}},
             budget_filter={
                 "projects": [pulumi.Output.concat("projects/", number)],
                 "calendar_period": "MONTH",

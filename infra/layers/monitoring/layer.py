@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from infra.core.layer import Hooks, Layer, deferred
 from infra.core.lookup import Lookup
-from infra.core.providers import GOOGLE
+from infra.core.providers import gcp
+from infra.google.failures import Kind, classify
+from infra.google.measured import UNKNOWN
 from infra.google.role import Role
 from infra.layers.monitoring.metrics import METRICS, full_name
 from infra.layers.monitoring.outputs import MonitoringOutputs
@@ -16,13 +20,22 @@ from infra.layers.storage.settings import StorageSettings
 from infra.prices.row import PriceRow, Rate, rate, row
 from infra.settings.schema import Settings
 
+if TYPE_CHECKING:
+    import pulumi
+
+
+def _gcp(settings: Settings, layer: str) -> pulumi.ProviderResource:
+    """Return the provider, whose requests about a budget, which is of no project, count for this one."""
+    return gcp(settings, layer, charged=settings[MonitoringSettings].billing_account is not None)
+
 
 def _topics(settings: Settings) -> list[str]:
     return [channel.topic for channel in settings[MonitoringSettings].channels if channel.topic]
 
 
 def _services(settings: Settings) -> tuple[str, ...]:
-    budget = ("billingbudgets.googleapis.com",) if settings[MonitoringSettings].billing_account else ()
+    charged = settings[MonitoringSettings].billing_account
+    budget = ("billingbudgets.googleapis.com", "cloudbilling.googleapis.com") if charged else ()
     topics = ("pubsub.googleapis.com",) if _topics(settings) else ()
     return ("logging.googleapis.com", "monitoring.googleapis.com", *topics, *budget)
 
@@ -63,7 +76,8 @@ _ROLES = (
          "monitoring.alertPolicies.delete", "monitoring.notificationChannels.create",
          "monitoring.notificationChannels.get", "monitoring.notificationChannels.update",
          "monitoring.notificationChannels.delete", "monitoring.dashboards.create",
-         "monitoring.dashboards.get", "monitoring.dashboards.update", "monitoring.dashboards.delete"),
+         "monitoring.dashboards.get", "monitoring.dashboards.update", "monitoring.dashboards.delete",
+         "monitoring.metricDescriptors.get"),
     ),
     Role(
         "roles/pubsub.admin", "make the topics that incidents are published to, and let Google publish",
@@ -71,11 +85,29 @@ _ROLES = (
          "pubsub.topics.getIamPolicy", "pubsub.topics.setIamPolicy"),
     ),
     Role(
+        "roles/serviceusage.serviceUsageConsumer", "have the budget's requests count for the project",
+        ("serviceusage.services.use",), setting="billing_account",
+    ),
+    Role(
         "roles/billing.costsManager", "make the budget",
         ("billing.budgets.create", "billing.budgets.get", "billing.budgets.update", "billing.budgets.delete"),
         "billing account", "billing_account",
     ),
 )  # fmt: skip
+
+_OF_BUDGET = re.compile(r"billing\.budgets\.|\bBudget\b[^\n]*Error 403")
+
+
+def _missing_grant(settings: Settings, message: str) -> str:
+    """Return the grant on the billing account that an update lacked."""
+    if not _OF_BUDGET.search(message) or classify(message).kind is not Kind.PERMISSION:
+        return ""
+    role, account = "roles/billing.costsManager", settings[MonitoringSettings].billing_account
+    return (
+        f"{role} on the billing account to whoever runs this: "
+        f"gcloud billing accounts add-iam-policy-binding {account} --member=user:YOU --role={role}"
+    )
+
 
 _MONITORING = "https://monitoring.googleapis.com/"
 
@@ -90,7 +122,7 @@ _LOOKUPS = {
         "MONITORING", _MONITORING, "v1/projects/{project}/dashboards", "dashboards"
     ),
     "gcp:billing/budget:Budget": Lookup(
-        "BILLING",
+        "BILLING_BUDGETS",
         "https://billingbudgets.googleapis.com/v1/",
         "billingAccounts/{billingAccount}/budgets",
         "budgets",
@@ -105,7 +137,7 @@ LAYER = Layer(
     record_rules={ChannelSettings: channel},
     roles=_ROLES,
     services=_services,
-    providers=GOOGLE,
+    providers={"gcp": _gcp},
     outputs=MonitoringOutputs,
     prices=_prices,
     rates=_rates,
@@ -115,6 +147,10 @@ LAYER = Layer(
         "gcp:pubsub/topic:Topic": "projects/{project}/topics/{name}",
         "gcp:pubsub/topicIAMMember:TopicIAMMember": "{topic} {role} {member}",
     },
-    hooks=Hooks(lookups=_LOOKUPS),
+    hooks=Hooks(
+        missing_grant=_missing_grant,
+        lookups=_LOOKUPS,
+        transient_errors={UNKNOWN: "Cloud Monitoring doesn't know the new metrics yet"},
+    ),
     program=deferred(f"{__package__}.program"),
 )

@@ -1,14 +1,16 @@
 """Declares the monitoring layer."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.core import names
+from infra.core import names, upstream
+from infra.google.measured import wait_until_it_is_known
 from infra.layers.monitoring import commands, documentation, metrics
-from infra.layers.monitoring.alerts import Alert
+from infra.layers.monitoring.alerts import Alert, Count
 from infra.layers.monitoring.budget import Budget
 from infra.layers.monitoring.channels import Channels
 from infra.layers.monitoring.dashboards import dashboards
@@ -16,6 +18,7 @@ from infra.layers.monitoring.metrics import LogMetric
 from infra.layers.monitoring.outputs import MonitoringOutputs
 from infra.layers.monitoring.rules import made
 from infra.layers.monitoring.settings import MonitoringSettings
+from infra.layers.storage.outputs import StorageOutputs
 from infra.settings.schema import Settings
 
 # 64 buckets from 0.001 on, each 1.5 times as wide: to 10⁸. Means are exact; only percentiles are as coarse.
@@ -65,6 +68,22 @@ def _conditions(alert: Alert, settings: Settings, threshold: float) -> Any:
     ]
 
 
+def _after_metrics(settings: Settings) -> pulumi.ResourceHookBinding:
+    """Let an alert wait until Monitoring knows the metrics that thresholds are on."""
+    needed = {
+        metrics.metric_type(condition.metric, settings): None
+        for alert, _, _ in made(settings)
+        for condition in alert.conditions.values()
+        if isinstance(condition, Count) and condition.metric in metrics.OF
+    }
+
+    async def wait(_: pulumi.ResourceHookArgs) -> None:
+        await asyncio.to_thread(wait_until_it_is_known, needed, settings.project)
+
+    known = pulumi.ResourceHook("metrics-known", wait)
+    return pulumi.ResourceHookBinding(before_create=[known], before_update=[known])
+
+
 class Alerts(pulumi.ComponentResource):
     """The alert policies, by the names of the alerts."""
 
@@ -74,8 +93,10 @@ class Alerts(pulumi.ComponentResource):
         self, settings: Settings, channels: Channels, counted: Metrics, opts: pulumi.ResourceOptions
     ):
         super().__init__("tpu:monitoring:Alerts", "alerts", None, opts)
-        # A threshold on a metric that isn't there is refused: the metrics come first.
-        child = pulumi.ResourceOptions(parent=self, depends_on=counted.metrics)
+        # A threshold on a metric that Monitoring doesn't know is refused: the metrics come first.
+        child = pulumi.ResourceOptions(
+            parent=self, depends_on=counted.metrics, hooks=_after_metrics(settings)
+        )
         self.policies = {
             alert.name: gcp.monitoring.AlertPolicy(
                 alert.name,
@@ -121,15 +142,11 @@ def _together(values: Mapping[str, pulumi.Output[str]]) -> pulumi.Output[dict[st
 
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> MonitoringOutputs:
     """Metrics, channels, alerts, dashboards and the budget."""
-    provider = providers["gcp"]
-    opts = pulumi.ResourceOptions(provider=provider)
+    opts = pulumi.ResourceOptions(provider=providers["gcp"])
     monitoring = settings[MonitoringSettings]
     number: pulumi.Input[str] = ""
     if monitoring.billing_account or any(channel.topic for channel in monitoring.channels):
-        project = gcp.organizations.get_project_output(
-            project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
-        )
-        number = project.number
+        number = upstream.read(StorageOutputs, settings).project_number
     counted = Metrics(settings, opts)
     channels = Channels(settings, number, opts)
     alerts = Alerts(settings, channels, counted, opts)

@@ -116,10 +116,10 @@ def _budget(settings: Settings, given: set[str]) -> Iterator[Problem]:
     monitoring = settings.get(MonitoringSettings)
     if monitoring is None:
         return
-    account, dollars = monitoring.billing_account, monitoring.budget_dollars_per_month
+    account, amount = monitoring.billing_account, monitoring.budget_per_month
     for key, value, needed, example in (
-        ("billingAccount", account, dollars, "012345-6789AB-CDEF01"),
-        ("budgetDollarsPerMonth", dollars, account, "1000"),
+        ("billingAccount", account, amount, "012345-6789AB-CDEF01"),
+        ("budgetPerMonth", amount, account, "1000"),
     ):
         if value is None and needed is not None:
             rule = "a budget is an account's, and of an amount"
@@ -137,5 +137,5 @@ RULES: tuple[Relation, ...] = (
     (("monitoring:channels",), _channels),
     ((*_ALERTS, "monitoring:alerting"), _notified),
     ((*_ALERTS, "monitoring:alerting", "tpu:slices", "tpu:zones"), _priced),
-    (("monitoring:billingAccount", "monitoring:budgetDollarsPerMonth", "monitoring:channels"), _budget),
+    (("monitoring:billingAccount", "monitoring:budgetPerMonth", "monitoring:channels"), _budget),
 )

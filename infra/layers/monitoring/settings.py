@@ -88,8 +88,9 @@ class MonitoringSettings:
     billing_account: str | None = setting(
         "the project's billing account; with it a budget is made", default=None, rule=_BILLING
     )
-    budget_dollars_per_month: int | None = setting(
-        "that budget, of the whole project, in its account's currency; 50, 90 and 100 % of it are notified",
+    budget_per_month: int | None = setting(
+        "that budget, of the whole project, in its billing account's currency, which needn't be the dollar "
+        "of the price book; 50, 90 and 100 % of it are notified",
         default=None,
-        rule=rules.between(1, 10_000_000, "$/month"),
+        rule=rules.between(1, 1_000_000_000, "a month"),
     )

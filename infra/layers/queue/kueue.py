@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from google_facts import gke_pools
+
 Object = dict[str, Any]
 API = "kueue.x-k8s.io/v1beta2"
 TPU = "google.com/tpu"
@@ -28,7 +30,6 @@ _PER_NODE: Mapping[str, tuple[int, int]] = {  # vCPUs, memory in GiB
 # Whether a job that doesn't fit lets later ones pass. The first is Kueue's default.
 STRATEGIES = ("BestEffortFIFO", "StrictFIFO")
 _QUEUED, _CHECK = "queued", "provisioning"
-_QUEUED_LABEL = "cloud.google.com/gke-queued"
 # Not rationed: what copies curves waits for a CPU node by itself, and holds no job; with too little quota it
 # would be given to a flavor of TPU nodes.
 _CPU_POOL = (100_000, 400_000)  # vCPUs, GiB
@@ -72,7 +73,7 @@ class Flavor:
         if self.provisioning in ("spot", "flex-start"):
             values[f"cloud.google.com/gke-{self.provisioning}"] = "true"
         if self.provisioning == _QUEUED:
-            values[_QUEUED_LABEL] = "true"
+            values[gke_pools.QUEUED_LABEL] = gke_pools.QUEUED_VALUE
         return values
 
     @property
@@ -80,7 +81,7 @@ class Flavor:
         """Of its nodes' taints."""
         if self.provisioning != _QUEUED:
             return [TOLERATION]
-        return [TOLERATION, {**TOLERATION, "key": _QUEUED_LABEL, "value": "true"}]
+        return [TOLERATION, {**TOLERATION, "key": gke_pools.QUEUED_LABEL, "value": gke_pools.QUEUED_VALUE}]
 
 
 def flavor(pool: Mapping[str, Any]) -> Flavor:
@@ -114,8 +115,8 @@ def objects(pools: Sequence[Mapping[str, Any]], strategy: str = STRATEGIES[0]) -
             "apiVersion": API, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value,
             "description": f"{name} priority",
         }  # fmt: skip
-    if any(flavor.provisioning == _QUEUED for flavor in known):
-        yield from _provisioning_check()
+    for topology in dict.fromkeys(flavor.topology for flavor in known if flavor.provisioning == _QUEUED):
+        yield from _provisioning_check(topology)
     yield _object("ClusterQueue", CLUSTER_QUEUE, _cluster_queue(known, strategy))
 
 
@@ -124,17 +125,19 @@ def local_queue(team: Team) -> Object:
     return _object("LocalQueue", team.queue, {"clusterQueue": CLUSTER_QUEUE}, team.namespace)
 
 
-def _provisioning_check() -> Iterator[Object]:
-    """Jobs on queued pools wait until Google says that their nodes are coming.
+def _provisioning_check(topology: str) -> Iterator[Object]:
+    """Jobs on queued pools of a topology wait until Google says that their nodes are coming.
 
     https://kueue.sigs.k8s.io/docs/admission-check-controllers/provisioning/
     """
-    yield _object("ProvisioningRequestConfig", _CHECK, {
-        "provisioningClassName": "queued-provisioning.gke.io", "managedResources": [TPU],
+    name = f"{_CHECK}-{topology}"
+    yield _object("ProvisioningRequestConfig", name, {
+        "provisioningClassName": gke_pools.CLASS, "managedResources": [TPU],
+        "parameters": {gke_pools.TOPOLOGY: topology},
     })  # fmt: skip
-    parameters = {"apiGroup": API.partition("/")[0], "kind": "ProvisioningRequestConfig", "name": _CHECK}
+    parameters = {"apiGroup": API.partition("/")[0], "kind": "ProvisioningRequestConfig", "name": name}
     controller = "kueue.x-k8s.io/provisioning-request"
-    yield _object("AdmissionCheck", _CHECK, {"controllerName": controller, "parameters": parameters})
+    yield _object("AdmissionCheck", name, {"controllerName": controller, "parameters": parameters})
 
 
 def _cluster_queue(known: Mapping[Flavor, Sequence[Mapping[str, Any]]], strategy: str) -> Object:
@@ -145,8 +148,11 @@ def _cluster_queue(known: Mapping[Flavor, Sequence[Mapping[str, Any]]], strategy
         quotas.append(_quota(flavor.name, chips, nodes * cpus, nodes * memory_gib))
     # One group: pods that ask for resources of two groups would need the node labels of two flavors at once.
     group = {"coveredResources": [TPU, "cpu", "memory"], "flavors": quotas}
-    queued = [flavor.name for flavor in known if flavor.provisioning == _QUEUED]
-    checks = [{"name": _CHECK, "onFlavors": queued}] if queued else []
+    queued: dict[str, list[str]] = {}
+    for flavor in known:
+        if flavor.provisioning == _QUEUED:
+            queued.setdefault(flavor.topology, []).append(flavor.name)
+    checks = [{"name": f"{_CHECK}-{topology}", "onFlavors": names} for topology, names in queued.items()]
     return {
         "namespaceSelector": {},
         "queueingStrategy": strategy,

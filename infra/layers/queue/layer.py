@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from infra.core.layer import Hooks, Layer, Rendered, deferred
 from infra.google.role import Role
-from infra.layers.queue import manifests
+from infra.layers.gke.pools import region
+from infra.layers.queue import images, manifests
 from infra.layers.queue.cluster import KUBERNETES
 from infra.layers.queue.names import queue_role_id
 from infra.layers.queue.outputs import QueueOutputs
 from infra.layers.queue.rules import RULES
 from infra.layers.queue.settings import QueueSettings
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from infra.prices.row import Rate
 
 _ROLES = (
     # Controllers, their rights and the teams': who grants rights on the cluster must hold all of them.
@@ -22,6 +30,12 @@ _ROLES = (
          "container.thirdPartyObjects.create"),
     ),
     Role(
+        "roles/artifactregistry.admin", "create a repository for the controllers' images, and let nodes pull",
+        ("artifactregistry.repositories.create", "artifactregistry.repositories.get",
+         "artifactregistry.repositories.update", "artifactregistry.repositories.delete",
+         "artifactregistry.repositories.getIamPolicy", "artifactregistry.repositories.setIamPolicy"),
+    ),
+    Role(
         "roles/iam.roleAdmin", "define what members of teams may do in the project",
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
     ),
@@ -31,6 +45,18 @@ _ROLES = (
     ),
 )  # fmt: skip
 
+
+def _rates(settings: Settings) -> Iterable[Rate]:
+    from infra.prices.row import rate
+
+    return (rate("registry", region(settings)),)
+
+
+def _at_google(settings: Settings) -> dict[str, str]:
+    name = images.mirror(settings).full_name
+    return {name: f"https://artifactregistry.googleapis.com/v1/{name}"}
+
+
 LAYER = Layer(
     name="queue",
     reads=("storage", "gke"),
@@ -39,11 +65,13 @@ LAYER = Layer(
     rules=RULES,
     roles=_ROLES,
     grants=lambda given: (f"projects/{given.project}/roles/{queue_role_id(given.environment)}",),
-    services=lambda _: ("container.googleapis.com",),
+    services=lambda _: ("container.googleapis.com", "artifactregistry.googleapis.com"),
     providers=KUBERNETES,
     outputs=QueueOutputs,
     holds="jobs",
     held_by="gke",
+    rates=_rates,
+    at_google=_at_google,
     hooks=Hooks(
         after=("pipeline",),  # whose account may be a member of a team
         rendered=Rendered(read=manifests.files, variable=manifests.FOLDER_VARIABLE),

@@ -26,6 +26,13 @@ _KINDS = "CustomResourceDefinition"
 _LAST = ("Deployment", "APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
+# From 0.19 on, a job whose pods aren't ready after 30 minutes is evicted and queued again, unless this says
+# another time; no field switches it off. Jobs on flex-start pools wait for their nodes for hours or days.
+# https://kueue.sigs.k8s.io/docs/tasks/manage/setup_wait_for_pods_ready/
+_WAIT = """waitForPodsReady:
+  timeout: 8760h
+  recoveryTimeout: 0s
+"""
 FOLDER_VARIABLE = "TPU_QUEUE_MANIFESTS"
 """The folder that they are in, where tools/install.sh has none: in a build, relative to the checkout."""
 HASHES = "tools/queue/manifests.sha256"
@@ -92,8 +99,16 @@ def stages(name: str, image: str) -> tuple[list[Object], ...]:
     for document in _documents(name):
         kind = document["kind"]
         stage = 0 if kind == "Namespace" else 2 if kind == _KINDS else 3 if kind in _LAST else 1
-        ordered[stage].append(_with_image(_bare(document) if kind == _KINDS else document, image))
+        changed = _bare(document) if kind == _KINDS else _with_setting(_with_image(document, image))
+        ordered[stage].append(changed)
     return ordered
+
+
+def _with_setting(document: Object) -> Object:
+    """Return Kueue's settings with ours at their end; other objects as they are."""
+    if (document["kind"], document["metadata"]["name"]) != ("ConfigMap", "kueue-manager-config"):
+        return document
+    return {**document, "data": {key: f"{text}{_WAIT}" for key, text in document["data"].items()}}
 
 
 def _bare(schema: Any) -> Any:

@@ -110,6 +110,8 @@ def objects(
         zones = {"key": "topology.gke.io/zone", "operator": "In", "values": [disk.zone]}
         term = {"matchExpressions": [zones]}
         yield from _volume(space, data_claim(disk.name), "ReadOnlyMany", "1Gi", {
+            # As on slices: no host replays the journal of a disk that all of them read.
+            "mountOptions": ["noload"],
             "csi": {"driver": _DISK, "volumeHandle": disk.id, "fsType": "ext4", "readOnly": True},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
         })  # fmt: skip

@@ -8,13 +8,14 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
+from google_facts import registries
 from infra.core import names, upstream
 from infra.core.guard import JOBS, Living
 from infra.layers.data.names import disk_name
 from infra.layers.data.outputs import DataOutputs
 from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.gke.settings import GkeSettings
-from infra.layers.queue import admission, kueue, manifests, namespace
+from infra.layers.queue import admission, images, kueue, manifests, namespace
 from infra.layers.queue.kueue import CLUSTER_QUEUE, Object, Team
 from infra.layers.queue.names import queue_role_id
 from infra.layers.queue.outputs import QueueOutputs
@@ -58,6 +59,45 @@ class Controller(pulumi.ComponentResource):
     def _declare(self, stage: Iterable[Object], needs: Sequence[pulumi.Resource]) -> None:
         opts = pulumi.ResourceOptions(parent=self, depends_on=list(needs))
         self.objects += [Manifest(document, opts) for document in stage]
+
+
+class Images(pulumi.ComponentResource):
+    """Lets nodes pull: a remote repository in front of registry.k8s.io, and the right to read it."""
+
+    def __init__(self, settings: Settings, nodes: pulumi.Input[str], opts: pulumi.ResourceOptions):
+        """`nodes`: address of the account that nodes run as."""
+        super().__init__("tpu:queue:Images", "images", None, opts)
+        self.resources: list[pulumi.Resource] = []
+        mirror = images.mirror(settings)
+        for place in images.readable(settings):
+            child = pulumi.ResourceOptions(parent=self)
+            if place == mirror:
+                self.resources.append(self._mirror(place, child))
+                child = pulumi.ResourceOptions(parent=self, depends_on=self.resources[-1:])
+            self.resources.append(
+                gcp.artifactregistry.RepositoryIamMember(
+                    f"{place.location}-{place.name}-reader",
+                    project=place.project,
+                    location=place.location,
+                    repository=place.name,
+                    role=registries.READER,
+                    member=pulumi.Output.concat("serviceAccount:", nodes),
+                    opts=child,
+                )
+            )
+        self.register_outputs({})
+
+    def _mirror(self, place: registries.Repository, opts: pulumi.ResourceOptions) -> pulumi.Resource:
+        return gcp.artifactregistry.Repository(
+            place.name,
+            repository_id=place.name,
+            location=place.location,
+            format="DOCKER",
+            mode="REMOTE_REPOSITORY",
+            description="Images of JobSet and Kueue, for nodes without Cloud NAT",
+            remote_repository_config={"common_repository": {"uri": f"https://{registries.KUBERNETES}"}},
+            opts=opts,
+        )
 
 
 class ClusterQueue(pulumi.ComponentResource):
@@ -130,12 +170,15 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     # All that it reads, first: what isn't up is reported before anything is made.
     gke = upstream.read(GkeOutputs, settings)
     volumes = namespace.Volumes(upstream.read(StorageOutputs, settings).bucket_name, _disks(settings))
+    google = pulumi.ResourceOptions(provider=providers["gcp"])
+    readable = Images(settings, gke.node_account_email, google).resources
     opts = pulumi.ResourceOptions(provider=cluster)
-    jobset = Controller("jobset", desired.jobset_image, opts)
+    pulled = [images.pulled(settings, image) for image in (desired.jobset_image, desired.kueue_image)]
+    jobset = Controller("jobset", pulled[0], opts, needs=readable)
     # JobSet's webhooks are asked about every Deployment outside of its own namespace.
-    kueue_ = Controller("kueue", desired.kueue_image, opts, needs=jobset.objects)
+    kueue_ = Controller("kueue", pulled[1], opts, needs=[*readable, *jobset.objects])
     controllers = [*jobset.objects, *kueue_.objects]
-    ready = Ready(settings.project, gke.endpoint, [desired.jobset_image, desired.kueue_image], controllers)
+    ready = Ready(settings.project, gke.endpoint, pulled, controllers)
     pools = _pools(settings)
     after = pulumi.ResourceOptions(provider=cluster, depends_on=[ready, *controllers])
     queue = ClusterQueue(pools, desired.queueing_strategy, after)
@@ -150,7 +193,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         # A team that is taken out of the settings loses its namespace, with all that runs there.
         labels: dict[str, pulumi.Input[str]] = dict(names.labels(settings.environment, "gke"))
         Living(JOBS, settings.project, settings.environment, labels, space.objects, team.namespace)
-    Members(settings, pulumi.ResourceOptions(provider=providers["gcp"]))
+    Members(settings, google)
     commands = [
         f"tpu job submit {settings.environment} {team.name} -- train tiny.toml --name {team.name}"
         for team in teams(settings)

@@ -8,17 +8,23 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pulumi
 from pulumi import dynamic
 
+from google_facts import lags
 from infra.errors import InfraError
 
-_TIMEOUT_S, _PAUSE_S = 300.0, 1.0
+if TYPE_CHECKING:
+    from infra.google.kubernetes import Cluster
+
+# Controllers pull their images once the grant on the repository holds.
+_TIMEOUT_S, _PAUSE_S = 300.0 + lags.GRANT.longest_s, 1.0
 _NAME = "ready-check"
 _KUEUE = "kueue.x-k8s.io/v1beta2"
 
@@ -62,12 +68,27 @@ def wait(project: str, endpoint: str, timeout_s: float = _TIMEOUT_S) -> float:
         except RequestError as error:
             if time.monotonic() - begun > timeout_s:
                 kind = waiting[0][1]["kind"]
-                raise InfraError(
-                    f"the cluster took no {kind} within {timeout_s:.0f} s: {error.failure.message}\n"
-                    "    fix: kubectl get pods -A says which controller isn't ready, and why; then again"
-                ) from None
+                lines = [
+                    f"the cluster took no {kind} within {timeout_s:.0f} s: {error.failure.message}",
+                    *(f"    {line}" for line in _held(cluster)),
+                    "    fix: kubectl get pods -A says which controller isn't ready, and why; then again",
+                ]
+                raise InfraError("\n".join(lines)) from None
             time.sleep(_PAUSE_S)
     return time.monotonic() - begun
+
+
+def _held(cluster: Cluster) -> Iterator[str]:
+    """Yield which pods of the controllers wait, and for what, as far as the cluster answers."""
+    from infra.google.client import RequestError
+
+    for space in ("jobset-system", "kueue-system"):
+        with contextlib.suppress(RequestError):
+            for pod in cluster.items(f"/api/v1/namespaces/{space}/pods"):
+                for container in pod.get("status", {}).get("containerStatuses", ()):
+                    state = container.get("state", {}).get("waiting", {})
+                    if state.get("message"):
+                        yield f"{pod['metadata']['name']}: {state['reason']}: {state['message']}"
 
 
 class _ReadyProvider(dynamic.ResourceProvider):

@@ -9,6 +9,7 @@ from infra.catalog import region_of
 from infra.errors import Problem
 from infra.layers.data.settings import DataSettings
 from infra.layers.gke.settings import GkeSettings, of_the_cluster
+from infra.layers.queue.images import is_mirrored, unreachable
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import planned_pools, teams
 from infra.layers.queue.versions import IMAGES
@@ -98,13 +99,23 @@ def _data(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def _versions(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings[QueueSettings]
     for name, image in (("kueue", desired.kueue_image), ("jobset", desired.jobset_image)):
-        tag = IMAGES[name].rpartition(":")[2]
+        released = IMAGES[name].partition("@")[0]
+        tag = released.rpartition(":")[2]
         if image.partition("@")[0].rpartition("/")[2] != f"{name}:{tag}":
             yield Problem(
                 f"queue:{name}Image", f'"{image}"',
                 f"the manifests are those of {name} {tag}, and an image has both at the end of its name",
-                f"write {IMAGES[name]}@sha256:…, or your mirror of it",
+                f"remove it, which is {released} with its digest, or write your mirror of that",
             )  # fmt: skip
+
+
+def _reachable(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings[QueueSettings]
+    for key, image in (("kueueImage", desired.kueue_image), ("jobsetImage", desired.jobset_image)):
+        if not is_mirrored(image):
+            yield from unreachable(settings, f"queue:{key}", image)
+    if desired.image:
+        yield from unreachable(settings, "queue:image", desired.image)
 
 
 def _image(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -131,5 +142,15 @@ RULES: tuple[Relation, ...] = (
     (("gke:tpuPools[].zone", "tpu:zones", "data:snapshot"), _data),
     (("storage:tensorboard", "gke:workloadRoles"), _tensorboard),
     (("queue:kueueImage", "queue:jobsetImage"), _versions),
+    (
+        (
+            "queue:kueueImage",
+            "queue:jobsetImage",
+            "queue:image",
+            "network:cloudNat",
+            "network:existingNetwork",
+        ),
+        _reachable,
+    ),
     (("queue:install", "queue:image"), _image),
 )

@@ -33,14 +33,12 @@ class QueueSettings:
         "the teams: a namespace and a queue each", example="[{name: vision}]"
     )
     kueue_image: str = setting(
-        f"image of Kueue's controller: {IMAGES['kueue']} with its digest",
+        "image of Kueue's controller; one of registry.k8s.io is pulled by a remote repository of ours",
+        default=IMAGES["kueue"],
         rule=rules.DIGEST,
-        example=f"{IMAGES['kueue']}@sha256:DIGEST",
     )
     jobset_image: str = setting(
-        "image of JobSet's controller",
-        default=f"{IMAGES['jobset']}@sha256:e75536f1135b7bb2f19f8c3b620782fbdd9091d73398e3a272f9a5fed322980d",
-        rule=rules.DIGEST,
+        "image of JobSet's controller; likewise", default=IMAGES["jobset"], rule=rules.DIGEST
     )
     image: str | None = setting(
         "image that jobs run in; without it `tpu job submit` needs --image", default=None, rule=rules.DIGEST

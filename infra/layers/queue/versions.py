@@ -2,10 +2,10 @@
 
 from types import MappingProxyType
 
-KUEUE, JOBSET = "v0.18.4", "v0.12.0"
+from google_facts import registries
+
+KUEUE, JOBSET = "v0.19.2", "v0.12.0"
 IMAGES = MappingProxyType(
-    {
-        "kueue": f"registry.k8s.io/kueue/kueue:{KUEUE}",
-        "jobset": f"registry.k8s.io/jobset/jobset:{JOBSET}",
-    }
+    {"kueue": registries.released("kueue", KUEUE), "jobset": registries.released("jobset", JOBSET)}
 )
+"""Released images, with their digests."""

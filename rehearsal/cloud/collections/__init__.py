@@ -7,7 +7,6 @@ but for their revisions, would be:
         "pubsub", ("v1",),
         collections=(Collection("pubsub.projects.schemas", pattern="[a-zA-Z][-\\w.~+%]{2,254}"),),
         package="google.pubsub.v1",
-        roles={"roles/pubsub.viewer": ("pubsub.schemas.get", "pubsub.schemas.list")},
     )
 
 From the document come: method ids and paths, names, the schema, where the id of a new resource is (a `…Id`

@@ -15,7 +15,6 @@ from rehearsal.cloud.core.operations import Operations, versioned
 from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.service import Call, Method
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.iam import roles
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.iam.policies import policy_methods
 
@@ -45,15 +44,6 @@ class Engine:
         entries = list(entries)
         self.resources = Resources(world, operations, iam, runtime, entries)
         self.services = [CollectionService(self.resources, entry) for entry in entries]
-        for entry in entries:
-            for role, permissions in entry.roles.items():
-                held = roles.ROLES.get(role, ())
-                roles.ROLES[role] = (
-                    *held,
-                    *(permission for permission in permissions if permission not in held),
-                )
-        roles.grants.cache_clear()
-        roles.named.cache_clear()
 
 
 class CollectionService:

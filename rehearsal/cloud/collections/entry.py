@@ -145,7 +145,6 @@ class Entry:
             `{version}`.
         metadata: the message of its operations' metadata; "" where that is the resource itself.
         own_operations: whether the operations' own methods are served too, and not by another service.
-        roles: what its predefined roles grant, of the permissions that its methods require.
         location_unknown: Google's words for a location that isn't; `{location}`.
     """
 
@@ -155,7 +154,6 @@ class Entry:
     package: str = ""
     metadata: str = "OperationMetadata"
     own_operations: bool = True
-    roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     location_unknown: tuple[int, str, str] = (
         403,
         "PERMISSION_DENIED",

@@ -56,8 +56,11 @@ class Caller(Protocol):
 class Functions(Protocol):
     """Builds and serves Cloud Run functions."""
 
-    async def deploy(self, name: str, function: JsonObject) -> None:
-        """Build and start a function in place of the one of this name; ApiError if that fails."""
+    async def deploy(self, name: str, function: JsonObject, source: str) -> None:
+        """Build and start a function in place of the one of this name; ApiError if that fails.
+
+        `source`: gs:// URL of the zip to build from.
+        """
 
     def remove(self, name: str) -> None:
         """Stop a function."""
@@ -82,6 +85,9 @@ class Telemetry(Protocol):
 
     def check(self, condition: JsonObject) -> None:
         """Raise ApiError for a condition that Google refuses."""
+
+    def descriptors(self) -> dict[str, JsonObject]:
+        """Return the descriptors of the metrics that Monitoring knows, by their types."""
 
     def alerts(self) -> list[JsonObject]:
         """Return all incidents as the API's alerts, newest first."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from google_facts import lags
 from rehearsal.cloud.core.errors import JsonObject, not_found
 
 log = logging.getLogger(__name__)
@@ -35,16 +36,22 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class Lags:
-    """Delays until changes that Google has accepted hold everywhere, in real seconds.
+    """Delays until changes that Google has accepted hold everywhere, in virtual seconds.
 
-    Google documents minutes, for grants (https://cloud.google.com/iam/docs/access-change-propagation), for
-    accounts (https://cloud.google.com/iam/docs/service-accounts-create), and for APIs in its refusal. These
-    are this project's choice: short, but long enough to refuse a client that doesn't wait.
+    The defaults are what Google documents (google_facts/lags.toml).
     """
 
-    grant_s: float = 2.5  # until a changed policy or custom role holds
-    account_s: float = 1.5  # until a new service account can be read, named and used
-    api_s: float = 2.0  # from the end of the operation that enables an API until it answers
+    grant_s: float = lags.GRANT.usual_s  # until a changed policy or custom role holds
+    account_s: float = lags.ACCOUNT.usual_s  # until a new service account can be read, named and used
+    api_s: float = lags.API.usual_s  # from the end of the operation that enables an API until it answers
+    agent_s: float = lags.AGENT.usual_s  # until a new service agent, or its role, counts
+    metric_s: float = lags.METRIC.usual_s  # until Monitoring knows a new metric of logs
+
+
+LAGS = Lags()
+"""Google's."""
+NO_LAGS = Lags(0, 0, 0, 0, 0)
+"""Of a cloud that acts at once everywhere on what it has accepted."""
 
 
 @dataclass
@@ -54,13 +61,18 @@ class World:
     Attributes:
         project, number: the id and the number of the one project that exists.
         clock: virtual time.
-        lags, monotonic_s: delays before changes hold, and the real clock in which they count.
+        lags: delays before changes hold, on `clock`.
+        monotonic_s: the real clock, in which lifetimes of tokens count.
         control_planes: state of clusters' control planes (`state`, `message`, `nodes`) by full name; None if
             clusters have none.
         directory: resources by full name (without API host and version), as their APIs show them.
         private: data of resources that no API shows, by full name.
         images: the file with the content of a snapshot or a disk, by full name.
+        limits: quotas of the project, by name and place.
         provisioned_s: time of the last change of a disk's throughput, by full name.
+        billing_account, currency: the one account, and its currency.
+        groups: members of Google groups, accounts or groups, by address.
+        constraints: those of organization policies that are set, each with the values that it allows.
         triggers: full names of Eventarc triggers that are ready.
         unseen: time from which a new resource is visible, by full name.
         above: parent of a project, folder or billing account, for access.
@@ -71,14 +83,18 @@ class World:
     project: str
     number: str
     clock: Clock
-    lags: Lags = Lags(0, 0, 0)
+    lags: Lags = NO_LAGS
     monotonic_s: Callable[[], float] = time.monotonic
     control_planes: dict[str, JsonObject] | None = None
     billing_account: str = "billingAccounts/01D4EE-079462-DFD6EC"
+    currency: str = "USD"  # of the billing account
+    groups: Mapping[str, Collection[str]] = field(default_factory=dict)
+    constraints: dict[str, list[str]] = field(default_factory=dict)
     organization: str = "organizations/433637338589"
     directory: dict[str, JsonObject] = field(default_factory=dict)
     private: dict[str, dict[str, Any]] = field(default_factory=dict)
     images: dict[str, Path] = field(default_factory=dict)
+    limits: dict[tuple[str, str], int] = field(default_factory=dict)
     provisioned_s: dict[str, float] = field(default_factory=dict)
     triggers: set[str] = field(default_factory=set)
     unseen: dict[str, float] = field(default_factory=dict)
@@ -97,12 +113,12 @@ class World:
         return name
 
     def show_later(self, name: str, lag_s: float) -> None:
-        """Hide a new resource for `lag_s` real seconds."""
-        self.unseen[name] = self.monotonic_s() + lag_s
+        """Hide a new resource for `lag_s` virtual seconds."""
+        self.unseen[name] = self.clock.now() + lag_s
 
     def find(self, name: str) -> JsonObject | None:
         """Return the resource of this full name; None if it doesn't exist or isn't visible yet."""
-        return self.directory.get(name) if self.unseen.get(name, 0.0) <= self.monotonic_s() else None
+        return self.directory.get(name) if self.unseen.get(name, 0.0) <= self.clock.now() else None
 
     def blame(self, where: str, why: BaseException | str) -> None:
         """Record an error of the emulation itself, which fails a rehearsal."""

@@ -184,8 +184,15 @@ class Document:
 
     def find(self, http_method: str, raw_path: str) -> Route | None:
         """Return the route of this percent-encoded path, or None."""
-        routes = self._routes.get((http_method, raw_path.count("/") + 1), ())
+        of_length = self._routes.get((http_method, raw_path.count("/") + 1), ())
+        # Ids with slashes: of metricDescriptors alone.
+        routes = (*of_length, *(route for route in self._open if route.http_method == http_method))
         return next((route for route in routes if route.path_pattern.fullmatch(raw_path)), None)
+
+    @cached_property
+    def _open(self) -> list[Route]:
+        every = (route for routes in self._routes.values() for route in routes)
+        return [route for route in every if route.path_pattern.pattern.endswith("/.*)")]
 
     def _route(self, method: JsonObject, prefix: str, http_method: str) -> Route:
         parameters: JsonObject = method.get("parameters", {})

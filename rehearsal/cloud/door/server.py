@@ -14,19 +14,21 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from google_facts import table
+from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.clock import SANDBOXES, by_virtual_clock
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
 from rehearsal.cloud.core.operations import on_failure
 from rehearsal.cloud.core.service import Answer, Call, Method, Service, Site, Translator
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.door import batch, discovery, enums
+from rehearsal.cloud.door import batch, discovery, enums, places
 from rehearsal.cloud.door.discovery import Match
 from rehearsal.cloud.door.doorway import Doorway, Passage, break_stream
 from rehearsal.cloud.door.faults import Fault
 from rehearsal.cloud.door.partial import trim
 from rehearsal.cloud.door.schema import Violation, refusal
 from rehearsal.cloud.iam.audit import Audit
-from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.iam.iam import Iam, member
 
 # The largest JSON body or batch that is read into memory; media is streamed by the storage service.
 _MAX_JSON_BYTES = 64 * 2**20
@@ -40,6 +42,7 @@ _CREDENTIAL = (
     "Expected OAuth 2 access token, login cookie or other valid authentication credential. "
     "See https://developers.google.com/identity/sign-in/web/devconsole-project."
 )
+_QUOTA = table("billing")["quota_project"]
 _NO_TOKEN = f"Request is missing required authentication credential. {_CREDENTIAL}"
 _BAD_TOKEN = f"Request had invalid authentication credentials. {_CREDENTIAL}"
 
@@ -161,6 +164,8 @@ class FrontDoor:
             raise ApiError(404, "NOT_FOUND", text)
         if quota_project := request.headers.get("X-Goog-User-Project"):
             self._iam.require_use(passage.principal, quota_project)
+        elif match.route.api in _QUOTA["apis"] and member(passage.principal).startswith("user:"):
+            raise ApiError(403, "PERMISSION_DENIED", _QUOTA["words"].format(api=match.route.api))
         call = await self._call(request, passage, match)
         method = self._methods.get((call.version, call.method_id))
         if method is None:
@@ -181,7 +186,9 @@ class FrontDoor:
         audited = self._audit.begin(call)
         on_failure.set(audited.failed if audited else None)
         try:
+            constraints.require(self._world, "gcp.restrictServiceUsage", [f"{call.api}.googleapis.com"])
             self._enabled.require(call.api)
+            places.require(call, method.permission or "")
             if method.permission is not None:
                 resource = method.resource(call) if method.resource else f"projects/{self._world.project}"
                 prefix = method.list_prefix(call) if method.list_prefix else ""

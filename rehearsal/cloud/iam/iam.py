@@ -18,10 +18,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from google_facts import roles
+from google_facts.agents import AGENTS, Made, is_googles, of_address
+from google_facts.scopes import LOGIN
+from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request, not_found
 from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.accounts import agent as agent
+from rehearsal.cloud.iam.accounts import compute_account as compute_account
 from rehearsal.cloud.iam.conditions import compile_condition
-from rehearsal.cloud.iam.roles import check, grants, named
+from rehearsal.cloud.iam.refusals import denied as denied
+from rehearsal.cloud.iam.roles import check, grants
 
 T = TypeVar("T")
 
@@ -33,20 +40,6 @@ _CONVENIENCE = {
     "projectEditor": "roles/editor",
     "projectViewer": "roles/viewer",
 }
-# The domains of the agents of services, as far as these are emulated.
-_AGENTS = {
-    "aiplatform": "gcp-sa-aiplatform",
-    "artifactregistry": "gcp-sa-artifactregistry",
-    "cloudfunctions": "gcf-admin-robot",
-    "cloudscheduler": "gcp-sa-cloudscheduler",
-    "dataproc": "dataproc-accounts",
-    "eventarc": "gcp-sa-eventarc",
-    "pubsub": "gcp-sa-pubsub",
-    "run": "serverless-robot-prod",
-    "secretmanager": "gcp-sa-secretmanager",
-    "storage": "gs-project-accounts",
-}
-_ON_DEMAND = ("eventarc",)  # created on request only: the others come with the API
 _PERMISSION = re.compile(r"[a-z]\w*\.\w+\.\w+")
 _POD = re.compile(r"([^\[/]+\.svc\.id\.goog)\[([^/]+)/([^]]+)\]")
 _MEMBER_KINDS = (
@@ -58,18 +51,20 @@ _MEMBER_KINDS = (
 class Token:
     """An access token, or with an `audience` an identity token for it.
 
-    `expires_at` is on the world's real clock, as clients time it.
+    `expires_at` is on the world's real clock, as clients time it. `scopes` restrict nothing here but the
+    account's address: who has no scope for it is a number to clusters.
     """
 
     value: str
     principal: str
     expires_at: float
     audience: str = ""
+    scopes: tuple[str, ...] = LOGIN
 
 
 @dataclass
 class _Policy:
-    """The versions of one resource's policy: (real time from which it holds, policy), oldest first."""
+    """The versions of one resource's policy: (time from which it holds, policy), oldest first."""
 
     versions: list[tuple[float, JsonObject]] = field(default_factory=list)
 
@@ -96,11 +91,11 @@ class Iam:
                 binding = {"role": role, "members": [member(who)]}
                 self._first.setdefault(resource, []).append(binding)
         self.token_lifetime_s = token_lifetime_s
-        self.agents: set[str] = set()  # of Google's services, those that are there on demand
+        self.agents: set[str] = set()  # of Google's services, those that are there
         self.permissions: set[str] = set()  # permissions that some method requires
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
-        # Custom roles: permissions by the real time from which they hold, oldest first.
+        # Custom roles: permissions by the time from which they hold, oldest first.
         self._roles: dict[str, list[tuple[float, frozenset[str]]]] = {}
         self._etags = itertools.count(time.time_ns() // 1000)
         self.create(self.project, [{"role": "roles/owner", "members": [member(owner)]}])
@@ -108,7 +103,13 @@ class Iam:
 
     # Tokens
 
-    def mint(self, principal: str, lifetime_s: float | None = None, audience: str = "") -> Token:
+    def mint(
+        self,
+        principal: str,
+        lifetime_s: float | None = None,
+        audience: str = "",
+        scopes: Iterable[str] = LOGIN,
+    ) -> Token:
         """Create a token for this account; ApiError 404 if it is a deleted service account.
 
         It lives for `lifetime_s` real seconds, by default `token_lifetime_s`. With an audience it is an
@@ -117,7 +118,7 @@ class Iam:
         if not self._exists(principal):
             raise not_found(f"projects/{self._world.project}/serviceAccounts/{principal}")
         ends = self._world.monotonic_s() + (self.token_lifetime_s if lifetime_s is None else lifetime_s)
-        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, ends, audience)
+        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, ends, audience, tuple(scopes))
         self._tokens[token.value] = token
         return token
 
@@ -138,16 +139,30 @@ class Iam:
         return token
 
     def _exists(self, principal: str) -> bool:
-        if principal in self.agents_on_demand:
+        if is_googles(principal) and principal.startswith(f"service-{self._world.number}@"):
             return principal in self.agents
         if not principal.endswith(f"@{self._world.project}.iam.gserviceaccount.com"):
             return True
         return self._world.find(f"projects/{self._world.project}/serviceAccounts/{principal}") is not None
 
-    @property
-    def agents_on_demand(self) -> frozenset[str]:
-        """Service agents that are created on request, or when a service needs its own."""
-        return frozenset(agent(self._world, api) for api in _ON_DEMAND)
+    def make_agents(self, api: str, how: Made) -> None:
+        """Create the agents of an API that this makes, with the role that Google then grants them.
+
+        What asks for an agent by `identity` grants its role itself.
+        """
+        for name, known in AGENTS.items():
+            email = known.email(self._world.number)
+            if name.partition("-")[0] != api or how not in known.made or email in self.agents:
+                continue
+            self.agents.add(email)
+            if how != "identity" and roles.of_role(known.role):  # agents of other roles do nothing here
+                self._grant_at_once(known.role, member(email))
+
+    def _grant_at_once(self, role: str, who: str) -> None:
+        versions = self._policies[self.project].versions
+        for _, policy in versions:
+            policy["bindings"].append({"role": role, "members": [who]})
+        versions[-1][1]["etag"] = self._etag()
 
     # Policies
 
@@ -232,7 +247,7 @@ class Iam:
         if policy.get("auditConfigs"):
             accepted["auditConfigs"] = policy["auditConfigs"]
         accepted = copy.deepcopy(accepted)
-        since = self._world.monotonic_s() + self._world.lags.grant_s
+        since = self._world.clock.now() + self._world.lags.grant_s
         self._policies[resource].versions.append((since, accepted))
         return copy.deepcopy(accepted)
 
@@ -250,12 +265,16 @@ class Iam:
             compile_condition(binding["condition"].get("expression", ""))
         for name in binding["members"]:
             kind, _, who = name.partition(":")
+            if kind in ("user", "group", "domain"):
+                constraints.require(self._world, "iam.allowedPolicyMemberDomains", [who.rpartition("@")[2]])
             if name in ("allUsers", "allAuthenticatedUsers"):
                 continue
             if kind not in _MEMBER_KINDS or not who:
                 raise bad_request(
                     f"The member {name} is of an unknown type. Please set a valid type prefix for the member."
                 )
+            if kind == "serviceAccount" and is_googles(who) and of_address(who) is None:
+                raise NotEmulatedError(f"The service agent {who}")
             if kind == "serviceAccount" and not self._exists(who):
                 raise bad_request(f"Service account {who} does not exist.")
 
@@ -272,7 +291,7 @@ class Iam:
     def define_role(self, role: str, permissions: Iterable[str]) -> None:
         """Define a custom role, which holds after `Lags.grant_s`; a new one holds at once."""
         versions = self._roles.setdefault(role, [])
-        since = self._world.monotonic_s() + self._world.lags.grant_s if versions else float("-inf")
+        since = self._world.clock.now() + self._world.lags.grant_s if versions else float("-inf")
         versions.append((since, frozenset(permissions)))
 
     def forget_role(self, role: str) -> None:
@@ -285,7 +304,7 @@ class Iam:
     def _grants(self, role: str, permission: str) -> bool:
         if role not in self._roles:
             return grants(role, permission)
-        return permission in _holding(self._roles[role], self._world.monotonic_s())
+        return permission in _holding(self._roles[role], self._world.clock.now())
 
     # Decisions
 
@@ -372,7 +391,9 @@ class Iam:
         for permission in permissions:
             if not _PERMISSION.fullmatch(permission):
                 raise bad_request(f"Permission {permission} is not valid for this resource.")
-            if permission not in self.permissions and permission not in named():
+            if roles.is_permission(permission) is False and permission not in self.permissions:
+                raise bad_request(f"Permission {permission} is not valid for this resource.")
+            if roles.is_permission(permission) is None:
                 raise NotEmulatedError(f"Permission {permission}")
         return [permission for permission in permissions if self.allowed(principal, permission, resource)]
 
@@ -380,7 +401,7 @@ class Iam:
         policy = self._policies.get(resource)
         if policy is None:
             return self._first.get(resource, [])
-        bindings: list[JsonObject] = _holding(policy.versions, self._world.monotonic_s())["bindings"]
+        bindings: list[JsonObject] = _holding(policy.versions, self._world.clock.now())["bindings"]
         return bindings
 
     def _is_member(self, principal: str, members: Iterable[str]) -> bool:
@@ -394,6 +415,8 @@ class Iam:
             pod = _POD.fullmatch(who) if kind == "serviceAccount" else None
             if pod and principal.endswith("/{}/subject/ns/{}/sa/{}".format(*pod.groups())):
                 return True
+            if kind == "group" and self._in_group(principal, who):
+                return True
             if kind == "domain" and principal.endswith(f"@{who}"):
                 return True
             if kind in _CONVENIENCE and any(
@@ -402,6 +425,16 @@ class Iam:
             ):
                 return True
         return False
+
+    def _in_group(self, principal: str, group: str, above: frozenset[str] = frozenset()) -> bool:
+        """Return True if an account is a member of a group, or of one in it.
+
+        https://cloud.google.com/iam/docs/groups-in-cloud-console
+        """
+        members = () if group in above else self._world.groups.get(group, ())
+        return principal in members or any(
+            self._in_group(principal, name, above | {group}) for name in members if name in self._world.groups
+        )
 
     def _ancestry(self, resource: str) -> list[str]:
         """Return the resource, its parents, the project (not in a bucket's name), and its parents."""
@@ -445,18 +478,6 @@ def _by_role(policy: JsonObject) -> dict[str, list[str]]:
     return {role: sorted(marks) for role, marks in members.items() if marks}
 
 
-def agent(world: World, api: str) -> str:
-    """Return the address of a service's agent (https://cloud.google.com/iam/docs/service-agents)."""
-    if api not in _AGENTS:
-        raise NotEmulatedError(f"The service agent of {api}")
-    return f"service-{world.number}@{_AGENTS[api]}.iam.gserviceaccount.com"
-
-
-def compute_account(world: World) -> str:
-    """Return the address of the Compute Engine default service account."""
-    return f"{world.number}-compute@developer.gserviceaccount.com"
-
-
 def member(principal: str) -> str:
     """Return an account's e-mail address in the form of policies; a principal has it already."""
     if principal.startswith("principal://"):
@@ -474,26 +495,3 @@ def _is_in(principal: str, group: str) -> bool:
     place = f"principal:{group.partition('/workloadIdentityPools/')[0]}/workloadIdentityPools/{pool}/subject/"
     namespace = f"ns/{kind.removeprefix('namespace/')}/" if kind.startswith("namespace/") else ""
     return principal.startswith(place + namespace) and (kind == "*" or bool(namespace))
-
-
-def denied(principal: str, permission: str, resource: str) -> ApiError:
-    """Return the 403 that the permission's API answers."""
-    service = permission.split(".", 1)[0]
-    if service == "compute":
-        return ApiError(403, "PERMISSION_DENIED", f"Required '{permission}' permission for '{resource}'")
-    if service == "storage":
-        kind = "object" if "/objects/" in resource else "bucket"
-        text = (
-            f"{principal} does not have {permission} access to the Google Cloud Storage {kind}. "
-            f"Permission '{permission}' denied on resource (or it may not exist)."
-        )
-        return ApiError(403, "PERMISSION_DENIED", text)
-    host = {"resourcemanager": "cloudresourcemanager"}.get(service, service) + ".googleapis.com"
-    info: JsonObject = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "IAM_PERMISSION_DENIED",
-        "domain": host,
-        "metadata": {"permission": permission, "resource": resource},
-    }
-    text = f"Permission '{permission}' denied on resource '//{host}/{resource}' (or it may not exist)."
-    return ApiError(403, "PERMISSION_DENIED", text, details=[info])

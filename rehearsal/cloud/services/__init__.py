@@ -13,6 +13,7 @@ from rehearsal.cloud.core.runtime import Runtime
 from rehearsal.cloud.core.service import Service
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.services.cloudbilling import add_account
 from rehearsal.cloud.services.compute.locations import add_places
 from rehearsal.cloud.services.tpu.entry import add_offer
 
@@ -36,4 +37,5 @@ def services(
     """Create all of them and more over one world, which gets these zones. EntryError for a wrong one."""
     add_places(world, zones)
     add_offer(world, zones)
+    add_account(world)
     return list(Engine(world, operations, iam, runtime, [*entries(), *more]).services)

@@ -136,9 +136,4 @@ ENTRY = Entry(
     ),
     package="google.cloud.aiplatform.v1",
     metadata="GenericOperationMetadata",
-    roles={
-        "roles/aiplatform.admin": ("aiplatform.*",),
-        "roles/aiplatform.user": ("!*.setIamPolicy", "aiplatform.*"),
-        "roles/aiplatform.viewer": ("aiplatform.*.get", "aiplatform.*.list"),
-    },
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 
+from google_facts import table
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
 from rehearsal.cloud.collections.checks import every, not_emulated, one_of, topic
 from rehearsal.cloud.core.errors import bad_request
@@ -16,10 +17,8 @@ def _budget(change: Change) -> None:
     money = change.body["amount"].get("specifiedAmount", {})
     if money and int(money.get("units", 0)) <= 0 and int(money.get("nanos", 0)) <= 0:
         raise bad_request("Request contains an invalid argument: amount.specified_amount must be positive.")
-    if money and money.setdefault("currencyCode", "USD") != "USD":
-        raise bad_request(
-            "Request contains an invalid argument: the currency isn't that of the billing account, USD."
-        )
+    if money and money.setdefault("currencyCode", change.world.currency) != change.world.currency:
+        raise bad_request(table("billing")["budget"]["wrong_currency"])
     rule = change.body.get("notificationsRule", {})
     if rule.get("pubsubTopic") and rule.get("schemaVersion") != "1.0":
         raise bad_request('Request contains an invalid argument: schema_version must be "1.0".')
@@ -54,9 +53,4 @@ ENTRY = Entry(
             ),
         ),
     ),
-    roles={
-        "roles/billing.admin": ("billing.*",),
-        "roles/billing.costsManager": ("billing.budgets.*",),
-        "roles/billing.viewer": ("billing.budgets.get", "billing.budgets.list"),
-    },
 )

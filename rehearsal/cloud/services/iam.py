@@ -1,16 +1,18 @@
 """The IAM API: service accounts, and the custom roles of a project.
 
 https://cloud.google.com/iam/docs/creating-custom-roles: a deleted role can be undeleted for 7 days; after
-them it and its bindings are gone, and for 30 days more its id can't be used again. Of a permission only the
-form is checked, not whether Google has it.
+them it and its bindings are gone, and for 30 days more its id can't be used again. A project's
+role holds no permission on organizations, folders or billing accounts.
 """
 
 from __future__ import annotations
 
 import re
 
+from google_facts import roles
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
-from rehearsal.cloud.core.errors import ApiError, JsonObject, bad_request
+from rehearsal.cloud.core import constraints
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.world import World
 
 UNDELETE_S, REUSE_S = 7 * 86400.0, 37 * 86400.0  # since the deletion
@@ -39,6 +41,7 @@ def _named(world: World, name: str) -> str:
 def _check_account(change: Change) -> None:
     if change.old:
         return
+    constraints.require(change.world, "iam.disableServiceAccountCreation")
     account_id, number = change.id.partition("@")[0], str(next(change.resources.numbers))
     if not 6 <= len(account_id) <= 30:
         raise bad_request(f'The account ID "{account_id}" does not have a length between 6 and 30.')
@@ -101,8 +104,11 @@ def _check_role(change: Change) -> None:
     elif change.old.get("deleted") and body.get("deleted"):
         raise _marked(change.name)
     for permission in body.get("includedPermissions") or ():
-        if not _PERMISSION.fullmatch(permission):
+        exists = roles.is_permission(permission)
+        if not _PERMISSION.fullmatch(permission) or exists is False or roles.above_projects(permission):
             raise bad_request(f"Permission {permission} is not valid.")
+        if exists is None:
+            raise NotEmulatedError(f"Permission {permission}")
     if len(body.get("title", "").encode()) > 100:
         raise bad_request("The role's title has more than 100 bytes.")
     off = body.get("deleted") or body.get("stage") == "DISABLED"

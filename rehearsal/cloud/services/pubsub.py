@@ -113,11 +113,4 @@ ENTRY = Entry(
         ),
     ),
     package="google.pubsub.v1",
-    roles={
-        "roles/pubsub.admin": ("pubsub.*",),
-        "roles/pubsub.editor": ("!*.setIamPolicy", "!*.getIamPolicy", "pubsub.*"),
-        "roles/pubsub.publisher": ("pubsub.topics.publish",),
-        "roles/pubsub.subscriber": ("pubsub.subscriptions.consume", "pubsub.topics.attachSubscription"),
-        "roles/pubsub.viewer": ("pubsub.*.get", "pubsub.*.list"),
-    },
 )  # fmt: skip

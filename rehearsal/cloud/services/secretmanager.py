@@ -116,13 +116,4 @@ ENTRY = Entry(
             not_found="Secret Version [{name}] not found.",
         ),
     ),
-    roles={
-        "roles/secretmanager.admin": ("secretmanager.*",),
-        "roles/secretmanager.viewer": ("secretmanager.*.get", "secretmanager.*.list"),
-        "roles/secretmanager.secretAccessor": ("secretmanager.versions.access",),
-        "roles/secretmanager.secretVersionAdder": ("secretmanager.versions.add",),
-        "roles/secretmanager.secretVersionManager": (
-            "!secretmanager.versions.access", "secretmanager.versions.*",
-        ),
-    },
 )  # fmt: skip

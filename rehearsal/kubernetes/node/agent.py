@@ -1,7 +1,7 @@
 """Imitates the kubelet: runs the pods of its nodes as processes, and reports their status to the API server.
 
 Of a pod it carries out containers, environment, volumes, readiness by HTTP, restarts, and termination with
-its grace. It pulls no images: `images` has the stand-in of each.
+its grace. Of a pull it carries out whether it succeeds: `images` has the stand-in of each image.
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """
 
@@ -24,9 +24,10 @@ import requests
 
 from rehearsal.errors import RehearsalError
 from rehearsal.kubernetes.errors import ApiServerError, KubernetesError
-from rehearsal.kubernetes.node import logs
+from rehearsal.kubernetes.node import logs, pulling
 from rehearsal.kubernetes.node.logs import LogServer
 from rehearsal.kubernetes.node.names import Names
+from rehearsal.kubernetes.node.pulling import Puller
 from rehearsal.kubernetes.node.sandbox import Container, Image, Sandbox
 from rehearsal.kubernetes.node.surroundings import ALONE, BUNDLE, Surroundings
 from rehearsal.kubernetes.node.volumes import Volumes, expanded
@@ -51,6 +52,7 @@ class Agent:
         self._api, self._folder, self._images = api, folder, dict(images)
         self.nodes: dict[str, Object] = {}
         self._pods: dict[str, _Pod] = {}
+        self.puller = Puller(around.pull)
         self._numbers = itertools.count(1)
         self._stopping = threading.Event()
         self._names = Names(self.addresses, around.names)
@@ -83,6 +85,7 @@ class Agent:
         for node in nodes:
             self._api.apply(node, "rehearsal-agent")
             self.nodes[node["metadata"]["name"]] = node
+            self.puller.forget(node["metadata"]["name"])
             self._tell_node(node)
             self._renew_one(node["metadata"]["name"])
             for pod in self._api.list("v1", "Pod", fieldSelector=f"spec.nodeName={node['metadata']['name']}"):
@@ -280,7 +283,7 @@ class _Pod:
             sandbox = Sandbox(f"pod{number}", address, self.folder, self._hostname(), self.namespace)
             self._agent.around.joined(self._pod, address)
             volumes = self._volumes(sandbox.name)
-            if volumes is None:
+            if volumes is None or not self._pulled():
                 return
             self._run(sandbox, volumes, address)
         except (RehearsalError, KeyError) as error:
@@ -308,6 +311,21 @@ class _Pod:
                 self._report({"phase": "Pending", "reason": "ContainerCreating", "message": str(error)})
                 time.sleep(_RETRY_S)
         return None
+
+    def _pulled(self) -> bool:
+        """Wait until every image is there; False if the pod is deleted before."""
+        reason, containers = pulling.ERROR, self._pod["spec"]["containers"]
+        while not self._gone.is_set():
+            if self._grace is not None:
+                self._api.delete(self._path, grace_s=0)
+                return False
+            if not (errors := self._agent.puller.errors(self.node, containers)):
+                return True
+            statuses = pulling.waiting(containers, errors, reason)
+            self._report({"phase": "Pending", "containerStatuses": statuses})
+            time.sleep(_RETRY_S)
+            reason = pulling.BACK_OFF
+        return False
 
     def _run(self, sandbox: Sandbox, volumes: Volumes, address: str) -> None:
         spec = self._pod["spec"]

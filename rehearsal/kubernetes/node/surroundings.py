@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class Surroundings:
     """`names`: host names with their addresses, which the cluster's DNS answers. `bundle`: the CAs that are
     trusted. `joined` learns of every pod with its address before it starts, `left` of each that has ended.
     `disk`: the file with a disk's content, by its id; empty where there is none. `image`: what was built here
-    under an image's name.
+    under an image's name. `pull`: the error of a node's pull of an image, by their names; empty: none.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -35,6 +35,7 @@ class Surroundings:
     left: Callable[[str], None] = lambda address: None
     disk: Callable[[str], str] = lambda id_: ""
     image: Callable[[str], Image | None] = lambda name: None
+    pull: Callable[[str, str], str] = lambda node, image: ""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -83,13 +84,17 @@ def mount_bucket(namespace: str, volume: Object, place: Path, read_only: bool) -
         time.sleep(0.05)
 
 
-def mount_disk(image: str, place: Path) -> None:
-    """Mount a disk's file system, read-only. Raises KubernetesError where there is no such disk."""
+def mount_disk(image: str, place: Path, options: Sequence[str] = ()) -> None:
+    """Mount the file system of a disk that is attached read-only, with a volume's options.
+
+    Raises:
+        KubernetesError: there is no such disk, or its journal would have to be replayed.
+    """
     if os.path.ismount(place):
         return
     if not image:
         raise KubernetesError("the volume's disk isn't there")
-    line = ["mount", "-o", "loop,ro,noload", image, str(place)]
+    line = ["mount", "-t", "ext4", "-o", ",".join(("loop", "ro", *options)), image, str(place)]
     done = subprocess.run(line, check=False, capture_output=True, text=True)
     if done.returncode:
         raise KubernetesError(f"the disk can't be mounted: {done.stderr.strip()}")

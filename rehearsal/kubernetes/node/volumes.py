@@ -89,11 +89,11 @@ class Volumes:
             raise KubernetesError(f"the volume of the claim {name} is no CSI driver's")
         csi = volume["spec"]["csi"]
         read_only = source.get("readOnly", False) or csi.get("readOnly", False)
+        options = volume["spec"].get("mountOptions", ())
         if csi["driver"] == _DISK:
-            mount_disk(self._around.disk(csi["volumeHandle"]), place)
+            mount_disk(self._around.disk(csi["volumeHandle"]), place, options)
             return
-        options = ",".join(volume["spec"].get("mountOptions", ()))
-        attributes = {"bucketName": csi["volumeHandle"], "mountOptions": options}
+        attributes = {"bucketName": csi["volumeHandle"], "mountOptions": ",".join(options)}
         self._mount({**csi, "readOnly": read_only, "volumeAttributes": attributes}, place)
 
     def _mount(self, source: Object, place: Path) -> None:

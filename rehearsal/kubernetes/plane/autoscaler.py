@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from google_facts import gke_pools
 from rehearsal.cloud.control import Control, ControlError
 from rehearsal.kubernetes.plane.api import Api, Object, now
 from rehearsal.kubernetes.plane.nodes import nodes
@@ -18,8 +19,9 @@ from rehearsal.kubernetes.plane.nodes import nodes
 # GKE removes nodes that weren't needed for 10 minutes, and looks again after one that got none.
 _IDLE_S, _AGAIN_S = 600.0, 60.0
 _EVERY_S = 1.0
+# Of a request for TPUs, by Google's blueprint; that one without them fails, and how, is assumed.
+_REQUIRED = (gke_pools.TOPOLOGY, gke_pools.DURATION)
 _REQUEST = ("autoscaling.x-k8s.io/v1", "ProvisioningRequest")
-_QUEUED = "queued-provisioning.gke.io"
 
 
 class Autoscaler:
@@ -70,10 +72,17 @@ class Autoscaler:
                 condition["type"]: condition["status"]
                 for condition in request.get("status", {}).get("conditions", ())
             }
-            if request["spec"]["provisioningClassName"] != _QUEUED or known.get("Provisioned") == "True":
+            if request["spec"]["provisioningClassName"] != gke_pools.CLASS or "True" in (
+                known.get("Provisioned"),
+                known.get("Failed"),
+            ):
                 continue
             name = request["metadata"]["name"]
-            if not known:
+            parameters = request["spec"].get("parameters") or {}
+            if lacking := [key for key in _REQUIRED if key not in parameters]:
+                text = f"Provisioning Request lacks parameters: {', '.join(lacking)}."
+                self._answer(request, "Failed", text)
+            elif not known:
                 self._answer(request, "Accepted", "ProvisioningRequest was successfully queued.")
             elif pools := self._requested.get(name):
                 nodes_due = {
@@ -97,13 +106,15 @@ class Autoscaler:
     def _pools_for(self, request: Object, free: Sequence[Object]) -> list[Object]:
         """Pools whose nodes are as many as the pods that the request is for; none where there are too few."""
         pools: list[Object] = []
+        topology = request["spec"]["parameters"][gke_pools.TOPOLOGY]
         for set_ in request["spec"]["podSets"]:
             template = self._api.get(
                 "v1", "PodTemplate", set_["podTemplateRef"]["name"], request["metadata"]["namespace"]
             )
             left = int(set_["count"])
             for pool in free:
-                fits = template and _fits(template["template"], next(self._nodes(pool, 1)))
+                node = next(self._nodes(pool, 1))
+                fits = template and _fits(template["template"], node) and _topology(node) == topology
                 if left > 0 and fits and pool not in pools:
                     pools.append(pool)
                     left -= _most(pool["body"])
@@ -175,6 +186,10 @@ class Autoscaler:
 def _most(pool: Mapping[str, Object]) -> int:
     scaling = pool["autoscaling"]
     return int(scaling.get("maxNodeCount") or scaling.get("totalMaxNodeCount") or 0)
+
+
+def _topology(node: Object) -> str:
+    return str(node["metadata"]["labels"].get("cloud.google.com/gke-tpu-topology", ""))
 
 
 def _cannot_be_scheduled(pod: Object) -> bool:

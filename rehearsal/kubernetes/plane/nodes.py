@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+from google_facts import gke_pools
 from rehearsal.kubernetes.plane.api import Object
 
 _TPU_MACHINES = {  # chips, grid of one machine, vCPUs, memory
@@ -19,8 +20,6 @@ _TPU_MACHINES = {  # chips, grid of one machine, vCPUs, memory
 }
 _CPU_MACHINE = (4, "16Gi")
 _EFFECTS = {"NO_SCHEDULE": "NoSchedule", "PREFER_NO_SCHEDULE": "PreferNoSchedule", "NO_EXECUTE": "NoExecute"}
-# https://cloud.google.com/kubernetes-engine/docs/how-to/provisioningrequest
-_QUEUED = "cloud.google.com/gke-queued"
 _TPU_TAINT = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
 
 
@@ -48,8 +47,9 @@ def nodes(cluster: str, pool: Object, count: int, zone: str = "") -> Iterator[Ob
         for taint in config.get("taints", ())
     ]
     if (pool.get("queuedProvisioning") or {}).get("enabled"):
-        labels[_QUEUED] = "true"
-        taints.append({"key": _QUEUED, "value": "true", "effect": "NoSchedule"})
+        taints.append(
+            {"key": gke_pools.QUEUED_LABEL, "value": gke_pools.QUEUED_VALUE, "effect": "NoSchedule"}
+        )
     if tpu:
         chips, grid, cpus, memory = tpu
         labels |= {

@@ -1,4 +1,4 @@
-"""Waiting until a grant counts, and an API answers: how long, for whom, and what is no reason to wait."""
+"""Waiting until a grant counts, an API answers, a metric is known: how long, and for what."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from infra.google.acting import PERMISSION, wait_until_it_may_act
 from infra.google.client import RequestError
 from infra.google.enabled import wait_until_it_answers
 from infra.google.failures import Failure, Kind
+from infra.google.measured import wait_until_it_is_known
 
 ACCOUNTS = ["build@p.iam.gserviceaccount.com", "check@p.iam.gserviceaccount.com"]
 MAY, NOT_YET = {"permissions": [PERMISSION]}, dict[str, Any]()
@@ -79,3 +80,13 @@ def test_an_api_is_waited_for_while_it_refuses_as_one_that_is_off(
     assert google.requests == []
     wait_until_it_answers("compute.googleapis.com", "p", sleep=slept.append)
     assert (google.requests, len(slept)) == (["regions"] * 3, 2)
+
+
+def test_each_metric_is_waited_for_until_it_is_known(
+    slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google = Google(Kind.MISSING, Kind.MISSING, True, Kind.PERMISSION)
+    monkeypatch.setattr(client, "Client", lambda project: google)
+    wait_until_it_is_known(("logging.googleapis.com/user/a", "b", "never"), "p", sleep=slept.append)
+    assert google.requests == ["a", "a", "a", "b"]
+    assert len(slept) == 2

@@ -40,6 +40,17 @@ SAID = [
         " [SERVICE_DISABLED]",
         Kind.LOGIN,
     ),
+    (
+        "googleapi: Error 412: Request violates constraint 'constraints/storage.uniformBucketLevelAccess',"
+        " conditionNotMet",
+        Kind.POLICY,
+    ),
+    (
+        "googleapi: Error 403: Request is disallowed by organization's constraints/gcp.restrictServiceUsage"
+        " constraint for 'projects/1' attempting to use service 'tpu.googleapis.com'.",
+        Kind.POLICY,
+    ),
+    ("googleapi: Error 400: Service account creation is not allowed on this project.", Kind.POLICY),
     ("Error code 16, message: Request had invalid authentication credentials", Kind.LOGIN),
     ("oauth2: \"invalid_grant\" \"Bad Request\"", Kind.LOGIN),
     ("googleapi: Error 409: Resource 'projects/p/locations/z/nodes/n' already exists", Kind.EXISTS),

@@ -171,12 +171,12 @@ def test_the_engine_is_refused_a_function_whose_source_no_one_uploads(
 ) -> None:
     (function,) = [item for item in declared if item.type == FUNCTION]
     (source,) = [item for item in declared if (item.type, item.name) == (OBJECT, "source")]
-    second = changed(source, "name", f"function-{'0' * 64}.zip")
+    second = changed(source, "name", f"function/{'0' * 64}.zip")
     assert engine(source, function) == []
     for order in ((function,), (function, source), (second, function)):
         with pytest.raises(pulumi.RunError, match="tpu-pipeline breaks the policy: PL18"):
             engine(*order)
-    assert "storageSource: my-project-raw-scratch/function-" in engine()[0]
+    assert "storageSource: my-project-raw-scratch/function/" in engine()[0]
 
 
 def test_the_engine_is_refused_a_bucket_without_the_options_that_keep_it(
@@ -308,7 +308,7 @@ def test_a_rule_of_unknown_direction_may_be_a_way_in() -> None:
         assert {finding.rule.id for finding in findings(RULES, [item], settings())} == broken
 
 
-BUDGET_KEYS = ("monitoring:billingAccount", "monitoring:budgetDollarsPerMonth")
+BUDGET_KEYS = ("monitoring:billingAccount", "monitoring:budgetPerMonth")
 WITHOUT_BUDGET: dict[str, Any] = dict.fromkeys(BUDGET_KEYS)
 WITHOUT_MONITORING = dict.fromkeys(key for key in EVERYTHING if key.startswith("monitoring:"))
 
@@ -323,7 +323,7 @@ def test_an_environment_outside_of_dev_has_a_budget(
     stack = Resource(STACK, f"tpu-{environment}", {})
     result = [str(finding.problem) for finding in findings(RULES, [stack], settings(environment, **gone))]
     assert len(result) == refused
-    assert all("monitoring:budgetDollarsPerMonth: nothing: PL22: outside of dev" in item for item in result)
+    assert all("monitoring:budgetPerMonth: nothing: PL22: outside of dev" in item for item in result)
 
 
 def test_a_program_is_refused_for_its_stack_before_it_declares_anything(

@@ -30,17 +30,17 @@ class _Cloud(Cloud):
 
 
 class CloudFront(Emulated):
-    """With `lags`, the clock that they count in is `real_s`, and moves when a test moves it."""
+    """The cloud; `more` are fields of its configuration."""
 
     kind = _Cloud
 
-    def __init__(self, folder: Path, *, lags: bool = False, **more: Any) -> None:
-        self._lags, self.real_s = lags, 0.0
+    def __init__(self, folder: Path, **more: Any) -> None:
         super().__init__(folder, **{"zones": ZONES, "enabled_apis": EVERY_API, **more})
         self.control = Control(folder / "control")
 
-    def monotonic_s(self) -> float:
-        return self.real_s if self._lags else super().monotonic_s()
+    def jump(self, virtual_s: float) -> None:
+        """Advance the clock at once."""
+        self.call(self.world.clock.jump(virtual_s))
 
     def compute(self, http_method: str, path: str, body: Any = None, *, token: str | None = None) -> Reply:
         """A compute request, `path` below the project."""

@@ -140,3 +140,23 @@ def test_impersonation_is_granted_to_nobody_by_owning_the_project(cloud: CloudFr
     ):
         assert cloud.request("POST", url, wrong).status == status
     assert NUMBER not in url
+
+
+@pytest.mark.parametrize(
+    ("permission", "status"),
+    [
+        ("tpu.nodes.get", 200),
+        ("tpu.nodes.crate", 400),
+        ("nodes", 400),
+        ("billing.budgets.get", 400),
+        ("resourcemanager.organizations.get", 400),
+        ("spanner.instances.get", 501),
+    ],
+)
+def test_a_projects_role_holds_only_what_a_project_can_grant(
+    cloud: CloudFront, permission: str, status: int
+) -> None:
+    role = {"title": "R", "includedPermissions": [permission]}
+    reply = cloud.request("POST", ROLES, {"roleId": f"holder_{next(_numbers)}", "role": role})
+    assert reply.status == status
+    assert status != 400 or reply.error == f"Permission {permission} is not valid."

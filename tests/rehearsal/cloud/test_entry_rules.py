@@ -6,6 +6,7 @@ From each API's reference, not from the entries.
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ SERVICES = f"run.googleapis.com/v2/{P}/locations/us-east5/services"
 SERVICE = {"template": {"containers": [{"image": "us-docker.pkg.dev/cloudrun/container/hello"}]}}
 METRICS = f"logging.googleapis.com/v2/{P}/metrics"
 DASHBOARDS = f"monitoring.googleapis.com/v1/{P}/dashboards"
+CHARGED = {"X-Goog-User-Project": PROJECT}
 BUDGETS = "billingbudgets.googleapis.com/v1/billingAccounts/01D4EE-079462-DFD6EC/budgets"
 JOBS = f"us-east5-aiplatform.googleapis.com/v1/{P}/locations/us-east5/customJobs"
 BATCHES = f"dataproc.googleapis.com/v1/{P}/locations/us-east5/batches"
@@ -113,7 +115,12 @@ REFUSED: tuple[tuple[str, str, Any, str], ...] = (
         "65536",
     ),
     ("POST", BUDGETS, DOLLARS | {"budgetFilter": {"projects": ["projects/another"]}}, "projects/another"),
-    ("POST", BUDGETS, {"amount": {"specifiedAmount": {"currencyCode": "EUR", "units": "9"}}}, "currency"),
+    (
+        "POST",
+        BUDGETS,
+        {"amount": {"specifiedAmount": {"currencyCode": "EUR", "units": "9"}}},
+        "invalid argument",
+    ),
     ("POST", JOBS, {"displayName": "j", "jobSpec": {"workerPoolSpecs": [POOL]}}, "machine_type"),
     ("POST", f"{REGION}/addresses", {"name": "x", "purpose": "GCE_ENDPOINT"}, "purpose"),
     (
@@ -180,10 +187,38 @@ def test_what_google_refuses_is_refused(
     before = cloud.request("GET", url.partition("?")[0]).json if method == "PATCH" else {}
     if body.get("fingerprint"):
         body = body | {"fingerprint": before["fingerprint"]}
-    reply = cloud.request(method, url, body)
+    reply = cloud.request(method, url, body, headers=CHARGED)
     assert (reply.status, word in reply.body.decode()) == (400, True), reply.body
     if method == "PATCH":
         assert cloud.request("GET", url.partition("?")[0]).json == before
+
+
+def test_a_persons_budget_requests_count_for_a_project(cloud: CloudFront) -> None:
+    robot = "robot@another-project.iam.gserviceaccount.com"
+    cloud.grant(cloud.world.billing_account, "roles/billing.costsManager", f"serviceAccount:{robot}")
+    without = cloud.request("POST", BUDGETS, DOLLARS)
+    assert without.status == 403
+    assert "billingbudgets.googleapis.com API requires a quota project" in without.error
+    assert cloud.request("POST", BUDGETS, DOLLARS, headers=CHARGED).status == 200
+    assert cloud.request("POST", BUDGETS, DOLLARS, token=cloud.token_of(robot)).status == 200
+
+
+def test_a_budget_is_in_its_accounts_currency(tmp_path: Path) -> None:
+    front = CloudFront(tmp_path, currency="EUR")
+    try:
+        amounts = (
+            {"units": "9"},
+            {"units": "9", "currencyCode": "EUR"},
+            {"units": "9", "currencyCode": "USD"},
+        )
+        replies = [
+            front.request("POST", BUDGETS, {"amount": {"specifiedAmount": amount}}, headers=CHARGED)
+            for amount in amounts
+        ]
+        assert [reply.status for reply in replies] == [200, 200, 400]
+        assert replies[0].json["amount"]["specifiedAmount"]["currencyCode"] == "EUR"
+    finally:
+        front.close()
 
 
 def test_a_channel_keeps_its_type(cloud: CloudFront, channel: str) -> None:
@@ -266,3 +301,25 @@ def test_a_subnetwork_that_one_thing_uses_stays(cloud: CloudFront, channel: str,
     for held in (f"subnetworks/{name}", *(("addresses/nat-ip",) if kind == "nat" else ())):
         refused = cloud.request("DELETE", f"{REGION}/{held}")
         assert (refused.status, "already being used by" in refused.error) == (400, True), refused.body
+
+
+REMOTE: Any = {
+    "format": "DOCKER",
+    "mode": "REMOTE_REPOSITORY",
+    "remoteRepositoryConfig": {"commonRepository": {"uri": "https://registry.k8s.io"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, 200),
+        ({"remoteRepositoryConfig": None}, 400),
+        ({"mode": "STANDARD_REPOSITORY"}, 400),
+        ({"remoteRepositoryConfig": {"commonRepository": {"uri": "registry.k8s.io"}}}, 400),
+        ({"remoteRepositoryConfig": {"dockerRepository": {"publicRepository": "DOCKER_HUB"}}}, 501),
+    ],
+)
+def test_a_remote_repository_has_an_upstream(cloud: CloudFront, change: Any, status: int) -> None:
+    body = {key: value for key, value in {**REMOTE, **change}.items() if value}
+    assert cloud.request("POST", f"{REPOSITORIES}?repositoryId=remote-{status}", body).status == status

@@ -206,12 +206,12 @@ def test_conditions_are_shown_to_who_asks_for_version_3_alone(iam: Iam, version:
 def test_what_is_no_permission_is_refused_and_not_just_lacked(iam: Iam) -> None:
     iam.permissions.add("tpu.nodes.create")
     assert iam.test(ALICE, ["tpu.nodes.create"], f"projects/{PROJECT}") == []
-    for wrong in ("bogus", "tpu.*", "tpu.nodes.", "Tpu.nodes.get"):
+    for wrong in ("bogus", "tpu.*", "tpu.nodes.", "Tpu.nodes.get", "tpu.nodes.crate"):
         with pytest.raises(ApiError, match="is not valid for this resource") as caught:
             iam.test(OWNER, ["tpu.nodes.create", wrong], f"projects/{PROJECT}")
         assert caught.value.code == 400
-    with pytest.raises(NotEmulatedError, match=r"tpu\.nodes\.crate"):
-        iam.test(OWNER, ["tpu.nodes.crate"], f"projects/{PROJECT}")
+    with pytest.raises(NotEmulatedError, match=r"spanner\.instances\.get"):
+        iam.test(OWNER, ["spanner.instances.get"], f"projects/{PROJECT}")
 
 
 def test_a_condition_needs_version_3(iam: Iam) -> None:
@@ -354,3 +354,15 @@ def test_what_an_account_was_asked_for_is_kept_with_what_granted_it(clock: Still
 def test_a_role_holds_what_googles_holds(role: str, holds: str, lacks: str) -> None:
     """https://cloud.google.com/iam/docs/roles-permissions"""
     assert (grants(role, holds), grants(role, lacks)) == (True, False)
+
+
+def test_a_group_is_its_members_and_those_of_groups_in_it(iam: Iam, clock: StillClock) -> None:
+    groups = {"all@example.com": ["ml@example.com"], "ml@example.com": [ALICE, "all@example.com"]}
+    iam._world.groups = groups
+    grant(iam, BUCKET, "roles/storage.objectViewer", "group:all@example.com")
+    assert not iam.allowed(ALICE, "storage.objects.get", OBJECT)
+    clock.time += 7
+    assert iam.allowed(ALICE, "storage.objects.get", OBJECT)
+    assert not iam.allowed("bob@example.com", "storage.objects.get", OBJECT)
+    groups["ml@example.com"].remove(ALICE)
+    assert not iam.allowed(ALICE, "storage.objects.get", OBJECT)

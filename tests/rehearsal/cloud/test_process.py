@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import requests
 
 from rehearsal import authority
 from rehearsal.cloud.__main__ import main
-from rehearsal.cloud.config import NO_LAGS, CloudConfigError, address, parse
+from rehearsal.cloud.config import CloudConfigError, address, parse
 from rehearsal.cloud.control import Control
+from rehearsal.cloud.core.world import NO_LAGS
 from tests.limits import HANG_S
 
 REFRESH_TOKEN, OWNER, PROJECT = "1//secret", "owner@example.com", "wire-test"
@@ -38,7 +40,7 @@ def document(folder: Path, port: int, **more: Any) -> dict[str, Any]:
         "certificate": str(tls.certificate),
         "key": str(tls.key),
         "clock_rate": 1000,
-        **NO_LAGS,
+        "lags": asdict(NO_LAGS),
         **more,
     }
 

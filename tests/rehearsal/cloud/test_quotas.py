@@ -43,7 +43,14 @@ async def test_limits_are_listed_by_page_and_by_service(lab: Lab) -> None:
     assert (await lab.request("GET", other))[0] == 501
     compute = METRICS.replace("services/tpu.googleapis.com", "services/compute.googleapis.com")
     _, cpus = await lab.request("GET", compute)
-    assert [item["metric"] for item in cpus["metrics"]] == ["compute.googleapis.com/cpus"]
+    assert [item["metric"].partition("/")[2] for item in cpus["metrics"]] == [
+        "cpus", "tpus_per_tpu_family", "preemptible_tpu_v6e",
+    ]  # fmt: skip
+    (family,) = cpus["metrics"][1]["consumerQuotaLimits"]
+    assert family["unit"] == "1/{project}/{region}/{tpu_family}"
+    assert {"region": REGION, "tpu_family": "CT6E"} in [
+        bucket.get("dimensions") for bucket in family["quotaBuckets"]
+    ]
 
 
 async def test_a_node_beyond_a_limit_is_refused_in_googles_words(lab: Lab) -> None:

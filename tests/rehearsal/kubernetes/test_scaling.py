@@ -27,7 +27,11 @@ POOLS = {
         "queued-0",
         **{
             **SCALES,
-            "config": {**MACHINE_OF_4, "labels": {"tpu-provisioning": "queued"}},
+            "config": {
+                **MACHINE_OF_4,
+                "flexStart": True,
+                "labels": {"tpu-provisioning": "queued", "cloud.google.com/gke-queued": "true"},
+            },
             "queuedProvisioning": {"enabled": True},
         },
     ),
@@ -81,8 +85,9 @@ def test_a_slice_that_google_has_not_got_comes_later_and_goes_when_idle(
     autoscaler = Autoscaler(control, lab.api, "projects/p/locations/us-east5/clusters/tpu")
     flavor = kueue.flavor(output("any", provisioning=how, scales=True))
     work = Job(
-        f"on-{how}", TEAM, MACHINE, ["sleep", "2"], "4x4", HOSTS, 4, selector=flavor.labels, scales=True
-    )
+        f"on-{how}", TEAM, MACHINE, ["sleep", "2"], "4x4", HOSTS, 4, selector=flavor.labels, scales=True,
+        queued_s=3600 if how == "queued" else None,
+    )  # fmt: skip
     lab.submit(work)
 
     def looked(answer: Any) -> Any:
@@ -99,3 +104,24 @@ def test_a_slice_that_google_has_not_got_comes_later_and_goes_when_idle(
     print(f"{how}: completed {time.monotonic() - begun:.1f} s after there were chips")
     lab.remove(work)
     lab.until(lambda: looked(not any(google.sizes.values())), "the end of the idle slice", 60)
+
+
+def test_a_request_for_nodes_that_does_not_say_for_how_long_gets_none(google: Google, lab: Lab) -> None:
+    control: Any = google
+    google.chips = True
+    autoscaler = Autoscaler(control, lab.api, "projects/p/locations/us-east5/clusters/tpu")
+    flavor = kueue.flavor(output("any", provisioning="queued", scales=True))
+    work = Job("endless", TEAM, MACHINE, ["sleep", "2"], "4x4", HOSTS, 4, selector=flavor.labels, scales=True)
+    lab.submit(work)
+
+    def failures() -> list[str]:
+        autoscaler.look(google.pools(), RATE)
+        requests = lab.api.list("autoscaling.x-k8s.io/v1", "ProvisioningRequest", TEAM.namespace)
+        conditions = [
+            item for request in requests for item in request.get("status", {}).get("conditions", ())
+        ]
+        return [item["message"] for item in conditions if item["type"] == "Failed"]
+
+    lab.until(lambda: any("maxRunDurationSeconds" in text for text in failures()), "the failure", 60)
+    assert not any(google.sizes.values())
+    lab.remove(work)

@@ -35,7 +35,7 @@ from tests.rehearsal.kubernetes.test_jobs import WAIT
 
 pytestmark = pytest.mark.prove
 INSIDE: ThreadPoolExecutor = inside()
-PREVIOUS = "v0.17.1"  # of tools/queue-previous/go.mod
+PREVIOUS = "v0.18.4"  # of tools/queue-previous/go.mod
 OLD, NEW = "v1beta1", "v1beta2"
 KINDS = ("ClusterQueue", "LocalQueue", "ResourceFlavor", "Topology", "WorkloadPriorityClass", "Workload")
 EARLY, LATE = Team("early", "early"), Team("late", "late")
@@ -48,6 +48,8 @@ sys.path.insert(0, desired["root"])
 from infra.layers.queue import manifests
 from infra.layers.queue.program import Controller
 manifests._folder = lambda: Path(desired["folder"])
+if desired["previous"]:
+    manifests._WAIT = ""
 provider = kubernetes.Provider("cluster", **json.loads(Path("settings.json").read_text()))
 Controller("kueue", desired["image"], pulumi.ResourceOptions(provider=provider))
 """
@@ -87,7 +89,9 @@ def storing(version: str, source: Path, place: Path) -> Path:
 def install(stack: Stack, place: Path, version: str) -> float:
     """By the layer's own component and the real Pulumi CLI: how many seconds that took."""
     image = f"registry.k8s.io/kueue/kueue:{version}@sha256:{'0' * 64}"
-    stack.write({"root": str(ROOT), "folder": str(place), "image": image}, PROGRAM)  # type: ignore[dict-item]
+    previous = "yes" if version == PREVIOUS else ""
+    desired = {"root": str(ROOT), "folder": str(place), "image": image, "previous": previous}
+    stack.write(desired, PROGRAM)  # type: ignore[arg-type]
     begun = time.monotonic()
     stack.up()
     return time.monotonic() - begun
@@ -253,6 +257,8 @@ def test_a_newer_kueue_takes_over_what_an_older_one_left(cluster: Lab, stack: St
     assert running(lab, runs) == before, "the same pods"
     (controller,) = api.list("v1", "Pod", "kueue-system")
     assert f":{KUEUE}@" in controller["spec"]["containers"][0]["image"]
+    log = lab.agent.log("kueue-system", controller["metadata"]["name"], "manager")
+    assert "timeout: 8760h0m0s" in log, "else jobs that wait for nodes are evicted after 30 minutes"
     assert readable(api, NEW) == specs
     assert readable(api, OLD).keys() == specs.keys()
     lab.remove(runs)

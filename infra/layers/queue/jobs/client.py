@@ -25,6 +25,9 @@ _LABEL, _PART = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicated
 _REQUEST = "tpu-request"  # annotation: id of the request that made the job
 # That CPU nodes have no chips is nothing that holds a job.
 _OF_CPU = re.compile(f'Flavor "{CPU_FLAVOR}" does not support TopologyAwareScheduling, ')
+# Reason of the autoscaler's events:
+# https://cloud.google.com/kubernetes-engine/docs/troubleshooting/cluster-autoscaler-scale-up
+_REFUSED = "FailedScaleUp"
 _STAMP = re.compile(r"(\S+Z) (.*)")
 
 
@@ -109,9 +112,14 @@ class Jobs:
         for pod in self._pods(_LABEL):
             pods.setdefault(pod["metadata"]["labels"][_LABEL], []).append(pod)
         waiting = self._positions()
+        refused = self._refusals() if any(_unscheduled(pod) for same in pods.values() for pod in same) else {}
         jobs = [
             _status(
-                job, workloads.get(job["metadata"]["uid"], {}), pods.get(job["metadata"]["name"], []), waiting
+                job,
+                workloads.get(job["metadata"]["uid"], {}),
+                pods.get(job["metadata"]["name"], []),
+                waiting,
+                refused,
             )
             for job in self._cluster.items(self._jobsets)
         ]
@@ -124,6 +132,14 @@ class Jobs:
             item["metadata"]["name"]: item.get("positionInClusterQueue", 0) + 1
             for item in answer.get("items") or ()
         }
+
+    def _refusals(self) -> Mapping[str, str]:
+        """Return the autoscaler's messages of quotas and stock-outs, by pod."""
+        events = self._cluster.items(
+            f"/api/v1/namespaces/{self._team.namespace}/events", {"fieldSelector": f"reason={_REFUSED}"}
+        )
+        newest_last = sorted(events, key=lambda event: str(event.get("lastTimestamp") or ""))
+        return {event["involvedObject"]["name"]: str(event["message"]) for event in newest_last}
 
     def _pods(self, of: str) -> Iterator[Mapping[str, Any]]:
         """Yield the workers' pods of jobs that a selector names."""
@@ -176,19 +192,26 @@ def _worker(pod: Mapping[str, Any]) -> int:
     return job * int(hosts) + int(notes.get("batch.kubernetes.io/job-completion-index", 0))
 
 
-def _held(pod: Mapping[str, Any]) -> str:
-    """Return why a pod doesn't run, as its scheduler or node reports it; empty if there is no reason."""
+def _unscheduled(pod: Mapping[str, Any]) -> str:
+    """Return why the scheduler has no node for a pod; empty if it has, or hasn't looked."""
     status = pod.get("status", {})
+    for condition in status.get("conditions", ()) if status.get("phase") == "Pending" else ():
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return condition.get("message", "").partition(". ")[0] or "Unschedulable"
+    return ""
+
+
+def _held(pod: Mapping[str, Any], refused: Mapping[str, str]) -> str:
+    """Return why a pod doesn't run, as scheduler, autoscaler or node report it; empty: unknown."""
+    status, name = pod.get("status", {}), pod["metadata"]["name"]
     if status.get("phase") != "Pending":
         return ""
-    for condition in status.get("conditions", ()):
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            message = condition.get("message", "").partition(". ")[0]
-            return f"{pod['metadata']['name']} isn't scheduled: {message}"
+    if message := _unscheduled(pod):
+        return f"{name} isn't scheduled: {refused.get(name, message)}"
     for container in status.get("containerStatuses", ()):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("message"):
-            return f"{pod['metadata']['name']}: {waiting['reason']}: {waiting['message']}"
+            return f"{name}: {waiting['reason']}: {waiting['message']}"
     return str(status.get("message", ""))
 
 
@@ -197,6 +220,7 @@ def _status(
     workload: Mapping[str, Any],
     pods: Sequence[Mapping[str, Any]],
     waiting: Mapping[str, int],
+    refused: Mapping[str, str],
 ) -> Status:
     meta, status = job["metadata"], job.get("status", {})
     conditions = {c["type"]: c for c in workload.get("status", {}).get("conditions", ())}
@@ -217,7 +241,7 @@ def _status(
         why = _OF_CPU.sub("", conditions.get("QuotaReserved", {}).get("message", ""))
     else:
         state = RUNNING if running == hosts else STARTING
-        why = "" if state == RUNNING else next(filter(None, map(_held, pods)), "")
+        why = "" if state == RUNNING else next(filter(None, (_held(pod, refused) for pod in pods)), "")
     return Status(
         name=meta["name"],
         state=state,

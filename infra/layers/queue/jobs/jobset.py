@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from google_facts import gke_pools
 from infra.layers.queue.admission import CLUSTER
 from infra.layers.queue.kueue import POOL_LABEL, TOLERATION, TOPOLOGY_LABEL, TPU, Object, Team
 
@@ -62,6 +63,7 @@ class Job:
         selector: node labels that a host has beside its topology.
         claims: volume claims of the namespace, by the folders where they are.
         priority: low, medium or high.
+        queued_s: seconds that nodes of a queued pool are requested for; None on other pools.
         scales: its pools may have no nodes yet. Kueue places on nodes that are there, so JobSet does it.
         restarts: how often a failure that isn't the job's fault may recreate it; maintenance and preemption
             don't count.
@@ -82,6 +84,7 @@ class Job:
     selector: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, Claim] = field(default_factory=dict)
     scales: bool = False
+    queued_s: int | None = None
     restarts: int = _MOST_RESTARTS
     cluster: str = ""
 
@@ -91,6 +94,9 @@ def jobset(job: Job) -> Object:
     template: Object = {"spec": _job(job)}
     if job.scales:
         template["metadata"] = {"annotations": {_EXCLUSIVE: POOL_LABEL}}
+    annotations = {CLUSTER: job.cluster} if job.cluster else {}
+    if job.queued_s:
+        annotations[gke_pools.DURATION_ANNOTATION] = str(job.queued_s)
     return {
         "apiVersion": API,
         "kind": "JobSet",
@@ -101,7 +107,7 @@ def jobset(job: Job) -> Object:
                 "kueue.x-k8s.io/queue-name": job.team.queue,
                 "kueue.x-k8s.io/priority-class": job.priority,
             },
-            **({"annotations": {CLUSTER: job.cluster}} if job.cluster else {}),
+            **({"annotations": annotations} if annotations else {}),
         },
         "spec": {
             "coordinator": {"replicatedJob": SLICE, "jobIndex": 0, "podIndex": 0},

@@ -17,6 +17,7 @@ from infra.layers.data.settings import DataSettings
 from infra.layers.gke import pools
 from infra.layers.gke.pools import Pool
 from infra.layers.gke.settings import GkeSettings
+from infra.layers.queue.images import unreachable
 from infra.layers.queue.jobs.jobset import Claim, Job
 from infra.layers.queue.kueue import PRIORITIES, Team, flavor
 from infra.layers.queue.namespace import CHECKPOINTS, data_claim
@@ -109,6 +110,7 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
         selector=selector,
         claims=claims,
         scales=first.scales,
+        queued_s=first.queued_s,
         restarts=settings[QueueSettings].restarts,
         cluster=cluster(settings),
     )
@@ -155,6 +157,8 @@ def _program(settings: Settings, request: JobRequest) -> Iterator[Problem]:
         yield Problem("--image", "nothing", "a job runs in an image", fix)
     elif not rules.DIGEST.ok(image):
         yield Problem("--image", f'"{image}"', f"must be {rules.DIGEST.text}", rules.DIGEST.fix)
+    else:
+        yield from unreachable(settings, "--image", image)
     if settings[QueueSettings].install == "bundle" and not settings[TpuSettings].bundle:
         fix = f"tpu publish {settings.environment}, or queue:install: image"
         yield Problem("tpu:bundle", "nothing", "pods install the bundle that hosts install", fix)

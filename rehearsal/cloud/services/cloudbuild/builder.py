@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Awaitable, Callable, Sequence
 
+from google_facts import registries
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.sandboxes import Lines, Sandbox, Sandboxes
 
 _TRANSFER = "rehearsal.cloud.services.transfer"
-_IMAGE = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/]+)/")
-_READ = "artifactregistry.repositories.downloadArtifacts"
 
 
 class _BuildError(Exception):
@@ -99,12 +97,13 @@ class Builder:
 
     def _pull(self, image: str, account: str) -> None:
         """Refuse an image of a repository here that isn't there, or that the account may not read."""
-        if not (match := _IMAGE.match(image)):
-            return
-        name = f"projects/{match[2]}/locations/{match[1]}/repositories/{match[3]}"
-        if name not in self._world.directory or not self._iam.allowed(account, _READ, name):
-            why = f'failed to pull {image}: denied: Permission "{_READ}" denied (or it may not exist)'
-            raise _BuildError("FAILURE", "FETCH_SOURCE_FAILED", why)
+        place = registries.repository(image)
+        if place is None or not image.partition("/")[0].endswith("-docker.pkg.dev"):
+            return  # of gcr.io, builders are anybody's
+        name = place.full_name
+        if name not in self._world.directory or not self._iam.allowed(account, registries.PULL, name):
+            why = f'denied: Permission "{registries.PULL}" denied (or it may not exist)'
+            raise _BuildError("FAILURE", "FETCH_SOURCE_FAILED", f"failed to pull {image}: {why}")
 
     def _lines(self, build: JsonObject, label: str) -> Lines:
         async def lines(output: Sequence[str]) -> None:

@@ -91,14 +91,4 @@ ENTRY = Entry(
     ),
     package="google.devtools.cloudbuild.v1",
     metadata="BuildOperationMetadata",
-    roles={
-        "roles/cloudbuild.builds.editor": (
-            *("resourcemanager.projects.get", "cloudbuild.builds.create", "cloudbuild.builds.get"),
-            *("cloudbuild.builds.list", "cloudbuild.builds.update", "cloudbuild.operations.*"),
-        ),
-        "roles/cloudbuild.builds.viewer": (
-            *("resourcemanager.projects.get", "cloudbuild.builds.get", "cloudbuild.builds.list"),
-            *("cloudbuild.operations.get", "cloudbuild.operations.list"),
-        ),
-    },
 )

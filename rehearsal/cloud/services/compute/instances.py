@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Reference, Verb, fingerprint
 from rehearsal.cloud.collections.words import exists, in_use, invalid, not_found, required
+from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
 from rehearsal.cloud.core.operations import compute_link
 
@@ -136,6 +137,7 @@ def _check_instance(change: Change) -> None:
         taken.add(card["networkIP"])
         card["fingerprint"] = fingerprint(card)
         for access in card.get("accessConfigs", ()):
+            constraints.require(change.world, "compute.vmExternalIpAccess", [change.name])
             if access.get("natIP") and not _reserved(change, access["natIP"]):
                 why = "The specified external IP address was not found, or is in use."
                 raise invalid("resource.networkInterfaces.accessConfigs.natIP", access["natIP"], why)

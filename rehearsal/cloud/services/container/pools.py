@@ -8,18 +8,22 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
+from functools import partial
 
+from google_facts import gke_pools
+from google_facts.scopes import EVERYTHING
 from rehearsal.cloud.collections import Change, Collection, Verb
 from rehearsal.cloud.collections.checks import acts_as
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.operations import compute_link
 from rehearsal.cloud.core.world import World
+from rehearsal.cloud.services.container import chips
 from rehearsal.cloud.services.tpu import catalog
 
 _POOL = "container.projects.locations.clusters.nodePools"
 UPDATE = "container.clusters.update"
 PATH_FIELDS = frozenset({"name", "projectId", "zone", "clusterId", "nodePoolId", "etag"})  # name the resource
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_SCOPES = (EVERYTHING,)
 _NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
 _TPU_MACHINE = re.compile(r"ct6e-standard-([148])t")
 _MOST_PODS = 256
@@ -44,6 +48,8 @@ def _check_pool(change: Change) -> None:
     _complete(change, cluster)
     _check_tpus(change.body)
     _check_room(change, cluster)
+    nodes = int(change.body.get("initialNodeCount", 0)) * len(change.body["locations"])
+    change.waits.append(partial(chips.require, change.world, change.name, change.body, nodes))
 
 
 def _complete(change: Change, cluster: JsonObject) -> None:
@@ -75,8 +81,9 @@ def _check_tpus(body: JsonObject) -> None:
         raise bad_request(f"Disk type {config.get('diskType')} is not supported by {config['machineType']}.")
     if config.get("spot") and config.get("flexStart"):
         raise bad_request("Spot and flex-start can't both be set.")
-    # A slice of several machines: its topology decides the number of nodes.
     chips, scaling = int(machine[1]), body.get("autoscaling") or {}
+    _check_flex_start(body, config, scaling)
+    # A slice of several machines: its topology decides the number of nodes.
     if topology is None:
         return
     slice_ = catalog.find_topology(topology)
@@ -84,10 +91,36 @@ def _check_tpus(body: JsonObject) -> None:
         raise bad_request(f"TPU topology {topology} is not supported by {config['machineType']}.")
     nodes = slice_.chips // chips
     if scaling.get("enabled"):
-        if scaling.get("maxNodeCount", scaling.get("totalMaxNodeCount")) != nodes:
-            raise bad_request(f"The maximum number of nodes of a {topology} slice must be {nodes}.")
+        # The limit of each zone; of one in total, GKE has no zone's (vllm-project/ci-infra#545).
+        most = scaling.get("maxNodeCount", 0)
+        if most != nodes:
+            text = f"Maximum node count {most} is not a valid size of TPU pod slice with topology {topology}"
+            raise bad_request(text)
     elif body.get("initialNodeCount", 0) != nodes:
         raise bad_request(f"The number of nodes of a {topology} slice must be {nodes}.")
+
+
+def _check_flex_start(body: JsonObject, config: JsonObject, scaling: JsonObject) -> None:
+    """Refuse what Google's blueprints say that flex-start and queued provisioning need; words are ours.
+
+    https://github.com/GoogleCloudPlatform/cluster-toolkit, modules/compute/gke-node-pool
+    """
+    queued = (body.get("queuedProvisioning") or {}).get("enabled")
+    if queued and not config.get("flexStart"):
+        raise bad_request("Queued provisioning of TPUs requires flex-start.")
+    if not config.get("flexStart"):
+        return
+    for zone in body["locations"]:
+        if zone not in gke_pools.FLEX_START_ZONES:  # or pods would wait permanently
+            raise bad_request(f"Flex-start of {config['machineType']} is not available in zone {zone}.")
+    affinity = (config.get("reservationAffinity") or {}).get("consumeReservationType")
+    for wrong, rule in (
+        (not scaling.get("enabled") or scaling.get("minNodeCount", 0), "autoscaling from 0 nodes"),
+        ((body.get("management") or {}).get("autoRepair"), "auto-repair to be disabled"),
+        (affinity != "NO_RESERVATION", "the reservation affinity NO_RESERVATION"),
+    ):
+        if wrong:
+            raise bad_request(f"Flex-start requires {rule}.")
 
 
 def _block(pods: int) -> int:
@@ -163,20 +196,52 @@ def forget_groups(world: World, name: str, body: JsonObject) -> None:
 
 
 def _update_pool(change: Change) -> None:
-    """Serve nodePools.update: fields of NodeConfig go into `config`, unwrapped (`{labels: {labels}}`)."""
-    config = change.shape.properties("NodeConfig")
+    """Serve nodePools.update: fields of NodeConfig go into `config`, lists and maps out of their wrappers."""
+    config, request = (change.shape.properties(name) for name in ("NodeConfig", "UpdateNodePoolRequest"))
     for key, value in change.sent.items():
         if key in PATH_FIELDS:
             continue
-        if key == "nodeVersion":
-            change.body["version"] = value
-        elif key in config:
-            inner = value[key] if isinstance(value, dict) and list(value) == [key] else value
-            change.body.setdefault("config", {})[key] = inner
-        elif key in change.shape.fields:
-            change.body[key] = value
-        else:
+        if key in config:
+            wrapper = request[key].get("$ref")
+            if wrapper and wrapper != config[key].get("$ref"):
+                (inside,) = change.shape.properties(wrapper)
+                change.body["config"][key] = value.get(inside)
+            else:
+                change.body["config"][key] = value
+            continue
+        field = _RENAMED.get(key, key)
+        if field not in change.shape.fields:
             raise NotEmulatedError(f"UpdateNodePoolRequest.{key}")
+        change.body[field] = value
+    _check_slice(change)
+    if change.body["locations"] != change.old["locations"]:
+        change.finish.append(lambda: _move_groups(change))
+
+
+_RENAMED = {"nodeVersion": "version", "nodeNetworkConfig": "networkConfig"}
+
+
+def _check_slice(change: Change) -> None:
+    """Refuse other machines or another place for a slice of TPUs: a new pool is needed.
+
+    https://cloud.google.com/kubernetes-engine/docs/concepts/tpus says so of slices of several nodes; of a
+    single one it wasn't verified.
+    """
+    for field in ("machineType", "locations"):
+        now, old = (
+            (body["config"] if field == "machineType" else body).get(field)
+            for body in (change.body, change.old)
+        )
+        if now != old and _TPU_MACHINE.fullmatch(change.old["config"]["machineType"]):
+            raise bad_request(f"Node pool {change.id}: {field} of a TPU slice can't be changed.")
+
+
+def _move_groups(change: Change) -> None:
+    count = max(sizes(change.world, change.name, change.old).values(), default=0)
+    forget_groups(change.world, change.name, change.old)
+    groups = _groups(change.world, change.name, change.body)
+    change.body["instanceGroupUrls"] = [compute_link(group) for group in groups]
+    _make_groups(change.world, change.name, {**change.body, "initialNodeCount": count})
 
 
 def _resize(change: Change) -> None:

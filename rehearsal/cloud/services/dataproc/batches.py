@@ -132,22 +132,4 @@ ENTRY = Entry(
     ),
     package="google.cloud.dataproc.v1",
     metadata="BatchOperationMetadata",
-    roles={
-        "roles/dataproc.admin": ("dataproc.*",),
-        "roles/dataproc.editor": ("!*.setIamPolicy", "dataproc.*"),
-        "roles/dataproc.viewer": ("dataproc.*.get", "dataproc.*.list"),
-        "roles/dataproc.serverlessEditor": ("dataproc.batches.*", "dataproc.operations.*"),
-        "roles/dataproc.serverlessViewer": ("dataproc.batches.get", "dataproc.batches.list"),
-        "roles/dataproc.worker": (
-            *(
-                "dataproc.agents.*",
-                "dataproc.tasks.*",
-                "logging.logEntries.create",
-                "monitoring.timeSeries.create",
-            ),
-            *("storage.buckets.get", "storage.objects.*", "storage.folders.*", "storage.managedFolders.*"),
-            "storage.multipartUploads.*",
-        ),
-        "roles/dataproc.serverlessNode": ("dataproc.agents.*", "dataproc.tasks.*"),
-    },
 )

@@ -23,9 +23,10 @@ from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.machines.sandboxes import Lines, Sandbox, Sandboxes
 from rehearsal.cloud.services.dataproc import rules as spark_rules
 
-# Permissions of the batch's account that a node uses, and the role with them:
+# A permission of the batch's account that both documented roles hold, and the role for runtime 2. That one
+# holds dataproc.agents.* and dataproc.tasks.* as well: whether nodes need these isn't documented.
 # https://cloud.google.com/dataproc-serverless/docs/concepts/service-account
-NEEDED, ROLE = ("dataproc.agents.create", "dataproc.tasks.lease"), "roles/dataproc.worker"
+NEEDED, ROLE = ("dataproc.batches.sparkApplicationWrite",), "roles/dataproc.worker"
 _DRIVER_MEMORY = "2g"
 _LAST_LINES = 12  # of the output, in the message of a batch that failed
 _ENVIRONMENT = ("spark.dataproc.driverEnv.", "spark.executorEnv.")

@@ -110,14 +110,4 @@ ENTRY = Entry(
         ),
     ),
     package="google.cloud.eventarc.v1",
-    roles={
-        "roles/eventarc.admin": ("eventarc.*",),
-        "roles/eventarc.developer": ("!*.setIamPolicy", "eventarc.triggers.*", "eventarc.operations.*"),
-        "roles/eventarc.viewer": ("eventarc.*.get", "eventarc.*.list", "eventarc.*.getIamPolicy"),
-        "roles/eventarc.eventReceiver": ("eventarc.events.receiveEvent",),
-        "roles/eventarc.serviceAgent": (
-            *("pubsub.topics.*", "pubsub.subscriptions.*", "storage.buckets.get", "storage.buckets.update"),
-            *("run.services.get", "iam.serviceAccounts.getAccessToken"),
-        ),
-    },
 )

@@ -85,10 +85,4 @@ ENTRY = Entry(
     ),
     package="google.cloud.run.v2",
     metadata="",
-    roles={
-        "roles/run.admin": ("run.*",),
-        "roles/run.developer": ("!*.setIamPolicy", "run.*"),
-        "roles/run.viewer": ("run.*.get", "run.*.list", "run.*.getIamPolicy"),
-        "roles/run.invoker": ("run.routes.invoke", "run.jobs.run"),
-    },
 )

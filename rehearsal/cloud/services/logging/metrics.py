@@ -24,6 +24,11 @@ def _described(change: Change) -> None:
     counting.check(change.body)
 
 
+def _show_later(change: Change) -> None:
+    """Let Cloud Monitoring know the metric later."""
+    change.world.show_later(change.body["metricDescriptor"]["name"], change.world.lags.metric_s)
+
+
 ENTRY = Entry(
     "logging",
     ("v2",),
@@ -35,11 +40,7 @@ ENTRY = Entry(
             pattern=r"[-\w.,+!*',()%/]{1,100}",
             upsert=True,
             check=_described,
+            created=_show_later,
         ),
     ),
-    roles={
-        "roles/logging.admin": ("logging.*",),
-        "roles/logging.configWriter": ("logging.logMetrics.*",),
-        "roles/logging.viewer": ("logging.logMetrics.get", "logging.logMetrics.list"),
-    },
 )

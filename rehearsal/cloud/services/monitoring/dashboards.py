@@ -42,8 +42,4 @@ ENTRY = Entry(
             check=every(one_of(*_LAYOUTS), _queries),
         ),
     ),
-    roles={
-        "roles/monitoring.dashboardEditor": ("monitoring.dashboards.*",),
-        "roles/monitoring.dashboardViewer": ("monitoring.dashboards.get", "monitoring.dashboards.list"),
-    },
 )

@@ -60,6 +60,8 @@ def _channel(change: Change) -> None:
         raise bad_request(f"Field notification_channel.type had an invalid value of '{kind}'.")
     if not labels.get(_LABELS[kind]):
         raise bad_request(f"Field notification_channel.labels must have the label '{_LABELS[kind]}'.")
+    if kind == "pubsub":
+        change.finish.append(lambda: change.resources.iam.make_agents("monitoring", "channel"))
     _recorded(change)
 
 
@@ -88,6 +90,21 @@ def _alert(change: Change) -> JsonObject:
     raise not_found(change.name)
 
 
+def _descriptors(change: Change) -> JsonObject:
+    """metricDescriptors.list: of the metrics of logs."""
+    if unknown := change.call.query.keys() & {"filter", "activeOnly", "pageToken"}:
+        raise NotEmulatedError(f"{', '.join(sorted(unknown))} of metricDescriptors.list")
+    return {"metricDescriptors": list(change.runtime.telemetry.descriptors().values())}
+
+
+def _descriptor(change: Change) -> JsonObject:
+    name = change.call.path["name"]
+    for kind, descriptor in change.runtime.telemetry.descriptors().items():
+        if name.endswith(f"/metricDescriptors/{kind}"):
+            return descriptor
+    raise not_found(name)
+
+
 ENTRY = Entry(
     "monitoring",
     ("v3",),
@@ -95,6 +112,11 @@ ENTRY = Entry(
         Collection(
             "monitoring.projects.alerts",
             verbs={"list": Verb(_alerts, exists=False), "get": Verb(_alert, exists=False)},
+        ),
+        Collection(
+            "monitoring.projects.metricDescriptors",
+            omit=("create", "delete"),
+            verbs={"list": Verb(_descriptors, exists=False), "get": Verb(_descriptor, exists=False)},
         ),
         Collection(
             "monitoring.projects.alertPolicies",
@@ -111,16 +133,4 @@ ENTRY = Entry(
         ),
     ),
     package="google.monitoring.v3",
-    roles={
-        "roles/monitoring.admin": ("monitoring.*",),
-        "roles/monitoring.editor": ("monitoring.*",),
-        "roles/monitoring.viewer": ("monitoring.*.get", "monitoring.*.list"),
-        "roles/monitoring.alertPolicyEditor": ("monitoring.alertPolicies.*",),
-        "roles/monitoring.alertPolicyViewer": (
-            "monitoring.alertPolicies.get",
-            "monitoring.alertPolicies.list",
-        ),
-        "roles/monitoring.alertViewer": ("monitoring.alerts.get", "monitoring.alerts.list"),
-        "roles/monitoring.notificationChannelEditor": ("monitoring.notificationChannels.*",),
-    },
 )

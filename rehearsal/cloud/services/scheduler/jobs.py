@@ -190,9 +190,4 @@ ENTRY = Entry(
         ),
     ),
     package="google.cloud.scheduler.v1",
-    roles={
-        "roles/cloudscheduler.admin": ("cloudscheduler.*",),
-        "roles/cloudscheduler.jobRunner": ("cloudscheduler.jobs.run",),
-        "roles/cloudscheduler.viewer": ("cloudscheduler.*.get", "cloudscheduler.*.list"),
-    },
 )

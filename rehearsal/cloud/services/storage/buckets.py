@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.iam.iam import agent
@@ -39,6 +40,9 @@ class Buckets:
         generation = self._store.next_generation()
         bucket = bucket_rules.new_bucket(body, world.number, generation, world.clock.rfc3339())
         self._check_default_key({}, bucket)
+        constraints.require(world, "gcp.resourceLocations", [bucket["location"].lower()])
+        if not bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]:
+            constraints.require(world, "storage.uniformBucketLevelAccess")
         self._store.add_bucket(bucket)
         return bucket
 
@@ -156,10 +160,11 @@ class Buckets:
         return {"kind": "storage#testIamPermissionsResponse"} | ({"permissions": held} if held else {})
 
     async def service_account(self, call: Call) -> JsonObject:
-        """storage.projects.serviceAccount.get: the agent that uses a bucket's KMS key."""
+        """storage.projects.serviceAccount.get: the agent that uses a bucket's KMS key, which it makes."""
         world = self._store.world
         if call.path["projectId"] not in (world.project, world.number):
             raise bad_request(f"Unknown project id: {call.path['projectId']}")
+        self._store.iam.make_agents("storage", "get")
         return {"kind": "storage#serviceAccount", "email_address": agent(world, "storage")}
 
     async def none(self, call: Call) -> JsonObject:

@@ -1,4 +1,6 @@
-"""Quotas: how many v6e chips the project may have, and the refusal of more; CPUs are listed alone.
+"""Quotas: how many v6e chips the project may have, and the refusal of more nodes.
+
+CPUs are listed alone; what GKE's chips count for, services/container refuses.
 
 Kinds and names: https://cloud.google.com/tpu/docs/quota. The region's and the zone's are both enforced, and a
 reservation counts against on demand (https://cloud.google.com/tpu/docs/consumption-options). Google keeps
@@ -7,16 +9,18 @@ them at 0 until a request for more; here it was made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from google_facts import gke_pools
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.services.tpu.catalog import ZONES
 from rehearsal.cloud.services.tpu.node import Node
 
 SERVICE = "tpu.googleapis.com"
 COMPUTE = "compute.googleapis.com"
+_BRACES = str.maketrans("", "", "{}")
 # Chips of each kind, or CPUs, in each place, unless a scenario sets another: this project's choice.
 GRANTED = 8192
 
@@ -28,11 +32,12 @@ class Quota:
     name: str
     metric: str
     dimension: str  # "region" or "zone"
+    also: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def unit(self) -> str:
         """As Service Usage writes it."""
-        return f"1/{{project}}/{{{self.dimension}}}"
+        return "/".join(["1/{project}", *(f"{{{key}}}" for key in (self.dimension, *self.also))])
 
     def place(self, zone: str) -> str:
         """Return the region or zone that a node in `zone` counts for."""
@@ -48,16 +53,24 @@ REVOCABLE = (
     Quota("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", f"{SERVICE}/tpu-v6e-preemptible", "zone"),
 )
 CPUS = (Quota("CPUS-per-project-region", f"{COMPUTE}/cpus", "region"),)
-OF_SERVICES = {SERVICE: (ON_DEMAND, REVOCABLE), COMPUTE: (CPUS,)}
+GKE = tuple(
+    (Quota(known.name, known.metric, "region", known.family),)
+    for known in (gke_pools.ON_DEMAND, gke_pools.PREEMPTIBLE)
+)
+OF_SERVICES = {SERVICE: (ON_DEMAND, REVOCABLE), COMPUTE: (CPUS, *GKE)}
 
 
 class Quotas:
     """The limits of one project."""
 
-    def __init__(self) -> None:
-        self._limits = {
+    def __init__(self, limits: dict[tuple[str, str], int] | None = None) -> None:
+        """`limits`: the world's, which are filled."""
+        self._limits = {} if limits is None else limits
+        self._limits |= {
             (quota.name, quota.place(zone)): GRANTED
-            for quota in (*ON_DEMAND, *REVOCABLE, *CPUS)
+            for metrics in OF_SERVICES.values()
+            for quotas in metrics
+            for quota in quotas
             for zone in sorted(ZONES)
         }
 
@@ -95,7 +108,7 @@ class Quotas:
             name = f"{consumer}/services/{service}/consumerQuotaMetrics/{quote(metric, safe='')}"
             limits = [
                 {
-                    "name": f"{name}/limits/{quote(f'/project/{quota.dimension}', safe='')}",
+                    "name": f"{name}/limits/{quote(quota.unit.translate(_BRACES)[1:], safe='')}",
                     "metric": metric,
                     "unit": quota.unit,
                     "quotaBuckets": [{}, *self._buckets(quota)],
@@ -110,4 +123,4 @@ class Quotas:
         for (name, place), chips in self._limits.items():
             if name == quota.name:
                 limit: JsonObject = {"effectiveLimit": str(chips)} if chips else {}
-                yield {**limit, "dimensions": {quota.dimension: place}}
+                yield {**limit, "dimensions": {quota.dimension: place, **quota.also}}

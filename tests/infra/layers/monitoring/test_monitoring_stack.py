@@ -16,7 +16,7 @@ pytestmark = pytest.mark.prove
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(tmp_path, apis=APIS)
+    lab = Lab(tmp_path, apis=APIS, currency="EUR")
     yield lab
     assert lab.cloud.world.mistakes == []
     lab.close()
@@ -30,11 +30,11 @@ def at_google(lab: Lab) -> list[str]:
 
 def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
     account = lab.cloud.world.billing_account.partition("/")[2]
-    budget = f"  monitoring:billingAccount: {account}\n  monitoring:budgetDollarsPerMonth: 1000\n"
+    budget = f"  monitoring:billingAccount: {account}\n  monitoring:budgetPerMonth: 1000\n"
     lab.settings.write_text(SETTINGS + CHANNELS + budget)
     lab.pulumi("monitoring", "stack", "init", "dev")
     yes = ("-s", "dev", "--yes", "--skip-preview")
-    assert "+ 53 to create" in lab.pulumi("monitoring", "preview", "-s", "dev"), "no rule is broken"
+    assert "+ 55 to create" in lab.pulumi("monitoring", "preview", "-s", "dev"), "no rule is broken"
     lab.pulumi("monitoring", "up", *yes)
     assert len(at_google(lab)) == len(metrics.METRICS) + len(alerts.ALERTS) + 3 + 3 + 1 + 1
     lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")

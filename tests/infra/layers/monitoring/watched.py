@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from rehearsal.cloud.core.world import Lags
 from rehearsal.cloud.services.monitoring.telemetry import Incident
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT
 from tests.infra.lab import OWNER, PROJECT, SETTINGS, Lab
@@ -44,12 +45,14 @@ _cursors = itertools.count(1)
 
 
 class Watched(Lab):
-    """A lab in which the layer is up."""
+    """A lab in which the layer is up, although Monitoring knew its metrics minutes later only."""
 
     def __init__(self, folder: Path, settings: str = CHANNELS) -> None:
-        super().__init__(folder, apis=APIS, spark_python=sys.executable)
+        super().__init__(folder, apis=APIS, spark_python=sys.executable, lags=Lags(0, 0, 0, 0))
         self.settings.write_text(SETTINGS + settings)
-        self.pulumi("monitoring", "stack", "init", "dev")
+        for layer in ("storage", "monitoring"):  # the first one knows the project's number
+            self.pulumi(layer, "stack", "init", "dev")
+        self.pulumi("storage", "up", "-s", "dev", "--yes", "--skip-preview")
         self.pulumi("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
         self.furnish()
         self.stop_clock()

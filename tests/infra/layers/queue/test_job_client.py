@@ -155,6 +155,23 @@ def test_what_holds_a_pod_is_named(given: dict[str, Any], why: str) -> None:
     assert status(jobset(), ADMITTED, [pod(0, 0, "Running", **given)]).why == ""
 
 
+def test_a_quota_that_holds_a_pod_is_named_and_not_only_that_no_node_fits() -> None:
+    text = "Node scale up in zones us-east5-b associated with this pod failed: GCE quota exceeded."
+
+    def event(pod: str, stamp: str, message: str) -> dict[str, Any]:
+        return {"involvedObject": {"name": pod}, "lastTimestamp": stamp, "message": message}
+
+    events = [
+        event("train-slice-0-0-1", "2026-11-26T10:01:00Z", text),
+        event("train-slice-0-0-1", "2026-11-26T10:00:00Z", "GCE out of resources"),
+        event("other", "2026-11-26T10:02:00Z", "GCE out of resources"),
+    ]
+    path = f"/api/v1/namespaces/{TEAM.namespace}/events"
+    pods = [pod(0, 0, "Pending", conditions=[UNSCHEDULED])]
+    waiting = status(jobset(), ADMITTED, pods, **{path: events})
+    assert waiting.why == f"train-slice-0-0-1 isn't scheduled: {text}"
+
+
 @pytest.mark.parametrize(("terminal", "state", "why"), [
     ("Completed", COMPLETED, ""), ("Failed", FAILED, "a worker failed"),
 ])  # fmt: skip

@@ -24,7 +24,7 @@ def status(*, ended: dict[str, Any] | None = COMPLETED, admitted: dict[str, Any]
         "status": terminal,
     }
     workload = {"status": {"conditions": [admitted] if admitted else []}}
-    return _status(jobset, workload, [], {})
+    return _status(jobset, workload, [], {}, {})
 
 
 def test_a_job_that_ended_held_its_pools_from_its_admission() -> None:

@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -15,11 +16,9 @@ from tests.infra.declared import CLUSTER, POOL
 from tests.infra.recording import UNKNOWN, UPSTREAM, Recording, run
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-KUEUE = f"{IMAGES['kueue']}@sha256:{'0' * 64}"
 SETTINGS: dict[str, Any] = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True}],
     "gke:namespaces": ["vision", "speech"],
-    "queue:kueueImage": KUEUE,
     "queue:teams": [
         {
             "name": "vision",
@@ -60,7 +59,7 @@ def manifest(recording: Recording, kind: str, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["jobset", "kueue"])
 def test_every_object_of_the_released_manifests_is_applied_as_it_is(name: str) -> None:
-    """But for images and the descriptions in schemas of kinds."""
+    """But for images, the descriptions in schemas of kinds, and how long Kueue waits for pods."""
     released = [item for item in yaml.load_all(manifests.files()[f"{name}.yaml"], LOADER) if item]
     staged = {resource_name(item): item for item in itertools.chain(*manifests.stages(name, "image"))}
     applied = {item.name for item in up().resources if item.type.startswith("kubernetes:")}
@@ -71,6 +70,12 @@ def test_every_object_of_the_released_manifests_is_applied_as_it_is(name: str) -
             for own, other in zip(containers(result), containers(item), strict=True):
                 assert (own["image"], own["imagePullPolicy"]) == ("image", "IfNotPresent")
                 other |= {key: own[key] for key in ("image", "imagePullPolicy")}
+        if item["metadata"]["name"] == "kueue-manager-config":
+            (key, text), (_, released_text) = (*result["data"].items(), *item["data"].items())
+            assert text.startswith(released_text)
+            own = {"waitForPodsReady": {"timeout": "8760h", "recoveryTimeout": "0s"}}
+            assert yaml.safe_load(text) == yaml.safe_load(released_text) | own
+            item["data"][key] = text
         assert result == (undescribed(item) if item["kind"] == "CustomResourceDefinition" else item)
 
 
@@ -115,15 +120,48 @@ def test_what_runs_waits_for_its_kinds_and_they_for_what_is_small(name: str) -> 
     assert requests - {"APIService"} <= {name.partition("-")[0] for name in running}
 
 
-@pytest.mark.parametrize(("name", "image"), [("kueue", KUEUE), ("jobset", IMAGES["jobset"])])
-def test_a_controller_runs_an_image_by_its_digest(name: str, image: str) -> None:
+MIRROR = "us-east5-docker.pkg.dev/my-project/tpu-registry-k8s-io"
+
+
+@pytest.mark.parametrize("name", ["kueue", "jobset"])
+def test_a_controller_runs_a_released_image_by_its_digest_and_by_the_projects_own_repository(
+    name: str,
+) -> None:
     (deployment,) = [
         resource for resource in up().of("kubernetes:apps/v1:Deployment") if name in resource.name
     ]
     (container,) = deployment.inputs["spec"]["template"]["spec"]["containers"]
-    assert container["image"].startswith(image)
-    assert "@sha256:" in container["image"]
+    assert container["image"] == IMAGES[name].replace("registry.k8s.io", MIRROR)
+    assert re.fullmatch(rf"{MIRROR}/{name}/{name}:v[0-9.]+@sha256:[0-9a-f]{{64}}", container["image"])
     assert container["imagePullPolicy"] == "IfNotPresent"
+    needs = {urn.rpartition("::")[2] for urn in deployment.options["dependencies"]}
+    assert {"tpu-registry-k8s-io", "us-east5-tpu-registry-k8s-io-reader"} <= needs
+
+
+def test_nodes_may_read_what_they_pull_and_no_other_repository() -> None:
+    result = up(**{"queue:image": f"us-docker.pkg.dev/my-project/images/base@sha256:{'0' * 64}"})
+    repository = result.only("gcp:artifactregistry/repository:Repository")
+    assert (repository.inputs["mode"], repository.inputs["remoteRepositoryConfig"]) == (
+        "REMOTE_REPOSITORY", {"commonRepository": {"uri": "https://registry.k8s.io"}},
+    )  # fmt: skip
+    grants = {
+        (item.inputs["location"], item.inputs["repository"]): (item.inputs["role"], item.inputs["member"])
+        for item in result.of("gcp:artifactregistry/repositoryIamMember:RepositoryIamMember")
+    }
+    reader = (
+        "roles/artifactregistry.reader",
+        "serviceAccount:tpu-gke-nodes@my-project.iam.gserviceaccount.com",
+    )
+    assert grants == {("us-east5", "tpu-registry-k8s-io"): reader, ("us", "images"): reader}
+
+
+def test_images_of_ones_own_mirror_need_no_repository_of_ours() -> None:
+    own = {
+        f"queue:{name}Image": f"us-docker.pkg.dev/theirs/k8s/{name}:{tag}@sha256:{'0' * 64}"
+        for name, tag in (("kueue", versions.KUEUE), ("jobset", versions.JOBSET))
+    }
+    result = up(**own)
+    assert not [item for item in result.resources if "artifactregistry" in item.type]
 
 
 @pytest.mark.parametrize("preview", [True, False])
@@ -183,9 +221,9 @@ def test_jobs_on_queued_pools_wait_for_their_nodes() -> None:
     )
     queue = manifest(recording, "ClusterQueue", "ClusterQueue-tpu")
     checks = queue["spec"]["admissionChecksStrategy"]["admissionChecks"]
-    assert checks == [{"name": "provisioning", "onFlavors": ["v6e-4x4-4t-queued-us-east5-b"]}]
-    assert manifest(recording, "AdmissionCheck", "AdmissionCheck-provisioning")["spec"]["parameters"] == {
-        "apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "provisioning",
+    assert checks == [{"name": "provisioning-4x4", "onFlavors": ["v6e-4x4-4t-queued-us-east5-b"]}]
+    assert manifest(recording, "AdmissionCheck", "AdmissionCheck-provisioning-4x4")["spec"]["parameters"] == {
+        "apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "provisioning-4x4",
     }  # fmt: skip
     assert "admissionChecksStrategy" not in manifest(up(), "ClusterQueue", "ClusterQueue-tpu")["spec"]
 
@@ -334,7 +372,10 @@ def test_nothing_is_destroyed_under_a_job() -> None:
     below = run("gke", SETTINGS, up=UPSTREAM)
     assert below.named("pulumi-python:dynamic:Resource", "jobs").inputs["environment"] == "dev"
     alone = {key: value for key, value in SETTINGS.items() if not key.startswith("queue:")}
-    assert not run("gke", alone, up=UPSTREAM).of("pulumi-python:dynamic:Resource")
+    guards = run("gke", alone, up=UPSTREAM).of("pulumi-python:dynamic:Resource")
+    assert {guard.inputs["what"] for guard in guards} == {"pods"}, (
+        "of each pool, for what runs without queues"
+    )
 
 
 @pytest.mark.parametrize(("name", "version"), [("kueue", versions.KUEUE), ("jobset", versions.JOBSET)])

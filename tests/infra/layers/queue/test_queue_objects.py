@@ -134,11 +134,33 @@ def test_priorities_have_values_and_preempt_within_the_queue() -> None:
 def test_only_queued_pools_ask_google_for_nodes() -> None:
     kinds = ("ProvisioningRequestConfig", "AdmissionCheck")
     assert [of_kind(kind, pool("a-0")) for kind in kinds] == [[], []]
-    config, check = (of_kind(kind, pool("a-0", provisioning="queued"))[0] for kind in kinds)
-    assert config["spec"] == {
-        "provisioningClassName": "queued-provisioning.gke.io", "managedResources": [TPU],
+    queued = [
+        pool(f"{name}-0", provisioning="queued", topology=topology)
+        for name, topology in (("a", "4x4"), ("b", "8x8"), ("c", "4x4"))
+    ]
+    configs, checks = (of_kind(kind, *queued) for kind in kinds)
+    assert [(item["metadata"]["name"], item["spec"]) for item in configs] == [
+        (f"provisioning-{topology}", {
+            "provisioningClassName": "queued-provisioning.gke.io", "managedResources": [TPU],
+            "parameters": {"tpu-topology": topology},
+        }) for topology in ("4x4", "8x8")
+    ]  # fmt: skip
+    assert {check["spec"]["controllerName"] for check in checks} == {"kueue.x-k8s.io/provisioning-request"}
+    assert [check["spec"]["parameters"]["name"] for check in checks] == [
+        item["metadata"]["name"] for item in configs
+    ]
+    (queue,) = of_kind("ClusterQueue", *queued)
+    strategy = queue["spec"]["admissionChecksStrategy"]["admissionChecks"]
+    assert [(check["name"], len(check["onFlavors"])) for check in strategy] == [
+        ("provisioning-4x4", 1), ("provisioning-8x8", 1),
+    ]  # fmt: skip
+
+
+def test_a_job_on_queued_pools_says_for_how_long_it_wants_nodes() -> None:
+    annotations = job(scales=True, queued_s=3600, cluster="c")["metadata"]["annotations"]
+    assert annotations == {
+        "tpu-cluster": "c", "provreq.kueue.x-k8s.io/maxRunDurationSeconds": "3600",
     }  # fmt: skip
-    assert check["spec"]["controllerName"] == "kueue.x-k8s.io/provisioning-request"
 
 
 def job(**more: Any) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from aiohttp import web
 
+from rehearsal.cloud.core.world import Lags
 from tests.infra.engine.test_kills import UP, WITHOUT_ASKING
 from tests.infra.lab import PROJECT, SETTINGS, Lab
 
@@ -23,19 +25,19 @@ WAITED_FOR = {
     "iam.projects.serviceAccounts.list",
     "tpu.projects.locations.list",
 }
-_FOREVER_S = 10_000.0
+_FOREVER_S = 1e6
 OFF = "accessNotConfigured"
 ROLE, EMAIL = f"projects/{PROJECT}/roles/tpu_fleet", f"tpu-fleet@{PROJECT}.iam.gserviceaccount.com"
 
 
 @pytest.fixture(name="lab")
 def _lab(tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(tmp_path, lags={"grant_lag_s": 1, "account_lag_s": 1, "api_lag_s": _FOREVER_S})
-    let_apis_answer_once_it_waits(lab)
-    lab.pulumi("storage", "stack", "init", "dev")
-    switch(lab, on=True)
-    yield lab
-    lab.close()
+    lab = Lab(tmp_path, lags=replace(Lags(), api_s=_FOREVER_S))
+    with mock.patch.object(lab.world.clock, "now", apis_answer_once_it_waits(lab)):
+        lab.pulumi("storage", "stack", "init", "dev")
+        switch(lab, on=True)
+        yield lab
+        lab.close()
 
 
 def switch(lab: Lab, *, on: bool) -> None:
@@ -52,16 +54,16 @@ def refused_as_off(lab: Lab) -> set[str]:
     return {item["method_id"] for item in log if item["reason"] == OFF}
 
 
-def let_apis_answer_once_it_waits(lab: Lab) -> None:
-    """No API that is enabled answers before one that is waited for has refused."""
-    world, real_s = lab.cloud.world, lab.cloud.world.monotonic_s
+def apis_answer_once_it_waits(lab: Lab) -> Callable[[], float]:
+    """A clock by which no API that is enabled answers before one that is waited for has refused."""
+    now = lab.world.clock.now
 
     def jump_at_each_refusal() -> float:
         log = lab.cloud.requests.since(0)["requests"]
         waiting = [item for item in log if item["method_id"] in WAITED_FOR and item["reason"] == OFF]
-        return real_s() + _FOREVER_S * len(waiting)
+        return now() + _FOREVER_S * len(waiting)
 
-    world.monotonic_s = jump_at_each_refusal
+    return jump_at_each_refusal
 
 
 def nothing_left(lab: Lab) -> None:

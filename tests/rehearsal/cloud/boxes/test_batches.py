@@ -125,7 +125,7 @@ def test_cancelling_the_operation_kills_the_batch(boxed: Boxed, spark: str) -> N
 @pytest.mark.parametrize(
     ("main", "role", "reason"),
     [
-        ("job.py", None, "lacks dataproc.agents.create, dataproc.tasks.lease; roles/dataproc.worker has"),
+        ("job.py", None, "lacks dataproc.batches.sparkApplicationWrite; roles/dataproc.worker has"),
         ("none.py", "roles/dataproc.worker", "could not fetch gs://raw/none.py: 404"),
         ("job.py", "roles/dataproc.serverlessNode", "storage.objects.get"),
     ],

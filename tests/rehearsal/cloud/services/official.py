@@ -89,7 +89,10 @@ class Gapic:
     def _client(self) -> Any:
         transport = self.client.get_transport_class("rest")
         host = f"http://{self.host}.googleapis.com:{self.door.port}"
-        return self.client(transport=transport(host=host, credentials=self.door.credentials(self.principal)))
+        credentials = self.door.credentials(self.principal)
+        if self.host == "billingbudgets":
+            credentials = credentials.with_quota_project(PROJECT)  # type: ignore[no-untyped-call]
+        return self.client(transport=transport(host=host, credentials=credentials))
 
     def create(self, parent: str, id_: str, body: Any) -> str:
         request, name = self._request("Create"), f"{parent}/{self.collection}/{id_}"

@@ -158,7 +158,7 @@ ROWS = (
     ),
     Row(
         "cloudscheduler.projects.locations.jobs",
-        L,
+        f"{P}/locations/us-east4",  # there is none in us-east5
         {
             "schedule": "0 3 * * *",
             "time_zone": "Etc/UTC",
@@ -189,7 +189,7 @@ ROWS = (
         },
         {"display_name": "two"},
         by=gapic(budgets_v1, "BudgetServiceClient", "budget"),
-        permission="billing.budgets.create",
+        permission="serviceusage.services.use",  # for the project that a person's requests count for
         wrong={"amount": {}},
         missing={"notifications_rule": {"pubsub_topic": NO_TOPIC, "schema_version": "1.0"}},
         absent=frozenset({"name", *IAM}),

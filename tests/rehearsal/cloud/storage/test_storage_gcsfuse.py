@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from storage_front import Front
+from storage_front import OWNER, Front
 
 from tests.limits import HANG_S
 
@@ -43,6 +43,7 @@ def mounted(front: Front, bucket: str, where: Path) -> Iterator[Path]:
 @pytest.fixture
 def mounts(front: Front, new_bucket: Callable[..., str], tmp_path: Path) -> Iterator[tuple[Path, Path, str]]:
     bucket = new_bucket(versioning={"enabled": True})
+    front.grant(f"projects/_/buckets/{bucket}", "roles/storage.objectUser", f"user:{OWNER}")
     with ExitStack() as stack:
         first = stack.enter_context(mounted(front, bucket, tmp_path / "first"))
         second = stack.enter_context(mounted(front, bucket, tmp_path / "second"))

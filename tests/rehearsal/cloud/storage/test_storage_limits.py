@@ -7,7 +7,7 @@ import time
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
-from storage_front import PROJECT, Front, object_path
+from storage_front import OWNER, PROJECT, Front, object_path
 
 from rehearsal.cloud.core.errors import ApiError
 from rehearsal.cloud.services.storage.limits import BURST, MutationLimit, by_virtual_clock
@@ -18,6 +18,9 @@ def test_more_than_a_burst_is_refused_until_a_second_has_passed(
 ) -> None:
     seconds = [1000.0]
     monkeypatch.setattr(front.limit, "now", lambda: seconds[0])
+    front.grant(
+        f"projects/_/buckets/{bucket}", "roles/storage.objectUser", f"user:{OWNER}"
+    )  # to move objects
     path, content = object_path(bucket, "a"), f"{BURST - 1}".encode()
     before = front.service.blobs.count
     for k in range(BURST):

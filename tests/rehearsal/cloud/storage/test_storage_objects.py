@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 import pytest
-from storage_front import Front, object_path
+from storage_front import OWNER, Front, object_path
 
 
 @pytest.fixture
@@ -278,6 +278,7 @@ class TestCopies:
         assert generations(front, versioned) == [("1", False), ("2", False), ("1", True)]
 
     def test_move(self, front: Front, bucket: str) -> None:
+        front.grant(f"projects/_/buckets/{bucket}", "roles/storage.objectUser", f"user:{OWNER}")
         made = front.put(bucket, "a", b"1").json
         front.put(bucket, "taken", b"2")
         path = f"{object_path(bucket, 'a')}/moveTo/o/"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from rehearsal.cloud.core.clock import rfc3339
-from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.services.logging import counting
@@ -21,6 +21,7 @@ from rehearsal.cloud.services.monitoring.telemetry.series import Points
 
 EVERY_S = 60.0
 _THRESHOLD, _PROMQL = "conditionThreshold", "conditionPrometheusQueryLanguage"
+_OF_LOGS = "logging.googleapis.com/user/"
 # What Google itself measures and this cloud does too: type → resource.
 NATIVE = {
     "serviceruntime.googleapis.com/quota/exceeded": "consumer_quota",
@@ -87,19 +88,43 @@ class Telemetry:
         """Raise ApiError for a condition that Google refuses; others may fail when evaluated."""
         with suppress(NotEmulatedError):
             self._check(condition)
+            self._require_metrics(condition)
+
+    def _require_metrics(self, condition: JsonObject) -> None:
+        """Raise ApiError for a condition on one of the project's metrics that Monitoring doesn't know (yet).
+
+        https://github.com/hashicorp/terraform-provider-google/issues/11102
+        """
+        known = self.descriptors()
+        if _THRESHOLD in condition:
+            kind = thresholds.metric(condition[_THRESHOLD])
+            if kind.startswith(_OF_LOGS) and kind not in known:
+                text = (
+                    f'Cannot find metric(s) that match type = "{kind}". If a metric was created recently, it '
+                    "could take up to 10 minutes to become available. Please try again soon."
+                )
+                raise ApiError(404, "NOT_FOUND", text, reason="notFound")
+        elif not condition[_PROMQL].get("disableMetricValidation"):
+            types = {promql.promql_name(kind): kind for kind in (*known, *NATIVE)}
+            _, names = promql.parse(condition[_PROMQL]["query"])
+            if unknown := sorted(name for name in names if not promql.resolved(name, types)[0]):
+                raise bad_request(f"The metric {unknown[0]} doesn't exist, or has no data yet.")
+
+    def descriptors(self) -> dict[str, JsonObject]:
+        """Return the descriptors of the metrics of logs that Monitoring knows by now, by their types."""
+        described = [body["metricDescriptor"] for body in self._bodies("metrics")]
+        now, unseen = self._world.clock.now(), self._world.unseen
+        return {item["type"]: item for item in described if unseen.get(item["name"], 0.0) <= now}
 
     def _check(self, condition: JsonObject) -> None:
         if _THRESHOLD in condition:
             thresholds.check(condition[_THRESHOLD])
         elif _PROMQL in condition:
             inner = condition[_PROMQL]
-            _, names = promql.parse(inner.get("query", ""))
+            promql.parse(inner.get("query", ""))
             interval_s = float(str(inner.get("evaluationInterval", "30s")).removesuffix("s"))
             if interval_s < 30 or interval_s % 30:
                 raise bad_request("The evaluation interval must be a multiple of 30 seconds.")
-            unknown = sorted(name for name in names if not promql.resolved(name, self._types())[0])
-            if unknown and not inner.get("disableMetricValidation"):
-                raise bad_request(f"The metric {unknown[0]} doesn't exist, or has no data yet.")
         else:
             kind = next((key for key in condition if key.startswith("condition")), "none")
             raise NotEmulatedError(f"A condition of kind {kind}")

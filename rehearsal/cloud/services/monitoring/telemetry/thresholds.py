@@ -50,6 +50,11 @@ def check(condition: JsonObject) -> None:
         raise bad_request("A threshold's comparison is COMPARISON_GT or COMPARISON_LT.")
 
 
+def metric(condition: JsonObject) -> str:
+    """Return the type of the metric that a threshold is on."""
+    return _filter(condition["filter"])["metric.type"]
+
+
 def evaluate(condition: JsonObject, points: Points, now_s: float) -> Found:
     """Return the series for which a threshold is crossed, by their labels."""
     given = _filter(condition["filter"])

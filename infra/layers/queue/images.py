@@ -1,0 +1,56 @@
+"""Images that pods pull: what nodes reach without Cloud NAT, and may read.
+
+https://cloud.google.com/artifact-registry/docs/repositories/remote-overview
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from google_facts import registries
+from google_facts.registries import Repository
+from infra.core import names
+from infra.errors import Problem
+from infra.layers.gke import pools
+from infra.layers.gke.settings import GkeSettings
+from infra.layers.queue.settings import QueueSettings
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def mirror(settings: Settings) -> Repository:
+    """Return the remote repository in front of the registry of Kubernetes' projects."""
+    name = names.fitted(f"{settings[GkeSettings].cluster_name}-registry-k8s-io")
+    return Repository(settings.project, pools.region(settings), name)
+
+
+def is_mirrored(image: str) -> bool:
+    """Return True for an image that nodes pull by the remote repository."""
+    return registries.host(image) == registries.KUBERNETES
+
+
+def pulled(settings: Settings, image: str) -> str:
+    """Return the name by which nodes pull an image of a controller: the same bytes, by its digest."""
+    path = image.partition("/")[2]
+    return f"{mirror(settings).host_path}/{path}" if is_mirrored(image) else image
+
+
+def readable(settings: Settings) -> Sequence[Repository]:
+    """Return the project's repositories that nodes pull from."""
+    desired = settings[QueueSettings]
+    controllers = (pulled(settings, image) for image in (desired.jobset_image, desired.kueue_image))
+    places = (registries.repository(image) for image in (*controllers, desired.image or ""))
+    return tuple(dict.fromkeys(place for place in places if place and place.project == settings.project))
+
+
+def unreachable(settings: Settings, key: str, image: str) -> Iterator[Problem]:
+    """Yield a problem if nodes reach no registry of that host."""
+    if not (pools.may_reach_any_host(settings) or registries.is_googles(image)):
+        rule = "nodes have no external addresses, and reach Google's registries alone"
+        fix = (
+            "copy it to Artifact Registry (LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/…), or add "
+            "network:cloudNat: true"
+        )
+        yield Problem(key, f'"{image}"', rule, fix)
