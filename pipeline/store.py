@@ -244,7 +244,9 @@ class Store:
         url, query = object_url(self.raw, name), {"fields": "generation,updated"}
         with about(f"gs://{self.raw}/{name}"):
             known = or_none(lambda: self._client.json("GET", url, query))
-        return known and Submission(
+        if known is None:
+            return None
+        return Submission(
             f"r{known['generation']}", f"gs://{self.raw}/{folder}", str(known.get("updated", ""))
         )
 
