@@ -15,7 +15,7 @@ SCENARIO = Scenario(
     control_planes=True,
     runtimes=("functions",),
     settings={
-        "storage:serviceAccountUsers": [ENGINEER],
+        "storage:serviceAccountUsers": [ENGINEER, "user:ml-engineer@example.com"],
         "storage:controllerAccountId": "tpu-fleet",
         "storage:stateBucketName": "my-project-checkpoints-state",
         "storage:stateKeyRing": "tpu-state",
@@ -44,6 +44,6 @@ SCENARIO = Scenario(
         ),
         step.unchanged(*LAYERS),
         step.ready("tpu-dev"),
-        step.command("tpu doctor dev", prints="nothing is missing").by("platform-engineer"),
+        step.command("tpu doctor dev", prints="nothing is missing"),
     ),
 )
