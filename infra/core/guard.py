@@ -1,4 +1,5 @@
-"""Block `pulumi destroy` while fleet members, queued jobs or runs depend on the stack.
+"""Block `pulumi destroy` while fleet members, queued jobs or runs depend on the stack, and a node pool's
+deletion or replacement while jobs run on its nodes.
 
 They are in no stack. Each stack therefore holds a resource that depends on all others: its
 deletion comes first, queries Google, and fails while something lives. It is a dynamic resource, whose
@@ -10,6 +11,7 @@ import re
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,7 +23,7 @@ from infra.google.failures import FOR_PEOPLE, Kind
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 
-KINDS = MEMBERS, JOBS, RUNS = "members", "jobs", "runs"
+KINDS = MEMBERS, JOBS, RUNS, PODS = "members", "jobs", "runs", "pods"
 _SHOWN = 5
 _AT_ONCE = 32  # a record is a request
 _RECORD = re.compile(r"[^/]+/(r[0-9]{1,20})/run\.json")
@@ -39,13 +41,18 @@ class _LivingProvider(dynamic.ResourceProvider):
         return dynamic.CreateResult(props["what"], outs=props)
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
-        return dynamic.DiffResult(changes=_olds.get("labels") != _news.get("labels"))
+        with _shown():
+            refuse_change(_olds, _news)
+        changes = _olds.get("labels") != _news.get("labels")
+        # A pool that is replaced is unknown here, and what guards it is deleted before it.
+        replaces = ["labels"] if changes and _olds.get("what") == PODS else []
+        return dynamic.DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.UpdateResult:
         return dynamic.UpdateResult(outs=_news)
 
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
-        try:
+        with _shown():
             refuse(
                 _props["what"],
                 _props["project"],
@@ -53,11 +60,17 @@ class _LivingProvider(dynamic.ResourceProvider):
                 _props["labels"],
                 _props.get("namespace", ""),
             )
-        except LivingError as error:
-            output = str(error)
-            # Pulumi shows the result of this function: a sentence instead of a traceback.
-            traceback.format_exc = lambda *_, **__: output
-            raise
+
+
+@contextmanager
+def _shown() -> Iterator[None]:
+    """Make Pulumi show a sentence instead of a traceback."""
+    try:
+        yield
+    except LivingError as error:
+        output = str(error)
+        traceback.format_exc = lambda *_, **__: output
+        raise
 
 
 class Living(dynamic.Resource):
@@ -74,7 +87,9 @@ class Living(dynamic.Resource):
     ):
         """Guard `needs` while MEMBERS with `labels`, or JOBS on clusters with them, live; create it last.
 
-        `namespace`: restricts JOBS to one. RUNS have their records in the label `folder` of `bucket`.
+        `namespace`: restricts JOBS to one. RUNS have their records in the label `folder` of `bucket`; while
+        one trains by the label `train`, that can't be changed. PODS are on the nodes of the label `pool` of
+        `cluster`; `namespace` is the pool's name, which tells guards apart.
         """
         name = f"{what}-{namespace}" if namespace else what
         provider = pulumi.ProviderResource("pulumi-python", name, {})
@@ -87,10 +102,22 @@ class Living(dynamic.Resource):
         )
 
 
+def refuse_change(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Raise LivingError where runs train by a `pipeline:train` that changes: nobody would end them."""
+    train = before.get("labels", {}).get("train")
+    if before.get("what") != RUNS or train in (None, after["labels"].get("train")):
+        return
+    environment = before["environment"]
+    with _known(f"whether runs of the pipeline train by {train}"):
+        running = [run for run, by in _unfinished(before["project"], before["labels"]) if by == train]
+    if running:
+        fix = f"pipeline:train: {train}, or tpu pipeline cancel {environment} RUN, or wait for their end"
+        problem = f"{_listed(running)} train by {train}, and nobody would keep and end what trains"
+        raise LivingError(f"{problem}\n    fix: {fix}; then again")
+
+
 def refuse(what: str, project: str, environment: str, labels: dict[str, str], namespace: str = "") -> None:
     """Raise LivingError where a live member, an unfinished job or a run depends on the stack."""
-    from infra.google.client import RequestError  # late: Google's libraries are slow to import
-
     find, fix, noun = {
         MEMBERS: (
             _members,
@@ -103,23 +130,48 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
             f"tpu pipeline cancel {environment} RUN, or wait for their end",
             "runs of the pipeline",
         ),
+        PODS: (_pods, f"tpu job cancel {environment} TEAM JOB, or wait for their end", "jobs on the pool"),
     }[what]
-    try:
-        living = sorted(
-            name for name in find(project, labels) if name.startswith(f"{namespace}/" if namespace else "")
+    if what == PODS:
+        namespace = ""
+    with _known(f"whether {noun} live"):
+        prefix = f"{namespace}/" if namespace else ""
+        living = sorted(name for name in _if_on(find(project, labels)) if name.startswith(prefix))
+    if living:
+        raise LivingError(
+            f"{len(living)} {noun} stand on this: {_listed(living)}\n    fix: {fix}; then again"
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")
+
+
+@contextmanager
+def _known(what: str) -> Iterator[None]:
+    """Raise LivingError for requests that fail, with the next step."""
+    from infra.google.client import RequestError  # late: Google's libraries are slow to import
+
+    try:
+        yield
     except RequestError as error:
         failure = error.failure
-        if failure.kind is Kind.API_OFF:
-            return  # no API, nothing of it
-        why = f"it isn't known whether {noun} live: {failure.kind}: {failure.message}"
+        why = f"it isn't known {what}: {failure.kind}: {failure.message}"
         fix = f"{failure.fix}; then again" if failure.kind in FOR_PEOPLE else "the same command again"
         raise LivingError(f"{why}\n    fix: {fix}") from None
     except InfraError as error:
-        raise LivingError(f"it isn't known whether {noun} live: {error}") from None
-    if living:
-        names = ", ".join(living[:_SHOWN]) + (f" and {len(living) - _SHOWN} more" if living[_SHOWN:] else "")
-        raise LivingError(f"{len(living)} {noun} stand on this: {names}\n    fix: {fix}; then again")
+        raise LivingError(f"it isn't known {what}: {error}") from None
+
+
+def _if_on(names: Iterator[str]) -> Iterator[str]:
+    """Yield names; none where the API is off: nothing of it lives."""
+    from infra.google.client import RequestError
+
+    try:
+        yield from names
+    except RequestError as error:
+        if error.failure.kind is not Kind.API_OFF:
+            raise
 
 
 def _members(project: str, labels: dict[str, str]) -> Iterator[str]:
@@ -131,7 +183,12 @@ def _members(project: str, labels: dict[str, str]) -> Iterator[str]:
 
 
 def _runs(project: str, labels: dict[str, str]) -> Iterator[str]:
-    """Yield the names of runs that haven't ended: without the function nothing ends their training.
+    """Yield the names of runs that haven't ended: without the function nothing ends their training."""
+    return (run for run, _ in _unfinished(project, labels))
+
+
+def _unfinished(project: str, labels: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the names of runs that haven't ended, and by what they train; empty if they don't.
 
     Raises CommandError for a record that can't be read.
     """
@@ -149,19 +206,22 @@ def _runs(project: str, labels: dict[str, str]) -> Iterator[str]:
         return
     records = [match for item in items if (match := _RECORD.fullmatch(str(item["name"])))]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        outcomes = pool.map(partial(_outcome, client, bucket), (match[0] for match in records))
+        states = pool.map(partial(_state, client, bucket), (match[0] for match in records))
         yield from (
-            match[1] for match, outcome in zip(records, outcomes, strict=True) if outcome == "running"
+            (match[1], train)
+            for match, (outcome, train) in zip(records, states, strict=True)
+            if outcome == "running"
         )
 
 
-def _outcome(client: Any, bucket: str, name: str) -> str:
-    """Return the outcome in a run's record; empty for one that was deleted meanwhile."""
+def _state(client: Any, bucket: str, name: str) -> tuple[str, str]:
+    """Return outcome and `train` of a run's record; empty for one that was deleted meanwhile."""
     from infra.google.client import object_url
 
     content = client.content(object_url(bucket, name))
     try:
-        return "" if content is None else foreign.text(foreign.parse(content), "outcome", "[a-z_]{1,40}")
+        parsed = {} if content is None else foreign.parse(content)
+        return foreign.text(parsed, "outcome", "[a-z_]{1,40}"), foreign.text(parsed, "train")
     except ForeignError as error:
         url = f"gs://{bucket}/{name}"
         raise CommandError(f"{url}: {error}\n    fix: gcloud storage rm {url}; then again") from None
@@ -185,3 +245,28 @@ def _jobs(project: str, labels: dict[str, str]) -> Iterator[str]:
         except RequestError as error:
             if error.failure.kind is not Kind.MISSING:  # of a cluster without Kueue
                 raise
+
+
+def _pods(project: str, labels: dict[str, str]) -> Iterator[str]:
+    """Yield NAMESPACE/JOB of what runs on a pool's nodes, beside what runs on every node."""
+    from infra.google.client import Client
+    from infra.google.kubernetes import Cluster, endpoint_of
+
+    client = Client(project)
+    endpoint = endpoint_of(client, labels["cluster"])
+    if endpoint is None:
+        return
+    cluster = Cluster(client, endpoint)
+    selector = {"labelSelector": f"cloud.google.com/gke-nodepool={labels['pool']}"}
+    nodes = {node["metadata"]["name"] for node in cluster.items("/api/v1/nodes", selector)}
+    if not nodes:
+        return
+    running = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+    jobs = set()
+    for pod in cluster.items("/api/v1/pods", running):
+        meta = pod["metadata"]
+        owner = next(iter(meta.get("ownerReferences", ())), {"kind": "", "name": meta["name"]})
+        if pod["spec"].get("nodeName") in nodes and owner["kind"] not in ("DaemonSet", "Node"):
+            name = meta.get("labels", {}).get("jobset.sigs.k8s.io/jobset-name", owner["name"])
+            jobs.add(f"{meta['namespace']}/{name}")
+    yield from sorted(jobs)

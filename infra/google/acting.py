@@ -32,7 +32,7 @@ def wait_until_it_may_act(
     """
     from infra.google.client import Client  # here, so that no program waits for Google's libraries
 
-    base = os.environ.get("GOOGLE_IAM_CUSTOM_ENDPOINT", "https://iam.googleapis.com/v1/")
+    base = os.environ.get("GOOGLE_IAM_BETA_CUSTOM_ENDPOINT", "https://iam.googleapis.com/v1/")
     client = Client(project)
     end = time.monotonic() + patience_s
 

@@ -18,7 +18,7 @@ PATIENCE_S = lags.API.longest_s
 _PROBES = {
     "cloudkms.googleapis.com": ("KMS", "https://cloudkms.googleapis.com/v1/", "locations/global/keyRings"),
     "compute.googleapis.com": ("COMPUTE", "https://compute.googleapis.com/compute/v1/", "regions"),
-    "iam.googleapis.com": ("IAM", "https://iam.googleapis.com/v1/", "serviceAccounts"),
+    "iam.googleapis.com": ("IAM_BETA", "https://iam.googleapis.com/v1/", "serviceAccounts"),
     "tpu.googleapis.com": ("TPU_V2", "https://tpu.googleapis.com/v2/", "locations"),
 }
 

@@ -6,6 +6,7 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from infra.google.client import NO_QUERY, Body, Client, Query, RequestError, or_
 from infra.google.failures import Failure, Kind
 
 CONTAINER = "https://container.googleapis.com"
+# Root of all control planes, where tests have them.
+_CONTROL_PLANE = "TPU_CONTROL_PLANE_URL"
 DRY_RUN: Query = {"dryRun": "All"}
 
 
@@ -22,7 +25,7 @@ class Cluster:
 
     def __init__(self, client: Client, endpoint: str):
         """`endpoint`: the control plane's DNS name."""
-        self._client, self._url = client, f"https://{endpoint}"
+        self._client, self._url = client, os.environ.get(_CONTROL_PLANE) or f"https://{endpoint}"
 
     def items(self, path: str, query: Query = NO_QUERY) -> Iterator[dict[str, Any]]:
         """Yield a collection's objects, e.g. of `/apis/jobset.x-k8s.io/v1alpha2/jobsets`."""
@@ -78,14 +81,14 @@ def endpoint_of(client: Client, cluster: str) -> str | None:
         InfraError: it has no DNS name.
         RequestError: it isn't known.
     """
-    resource = or_none(lambda: client.json("GET", f"{CONTAINER}/v1/{cluster}"))
+    resource = or_none(lambda: client.json("GET", f"{_container()}{cluster}"))
     return None if resource is None else _endpoint(resource)
 
 
 def every(client: Client, labels: Mapping[str, str]) -> Iterator[tuple[str, Cluster]]:
     """Name and cluster of all with these labels in the project; none where the API is off."""
     try:
-        answer = client.json("GET", f"{CONTAINER}/v1/projects/{client.project}/locations/-/clusters")
+        answer = client.json("GET", f"{_container()}projects/{client.project}/locations/-/clusters")
     except RequestError as error:
         if error.failure.kind is Kind.API_OFF:
             return
@@ -96,6 +99,11 @@ def every(client: Client, labels: Mapping[str, str]) -> Iterator[tuple[str, Clus
     for cluster in answer.get("clusters") or ():
         if labels.items() <= cluster.get("resourceLabels", {}).items():
             yield cluster["name"], Cluster(client, _endpoint(cluster))
+
+
+def _container() -> str:
+    """Return the base URL of the API; the variable of Pulumi's provider overrides it."""
+    return os.environ.get("GOOGLE_CONTAINER_CUSTOM_ENDPOINT", f"{CONTAINER}/v1/")
 
 
 def _endpoint(cluster: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from rehearsal.cloud.config import CloudConfig
 from rehearsal.cloud.core.world import NO_LAGS, Lags
 from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT
+from rehearsal.providers.gcp import terraform
 from rehearsal.providers.gcp.install import install
 from tests.emulated import Emulated, url
 from tests.limits import HANG_S
@@ -37,25 +38,10 @@ RETAINED = {BUCKET, f"{BUCKET}-steps"}
 ACCOUNT = f"tpu-training@{PROJECT}.iam.gserviceaccount.com"
 KINDS = {"networks", "subnetworks", "firewalls", "routers", "disks", "nodes", "serviceAccounts"}
 PRODUCTS = {
-    "COMPUTE": "compute.googleapis.com/compute/beta/",
-    "CONTAINER": "container.googleapis.com/v1beta1/",
-    "STORAGE": "storage.googleapis.com/storage/v1/",
-    "TPU_V2": "tpu.googleapis.com/v2alpha1/",
-    "IAM": "iam.googleapis.com/v1/",
-    "KMS": "cloudkms.googleapis.com/v1/",
-    "RESOURCE_MANAGER": "cloudresourcemanager.googleapis.com/v1/",
-    "SERVICE_USAGE": "serviceusage.googleapis.com/v1/",
-    "LOGGING": "logging.googleapis.com/v2/",
-    "MONITORING": "monitoring.googleapis.com/",
-    "PUBSUB": "pubsub.googleapis.com/v1/",
-    "BILLING": "billingbudgets.googleapis.com/v1/",
-    "DATAPROC": "dataproc.googleapis.com/v1/",
-    "ARTIFACT_REGISTRY": "artifactregistry.googleapis.com/v1/",
-    "CLOUDFUNCTIONS2": "cloudfunctions.googleapis.com/v2beta/",
-    "CLOUD_RUN_V2": "run.googleapis.com/v2/",
-    "CLOUD_SCHEDULER": "cloudscheduler.googleapis.com/v1/",
-    "EVENTARC": "eventarc.googleapis.com/v1/",
+    "GOOGLE_DATAPROC_CUSTOM_ENDPOINT": "dataproc.googleapis.com/v1/",  # batches, which only the guard lists
+    **{item.variable: item.base.removeprefix("https://") for item in terraform.products()},
 }
+"""Roots of the APIs by the variables that replace them."""
 SETTINGS = f"""\
 # The settings of a test: what is written here stays as it is, down to the last space.
 config:
@@ -95,6 +81,7 @@ class Lab(Emulated):
         self.tree = tree
         self.folder, self.root = folder, folder / "project"
         self._kill_at, self._victim, self.answered, self.killed_at = 0, 0, 0, ""
+        self.kubernetes: dict[str, list[dict[str, Any]]] = {}  # path → objects that the control plane lists
         super().__init__(
             folder, PROJECT, clock_rate=rate, enabled_apis=apis, people=dict(people or {}), lags=lags,
             currency=currency, spark_python=spark_python,
@@ -211,6 +198,10 @@ class Lab(Emulated):
         await super()._open(config)
         hosts = (path.partition("/")[0] for path in PRODUCTS.values())
         self.urls = {host: await self._door(host) for host in hosts}
+        self.control_plane = url(await self.served(self._listed))
+
+    async def _listed(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"items": self.kubernetes.get(request.path, [])})
 
     async def _door(self, host: str) -> str:
         """A port that is Google's of that name, for clients that can't be given Google's names."""
@@ -235,12 +226,13 @@ class Lab(Emulated):
 
     def _environment(self, token: str) -> dict[str, str]:
         endpoints = {}
-        for product, path in PRODUCTS.items():
+        for variable, path in PRODUCTS.items():
             host, _, rest = path.partition("/")
-            endpoints[f"GOOGLE_{product}_CUSTOM_ENDPOINT"] = f"{self.urls[host]}/{rest}"
+            endpoints[variable] = f"{self.urls[host]}/{rest}"
         return {
             **os.environ,
             **endpoints,
+            "TPU_CONTROL_PLANE_URL": self.control_plane,
             "PATH": f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(self.tree),
             "PULUMI_HOME": str(self.folder / "home"),

@@ -3,6 +3,7 @@
 import pulumi
 import pulumi_gcp as gcp
 
+from google_facts.scopes import EVERYTHING
 from infra.core import names
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
@@ -10,7 +11,7 @@ from infra.layers.network.settings import NetworkSettings
 from infra.settings.schema import Settings
 
 _EXCLUDED_FROM = "2026-01-01T00:00:00Z"  # any time in the past; another one would be a diff
-_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]  # roles say what an account may do
+_SCOPES = [EVERYTHING]  # roles say what an account may do
 
 
 class TrainingCluster(pulumi.ComponentResource):
@@ -74,8 +75,16 @@ class TrainingCluster(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(
                 parent=self,
                 # node_config says nothing of a cluster whose first pool is gone, and a difference replaces it
-                # (https://github.com/pulumi/pulumi-gcp/issues/744); the channel upgrades the version.
-                ignore_changes=["nodeConfig", "initialNodeCount", "minMasterVersion"],
+                # (https://github.com/pulumi/pulumi-gcp/issues/744); so does a new description. The channel
+                # upgrades the version. Without IP endpoints GKE sets the private one, which pulumi-gcp 9
+                # would take back at every update.
+                ignore_changes=[
+                    "nodeConfig",
+                    "initialNodeCount",
+                    "minMasterVersion",
+                    "description",
+                    "privateClusterConfig.enablePrivateEndpoint",
+                ],
             ),
         )
         self.cpu_pool = gcp.container.NodePool(
@@ -94,7 +103,8 @@ class TrainingCluster(pulumi.ComponentResource):
                 "disk_size_gb": desired.cpu_pool_disk_gib,
                 **node_defaults(account.email),
             },
-            opts=pulumi.ResourceOptions(parent=self),
+            # Of no use once the pool is there, and any difference, as of a refresh, would replace it.
+            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["initialNodeCount"]),
         )
         self.register_outputs({})
 

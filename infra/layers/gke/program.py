@@ -8,6 +8,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core import upstream
+from infra.errors import CommandError
 from infra.layers.builds.outputs import applying_member
 from infra.layers.gke import pools
 from infra.layers.gke.bucket import ArtifactBucket
@@ -43,11 +44,8 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     artifacts = ArtifactBucket(settings, name, opts).bucket if name else None
     if artifacts:
         buckets["artifacts"] = artifacts.name
-    number = gcp.organizations.get_project_output(
-        project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
-    ).number
-    workload = WorkloadIdentity(settings, number, buckets, cluster.cluster, opts)
-    endpoint: pulumi.Output[str] = cluster.cluster.control_plane_endpoints_config.apply(_dns_name)
+    workload = WorkloadIdentity(settings, storage.project_number, buckets, cluster.cluster, opts)
+    endpoint: pulumi.Output[str] = cluster.cluster.control_plane_endpoints_config.apply(dns_name)
     hourly = prices_row.total([row.hourly for row in pools.rows(settings)])
     return GkeOutputs(
         cluster_name=cluster.cluster.name,
@@ -66,14 +64,20 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     )
 
 
-def _dns_name(
+def dns_name(
     config: gcp.container.outputs.ClusterControlPlaneEndpointsConfig,
 ) -> pulumi.Output[str]:
-    """Google chooses it: a preview that took it for empty would be a plan that no update can follow."""
+    """Return the control plane's DNS name, which Google chooses.
+
+    A preview that took it for empty would be a plan that no update can follow, and an update would replace
+    the cluster's provider, and with it all objects. Raises CommandError where an update has none.
+    """
     name: Any = (config.dns_endpoint_config and config.dns_endpoint_config.endpoint) or ""
-    if not name and pulumi.runtime.is_dry_run():
-        name = pulumi.UNKNOWN
-    return pulumi.Output.from_input(name)
+    if not name and not pulumi.runtime.is_dry_run():
+        raise CommandError(
+            "the cluster has no DNS endpoint yet\n    fix: pulumi -C infra/layers/gke refresh; then again"
+        )
+    return pulumi.Output.from_input(name or pulumi.UNKNOWN)
 
 
 def kubeconfig(settings: Settings, host: str) -> str:

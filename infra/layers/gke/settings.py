@@ -104,7 +104,10 @@ class GkeSettings:
     """A GKE cluster for training, with a node pool for each TPU slice."""
 
     cluster_name: str = setting("name of the cluster", default="tpu", rule=rules.NETWORK_NAME)
-    description: str = setting("what the cluster is for", default="Training on TPU slices")
+    description: str = setting(
+        "what the cluster is for; GKE takes it once, when the cluster is made",
+        default="Training on TPU slices",
+    )
     region: str | None = setting(
         "region of the cluster; storage:location, unless given", default=None, rule=rules.REGION
     )

@@ -4,6 +4,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from google_facts import gke_pools
+from infra.core.guard import PODS, Living
 from infra.layers.gke.cluster import TrainingCluster, node_defaults
 from infra.layers.gke.pools import QUEUED, SPOT, Pool, region
 from infra.layers.gke.settings import GkeSettings
@@ -46,7 +47,25 @@ class TpuPool(pulumi.ComponentResource):
             management={"auto_repair": not pool.is_flex_start, "auto_upgrade": True},
             network_config={"enable_private_nodes": True},
             node_config=_node_config(pool, desired, account.email),
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                # GKE adds no nodes to a slice and takes no other machines for it: a new pool is needed
+                # (https://cloud.google.com/kubernetes-engine/docs/concepts/tpus). The provider's schema has
+                # these as changes in place.
+                replace_on_changes=["placementPolicy", "nodeConfig.machineType", "nodeLocations"],
+                delete_before_replace=True,
+                # Only how it begins: that a pool scales is switched in place.
+                ignore_changes=["initialNodeCount"],
+            ),
+        )
+        place = f"projects/{settings.project}/locations/{region(settings)}/clusters/{desired.cluster_name}"
+        Living(
+            PODS,
+            settings.project,
+            settings.environment,
+            {"cluster": place, "pool": pool.name, "id": self.pool.id},
+            [self.pool],
+            pool.name,
         )
         self.register_outputs({})
 

@@ -122,7 +122,7 @@ _LOOKUPS = {
         "MONITORING", _MONITORING, "v1/projects/{project}/dashboards", "dashboards"
     ),
     "gcp:billing/budget:Budget": Lookup(
-        "BILLING",
+        "BILLING_BUDGETS",
         "https://billingbudgets.googleapis.com/v1/",
         "billingAccounts/{billingAccount}/budgets",
         "budgets",

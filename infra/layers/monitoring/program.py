@@ -7,7 +7,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.core import names
+from infra.core import names, upstream
 from infra.google.measured import wait_until_it_is_known
 from infra.layers.monitoring import commands, documentation, metrics
 from infra.layers.monitoring.alerts import Alert, Count
@@ -18,6 +18,7 @@ from infra.layers.monitoring.metrics import LogMetric
 from infra.layers.monitoring.outputs import MonitoringOutputs
 from infra.layers.monitoring.rules import made
 from infra.layers.monitoring.settings import MonitoringSettings
+from infra.layers.storage.outputs import StorageOutputs
 from infra.settings.schema import Settings
 
 # 64 buckets from 0.001 on, each 1.5 times as wide: to 10⁸. Means are exact; only percentiles are as coarse.
@@ -141,15 +142,11 @@ def _together(values: Mapping[str, pulumi.Output[str]]) -> pulumi.Output[dict[st
 
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> MonitoringOutputs:
     """Metrics, channels, alerts, dashboards and the budget."""
-    provider = providers["gcp"]
-    opts = pulumi.ResourceOptions(provider=provider)
+    opts = pulumi.ResourceOptions(provider=providers["gcp"])
     monitoring = settings[MonitoringSettings]
     number: pulumi.Input[str] = ""
     if monitoring.billing_account or any(channel.topic for channel in monitoring.channels):
-        project = gcp.organizations.get_project_output(
-            project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
-        )
-        number = project.number
+        number = upstream.read(StorageOutputs, settings).project_number
     counted = Metrics(settings, opts)
     channels = Channels(settings, number, opts)
     alerts = Alerts(settings, channels, counted, opts)

@@ -7,9 +7,6 @@ from infra.layers.network.names import subnet_name, subnet_ranges
 from infra.layers.network.settings import NetworkSettings
 from infra.settings.schema import Settings
 
-# Never change this text: a new description replaces the network and everything in it.
-DESCRIPTION = "Network of the TPU slices"
-
 
 class TrainingNetwork(pulumi.ComponentResource):
     """A network with large packets and one subnet per region in use."""
@@ -26,11 +23,12 @@ class TrainingNetwork(pulumi.ComponentResource):
         self.network = gcp.compute.Network(
             name,
             name=name,
-            description=DESCRIPTION,
+            description="Network of the TPU slices",
             auto_create_subnetworks=False,
             mtu=settings[NetworkSettings].mtu,
             routing_mode="REGIONAL",
-            opts=child,
+            # A new description would replace the network and everything in it.
+            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["description"]),
         )
         ranges = subnet_ranges(settings, regions)
         self.subnets = {

@@ -25,6 +25,7 @@ class StorageOutputs(Outputs, layer="storage"):
     steps_bucket_name: Output[str] = output("`my-project-checkpoints-steps`")
     service_account_email: Output[str] = output("`tpu-training@PROJECT.iam.gserviceaccount.com`")
     controller_bucket_name: Output[str] = output("`my-project-checkpoints-fleet`")
+    project_number: Output[str] = output("number of the project, which names of Google's own accounts have")
     controller_account_email: Output[str] | None = output(
         "`tpu-fleet@PROJECT.iam.gserviceaccount.com`; absent: no `storage:controllerAccountId`", default=None
     )

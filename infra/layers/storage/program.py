@@ -51,6 +51,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         steps_bucket_name=steps.name,
         service_account_email=identity.account.email,
         controller_bucket_name=controllers.name,
+        project_number=controllers.project_number.apply(str),
         controller_account_email=account.email if account else None,
         state_backend=state.name.apply(lambda name: f"gs://{name}") if state else None,
         secrets_provider=key.id.apply(lambda key_id: f"gcpkms://{key_id}") if key else None,

@@ -174,7 +174,7 @@ class Shape:
     def writable(self, sent: JsonObject, schema: str = "", *, output: bool = False) -> JsonObject:
         """Return a resource to keep: without nulls, empty values, and (but for `output`) output-only fields.
 
-        64-bit numbers become strings.
+        64-bit numbers become strings, others numbers.
         """
         stored = {}
         for key, field in self.properties(schema or self.schema).items():
@@ -199,7 +199,20 @@ class Shape:
             return {k: self._kept(item, field["additionalProperties"], output) for k, item in value.items()}
         if field.get("format") in ("int64", "uint64") and not isinstance(value, str):
             return str(int(value))
+        if field.get("type") == "integer" and isinstance(value, str):
+            return int(value)
         return value
+
+    def restore(self, old: JsonObject, new: JsonObject, schema: str = "") -> None:
+        """Put what only the server sets back into messages that an update has replaced whole."""
+        for key, field in self.properties(schema or self.schema).items():
+            inner, was, now = field.get("$ref", ""), old.get(key), new.get(key)
+            if not inner or not isinstance(was, dict) or not isinstance(now, dict) or now is was:
+                continue
+            for name, about in self.properties(inner).items():
+                if name in was and name not in now and output_only(about):
+                    now[name] = was[name]
+            self.restore(was, now, inner)
 
     def marked(self, pattern: re.Pattern[str], sent: JsonObject, schema: str = "") -> Iterator[str]:
         """Yield dotted fields whose description matches, at the top and in every message that was sent."""

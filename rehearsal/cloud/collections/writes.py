@@ -160,6 +160,7 @@ def _check(change: Change) -> None:
         _check_labels(change.shape, field, change.body.get(field))
     _refer(change)
     change.collection.check(change)
+    change.shape.restore(change.old, change.body)
     stored = change.shape.writable(change.body, output=True)
     change.body.clear()
     change.body.update(stored)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rehearsal.providers.gcp.field import Field, Kind
@@ -20,13 +19,8 @@ def differences(
     state: Mapping[str, Any],
     settings: Settings,
     ignored: Sequence[str] = (),
-    before: Mapping[str, Any] | None = None,
 ) -> list[Difference]:
-    """All differences between `inputs` and `state`, without those under a path in `ignored`.
-
-    `before`: the inputs that made `state`. What is in a block that the program gives, but was never given
-    itself, is Google's and no difference.
-    """
+    """All differences between `inputs` and `state`, without those under a path in `ignored`."""
     planned = plan(table, inputs, {}, settings)
     changes: list[Difference] = []
     for f in table.inputs:
@@ -34,59 +28,61 @@ def differences(
         if f.kind is Kind.LABELS:
             changes += _label_differences(f, planned, state)
         else:
-            at = _Place(f.name, f.name, f.replaces, top=True)
-            changes += _compare(f, desired, state.get(f.name), (before or {}).get(f.name), at)
+            changes += _compare(f, desired, state.get(f.name), f.name, f.name)
     return [d for d in changes if not _is_ignored(d.path, ignored)]
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Location of a comparison of two values: see Difference."""
+def _compare(f: Field, wanted: Any, current: Any, path: str, name: str) -> list[Difference]:
+    """Return the differences of one property; `name`: of the top-level property that it belongs to.
 
-    path: str
-    name: str
-    replaces: bool
-    top: bool = False
-
-    def of(self, path: str, f: Field) -> _Place:
-        return _Place(path, self.name, self.replaces or f.replaces)
-
-    def differs(self, kind: str) -> list[Difference]:
-        return [Difference(self.path, self.name, kind, self.replaces)]
-
-
-def _compare(f: Field, wanted: Any, current: Any, before: Any, at: _Place) -> list[Difference]:
-    if wanted is None and (f.computed or is_empty(current) or (before is None and not at.top)):
+    As in Terraform, a block that is fixed replaces the resource when it comes or goes, and not when something
+    in it changes: that depends on what is in it.
+    """
+    if wanted is None and (f.computed or is_empty(current) or (f.same is not None and f.same(None, current))):
         return []
     if has_unknown(wanted) and f.kind is not Kind.BLOCK:
-        return at.differs("UPDATE")
+        return [Difference(path, name, "UPDATE", _forces(f, wanted, current))]
     if wanted is None:
-        return at.differs("DELETE")
+        return [Difference(path, name, "DELETE", _forces(f, current))]
     if is_empty(wanted) and is_empty(current):
         return []
     if f.kind is Kind.BLOCK and wanted is not UNKNOWN:
-        return _compare_fields(f, wanted, current or {}, before or {}, at)
+        changes = _compare_fields(f, wanted, current or {}, path, name)
+        return [Difference(path, name, "ADD", _forces(f, wanted))] if changes and current is None else changes
     if f.kind is Kind.BLOCKS and len(wanted) == len(current or []):
-        then = before if len(before or ()) == len(wanted) else [{}] * len(wanted)
         return [
-            field
-            for index, items in enumerate(zip(wanted, current, then, strict=True))
-            for field in _compare_fields(f, *items, at.of(f"{at.path}[{index}]", f))
+            change
+            for index, items in enumerate(zip(wanted, current, strict=True))
+            for change in _compare_fields(f, *items, f"{path}[{index}]", name)
         ]
     if _is_same(f, wanted, current):
         return []
-    return at.differs("ADD" if is_empty(current) else "UPDATE")
+    if f.kind is Kind.BLOCK_SET and len(wanted) == len(current or []):
+        forces = any(_forces(n, item.get(n.name)) for item in _apart(f, wanted, current) for n in f.fields)
+    else:
+        forces = _forces(f, wanted, current)
+    return [Difference(path, name, "ADD" if is_empty(current) else "UPDATE", forces)]
+
+
+def _forces(f: Field, *values: Any) -> bool:
+    """Return True if adding or removing these values replaces the resource: by `f`, or by what is in it."""
+    return f.replaces or any(
+        _forces(n, item.get(n.name))
+        for value in values
+        for item in (value if isinstance(value, list) else [value])
+        if isinstance(item, Mapping)
+        for n in f.fields
+        if not is_empty(item.get(n.name))
+    )
 
 
 def _compare_fields(
-    f: Field, wanted: Mapping[str, Any], current: Mapping[str, Any], before: Mapping[str, Any], at: _Place
+    f: Field, wanted: Mapping[str, Any], current: Mapping[str, Any], path: str, name: str
 ) -> list[Difference]:
     return [
         change
         for n in f.fields
-        for change in _compare(
-            n, wanted.get(n.name), current.get(n.name), before.get(n.name), at.of(f"{at.path}.{n.name}", n)
-        )
+        for change in _compare(n, wanted.get(n.name), current.get(n.name), f"{path}.{n.name}", name)
     ]
 
 
@@ -96,21 +92,24 @@ def _is_same(f: Field, wanted: Any, current: Any) -> bool:
     if f.kind is Kind.SET:
         return sorted(wanted) == sorted(current or [])
     if f.kind is Kind.BLOCK_SET:
-        return _is_same_set(f, wanted, list(current or []))
+        return not _apart(f, wanted, current)
     return bool(wanted == current)
 
 
-def _is_same_set(f: Field, wanted: Sequence[Mapping[str, Any]], left: list[Mapping[str, Any]]) -> bool:
-    """Return True if the two lists are equal as multisets."""
-    at = _Place("", "", False)
+def _apart(f: Field, wanted: Sequence[Any], current: Sequence[Any] | None) -> list[Any]:
+    """Return the elements of two sets of blocks that only one of them has."""
+    left: list[Any] = list(current or [])
+    apart: list[Any] = []
     for item in wanted:
-        equal = next(
-            (remaining for remaining in left if not _compare_fields(f, item, remaining, remaining, at)), None
-        )
+        if item is UNKNOWN:
+            apart.append({})
+            continue
+        equal = next((other for other in left if not _compare_fields(f, item, other, "", "")), None)
         if equal is None:
-            return False
-        left.remove(equal)
-    return not left
+            apart.append(item)
+        else:
+            left.remove(equal)
+    return apart + left
 
 
 def _label_differences(f: Field, planned: Mapping[str, Any], state: Mapping[str, Any]) -> list[Difference]:

@@ -1,8 +1,9 @@
-"""A resource type's fields from the SDK (names, shapes, defaults, values) and the API's discovery document.
+"""A resource type's fields from the SDK (names, shapes), Terraform's table and the API's discovery document.
 
+The table (terraform.py) has which change replaces the resource, defaults, values, and what Google may set.
 The document has a property's place in Google's JSON: under the same name, in the singular, or spelt
-with other capitals. Rules that neither has (when a zero is sent, which change replaces the resource, other
-names) are exceptions, written manually. A property without a place and without an exception is refused.
+with other capitals. Rules that none has (when a zero is sent, other names) are exceptions, written manually.
+A property without a place and without an exception is refused.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from rehearsal.providers.gcp import sdk
+from rehearsal.providers.gcp import sdk, suppress, terraform
 from rehearsal.providers.gcp.field import Field, Kind, Send
 
 # What is otherwise, by the paths of properties (`"a b.c *.d"` are three): words, or attributes of `Field`
-# with words under `is`. A word is one of these, or `default=…`, `only=…`, `at=…`: the place in the JSON.
+# with words under `is`. A word is one of these, or `only=…`, `at=…`: the place in the JSON.
 Exceptions = Mapping[str, str | Mapping[str, Any]]
 _WORDS: Mapping[str, Mapping[str, Any]] = {
     "always": {"send": Send.ALWAYS},  # sent, zero or not
@@ -28,30 +29,24 @@ _WORDS: Mapping[str, Mapping[str, Any]] = {
     "own": {"send": Send.OWN},  # sent only if the program gave it
     "never": {"send": Send.NEVER},
     "updated": {"send_update": Send.ALWAYS},  # as always, but in updates alone
-    "fixed": {"replaces": True},
-    "free": {"replaces": False},
-    "computed": {"computed": True},
-    "local": {"rest": None, "replaces": False},  # the provider's own, never sent to Google
+    "local": {"rest": None},  # the provider's own, never sent to Google
     "nameless": {"rest": None},  # stands in the path alone
     "refused": {"rest": None, "output": True},  # not recorded, so not taken from a program
     "output": {"output": True},
     "no-output": {"output": False},
     "text": {"text": True},
     "no-text": {"text": False},
-    "set": {"kind": Kind.SET},
-    "blocks": {"kind": Kind.BLOCK_SET},
 }
 Schema = Mapping[str, Any]
 
 _KINDS = {"str": Kind.STRING, "int": Kind.INT, "float": Kind.NUMBER, "bool": Kind.BOOL, "Any": Kind.ANY}
 _ASSETS = ("Asset", "Archive")
+_SETS = {"set": Kind.SET, "blockset": Kind.BLOCK_SET}
 _EVERYWHERE: Exceptions = {
-    "project": {"rest": None, "computed": True, "replaces": True},
-    "deletionPolicy": {
-        "rest": None, "send": Send.NEVER, "computed": True, "one_of": ("DELETE", "PREVENT", "ABANDON"),
-    },
+    "project": {"rest": None},
+    "deletionPolicy": {"rest": None, "send": Send.NEVER},
     "effectiveAnnotations": {"rest": "annotations"},
-}  # fmt: skip
+}
 
 
 def expanded(exception: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +67,6 @@ def fields(
     token: str,
     document: str,
     path: str,
-    mutable: str,
     exceptions: Exceptions,
     schema: str = "",
     library: bool = False,
@@ -80,11 +74,10 @@ def fields(
     """Return the fields of the type `token`.
 
     `document`: the API's, `compute.beta`. `path`: the resource's, under the origin; its JSON is what a GET of
-    it answers, or `schema` by name. `mutable`: the properties that an update can send, `*` for all; what else
-    is sent replaces the resource. `library`: Google's Go library sends the requests, numbers as texts where
+    it answers, or `schema` by name. `library`: Google's Go library sends the requests, numbers as texts where
     the document has it so.
     """
-    known = sdk.resource_type(token)
+    known, properties = sdk.resource_type(token), terraform.resource_type(token).properties
     maker = _Maker(document, known.module, exceptions, library)
     shape = maker.named(schema) if schema else maker.answer(path)
     fields_ = []
@@ -92,17 +85,15 @@ def fields(
         output = name not in known.inputs
         about = known.outputs[name] if output else known.inputs[name]
         in_path = f"{{{name}}}" in path
-        made = maker.field(about, shape, name, output=output, unplaced=output or in_path)
+        made = maker.field(about, properties, shape, name, output=output, unplaced=output or in_path)
         if made is None:
             continue
-        attributes = {"computed": name in known.computed, "output": output, **made}
+        attributes = {"output": output, **made}
         is_labels = name in ("labels", "resourceLabels") and "effectiveLabels" in known.outputs
         if attributes["kind"] is Kind.MAP and is_labels:
             attributes["kind"] = Kind.LABELS
-        is_fixed = attributes["rest"] is not None and mutable != "*" and name not in mutable.split()
         if path.endswith("/{name}") and name == "name":
             attributes.setdefault("decode", lambda link: link and str(link).rpartition("/")[2])
-        attributes.setdefault("replaces", in_path or (is_fixed and not output))
         fields_.append(Field(name, **attributes))
     return tuple(fields_)
 
@@ -117,7 +108,14 @@ class _Maker:
     library: bool
 
     def field(
-        self, about: sdk.Property, shape: Schema | None, path: str, *, output: bool, unplaced: bool
+        self,
+        about: sdk.Property,
+        properties: terraform.Properties,
+        shape: Schema | None,
+        path: str,
+        *,
+        output: bool,
+        unplaced: bool,
     ) -> dict[str, Any] | None:
         """Return a field's attributes, or None for an optional property without a place in `shape`."""
         more = {**expanded(_EVERYWHERE.get(path, "")), **self._excepted(path)}
@@ -125,32 +123,49 @@ class _Maker:
         if place is None and "rest" not in more and not unplaced:
             return None
         at = self._at(shape, place)
-        kind = _kind(about)
-        more |= {
-            key: _value(more[key], kind) for key in ("default", "only") if isinstance(more.get(key), str)
-        }
+        declared = terraform.find(properties, about.name)
+        if declared is None:  # newer than the table, or within what only the API sets
+            declared, more = terraform.Declared(""), {"output": True, **more}
+        kind = _SETS.get(declared.kind) or _kind(about)
+        if isinstance(more.get("only"), str):
+            more["only"] = _value(more["only"], kind)
         listed = at is not None and at.get("type") == "array"
         attributes: dict[str, Any] = {
             "kind": kind,
             "rest": place,
             "required": not about.optional and not output,
-            "default": _value(about.default, kind),
-            "one_of": about.values if kind is Kind.STRING else (),
+            "replaces": declared.fixed,
+            "computed": declared.computed,
+            "default": declared.default or None,  # recorded: a zero isn't filled in
+            "one_of": declared.values,
+            "conflicts": _beside(declared, path),
+            "same": suppress.same_or(declared.unset)
+            if declared.unset
+            else suppress.FUNCTIONS.get(declared.suppress),
             "listed": listed and kind in (Kind.BLOCK, Kind.STRING),
             "single": at is not None
             and "properties" in (self._element(at) or {})
             and not listed
             and "additionalProperties" not in at
-            and kind is Kind.BLOCKS,
+            and kind in (Kind.BLOCKS, Kind.BLOCK_SET),
             "text": self.library and kind is Kind.INT and at is not None and at.get("type") == "string",
         }
-        if kind in (Kind.BLOCK, Kind.BLOCKS) and "fields" not in more:
-            attributes["fields"] = tuple(self._nested(about.shape, self._element(at), path))
+        if kind in (Kind.BLOCK, Kind.BLOCKS, Kind.BLOCK_SET) and "fields" not in more:
+            attributes["fields"] = tuple(self._nested(about.shape, declared, self._element(at), path))
         return {**attributes, **more}
 
-    def _nested(self, shape: str, schema: Schema | None, path: str) -> Iterator[Field]:
+    def _nested(
+        self, shape: str, declared: terraform.Declared, schema: Schema | None, path: str
+    ) -> Iterator[Field]:
         for about in sdk.nested(self.module, shape).values():
-            made = self.field(about, schema, f"{path}.{about.name}", output=False, unplaced=schema is None)
+            made = self.field(
+                about,
+                declared.nested,
+                schema,
+                f"{path}.{about.name}",
+                output=False,
+                unplaced=schema is None,
+            )
             if made is not None:
                 yield Field(about.name, **{**made, "rest": about.name if schema is None else made["rest"]})
 
@@ -205,8 +220,23 @@ def _kind(about: sdk.Property) -> Kind:
     return Kind.BLOCKS if about.many else Kind.BLOCK
 
 
+def _beside(declared: terraform.Declared, path: str) -> tuple[str, ...]:
+    """Return the properties of the same block that exclude it, by their names in the SDK."""
+    block, own = path.split(".")[:-1], terraform.compact(path.rpartition(".")[2])
+    return tuple(
+        _camel(name)
+        for *above, name in (conflict.split(".") for conflict in declared.conflicts)
+        if len(above) == len(block) and terraform.compact(name) != own
+    )
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
 def _value(text: str | None, kind: Kind) -> Any:
-    """Return a default from the SDK's text."""
+    """Return a value from an exception's text."""
     match kind:
         case Kind.STRING if text and text != "null":
             return text.strip('"')

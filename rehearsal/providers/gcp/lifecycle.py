@@ -104,10 +104,13 @@ class Resource:
         inputs: Mapping[str, Any],
         state: Mapping[str, Any],
         changed: set[str],
-        before: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Send what `changed` needs (names of properties) and return the outputs after it."""
-        planned = mapping.plan(self.table, inputs, state, context.settings, before)
+        if unsent := sorted(changed - self.table.sendable):
+            raise StandInError(
+                f"the stand-in knows no request that changes {', '.join(unsent)} of {self.label}"
+            )
+        planned = mapping.plan(self.table, inputs, state, context.settings)
         planned = self.complete(context, self.known(id_, planned, context.settings))
         try:
             for request in self.table.updates:
@@ -148,10 +151,9 @@ class Resource:
         state: Mapping[str, Any],
         settings: Settings,
         ignored: Sequence[str],
-        before: Mapping[str, Any] | None = None,
     ) -> list[Difference]:
         """Return the differences of an update to `inputs`."""
-        return difference.differences(self.table, inputs, state, settings, ignored, before)
+        return difference.differences(self.table, inputs, state, settings, ignored)
 
     # What a type may do differently ------------------------------------------------------------
 

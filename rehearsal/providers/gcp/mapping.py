@@ -15,15 +15,11 @@ LOCATIONS = ("project", "region", "zone")
 
 
 def plan(
-    table: Table,
-    inputs: Mapping[str, Any],
-    state: Mapping[str, Any],
-    settings: Settings,
-    before: Mapping[str, Any] | None = None,
+    table: Table, inputs: Mapping[str, Any], state: Mapping[str, Any], settings: Settings
 ) -> dict[str, Any]:
     """Every property's value as it will be: the program's, the provider's default, or the API's of before.
 
-    `state`: outputs of before, empty on create; `before`: the inputs of then. Labels: `labels` stays the
+    `state`: outputs of before, empty on create. Labels: `labels` stays the
     program's, `effectiveLabels` is what will be sent, with labels that somebody else put there.
     """
     planned: dict[str, Any] = {}
@@ -31,11 +27,7 @@ def plan(
         value = inputs.get(f.name)
         if value is None and f.name in LOCATIONS:
             value = settings.location(f.name) or None
-        if value is None and f.computed:
-            value = state.get(f.name)
-        else:
-            value = _merged(f, value, state.get(f.name), (before or {}).get(f.name))
-        planned[f.name] = value
+        planned[f.name] = _merged(f, value, state.get(f.name))
     if labels := next((f for f in table.inputs if f.kind is Kind.LABELS), None):
         own = settings.effective_labels(_known_map(planned.get(labels.name)))
         before = state.get("pulumiLabels") or {}
@@ -46,38 +38,28 @@ def plan(
     return planned
 
 
-def _merged(f: Field, wanted: Any, current: Any, before: Any) -> Any:
-    """Return a value with Google's entries where the program has none and had none before; Google's spelling
-    where it means the same.
+def _merged(f: Field, wanted: Any, current: Any) -> Any:
+    """Return a value with Google's where the program has none and Google may set it; Google's spelling where
+    it means the same.
     """
-    if (
-        f.place
-        and f.same is not None
-        and wanted is not None
-        and current is not None
-        and f.same(wanted, current)
-    ):
+    if wanted is None:
+        unchanged = f.computed or (f.same is not None and current is not None and f.same(None, current))
+        return current if unchanged else None
+    if f.place and f.same is not None and current is not None and f.same(wanted, current):
         return current
     if f.kind is Kind.BLOCK and isinstance(wanted, Mapping) and isinstance(current, Mapping):
-        return {**wanted, **dict(_carried(f, wanted, current, before or {}))}
+        return {**wanted, **dict(_carried(f, wanted, current))}
     if f.kind is Kind.BLOCKS and isinstance(wanted, list) and len(current or ()) == len(wanted):
-        then = before if len(before or ()) == len(wanted) else [{}] * len(wanted)
-        nested = zip(wanted, current, then, strict=True)
-        return [
-            item if item is UNKNOWN else {**item, **dict(_carried(f, item, *rest))} for item, *rest in nested
-        ]
+        nested = zip(wanted, current, strict=True)
+        return [item if item is UNKNOWN else {**item, **dict(_carried(f, item, old))} for item, old in nested]
     return wanted
 
 
-def _carried(
-    f: Field, wanted: Mapping[str, Any], current: Mapping[str, Any], before: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _carried(f: Field, wanted: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for n in f.fields:
-        now, then = wanted.get(n.name), before.get(n.name)
-        if now is not None:
-            yield n.name, _merged(n, now, current.get(n.name), then)
-        elif then is None and not is_empty(current.get(n.name)):
-            yield n.name, current[n.name]
+        value = _merged(n, wanted.get(n.name), current.get(n.name))
+        if value is not None and not (n.name not in wanted and is_empty(value)):
+            yield n.name, value
 
 
 def parameters(planned: Mapping[str, Any]) -> dict[str, str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rehearsal.providers.gcp.api import Client
-from rehearsal.providers.gcp.table import SERVICE_USAGE, Service, basename
+from rehearsal.providers.gcp.suppress import basename
+from rehearsal.providers.gcp.table import Service
 from rehearsal.providers.plugin.errors import OperationError
 
 
@@ -42,7 +44,9 @@ def wait(
     Raises OperationError with the operation's code and message if it failed, or if `deadline`
     (monotonic clock) passes.
     """
-    path = _path(service, operation, project)
+    path = _path(operation, project)
+    # Operations of Service Usage v1 are polled on v1beta1, as by the official provider.
+    service = replace(service, version="")
     while True:
         if _is_done(operation):
             _raise_error(operation)
@@ -54,7 +58,7 @@ def wait(
             client.pause(poll_s)
 
 
-def _path(service: Service, operation: Mapping[str, Any], project: str) -> str:
+def _path(operation: Mapping[str, Any], project: str) -> str:
     name = str(operation["name"])
     if operation.get("kind") == "compute#operation":
         for part in ("zone", "region"):
@@ -63,8 +67,7 @@ def _path(service: Service, operation: Mapping[str, Any], project: str) -> str:
         return f"projects/{project}/global/operations/{name}"
     if _is_gke(operation):
         return f"projects/{project}/locations/{operation['location']}/operations/{name}"
-    # Service Usage v1 hands out operations that the official provider polls on v1beta1.
-    return f"/v1beta1/{name}" if service is SERVICE_USAGE else name
+    return name
 
 
 def _is_done(operation: Mapping[str, Any]) -> bool:

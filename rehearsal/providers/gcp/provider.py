@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rehearsal.providers.gcp import inputs as checking
-from rehearsal.providers.gcp import mapping
+from rehearsal.providers.gcp import mapping, terraform
 from rehearsal.providers.gcp.api import DEFAULT_TIMEOUT_S, FIRST_BACKOFF_S, Client
 from rehearsal.providers.gcp.batch import Batches
 from rehearsal.providers.gcp.install import PACKAGES
@@ -75,7 +75,7 @@ class Provider:
     ) -> Diff:
         """Return the differences between `state` (outputs, made by `before`) and `news` (checked inputs)."""
         resource = _type(token)
-        differences = resource.differences(news, state, self._settings, ignored, before)
+        differences = resource.differences(news, state, self._settings, ignored)
         replaces = {d.name for d in differences if d.replaces}
         # A fixed name can't be taken twice: then the old one has to go first.
         named = (
@@ -98,7 +98,9 @@ class Provider:
     def read(
         self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0
     ) -> dict[str, Any] | None:
-        """Return a resource's current outputs; None if it is gone."""
+        """Return a resource's current outputs; None if it is gone, or can't be imported."""
+        if not state and not terraform.resource_type(token).importer:
+            return None
         return _type(token).read(self._context(timeout_s), id_, state)
 
     def update(
@@ -116,10 +118,10 @@ class Provider:
         """Change a resource from `state` (outputs) to `news` (checked inputs): its outputs after it."""
         resource = _type(token)
         if preview:
-            planned = mapping.plan(resource.table, news, state, self._settings, before)
+            planned = mapping.plan(resource.table, news, state, self._settings)
             return mapping.preview(resource.table, planned, state)
-        changed = {d.name for d in resource.differences(news, state, self._settings, ignored, before)}
-        return resource.update(self._context(timeout_s), id_, news, state, changed, before)
+        changed = {d.name for d in resource.differences(news, state, self._settings, ignored)}
+        return resource.update(self._context(timeout_s), id_, news, state, changed)
 
     def delete(self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0) -> None:
         """Remove a resource."""

@@ -82,8 +82,8 @@ class Settings:
 
     def base(self, service: Service, environ: Mapping[str, str] = os.environ) -> str:
         """Root URL of `service`, ending in a slash."""
-        url = self.endpoints.get(service.setting) or environ.get(service.variable) or service.base
-        return url if url.endswith("/") else f"{url}/"
+        root = self.endpoints.get(service.setting) or environ.get(service.variable)
+        return service.under(root) if root else service.base
 
     def location(self, name: str) -> str:
         """Return the default for a resource's `project`, `region` or `zone`; a zone implies its region."""

@@ -5,44 +5,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 from urllib.parse import urlsplit
 
-from rehearsal.providers.gcp import generate
+from rehearsal.providers.gcp import generate, terraform
 from rehearsal.providers.gcp.field import Field
 from rehearsal.providers.gcp.generate import Exceptions
 
 
 @dataclass(frozen=True)
 class Service:
-    """A Google API: `base` is its root with version, `product` what overrides it.
+    """A Google API, called `product` by the provider, whose table has its root and what replaces the root.
 
-    `GOOGLE_<PRODUCT>_CUSTOM_ENDPOINT` and the provider setting `<product>CustomEndpoint`
-    replace `base` whole, as with the official provider. `api`: its discovery document where `base` doesn't
-    name it.
+    `version`: the API's version where the provider calls another one than its root names. `document`: the
+    API's discovery document where the root doesn't name it.
     """
 
     product: str
-    base: str
-    api: str = ""
+    version: str = ""
+    document: str = ""
 
     @property
     def variable(self) -> str:
-        """Name of the environment variable that replaces `base`."""
-        return f"GOOGLE_{self.product}_CUSTOM_ENDPOINT"
+        """Name of the environment variable that replaces the root."""
+        return terraform.product(self.product).variable
 
     @property
     def setting(self) -> str:
-        """Name of the provider's setting that replaces `base`."""
-        first, *rest = self.product.lower().split("_")
-        return first + "".join(word.capitalize() for word in rest) + "CustomEndpoint"
+        """Name of the provider's setting that replaces the root."""
+        return terraform.product(self.product).setting
 
     @property
-    def document(self) -> str:
+    def base(self) -> str:
+        """Root URL, with the version and a slash."""
+        return self.under(terraform.product(self.product).base)
+
+    def under(self, root: str) -> str:
+        """Return a root with the version that is called: Google's Go libraries have theirs."""
+        root = root if root.endswith("/") else f"{root}/"
+        return f"{root.removesuffix('/').rpartition('/')[0]}/{self.version}/" if self.version else root
+
+    @property
+    def discovered(self) -> str:
         """Name of the API's discovery document: `compute.beta`."""
         parts = urlsplit(self.base)
         host, version = parts.netloc.partition(".")[0], parts.path.strip("/").rpartition("/")[2]
-        return self.api or f"{host.rpartition('-')[2]}.{version}"
+        return self.document or f"{host}.{version}"
 
 
 @dataclass(frozen=True)
@@ -103,11 +110,8 @@ class Table:
     @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The type's properties."""
-        mutable = (
-            "*" if any(u.fields == "*" for u in self.updates) else " ".join(u.fields for u in self.updates)
-        )
         path = f"{urlsplit(self.service.base).path}{self.item}"
-        about = (self.token, self.service.document, path, mutable)
+        about = (self.token, self.service.discovered, path)
         return generate.fields(*about, self.exceptions, self.schema, self.client_library)
 
     @property
@@ -125,6 +129,12 @@ class Table:
         """The properties that a program can set."""
         return tuple(f for f in self.fields if not f.output)
 
+    @cached_property
+    def sendable(self) -> frozenset[str]:
+        """Names of the properties that an update can change, the provider's own included."""
+        sent = {f.name for update in self.updates for f in self.sent(update)}
+        return frozenset(sent | {f.name for f in self.inputs if f.place is None})
+
     def sent(self, update: Update) -> list[Field]:
         """Return the properties of an update request."""
         names = update.fields.split()
@@ -137,28 +147,9 @@ class Table:
         return next(f for f in self.fields if f.name == name)
 
 
-COMPUTE = Service("COMPUTE", "https://compute.googleapis.com/compute/beta/")
-STORAGE = Service("STORAGE", "https://storage.googleapis.com/storage/v1/")
-IAM = Service("IAM", "https://iam.googleapis.com/v1/")
-KMS = Service("KMS", "https://cloudkms.googleapis.com/v1/")
-RESOURCE_MANAGER = Service("RESOURCE_MANAGER", "https://cloudresourcemanager.googleapis.com/v1/")
-SERVICE_USAGE = Service("SERVICE_USAGE", "https://serviceusage.googleapis.com/v1/")
-
-
-def basename(link: Any) -> Any:
-    """Last part of a link or path: `us-east5-b` from `https://…/zones/us-east5-b`."""
-    return link.rsplit("/", 1)[-1] if isinstance(link, str) else link
-
-
-def same_link(wanted: Any, current: Any) -> bool:
-    """Return True if two spellings name one resource: full link, `projects/…` path or bare name."""
-    if not (isinstance(wanted, str) and isinstance(current, str)):
-        return bool(wanted == current)
-    if "/" not in wanted or "/" not in current:
-        return bool(basename(wanted) == basename(current))
-    return "projects/" + wanted.rpartition("projects/")[2] == "projects/" + current.rpartition("projects/")[2]
-
-
-def same_basename(wanted: Any, current: Any) -> bool:
-    """Return True if two values end in the same part, e.g. a region and its link."""
-    return bool(basename(wanted) == basename(current))
+COMPUTE = Service("compute")
+STORAGE = Service("storage")
+IAM = Service("iambeta")
+KMS = Service("kms")
+RESOURCE_MANAGER = Service("resourcemanager")
+SERVICE_USAGE = Service("serviceusage", "v1")

@@ -1,6 +1,7 @@
 """A destroy is refused while members or jobs depend on the stack, or while that isn't known."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 import requests
 from google.auth.exceptions import RefreshError
 
-from infra.core.guard import JOBS, MEMBERS, LivingError, refuse
+from infra.core.guard import JOBS, MEMBERS, PODS, LivingError, refuse
 from infra.google import client
 
 LABELS = {"environment": "dev", "stack": "5a5a5a5"}
@@ -212,3 +213,43 @@ def test_a_program_that_is_guarded_waits_for_none_of_googles_libraries() -> None
     ).stdout
     assert "infra.core.guard" in output.split()
     assert not {"google.auth", "requests"} & set(output.split())
+
+
+def pod(name: str, node: str, kind: str = "Job", **labels: str) -> dict[str, Any]:
+    owners = [{"kind": kind, "name": f"{name}-workers-0"}]
+    return {
+        "metadata": {"namespace": "vision", "name": f"{name}-0", "labels": labels, "ownerReferences": owners},
+        "spec": {"nodeName": node},
+    }
+
+
+ON = {"cluster": "projects/p/locations/l/clusters/tpu", "pool": "train-0", "id": "any"}
+
+
+def test_a_pool_on_which_jobs_run_stays_until_they_end(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = os.environ["GOOGLE_TPU_V2_CUSTOM_ENDPOINT"]
+    monkeypatch.setenv("GOOGLE_CONTAINER_CUSTOM_ENDPOINT", root)
+    monkeypatch.setenv("TPU_CONTROL_PLANE_URL", root.rstrip("/"))
+    dns = {"controlPlaneEndpointsConfig": {"dnsEndpointConfig": {"endpoint": "gke-1.us-east5.gke.goog"}}}
+    pods = [
+        pod("a", "n-0", **{"jobset.sigs.k8s.io/jobset-name": "train"}),
+        pod("b", "n-0", **{"jobset.sigs.k8s.io/jobset-name": "train"}),
+        pod("agent", "n-0", "DaemonSet"),
+        pod("other", "another-node"),
+    ]
+    nodes = {"items": [{"metadata": {"name": "n-0"}}]}
+    api.answers = [(200, dns), (200, nodes), (200, {"items": pods})]
+    with pytest.raises(LivingError) as refused:
+        refuse(PODS, "p", "dev", ON, "train-0")
+    assert str(refused.value) == (
+        "1 jobs on the pool stand on this: vision/train\n"
+        "    fix: tpu job cancel dev TEAM JOB, or wait for their end; then again"
+    )
+    assert api.requests[1][1] == {"labelSelector": ["cloud.google.com/gke-nodepool=train-0"]}
+    api.answers = [(200, dns), (200, nodes), (200, {"items": pods[2:]})]
+    refuse(PODS, "p", "dev", ON, "train-0")
+    api.answers = [(404, {"error": {"message": "Not found: the cluster"}})]
+    refuse(PODS, "p", "dev", ON, "train-0")
+    api.answers = [(200, dns), (503, {"error": {"message": "unavailable"}})]
+    with pytest.raises(LivingError, match="it isn't known whether jobs on the pool live"):
+        refuse(PODS, "p", "dev", ON, "train-0")

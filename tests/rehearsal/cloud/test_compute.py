@@ -136,6 +136,14 @@ def test_mtu_has_limits(cloud: CloudFront, mtu: int) -> None:
     assert "Must be between 1300 and 8896" in cloud.compute("POST", "global/networks", body).error
 
 
+def test_a_network_takes_another_mtu_with_a_null_in_place_of_a_fingerprint(cloud: CloudFront) -> None:
+    """As the official provider sends it, which has read none: a network of this version has none."""
+    name = fresh("net")
+    cloud.done(cloud.compute("POST", "global/networks", {"name": name, "autoCreateSubnetworks": False}))
+    cloud.done(cloud.compute("PATCH", f"global/networks/{name}", {"fingerprint": None, "mtu": 8896}))
+    assert cloud.compute("GET", f"global/networks/{name}").json["mtu"] == 8896
+
+
 def test_a_network_with_something_in_it_stays(cloud: CloudFront) -> None:
     name = make_network(cloud)
     subnet = make_subnet(cloud, name)

@@ -138,6 +138,54 @@ def test_a_cluster_that_google_would_refuse(
     assert (reply.status, message in reply.error) == (400, True), reply.body
 
 
+def test_an_update_keeps_what_only_google_sets_and_numbers_are_numbers(
+    cloud: CloudFront, cluster: str
+) -> None:
+    """As the official provider sends it; what was stored otherwise was read by none of its next requests."""
+    before = cloud.request("GET", cluster).json["controlPlaneEndpointsConfig"]["dnsEndpointConfig"][
+        "endpoint"
+    ]
+    endpoints = {"dnsEndpointConfig": {"allowExternalTraffic": True}, "ipEndpointsConfig": {"enabled": False}}
+    done(cloud, "PUT", cluster, {"update": {"desiredControlPlaneEndpointsConfig": endpoints}})
+    dns = cloud.request("GET", cluster).json["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]
+    assert dns == {"allowExternalTraffic": True, "endpoint": before}
+    pool = f"{cluster}/nodePools/default-pool"
+    done(cloud, "PUT", pool, {"name": "default-pool", "diskSizeGb": "300", "machineType": "e2-standard-4"})
+    done(cloud, "PUT", pool, {"name": "default-pool", "resourceLabels": {"labels": {"team": "a"}}})
+    done(cloud, "PUT", pool, {"name": "default-pool", "taints": {}})
+    config = cloud.request("GET", pool).json["config"]
+    assert (config["diskSizeGb"], config["machineType"]) == (300, "e2-standard-4")
+    assert (config["resourceLabels"], config.get("taints")) == ({"team": "a"}, None)
+
+
+def test_a_cluster_takes_one_change_at_a_time(cloud: CloudFront, cluster: str) -> None:
+    both = {"desiredShieldedNodes": {"enabled": True}, "desiredReleaseChannel": {"channel": "RAPID"}}
+    reply = cloud.request("PUT", cluster, {"update": both})
+    assert (reply.status, "Exactly one update" in reply.json["error"]["message"]) == (400, True)
+    done(cloud, "PUT", cluster, {"update": {"desiredDefaultEnablePrivateNodes": True}})
+    assert cloud.request("GET", cluster).json["networkConfig"]["defaultEnablePrivateNodes"] is True
+
+
+@pytest.mark.parametrize("change", [{"machineType": "ct6e-standard-8t"}, {"locations": ["us-east5-a"]}])
+def test_a_slice_gets_no_other_machines_and_no_other_zone(
+    cloud: CloudFront, cluster: str, change: dict[str, Any]
+) -> None:
+    done(cloud, "POST", f"{cluster}/nodePools", {"nodePool": SLICE})
+    reply = cloud.request("PUT", f"{cluster}/nodePools/v6e", change)
+    assert (reply.status, f"{next(iter(change))} of a TPU slice" in reply.body.decode()) == (400, True)
+    done(cloud, "DELETE", f"{cluster}/nodePools/v6e")
+
+
+def test_a_pool_in_another_zone_has_its_nodes_there(cloud: CloudFront, cluster: str) -> None:
+    pool = {"name": "moving", "initialNodeCount": 2, "locations": [ZONE]}
+    done(cloud, "POST", f"{cluster}/nodePools", {"nodePool": pool})
+    done(cloud, "PUT", f"{cluster}/nodePools/moving", {"locations": ["us-east5-a"]})
+    (url,) = cloud.request("GET", f"{cluster}/nodePools/moving").json["instanceGroupUrls"]
+    assert "/zones/us-east5-a/" in url
+    assert sizes(cloud) == [1]
+    done(cloud, "DELETE", f"{cluster}/nodePools/moving")
+
+
 FAMILY, PREEMPTIBLE = "TPUS-PER-TPU-FAMILY-per-project-region", "PREEMPTIBLE-TPU-V6E-per-project-region"
 
 

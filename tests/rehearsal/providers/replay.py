@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from rehearsal.providers.gcp import terraform
 from rehearsal.providers.gcp.settings import Settings
 from rehearsal.providers.gcp.table import COMPUTE, RESOURCE_MANAGER
 from rehearsal.providers.gcp.types import TYPES
@@ -23,7 +24,6 @@ _SERVICES = {COMPUTE, RESOURCE_MANAGER, *(item.table.service for item in TYPES.v
 # What stands under a service's origin instead of its base loses the host that the replay puts in the path.
 _ORIGINS = {
     "upload/storage/": "storage.googleapis.com/",
-    "v1beta1/operations/": "serviceusage.googleapis.com/",
 }
 
 
@@ -133,9 +133,8 @@ class Google:
 
     def settings(self, **others: Any) -> Settings:
         """Provider settings that lead here."""
-        # Of a product in two versions the earlier is recorded: of Service Usage, whose agents are not.
-        services = sorted(_SERVICES, key=lambda item: item.base, reverse=True)
-        endpoints = {service.setting: service.base.replace("https://", self.url) for service in services}
+        roots = {service.setting: terraform.product(service.product).base for service in _SERVICES}
+        endpoints = {setting: root.replace("https://", self.url) for setting, root in roots.items()}
         return Settings(project="wire-test", access_token="token", endpoints=endpoints, **others)
 
 

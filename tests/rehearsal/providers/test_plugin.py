@@ -101,13 +101,14 @@ def test_inputs_are_checked_compared_and_previewed_over_grpc(engine: Any) -> Non
     planned = engine.Create(provider_pb2.CreateRequest(urn=NETWORK, properties=news, preview=True))
     outputs = from_struct(planned.properties)
     assert (planned.id, outputs["project"], outputs["selfLink"]) == ("", "p", UNKNOWN)
-    olds = to_struct({**outputs, "mtu": 1460, "description": "old"})
+    olds = to_struct({**outputs, "mtu": 1460, "networkProfile": "old", "description": "old"})
     request = provider_pb2.DiffRequest(
         id="n", urn=NETWORK, olds=olds, news=news, old_inputs=news, ignoreChanges=["description"]
     )
     diff = engine.Diff(request)
-    assert (diff.changes, list(diff.replaces)) == (provider_pb2.DiffResponse.DIFF_SOME, ["mtu"])
-    assert diff.detailedDiff["mtu"].kind == provider_pb2.PropertyDiff.UPDATE_REPLACE
+    assert (diff.changes, list(diff.replaces)) == (provider_pb2.DiffResponse.DIFF_SOME, ["networkProfile"])
+    assert diff.detailedDiff["mtu"].kind == provider_pb2.PropertyDiff.UPDATE
+    assert diff.detailedDiff["networkProfile"].kind == provider_pb2.PropertyDiff.DELETE_REPLACE
 
 
 def test_errors_reach_the_engine_as_one_sentence_and_what_is_half_made_with_its_outputs(

@@ -22,6 +22,7 @@ SUBNETWORK = "gcp:compute/subnetwork:Subnetwork"
 FIREWALL = "gcp:compute/firewall:Firewall"
 DISK = "gcp:compute/disk:Disk"
 VM = "gcp:tpu/v2Vm:V2Vm"
+POOL = "gcp:container/nodePool:NodePool"
 BUCKET = "gcp:storage/bucket:Bucket"
 SHARED_EXCEPTIONS = {*EXCEPTIONS, "location"}  # of types that have the property
 
@@ -54,7 +55,7 @@ def reasons(token: str, inputs: dict[str, Any]) -> list[str]:
         (
             FIREWALL,
             {"network": "n", "direction": "IN"},
-            'to be one of ["INGRESS" "EGRESS"], got IN. Examine values at \'thing.direction\'.',
+            'to be one of ["INGRESS" "EGRESS" ""], got IN. Examine values at \'thing.direction\'.',
         ),
         (
             VM,
@@ -186,12 +187,12 @@ def test_labels_of_others_stay_and_lost_ones_come_back() -> None:
 
 
 def test_a_block_keeps_googles_entries_and_loses_those_that_the_program_drops() -> None:
-    googles = {"aggregationInterval": "INTERVAL_5_SEC", "flowSampling": 0.5, "metadata": "CUSTOM_METADATA"}
-    state = {"name": "s", "network": "n", "logConfig": googles}
-    before = {"name": "s", "network": "n", "logConfig": {"flowSampling": 0.5, "metadata": "CUSTOM_METADATA"}}
-    news = {**before, "logConfig": {"flowSampling": 0.7}}
-    planned = provider(region="r").update(SUBNETWORK, "id", state, news, before=before, preview=True)
-    assert planned["logConfig"] == {"aggregationInterval": "INTERVAL_5_SEC", "flowSampling": 0.7}
+    state = {"autoscaling": {"minNodeCount": 1, "maxNodeCount": 3, "locationPolicy": "ANY"}}
+    news = {"autoscaling": {"maxNodeCount": 4}}
+    planned = provider(region="r").update(POOL, "id", state, news, preview=True)
+    assert planned["autoscaling"] == {"maxNodeCount": 4, "locationPolicy": "ANY"}
+    paths = [d.path for d in provider(region="r").diff(POOL, {**state, "project": "p"}, news).differences]
+    assert paths == ["autoscaling.maxNodeCount", "autoscaling.minNodeCount"]
 
 
 def test_a_protected_resource_is_not_deleted_and_an_abandoned_one_is_left() -> None:

@@ -220,7 +220,7 @@ def test_a_new_account_is_waited_for_until_it_shows(line: Callable[..., Line]) -
     }
     played = line((200, account), refusal(403, "denied"), refusal(404, "none"), *[(200, account)] * 3)
     made = Provider(poll_s=0.001)
-    made.configure(Settings(project="p", access_token="t", endpoints={"iamCustomEndpoint": played.url}))
+    made.configure(Settings(project="p", access_token="t", endpoints={"iamBetaCustomEndpoint": played.url}))
     _, outputs = made.create("gcp:serviceaccount/account:Account", {"accountId": "workers"})
     assert outputs["email"] == account["email"]
     assert played.requests == ["POST", *["GET"] * 5]

@@ -119,12 +119,20 @@ def _give_endpoints(change: Change, place: str) -> None:
     endpoints.setdefault("dnsEndpointConfig", {})["endpoint"] = (
         f"gke-{number}-{change.world.number}.{place}.gke.goog"
     )
-    if (endpoints.get("ipEndpointsConfig") or {}).get("enabled") is not False:
-        change.body["endpoint"] = "192.0.2.10"
+    _give_address(change)
     shown = change.body.setdefault("networkConfig", {})
     for field in ("network", "subnetwork"):
         if change.body.get(field):
             shown[field] = _full(change, field)
+
+
+def _give_address(change: Change) -> None:
+    """Set the control plane's address, which one without IP endpoints hasn't."""
+    change.body.pop("endpoint", None)
+    if (change.body["controlPlaneEndpointsConfig"].get("ipEndpointsConfig") or {}).get(
+        "enabled"
+    ) is not False:
+        change.body["endpoint"] = "192.0.2.10"
 
 
 def _full(change: Change, field: str) -> str:
@@ -167,14 +175,29 @@ def _update_cluster(change: Change) -> None:
             raise bad_request(f"Node pool {name.rpartition('/')[2]!r} not found.")
         change.world.directory[name]["autoscaling"] = update["desiredNodePoolAutoscaling"]
         return
-    for key, value in update.items():
-        plain = key.removeprefix("desired")
-        field = {"MasterVersion": "currentMasterVersion"}.get(plain, plain[:1].lower() + plain[1:])
-        if key == "etag":
-            continue
-        if field not in change.shape.fields:
-            raise NotEmulatedError(f"ClusterUpdate.{key}")
-        change.body[field] = value
+    given = [key for key in update if key != "etag"]
+    if len(given) != 1:  # the description of ClusterUpdate in the discovery document
+        raise bad_request(
+            f"Exactly one update can be applied to a cluster with each request, not {len(given)}."
+        )
+    value, plain = update[given[0]], given[0].removeprefix("desired")
+    *above, field = _PLACES.get(plain, (plain[:1].lower() + plain[1:],))
+    if (above or [field])[0] not in change.shape.fields:
+        raise NotEmulatedError(f"ClusterUpdate.{given[0]}")
+    body = change.body
+    for name in above:
+        body = body.setdefault(name, {})
+    body[field] = value
+    if plain == "ControlPlaneEndpointsConfig":
+        _give_address(change)
+
+
+# Fields of ClusterUpdate that aren't called after the cluster's.
+_PLACES: dict[str, tuple[str, ...]] = {
+    "DefaultEnablePrivateNodes": ("networkConfig", "defaultEnablePrivateNodes"),
+    "MasterVersion": ("currentMasterVersion",),
+    "StackType": ("ipAllocationPolicy", "stackType"),
+}
 
 
 def _set_labels(change: Change) -> None:

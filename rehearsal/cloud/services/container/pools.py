@@ -11,6 +11,7 @@ import re
 from functools import partial
 
 from google_facts import gke_pools
+from google_facts.scopes import EVERYTHING
 from rehearsal.cloud.collections import Change, Collection, Verb
 from rehearsal.cloud.collections.checks import acts_as
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
@@ -22,7 +23,7 @@ from rehearsal.cloud.services.tpu import catalog
 _POOL = "container.projects.locations.clusters.nodePools"
 UPDATE = "container.clusters.update"
 PATH_FIELDS = frozenset({"name", "projectId", "zone", "clusterId", "nodePoolId", "etag"})  # name the resource
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_SCOPES = (EVERYTHING,)
 _NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
 _TPU_MACHINE = re.compile(r"ct6e-standard-([148])t")
 _MOST_PODS = 256
@@ -195,20 +196,52 @@ def forget_groups(world: World, name: str, body: JsonObject) -> None:
 
 
 def _update_pool(change: Change) -> None:
-    """Serve nodePools.update: fields of NodeConfig go into `config`, unwrapped (`{labels: {labels}}`)."""
-    config = change.shape.properties("NodeConfig")
+    """Serve nodePools.update: fields of NodeConfig go into `config`, lists and maps out of their wrappers."""
+    config, request = (change.shape.properties(name) for name in ("NodeConfig", "UpdateNodePoolRequest"))
     for key, value in change.sent.items():
         if key in PATH_FIELDS:
             continue
-        if key == "nodeVersion":
-            change.body["version"] = value
-        elif key in config:
-            inner = value[key] if isinstance(value, dict) and list(value) == [key] else value
-            change.body.setdefault("config", {})[key] = inner
-        elif key in change.shape.fields:
-            change.body[key] = value
-        else:
+        if key in config:
+            wrapper = request[key].get("$ref")
+            if wrapper and wrapper != config[key].get("$ref"):
+                (inside,) = change.shape.properties(wrapper)
+                change.body["config"][key] = value.get(inside)
+            else:
+                change.body["config"][key] = value
+            continue
+        field = _RENAMED.get(key, key)
+        if field not in change.shape.fields:
             raise NotEmulatedError(f"UpdateNodePoolRequest.{key}")
+        change.body[field] = value
+    _check_slice(change)
+    if change.body["locations"] != change.old["locations"]:
+        change.finish.append(lambda: _move_groups(change))
+
+
+_RENAMED = {"nodeVersion": "version", "nodeNetworkConfig": "networkConfig"}
+
+
+def _check_slice(change: Change) -> None:
+    """Refuse other machines or another place for a slice of TPUs: a new pool is needed.
+
+    https://cloud.google.com/kubernetes-engine/docs/concepts/tpus says so of slices of several nodes; of a
+    single one it wasn't verified.
+    """
+    for field in ("machineType", "locations"):
+        now, old = (
+            (body["config"] if field == "machineType" else body).get(field)
+            for body in (change.body, change.old)
+        )
+        if now != old and _TPU_MACHINE.fullmatch(change.old["config"]["machineType"]):
+            raise bad_request(f"Node pool {change.id}: {field} of a TPU slice can't be changed.")
+
+
+def _move_groups(change: Change) -> None:
+    count = max(sizes(change.world, change.name, change.old).values(), default=0)
+    forget_groups(change.world, change.name, change.old)
+    groups = _groups(change.world, change.name, change.body)
+    change.body["instanceGroupUrls"] = [compute_link(group) for group in groups]
+    _make_groups(change.world, change.name, {**change.body, "initialNodeCount": count})
 
 
 def _resize(change: Change) -> None:

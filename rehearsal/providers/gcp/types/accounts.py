@@ -61,7 +61,7 @@ ACCOUNT = Account(
     IAM,
     "projects/{project}/serviceAccounts/{email}",
     (Update("displayName description"),),
-    {"accountId": "local fixed", "createIgnoreAlreadyExists": "local only=false", "member": "local"},
+    {"accountId": "local", "createIgnoreAlreadyExists": "local only=false", "member": "local"},
     client_library=True,
     looks=2,  # a new account takes a moment to show everywhere
 )
@@ -107,8 +107,7 @@ CUSTOM_ROLE = CustomRole(
     "projects/{project}/roles/{roleId}",
     (Update("title description stage permissions"),),
     {
-        "permissions": {"is": "set at=includedPermissions", "encode": lambda value, _: sorted(value or ())},
-        "stage": "default=GA",
+        "permissions": {"is": "at=includedPermissions", "encode": lambda value, _: sorted(value or ())},
     },
     client_library=True,
 )

@@ -32,10 +32,9 @@ class BucketObject(Resource):
         state: Mapping[str, Any],
         settings: Settings,
         ignored: Sequence[str],
-        before: Mapping[str, Any] | None = None,
     ) -> list[Difference]:
         """Return the properties' differences, and the content's if its hash isn't the stored object's."""
-        differences = super().differences(inputs, state, settings, ignored, before)
+        differences = super().differences(inputs, state, settings, ignored)
         name = "content" if inputs.get("content") is not None else "source"
         if inputs.get(name) is not UNKNOWN and not _is_stored(inputs, state):
             differences.append(Difference(name, name, "UPDATE", replaces=False))
@@ -118,9 +117,8 @@ BUCKET_OBJECT = BucketObject(
     ),
     {
         "name": {"is": "never", "decode": None},
-        "content": {**_SAME, "conflicts": ("source",)},
-        "source": {**_SAME, "conflicts": ("content",)},
-        "detectMd5hash": {"is": "at=md5Hash never free", "same": _never_differs, "default": "different hash"},
+        "content source": _SAME,
+        "detectMd5hash": {"is": "at=md5Hash never", "same": _never_differs},
         "md5hash": "at=md5Hash",
         "md5hexhash": "local",
         "outputName": "at=name",

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from rehearsal.providers.gcp.generate import Exceptions, expanded
 from rehearsal.providers.gcp.lifecycle import Resource
-from rehearsal.providers.gcp.table import COMPUTE, Update, basename, same_basename, same_link
+from rehearsal.providers.gcp.suppress import basename
+from rehearsal.providers.gcp.table import COMPUTE, Update
 
 R = TypeVar("R", bound=Resource)
 
@@ -29,10 +30,10 @@ def path_to(collection: str) -> Any:
 
 
 def _place(collection: str) -> dict[str, Any]:
-    return {"encode": path_to(collection), "decode": basename, "same": same_basename, "is": "computed"}
+    return {"encode": path_to(collection), "decode": basename}
 
 
-LINK: Mapping[str, Any] = {"same": same_link, "decode": v1_link}
+LINK: Mapping[str, Any] = {"decode": v1_link}
 EXCEPTIONS: Exceptions = {
     "selfLink": {"decode": v1_link},
     "region": _place("regions"),
@@ -78,10 +79,11 @@ NETWORK = compute(
             "networkFirewallPolicyEnforcementOrder routingMode bgpBestPathSelectionMode"
             " bgpAlwaysCompareMed bgpInterRegionCost deleteBgpAlwaysCompareMed"
         ),
+        Update("mtu", fingerprint=True),
     ),
     {
-        "autoCreateSubnetworks": "given default=true",
-        "deleteDefaultRoutesOnCreate": "local only=false fixed default=false",
+        "autoCreateSubnetworks": "given",
+        "deleteDefaultRoutesOnCreate": "local only=false",
         "routingMode": "at=routingConfig.routingMode",
         "bgpBestPathSelectionMode": "at=routingConfig.bgpBestPathSelectionMode",
         "bgpAlwaysCompareMed": "at=routingConfig.bgpAlwaysCompareMed",
@@ -106,11 +108,8 @@ SUBNETWORK = compute(
     {
         "privateIpGoogleAccess": "updated",
         "logConfig": LOG_CONFIG,
-        "logConfig.aggregationInterval": "default=INTERVAL_5_SEC",
-        "logConfig.flowSampling": "default=0.5 given",
-        "logConfig.metadata": "default=INCLUDE_ALL_METADATA",
-        "logConfig.metadataFields": "set always",
-        "logConfig.filterExpr": "default=true",
+        "logConfig.flowSampling": "given",
+        "logConfig.metadataFields": "always",
         "secondaryIpRanges": "given",
         "subnetworkId": "at=id",
     },
@@ -123,9 +122,7 @@ ROUTER = compute(
     (Update("bgp description"),),
     {
         "bgp.advertisedGroups": "always",
-        "bgp.advertisedIpRanges": "blocks always",
-        "bgp.advertiseMode": "default=DEFAULT",
-        "bgp.keepaliveInterval": "default=20",
+        "bgp.advertisedIpRanges": "always",
     },
 )
 
@@ -140,14 +137,12 @@ FIREWALL = compute(
         ),
     ),
     {
-        "allows": "blocks at=allowed updated",
-        "denies": "blocks at=denied updated",
+        "allows": "at=allowed updated",
+        "denies": "at=denied updated",
         "*.protocol": "at=IPProtocol",
         "description disabled": "updated",
-        "destinationRanges source* target*": "set updated",
+        "destinationRanges source* target*": "updated",
         "logConfig": LOG_CONFIG,
-        "network": "fixed",
-        "priority": "default=1000 always",
-        "direction": {"one_of": ("INGRESS", "EGRESS")},
+        "priority": "always",
     },
 )

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from rehearsal.providers.gcp.lifecycle import NOT_FOUND, Context, Resource
-from rehearsal.providers.gcp.table import COMPUTE, Update, basename, same_basename, same_link
+from rehearsal.providers.gcp.suppress import basename
+from rehearsal.providers.gcp.table import COMPUTE, Update
 from rehearsal.providers.gcp.types.compute import LINK, SET_LABELS, compute
 from rehearsal.providers.plugin.errors import ProviderApiError
 
@@ -16,12 +17,6 @@ def _disk_type(value: str, planned: Mapping[str, Any]) -> str:
     if "/" in value:
         return value
     return f"projects/{planned['project']}/zones/{basename(planned['zone'])}/diskTypes/{value}"
-
-
-def same_image(wanted: Any, current: Any) -> bool:
-    """Return True for an image family and any image in it: `debian-12` and `debian-12-v20260801`."""
-    name, image = basename(wanted), str(basename(current))
-    return same_link(wanted, current) or image == name or image.startswith(f"{name}-")
 
 
 def resolve_image(context: Context, image: str, planned: Mapping[str, Any]) -> str:
@@ -71,17 +66,18 @@ DISK = compute(
     ),
     {
         "type": {
-            "is": "default=pd-standard",
-            "same": same_basename,
             "encode": _disk_type,
             "decode": basename,
         },
         "size": "at=sizeGb no-text",
         "snapshot": {"is": "at=sourceSnapshot", **LINK},
-        "image": {"is": "at=sourceImage", "same": same_image},
+        "image": "at=sourceImage",
         "provisionedIops provisionedThroughput": "no-text",
         "physicalBlockSizeBytes": "no-text",
-        "eraseWindowsVssSignature": "local only=false default=false",
+        "eraseWindowsVssSignature": {
+            "is": "local only=false",
+            "default": False,
+        },  # recorded, unlike other zeros
         "createSnapshotBeforeDestroy createSnapshotBeforeDestroyPrefix": "local only=false",
         "architecture": "refused",
         "diskId": "at=id",

@@ -1,21 +1,24 @@
-"""GKE's clusters and node pools. A pool's nodes are counted in the instance groups of its zones.
+"""GKE's clusters.
 
-Recorded in tests/rehearsal/providers/recordings/container.*.json; what an update sends beyond labels and
-autoscaling is as the API's description has it, and not recorded.
+Recorded in tests/rehearsal/providers/recordings/container.Cluster.json; what an update sends beyond labels is
+as in the provider's source (google-beta/services/container/resource_container_cluster.go), each in a request
+of its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from rehearsal.providers.gcp import mapping
 from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
-from rehearsal.providers.gcp.table import COMPUTE, Service, Update
+from rehearsal.providers.gcp.settings import Settings
+from rehearsal.providers.gcp.table import Service, Update
 from rehearsal.providers.plugin.errors import ProviderApiError
+from rehearsal.providers.plugin.provider import Difference
 
-CONTAINER = Service("CONTAINER", "https://container.googleapis.com/v1beta1/")
+CONTAINER = Service("container")
 _CLUSTER = "projects/{project}/locations/{location}/clusters/{name}"
 _DEFAULT_SCOPES = tuple(
     f"https://www.googleapis.com/auth/{name}"
@@ -50,7 +53,7 @@ def _exclusion_list(raw: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     ]
 
 
-class _OfGke(Resource):
+class OfGke(Resource):
     """A resource whose requests wait while the cluster is busy with another operation.
 
     https://github.com/hashicorp/terraform-provider-google, resource_container_node_pool.go: what is refused
@@ -68,7 +71,7 @@ class _OfGke(Resource):
             context.client.pause(context.poll_s)
 
 
-class Cluster(_OfGke):
+class Cluster(OfGke):
     """A cluster; the pool that it is created with is removed at once with `remove_default_node_pool`."""
 
     def content(self, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,6 +83,8 @@ class Cluster(_OfGke):
             network["defaultEnablePrivateNodes"] = True
         content.setdefault("ipAllocationPolicy", {})["useIpAliases"] = True
         content.setdefault("nodeConfig", {"oauthScopes": list(_DEFAULT_SCOPES)})
+        if content.get("authenticatorGroupsConfig"):
+            content["authenticatorGroupsConfig"]["enabled"] = True
         if planned.get("minMasterVersion"):
             content["initialClusterVersion"] = planned["minMasterVersion"]
         return {
@@ -94,10 +99,23 @@ class Cluster(_OfGke):
         }
 
     def get(self, context: Context, known: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the cluster with the full names of its networks."""
+        """Return the cluster with the full names of its networks, and private switches in their old place."""
         rest = super().get(context, known)
-        whole = (rest or {}).get("networkConfig") or {}
-        return rest and {**rest, **{key: whole[key] for key in ("network", "subnetwork") if key in whole}}
+        if rest is None:
+            return None
+        network = rest.get("networkConfig") or {}
+        names = {key: network[key] for key in ("network", "subnetwork") if key in network}
+        ip = (rest.get("controlPlaneEndpointsConfig") or {}).get("ipEndpointsConfig") or {}
+        private = {
+            **rest.get("privateClusterConfig", {}),
+            "enablePrivateEndpoint": not ip.get("enablePublicEndpoint"),
+            "enablePrivateNodes": bool(network.get("defaultEnablePrivateNodes")),
+            "masterGlobalAccessConfig": {"enabled": bool(ip.get("globalAccess"))},
+            "privateEndpoint": ip.get("privateEndpoint"),
+            "privateEndpointSubnetwork": ip.get("privateEndpointSubnetwork"),
+            "publicEndpoint": ip.get("publicEndpoint"),
+        }
+        return {**rest, **names, "privateClusterConfig": private}
 
     def after_create(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
         """Remove the first pool, then read the cluster."""
@@ -105,26 +123,63 @@ class Cluster(_OfGke):
             self.call(context, "DELETE", f"{self.item(planned)}/nodePools/default-pool", planned)
         return super().after_create(context, id_, planned)
 
+    def differences(
+        self, inputs: Mapping[str, Any], state: Mapping[str, Any], settings: Settings, ignored: Sequence[str]
+    ) -> list[Difference]:
+        """Return the differences, but for what the API dictates of a control plane without addresses."""
+        changes = super().differences(inputs, state, settings, ignored)
+        return [d for d in changes if _has_addresses(inputs) or d.path not in _DICTATED]
+
+    def patch(self, context: Context, request: Update, change: PlannedUpdate) -> None:
+        """Send an update; zones are first added, then removed."""
+        if request.fields == "nodeLocations":
+            wanted, current = (set(values["nodeLocations"]) for values in (change.planned, change.state))
+            if current - wanted and wanted - current:
+                united = {**change.planned, "nodeLocations": sorted(wanted | current)}
+                super().patch(context, request, replace(change, planned=united))
+        super().patch(context, request, change)
+
     def written(self, context: Context, request: Update, change: PlannedUpdate) -> dict[str, Any]:
         """Return an update's body; in a ClusterUpdate each field is called `desired…`."""
-        content = super().written(context, request, change)
+        content, planned = super().written(context, request, change), change.planned
+        match request.fields:
+            case "controlPlaneEndpointsConfig masterAuthorizedNetworksConfig":
+                content = {"controlPlaneEndpointsConfig": _endpoints(planned)}
+            case "privateClusterConfig":
+                private = planned["privateClusterConfig"] or {}
+                content = {"defaultEnablePrivateNodes": bool(private.get("enablePrivateNodes"))}
+            case "authenticatorGroupsConfig":
+                content["authenticatorGroupsConfig"]["enabled"] = True
+            case "ipAllocationPolicy":
+                content = {"stackType": planned["ipAllocationPolicy"]["stackType"]}
         if request.wrap != "update":
             return content
-        if "controlPlaneEndpointsConfig" in content:
-            content["controlPlaneEndpointsConfig"] = _endpoints(change.planned)
         return {f"desired{key[0].upper()}{key[1:]}": value for key, value in content.items()}
+
+
+_DICTATED = (
+    "privateClusterConfig.enablePrivateEndpoint",
+    "privateClusterConfig.masterGlobalAccessConfig.enabled",
+)
+
+
+def _has_addresses(planned: Mapping[str, Any]) -> bool:
+    given = planned.get("controlPlaneEndpointsConfig") or {}
+    return (given.get("ipEndpointsConfig") or {}).get("enabled") is not False
 
 
 def _endpoints(planned: Mapping[str, Any]) -> dict[str, Any]:
     """Return the endpoints of the control plane with every switch explicit."""
-    given = planned.get("controlPlaneEndpointsConfig") or {}
-    dns, ip = given.get("dnsEndpointConfig") or {}, given.get("ipEndpointsConfig") or {}
+    dns = (planned.get("controlPlaneEndpointsConfig") or {}).get("dnsEndpointConfig") or {}
     private = planned.get("privateClusterConfig") or {}
-    enabled = ip.get("enabled") is not False
+    switches = ("allowExternalTraffic", "enableK8sCertsViaDns", "enableK8sTokensViaDns")
+    names = {"dnsEndpointConfig": {name: bool(dns.get(name)) for name in switches}}
+    if not _has_addresses(planned):
+        return {**names, "ipEndpointsConfig": {"enabled": False}}
     addresses: dict[str, Any] = {
-        "enabled": enabled,
-        "enablePublicEndpoint": enabled and not private.get("enablePrivateEndpoint"),
-        "globalAccess": False,
+        "enabled": True,
+        "enablePublicEndpoint": not private.get("enablePrivateEndpoint"),
+        "globalAccess": bool((private.get("masterGlobalAccessConfig") or {}).get("enabled")),
         "privateEndpointSubnetwork": private.get("privateEndpointSubnetwork") or "",
     }
     if authorized := planned.get("masterAuthorizedNetworksConfig"):
@@ -133,83 +188,7 @@ def _endpoints(planned: Mapping[str, Any]) -> dict[str, Any]:
             for block in authorized.get("cidrBlocks") or ()
         ]
         addresses["authorizedNetworksConfig"] = {"enabled": True, "cidrBlocks": blocks}
-    switches = ("allowExternalTraffic", "enableK8sCertsViaDns", "enableK8sTokensViaDns")
-    return {
-        "dnsEndpointConfig": {name: bool(dns.get(name)) for name in switches},
-        "ipEndpointsConfig": addresses,
-    }
-
-
-class NodePool(_OfGke):
-    """A node pool."""
-
-    def content(self, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the pool with the official provider's additions."""
-        content = super().content(planned, inputs)
-        content.setdefault("config", {})["loggingConfig"] = {"variantConfig": {}}
-        content["networkConfig"] = content.get("networkConfig") or {}
-        if planned.get("autoscaling"):
-            content["autoscaling"]["enabled"] = True
-        return content
-
-    def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the pool with the number of nodes per zone from its instance groups."""
-        known = self.known(id_, prior, context.settings)
-        rest = self.get(context, known)
-        outputs = super().read(context, id_, prior) if rest is not None else None
-        if outputs is None or rest is None:
-            return None
-        named = {str(url).rpartition("/")[2] for url in rest.get("instanceGroupUrls", ())}
-        groups: list[Mapping[str, Any]] = []
-        for zone in outputs["nodeLocations"]:
-            path = f"projects/{known['project']}/zones/{zone}/instanceGroupManagers"
-            pool = context.send(COMPUTE, "GET", path, library=True)
-            groups += [item for item in pool.get("items", ()) if item["name"] in named]
-        return {
-            **outputs,
-            "nodeCount": sum(group["targetSize"] for group in groups) // max(1, len(groups)),
-            "managedInstanceGroupUrls": [group["instanceGroup"] for group in groups],
-        }
-
-    def written(self, context: Context, request: Update, change: PlannedUpdate) -> dict[str, Any]:
-        """Return an update's body: shared node settings are wrapped in their own name, autoscaling is the
-        cluster's.
-        """
-        planned = change.planned
-        if request.fields == "autoscaling":
-            return {
-                "desiredNodePoolId": planned["name"],
-                "desiredNodePoolAutoscaling": _autoscaling(planned.get("autoscaling")),
-            }
-        if request.fields == "nodeConfig":
-            config = self.table.field("nodeConfig")
-            now, then = (
-                mapping.encode(config, values.get("nodeConfig") or {}, planned)
-                for values in (planned, change.state)
-            )
-            changed = [key for key in _SHARED if now.get(key) != then.get(key)]
-            return {"name": planned["name"], **{key: {key: now.get(key)} for key in changed}}
-        content = super().written(context, request, change)
-        return {"nodeCount": content["initialNodeCount"]} if request.suffix == ":setSize" else content
-
-    def patch(self, context: Context, request: Update, change: PlannedUpdate) -> None:
-        """Send an update; autoscaling goes to the cluster."""
-        if request.fields != "autoscaling":
-            super().patch(context, request, change)
-            return
-        path = self.item(change.planned).partition("/nodePools/")[0]
-        body = {"update": self.written(context, request, change)}
-        self.call(context, "PUT", path, change.planned, body=body)
-
-
-_SHARED = ("labels", "resourceLabels", "tags", "taints")
-
-
-def _autoscaling(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    if not given:
-        return {"enabled": False}
-    limits = {"minNodeCount": 0, "totalMinNodeCount": 0, **{k: v for k, v in given.items() if v}}
-    return {"enabled": True, **limits}
+    return {**names, "ipEndpointsConfig": addresses}
 
 
 CLUSTER = Cluster(
@@ -217,15 +196,22 @@ CLUSTER = Cluster(
     CONTAINER,
     _CLUSTER,
     (
+        *(
+            Update(name, "PUT", wrap="update")
+            for name in (
+                "controlPlaneEndpointsConfig masterAuthorizedNetworksConfig", "privateClusterConfig",
+                "ipAllocationPolicy", "addonsConfig", "enableShieldedNodes", "releaseChannel",
+                "authenticatorGroupsConfig", "nodeLocations",
+            )
+        ),
+        Update("maintenancePolicy", "POST", ":setMaintenancePolicy"),
+        *(
+            Update(name, "PUT", wrap="update")
+            for name in ("workloadIdentityConfig", "loggingConfig", "monitoringConfig")
+        ),
         Update(
             "resourceLabels", "POST", ":setResourceLabels",
             extra={"labelFingerprint": "{labelFingerprint}"},
-        ),
-        Update("maintenancePolicy", "POST", ":setMaintenancePolicy"),
-        Update(
-            "addonsConfig controlPlaneEndpointsConfig loggingConfig monitoringConfig nodeLocations"
-            " releaseChannel",
-            "PUT", changed_only=True, wrap="update",
         ),
     ),
     {
@@ -235,9 +221,8 @@ CLUSTER = Cluster(
         "controlPlaneEndpointsConfig": "never updated",
         "controlPlaneEndpointsConfig.*": "given",
         "datapathProvider": "at=networkConfig.datapathProvider",
-        "deletionProtection": "local default=true",
-        "enableShieldedNodes": "at=shieldedNodes.enabled default=true given",
-        "initialNodeCount": "fixed",
+        "deletionProtection": "local",
+        "enableShieldedNodes": "at=shieldedNodes.enabled given",
         "loggingConfig.enableComponents": "at=componentConfig.enableComponents",
         "monitoringConfig.enableComponents": "at=componentConfig.enableComponents",
         "monitoringConfig.managedPrometheus": "at=managedPrometheusConfig",
@@ -252,47 +237,11 @@ CLUSTER = Cluster(
         },
         "masterAuthorizedNetworksConfig minMasterVersion networkingMode": "local",
         "masterVersion": "at=currentMasterVersion",
-        "network subnetwork": "fixed",
-        "nodeLocations": "at=locations set",
+        "nodeLocations": "at=locations",
+        "nodePools": "refused",
         "removeDefaultNodePool": "local",
     },
     create_wrap="cluster",
     looks_first=True,
     client_library=True,
 )  # fmt: skip
-
-NODE_POOL = NodePool(
-    "gcp:container/nodePool:NodePool",
-    CONTAINER,
-    "projects/{project}/locations/{location}/clusters/{cluster}/nodePools/{name}",
-    (
-        Update("nodeCount", "POST", ":setSize"),
-        Update("management", "POST", ":setManagement"),
-        Update("autoscaling", "PUT"),
-        Update("nodeLocations", "PUT", changed_only=True, extra={"name": "{name}"}),
-        Update("nodeConfig", "PUT"),
-    ),
-    {
-        "autoscaling.minNodeCount autoscaling.totalMaxNodeCount autoscaling.totalMinNodeCount": "always",
-        "management.*": "given",
-        "maxPodsPerNode": "at=maxPodsConstraint.maxPodsPerNode computed",
-        "nodeConfig": "at=config",
-        "nodeConfig.effectiveTaints": "at=taints never",
-        "nodeConfig.loggingVariant": {
-            "is": "at=loggingConfig.variantConfig.variant own",
-            "decode": lambda raw: raw or "DEFAULT",
-        },
-        "nodeConfig.kubeletConfig.insecureKubeletReadonlyPortEnabled": {
-            "encode": lambda text, _: text == "TRUE",
-            "decode": lambda raw: str(bool(raw)).upper(),
-        },
-        "nodeConfig.*": "fixed",
-        "nodeConfig.labels nodeConfig.resourceLabels nodeConfig.tags nodeConfig.taints": "free",
-        "nodeCount": "at=initialNodeCount computed",
-        "nodeLocations": "at=locations set computed",
-        "initialNodeCount": "given computed",
-    },
-    create_wrap="nodePool",
-    looks_first=True,
-    client_library=True,
-)

@@ -237,10 +237,10 @@ def _member(
     **more: Any,
 ) -> PolicyMember:
     exceptions = {
-        "member role condition": "local fixed",
+        "member role condition": "local",
         "condition.*": "nameless",
-        access.scope: {"is": "local fixed", "same": _same_scope},
-        "location": "local fixed computed",
+        access.scope: {"is": "local", "same": _same_scope},
+        "location": "local",
     }
     return PolicyMember(
         access, token, service, item, (), exceptions, schema=schema, client_library=library, **more

@@ -80,9 +80,7 @@ CRYPTO_KEY = CryptoKey(
     {
         "name": "nameless",
         "rotationPeriod": {"mask": "rotationPeriod,nextRotationTime"},
-        "purpose": "default=ENCRYPT_DECRYPT",
-        "skipInitialVersionCreation": "local fixed",
-        "versionTemplate.protectionLevel": "fixed",
+        "skipInitialVersionCreation": "local",
     },
     schema="CryptoKey",
     create_query={"cryptoKeyId": "{name}", "skipInitialVersionCreation": "{skipInitialVersionCreation}"},

@@ -7,7 +7,8 @@ from typing import Any
 
 from rehearsal.providers.gcp import mapping
 from rehearsal.providers.gcp.lifecycle import NOT_FOUND, Context, Resource
-from rehearsal.providers.gcp.table import RESOURCE_MANAGER, SERVICE_USAGE, Update, basename
+from rehearsal.providers.gcp.suppress import basename
+from rehearsal.providers.gcp.table import RESOURCE_MANAGER, SERVICE_USAGE, Update
 from rehearsal.providers.plugin.errors import ProviderApiError
 
 _LARGEST_BATCH = 20  # services that one batchEnable takes

@@ -8,15 +8,11 @@ from typing import Any
 
 from rehearsal.providers.gcp import mapping
 from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
-from rehearsal.providers.gcp.table import Service, Update, basename
+from rehearsal.providers.gcp.suppress import basename
+from rehearsal.providers.gcp.table import Service, Update
 
-BUDGETS = Service("BILLING", "https://billingbudgets.googleapis.com/v1/")
-DASHBOARDS = Service("MONITORING", "https://monitoring.googleapis.com/", "monitoring.v1")
-
-
-def _same_dashboard(wanted: str, current: str) -> bool:
-    """Return True if two texts describe one dashboard, apart from Google's additions to the second."""
-    return {**json.loads(current), "etag": "", "name": ""} == {**json.loads(wanted), "etag": "", "name": ""}
+BUDGETS = Service("billingbudgets")
+DASHBOARDS = Service("monitoring", document="monitoring.v1")
 
 
 class Dashboard(Resource):
@@ -43,7 +39,7 @@ DASHBOARD = Dashboard(
     DASHBOARDS,
     "v1/{name}",
     (Update("dashboardJson"),),
-    {"dashboardJson": {"is": "at=dashboardJson", "same": _same_dashboard}},
+    {"dashboardJson": "at=dashboardJson"},
     id="{name}",
     collection="v1/projects/{project}/dashboards",
     assigned={"name": "name"},
@@ -59,7 +55,7 @@ BUDGET = Resource(
     (Update(mask="updateMask"),),
     {
         "name": {"decode": basename},
-        "billingAccount": "local fixed",
+        "billingAccount": "local",
         "allUpdatesRule": {"is": f"at={_RULE}", "mask": ",".join(f"{_RULE}.{rule}" for rule in _RULES)},
         "amount": {
             "mask": ",".join(f"amount.specifiedAmount.{x}" for x in ("currencyCode", "units", "nanos"))
@@ -73,7 +69,6 @@ BUDGET = Resource(
             "encode": lambda labels, _: {key: [value] for key, value in labels.items()},
             "decode": lambda raw: raw and {key: values[0] for key, values in raw.items()},
         },
-        "budgetFilter.projects budgetFilter.services": "set",
     },
     collection="billingAccounts/{billingAccount}/budgets",
     assigned={"name": "name"},

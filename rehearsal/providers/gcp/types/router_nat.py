@@ -7,7 +7,7 @@ from typing import Any
 
 from rehearsal.providers.gcp import mapping
 from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
-from rehearsal.providers.gcp.table import COMPUTE, Update, same_basename
+from rehearsal.providers.gcp.table import COMPUTE, Update
 from rehearsal.providers.gcp.types.compute import LINK
 from rehearsal.providers.plugin.errors import ProviderApiError
 
@@ -62,21 +62,14 @@ ROUTER_NAT = RouterNat(
     "projects/{project}/regions/{region}/routers/{router}",
     (Update(),),
     {
-        "region router": {"is": "nameless", "same": same_basename},
-        "region": "computed",
-        "name type endpointTypes initialNatIps": "fixed",
+        "region router": "nameless",
         "initialNatIps": "at=initialNatIps",
-        "natIps drainNatIps initialNatIps": "set always",
-        "subnetworks": "blocks always",
+        "natIps drainNatIps initialNatIps": "always",
+        "subnetworks": "always",
         "subnetworks.name": LINK,
-        "subnetworks.source* subnetworks.secondary*": "set",
         "enableDynamicPortAllocation": "given",
         "enableEndpointIndependentMapping": "given updated",
         "endpointTypes": {"is": "updated", "encode": lambda value, _: value or None},
-        "udpIdleTimeoutSec icmpIdleTimeoutSec tcpTransitoryIdleTimeoutSec": "default=30",
-        "tcpEstablishedIdleTimeoutSec": "default=1200",
-        "tcpTimeWaitTimeoutSec": "default=120",
-        "type": "default=PUBLIC",
         "logConfig.enable": "always",
         # Sent as empty lists with every NAT; the stand-in knows no values for them.
         "rules nat64Subnetworks": {"is": "always", "only": [], "fields": ()},

@@ -12,7 +12,7 @@ from typing import Any
 from rehearsal.providers.gcp.lifecycle import Context, Resource
 from rehearsal.providers.gcp.table import Service
 
-SERVICE_IDENTITIES = Service("SERVICE_USAGE", "https://serviceusage.googleapis.com/v1beta1/")
+SERVICE_IDENTITIES = Service("serviceusage")
 
 
 class ServiceIdentity(Resource):
@@ -41,7 +41,7 @@ SERVICE_IDENTITY = ServiceIdentity(
     SERVICE_IDENTITIES,
     "projects/{project}/services/{service}",
     (),
-    {"service": "nameless fixed", "member": "local"},
+    {"service": "nameless", "member": "local"},
     schema="ServiceIdentity",
     assigned={"email": "email"},
 )

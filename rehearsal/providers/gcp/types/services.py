@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from rehearsal.providers.gcp.lifecycle import Context, Resource
-from rehearsal.providers.gcp.table import Service, Update, basename, same_basename
+from rehearsal.providers.gcp.suppress import basename
+from rehearsal.providers.gcp.table import Service, Update
 
-ARTIFACT_REGISTRY = Service("ARTIFACT_REGISTRY", "https://artifactregistry.googleapis.com/v1/")
-PUBSUB = Service("PUBSUB", "https://pubsub.googleapis.com/v1/")
-FUNCTIONS = Service("CLOUDFUNCTIONS2", "https://cloudfunctions.googleapis.com/v2beta/")
-RUN = Service("CLOUD_RUN_V2", "https://run.googleapis.com/v2/")
-SCHEDULER = Service("CLOUD_SCHEDULER", "https://cloudscheduler.googleapis.com/v1/")
-EVENTARC = Service("EVENTARC", "https://eventarc.googleapis.com/v1/")
-LOGGING = Service("LOGGING", "https://logging.googleapis.com/v2/")
-MONITORING = Service("MONITORING", "https://monitoring.googleapis.com/", "monitoring.v3")
+ARTIFACT_REGISTRY = Service("artifactregistry")
+PUBSUB = Service("pubsub")
+FUNCTIONS = Service("cloudfunctions2")
+RUN = Service("cloudrunv2")
+SCHEDULER = Service("cloudscheduler")
+EVENTARC = Service("eventarc")
+LOGGING = Service("logging")
+MONITORING = Service("monitoring", document="monitoring.v3")
 
 _MASKED = (Update(mask="updateMask"),)
 _LOCATIONS = "projects/{project}/locations/{location}"
@@ -26,15 +27,9 @@ def _full_name(path: str) -> dict[str, Any]:
     return {"encode": lambda name, planned: path.format_map({**planned, "name": name})}
 
 
-def _same_variables(wanted: Any, current: Any) -> bool:
-    """Return True if they differ in no more than Google's own variable."""
-    return {"LOG_EXECUTION_ID": "true", **wanted} == {"LOG_EXECUTION_ID": "true", **(current or {})}
-
-
 def _by_key(key: str) -> dict[str, Any]:
     """Map a list in Pulumi to Google's map by one of its properties."""
     return {
-        "is": "blocks",
         "encode": lambda items, _: {item.pop(key): item for item in [dict(item) for item in items or ()]},
         "decode": lambda raw: [{**item, key: name} for name, item in (raw or {}).items()],
     }
@@ -46,10 +41,8 @@ REPOSITORY = Resource(
     f"{_LOCATIONS}/repositories/{{repositoryId}}",
     _MASKED,
     {
-        "format kmsKeyName mode mavenConfig remoteRepositoryConfig": "fixed",
         "name": {"decode": basename},
         "cleanupPolicies": _by_key("id"),
-        "location": "computed",
     },
     create_query={"repository_id": "{repositoryId}"},
 )
@@ -59,7 +52,7 @@ TOPIC = Resource(
     PUBSUB,
     "projects/{project}/topics/{name}",
     (Update(mask="updateMask", wrap="topic"),),
-    {"name": "nameless", "tags": "fixed", "messageStoragePolicy.allowedPersistenceRegions": "set"},
+    {"name": "nameless"},
     collection="projects/{project}/topics/{name}",
     create_method="PUT",
     looks=1,
@@ -73,9 +66,7 @@ FUNCTION = Resource(
     _MASKED,
     {
         "name": _full_name(f"{_LOCATIONS}/functions/{{name}}"),
-        "serviceConfig.environmentVariables": {"same": _same_variables},
         "buildConfig.automaticUpdatePolicy buildConfig.onDeployUpdatePolicy": "always",
-        "eventTrigger.eventFilters": "blocks",
     },
     create_query={"functionId": "{name}"},
 )
@@ -103,11 +94,6 @@ SCHEDULER_JOB = SchedulerJob(
     {
         "name": _full_name("projects/{project}/locations/{region}/jobs/{name}"),
         "paused": "local",
-        "attemptDeadline": {
-            "is": "default=180s",
-            "same": lambda wanted, current: current in (None, "", wanted),
-        },
-        "timeZone": "default=Etc/UTC",
     },
 )
 
@@ -117,10 +103,9 @@ EVENTARC_TRIGGER = Resource(
     f"{_LOCATIONS}/triggers/{{name}}",
     _MASKED,
     {
-        "name": {**_full_name(f"{_LOCATIONS}/triggers/{{name}}"), "decode": None, "same": same_basename},
-        "matchingCriterias": "blocks at=eventFilters",
+        "name": {**_full_name(f"{_LOCATIONS}/triggers/{{name}}"), "decode": None},
+        "matchingCriterias": "at=eventFilters",
         "destination.cloudRunService": "at=cloudRun",
-        "transport channel": "fixed",
     },
     create_query={"triggerId": "{name}"},
 )
@@ -130,7 +115,7 @@ METRIC = Resource(
     LOGGING,
     "projects/{project}/metrics/{name}",
     (Update(method="PUT", whole=True),),
-    {"name": {"decode": None}, "metricDescriptor.labels": "blocks"},
+    {"name": {"decode": None}},
     id="{name}",
     quoted=("name",),
 )
@@ -141,7 +126,7 @@ ALERT_POLICY = Resource(
     MONITORING,
     "v3/{name}",
     _MASKED,
-    {"name": {"decode": None}, "enabled": "default=true"},
+    {"name": {"decode": None}},
     collection="v3/projects/{project}/alertPolicies",
     id="{name}",
     assigned={"name": "name"},
@@ -153,7 +138,7 @@ CHANNEL = Resource(
     MONITORING,
     "v3/{name}",
     (Update(),),
-    {"name": {"decode": None}, "forceDelete": "local default=false", "enabled": "default=true"},
+    {"name": {"decode": None}, "forceDelete": "local"},
     collection="v3/projects/{project}/notificationChannels",
     id="{name}",
     assigned={"name": "name"},

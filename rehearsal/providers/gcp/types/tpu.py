@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rehearsal.providers.gcp.lifecycle import Resource
-from rehearsal.providers.gcp.table import Service, Update, same_basename
+from rehearsal.providers.gcp.table import Service, Update
 
-TPU = Service("TPU_V2", "https://tpu.googleapis.com/v2alpha1/")
+TPU = Service("tpuv2")
 _ZONES = "projects/{project}/locations/{zone}"
 
 V2_VM = Resource(
@@ -14,15 +14,9 @@ V2_VM = Resource(
     f"{_ZONES}/nodes/{{name}}",
     (Update("dataDisks description labels metadata tags", mask="updateMask"),),
     {
-        "zone": {"is": "computed", "same": same_basename},
-        "acceleratorType": {"conflicts": ("acceleratorConfig",)},
-        "acceleratorConfig": {"conflicts": ("acceleratorType",)},
-        "networkConfig": {"conflicts": ("networkConfigs",)},
-        "networkConfigs": {"conflicts": ("networkConfig",)},
         "*.canIpForward *.enableExternalIps": "always",
         "schedulingConfig.preemptible schedulingConfig.reserved": "always",
         "shieldedInstanceConfig.enableSecureBoot": "always",
-        "dataDisks.mode": "default=READ_WRITE",
     },
     create_query={"nodeId": "{name}"},
 )

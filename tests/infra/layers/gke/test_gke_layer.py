@@ -1,13 +1,17 @@
 """Declarations of the GKE layer."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
+import pulumi
 import pytest
 
 from infra.engine.settings import parse
+from infra.errors import CommandError
 from infra.layers.gke.facts import CHANNELS
 from infra.layers.gke.pools import block
+from infra.layers.gke.program import dns_name
 from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.iam.conditions import compile_condition
 from tests.infra.recording import BASE, DNS_NAME, PROJECT_NUMBER, UNKNOWN, Recording, run
@@ -450,9 +454,25 @@ def test_upgrades_may_come() -> None:
     assert policy == {"dailyMaintenanceWindow": {"startTime": "03:00"}}
 
 
-def test_a_version_that_the_channel_raised_is_no_difference() -> None:
+def test_what_the_channel_and_google_change_is_no_difference() -> None:
     ignored = up().only(CLUSTER).options["ignoreChanges"]
-    assert set(ignored) == {"nodeConfig", "initialNodeCount", "minMasterVersion"}
+    assert set(ignored) == {
+        "nodeConfig", "initialNodeCount", "minMasterVersion", "description",
+        "privateClusterConfig.enablePrivateEndpoint",
+    }  # fmt: skip
+    for pool in up().of(POOL):
+        assert pool.options["ignoreChanges"] == ["initialNodeCount"], "a pool that begins to scale stays"
+
+
+def test_an_update_without_the_control_planes_name_fails_and_replaces_no_provider(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config: Any = SimpleNamespace(dns_endpoint_config=SimpleNamespace(endpoint=""))
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    with pytest.raises(
+        CommandError, match="no DNS endpoint yet\n    fix: pulumi -C infra/layers/gke refresh"
+    ):
+        dns_name(config)
 
 
 def test_nodes_come_after_their_accounts_roles() -> None:

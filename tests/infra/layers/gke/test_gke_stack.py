@@ -99,3 +99,39 @@ def test_a_cluster_from_nothing_to_nothing(lab: Lab) -> None:
     assert not left
     account = f"projects/{PROJECT}/serviceAccounts/{NODES}"
     assert account not in lab.cloud.world.directory
+
+
+@pytest.mark.prove
+@pytest.mark.slow
+def test_a_pools_new_size_is_a_new_pool_once_no_job_runs_there(lab: Lab) -> None:
+    """In place, as the provider's schema has it, GKE would refuse it."""
+    node = {"metadata": {"name": "gke-node"}}
+    owner = {"kind": "Job", "name": "vision-workers-0"}
+    job = {"metadata": {"namespace": "tpu-training", "name": "a", "ownerReferences": [owner]},
+           "spec": {"nodeName": "gke-node"}}  # fmt: skip
+    lab.kubernetes = {"/api/v1/nodes": [node], "/api/v1/pods": [job]}
+    text = lab.settings.read_text()
+    lab.settings.write_text(text.replace("v6e-16", "v6e-32"))
+    output = lab.pulumi("gke", "up", "-s", "dev", "--yes", "--skip-preview", fine=False)
+    assert "1 jobs on the pool stand on this: tpu-training/vision-workers-0" in output
+    assert "fix: tpu job cancel dev TEAM JOB" in output
+    assert pools(lab)["train-0"] == 4
+    lab.kubernetes = {}
+    changes(lab)
+    assert pools(lab)["train-0"] == 8
+    lab.pulumi("gke", "preview", "--expect-no-changes", "-s", "dev")
+    # A pool that begins to scale, and ends it, stays; so do its labels, and the CPU nodes.
+    made = lab.cloud.world.directory[f"{PLACE}/nodePools/train-0"]
+    for change in (
+        ("spot: true, count: 2", "spot: true, count: 2, autoscaling: true"),
+        ("spot: true, count: 2", "spot: true, count: 2, labels: {team: vision}"),
+        (
+            "gke:tpuPools",
+            'gke:cpuPoolMachineType: n2-standard-8\n  gke:description: "Another"\n  gke:tpuPools',
+        ),
+    ):
+        lab.settings.write_text(text.replace("v6e-16", "v6e-32").replace(*change))
+        assert "replaced" not in changes(lab)
+        lab.pulumi("gke", "preview", "--expect-no-changes", "-s", "dev")
+    assert lab.cloud.world.directory[f"{PLACE}/nodePools/train-0"].get("selfLink") == made["selfLink"]
+    assert lab.cloud.world.directory[f"{PLACE}/nodePools/cpu"]["config"]["machineType"] == "n2-standard-8"

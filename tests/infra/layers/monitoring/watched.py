@@ -50,7 +50,9 @@ class Watched(Lab):
     def __init__(self, folder: Path, settings: str = CHANNELS) -> None:
         super().__init__(folder, apis=APIS, spark_python=sys.executable, lags=Lags(0, 0, 0, 0))
         self.settings.write_text(SETTINGS + settings)
-        self.pulumi("monitoring", "stack", "init", "dev")
+        for layer in ("storage", "monitoring"):  # the first one knows the project's number
+            self.pulumi(layer, "stack", "init", "dev")
+        self.pulumi("storage", "up", "-s", "dev", "--yes", "--skip-preview")
         self.pulumi("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
         self.furnish()
         self.stop_clock()

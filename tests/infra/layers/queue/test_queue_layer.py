@@ -372,7 +372,10 @@ def test_nothing_is_destroyed_under_a_job() -> None:
     below = run("gke", SETTINGS, up=UPSTREAM)
     assert below.named("pulumi-python:dynamic:Resource", "jobs").inputs["environment"] == "dev"
     alone = {key: value for key, value in SETTINGS.items() if not key.startswith("queue:")}
-    assert not run("gke", alone, up=UPSTREAM).of("pulumi-python:dynamic:Resource")
+    guards = run("gke", alone, up=UPSTREAM).of("pulumi-python:dynamic:Resource")
+    assert {guard.inputs["what"] for guard in guards} == {"pods"}, (
+        "of each pool, for what runs without queues"
+    )
 
 
 @pytest.mark.parametrize(("name", "version"), [("kueue", versions.KUEUE), ("jobset", versions.JOBSET)])

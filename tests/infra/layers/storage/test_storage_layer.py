@@ -6,7 +6,7 @@ import pytest
 
 from infra.google.role import ON_NODES
 from infra.layers.storage.identity import PROJECT_ROLES
-from tests.infra.recording import Registration, run
+from tests.infra.recording import PROJECT_NUMBER, Registration, run
 
 BUCKET = "gcp:storage/bucket:Bucket"
 CONTROLLER = "my-project-checkpoints-fleet"
@@ -260,4 +260,5 @@ def test_outputs() -> None:
         "stepsBucketName": "my-project-checkpoints-steps",
         "serviceAccountEmail": "tpu-training@my-project.iam.gserviceaccount.com",
         "controllerBucketName": CONTROLLER,
+        "projectNumber": PROJECT_NUMBER,
     }

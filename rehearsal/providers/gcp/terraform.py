@@ -1,0 +1,154 @@
+"""Declarations of the Terraform provider behind pulumi-gcp: which change replaces, defaults, suppressions.
+
+`terraform.json` is made from the provider's source by tools/provider_schema; no line of it is written
+manually. Pulumi spells a property in camel case, and a list of several in the plural.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).with_name("terraform.json")
+# Modules of the SDK that Terraform's names spell otherwise.
+_MODULES = {
+    "artifactregistry": "artifact_registry",
+    "cloudfunctionsv2": "cloudfunctions2",
+    "cloudrunv2": "cloud_run_v2",
+    "cloudscheduler": "cloud_scheduler",
+    "projects": "project",
+    "serviceaccount": "service_account",
+}
+_NAMES = {
+    "gcp:serviceaccount/account:Account": "google_service_account",
+    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": "google_cloud_run_v2_service_iam_member",
+}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A property as Terraform declares it.
+
+    `kind`: string, bool, int, float, map, list, set; `block` one object, `blocks` and `blockset` several;
+    `single`: a list of one text. `fixed`: its change replaces the resource. `suppress`: the function that
+    takes two values for one, `unset` the value that it takes for none. `conflicts`: properties that exclude
+    it, by their Terraform paths.
+    """
+
+    kind: str
+    required: bool = False
+    optional: bool = False
+    computed: bool = False
+    fixed: bool = False
+    sensitive: bool = False
+    default: Any = None
+    suppress: str = ""
+    unset: str = ""
+    stored: str = ""
+    values: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    nested: dict[str, Declared] = field(default_factory=dict)
+
+    @property
+    def is_input(self) -> bool:
+        """True if a program can set it."""
+        return self.required or self.optional
+
+
+Properties = Mapping[str, Declared]
+
+
+@dataclass(frozen=True)
+class ResourceType:
+    """A resource type: whether Terraform can import it, and its properties by their compact names."""
+
+    importer: bool
+    properties: Properties
+
+
+@dataclass(frozen=True)
+class Product:
+    """An API as the provider calls it: its root, and the setting and variable that replace the root."""
+
+    base: str
+    setting: str
+    variable: str
+
+
+def terraform_name(token: str) -> str:
+    """Return Terraform's name of a Pulumi type: `google_compute_network` of `gcp:compute/network:Network`."""
+    if token in _NAMES:
+        return _NAMES[token]
+    module, name = token.split(":")[1].split("/")
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("iAM", "Iam").replace("IAM", "Iam"))
+    return f"google_{_MODULES.get(module, module)}_{snake.lower()}"
+
+
+@cache
+def resource_type(token: str) -> ResourceType:
+    """Return the declarations of the type `token`; KeyError if the table has none."""
+    entry = _table()["types"][terraform_name(token)]
+    properties: dict[str, Declared] = {}
+    for path, about in sorted(entry["properties"].items()):
+        level = properties
+        *parents, name = path.split(".")
+        for parent in parents:
+            level = level[compact(parent)].nested
+        level[compact(name)] = _declared(about)
+    return ResourceType(entry["importer"], properties)
+
+
+def find(properties: Properties, name: str) -> Declared | None:
+    """Return the declaration of Pulumi's property `name`; None if there is none."""
+    short = compact(name)
+    for spelling in (
+        short,
+        short.removesuffix("s"),
+        short.removesuffix("es"),
+        short.removesuffix("ies") + "y",
+    ):
+        if spelling in properties:
+            return properties[spelling]
+    return None
+
+
+@cache
+def product(name: str) -> Product:
+    """Return the API that the provider calls `name`."""
+    base, setting, variable = _table()["products"][name]
+    first, *rest = setting.split("_")
+    return Product(base, first + "".join(word.capitalize() for word in rest), variable)
+
+
+def products() -> list[Product]:
+    """Return the APIs that resources here are of."""
+    return [product(name) for name in _table()["products"]]
+
+
+def compact(name: str) -> str:
+    """Return a spelling that both sides share: `ip_cidr_range` and `ipCidrRange` are `ipcidrrange`."""
+    return name.replace("_", "").lower()
+
+
+def _declared(about: str | Mapping[str, Any]) -> Declared:
+    more = (
+        {} if isinstance(about, str) else {key: _frozen(value) for key, value in about.items() if key != "is"}
+    )
+    kind, *flags = (about if isinstance(about, str) else about["is"]).split()
+    attributes: dict[str, Any] = {**dict.fromkeys(flags, True), **more}
+    return Declared(kind, **attributes)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    table: Mapping[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+    return table

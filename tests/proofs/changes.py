@@ -1,0 +1,326 @@
+"""Every setting of every layer changed, one at a time, and back: the plan's word is what happens.
+
+A change is made by the real CLI in the emulated cloud. Its plan names resources with `create`, `update`,
+`replace` or `delete`; the update must do that and nothing else, and a preview after it, with a refresh, must
+be empty. The change back must touch the same resources. A last preview, with a refresh, must be empty too.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from infra.engine.registry import layers, section_classes
+from infra.layers.tpu import startup
+from infra.settings.schema import keys_of, records
+from infra.slices.names import bundle_blob, bundle_manifest
+from tests.infra.lab import PROJECT, Lab
+from tests.infra.settings.mutants import FULL, Mutant, Values, Where, _get, _put, judged, refused_by_up
+
+LAYERS = tuple(layer.name for layer in layers() if layer.name != "queue")  # which needs a control plane
+_HELD = {"gcp:project": PROJECT, "data:snapshot": "corpus"}
+"""What is outside the settings, and so is the lab's."""
+# Values that no rule gives away, by the end of their path.
+OTHERS: Mapping[str, Sequence[Any]] = {
+    "Users": [["user:eve@example.com"]],
+    "runners": [["user:eve@example.com"]],
+    "viewers": [["user:eve@example.com"]],
+    "acceleratorType": ["v6e-32", "v6e-4", "v6e-16"],
+    "topology": ["4x4", "2x2"],
+    "zone": ["us-east5-a", "us-east5-c"],
+    "zones": [["us-east5-a"], ["us-east5-b"]],
+    "location": ["us-central1"],
+    "region": ["us-central1"],
+    "storageClass": ["NEARLINE", "STANDARD"],
+    "channel": ["RAPID", "STABLE"],
+    "version": ["1.34", "1.36"],
+    "maintenanceStart": ["05:00"],
+    "Range": ["10.64.0.0/20", "192.168.128.0/20"],
+    "subnetRanges": [{"us-east5": "10.9.0.0/23"}],
+    "sshSourceRanges": [["35.235.240.0/21"]],
+    "labels": [{"a": "c"}, {"b": "c"}, {}],
+    "cpuPoolMachineType": ["n2-standard-8"],
+    "cpuPoolDiskType": ["pd-ssd"],
+    "cpuPoolZones": [["us-east5-b"], ["us-east5-a", "us-east5-b"]],
+    "machineType": ["ct6e-standard-4t", "ct6e-standard-8t"],
+    "runtimeVersion": ["v2-alpha-tpuv6e-2"],
+    "email": ["second@example.com"],
+    "webhook": ["https://hooks.example.com/second"],
+    "runbooks": ["https://example.com/second"],
+    "topic": ["tpu-alerts-2"],
+    "namespaces": [["vision", "speech"], ["speech"]],
+    "securityGroup": ["gke-security-groups@example.com"],
+    "schedule": ["0 5 * * *"],
+    "trainZone": ["us-east5-a"],
+    "nodeRoles": [["roles/container.defaultNodeServiceAccount", "roles/logging.viewer"]],
+    "workloadRoles": [["roles/monitoring.metricWriter"]],
+    "reservation": ["chips"],
+    "run": ["python train.py"],
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A change and the change back.
+
+    Attributes:
+        setting: the path that was changed.
+        outcome: `update`, `replace`, `create`, `delete` and their mixtures; `nothing`; or `refused: WHY`.
+        wrong: what wasn't as planned; empty where all was.
+    """
+
+    layer: str
+    setting: str
+    old: Any
+    new: Any
+    outcome: str
+    wrong: str
+    took_s: float
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A `pulumi up`: steps of its plan and of what was done, as OPERATION TYPE NAME."""
+
+    fine: bool
+    planned: frozenset[str]
+    done: frozenset[str]
+    output: str
+
+    @property
+    def touched(self) -> set[str]:
+        """TYPE NAME of the resources."""
+        return {step.partition(" ")[2] for step in self.done}
+
+
+class Changes:
+    """A lab in which one layer is up, on those that it reads."""
+
+    def __init__(self, folder: Path, layer: str) -> None:
+        self.lab, self.layer, self._folder = Lab(folder), layer, folder
+        needed = _needed(layer)
+        sections = {*needed, "gcp", "pulumi", "tpu", "fleet"}
+        self.values: Values = {**FULL, **_HELD}
+        self.values = {key: value for key, value in self.values.items() if key.partition(":")[0] in sections}
+        self._write(self.values)
+        for name in needed:
+            self.lab.infra("up", "dev", name, "--yes", "--skip-preview")
+            if name == "storage":
+                self._publish()
+
+    def close(self) -> None:
+        """End the lab."""
+        self.lab.close()
+
+    def settings(self) -> Iterator[tuple[str, Where, Any]]:
+        """Yield the layer's settings: path, place and present value, the default where none is given."""
+        kind = section_classes().get(self.layer)
+        if kind is None:
+            return
+        nested = records(kind)
+        for key, item in keys_of(kind).items():
+            path = f"{self.layer}:{key}"
+            if key not in nested:
+                yield path, (path,), self.values.get(path, item.default)
+                continue
+            for number, entry in enumerate(self.values.get(path, ())):
+                for inner, about in keys_of(nested[key]).items():
+                    yield f"{path}[{number}].{inner}", (path, number, inner), entry.get(inner, about.default)
+
+    def cases(self, shard: int = 0, shards: int = 1) -> Iterator[Case]:
+        """Change every setting, of a shard every so manieth."""
+        for number, (path, where, value) in enumerate(self.settings()):
+            if number % shards == shard and path not in _HELD:
+                yield self.case(path, where, value)
+
+    def case(self, path: str, where: Where, value: Any) -> Case:
+        """Change one setting and change it back."""
+        begun = time.monotonic()
+        change = self._changed(path, where, value)
+        if change is None:
+            return Case(self.layer, path, _shown(value), None, "no other value is known", "", 0.0)
+        self._write(change)
+        update = self._up()
+        wrong = [*_as_planned(update), *self.left()] if update.fine else []
+        outcome = _outcome(update)
+        self._write(self.values)
+        back = self._up()
+        wrong += [f"back: {fault}" for fault in _as_planned(back)]
+        if update.fine and back.fine and update.touched != back.touched:
+            wrong.append(f"changed {sorted(update.touched)}, and back {sorted(back.touched)}")
+        took_s = round(time.monotonic() - begun, 1)
+        return Case(self.layer, path, _shown(value), _get(change, where), outcome, "; ".join(wrong), took_s)
+
+    def left(self) -> list[str]:
+        """Return what a preview with a refresh still shows."""
+        arguments = ("preview", "--refresh", "--expect-no-changes", "-s", "dev")
+        output = self.lab.run(*self.lab.line(self.layer, *arguments), fine=None)
+        return [f"the next preview isn't empty: {_reason(output)}"] if "error:" in output else []
+
+    def _changed(self, path: str, where: Where, value: Any) -> Values | None:
+        for other in _candidates(path, value):
+            base = self.values
+            inner: Any = base
+            for part in where[:-1]:
+                inner = inner[part]
+            known = where[-1] in inner if isinstance(inner, dict) else True
+            changed = _put(base, where, other) if known else _added(base, where, other)
+            if not judged(Mutant(changed, "", (where,)), self._folder) and not _refused(changed):
+                return changed
+        return None
+
+    def _up(self) -> _Update:
+        """Preview and update, since only a preview of its own logs the steps of its plan."""
+        output, planned = self._logged("preview", "-s", "dev")
+        done: frozenset[str] = frozenset()
+        if "error:" not in output:
+            output, done = self._logged("up", "--yes", "--skip-preview", "-s", "dev")
+        return _Update("error:" not in output, planned, done, output)
+
+    def _logged(self, *arguments: str) -> tuple[str, frozenset[str]]:
+        events = self._folder / "events"
+        events.unlink(missing_ok=True)
+        environment = self.lab.environment
+        try:
+            self.lab.environment = {**environment, "PULUMI_DEBUG_COMMANDS": "true"}  # which --event-log wants
+            line = self.lab.line(self.layer, *arguments, "--event-log", str(events))
+            output = self.lab.run(*line, fine=None)
+        finally:
+            self.lab.environment = environment
+        return output, _steps([json.loads(text) for text in events.read_text().splitlines()])
+
+    def _write(self, values: Values) -> None:
+        lines = (f"  {key}: {json.dumps(value)}\n" for key, value in values.items())
+        self.lab.settings.write_text(f"config:\n{''.join(lines)}")
+
+    def _publish(self) -> None:
+        url = f"storage.googleapis.com/upload/storage/v1/b/{self.values['storage:bucketName']}/o"
+        for name in (bundle_manifest(str(self.values["tpu:bundle"])), bundle_blob(startup.script_sha256())):
+            assert self.lab.request("POST", url, b"", uploadType="media", name=name).ok
+
+
+def _needed(layer: str) -> list[str]:
+    """Return a layer and all that it reads, in their order."""
+    reads = {item.name: item.reads for item in layers()}
+    known, waiting = {layer}, [layer]
+    while waiting:
+        for name in set(reads[waiting.pop()]) - known:
+            known.add(name)
+            waiting.append(name)
+    return [item.name for item in layers() if item.name in known]
+
+
+def _candidates(path: str, value: Any) -> Iterator[Any]:
+    """Yield other values: of the table, or of the same type."""
+    key = path.rpartition(".")[2].rpartition(":")[2]
+    for end, others in OTHERS.items():
+        if key == end or (end[:1].isupper() and key.endswith(end)):
+            yield from (other for other in others if other != value)
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int | float):
+        yield from (value + 1, value * 2, value - 1, value / 2, value // 2)
+    elif isinstance(value, str):
+        yield from (f"{value}-b", f"{value} b", f"{value}b")
+    else:
+        yield from (True, False, 3600, 30)
+
+
+def _added(values: Values, where: Where, value: Any) -> Values:
+    """Return a copy with a key that it hasn't."""
+    return _put(_with(values, where), where, value)
+
+
+def _with(values: Values, where: Where) -> Values:
+    copied: Values = json.loads(json.dumps(values))
+    inner: Any = copied
+    for part in where[:-1]:
+        inner = inner[part]
+    inner[where[-1]] = None
+    return copied
+
+
+def _refused(values: Values) -> bool:
+    return bool(refused_by_up(values))
+
+
+def _steps(events: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Return OPERATION TYPE NAME of all steps but those that leave a resource as it is."""
+    result = set()
+    for event in events:
+        if step := event.get("resOutputsEvent"):
+            about = step["metadata"]
+            kind, label = about["type"], about["urn"].rpartition("::")[2]
+            if about["op"] not in ("same", "read", "refresh") and not kind.startswith("pulumi:pulumi:"):
+                result.add(f"{about['op']} {kind} {label}")
+    return frozenset(result)
+
+
+def _as_planned(update: _Update) -> Iterator[str]:
+    if not update.fine:
+        yield _reason(update.output)
+    elif update.planned != update.done:
+        more, less = sorted(update.done - update.planned), sorted(update.planned - update.done)
+        yield f"planned and not done: {less}; not planned: {more}"
+
+
+def _outcome(update: _Update) -> str:
+    if not update.fine:
+        return f"refused: {_reason(update.output)}"
+    words = sorted({step.partition(" ")[0] for step in update.done})
+    return " ".join(words) or "nothing"
+
+
+def _reason(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines()]
+    errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
+    changed = [
+        line for line in lines if line[:2].strip() in ("~", "+", "-", "+-") and "pulumi:pulumi" not in line
+    ]
+    return " | ".join(dict.fromkeys([*errors, *changed[:6]]))[:500]
+
+
+def _shown(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | list | dict) else None
+
+
+def rows(cases: Sequence[Case]) -> dict[str, Any]:
+    """Return counts of outcomes, and the cases in which something wasn't as planned."""
+    counts: dict[str, int] = {}
+    for case in cases:
+        word = case.outcome.partition(":")[0]
+        counts[word] = counts.get(word, 0) + 1
+    names = [item.name for item in fields(Case)]
+    return {
+        "settings": len(cases),
+        "outcomes": dict(sorted(counts.items())),
+        "wrong": [{name: getattr(case, name) for name in names} for case in cases if case.wrong],
+    }
+
+
+def measure(
+    names: Sequence[str], shard: int, shards: int, minutes: float, report: Callable[[str], None]
+) -> dict[str, Any]:
+    """Change the settings of layers for so many minutes at most."""
+    end, result = time.monotonic() + minutes * 60, {}
+    for layer in names or LAYERS:
+        cases: list[Case] = []
+        with tempfile.TemporaryDirectory(prefix="proof-") as folder:
+            changes = Changes(Path(folder), layer)
+            try:
+                for case in changes.cases(shard, shards):
+                    cases.append(case)
+                    what = f"{case.setting}: {case.old!r} -> {case.new!r}: {case.outcome}"
+                    report(f"{what} {case.wrong} {case.took_s} s")
+                    if time.monotonic() > end:
+                        break
+                left = changes.left()
+            finally:
+                changes.close()
+        result[layer] = {**rows(cases), "left": left}
+    return result
