@@ -46,6 +46,7 @@ prove: setup ## every proof, about 7 hours: kills, faults, mutants, roles, grant
 	python -m tests.proofs extractions
 	python -m tests.proofs preprocess
 	python -m tests.proofs matrix
+	python -m tests.proofs kills
 	python -m tests.proofs settings
 	python -m tests.proofs mutants
 	python -m tests.proofs roles

@@ -183,13 +183,14 @@ class Emulated:
         finally:
             connection.close()
 
-    def grant(self, resource: str, role: str, member: str) -> None:
+    def grant(self, resource: str, role: str, member: str, condition: Any = None) -> None:
         """Add a binding to the policy of a resource."""
+        binding = {"role": role, "members": [member]} | ({"condition": condition} if condition else {})
 
         async def add() -> None:
             policy = self.iam.policy(resource)
-            bindings = [*policy["bindings"], {"role": role, "members": [member]}]
-            self.iam.set_policy(resource, {**policy, "bindings": bindings})
+            bindings = [*policy["bindings"], binding]
+            self.iam.set_policy(resource, {**policy, "version": 3, "bindings": bindings})
 
         self.call(add())
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from cli.__main__ import COMMANDS, SUBCOMMANDS
+from google_facts import table as facts
 from infra.catalog import CATALOG
 from infra.catalog.book import BOOK
 from infra.core.outputs import declared
@@ -54,6 +55,28 @@ def prices() -> str:
     ]
     source = f"us-east5, chips × price, read {CATALOG.prices_read}: {CATALOG.prices_source}."
     return f"{table(head, rows)}\n\n{source} Spot prices move."
+
+
+def google_lags() -> str:
+    """Return how long Google's accepted changes take to hold, and how long the program waits."""
+    texts = {
+        "grant": "a role that was granted, or a custom role that was changed",
+        "group": "a membership of a group",
+        "account": "a new service account",
+        "api": "an API that was enabled",
+        "agent": "a new service agent, and the roles that Google gives it",
+        "metric": "a new metric of logs",
+    }
+    blocks = facts("lags")
+    assert texts.keys() == blocks.keys()
+    return table(
+        ("holds after", "typically:", "the program waits up to:", "source"),
+        (
+            (text, *(f"{blocks[name][key] / 60:g} min" for key in ("usual_s", "longest_s")),
+             f"[page]({blocks[name]['source']})")
+            for name, text in texts.items()
+        ),
+    )  # fmt: skip
 
 
 def price_book() -> str:

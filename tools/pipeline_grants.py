@@ -32,6 +32,7 @@ def table() -> str:
         role = f"`{grant.role}`" if grant.role else f"its own, of {permissions}"
         where = f"{grant.on} `{grant.what}`" if grant.what else grant.on
         where += f", objects below `{grant.folder}/`" if grant.folder else ""
+        where += ", in the bucket of the region's functions" if grant.sources else ""
         rows.append(
             (grant.who, role, where, f"{grant.why}{_only(choices)}", outcomes.get(grant.named, "not tried"))
         )

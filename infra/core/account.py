@@ -66,14 +66,14 @@ class Account(pulumi.ComponentResource):
             opts=self.after,
         )
 
-    def project_role(self, role: str, only: str = "", why: str = "", name: str = "") -> None:
+    def project_role(self, role: str, only: pulumi.Input[str] = "", why: str = "", name: str = "") -> None:
         """Grant a role on the project; `only`: under this condition, called `why`; `name`: of several."""
         gcp.projects.IAMMember(
             f"{self.id_}-{short(role)}{name}",
             project=self.settings.project,
             role=role,
             member=self.member,
-            condition={"title": why, "expression": only} if only else None,
+            condition={"title": why, "expression": only} if why else None,
             opts=self.after,
         )
 

@@ -46,6 +46,15 @@ class Named:
     owner: str
 
 
+@dataclass(frozen=True)
+class Place:
+    """A service (`run`) that a layer needs in a region, and the setting that the region comes from."""
+
+    path: str
+    service: str
+    region: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
     """Extension points that few layers use; the defaults add nothing.
@@ -89,6 +98,7 @@ class Layer:
         services: Google services that it calls, e.g. "compute.googleapis.com".
         accounts: service accounts that it makes; no two components of an environment share one.
         buckets: buckets of Cloud Storage that it works with; likewise.
+        places: services that it needs in a region; one that Google hasn't there is refused with the settings.
         providers: factories of its providers, by name.
         prices: rows billed by the hour.
         rates: prices billed by use alone.
@@ -115,6 +125,7 @@ class Layer:
     services: Callable[[Settings], Iterable[str]] = lambda _: ()
     accounts: Callable[[Settings], Iterable[Named]] = lambda _: ()
     buckets: Callable[[Settings], Iterable[Named]] = lambda _: ()
+    places: Callable[[Settings], Iterable[Place]] = lambda _: ()
     prices: Callable[[Settings], Iterable[PriceRow]] = lambda _: ()
     rates: Callable[[Settings], Iterable[Rate]] = lambda _: ()
     at_google: Callable[[Settings], Mapping[str, str]] = lambda _: {}

@@ -16,7 +16,7 @@ from functools import partial
 from infra.catalog import CATALOG
 from infra.core.environment import declared_layers, layers_on, required_services
 from infra.core.layer import Layer, off, up_command
-from infra.doctor import billing, quotas
+from infra.doctor import billing, first, quotas
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.grants import command
 from infra.doctor.report import Check
@@ -86,6 +86,8 @@ def checks(target: Target) -> list[tuple[str, Check]]:
             "project", f"cloudresourcemanager.googleapis.com/v1/projects/{project}:testIamPermissions",
             project,
         )),
+        ("updates", partial(first.updates, target.google, target.settings)),
+        ("snapshot", partial(first.snapshot, target.google, target.settings)),
         ("host account", may(
             "hosts' account",
             f"iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}:testIamPermissions", email,

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from google_facts import regions
 from infra.core.environment import layers_on, required_services
 from infra.core.layer import Layer, Named
 from infra.engine import registry
@@ -115,6 +116,7 @@ def parse(
         if not off & set(layer.reads):
             parser.problems.extend(_relations(layer, settings, parser.broken, {*values, *marks}))
     parser.problems.extend(_shared(settings, parser.broken, set(values)))
+    parser.problems.extend(_absent(settings, parser.broken))
     if parser.problems:
         raise SettingsError(source, sorted(parser.problems))
     required_services(settings)  # what is wrong with one is seen before anything is asked of Google
@@ -143,6 +145,18 @@ def _shared(settings: Settings, broken: set[str], given: set[str]) -> Iterator[P
                 wrong, right = (item, owner) if item.path in given else (owner, item)
                 rule = f"that {noun} is {right.owner}, of {right.path}; each has its own"
                 yield Problem(wrong.path, f'"{wrong.name}"', rule, "give it another name")
+
+
+def _absent(settings: Settings, broken: set[str]) -> Iterator[Problem]:
+    """Yield regions in which Google hasn't a service that a layer needs there."""
+    for layer in layers_on(settings):
+        for place in layer.places(settings):
+            if place.path not in broken and regions.lacks(place.service, place.region):
+                rule = (
+                    f"{layer.name} needs {place.service}, which isn't there ({regions.source(place.service)})"
+                )
+                fix = f"write e.g. {regions.nearest(place.service, place.region)}, the nearest that has it"
+                yield Problem(place.path, f'"{place.region}"', rule, fix)
 
 
 def _within(path: str, parent: str) -> bool:

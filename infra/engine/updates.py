@@ -64,7 +64,7 @@ def up(
 
 
 def _up(pulumi: Pulumi, layer: str, options: Sequence[str]) -> None:
-    """Bring a layer up; retry while every error matches the layer's `transient_errors`.
+    """Bring a layer up; retry while every error is one of `transient_errors`, or of an API that is new.
 
     Raises CommandError if it fails otherwise, or after `RETRIED_S`.
     """
@@ -93,7 +93,7 @@ def _transient(layer: str, error: UpdateError) -> str:
             continue  # the stack, since a resource of it did
         matches = [
             reason
-            for text, reason in hooks.transient_errors.items()
+            for text, reason in (*_OF_ANY_LAYER.items(), *hooks.transient_errors.items())
             if any(re.search(text, m) for m in messages)
         ]
         if not matches:
@@ -189,6 +189,10 @@ def in_order(layers: Sequence[str]) -> list[str]:
 
 _LOG = logging.getLogger(__name__)
 RETRIED_S, PAUSE_S = lags.AGENT.longest_s, 15.0
+# Layers first compare the services that they call with those that storage has enabled.
+_OF_ANY_LAYER = {
+    "If you enabled this API recently, wait": "an API that was enabled just now doesn't answer yet"
+}
 _FAILED = "update failed"
 _AGAIN = (
     "if nothing above says why, or it names the plan: what is there isn't what the plan was made of; "

@@ -15,17 +15,13 @@ import google.auth
 import google.auth.exceptions
 import google.auth.transport.requests
 
-# With the second, a service account is called by its address in a cluster's roles, and not by a number.
-_SCOPES = (
-    "https://www.googleapis.com/auth/cloud-platform",
-    "https://www.googleapis.com/auth/userinfo.email",
-)
+from google_facts.scopes import LOGIN
 
 
 def main() -> int:
     """Print an ExecCredential; without a login, one line on standard error."""
     try:
-        credentials, _ = google.auth.default(scopes=_SCOPES)
+        credentials, _ = google.auth.default(scopes=LOGIN)
         credentials.refresh(google.auth.transport.requests.Request())  # type: ignore[no-untyped-call]
     except google.auth.exceptions.GoogleAuthError as error:
         print(f"gke-gcloud-auth-plugin: {error}", file=sys.stderr)

@@ -1,7 +1,9 @@
 """Rules for service accounts and grants."""
 
+import re
 from collections.abc import Iterator
 
+from google_facts.agents import is_googles
 from infra.core import names
 from infra.core.environment import owners
 from infra.google.role import BASIC, FOR_PROGRAMS
@@ -19,6 +21,7 @@ _IMPERSONATION = (
 )  # fmt: skip
 _DEFAULT_ACCOUNTS = ("-compute@developer.gserviceaccount.com", "@appspot.gserviceaccount.com")
 _QUARTER_S = 90 * 86400
+_SOURCES = re.compile(r'resource\.name\.startsWith\("projects/_/buckets/gcf-v2-sources-[^"]*"\)')
 
 
 def _role(resource: Resource) -> str:
@@ -42,8 +45,19 @@ def _applies(resource: Resource, settings: Settings) -> bool:
 
 
 def _storage(resource: Resource, settings: Settings) -> Iterator[str]:
-    if _role(resource).startswith("roles/storage.") and not _applies(resource, settings):
-        yield f"role: {_role(resource)}"
+    role = _role(resource)
+    if not role.startswith("roles/storage.") or _applies(resource, settings):
+        return
+    if (role, resource.inputs.get("member")) != ("roles/storage.objectViewer", _build(settings)):
+        yield f"role: {role}"
+    elif not _SOURCES.fullmatch(limit := str(resource.get("condition.expression") or "nothing")):
+        yield f"condition.expression: {limit}"
+
+
+def _build(settings: Settings) -> str:
+    """Return the account that builds functions, from a bucket that comes with the region's first one."""
+    pipeline = settings.get(PipelineSettings)
+    return f"serviceAccount:{paths.account(settings, paths.BUILD)}" if pipeline else ""
 
 
 def _unknown(resource: Resource, settings: Settings) -> Iterator[str]:
@@ -52,7 +66,7 @@ def _unknown(resource: Resource, settings: Settings) -> Iterator[str]:
     others = role in (*BASIC, *_IMPERSONATION) or "admin" in role.lower() or role.startswith("roles/storage.")
     if role in FOR_PROGRAMS or others or not role.startswith("roles/"):
         return
-    agent = role.endswith(".serviceAgent") and "@gcp-sa-" in member  # Google's, which no program can be
+    agent = role.endswith(".serviceAgent") and is_googles(member)  # which no program can be
     if _is_machine(resource) and not (
         agent or _spark(role, member, settings) or _applies(resource, settings)
     ):

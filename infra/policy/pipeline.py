@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from google_facts import regions
 from infra.layers.monitoring.settings import MonitoringSettings
 from infra.layers.pipeline import facts, paths
 from infra.layers.pipeline.settings import PipelineSettings
@@ -13,9 +14,10 @@ from infra.policy.rule import STACK, Resource, Rule, every, forbidden, given, li
 from infra.settings.schema import Settings
 
 _OBJECT = ("gcp:storage/bucketObject:BucketObject",)
+_JOB = "gcp:cloudscheduler/job:Job"
 _WORKS_THERE = {
     "gcp:vertex/aiTensorboard:AiTensorboard": "region",
-    "gcp:cloudscheduler/job:Job": "region",
+    _JOB: "region",  # or nearby: it only calls the function
     "gcp:cloudfunctionsv2/function:Function": "location",
     "gcp:eventarc/trigger:Trigger": "location",
 }
@@ -87,7 +89,10 @@ def _leaves(above: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _beside(resource: Resource, settings: Settings) -> Iterator[str]:
     key = _WORKS_THERE[resource.type]
-    if (location := resource.inputs.get(key)) != settings[StorageSettings].location:
+    desired = settings[StorageSettings].location
+    if resource.type == _JOB and (pipeline := settings.get(PipelineSettings)):
+        desired = pipeline.schedule_region or regions.nearest("cloudscheduler", desired)
+    if (location := resource.inputs.get(key)) != desired:
         yield f"{key}: {location or 'nothing'}"
 
 

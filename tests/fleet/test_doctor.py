@@ -93,6 +93,7 @@ class Clinic(Emulated):
         put = f"{STORAGE}/upload/storage/v1/b/{BUCKET}/o"
         for name in (bundle_manifest(BUNDLE), bundle_blob(startup.script_sha256())):
             assert owner.post(put, params={"uploadType": "media", "name": name}, data=b"").ok
+        self.world.directory[f"projects/{PROJECT}/global/snapshots/tokens"] = {"name": "tokens"}
         account = {"accountId": "tpu-training"}
         made = owner.post(f"https://iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", json=account)
         assert made.ok, made.text

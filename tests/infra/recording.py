@@ -16,6 +16,7 @@ from google.protobuf.json_format import MessageToDict
 from pulumi.runtime import mocks
 from pulumi.runtime.stack import Stack, run_pulumi_func, wait_for_rpcs
 
+from google_facts.agents import AGENTS
 from infra.core import upstream
 from infra.engine.registry import layers
 from infra.layers.queue import manifests
@@ -23,6 +24,7 @@ from infra.layers.tpu import startup
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 
 PROJECT, PROJECT_NUMBER = "my-project", "123456789012"
+GENERATION = 1_790_000_000_000_000  # of every object that a program uploads
 DNS_NAME = "gke-0123-123456789012.us-east5.gke.goog"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"  # how the engine writes a value that a preview can't know
 BASE: dict[str, Any] = {
@@ -133,6 +135,11 @@ class Recording(pulumi.runtime.Mocks):
         if args.typ == "gcp:serviceaccount/account:Account":
             outputs["email"] = f"{args.inputs['accountId']}@{project}.iam.gserviceaccount.com"
             outputs["name"] = f"projects/{project}/serviceAccounts/{outputs['email']}"
+        if args.typ == "gcp:storage/bucketObject:BucketObject":
+            outputs["generation"] = GENERATION
+        if args.typ == "gcp:projects/serviceIdentity:ServiceIdentity":
+            agent = AGENTS[args.inputs["service"].partition(".")[0]].email(PROJECT_NUMBER)
+            outputs |= {"email": agent, "member": f"serviceAccount:{agent}"}
         if args.typ == "gcp:storage/bucket:Bucket":
             outputs["projectNumber"] = int(PROJECT_NUMBER)
         if args.typ == "gcp:container/cluster:Cluster":
@@ -158,6 +165,9 @@ class Recording(pulumi.runtime.Mocks):
             if not self.raw_location:
                 raise EngineError("googleapi: Error 404: The specified bucket does not exist., notFound")
             return {"name": args.args["name"], "location": self.raw_location}
+        if args.token == "gcp:storage/getProjectServiceAccount:getProjectServiceAccount":
+            email = AGENTS["storage"].email(PROJECT_NUMBER)
+            return {"emailAddress": email, "member": f"serviceAccount:{email}"}
         raise EngineError(f"unexpected call {args.token}")
 
     def of(self, token: str) -> list[Registration]:

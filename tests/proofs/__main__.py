@@ -6,6 +6,7 @@
     python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 19 min
     python -m tests.proofs preprocess       kill tasks or all of a run at 100 random instants: 30 min
     python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
+    python -m tests.proofs kills            commands that make or end something, at each change: 10 min
     python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
     python -m tests.proofs roles            take each role of each account away: a command names it: 6 min
     python -m tests.proofs grants           take each grant of the pipeline away: a sentence names it: 13 min
@@ -43,6 +44,7 @@ from tests.fleet.lab import Lab
 from tests.fleet.matrix import meet, meetings
 from tests.proofs import changes as changed
 from tests.proofs import grants as granted
+from tests.proofs import kills as killed
 from tests.proofs import load as loaded
 from tests.proofs import mutants as mutation
 from tests.proofs import roles as held
@@ -250,6 +252,15 @@ def changes(names: Sequence[str], shard: str, minutes: float) -> dict[str, Any]:
 def settings(count: int, seed: int) -> dict[str, Any]:
     """Each mutant is refused with all its problems, or goes up."""
     return mutated.measure(count, seed, report)
+
+
+@proof(
+    click.option("--command", "names", multiple=True, type=click.Choice([*killed.CASES]), help="Only these."),
+    click.option("--seed", type=int, default=20261126, show_default=True),
+)
+def kills(names: Sequence[str], seed: int) -> dict[str, Any]:
+    """The command again comes to what an undisturbed one comes to; nothing is doubled or disowned."""
+    return killed.measure(names, seed, report)
 
 
 @proof()

@@ -3,6 +3,7 @@
 import pulumi
 import pulumi_gcp as gcp
 
+from google_facts.scopes import EVERYTHING
 from infra.core import names
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
@@ -10,7 +11,7 @@ from infra.layers.network.settings import NetworkSettings
 from infra.settings.schema import Settings
 
 _EXCLUDED_FROM = "2026-01-01T00:00:00Z"  # any time in the past; another one would be a diff
-_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]  # roles say what an account may do
+_SCOPES = [EVERYTHING]  # roles say what an account may do
 
 
 class TrainingCluster(pulumi.ComponentResource):

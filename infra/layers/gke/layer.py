@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.core.layer import Hooks, Layer, Named, deferred
+from infra.core.layer import Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
 from infra.google.quotas import Use, gke_chips
 from infra.google.role import ACT_AS_NODES, Role
@@ -101,6 +101,7 @@ LAYER = Layer(
     outputs=GkeOutputs,
     accounts=_accounts,
     buckets=_buckets,
+    places=lambda settings: [Place("gke:region", "container", pools.region(settings))],
     prices=pools.rows,
     rates=pools.rates,
     at_google=_at_google,

@@ -3,6 +3,7 @@
 import pulumi
 import pulumi_gcp as gcp
 
+from google_facts.agents import AGENTS
 from infra.core import names
 from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
 from infra.settings.schema import Settings
@@ -55,9 +56,8 @@ class Channels(pulumi.ComponentResource):
         topic = gcp.pubsub.Topic(str(item.topic), name=item.topic, opts=self._child)
         self.topics[item.name] = topic.id
         channel = self._made(item, "pubsub", {"topic": topic.id}, (topic,))
-        agent = pulumi.Output.concat(
-            "serviceAccount:service-", self._number, "@gcp-sa-monitoring-notification.iam.gserviceaccount.com"
-        )
+        number = pulumi.Output.from_input(self._number)
+        agent = number.apply(lambda known: f"serviceAccount:{AGENTS['monitoring-notification'].email(known)}")
         gcp.pubsub.TopicIAMMember(
             f"{item.topic}-publisher",
             topic=topic.id,

@@ -24,8 +24,8 @@ EVENTARC_AGENT_ROLE, STORAGE_AGENT_ROLE = "roles/eventarc.serviceAgent", "roles/
 """Roles of Google's service agents, which deliver the raw bucket's events."""
 RUNNER, VIEWER = "a runner", "a viewer"
 """Members of `pipeline:runners` and `pipeline:viewers`, in the table."""
-STACK = "STACK"
-"""Placeholder of the slices' stack, whose id Pulumi alone knows, in a condition."""
+STACK, NUMBER = "STACK", "NUMBER"
+"""Placeholders in conditions: the id of the slices' stack and the project's number, which Pulumi looks up."""
 On = Literal["project", "bucket", "account", "repository", "function"]
 
 
@@ -57,6 +57,7 @@ class Grant:
         role = self.role or f"the role {self.role_id}"
         what = f" {self.what}" if self.what else ""
         what += f", below {self.folder}/," if self.folder else ""
+        what += f", of buckets {_SOURCES}*," if self.sources else ""
         return f"{role} on the {self.on}{what} for {self.who}"
 
     @property
@@ -80,10 +81,24 @@ class Grant:
 
     @property
     def folder(self) -> str:
-        """Return the folder of the bucket that the grant is for; empty for all of it."""
-        return self.only.rpartition("/objects/")[2].partition("/")[0]
+        """Return the folder of the bucket that the grant is for; empty for all of it, or all but a folder."""
+        if self.only.startswith("!"):
+            return ""
+        return "".join(re.findall(r"/objects/([^/]+)/", self.only))
+
+    @property
+    def sources(self) -> bool:
+        """Return whether the grant is for the bucket from which functions are built."""
+        return NUMBER in self.only
 
 
+_SOURCES = "gcf-v2-sources-"  # and the project's number, and a region
+# How services put a permission that they don't name: https://cloud.google.com/iam/docs/attach-service-accounts,
+# https://github.com/hashicorp/terraform-provider-google/issues/20571
+_ALSO = {
+    "iam.serviceAccounts.actAs": ("act as (?:the specified )?service account",),
+    "storage.objects.get": ("Storage Object Viewer permission",),
+}
 _OBJECT_READS = ("storage.objects.get", "storage.objects.list")
 _OBJECT_CREATES = (*_OBJECT_READS, "storage.objects.create")
 _OBJECT_WRITES = (*_OBJECT_CREATES, "storage.objects.delete")  # which overwriting needs
@@ -96,6 +111,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
     bucket = settings[StorageSettings].bucket_name
     spark, run, trigger, build, view = (paths.account_id(settings, which) for which in paths.ACCOUNTS)
     controllers, tokens = controller_bucket(settings), folder(paths.TOKENS, bucket)
+    sources = f'resource.name.startsWith("projects/_/buckets/{paths.sources_bucket(settings, NUMBER)}")'
     node: tuple[str, ...] = ("dataproc.batches.sparkApplicationWrite",)
     if desired.spark_role == WORKER:  # which holds what the grants below hold elsewhere
         node = (*node, *_OBJECT_CREATES, "logging.logEntries.create")
@@ -105,7 +121,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
         yield Grant(spark, "roles/storage.objectViewer", "bucket", raw, _OBJECT_READS, "raw text")
     if desired.spark_role != WORKER:
         yield Grant(spark, "roles/storage.objectUser", "bucket", scratch, ("storage.objects.get",),
-                    "code, and Spark's own files")  # fmt: skip
+                    "code, and Spark's own files", f"!{only(f'{paths.FUNCTION}/', scratch)}")  # fmt: skip
         yield Grant(spark, "roles/storage.objectUser", "bucket", bucket, _OBJECT_CREATES, "shards", tokens)
         yield Grant(spark, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
                     "what a batch prints")  # fmt: skip
@@ -117,6 +133,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
               ("iam.serviceAccounts.actAs",), "batches run as it"),
         Grant(run, "roles/storage.objectViewer", "bucket", raw, ("storage.objects.list",),
               "what was submitted"),
+        # Whoever lists a folder lists the bucket: names of heartbeats and boots, by which slices are kept.
         Grant(run, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS, "shards", tokens),
         Grant(run, "roles/storage.objectUser", "bucket", controllers, _OBJECT_WRITES,
               "records of runs", folder(paths.RECORDS, controllers)),
@@ -125,8 +142,8 @@ def grants(settings: Settings) -> Iterator[Grant]:
               folder(paths.REQUESTS, controllers)),
         Grant(build, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
               "the log of the function's build"),
-        Grant(build, "roles/storage.objectViewer", "bucket", scratch, ("storage.objects.get",),
-              "the function's source"),
+        Grant(build, "roles/storage.objectViewer", "project", "", ("storage.objects.get",),
+              "the function's source", sources),
         Grant(build, "roles/artifactregistry.writer", "repository", paths.name(settings),
               ("artifactregistry.repositories.uploadArtifacts",), "the function's image"),
     )  # fmt: skip
@@ -152,9 +169,6 @@ def _training(settings: Settings) -> Iterator[Grant]:
         yield Grant(who, "", "project", "", tuple(jobs), "training as a custom job")
         return
     yield Grant(who, "", "project", "", ON_NODES, "slices are created, watched and deleted")
-    for kind, why in (("heartbeats", "how far training is"), ("boot", "how far a boot is")):
-        yield Grant(who, "roles/storage.objectViewer", "bucket", storage.bucket_name,
-                    ("storage.objects.list",), why, folder(kind, storage.bucket_name))  # fmt: skip
     controllers = controller_bucket(settings)
     yield Grant(who, "roles/storage.objectUser", "bucket", controllers, _OBJECT_WRITES,
                 "records and state of the fleet", folder(STACK, controllers))  # fmt: skip
@@ -175,7 +189,7 @@ def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]
             Grant(RUNNER, "roles/storage.objectUser", "bucket", controllers, ("storage.objects.create",),
                   "ask for a retry or a cancel", folder(paths.REQUESTS, controllers)),
             Grant(RUNNER, "roles/storage.objectUser", "bucket", scratch,
-                  ("storage.objects.create",), "publish code"),
+                  ("storage.objects.create",), "publish code", folder(paths.CODE, scratch)),
             Grant(RUNNER, "roles/storage.objectUser", "bucket", raw,
                   ("storage.objects.create", "storage.objects.list"), "submit text"),
         )  # fmt: skip
@@ -214,6 +228,16 @@ def of_starts(settings: Settings) -> Iterator[Grant]:
         if grant.who == trigger or (grant.who == run and grant.folder == paths.RECORDS):
             yield grant
     yield from of_agents(settings)
+
+
+def of_requests(settings: Settings) -> Iterator[Grant]:
+    """Yield the grants without which people's requests aren't applied."""
+    run, trigger = (paths.account_id(settings, which) for which in (paths.ORCHESTRATOR, paths.TRIGGER))
+    for grant in grants(settings):
+        if (grant.who == run and grant.folder == paths.REQUESTS) or (
+            grant.who == trigger and grant.on == "function"
+        ):
+            yield grant
 
 
 def by_message(settings: Settings, asker: str = "") -> list[dict[str, str]]:
@@ -268,15 +292,16 @@ def of_the_build(settings: Settings, message: str) -> str:
 
 
 def _permission(permission: str) -> str:
-    """As IAM names it, and as services write that refuse an account to run as another."""
-    also = "|act as (?:the specified )?service account" if permission.endswith(".actAs") else ""
-    return f"{re.escape(permission)}{also}"
+    """Return a permission as IAM names it, and as services do that name no permission."""
+    return "|".join((re.escape(permission), *_ALSO.get(permission, ())))
 
 
 def _place(grant: Grant) -> str:
     """Return the part of a URL or name that identifies the grant's resource; empty if it needs none."""
     if grant.on == "bucket":
         return rf"{_bucket(grant)}(?:[^\w.-]|$)"
+    if grant.sources:
+        return _SOURCES
     return f"{re.escape(grant.what)}@" if grant.on == "account" else ""
 
 

@@ -44,6 +44,7 @@ class PipelineAccounts(pulumi.ComponentResource):
         applying: str | None,
         buckets: Sequence[pulumi.Resource],
         stack: pulumi.Output[str] | None,
+        number: pulumi.Output[str],
         opts: pulumi.ResourceOptions,
     ):
         """Declare them.
@@ -53,11 +54,12 @@ class PipelineAccounts(pulumi.ComponentResource):
             applying: account of builds, which makes what runs as them, too.
             buckets: what grants on buckets wait for.
             stack: id of the slices' stack, where slices train.
+            number: of the project.
             opts: of the component.
         """
         name = paths.name(settings)
         super().__init__("tpu:pipeline:Accounts", name, None, opts)
-        self.settings, self._applying, self._stack = settings, applying, stack
+        self.settings, self._applying, self._stack, self._number = settings, applying, stack, number
         child = pulumi.ResourceOptions(parent=self)
         self.repository = gcp.artifactregistry.Repository(
             name,
@@ -105,8 +107,9 @@ class PipelineAccounts(pulumi.ComponentResource):
             elif grant.on == "project":
                 service = grant.role.removeprefix("roles/").partition(".")[0]
                 account.project_role(
-                    grant.role, name=f"-{service}" if alike[grant.who, short(grant.role)] > 1 else ""
-                )
+                    grant.role, self._known(grant.only), grant.why if grant.only else "",
+                    f"-{service}" if alike[grant.who, short(grant.role)] > 1 else "",
+                )  # fmt: skip
             elif grant.on == "bucket":
                 only = self._known(grant.only)
                 account.bucket_role(grant.what, grant.role, only, grant.why if grant.only else "", buckets)
@@ -126,7 +129,9 @@ class PipelineAccounts(pulumi.ComponentResource):
                     )
 
     def _known(self, condition: str) -> pulumi.Input[str]:
-        """Return a condition with the id of the slices' stack."""
+        """Return a condition with the id of the slices' stack, or the project's number."""
+        if access.NUMBER in condition:
+            return self._number.apply(lambda number: condition.replace(access.NUMBER, number))
         if self._stack is None:
             return condition
         return self._stack.apply(lambda stack: condition.replace(access.STACK, stack))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infra.catalog import region_of
-from infra.core.layer import Hooks, Layer, Named, deferred
+from infra.core.layer import Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
 from infra.google.quotas import Use, cpus
 from infra.google.role import Role
@@ -38,6 +38,13 @@ def _buckets(settings: Settings) -> Iterable[Named]:
     yield Named(scratch, scratch_bucket(settings), "the pipeline's scratch")
 
 
+def _places(settings: Settings) -> Iterable[Place]:
+    yield Place("pipeline:scheduleRegion", "cloudscheduler", paths.sweep_region(settings))
+    for service in _services(settings):
+        if (name := service.partition(".")[0]) != "cloudscheduler":
+            yield Place("storage:location", name, paths.region(settings))
+
+
 def _quotas(settings: Settings) -> Iterable[Use]:
     desired = settings[PipelineSettings]
     cores = desired.driver_cores + desired.max_executors * desired.executor_cores
@@ -55,7 +62,7 @@ def _at_google(settings: Settings) -> dict[str, str]:
 
 
 def _prices(settings: Settings) -> Iterable[PriceRow]:
-    yield row("sweep of the pipeline", paths.region(settings), ("scheduler", 1))
+    yield row("sweep of the pipeline", paths.sweep_region(settings), ("scheduler", 1))
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:
@@ -138,9 +145,12 @@ _ROLES = (
 
 # https://cloud.google.com/eventarc/docs/troubleshooting
 _TRANSIENT_ERRORS = {
-    r"(?i)service agent|service account for cloud storage|pubsub\.(topics\.)?publish": (
-        "Google's service agents are new, and their roles don't count yet"
-    )
+    r"(?i)service agent|service account for cloud storage|service-\d+@\S+ does not exist"
+    r"|pubsub\.(topics\.)?publish": ("Google's service agents are new, and their roles don't count yet"),
+    # https://github.com/hashicorp/terraform-provider-google/issues/20571
+    r"(?i)storage object viewer permission to|missing permission on the build service account": (
+        "the grants of the account that builds the function are new, and don't count yet"
+    ),
 }
 
 LAYER = Layer(
@@ -156,6 +166,7 @@ LAYER = Layer(
     outputs=PipelineOutputs,
     accounts=_accounts,
     buckets=_buckets,
+    places=_places,
     prices=_prices,
     rates=_rates,
     at_google=_at_google,

@@ -1,5 +1,6 @@
 """Names and paths of the pipeline."""
 
+from google_facts import regions
 from infra.core import names
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.settings import PipelineSettings
@@ -16,8 +17,8 @@ ENTRY = "handle"
 """Entry point of the function, in its main.py."""
 ENVIRONMENT, CLUSTER_ENDPOINT = "TPU_ENVIRONMENT", "TPU_CLUSTER_ENDPOINT"
 """Variables of the function, beside TPU_STACK_ID with `train: fleet`; the second with `train: jobset`."""
-CODE = "code"
-"""Folder of the scratch bucket: the job's code and packages, by their sha256."""
+CODE, FUNCTION = "code", "function"
+"""Folders of the scratch bucket: the job's code and packages, and the function's source, by their sha256."""
 MOUNT = "/mnt/checkpoints"
 """Mount point of the checkpoint bucket, on hosts and in pods of the queue."""
 DATAPROC = "https://dataproc.googleapis.com/v1"
@@ -36,6 +37,12 @@ def name(settings: Settings) -> str:
 def region(settings: Settings) -> str:
     """Beside the bucket: Spark reads and writes there."""
     return settings[StorageSettings].location
+
+
+def sweep_region(settings: Settings) -> str:
+    """Return the region of the sweep's job, which calls the function by its URL from wherever it is."""
+    given = settings[PipelineSettings].schedule_region
+    return given or regions.nearest("cloudscheduler", region(settings))
 
 
 def labels(settings: Settings) -> dict[str, str]:
@@ -66,6 +73,14 @@ def code_folder(settings: Settings) -> str:
 def function_id(settings: Settings) -> str:
     """Full id of the function."""
     return f"projects/{settings.project}/locations/{region(settings)}/functions/{name(settings)}"
+
+
+def sources_bucket(settings: Settings, number: str) -> str:
+    """Return the bucket into which Cloud Functions copies the sources that it builds in the region.
+
+    It comes with the region's first function: https://cloud.google.com/functions/docs/building.
+    """
+    return f"gcf-v2-sources-{number}-{region(settings)}"
 
 
 def batches(settings: Settings) -> str:

@@ -54,7 +54,7 @@ class PipelineFunction(pulumi.ComponentResource):
         archive = gcp.storage.BucketObject(
             "source",
             bucket=scratch_bucket(settings),
-            name=f"function-{hashlib.sha256(packed.read_bytes()).hexdigest()}.zip",
+            name=f"{paths.FUNCTION}/{hashlib.sha256(packed.read_bytes()).hexdigest()}.zip",
             source=pulumi.FileAsset(str(packed)),
             opts=child,
         )
@@ -68,7 +68,13 @@ class PipelineFunction(pulumi.ComponentResource):
                 "entry_point": paths.ENTRY,
                 "service_account": accounts.id_of(paths.BUILD),
                 "docker_repository": accounts.repository.id,
-                "source": {"storage_source": {"bucket": scratch_bucket(settings), "object": archive.name}},
+                "source": {
+                    "storage_source": {
+                        "bucket": scratch_bucket(settings),
+                        "object": archive.name,
+                        "generation": archive.generation,  # what was put there, and nothing that came later
+                    }
+                },
             },
             service_config={
                 "service_account_email": paths.account(settings, paths.ORCHESTRATOR),
@@ -118,12 +124,15 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     else:
         made.append(RawBucket(settings, opts).bucket)
     made.append(ScratchBucket(settings, opts).bucket)
-    accounts = PipelineAccounts(settings, applying, made, stack, opts)
+    number = upstream.read(StorageOutputs, settings).project_number
+    accounts = PipelineAccounts(settings, applying, made, stack, number, opts)
     firewall = SparkFirewall(settings, network_id, opts)
     function = PipelineFunction(settings, accounts, variables, opts)
-    triggers = Triggers(settings, accounts, function, function.url, opts)
+    triggers = Triggers(settings, accounts, function, function.url, number, provider, opts)
     guarded = [*made, accounts, firewall, function, triggers]
-    records: dict[str, pulumi.Input[str]] = {"bucket": controller_bucket(settings), "folder": paths.RECORDS}
+    records: dict[str, pulumi.Input[str]] = {
+        "bucket": controller_bucket(settings), "folder": paths.RECORDS, "train": handoff.trains_by(settings),
+    }  # fmt: skip
     Living(RUNS, settings.project, settings.environment, records, guarded)
     return PipelineOutputs(
         function=function.function.id,

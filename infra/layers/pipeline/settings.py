@@ -121,6 +121,11 @@ class PipelineSettings:
         "how often the function looks at every run and request; at the raw bucket every ten minutes",
         default=1, rule=rules.between(1, 30, "min"),
     )  # fmt: skip
+    schedule_region: str | None = setting(
+        "region of the sweep's job; storage:location, or the nearest that has Cloud Scheduler, unless given",
+        default=None,
+        rule=rules.REGION,
+    )
     train: str = setting(
         "who trains on the shards: a new slice of the fleet, a JobSet of the queue, a Vertex custom job; "
         "or none",

@@ -6,9 +6,10 @@ begins no call of a job before the last one has ended:
 https://cloud.google.com/pubsub/docs/reference/rest/v1/projects.subscriptions,
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs.
 
-A new project has no service agents, and their roles take minutes to apply. Google names that in its refusal,
-and the layer names it to `tpu up`, which retries: a wait of fixed length is often too short, and Pulumi
-3.220 calls no hook of a resource that wasn't created, https://github.com/pulumi/pulumi/issues/23344.
+A new project has no service agents: asking for Eventarc's makes it, and reading the address of Cloud
+Storage's (google_facts/agents.toml). Their roles take minutes to apply. Google names that in its refusal, and
+the layer names it to `tpu up`, which retries: a wait of fixed length is often too short, and Pulumi 3.220
+calls no hook of a resource that wasn't created, https://github.com/pulumi/pulumi/issues/23344.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ import json
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.core import upstream
+from google_facts.agents import AGENTS
 from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.accounts import PipelineAccounts
 from infra.layers.pipeline.settings import PipelineSettings
-from infra.layers.storage.outputs import StorageOutputs
 from infra.settings.schema import Settings
 
 _DEADLINE_S = 1800  # the longest that a job waits for an answer
@@ -41,6 +41,8 @@ class Triggers(pulumi.ComponentResource):
         accounts: PipelineAccounts,
         function: pulumi.Resource,
         url: pulumi.Output[str],
+        number: pulumi.Output[str],
+        provider: pulumi.ProviderResource,
         opts: pulumi.ResourceOptions,
     ):
         name, desired = paths.name(settings), settings[PipelineSettings]
@@ -50,7 +52,7 @@ class Triggers(pulumi.ComponentResource):
         )
         caller = paths.account(settings, paths.TRIGGER)
         if desired.on_submit:
-            agents = self._agents(settings, pulumi.ResourceOptions(parent=self))
+            agents = self._agents(settings, number, provider, pulumi.ResourceOptions(parent=self))
             self.event = gcp.eventarc.Trigger(
                 name,
                 name=name,
@@ -66,7 +68,7 @@ class Triggers(pulumi.ComponentResource):
         self.sweep = gcp.cloudscheduler.Job(
             name,
             name=name,
-            region=paths.region(settings),
+            region=paths.sweep_region(settings),
             description="Lets the function look at submissions and runs",
             schedule=f"*/{desired.sweep_minutes} * * * *",
             time_zone="Etc/UTC",
@@ -84,27 +86,34 @@ class Triggers(pulumi.ComponentResource):
         self.register_outputs({})
 
     @staticmethod
-    def _agents(settings: Settings, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
+    def _agents(
+        settings: Settings,
+        number: pulumi.Output[str],
+        provider: pulumi.ProviderResource,
+        opts: pulumi.ResourceOptions,
+    ) -> list[pulumi.Resource]:
         """Google's own accounts that carry the events, and the roles that they need."""
-        number = upstream.read(StorageOutputs, settings).project_number
         eventarc = gcp.projects.ServiceIdentity(
             "eventarc-agent", project=settings.project, service="eventarc.googleapis.com", opts=opts
         )
+        storage = gcp.storage.get_project_service_account_output(
+            project=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
+        )
         after = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[eventarc]))
-        agents = {
-            access.EVENTARC_AGENT_ROLE: ("gcp-sa-eventarc", after),
-            access.STORAGE_AGENT_ROLE: ("gs-project-accounts", opts),
+        agents = {  # Eventarc's address is known to a preview by the number alone
+            access.EVENTARC_AGENT_ROLE: number.apply(
+                lambda known: f"serviceAccount:{AGENTS['eventarc'].email(known)}"
+            ),
+            access.STORAGE_AGENT_ROLE: storage.member,
         }
         grants = [
             gcp.projects.IAMMember(
                 f"agent-{role.rpartition('/')[2]}",
                 project=settings.project,
                 role=role,
-                member=pulumi.Output.concat(
-                    "serviceAccount:service-", number, f"@{domain}.iam.gserviceaccount.com"
-                ),
-                opts=options,
+                member=member,
+                opts=after,
             )
-            for role, (domain, options) in agents.items()
+            for role, member in agents.items()
         ]
         return [eventarc, *grants]

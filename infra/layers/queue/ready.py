@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 from pulumi import dynamic
 
+from google_facts import lags
 from infra.errors import InfraError
 
 if TYPE_CHECKING:
     from infra.google.kubernetes import Cluster
 
-_TIMEOUT_S, _PAUSE_S = 300.0, 1.0
+# Controllers pull their images once the grant on the repository holds.
+_TIMEOUT_S, _PAUSE_S = 300.0 + lags.GRANT.longest_s, 1.0
 _NAME = "ready-check"
 _KUEUE = "kueue.x-k8s.io/v1beta2"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from infra.core.layer import Layer, Named, deferred
+from infra.core.layer import Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import Role
 from infra.layers.storage.names import (
@@ -47,6 +47,14 @@ def _buckets(settings: Settings) -> Iterator[Named]:
     yield Named(path, controller_bucket(settings), "the fleet controller's")
     if storage.state_bucket_name:
         yield Named("storage:stateBucketName", storage.state_bucket_name, "that of Pulumi's state")
+
+
+def _places(settings: Settings) -> Iterator[Place]:
+    desired, path = settings[StorageSettings], "storage:location"
+    if desired.tensorboard:
+        yield Place(path, "aiplatform", desired.location)
+    if desired.state_key_ring:
+        yield Place(path, "cloudkms", desired.location)
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
@@ -130,6 +138,7 @@ LAYER = Layer(
     outputs=StorageOutputs,
     accounts=_accounts,
     buckets=_buckets,
+    places=_places,
     prices=_prices,
     rates=_rates,
     at_google=_at_google,

@@ -7,6 +7,7 @@ https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes#Nod
 from collections.abc import Mapping
 from typing import Any
 
+from google_facts.scopes import EVERYTHING
 from infra.layers.data.names import disk_id, disk_name
 from infra.layers.network.names import SLICE_TAG, network_id, subnet_id
 from infra.layers.storage.names import service_account_email, steps_bucket
@@ -34,7 +35,7 @@ def request(
         },
         "serviceAccount": {
             "email": place.service_account_email,
-            "scope": ["https://www.googleapis.com/auth/cloud-platform"],  # IAM decides, not scopes
+            "scope": [EVERYTHING],  # IAM decides, not scopes
         },
         "shieldedInstanceConfig": {"enableSecureBoot": place.secure_boot},
         "tags": [SLICE_TAG],

@@ -56,8 +56,11 @@ class Caller(Protocol):
 class Functions(Protocol):
     """Builds and serves Cloud Run functions."""
 
-    async def deploy(self, name: str, function: JsonObject) -> None:
-        """Build and start a function in place of the one of this name; ApiError if that fails."""
+    async def deploy(self, name: str, function: JsonObject, source: str) -> None:
+        """Build and start a function in place of the one of this name; ApiError if that fails.
+
+        `source`: gs:// URL of the zip to build from.
+        """
 
     def remove(self, name: str) -> None:
         """Stop a function."""

@@ -21,7 +21,7 @@ from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
 from rehearsal.cloud.core.operations import on_failure
 from rehearsal.cloud.core.service import Answer, Call, Method, Service, Site, Translator
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.door import batch, discovery, enums
+from rehearsal.cloud.door import batch, discovery, enums, places
 from rehearsal.cloud.door.discovery import Match
 from rehearsal.cloud.door.doorway import Doorway, Passage, break_stream
 from rehearsal.cloud.door.faults import Fault
@@ -188,6 +188,7 @@ class FrontDoor:
         try:
             constraints.require(self._world, "gcp.restrictServiceUsage", [f"{call.api}.googleapis.com"])
             self._enabled.require(call.api)
+            places.require(call, method.permission or "")
             if method.permission is not None:
                 resource = method.resource(call) if method.resource else f"projects/{self._world.project}"
                 prefix = method.list_prefix(call) if method.list_prefix else ""

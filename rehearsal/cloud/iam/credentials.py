@@ -45,7 +45,8 @@ class CredentialsService:
             raise bad_request("A scope is required, and a lifetime is such as 3600s.")
         if int(lifetime[1]) > TOKEN_LIFETIME_S:
             raise bad_request(f"The lifetime is more than {TOKEN_LIFETIME_S:.0f} s.")
-        token = self._iam.mint(self._account(call).rpartition("/")[2], int(lifetime[1]))
+        account = self._account(call).rpartition("/")[2]
+        token = self._iam.mint(account, int(lifetime[1]), scopes=sent["scope"])
         ends = time.gmtime(time.time() + self._iam.left_s(token))
         return {"accessToken": token.value, "expireTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", ends)}
 

@@ -19,9 +19,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from google_facts import roles
+from google_facts.agents import AGENTS, Made, is_googles, of_address
+from google_facts.scopes import LOGIN
 from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request, not_found
 from rehearsal.cloud.core.world import World
+from rehearsal.cloud.iam.accounts import agent as agent
+from rehearsal.cloud.iam.accounts import compute_account as compute_account
 from rehearsal.cloud.iam.conditions import compile_condition
 from rehearsal.cloud.iam.refusals import denied as denied
 from rehearsal.cloud.iam.roles import check, grants
@@ -36,20 +40,6 @@ _CONVENIENCE = {
     "projectEditor": "roles/editor",
     "projectViewer": "roles/viewer",
 }
-# The domains of the agents of services, as far as these are emulated.
-_AGENTS = {
-    "aiplatform": "gcp-sa-aiplatform",
-    "artifactregistry": "gcp-sa-artifactregistry",
-    "cloudfunctions": "gcf-admin-robot",
-    "cloudscheduler": "gcp-sa-cloudscheduler",
-    "dataproc": "dataproc-accounts",
-    "eventarc": "gcp-sa-eventarc",
-    "pubsub": "gcp-sa-pubsub",
-    "run": "serverless-robot-prod",
-    "secretmanager": "gcp-sa-secretmanager",
-    "storage": "gs-project-accounts",
-}
-_ON_DEMAND = ("eventarc",)  # created on request only: the others come with the API
 _PERMISSION = re.compile(r"[a-z]\w*\.\w+\.\w+")
 _POD = re.compile(r"([^\[/]+\.svc\.id\.goog)\[([^/]+)/([^]]+)\]")
 _MEMBER_KINDS = (
@@ -61,13 +51,15 @@ _MEMBER_KINDS = (
 class Token:
     """An access token, or with an `audience` an identity token for it.
 
-    `expires_at` is on the world's real clock, as clients time it.
+    `expires_at` is on the world's real clock, as clients time it. `scopes` restrict nothing here but the
+    account's address: who has no scope for it is a number to clusters.
     """
 
     value: str
     principal: str
     expires_at: float
     audience: str = ""
+    scopes: tuple[str, ...] = LOGIN
 
 
 @dataclass
@@ -99,7 +91,7 @@ class Iam:
                 binding = {"role": role, "members": [member(who)]}
                 self._first.setdefault(resource, []).append(binding)
         self.token_lifetime_s = token_lifetime_s
-        self.agents: set[str] = set()  # of Google's services, those that are there on demand
+        self.agents: set[str] = set()  # of Google's services, those that are there
         self.permissions: set[str] = set()  # permissions that some method requires
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
@@ -111,7 +103,13 @@ class Iam:
 
     # Tokens
 
-    def mint(self, principal: str, lifetime_s: float | None = None, audience: str = "") -> Token:
+    def mint(
+        self,
+        principal: str,
+        lifetime_s: float | None = None,
+        audience: str = "",
+        scopes: Iterable[str] = LOGIN,
+    ) -> Token:
         """Create a token for this account; ApiError 404 if it is a deleted service account.
 
         It lives for `lifetime_s` real seconds, by default `token_lifetime_s`. With an audience it is an
@@ -120,7 +118,7 @@ class Iam:
         if not self._exists(principal):
             raise not_found(f"projects/{self._world.project}/serviceAccounts/{principal}")
         ends = self._world.monotonic_s() + (self.token_lifetime_s if lifetime_s is None else lifetime_s)
-        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, ends, audience)
+        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, ends, audience, tuple(scopes))
         self._tokens[token.value] = token
         return token
 
@@ -141,16 +139,30 @@ class Iam:
         return token
 
     def _exists(self, principal: str) -> bool:
-        if principal in self.agents_on_demand:
+        if is_googles(principal) and principal.startswith(f"service-{self._world.number}@"):
             return principal in self.agents
         if not principal.endswith(f"@{self._world.project}.iam.gserviceaccount.com"):
             return True
         return self._world.find(f"projects/{self._world.project}/serviceAccounts/{principal}") is not None
 
-    @property
-    def agents_on_demand(self) -> frozenset[str]:
-        """Service agents that are created on request, or when a service needs its own."""
-        return frozenset(agent(self._world, api) for api in _ON_DEMAND)
+    def make_agents(self, api: str, how: Made) -> None:
+        """Create the agents of an API that this makes, with the role that Google then grants them.
+
+        What asks for an agent by `identity` grants its role itself.
+        """
+        for name, known in AGENTS.items():
+            email = known.email(self._world.number)
+            if name.partition("-")[0] != api or how not in known.made or email in self.agents:
+                continue
+            self.agents.add(email)
+            if how != "identity" and roles.of_role(known.role):  # agents of other roles do nothing here
+                self._grant_at_once(known.role, member(email))
+
+    def _grant_at_once(self, role: str, who: str) -> None:
+        versions = self._policies[self.project].versions
+        for _, policy in versions:
+            policy["bindings"].append({"role": role, "members": [who]})
+        versions[-1][1]["etag"] = self._etag()
 
     # Policies
 
@@ -261,6 +273,8 @@ class Iam:
                 raise bad_request(
                     f"The member {name} is of an unknown type. Please set a valid type prefix for the member."
                 )
+            if kind == "serviceAccount" and is_googles(who) and of_address(who) is None:
+                raise NotEmulatedError(f"The service agent {who}")
             if kind == "serviceAccount" and not self._exists(who):
                 raise bad_request(f"Service account {who} does not exist.")
 
@@ -462,18 +476,6 @@ def _by_role(policy: JsonObject) -> dict[str, list[str]]:
         marks = (f"{who} {binding.get('condition')}" for who in binding.get("members") or ())
         members.setdefault(binding.get("role", ""), []).extend(marks)
     return {role: sorted(marks) for role, marks in members.items() if marks}
-
-
-def agent(world: World, api: str) -> str:
-    """Return the address of a service's agent (https://cloud.google.com/iam/docs/service-agents)."""
-    if api not in _AGENTS:
-        raise NotEmulatedError(f"The service agent of {api}")
-    return f"service-{world.number}@{_AGENTS[api]}.iam.gserviceaccount.com"
-
-
-def compute_account(world: World) -> str:
-    """Return the address of the Compute Engine default service account."""
-    return f"{world.number}-compute@developer.gserviceaccount.com"
 
 
 def member(principal: str) -> str:

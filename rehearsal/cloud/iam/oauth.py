@@ -13,12 +13,20 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
+from google_facts.scopes import LOGIN
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.service import Answer, Call, Method
 from rehearsal.cloud.iam.iam import Iam, Token
 
-_SCOPE = (
-    "https://www.googleapis.com/auth/cloud-platform https://www.googleapis.com/auth/userinfo.email openid"
+# What `gcloud auth login` is granted; a refresh may name fewer.
+_GRANTED = (
+    *LOGIN,
+    "openid",
+    *(
+        f"https://www.googleapis.com/auth/{name}"
+        for name in ("appengine.admin", "compute", "sqlservice.login")
+    ),
+    "https://www.googleapis.com/auth/accounts.reauth",
 )
 
 
@@ -66,11 +74,14 @@ class OAuth:
         )
         if account is None:
             return _oauth_error("invalid_grant", "Bad Request")
-        token = self._iam.mint(account)
+        scopes = str(form.get("scope") or "").split() or list(_GRANTED)
+        if not set(scopes) <= set(_GRANTED):
+            return _oauth_error("invalid_scope", "Some requested scopes were invalid.")
+        token = self._iam.mint(account, scopes=scopes)
         return {
             "access_token": token.value,
             "expires_in": self._iam.left_s(token),
-            "scope": _SCOPE,
+            "scope": " ".join(token.scopes),
             "token_type": "Bearer",
         }
 
@@ -82,7 +93,7 @@ class OAuth:
             return _oauth_error("invalid_token", "Invalid Value")
         return {
             "sub": account_id(token.principal),
-            "scope": _SCOPE,
+            "scope": " ".join(token.scopes),
             "exp": str(int(time.time()) + self._iam.left_s(token)),
             "expires_in": str(self._iam.left_s(token)),
             "email": token.principal,

@@ -2,7 +2,7 @@
 
 Behaves as https://cloud.google.com/compute/docs/metadata/querying-metadata describes, and holds the keys of a
 TPU VM. Identity tokens (`identity?audience=`) are missing: no client here could verify Google's signature.
-Access scopes are shown, not enforced.
+Access scopes decide what a cluster calls a token's account (google_facts/scopes.toml), and nothing else.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Guest:
 
     `external_address` may be empty; `mtu` is in bytes; `guest_attributes` is None where they are disabled;
     `maintenance` is the API's UpcomingMaintenance, empty without one. `principal`: of a pod, who asks IAM for
-    the tokens of `service_account`, or gets its own where that is none.
+    the tokens of `service_account`, or gets its own where that is none. `serverless`: no machine, and its
+    tokens have the scopes that a request names.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Guest:
     scopes: tuple[str, ...]
     guest_attributes: GuestAttributes | None
     principal: str = ""
+    serverless: bool = False
 
 
 class Guests(Protocol):
@@ -108,7 +110,7 @@ class MetadataServer:
         self._doorway = doorway
         self._guests = guests
         self._iam = iam
-        self._tokens: dict[str, Token] = {}
+        self._tokens: dict[tuple[str, tuple[str, ...]], Token] = {}
 
     def app(self) -> web.Application:
         """Return the aiohttp application."""
@@ -153,7 +155,7 @@ class MetadataServer:
         path = request.path.removeprefix(_ROOT)
         parts = path.rstrip("/").split("/") if path else []
         if _is_secret(parts, "token"):
-            return self._token(guest, parts[2])
+            return self._token(guest, parts[2], request.query.get("scopes", ""))
         if _is_secret(parts, "identity"):
             raise NotEmulatedError("An identity token")
         if parts == ["instance", "upcoming-maintenance"] and "wait_for_change" not in request.query:
@@ -196,7 +198,7 @@ class MetadataServer:
             pass
         return current
 
-    def _token(self, guest: Guest, alias: str) -> web.Response:
+    def _token(self, guest: Guest, alias: str, named: str) -> web.Response:
         if alias not in ("default", guest.service_account):
             return _page(404, _NOT_FOUND, f"{_ROOT}instance/service-accounts/{alias}/token")
         who = guest.service_account
@@ -207,11 +209,12 @@ class MetadataServer:
             if not self._iam.allowed(guest.principal, _GET_TOKEN, account):
                 text = "Unable to generate access token; IAM returned 403 Forbidden: "
                 raise ApiError(403, "PERMISSION_DENIED", text + denied("", _GET_TOKEN, account).message)
-        token = self._tokens.get(guest.address)
+        scopes = tuple(named.split(",")) if named and guest.serverless else guest.scopes
+        token = self._tokens.get((guest.address, scopes))
         reserve_s = _TOKEN_RESERVE * self._iam.token_lifetime_s
         fresh = token is not None and self._iam.left_s(token) > reserve_s
         if token is None or not fresh or token.principal != who:
-            token = self._tokens[guest.address] = self._iam.mint(who)
+            token = self._tokens[guest.address, scopes] = self._iam.mint(who, scopes=scopes)
         answer = {"access_token": token.value, "expires_in": self._iam.left_s(token), "token_type": "Bearer"}
         return _text(json.dumps(answer), "application/json")
 

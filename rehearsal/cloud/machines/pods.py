@@ -8,11 +8,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+from google_facts.scopes import EVERYTHING
 from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.machines.metadata import Guest, Guests
-
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 def principal(number: str, pool: str, namespace: str, account: str) -> str:
@@ -55,7 +54,7 @@ class PodGuests:
 
     def enter(self, address: str, name: str, account: str) -> None:
         """Add a build: requests from this address get the tokens of the account."""
-        self._pods[address] = _bare(address, name, account)
+        self._pods[address] = replace(_bare(address, name, account), serverless=True)
 
     def drop(self, address: str) -> None:
         """Remove the guest at an address."""
@@ -87,6 +86,6 @@ def _bare(address: str, name: str, account: str) -> Guest:
         maintenance={},
         revocable=False,
         service_account=account,
-        scopes=_SCOPES,
+        scopes=(EVERYTHING,),
         guest_attributes=None,
     )

@@ -70,7 +70,9 @@ class ServiceUsage:
         self._world, self._iam = world, iam
         self._quotas = quotas or Quotas()
         self._operations = operations
-        self._enabled = {name: float("-inf") for name in enabled}  # and the time from which it answers
+        self._enabled: dict[str, float] = {}  # and the time from which it answers
+        for name in enabled:
+            self._enable(name, float("-inf"))
 
     def require(self, api: str) -> None:
         """ApiError 403, as Google words it, unless the API is enabled in the project."""
@@ -177,11 +179,16 @@ class ServiceUsage:
                 if verb == "disable":
                     self._enabled.pop(name, None)
                 else:
-                    self._enabled.setdefault(name, since)
+                    self._enable(name, since)
             services = [self._service(name) for name in names]
             return {"services": services} if batch else {"service": services[0]}
 
         return self._start(call, f"{verb[0].upper()}{verb[1:]}Service{'s' if batch else ''}Response", work)
+
+    def _enable(self, name: str, since: float) -> None:
+        self._enabled.setdefault(name, since)
+        if self._iam is not None:
+            self._iam.make_agents(name.partition(".")[0], "enable")
 
     async def _identity(self, call: Call) -> JsonObject:
         """Create and return the service's agent (v1beta1 only)."""
@@ -191,7 +198,7 @@ class ServiceUsage:
         async def work() -> JsonObject:
             await self._world.clock.sleep(_CHANGE_S)
             if self._iam is not None:
-                self._iam.agents.add(email)
+                self._iam.make_agents(api, "identity")
             return {"email": email, "uniqueId": account_id(email)}
 
         return self._start(call, "ServiceIdentity", work)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rehearsal.providers.gcp.lifecycle import Context, Resource
+from rehearsal.providers.gcp.table import STORAGE
 from rehearsal.providers.gcp.types.bucket import BUCKET
 from rehearsal.providers.gcp.types.bucket_object import BUCKET_OBJECT
 from rehearsal.providers.gcp.types.compute import NETWORK, SUBNETWORK
@@ -59,7 +60,20 @@ def _get_bucket_object(context: Context, arguments: Mapping[str, Any]) -> dict[s
     return {key: value for key, value in outputs.items() if key not in ("source", "outputName")}
 
 
+def _get_project_service_account(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    given = _only("getProjectServiceAccount", arguments, ("project",))
+    project = given.get("project") or context.settings.project
+    email = context.send(STORAGE, "GET", f"projects/{project}/serviceAccount", library=True)["email_address"]
+    return {
+        "id": email,
+        "emailAddress": email,
+        "member": f"serviceAccount:{email}",
+        "project": project,
+    }
+
+
 INVOKES: dict[str, Invoke] = {
+    "gcp:storage/getProjectServiceAccount:getProjectServiceAccount": _get_project_service_account,
     "gcp:compute/getNetwork:getNetwork": _get_network,
     "gcp:compute/getSubnetwork:getSubnetwork": _get_subnetwork,
     "gcp:storage/getBucket:getBucket": _get_bucket,

@@ -79,6 +79,18 @@ def test_a_refusal_that_is_over_in_minutes_is_waited_for_and_said(
     assert caplog.messages == [f"pipeline: {SAID}; retrying for at most 15 min"] * 2
 
 
+def test_an_api_that_was_enabled_just_now_is_waited_for_in_any_layer(
+    root: Path, pulumi_cli: FakePulumi, slept: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    off = (
+        "Error 403: Pub/Sub API has not been used in project 1 before or it is disabled. If you enabled this "
+    )
+    errors(pulumi_cli, (OTHER, f"{off}API recently, wait a few minutes for the action to propagate"))
+    assert stacks.up("dev", ["pipeline"], root, ["--yes"]) == 0
+    assert (ups(pulumi_cli), len(slept)) == (3, 2)
+    assert "an API that was enabled just now doesn't answer yet" in caplog.messages[0]
+
+
 @pytest.mark.parametrize(
     ("layer", "messages"),
     [

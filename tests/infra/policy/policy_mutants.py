@@ -23,6 +23,7 @@ BUCKET_MEMBER = "gcp:storage/bucketIAMMember:BucketIAMMember"
 DEPLOYMENT = "kubernetes:apps/v1:Deployment"
 KUEUE = "Deployment-kueue-system-kueue-controller-manager"
 GONE = object()
+_SOURCES = 'resource.name.startsWith("projects/_/buckets/gcf-v2-sources-")'
 
 MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("B01", BUCKET, CHECKPOINTS, "uniformBucketLevelAccess", GONE),
@@ -59,6 +60,11 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("I03", MEMBER, "tpu-training-logWriter", "role", "roles/iam.serviceAccountUser"),
     ("I05", VM, "train", "serviceAccount.email", "1-compute@developer.gserviceaccount.com"),
     ("I08", MEMBER, "tpu-training-logWriter", "role", "roles/storage.objectViewer"),
+    ("I08", MEMBER, "tpu-pipeline-build-objectViewer", "role", "roles/storage.objectUser"),
+    *(
+        ("I08", MEMBER, "tpu-pipeline-build-objectViewer", "condition", {"expression": limit})
+        for limit in ("", 'resource.name.startsWith("projects/_/buckets/gcf")', f"{_SOURCES} || true")
+    ),
     *(
         ("I13", MEMBER, who, "role", f"roles/{role}")
         for who in ("tpu-gke-nodes-defaultNodeServiceAccount", "cloud-tpu-sa-logWriter")
@@ -77,8 +83,8 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("PL19", FUNCTION, "tpu-pipeline", "buildConfig.runtime", "python39"),
     ("PL20", ALERT, "boot-failed", "conditions.0.conditionThreshold.filter", 'resource.type="generic_node"'),
     ("PL20", ALERT, "boot-failed", "conditions.0.conditionThreshold.comparison", "COMPARISON_EQ"),
-    ("PL21", METRIC, "batches-failed", "filter", 'resource.type="dataproc_batch" AND severity>=ERROR'),
-    ("PL21", METRIC, "batches-failed", "labelExtractors.batch", "EXTRACT(resource.labels.batch)"),
+    ("PL21", METRIC, "sweeps-failed", "filter", 'resource.type="scheduler_job" AND severity>=ERROR'),
+    ("PL21", METRIC, "sweeps-failed", "labelExtractors.job", "EXTRACT(resource.labels.job)"),
     ("PL21", ALERT, "boot-failed", "conditions.0.conditionThreshold.aggregations.0.groupByFields",
      ["resource.label.node_name"]),
     ("N01", "gcp:compute/network:Network", "tpu-training", "autoCreateSubnetworks", GONE),

@@ -171,12 +171,12 @@ def test_the_engine_is_refused_a_function_whose_source_no_one_uploads(
 ) -> None:
     (function,) = [item for item in declared if item.type == FUNCTION]
     (source,) = [item for item in declared if (item.type, item.name) == (OBJECT, "source")]
-    second = changed(source, "name", f"function-{'0' * 64}.zip")
+    second = changed(source, "name", f"function/{'0' * 64}.zip")
     assert engine(source, function) == []
     for order in ((function,), (function, source), (second, function)):
         with pytest.raises(pulumi.RunError, match="tpu-pipeline breaks the policy: PL18"):
             engine(*order)
-    assert "storageSource: my-project-raw-scratch/function-" in engine()[0]
+    assert "storageSource: my-project-raw-scratch/function/" in engine()[0]
 
 
 def test_the_engine_is_refused_a_bucket_without_the_options_that_keep_it(

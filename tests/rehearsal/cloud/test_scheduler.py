@@ -15,7 +15,7 @@ from cloud_front import PROJECT, CloudFront
 from rehearsal.cloud.services.scheduler import cron
 
 P = f"projects/{PROJECT}"
-JOBS = f"cloudscheduler.googleapis.com/v1/{P}/locations/us-east5/jobs"
+JOBS = f"cloudscheduler.googleapis.com/v1/{P}/locations/us-east4/jobs"
 EMAIL = f"scheduler@{PROJECT}.iam.gserviceaccount.com"
 TOPIC = f"{P}/topics/scheduled"
 

@@ -179,7 +179,8 @@ def test_kms_refuses_as_google_does(cloud: CloudFront) -> None:
 def test_a_policy_that_is_set_on_a_key_holds_for_its_versions(cloud: CloudFront) -> None:
     url = make_key(cloud)
     resource = url.removeprefix("cloudkms.googleapis.com/v1/")
-    agent = f"service-{NUMBER}@gs-project-accounts.iam.gserviceaccount.com"
+    account = cloud.request("GET", f"storage.googleapis.com/storage/v1/projects/{PROJECT}/serviceAccount")
+    agent = account.json["email_address"]  # is there from now on
     policy = cloud.request("GET", f"{url}:getIamPolicy").json
     role = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
     policy["bindings"] = [{"role": role, "members": [f"serviceAccount:{agent}"]}]

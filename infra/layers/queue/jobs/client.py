@@ -134,7 +134,7 @@ class Jobs:
         }
 
     def _refusals(self) -> Mapping[str, str]:
-        """Why Google gave no nodes, by pod: of quotas and stock-outs, the autoscaler's events say."""
+        """Return the autoscaler's messages of quotas and stock-outs, by pod."""
         events = self._cluster.items(
             f"/api/v1/namespaces/{self._team.namespace}/events", {"fieldSelector": f"reason={_REFUSED}"}
         )

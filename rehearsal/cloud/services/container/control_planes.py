@@ -5,10 +5,12 @@ Clusters, accounts of tokens, and permissions. None counts as a request of the w
 
 from __future__ import annotations
 
+from google_facts.scopes import EMAIL
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.faults import Faults
 from rehearsal.cloud.iam.iam import Iam, denied
+from rehearsal.cloud.iam.oauth import account_id
 from rehearsal.cloud.services.container import access, chips
 from rehearsal.cloud.services.container.pools import resize, sizes
 from rehearsal.cloud.services.container.pulls import Pulls
@@ -23,6 +25,7 @@ class Clusters:
     def __init__(self, world: World, iam: Iam, faults: Faults) -> None:
         self._world, self._iam, self._faults = world, iam, faults
         self._lost: dict[str, JsonObject] = {}
+        self._numbered: dict[str, str] = {}  # accounts, of which IAM knows the address all the same
         self._pulls = Pulls(world, iam)
         iam.permissions.update(access.permissions())
 
@@ -50,13 +53,24 @@ class Clusters:
         return dict(self._world.control_planes or {})
 
     async def account(self, body: JsonObject) -> JsonObject:
-        """Return the account of an access token; empty for an invalid one."""
+        """Return the name of an access token's account; empty for an invalid one.
+
+        It is the account's address, or its number where the token has no scope for that.
+        """
         token = self._iam.find_token(body["token"])
-        return {"account": token.principal if token else ""}
+        if token is None:
+            return {"account": ""}
+        if EMAIL in token.scopes:
+            return {"account": token.principal}
+        resource = f"projects/{self._world.project}/serviceAccounts/{token.principal}"
+        number = str(self._world.directory.get(resource, {}).get("uniqueId") or account_id(token.principal))
+        self._numbered[number] = token.principal
+        return {"account": number}
 
     async def access(self, body: JsonObject) -> JsonObject:
         """Decide about a request: `allowed` by IAM, `denied`, or neither, if RBAC decides."""
-        account, name = body["account"], body["cluster"]
+        name, account = body["cluster"], str(body["account"])
+        account = self._numbered.get(account, account)
         if not self._iam.allowed(account, access.CONNECT, name):
             reason = denied(account, access.CONNECT, name).message
             return {"allowed": False, "denied": True, "reason": reason}

@@ -11,6 +11,7 @@ import re
 from functools import partial
 
 from google_facts import gke_pools
+from google_facts.scopes import EVERYTHING
 from rehearsal.cloud.collections import Change, Collection, Verb
 from rehearsal.cloud.collections.checks import acts_as
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
@@ -22,7 +23,7 @@ from rehearsal.cloud.services.tpu import catalog
 _POOL = "container.projects.locations.clusters.nodePools"
 UPDATE = "container.clusters.update"
 PATH_FIELDS = frozenset({"name", "projectId", "zone", "clusterId", "nodePoolId", "etag"})  # name the resource
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_SCOPES = (EVERYTHING,)
 _NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
 _TPU_MACHINE = re.compile(r"ct6e-standard-([148])t")
 _MOST_PODS = 256

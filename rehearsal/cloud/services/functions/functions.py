@@ -14,6 +14,7 @@ from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Referen
 from rehearsal.cloud.collections.checks import NAME, acts_as, default_account, every, not_emulated, topic
 from rehearsal.cloud.core.errors import ApiError, bad_request
 from rehearsal.cloud.iam.iam import compute_account
+from rehearsal.cloud.services.functions.source import copied
 
 # https://cloud.google.com/functions/docs/networking/network-settings#ingress_settings
 _INGRESS = {
@@ -50,8 +51,13 @@ def _deploys(change: Change) -> None:
         change.resources.find(build["dockerRepository"])
     if change.old:
         change.finish.append(lambda: _follow_ingress(change))
-    if (functions := change.runtime.functions) is not None:
-        change.waits.append(lambda: functions.deploy(change.name, change.body))
+    change.waits.append(lambda: _build(change))
+
+
+async def _build(change: Change) -> None:
+    source = await copied(change)
+    if change.runtime.functions is not None:
+        await change.runtime.functions.deploy(change.name, change.body, source)
 
 
 def _follow_ingress(change: Change) -> None:

@@ -182,7 +182,7 @@ class Service:
 
 def failed(why: str) -> ApiError:
     """Return the error of a function that can't be built or doesn't start."""
-    return ApiError(400, "FAILED_PRECONDITION", f"Build failed with status: FAILURE. {why}")
+    return ApiError(500, "INTERNAL", f"Build failed with status: FAILURE and message: {why}")
 
 
 async def _answers(process: asyncio.subprocess.Process, address: str) -> bool:

@@ -57,15 +57,15 @@ class Functions:
         self._session: aiohttp.ClientSession | None = None
         self._deployed: Counter[str] = Counter()
 
-    async def deploy(self, name: str, function: JsonObject) -> None:
+    async def deploy(self, name: str, function: JsonObject, source: str) -> None:
         """Build and start a function in place of the one of this name; ApiError if that fails."""
         short = name.rpartition("/")[2]
         self._deployed[short] += 1
         revision = f"{short}-{self._deployed[short]:05}"
         async with self._sandboxes.open(f"{revision}-build", _build_account(function)) as sandbox:
-            await self._build(function, sandbox)
-            source = await asyncio.to_thread(_read_all, sandbox.place / "source")
-        built = Revision({**function, "name": name}, source, revision, self._python)
+            await self._build(function, source, sandbox)
+            files = await asyncio.to_thread(_read_all, sandbox.place / "source")
+        built = Revision({**function, "name": name}, files, revision, self._python)
         service = Service(built, self._sandboxes, self._world.start, self._write_log)
         await service.start()
         old, self._services[name] = self._services.get(name), service
@@ -77,7 +77,7 @@ class Functions:
         if (service := self._services.pop(name, None)) is not None:
             service.stop()
 
-    async def _build(self, function: JsonObject, sandbox: Sandbox) -> None:
+    async def _build(self, function: JsonObject, source: str, sandbox: Sandbox) -> None:
         account = _build_account(function)
         repository = function["buildConfig"]["dockerRepository"]
         for permission, on in ((_LOG, self._iam.project), (_PUSH, repository)):
@@ -86,8 +86,7 @@ class Functions:
                     "Could not build the function due to a missing permission on the build service account: "
                     f"{account} lacks {permission}"
                 )
-        source = function["buildConfig"]["source"]["storageSource"]
-        what = {"archives": [f"gs://{source['bucket']}/{source['object']}#source"]}
+        what = {"archives": [f"{source}#source"]}
         arguments = [json.dumps(what), str(sandbox.place)]
         status, printed = await sandbox.output("rehearsal.cloud.services.transfer", arguments)
         if status != 0:

@@ -60,6 +60,8 @@ def _channel(change: Change) -> None:
         raise bad_request(f"Field notification_channel.type had an invalid value of '{kind}'.")
     if not labels.get(_LABELS[kind]):
         raise bad_request(f"Field notification_channel.labels must have the label '{_LABELS[kind]}'.")
+    if kind == "pubsub":
+        change.finish.append(lambda: change.resources.iam.make_agents("monitoring", "channel"))
     _recorded(change)
 
 

@@ -160,10 +160,11 @@ class Buckets:
         return {"kind": "storage#testIamPermissionsResponse"} | ({"permissions": held} if held else {})
 
     async def service_account(self, call: Call) -> JsonObject:
-        """storage.projects.serviceAccount.get: the agent that uses a bucket's KMS key."""
+        """storage.projects.serviceAccount.get: the agent that uses a bucket's KMS key, which it makes."""
         world = self._store.world
         if call.path["projectId"] not in (world.project, world.number):
             raise bad_request(f"Unknown project id: {call.path['projectId']}")
+        self._store.iam.make_agents("storage", "get")
         return {"kind": "storage#serviceAccount", "email_address": agent(world, "storage")}
 
     async def none(self, call: Call) -> JsonObject:

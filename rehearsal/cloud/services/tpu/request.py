@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from google_facts.scopes import EVERYTHING
 from rehearsal.cloud.collections.checks import NAME, wrong_labels
 from rehearsal.cloud.collections.references import full_name
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, not_found
@@ -29,7 +30,6 @@ _METADATA_KEY = re.compile(r"[-_a-zA-Z0-9]{1,128}")
 _METADATA_VALUE_BYTES = 256 * 1024
 _METADATA_BYTES = 512 * 1024
 _DESCRIPTION_CHARACTERS = 512
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 # Node fields that clients may send and that change machines in ways which are not emulated.
 _NOT_EMULATED = ("autocheckpointEnabled", "bootDiskConfig", "cidrBlock", "networkConfigs")
 # Documentation addresses (RFC 5737): nothing answers there, and nothing is meant to.
@@ -177,7 +177,7 @@ class Requests:
         if email != default:
             self._world.require(name)
         self._iam.require(principal, "iam.serviceAccounts.actAs", name)
-        return {"email": email, "scope": sent.get("scope") or [_SCOPE]}
+        return {"email": email, "scope": sent.get("scope") or [EVERYTHING]}
 
 
 def refusal(why: str) -> ApiError:

@@ -50,7 +50,7 @@ class TpuService:
     ) -> None:
         self._world = world
         self._operations = operations
-        self._requests = Requests(world, iam)
+        self._iam, self._requests = iam, Requests(world, iam)
         self._durations = durations
         self._quotas = quotas
         self._nodes = nodes
@@ -88,6 +88,7 @@ class TpuService:
     async def create(self, call: Call) -> JsonObject:
         """nodes.create: READY when the machines' inits run; a failure leaves no node behind."""
         nodes, node = self._nodes, self.check(call)
+        self._iam.make_agents("tpu", "use")
         nodes.add(node)
         return self._start(
             call,

@@ -12,6 +12,7 @@ import pytest
 from infra.engine.settings import parse
 from infra.errors import SettingsError
 from infra.layers.monitoring import alerts, commands, dashboards, documentation, metrics
+from infra.layers.monitoring.layer import LAYER
 from infra.layers.monitoring.widgets import COLUMNS, Chart, Dashboard, Line, Score, WidgetRow
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
@@ -240,6 +241,28 @@ def test_the_budget_notifies_at_half_nine_tenths_and_all_of_it(everything: Recor
         "schemaVersion": "1.0",
     }
     assert inputs["amount"]["specifiedAmount"] == {"units": "1000"}
+
+
+def test_requests_about_a_budget_count_for_the_project(everything: Recording) -> None:
+    inputs = everything.only("pulumi:providers:gcp").inputs
+    assert (inputs["billingProject"], inputs["userProjectOverride"]) == (inputs["project"], "true")
+    without = up(channels=[{"name": "oncall", "email": "oncall@example.com"}])
+    assert not {"billingProject", "userProjectOverride"} & without.only("pulumi:providers:gcp").inputs.keys()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "error creating Budget: googleapi: Error 403: The caller does not have permission",
+        "Error 403: Permission 'billing.budgets.create' denied on resource '//billing.googleapis.com/…'",
+    ],
+)
+def test_a_refused_budget_is_told_with_the_grant_on_the_billing_account(message: str) -> None:
+    given = settings(billingAccount="012345-6789AB-CDEF01", budgetPerMonth=1000)
+    grant = LAYER.hooks.missing_grant(given, message)
+    assert "gcloud billing accounts add-iam-policy-binding 012345-6789AB-CDEF01" in grant
+    other = "Error 403: Permission 'logging.logMetrics.create' denied"
+    assert LAYER.hooks.missing_grant(given, other) == ""
 
 
 def test_a_budget_names_the_channels_with_an_address() -> None:

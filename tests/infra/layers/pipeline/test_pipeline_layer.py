@@ -18,11 +18,13 @@ from infra.publish import pipeline as code
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
+from rehearsal.cloud.iam.conditions import compile_condition
 from tests.infra.declared import CLUSTER, OFF, UP
-from tests.infra.recording import BASE, Recording, run
+from tests.infra.recording import BASE, GENERATION, PROJECT_NUMBER, Recording, run
 from workload.preprocess.config import Config, load
 
 FLEET = {"pipeline:train": "fleet", "pipeline:trainZone": "us-east5-b"}
+SWEEP = "gcp:cloudscheduler/job:Job"
 FUNCTION = "gcp:cloudfunctionsv2/function:Function"
 RUNS = "serviceAccount:tpu-pipeline-run@my-project.iam.gserviceaccount.com"
 VERTEX = {"pipeline:train": "vertex", "pipeline:trainImage": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}"}
@@ -137,7 +139,7 @@ def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any])
             (grant.role or grant.role_id).rpartition("/")[2],
             grant.what if grant.on == "bucket" else "",
             grant.what if grant.on == "account" else "",
-            grant.only.replace(access.STACK, UP["tpu"]["stackId"]),
+            grant.only.replace(access.STACK, UP["tpu"]["stackId"]).replace(access.NUMBER, PROJECT_NUMBER),
         )
         for grant in access.grants(known)
     }
@@ -167,7 +169,7 @@ _ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.goog
     (of_storage("run", "storage.objects.get", f"{_API}/my-project-checkpoints/o/tokens%2Fr1%2F_READY"),
      f"roles/storage.objectViewer on the bucket {_BUCKET}, below tokens/, for tpu-pipeline-run"),
     (of_storage("run", "storage.objects.list", f"{_API}/my-project-checkpoints/o?prefix=heartbeats%2F"),
-     f"roles/storage.objectViewer on the bucket {_BUCKET}, below heartbeats/, for tpu-pipeline-run"),
+     f"roles/storage.objectViewer on the bucket {_BUCKET}, below tokens/, for tpu-pipeline-run"),
     (of_storage("run", "storage.objects.create", f"gs://{_BUCKET}-fleet/pipeline/r1/run.json"),
      f"roles/storage.objectUser on the bucket {_BUCKET}-fleet, below pipeline/, for tpu-pipeline-run"),
     (of_storage("run", "storage.objects.delete", f"{_API}/{_BUCKET}-fleet/o/pipeline-requests%2Fr1.json"),
@@ -181,6 +183,10 @@ _ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.goog
      "roles/iam.serviceAccountUser on the account tpu-pipeline-spark for tpu-pipeline-run"),
     ("tpu-pipeline-build@my-project.iam.gserviceaccount.com lacks logging.logEntries.create",
      "roles/logging.logWriter on the project for tpu-pipeline-build"),
+    ("failed to download archive gs://gcf-v2-sources-1-us-east5/tpu-pipeline/function-source.zip: Access to "
+     "bucket gcf-v2-sources-1-us-east5 denied. You must grant Storage Object Viewer permission to "
+     "tpu-pipeline-build@my-project.iam.gserviceaccount.com.",
+     "roles/storage.objectViewer on the project, of buckets gcf-v2-sources-*, for tpu-pipeline-build"),
     ("Permission 'tpu.nodes.create' denied on resource '//tpu.googleapis.com/projects/p/locations/l'",
      "the role tpu_pipeline_run_slices on the project for tpu-pipeline-run"),
 ])  # fmt: skip
@@ -196,6 +202,26 @@ def test_the_functions_source_is_named_by_its_content() -> None:
     assert first.inputs["name"] == second.inputs["name"]
     function = up().only(FUNCTION)
     assert function.inputs["buildConfig"]["source"]["storageSource"]["object"] == first.inputs["name"]
+
+
+def test_the_function_is_built_from_the_generation_that_was_put_there() -> None:
+    source = up(preview=False).only(FUNCTION).inputs["buildConfig"]["source"]["storageSource"]
+    assert source["generation"] == GENERATION
+
+
+def test_nobody_but_the_layer_writes_the_functions_source() -> None:
+    known = settings(pipeline__sparkRole="roles/dataproc.serverlessNode", pipeline__runners=["user:a@b.org"])
+    name = f"projects/_/buckets/my-project-raw-scratch/objects/{paths.FUNCTION}/{'0' * 64}.zip"
+    own = [
+        grant
+        for grant in (*access.grants(known), *access.of_people(known))
+        if grant.what == "my-project-raw-scratch"
+    ]
+    assert {grant.who for grant in own} == {"tpu-pipeline-spark", access.RUNNER}
+    for grant in own:
+        assert not compile_condition(grant.only)(name, "", frozenset()), grant.named
+        code = name.replace(f"/{paths.FUNCTION}/", f"/{paths.CODE}/")
+        assert compile_condition(grant.only)(code, "", frozenset()), grant.named
 
 
 @pytest.mark.parametrize(("more", "variables"), [
@@ -244,6 +270,27 @@ def test_events_may_be_off_and_sweeps_never_are(on_submit: bool) -> None:
     assert len(recording.of("gcp:cloudscheduler/job:Job")) == 1
 
 
+@pytest.mark.parametrize(("location", "given", "region"), [
+    ("us-east5", None, "us-east4"),  # where Google has no Cloud Scheduler
+    ("europe-west4", None, "europe-west4"),
+    ("us-east5", "us-central1", "us-central1"),
+])  # fmt: skip
+def test_the_sweep_is_beside_the_function_or_in_the_nearest_region_that_has_it(
+    location: str, given: str | None, region: str
+) -> None:
+    zones = {"us-east5": "us-east5-b", "europe-west4": "europe-west4-a"}
+    values = {"storage:location": location, "tpu:zones": [zones[location]], "storage:allowCrossRegion": True}
+    job = up({**values, **({"pipeline:scheduleRegion": given} if given else {})}).only(SWEEP)
+    assert job.inputs["region"] == region
+
+
+def test_a_region_without_cloud_scheduler_is_refused_with_the_settings() -> None:
+    with pytest.raises(
+        SettingsError, match=r"(?s)scheduleRegion.*us-south1.*isn't there.*fix: .*us-central1"
+    ):
+        settings(pipeline__scheduleRegion="us-south1")
+
+
 def test_two_regions_are_two_environments() -> None:
     given = {
         "storage:location": "europe-west4", "pipeline:name": "tpu-eu",
@@ -251,11 +298,10 @@ def test_two_regions_are_two_environments() -> None:
         "pipeline:rawBucketName": "my-project-raw-eu",
     }  # fmt: skip
     remote, local = up(given), up()
-    for kind in (FUNCTION, "gcp:eventarc/trigger:Trigger", "gcp:cloudscheduler/job:Job"):
+    for kind in (FUNCTION, "gcp:eventarc/trigger:Trigger"):
         entry, second = remote.only(kind), local.only(kind)
         assert entry.name != second.name
-        where = "region" if "scheduler" in kind else "location"
-        assert (entry.inputs[where], second.inputs[where]) == ("europe-west4", "us-east5")
+        assert (entry.inputs["location"], second.inputs["location"]) == ("europe-west4", "us-east5")
     assert {resource.inputs["location"] for resource in remote.of("gcp:storage/bucket:Bucket")} == {
         "EUROPE-WEST4"
     }

@@ -1,4 +1,4 @@
-"""What the layer prints where the controllers don't come up."""
+"""Messages of the layer where the controllers don't come up."""
 
 from collections.abc import Iterator
 from typing import Any

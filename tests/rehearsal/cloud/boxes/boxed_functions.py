@@ -52,12 +52,13 @@ def email(name: str) -> str:
     return f"{name}@{PROJECT}.iam.gserviceaccount.com"
 
 
-def body(source: str = "f.zip", builder: str = "builder", **config: Any) -> Any:
+def body(source: str = "f.zip", builder: str = "builder", generation: str = "", **config: Any) -> Any:
+    pinned = {"generation": generation} if generation else {}
     return {
         "buildConfig": {
             "runtime": "python312",
             "entryPoint": "check",
-            "source": {"storageSource": {"bucket": "raw", "object": source}},
+            "source": {"storageSource": {"bucket": "raw", "object": source, **pinned}},
             "serviceAccount": f"{P}/serviceAccounts/{email(builder)}",
             "dockerRepository": REPOSITORY,
         },

@@ -14,6 +14,7 @@ import pytest
 from boxed_front import REGION, Boxed, L, P
 from boxed_functions import FUNCTIONS, address, deploy, email, opened, request, source
 
+from tests.emulated import NUMBER
 from tests.limits import HANG_S
 
 pytestmark = pytest.mark.root
@@ -113,8 +114,7 @@ def test_an_event_of_a_new_object_is_handed_to_it_in_binary_mode(boxed: Boxed) -
         ("gs-project-accounts", "pubsub.publisher"),
     ):
         name = f"serviceAccount:service-123456789012@{agent}.iam.gserviceaccount.com"
-        if agent == "gcp-sa-eventarc":
-            boxed.cloud.iam.agents.add(name.partition(":")[2])
+        boxed.cloud.iam.agents.add(name.partition(":")[2])
         boxed.grant(P, f"roles/{role}", name)
     kind = "google.cloud.storage.object.v1.finalized"
     body = {
@@ -134,7 +134,7 @@ def test_an_event_of_a_new_object_is_handed_to_it_in_binary_mode(boxed: Boxed) -
 
 
 def test_a_scheduled_job_calls_it_with_an_identity_token(boxed: Boxed) -> None:
-    uri, jobs = address(boxed, "checks"), f"{L}/jobs"
+    uri, jobs = address(boxed, "checks"), f"{P}/locations/us-east4/jobs"
     http = {"uri": f"{uri}/scheduled", "httpMethod": "POST", "body": base64.b64encode(b"{}").decode()}
     http["oidcToken"] = {"serviceAccountEmail": email("caller"), "audience": uri}  # type: ignore[assignment]
     job = {"name": f"{jobs}/calls", "schedule": "0 3 1 1 *", "httpTarget": http}
@@ -224,14 +224,43 @@ def test_a_source_that_cannot_run_fails_with_its_reason(
     [
         ((), "lacks logging.logEntries.create"),
         (("roles/logging.logWriter",), "lacks artifactregistry.repositories.uploadArtifacts"),
-        (("roles/logging.logWriter", "roles/artifactregistry.writer"), "storage.objects.get"),
     ],
 )
 def test_what_the_build_account_lacks_is_named(boxed: Boxed, roles: tuple[str, ...], reason: str) -> None:
     name = f"builds-{len(roles)}"
-    boxed.account(name, *roles)
+    boxed.account(name, "roles/storage.objectViewer", *roles)
     operation = deploy(boxed, name, builder=name)
     assert reason in operation["error"]["message"]
+
+
+def test_a_source_that_the_build_account_may_read_is_not_what_is_built_from(boxed: Boxed) -> None:
+    """Google copies it to a bucket of its own first, which comes with the region's first function."""
+    builder = boxed.account("reads-raw", "roles/logging.logWriter", "roles/artifactregistry.writer")
+    raw = "projects/_/buckets/raw"
+    boxed.grant(raw, "roles/storage.objectViewer", f"serviceAccount:{builder}")
+    error = deploy(boxed, "of-raw", builder="reads-raw")["error"]
+    copies = f"gcf-v2-sources-{NUMBER}-{REGION}"
+    assert error == {
+        "code": 13,
+        "message": "Build failed with status: FAILURE and message: failed to Fetch: failed to download "
+        f"archive gs://{copies}/of-raw/function-source.zip: Access to bucket {copies} denied. You must grant "
+        f"Storage Object Viewer permission to {builder}. If you are using VPC Service Controls, you must "
+        "also grant it access to your service perimeter.",
+    }
+    limit = f'resource.name.startsWith("projects/_/buckets/{copies}")'
+    member, role = f"serviceAccount:{builder}", "roles/storage.objectViewer"
+    boxed.grant(P, role, member, {"title": "sources", "expression": limit})
+    assert "error" not in deploy(boxed, "of-copies", builder="reads-raw")
+
+
+def test_a_source_is_of_its_generation_or_is_not_built(boxed: Boxed) -> None:
+    other = "import functions_framework\n@functions_framework.http\ndef check(r): return 'mine'\n"
+    source(boxed, "pinned.zip", MAIN)
+    url = "storage.googleapis.com/storage/v1/b/raw/o/pinned.zip"
+    generation = boxed.answer("GET", url)["generation"]
+    source(boxed, "pinned.zip", other)
+    operation = deploy(boxed, "pinned", source="pinned.zip", generation=generation)
+    assert "No such object: raw/pinned.zip" in operation["error"]["message"]
 
 
 def test_a_new_source_takes_the_place_of_the_old_one(boxed: Boxed) -> None:

@@ -158,7 +158,7 @@ ROWS = (
     ),
     Row(
         "cloudscheduler.projects.locations.jobs",
-        L,
+        f"{P}/locations/us-east4",  # there is none in us-east5
         {
             "schedule": "0 3 * * *",
             "time_zone": "Etc/UTC",

@@ -24,6 +24,7 @@ def new_key(front: Front) -> Callable[..., str]:
         front.world.directory[key] = {"name": key}
         front.world.directory[f"{key}/cryptoKeyVersions/1"] = {"state": "ENABLED"}
         if granted:
+            assert front.request("GET", f"projects/{PROJECT}/serviceAccount").status == 200  # which makes it
             role = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
             front.iam.set_policy(key, {"bindings": [{"role": role, "members": [f"serviceAccount:{AGENT}"]}]})
         return key

@@ -10,7 +10,7 @@ import json
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.iam.iam import Iam, agent
 from rehearsal.cloud.services.monitoring.telemetry.records import Incident
 from rehearsal.cloud.services.pubsub import publish
 
@@ -46,13 +46,13 @@ def send(channel: JsonObject, incident: Incident, world: World, iam: Iam) -> str
     if channel.get("type") != "pubsub":
         return ""
     topic = channel["labels"]["topic"]
-    agent = f"serviceAccount:service-{world.number}@gcp-sa-monitoring-notification.iam.gserviceaccount.com"
+    publisher = agent(world, "monitoring-notification")
     if topic not in world.directory:
         return f"there is no topic {topic}"
     try:
-        iam.require(agent.partition(":")[2], "pubsub.topics.publish", topic)
+        iam.require(publisher, "pubsub.topics.publish", topic)
     except ApiError as error:
-        return f"{agent} may not publish to {topic}: {error.message}"
+        return f"serviceAccount:{publisher} may not publish to {topic}: {error.message}"
     data = base64.b64encode(json.dumps(message(incident, world)).encode()).decode()
     publish(world, topic, [{"data": data}])
     return ""

@@ -1,0 +1,52 @@
+"""Prerequisites of a first update: the data's snapshot, and the roles of whoever brings layers up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
+from infra.engine.roles import PLATFORM, roles
+from infra.google.client import Client
+from infra.layers.data.names import snapshot_id
+from infra.settings.schema import Settings
+
+
+def snapshot(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
+    """Report whether the snapshot is there that the data disks are made from.
+
+    https://cloud.google.com/compute/docs/reference/rest/v1/snapshots/get
+    """
+    id_ = snapshot_id(settings)
+    if id_ is None:
+        yield Finding(what, OK, "the settings name none: there are no data disks")
+    elif google.exists(f"https://compute.googleapis.com/compute/v1/{id_}"):
+        yield Finding(what, OK, id_)
+    else:
+        name, project = id_.rpartition("/")[2], id_.split("/")[1]
+        command = f"gcloud compute snapshots create {name} --project={project} --source-disk=DISK"
+        yield Finding(what, MISSING, f"no {id_}", f"{command}; or take data:snapshot out")
+
+
+def updates(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
+    """Report the roles that bringing all layers up needs beyond those of this login, which needn't do so."""
+    needed = [role for role in roles(PLATFORM, settings) if role.on == "project"]
+    url = f"https://cloudresourcemanager.googleapis.com/v1/projects/{google.project}:testIamPermissions"
+    by_role = [(role.name, {*filter(_of_projects, role.permissions)}) for role in needed]
+    needed_permissions = sorted(set().union(*(permissions for _, permissions in by_role)))
+    held = set(google.json("POST", url, body={"permissions": needed_permissions}).get("permissions") or ())
+    if lacking := sorted({name for name, permissions in by_role if permissions - held}):
+        detail = f"this login can't bring every layer up: it lacks permissions of {', '.join(lacking)}"
+        yield Finding(what, OPTIONAL, detail, f"tpu infra roles {settings.environment} prints the commands")
+    else:
+        yield Finding(
+            what, OK, f"this login can bring every layer up: {len(needed_permissions)} permissions granted"
+        )
+
+
+def _of_projects(permission: str) -> bool:
+    """Return True unless an owner has the permission by the policies of new buckets instead.
+
+    https://cloud.google.com/storage/docs/access-control/iam-roles#basic-roles-modifiable
+    """
+    on_buckets = permission.startswith(("storage.buckets.", "storage.objects."))
+    return permission == "storage.buckets.create" or not on_buckets

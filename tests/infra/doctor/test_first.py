@@ -1,0 +1,89 @@
+"""The snapshot of the data, and the roles of whoever brings layers up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from infra.doctor import first
+from infra.doctor.finding import Finding
+from infra.engine.roles import PLATFORM, roles
+from infra.engine.settings import parse
+from infra.google.client import Client, RequestError
+from infra.google.failures import classify
+from infra.settings.schema import Settings
+from tests.emulated import EVERY_API, OWNER, Emulated
+from tests.infra.recording import BASE
+
+PROJECT = BASE["gcp:project"]
+ADA = "ada@example.com"
+NEEDED = sorted({role.name for role in roles(PLATFORM, None) if role.on == "project"})
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[Emulated]:
+    cloud = Emulated(tmp_path, PROJECT, enabled_apis=EVERY_API)
+    yield cloud
+    cloud.close()
+
+
+def settings(**changes: Any) -> Settings:
+    given = {key: value for key, value in {**BASE, **changes}.items() if value is not None}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
+    return parse("dev", texts, "file")
+
+
+def looked(
+    check: Callable[[Client, Settings, str], Iterator[Finding]],
+    cloud: Emulated,
+    meant: Settings,
+    who: str = OWNER,
+) -> Finding:
+    class Google:
+        project = PROJECT
+
+        def json(self, method: str, url: str, body: Any = None) -> Any:
+            reply = cloud.request(method, url.removeprefix("https://"), body, token=cloud.token_of(who))
+            if reply.status != 200:
+                raise RequestError(classify(reply.error, reply.status))
+            return reply.json
+
+        def exists(self, url: str) -> bool:
+            reply = cloud.request("GET", url.removeprefix("https://"), token=cloud.token_of(who))
+            assert reply.status in (200, 404)
+            return reply.status == 200
+
+    (finding,) = check(cast("Client", Google()), meant, "it")
+    return finding
+
+
+def test_a_snapshot_that_is_missing_is_named_with_the_command(cloud: Emulated) -> None:
+    finding = looked(first.snapshot, cloud, settings())
+    assert finding.state == "missing"
+    assert f"snapshots create training-data --project={PROJECT}" in finding.fix
+    name = f"projects/{PROJECT}/global/snapshots/training-data"
+    cloud.world.directory[name] = {"name": "training-data"}
+    assert looked(first.snapshot, cloud, settings()).state == "ok"
+
+
+def test_without_data_disks_no_snapshot_is_asked_for(cloud: Emulated) -> None:
+    none = {key: None for key in BASE if key.startswith("data:")}
+    assert looked(first.snapshot, cloud, settings(**none)).state == "ok"
+
+
+def test_roles_that_a_login_lacks_for_updates_are_optional_and_named(cloud: Emulated) -> None:
+    assert looked(first.updates, cloud, settings()).state == "ok"
+    finding = looked(first.updates, cloud, settings(), ADA)
+    assert finding.state == "optional"
+    assert "roles/storage.admin" in finding.detail
+    assert "tpu infra roles dev" in finding.fix
+    policy = cloud.iam.policy(f"projects/{PROJECT}")
+    members = [f"user:{ADA}"]
+    granted = [{"role": role, "members": members} for role in NEEDED if role != "roles/storage.admin"]
+    cloud.iam.set_policy(f"projects/{PROJECT}", {**policy, "bindings": [*policy["bindings"], *granted]})
+    finding = looked(first.updates, cloud, settings(), ADA)
+    assert finding.detail.endswith("of roles/storage.admin")
