@@ -1,24 +1,31 @@
 """Pulumi's engine in a few lines: a program's registrations, carried out by the stand-in in this process.
 
-What a step is, by diffs, `ignoreChanges` and `replaceOnChanges`, is as in the CLI. Replacements are counted and
-not carried out: what depends on a resource would have to go first.
+What a step is, by diffs, `ignoreChanges` and `replaceOnChanges`, is as in the CLI. Replacements are counted
+and not carried out: what depends on a resource would have to go first.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from pulumi.runtime import mocks
 
+from infra.layers.tpu import startup
 from rehearsal.providers.gcp.provider import Provider
 from rehearsal.providers.plugin.errors import StandInError
 from rehearsal.providers.plugin.values import from_struct
 from tests.infra import recording
+from tests.infra.lab import Lab
 from tests.infra.recording import EngineError, Recording, execute
+from tests.infra.settings.mutants import Values, Where
+from tests.proofs.changes import Case, Changes, Update
 
 Key = tuple[str, str]
 _GCP = "gcp:"
@@ -113,6 +120,51 @@ class Engine(Recording):
             else:
                 held.outputs = outputs
         return gone
+
+
+class InProcess(Changes):
+    """Changes without the CLI, a hundred times as fast: a plan is what is done, but for replacements."""
+
+    def _begin(self, needed: Sequence[str]) -> None:
+        variables = {k: v for k, v in self.lab.environment.items() if k.startswith(("GOOGLE_", "TPU_"))}
+        os.environ.update(variables)
+        self._given, self._needed, self._stacks = self.values, needed, dict[str, dict[str, Any]]()
+        self._state: dict[Key, Held] = {}
+        published = (f"manifests/{self.values['tpu:bundle']}", f"blobs/{startup.script_sha256()}")
+        bucket = self.values["storage:bucketName"]
+        self._objects = frozenset(f"gs://{bucket}/bundles/{name}" for name in published)
+        for name in needed:
+            self._state = {}
+            engine = carried_out(name, self.values, self._state, self._stacks, self._objects)
+            self._stacks[name], self._provider = engine.exports, engine.provider
+
+    def case(self, path: str, where: Where, value: Any) -> Case:
+        """As always; after what wasn't carried out, or failed, another lab is as new."""
+        case = super().case(path, where, value)
+        if case.outcome.startswith("refused") or "replace" in case.outcome or self.left():
+            self.lab.close()
+            self.lab = Lab(Path(tempfile.mkdtemp(dir=self._folder)))
+            self._begin(self._needed)
+        return case
+
+    def left(self) -> list[str]:
+        """Return what an update after a refresh would do."""
+        gone = Engine(False, {}, provider=self._provider, state=self._state).refresh()
+        update = self._up()
+        return [*gone, *sorted(update.done), *([] if update.fine else [update.output])]
+
+    def _empty(self, update: Update) -> list[str]:
+        return [] if any(step.startswith("replace") for step in update.done) else super()._empty(update)
+
+    def _write(self, values: Values) -> None:
+        self._given = values
+
+    def _up(self) -> Update:
+        try:
+            engine = carried_out(self.layer, self._given, self._state, self._stacks, self._objects)
+        except Exception as error:
+            return Update(False, frozenset(), frozenset(), f"error: {error}")
+        return Update(True, frozenset(engine.steps), frozenset(engine.steps), "")
 
 
 def carried_out(
