@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.engine.roles import PLATFORM, roles
-from infra.google.client import Client
+from infra.google.client import Client, RequestError
+from infra.google.failures import Kind
 from infra.layers.data.names import snapshot_id
 from infra.settings.schema import Settings
 
@@ -19,7 +20,15 @@ def snapshot(google: Client, settings: Settings, what: str) -> Iterator[Finding]
     id_ = snapshot_id(settings)
     if id_ is None:
         yield Finding(what, OK, "the settings name none: there are no data disks")
-    elif google.exists(f"https://compute.googleapis.com/compute/v1/{id_}"):
+        return
+    try:
+        exists = google.exists(f"https://compute.googleapis.com/compute/v1/{id_}")
+    except RequestError as error:
+        if error.failure.kind is not Kind.PERMISSION:
+            raise
+        yield Finding(what, OPTIONAL, f"{id_}: this login can't look; only bringing `data` up needs it")
+        return
+    if exists:
         yield Finding(what, OK, id_)
     else:
         name, project = id_.rpartition("/")[2], id_.split("/")[1]
