@@ -28,12 +28,19 @@ def at_google(lab: Lab) -> list[str]:
     return [name for name in lab.cloud.world.directory if name.split("/")[-2] in kinds]
 
 
+def storage_up(lab: Lab) -> None:
+    """Bring up the layer that knows the project's number."""
+    lab.pulumi("storage", "stack", "init", "dev")
+    lab.pulumi("storage", "up", "-s", "dev", "--yes", "--skip-preview")
+
+
 def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
     account = lab.cloud.world.billing_account.partition("/")[2]
     budget = f"  monitoring:billingAccount: {account}\n  monitoring:budgetPerMonth: 1000\n"
     lab.settings.write_text(SETTINGS + CHANNELS + budget)
-    lab.pulumi("monitoring", "stack", "init", "dev")
     yes = ("-s", "dev", "--yes", "--skip-preview")
+    storage_up(lab)
+    lab.pulumi("monitoring", "stack", "init", "dev")
     assert "+ 55 to create" in lab.pulumi("monitoring", "preview", "-s", "dev"), "no rule is broken"
     lab.pulumi("monitoring", "up", *yes)
     assert len(at_google(lab)) == len(metrics.METRICS) + len(alerts.ALERTS) + 3 + 3 + 1 + 1
@@ -72,6 +79,7 @@ def test_a_role_that_was_taken_away_is_put_back_by_a_refresh_alone(lab: Lab) -> 
 
 def test_what_a_killed_up_was_making_is_found_by_its_name(lab: Lab) -> None:
     lab.settings.write_text(SETTINGS + CHANNELS)
+    storage_up(lab)
     lab.pulumi("monitoring", "stack", "init", "dev")
     up_ = lab.line("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
     assert lab.killed(up_, 60)
