@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from aiohttp import web
 
 from infra.layers.monitoring import alerts, metrics
 from tests.infra.lab import BUCKET, SETTINGS, Lab
@@ -82,7 +84,16 @@ def test_what_a_killed_up_was_making_is_found_by_its_name(lab: Lab) -> None:
     storage_up(lab)
     lab.pulumi("monitoring", "stack", "init", "dev")
     up_ = lab.line("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
-    assert lab.killed(up_, 60)
+    handle = lab.cloud.front_door.handle
+
+    async def kill_then(request: web.Request) -> web.StreamResponse:
+        answer = await handle(request)
+        if request.method == "POST" and request.path.endswith("/dashboards"):
+            lab._kill_at = lab.answered + 1
+        return answer
+
+    with mock.patch.object(lab.cloud.front_door, "handle", kill_then):
+        assert lab.killed(up_, 10**6)
     before = at_google(lab)
     assert any("/dashboards/" in name or "/notificationChannels/" in name for name in before)
     output = lab.infra("up", "dev", "monitoring", "--yes", "--skip-preview")
