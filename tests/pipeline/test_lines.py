@@ -3,9 +3,12 @@
 import pytest
 
 from tests.pipeline.test_sweep import lines
-from tests.pipeline.world import Pipeline, pipeline
+from tests.pipeline.world import Pipeline, given
 
-__all__ = ["pipeline"]  # a fixture
+
+@pytest.fixture(name="pipeline")
+def _pipeline() -> Pipeline:
+    return Pipeline(given())
 
 
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED"])
