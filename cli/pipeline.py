@@ -78,6 +78,7 @@ def submit(environment: str, location: str, detach: bool, yes: bool) -> int:
         fix = f"tpu pipeline publish {environment}, then {up_command('pipeline', environment)}"
         raise CommandError(f"pipeline:code isn't set: batches need published code\n    fix: {fix}")
     folder, objects, size = runs.measure(location)
+    runs.require_ended(folder)
     prices = price.of_runs(settings)
     predicted, most = prices.predicted_usd(size / _GIB), prices.most_usd
     limit = desired.max_run_cost_usd
@@ -258,7 +259,7 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
     lines = {
         "run": run.run,
         "outcome": f"{run.outcome}, at {run.stage}",
-        "request": request and f"{request.action}, by {request.by}, applied by the next sweep",
+        "request": request and f"{request.action}, by {request.by}, {runs.applied_by()}",
         "why": run.why,
         "next": run.next,
         "began": run.began,

@@ -68,7 +68,7 @@ def owner(item: Item) -> str:
     return f"{account} ({place})" if account and place else account or place or "an unknown owner"
 
 
-def shape(item: Item) -> dict[str, Any]:
+def _shape(item: Item) -> dict[str, Any]:
     """Return an item's values that only a new node takes."""
     return {key: value for key, value in wanted(item).items() if key not in CHANGEABLE}
 
@@ -85,12 +85,19 @@ def replaced(existing: Item, item: Item) -> Item:
     return {**item, **({ID: existing[ID]} if ID in existing else {})}
 
 
-def require_wanted(environment: str, item: Item) -> None:
-    """Raise FleetError if the deletion of an ad hoc fleet has begun."""
-    if item[PHASE] is not Phase.WANTED:
-        name = item["name"]
+def require_same_slices(environment: str, existing: Item, item: Item, flag: str) -> None:
+    """Raise FleetError if an existing fleet has other slices than an item, or its deletion has begun.
+
+    `flag`: of the command, with which another name is given.
+    """
+    name = item["name"]
+    if existing[PHASE] is not Phase.WANTED:
         fix = f"tpu fleet delete {environment} --slice {name}, then this command again"
         raise FleetError(f"{name}: its deletion has begun, and isn't over\n    fix: {fix}")
+    if _shape(existing) != _shape(item):
+        fix = f"{flag} ANOTHER, or tpu fleet delete {environment} --slice {name}"
+        other = json.dumps(_shape(existing))
+        raise FleetError(f"{held(existing)}, with other slices: {other}\n    fix: {fix}")
 
 
 def twice_called(environment: str, name: str) -> str:
@@ -136,6 +143,7 @@ class AdHoc:
     Attributes:
         unread: by the last `read`, why a record isn't followed, by the fleet's name.
         ended: by the last `read`, ids of the records that have ended.
+        over: by the last `read`, the reason of their end, by the fleet's name.
     """
 
     def __init__(self, google: Google, stack: str, environment: str = ""):
@@ -145,12 +153,13 @@ class AdHoc:
         self._generations: dict[str, int] = {}
         self.unread: dict[str, str] = {}
         self.ended: set[str] = set()
+        self.over: dict[str, str] = {}
         self._ended_s: dict[str, float] = {}
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return the fleets that haven't ended, by name. Raises FleetError if the bucket doesn't answer."""
         self._generations.clear()
-        self.unread, self.ended, self._ended_s = {}, set(), {}
+        self.unread, self.ended, self.over, self._ended_s = {}, set(), {}, {}
         records = {}
         for path in self._listed():
             name = path.rpartition("/")[2].removesuffix(".json")
@@ -161,6 +170,7 @@ class AdHoc:
                 continue
             if item and item[PHASE] is Phase.ENDED:
                 self.ended.add(str(item.get(ID)))
+                self.over[name] = str(item.get(WHY) or "without a reason")
                 self._ended_s[name] = float(item.get(WRITTEN) or 0.0)
             elif item:
                 records[name] = item
@@ -185,11 +195,12 @@ class AdHoc:
             FleetError: the bucket doesn't answer.
         """
         path = f"{self._folder}{name}.json"
+        ending = phase is item.get(PHASE) is Phase.ENDING  # since then
         record = {
             **wanted(item), PHASE: phase, **({WHY: why} if why else {}),
             **({SINCE: item[SINCE]} if item.get(SINCE) else {}),
             OWNER: item.get(OWNER) or self._google.caller(), ID: item.get(ID) or uuid.uuid4().hex[:12],
-            _VERSION: _FORMAT, WRITTEN: time.time(),
+            _VERSION: _FORMAT, WRITTEN: (item.get(WRITTEN) if ending else None) or time.time(),
             **({_ENVIRONMENT: self._environment} if self._environment else {}),
         }  # fmt: skip
         before = self._generations.get(name, 0)
@@ -198,10 +209,8 @@ class AdHoc:
         except RequestError as error:
             if error.failure.kind is not Kind.INVALID:
                 raise self._error(path, str(error)) from None
-            if self._parsed(path, name) != record:  # else only the answer to our own write was lost
-                self._generations[name] = before
-                where = f"gs://{self._google.controller_bucket}/{path}"
-                raise ConcurrentChangeError(f"{where}: changed concurrently; repeat the command") from None
+            where = f"gs://{self._google.controller_bucket}/{path}"
+            raise ConcurrentChangeError(f"{where}: changed concurrently; repeat the command") from None
         return record
 
     def prune(self) -> None:

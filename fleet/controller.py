@@ -322,7 +322,7 @@ class Controller:
         return begun
 
     def _placed(self, view: View, wanted: Sequence[Node] | None = None) -> list[Node]:
-        placements = self.state.placements(view.at_s, LIST_LAG_S)
+        placements = self.state.placements(view, LIST_LAG_S)
         return placed(self._desired if wanted is None else wanted, view, self.owner, placements)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
@@ -335,7 +335,7 @@ class Controller:
             if item.action is Action.REPLACE:
                 requests.append(NodeRequest(Verb.DELETE, node, item.instance, item.claim))
                 continue
-            placements = self.state.placements(view.at_s, LIST_LAG_S)
+            placements = self.state.placements(view, LIST_LAG_S)
             if (
                 node.member is not None
                 and not node.together

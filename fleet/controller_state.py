@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.errors import FleetError
-from fleet.model import Cause
+from fleet.model import Cause, View
 from infra.engine.roles import with_roles
 from infra.google.failures import FOR_PEOPLE, OF_ONE, Failure, Kind
 
@@ -127,13 +127,21 @@ class ControllerState:
         item = self.open(key)
         return int(item.at_s) if item else 0
 
-    def placements(self, now_s: float, lag_s: float) -> dict[str, tuple[str, str]]:
-        """Return the requested nodes that a list may not show yet, as zone and name by member."""
+    def placements(self, view: View, lag_s: float) -> dict[str, tuple[str, str]]:
+        """Return the requested nodes that a list may not show yet, as zone and name by member.
+
+        Also those that are there without a stack's labels: somebody has taken them, and they are billed.
+        """
+
+        def stripped(item: Attempt) -> bool:
+            observed = view.node(item.name, item.zone)
+            return observed is not None and "stack" not in observed.labels
+
         last = ((key, several[-1]) for key, several in self.attempts.items() if several)
         return {
             key: (item.zone, item.name)
             for key, item in last
-            if item.name and (not item.back_s or item.back_s > now_s - lag_s)
+            if item.name and (not item.back_s or item.back_s > view.at_s - lag_s or stripped(item))
         }
 
     def succeeded(self, key: str, zone: str | None, now_s: float) -> None:

@@ -128,7 +128,10 @@ def _foreign(member: Node, observed: ObservedNode | None, owner: Owner) -> str:
     if owner.labels.items() <= observed.labels.items():
         fix = "if no other controller keeps it: tpu fleet take-over; else rename the fleet"
         return f"it is of another stack, {observed.labels.get('stack') or 'without an id'}\n    fix: {fix}"
-    return "a node of this name is there without our labels\n    fix: delete it manually, or rename the fleet"
+    labels = {**owner.labels, "stack": owner.stack, "fleet": member.slice, "member": str(member.member)}
+    given = ",".join(f"{key}={value}" for key, value in labels.items())
+    fix = f"if it is yours, give it the labels {given}; else delete it manually, or rename the fleet"
+    return f"a node of this name is there without our labels\n    fix: {fix}"
 
 
 def _left_behind(member: Node, owner: Owner) -> str:

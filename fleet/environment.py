@@ -17,8 +17,7 @@ from fleet.adhoc import (
     Phase,
     held,
     replaced,
-    require_wanted,
-    shape,
+    require_same_slices,
     slices,
     twice_called,
     wanted,
@@ -77,12 +76,9 @@ class Environment:
     def add(self, name: str) -> None:
         """Write the record of an ad hoc fleet that a command asks for.
 
-        Raises:
-            InfraError: with it all slices exceed the budget; nothing was written.
-            ConcurrentChangeError: there is another record by now.
+        Raises `BudgetError` or `ConcurrentChangeError`.
         """
-        within_budget(self.settings)
-        self.adhoc[name] = self.saved.keep(name, self.adhoc[name])
+        self.adhoc[name] = add(self.settings, self.saved, self.adhoc[name])
 
     def unwanted(self) -> dict[str, str]:
         """Return ad hoc fleets that aren't to be created, with the reason: their record, as it is now.
@@ -231,6 +227,17 @@ class _ByKind:
         return [*self._zones.ended(), *self._named.ended()]
 
 
+def add(settings: Settings, records: AdHoc, item: Item) -> Item:
+    """Write and return the record of an ad hoc fleet; `settings` have its slices.
+
+    Raises:
+        BudgetError: with it all slices exceed the budget; nothing was written.
+        ConcurrentChangeError: there is another record by now.
+    """
+    within_budget(settings)
+    return records.keep(item["name"], item)
+
+
 def over_budget(settings: Settings) -> str:
     """Return why nothing is created: all slices together exceed the budget; empty if they don't."""
     try:
@@ -251,8 +258,8 @@ def opened(
         allow_empty: accept an environment without members, whose nodes are all orphans.
 
     Raises:
-        FleetError: the flags select no members, or a fleet whose record can't be followed, or describe
-            another fleet than the one of that name.
+        FleetError: the flags select no members, or a fleet that has ended or whose record can't be followed,
+            or describe another fleet than the one of that name.
         InfraError: the settings or the stack can't be read.
     """
     settings = from_file(request.environment)
@@ -268,6 +275,9 @@ def opened(
         fleets[name] = _added(request, fleets.get(name), request.adhoc, of_file)
         settings = from_file(request.environment, slices=slices(fleets.values()))
     require_read(unread, request.slices)
+    for name in sorted({*request.slices} & saved.over.keys() - fleets.keys() - of_file):
+        fix = f"nothing is left of it; tpu fleet list {request.environment}, for the others"
+        raise FleetError(f"{name} has ended ({saved.over[name]})\n    fix: {fix}")
     twice = sorted(fleets.keys() & of_file)
     if before is None:
         for line in (*(twice_called(request.environment, name) for name in twice), *unread.values()):
@@ -320,14 +330,9 @@ def _added(request: FleetCommand, existing: Item | None, item: Item, of_file: Co
             file = f"Pulumi.{request.environment}.yaml"
             raise FleetError(f"{name}: {file} has a slice of this name\n    fix: --slice ANOTHER")
         return item
-    require_wanted(request.environment, existing)
+    require_same_slices(request.environment, existing, item, "--slice")
     if wanted(existing) == item:
         return existing
-    if shape(existing) != shape(item):
-        zones = ", ".join(existing.get("zones", ()))
-        other = f"{existing.get('count')} x {existing.get('acceleratorType')} in {zones}"
-        fix = f"tpu fleet delete {request.environment} --slice {name}, or --slice ANOTHER"
-        raise FleetError(f"{held(existing)}, with other slices: {other}\n    fix: {fix}")
     if not request.replace:
         raise FleetError(f"{held(existing)}\n    fix: --slice ANOTHER, or --replace, which ends that program")
     return replaced(existing, item)

@@ -180,7 +180,8 @@ class Google(Client):
     def _objects(self, prefix: str) -> list[dict[str, Any]]:
         fields = "items(name,updated,metadata),nextPageToken"
         query = {"prefix": prefix, "fields": fields, "maxResults": "1000"}
-        return list(self.items(f"{client.STORAGE}/storage/v1/b/{self.bucket}/o", "items", query))
+        with client.about(f"gs://{self.bucket}/{prefix}"):
+            return list(self.items(f"{client.STORAGE}/storage/v1/b/{self.bucket}/o", "items", query))
 
     def _node(self, zone: str, name: str) -> str:
         return self.tpu(f"locations/{zone}/nodes/{name}")

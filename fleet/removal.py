@@ -13,7 +13,7 @@ from fleet.adhoc import PHASE, AdHoc, Phase, owner
 from fleet.controller import Controller, Observation
 from fleet.environment import Environment, google_of, opened
 from fleet.errors import FleetError
-from fleet.model import ObservedNode, View
+from fleet.model import GOING, ObservedNode, View
 from fleet.observing import report_unanswered
 from fleet.request import FleetCommand
 from infra.engine.named import stack_id
@@ -24,6 +24,8 @@ from infra.settings.sources import ROOT
 from infra.slices.nodes import Node, nodes
 
 _POLL_S = 2.0
+_LONGEST_S = 900.0
+"""Time for which a command waits until nodes are gone; a deletion takes minutes."""
 Doomed = Node | ObservedNode
 
 
@@ -71,6 +73,8 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     finally:
         controller.leave()
     _advise(request, members, gone, forgotten)
+    if failed:
+        print(f"    fix: tpu fleet delete {request.environment}, once more", file=sys.stderr)
     return max(unanswered, _report(request, "deleted", target, failed))
 
 
@@ -81,11 +85,12 @@ def delete_nodes(
     nodes: Sequence[Doomed],
     report: Callable[[str], None],
     ends: Mapping[str, str],
+    longest_s: float = _LONGEST_S,
 ) -> tuple[list[Doomed], dict[str, str]]:
     """Record the deletion of members, delete each node, and wait until Google lists none of them.
 
     The records of ad hoc fleets that end say so before the first deletion: if this process dies in between,
-    the next controller deletes, and creates nothing.
+    or waits no longer, the next controller deletes, and creates nothing.
 
     Args:
         fleet: the environment, with the records as they were read.
@@ -94,6 +99,7 @@ def delete_nodes(
         nodes: of the members, and others.
         report: receives the number of nodes that are gone.
         ends: ad hoc fleets of which these are all nodes, with the reason of their end.
+        longest_s: time to wait.
 
     Returns:
         The nodes that are gone, and by name the errors of the others.
@@ -110,20 +116,26 @@ def delete_nodes(
     failed: dict[str, str] = {}
     for node in nodes:
         controller.renew()
+        if isinstance(node, ObservedNode) and node.state in GOING:
+            continue  # by an earlier request
         try:
             google.delete(node.zone, node.name)
         except RequestError as error:
             failed[node.name] = str(error)
             print(f"error: {node.name}: {error}", file=sys.stderr)
-    gone = [node for node in nodes if node.name not in failed]
-    left = len(gone)
-    while left:
+    left = requested = [node for node in nodes if node.name not in failed]
+    until_s = time.monotonic() + longest_s
+    while left and time.monotonic() < until_s:
         time.sleep(_POLL_S)
         controller.renew()
-        view = google.observe(sorted({node.zone for node in gone}))
-        before, left = left, sum(_maybe_there(node, view) for node in gone)
-        if left != before:
-            report(f"{len(gone) - left} of {len(gone)} gone")
+        view = google.observe(sorted({node.zone for node in left}))
+        before, left = len(left), [node for node in left if _maybe_there(node, view)]
+        if len(left) != before:
+            report(f"{len(requested) - len(left)} of {len(requested)} gone")
+    for node in left:
+        failed[node.name] = f"is being deleted, and isn't known to be gone after {longest_s:.0f} s"
+        report(f"{node.name}: {failed[node.name]}")
+    gone = [node for node in requested if node not in left]
     for name, why in ends.items() if not failed else ():
         fleet.saved.keep(name, fleet.adhoc[name], Phase.ENDED, why)
     return gone, failed

@@ -20,6 +20,7 @@ from infra.google.failures import Kind
 
 _INSTANCE = uuid.uuid4().hex[:8]
 RENEW_S, EXPIRES_S = 60.0, 180.0
+_BRIEF_S = 40.0  # a sweep keeps slices for 20 s, and leaves
 
 
 def object_of(stack: str) -> str:
@@ -49,11 +50,18 @@ class BucketStore:
         self._where = f"gs://{google.controller_bucket}/{object_of(stack)}"
 
     def read(self) -> ControllerState:
-        """Return the stored state. Raises FleetError if another controller holds the lease."""
-        state, leader, self._generation = self._stored()
-        if leader.get("id") != self._id and self._alive(leader):
-            raise self._other(leader)
-        return state
+        """Return the stored state; wait for a function, which holds the lease for seconds of each sweep.
+
+        Raises FleetError if another controller holds the lease.
+        """
+        until_s = time.monotonic() + _BRIEF_S
+        while True:
+            state, leader, self._generation = self._stored()
+            if leader.get("id") == self._id or not self._alive(leader):
+                return state
+            if leader.get("brief") is not True or _is_function() or time.monotonic() > until_s:
+                raise self._other(leader)
+            time.sleep(1.0)
 
     def peek(self) -> ControllerState:
         """Return the stored state as far as it can be read, for observers."""
@@ -88,6 +96,7 @@ class BucketStore:
         """
         leader = {
             "id": self._id, "host": self._host, "process": os.getpid(), "at_s": self._now() if renew else 0.0,
+            **({"brief": True} if _is_function() else {}),
         }  # fmt: skip
         text = json.dumps(state.to_json() | {"leader": leader})
         try:
@@ -173,7 +182,12 @@ def _plausible(ago_s: float) -> bool:
 
 def host() -> str:
     """Return this machine's name; all instances of a function have the same at Google."""
-    return f"{os.environ['K_REVISION']} {_INSTANCE}" if "K_REVISION" in os.environ else socket.gethostname()
+    return f"{os.environ['K_REVISION']} {_INSTANCE}" if _is_function() else socket.gethostname()
+
+
+def _is_function() -> bool:
+    """Return whether this process is an instance of a function at Google."""
+    return "K_REVISION" in os.environ
 
 
 def runs(process: int) -> bool:

@@ -4,7 +4,6 @@ A supervisor holds the lease only while there is something to do, so that severa
 only observes while another controller acts.
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,8 +23,7 @@ from fleet.adhoc import (
     held,
     owner,
     replaced,
-    require_wanted,
-    shape,
+    require_same_slices,
     slices,
 )
 from fleet.controller import Controller, Observation
@@ -45,6 +43,7 @@ from infra.slices.nodes import Node
 Report = Callable[[str], None]
 
 _LEASE_PAUSE_S = 5.0
+_DELETION_S = 60.0  # that a monitor waits for one: others may need it meanwhile
 _PROGRAM = ("bundle", "run")
 
 
@@ -132,11 +131,7 @@ class Supervisor:
         require_read(unread, [name])
         self.before = fleets.get(name)
         if self.before is not None:
-            require_wanted(environment, self.before)
-            if shape(self.before) != shape(self._item):
-                fix = f"--name ANOTHER, or tpu fleet delete {environment} --slice {name}"
-                other = json.dumps(shape(self.before))
-                raise FleetError(f"{held(self.before)}, with other slices: {other}\n    fix: {fix}")
+            require_same_slices(environment, self.before, self._item, "--name")
         fleets[name] = self._item
         settings = from_file(environment, slices=slices(fleets.values()))
         members = selected(settings, FleetCommand(environment, (name,)))
@@ -361,10 +356,13 @@ class Supervisor:
                 self._report(text)
 
 
-def take_down_ended(fleet: Environment, controller: Controller, observation: Observation) -> None:
+def take_down_ended(
+    fleet: Environment, controller: Controller, observation: Observation, longest_s: float = _DELETION_S
+) -> None:
     """Delete ad hoc fleets whose deletion has begun, or whose program has ended if they stop when done.
 
-    A node that appears after its record has ended, as of a request that was under way, is deleted, too.
+    A node that appears after its record has ended, as of a request that was under way, is deleted, too. A
+    deletion that isn't over after `longest_s` is continued at a later look.
 
     Raises:
         LeaseHeldError: another controller has taken the lease.
@@ -375,7 +373,7 @@ def take_down_ended(fleet: Environment, controller: Controller, observation: Obs
         return
     if late := _late(fleet, observation):
         names = ", ".join(observed.name for observed in late)
-        _delete(fleet, controller, (), late, {}, f"{names}: deleted (its fleet has ended)")
+        _delete(fleet, controller, (), late, {}, f"{names}: deleted (its fleet has ended)", longest_s)
     fleet.saved.prune()
     for name, item in fleet.adhoc.items():
         decisions = [decision for decision in observation.decisions if decision.member.slice == name]
@@ -396,7 +394,7 @@ def take_down_ended(fleet: Environment, controller: Controller, observation: Obs
             continue
         keys = {decision.member.key for decision in decisions}
         nodes = of_fleet(observation, name)
-        _delete(fleet, controller, keys, nodes, {name: why}, f"{name}: deleted ({why})")
+        _delete(fleet, controller, keys, nodes, {name: why}, f"{name}: deleted ({why})", longest_s)
 
 
 def _late(fleet: Environment, observation: Observation) -> list[ObservedNode]:
@@ -417,12 +415,12 @@ def _late(fleet: Environment, observation: Observation) -> list[ObservedNode]:
 
 def _delete(
     fleet: Environment, controller: Controller, keys: Collection[str], nodes: Sequence[ObservedNode],
-    ends: Mapping[str, str], report: str,
+    ends: Mapping[str, str], report: str, longest_s: float,
 ) -> None:  # fmt: skip
     """Delete nodes; a failure is reported, and the next look shows what is left."""
     controller.note(report)
     try:
-        delete_nodes(fleet, controller, keys, nodes, controller.note, ends)
+        delete_nodes(fleet, controller, keys, nodes, controller.note, ends, longest_s)
     except LeaseHeldError:
         raise
     except FleetError as error:

@@ -92,12 +92,14 @@ class Training:
         why: reason of its end.
         logs: command that shows its output.
         refusal: kind of the refusal.
+        unseen: reason for which its end wouldn't be seen; None: it would.
     """
 
     progress: Progress
     why: str = ""
     logs: str = ""
     refusal: Kind | None = None
+    unseen: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -286,7 +288,9 @@ def _train(run: Run, training: Training | None, limits: Limits, now_s: float) ->
             return _cancelled(run, f"training was ended: {training.why}")
     if run.cancel:
         return EndTraining(f"its run is cancelled by {run.cancel}")
-    return EndTraining(f"longer than pipeline:trainHours, {limits.train_h:g}") if late else Wait()
+    if late:
+        return EndTraining(f"longer than pipeline:trainHours, {limits.train_h:g}")
+    return refused(run, training.unseen, now_s) if training.unseen else Wait()
 
 
 def _cancelled(run: Run, otherwise: str = "") -> End:

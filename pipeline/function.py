@@ -22,6 +22,8 @@ from pipeline.sweep import Sweep
 from pipeline.training import JobSetTrainer, Trainer, VertexTrainer
 
 _FINALIZED = "google.cloud.storage.object.v1.finalized"
+# The second is for a connection that was closed while the instance slept; all else is left to the next sweep.
+_TRIES = 2
 _SEVERITIES = {logging.WARNING: "WARNING", logging.ERROR: "ERROR", logging.CRITICAL: "CRITICAL"}
 
 
@@ -85,7 +87,7 @@ def handle(request: Request) -> tuple[dict[str, Any], int]:
 def _sweep() -> Sweep:
     """Return the sweep of the environment, one for each instance of the function."""
     settings = from_file(os.environ[paths.ENVIRONMENT])
-    client = Client(settings.project)
+    client = Client(settings.project, tries=_TRIES)
     return Sweep(settings, client, trainer_of(settings, client), _CLOCK)
 
 

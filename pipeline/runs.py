@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,9 @@ from infra.google.failures import Kind
 from infra.layers.pipeline import access, paths
 from infra.settings.schema import Settings
 from pipeline import record
+from pipeline.decide import rfc3339
 from pipeline.record import GOOD, Run, Stage
-from pipeline.store import CANCEL, RETRY, ConflictError, Request, Store, Submission
+from pipeline.store import CANCEL, OLDEST_S, RETRY, ConflictError, Request, Store, Submission
 from settings_schema.foreign import ForeignError
 
 LOGGING = "https://logging.googleapis.com/v2"
@@ -60,6 +62,24 @@ class Runs:
                 f"{url}: nothing is there\n    fix: gcloud storage cp FILES gs://{raw}/{folder}"
             )
         return folder, objects, size
+
+    def require_ended(self, folder: str) -> None:
+        """Raise CommandError if a submission of a folder hasn't ended: another one would be another batch."""
+        with self._role(self._store.raw):
+            known = self._store.submitted(folder)
+        if known is None:
+            return
+        with self._role(self._store.controllers):
+            stored = self._store.read(known.run)
+        oldest = rfc3339(time.time() - OLDEST_S)
+        if stored.run.running if stored else known.at >= oldest:
+            which, state = f"{self._settings.environment} {known.run}", WAITING
+            fix = f"tpu pipeline status {which}"
+            if stored:
+                state = f"at {stored.run.stage}"
+                fix += f", or tpu pipeline cancel {which}, and then this command"
+            problem = f"gs://{self._store.raw}/{folder} was submitted already, as {known.run}"
+            raise CommandError(f"{problem}, which is {state}\n    fix: {fix}")
 
     def submit(self, folder: str) -> str:
         """Write `_SUBMIT` into a folder; return the run that its event or the next sweep starts.
@@ -163,6 +183,11 @@ class Runs:
             if not answer.get("nextPageToken"):
                 return
             query["pageToken"] = answer["nextPageToken"]
+
+    def applied_by(self) -> str:
+        """Return what applies a request: the next sweep, and the grants that it needs."""
+        grants = ", ".join(grant.named for grant in access.of_requests(self._settings))
+        return f"applied by the next sweep; that needs {grants}"
 
     def why_waiting(self) -> str:
         """Return why a submission may wait: the grants by which events and sweeps reach the function."""

@@ -22,17 +22,17 @@ from fleet.adhoc import (
     slices,
 )
 from fleet.controller import Controller, Observation
-from fleet.environment import opened
+from fleet.environment import add, opened
 from fleet.errors import FleetError
 from fleet.google import Google
 from fleet.model import Condition
 from fleet.request import FleetCommand
 from fleet.store import LeaseHeldError
 from fleet.supervise import take_down_ended
-from infra.engine.prices import within_budget
+from infra.engine.prices import BudgetError
 from infra.engine.settings import from_file
-from infra.errors import InfraError, SettingsError
-from infra.google.failures import FOR_PEOPLE, Kind
+from infra.errors import SettingsError
+from infra.google.failures import FOR_PEOPLE, Failure, Kind
 from infra.layers.pipeline import handoff, paths
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
@@ -54,6 +54,7 @@ class SliceTrainer:
             "who": paths.account(settings, paths.ORCHESTRATOR), "from": f"pipeline {settings.environment}"
         }  # fmt: skip
         self._until_s = 0.0  # until which slices are looked for
+        self._unseen: Failure | None = None  # by the last look at slices
         self._requested = False  # a person's submission or retry has started training since the last look
 
     def described(self, run: Run) -> Description:
@@ -74,12 +75,10 @@ class SliceTrainer:
         except SettingsError as error:
             raise TrainingError("refused", str(error)) from None
         try:
-            within_budget(settings)
-        except InfraError as error:
-            raise TrainingError("too_dear", str(error)) from None
-        try:
-            records.keep(name, item)
+            add(settings, records, item)
             self._requested = True
+        except BudgetError as error:
+            raise TrainingError("too_dear", str(error)) from None
         except ConcurrentChangeError:
             if not self._started(records, name):
                 raise
@@ -92,7 +91,7 @@ class SliceTrainer:
         logs = f"tpu logs {self._settings.environment} {run.training_name}"
         why = str(record.get(WHY) or "")
         if record[PHASE] is not Phase.ENDED:
-            return Training(Progress.RUNNING, why, logs)
+            return Training(Progress.RUNNING, why, logs, unseen=self._unseen)
         if why == Condition.DONE:
             return Training(Progress.DONE, why, logs)
         if refusal := _refusal(record):
@@ -118,28 +117,30 @@ class SliceTrainer:
                 delete what has ended.
             InfraError: the settings don't fit the records.
         """
-        if any(map(self._owns, self._records().read().values())):
+        fleet = opened(FleetCommand(self._settings.environment), allow_empty=True)
+        if any(map(self._owns, fleet.adhoc.values())):
             self._until_s = time.monotonic() + _LATE_S
         elif time.monotonic() > self._until_s:
             return
-        fleet = opened(FleetCommand(self._settings.environment), allow_empty=True)
         kept = {name: item for name, item in fleet.adhoc.items() if self._owns(item)}
         members = tuple(member for member in fleet.members if member.slice in kept)
         fleet = replace(fleet, members=members, adhoc=kept)
         try:
             controller = fleet.controller(lead=True, manual=self._requested)
         except LeaseHeldError as error:
+            self._unseen = None  # that controller's
             self._require_ended(kept, str(error).partition("\n")[0])
             return
-        self._requested = False
+        self._requested, self._unseen = False, None
         try:
             until_s = time.monotonic() + _SETTLED_S
             while True:
                 observation = controller.step()
                 for event in observation.events:
                     report(event)
-                take_down_ended(fleet, controller, observation)
+                take_down_ended(fleet, controller, observation, max(_POLL_S, until_s - time.monotonic()))
                 if not controller.busy or time.monotonic() > until_s:
+                    self._unseen = _unseen(observation)
                     self._give_up(controller, observation)
                     return
                 time.sleep(_POLL_S)
@@ -196,6 +197,13 @@ class SliceTrainer:
             "count": 1, "spot": desired.train_spot, "run": member.run, "bundle": member.bundle,
             STOP_WHEN_DONE: True, OWNER: self._owner,
         }  # fmt: skip
+
+
+def _unseen(observation: Observation) -> Failure | None:
+    """Return why a zone, or what hosts report, couldn't be read; None if all was."""
+    zones = {member.zone for member in observation.members}
+    failures = [observation.view.zones[zone].failure for zone in sorted(zones & {*observation.view.zones})]
+    return next(filter(None, [*failures, observation.view.failure]), None)
 
 
 def _refusal(record: Mapping[str, Any]) -> Kind | None:

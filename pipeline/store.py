@@ -23,6 +23,8 @@ from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 
 CANCEL, RETRY = "cancel", "retry"
+OLDEST_S = 7 * 86400.0
+"""Age from which a submission without a record isn't started: it is of a time before this pipeline."""
 _AT_ONCE = 32
 _RECORD = re.compile(rf"{paths.RECORDS}/({record.RUN})/run\.json")
 _REQUEST = re.compile(rf"{paths.REQUESTS}/({record.RUN})\.json")
@@ -232,11 +234,21 @@ class Store:
 
     def submit(self, folder: str, mark: bytes) -> str:
         """Write `_SUBMIT` into a folder; return its run. Raises ConflictError if another does it now."""
+        known = self.submitted(folder)
+        generation = int(known.run.removeprefix("r")) if known else 0
+        return f"r{self._upload(self.raw, f'{folder}{paths.SUBMIT}', mark.decode(), generation)}"
+
+    def submitted(self, folder: str) -> Submission | None:
+        """Return the last submission of a folder; None if there is none."""
         name = f"{folder}{paths.SUBMIT}"
+        url, query = object_url(self.raw, name), {"fields": "generation,updated"}
         with about(f"gs://{self.raw}/{name}"):
-            url = object_url(self.raw, name)
-            known = or_none(lambda: self._client.json("GET", url, {"fields": "generation"})) or {}
-        return f"r{self._upload(self.raw, name, mark.decode(), int(known.get('generation', 0)))}"
+            known = or_none(lambda: self._client.json("GET", url, query))
+        if known is None:
+            return None
+        return Submission(
+            f"r{known['generation']}", f"gs://{self.raw}/{folder}", str(known.get("updated", ""))
+        )
 
     def ready(self, run: str) -> str:
         """Return the newest folder of a run's complete shards; empty if there is none."""

@@ -17,22 +17,20 @@ from typing import Any
 from infra.errors import InfraError
 from infra.google.client import Client, RequestError, or_none
 from infra.google.failures import Failure, Kind, classify
-from infra.layers.pipeline import access, paths, price, spark
+from infra.layers.pipeline import access, handoff, paths, price, spark
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
 from pipeline import decide
 from pipeline.decide import Action, Batch, End, Limits, Observation, Wait
 from pipeline.record import GOOD, Run, Stage
 from pipeline.shards import Shards
-from pipeline.store import ConflictError, Request, Store, Stored, Submission
+from pipeline.store import OLDEST_S, ConflictError, Request, Store, Stored, Submission
 from pipeline.training import Trainer, TrainingError
 
 CHECK_S = 45.0
 """Time that a call spends on comparing shards; the next one continues."""
 SUBMISSIONS_S = 600.0
 """Time between listings of the raw bucket, for lost events: their requests grow with its objects."""
-OLDEST_S = 7 * 86400.0
-"""Age from which a submission without a record isn't started: it is of a time before this pipeline."""
 _MOST_STEPS = 20
 _LOG = logging.getLogger(__name__)
 
@@ -51,10 +49,10 @@ class Sweep:
         desired = settings[PipelineSettings]
         self._settings, self._client, self._trainer, self._now = settings, client, trainer, now
         self.store = Store(client, settings)
-        team = f" of {desired.train_team}" if desired.train == "jobset" else ""
         self._limits = Limits(
             settings.environment, desired.code or "", price.of_runs(settings), desired.ttl_minutes * 60.0,
-            f"{desired.train}{team}", desired.train_hours, lambda message: access.lacking(settings, message),
+            handoff.trains_by(settings), desired.train_hours,
+            lambda message: access.lacking(settings, message),
         )  # fmt: skip
         self._until_s = 0.0
         self._listed_s = -math.inf

@@ -11,6 +11,7 @@ import re
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,8 @@ class _LivingProvider(dynamic.ResourceProvider):
         return dynamic.CreateResult(props["what"], outs=props)
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
+        with _shown():
+            refuse_change(_olds, _news)
         changes = _olds.get("labels") != _news.get("labels")
         # A pool that is replaced is unknown here, and what guards it is deleted before it.
         replaces = ["labels"] if changes and _olds.get("what") == PODS else []
@@ -49,7 +52,7 @@ class _LivingProvider(dynamic.ResourceProvider):
         return dynamic.UpdateResult(outs=_news)
 
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
-        try:
+        with _shown():
             refuse(
                 _props["what"],
                 _props["project"],
@@ -57,11 +60,17 @@ class _LivingProvider(dynamic.ResourceProvider):
                 _props["labels"],
                 _props.get("namespace", ""),
             )
-        except LivingError as error:
-            output = str(error)
-            # Pulumi shows the result of this function: a sentence instead of a traceback.
-            traceback.format_exc = lambda *_, **__: output
-            raise
+
+
+@contextmanager
+def _shown() -> Iterator[None]:
+    """Make Pulumi show a sentence instead of a traceback."""
+    try:
+        yield
+    except LivingError as error:
+        output = str(error)
+        traceback.format_exc = lambda *_, **__: output
+        raise
 
 
 class Living(dynamic.Resource):
@@ -78,9 +87,9 @@ class Living(dynamic.Resource):
     ):
         """Guard `needs` while MEMBERS with `labels`, or JOBS on clusters with them, live; create it last.
 
-        `namespace`: restricts JOBS to one. RUNS have their records in the label `folder` of `bucket`. PODS
-        are on the nodes of the label `pool` of `cluster`; `namespace` is the pool's name, which tells guards
-        apart.
+        `namespace`: restricts JOBS to one. RUNS have their records in the label `folder` of `bucket`; while
+        one trains by the label `train`, that can't be changed. PODS are on the nodes of the label `pool` of
+        `cluster`; `namespace` is the pool's name, which tells guards apart.
         """
         name = f"{what}-{namespace}" if namespace else what
         provider = pulumi.ProviderResource("pulumi-python", name, {})
@@ -93,10 +102,22 @@ class Living(dynamic.Resource):
         )
 
 
+def refuse_change(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Raise LivingError where runs train by a `pipeline:train` that changes: nobody would end them."""
+    train = before.get("labels", {}).get("train")
+    if before.get("what") != RUNS or train in (None, after["labels"].get("train")):
+        return
+    environment = before["environment"]
+    with _known(f"whether runs of the pipeline train by {train}"):
+        running = [run for run, by in _unfinished(before["project"], before["labels"]) if by == train]
+    if running:
+        fix = f"pipeline:train: {train}, or tpu pipeline cancel {environment} RUN, or wait for their end"
+        problem = f"{_listed(running)} train by {train}, and nobody would keep and end what trains"
+        raise LivingError(f"{problem}\n    fix: {fix}; then again")
+
+
 def refuse(what: str, project: str, environment: str, labels: dict[str, str], namespace: str = "") -> None:
     """Raise LivingError where a live member, an unfinished job or a run depends on the stack."""
-    from infra.google.client import RequestError  # late: Google's libraries are slow to import
-
     find, fix, noun = {
         MEMBERS: (
             _members,
@@ -113,22 +134,44 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
     }[what]
     if what == PODS:
         namespace = ""
-    try:
-        living = sorted(
-            name for name in find(project, labels) if name.startswith(f"{namespace}/" if namespace else "")
+    with _known(f"whether {noun} live"):
+        prefix = f"{namespace}/" if namespace else ""
+        living = sorted(name for name in _if_on(find(project, labels)) if name.startswith(prefix))
+    if living:
+        raise LivingError(
+            f"{len(living)} {noun} stand on this: {_listed(living)}\n    fix: {fix}; then again"
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")
+
+
+@contextmanager
+def _known(what: str) -> Iterator[None]:
+    """Raise LivingError for requests that fail, with the next step."""
+    from infra.google.client import RequestError  # late: Google's libraries are slow to import
+
+    try:
+        yield
     except RequestError as error:
         failure = error.failure
-        if failure.kind is Kind.API_OFF:
-            return  # no API, nothing of it
-        why = f"it isn't known whether {noun} live: {failure.kind}: {failure.message}"
+        why = f"it isn't known {what}: {failure.kind}: {failure.message}"
         fix = f"{failure.fix}; then again" if failure.kind in FOR_PEOPLE else "the same command again"
         raise LivingError(f"{why}\n    fix: {fix}") from None
     except InfraError as error:
-        raise LivingError(f"it isn't known whether {noun} live: {error}") from None
-    if living:
-        names = ", ".join(living[:_SHOWN]) + (f" and {len(living) - _SHOWN} more" if living[_SHOWN:] else "")
-        raise LivingError(f"{len(living)} {noun} stand on this: {names}\n    fix: {fix}; then again")
+        raise LivingError(f"it isn't known {what}: {error}") from None
+
+
+def _if_on(names: Iterator[str]) -> Iterator[str]:
+    """Yield names; none where the API is off: nothing of it lives."""
+    from infra.google.client import RequestError
+
+    try:
+        yield from names
+    except RequestError as error:
+        if error.failure.kind is not Kind.API_OFF:
+            raise
 
 
 def _members(project: str, labels: dict[str, str]) -> Iterator[str]:
@@ -140,7 +183,12 @@ def _members(project: str, labels: dict[str, str]) -> Iterator[str]:
 
 
 def _runs(project: str, labels: dict[str, str]) -> Iterator[str]:
-    """Yield the names of runs that haven't ended: without the function nothing ends their training.
+    """Yield the names of runs that haven't ended: without the function nothing ends their training."""
+    return (run for run, _ in _unfinished(project, labels))
+
+
+def _unfinished(project: str, labels: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the names of runs that haven't ended, and by what they train; empty if they don't.
 
     Raises CommandError for a record that can't be read.
     """
@@ -158,19 +206,22 @@ def _runs(project: str, labels: dict[str, str]) -> Iterator[str]:
         return
     records = [match for item in items if (match := _RECORD.fullmatch(str(item["name"])))]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        outcomes = pool.map(partial(_outcome, client, bucket), (match[0] for match in records))
+        states = pool.map(partial(_state, client, bucket), (match[0] for match in records))
         yield from (
-            match[1] for match, outcome in zip(records, outcomes, strict=True) if outcome == "running"
+            (match[1], train)
+            for match, (outcome, train) in zip(records, states, strict=True)
+            if outcome == "running"
         )
 
 
-def _outcome(client: Any, bucket: str, name: str) -> str:
-    """Return the outcome in a run's record; empty for one that was deleted meanwhile."""
+def _state(client: Any, bucket: str, name: str) -> tuple[str, str]:
+    """Return outcome and `train` of a run's record; empty for one that was deleted meanwhile."""
     from infra.google.client import object_url
 
     content = client.content(object_url(bucket, name))
     try:
-        return "" if content is None else foreign.text(foreign.parse(content), "outcome", "[a-z_]{1,40}")
+        parsed = {} if content is None else foreign.parse(content)
+        return foreign.text(parsed, "outcome", "[a-z_]{1,40}"), foreign.text(parsed, "train")
     except ForeignError as error:
         url = f"gs://{bucket}/{name}"
         raise CommandError(f"{url}: {error}\n    fix: gcloud storage rm {url}; then again") from None

@@ -15,6 +15,10 @@ from infra.settings.sources import ROOT
 from infra.slices.price import at_most
 
 
+class BudgetError(InfraError):
+    """All slices together exceed `fleet:dollarsPerHour`, or may exceed it."""
+
+
 def rates(settings: Settings) -> list[Rate]:
     """Return the prices by use of all layers that are on, without repetitions."""
     return list(dict.fromkeys(rate for layer in layers_on(settings) for rate in layer.rates(settings)))
@@ -29,19 +33,19 @@ def within_budget(settings: Settings) -> float | None:
     """Return the hourly price of all slices at their dearest zones; None where a price isn't known.
 
     Raises:
-        InfraError: more than `fleet:dollarsPerHour`, or an unknown price beside that limit.
+        BudgetError: more than `fleet:dollarsPerHour`, or an unknown price beside that limit.
     """
     billed = at_most(settings)
     hourly = [row.hourly for row in billed]
     if settings[FleetSettings].dollars_per_hour is not None and None in hourly:
         unknown = ", ".join(sorted({f"{row.what} in {row.zone}" for row in billed if row.hourly is None}))
         fix = "take fleet:dollarsPerHour out, or these slices"
-        raise InfraError(f"no known price of {unknown}: no budget can hold it\n    fix: {fix}")
+        raise BudgetError(f"no known price of {unknown}: no budget can hold it\n    fix: {fix}")
     known = sum(price for price in hourly if price is not None)
     most = settings[FleetSettings].dollars_per_hour
     if most is not None and known > most:
         fix = "fewer slices, or a larger fleet:dollarsPerHour"
-        raise InfraError(f"${known:,.2f} an hour, fleet:dollarsPerHour allows ${most:,}\n    fix: {fix}")
+        raise BudgetError(f"${known:,.2f} an hour, fleet:dollarsPerHour allows ${most:,}\n    fix: {fix}")
     return None if None in hourly else known
 
 

@@ -38,6 +38,7 @@ _TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer
 NOBODY = "no Google credentials|no token"
 """Pattern of failures without any login, unlike those of an account without permission."""
 _PASSING = re.compile(r'"code": *(429|5\d\d)')  # in an answer that impersonation quotes
+_PASSING_KINDS = (Kind.TRANSIENT, Kind.RATE, Kind.UNKNOWN)  # without an answer, it is unknown
 _TRIES, _PAUSE_S, _LONGEST_PAUSE_S = 3, 1.0, 30.0
 _CONNECTIONS = 128  # kept to one API: more than a controller of all of v6e's zones has threads
 _LOG = logging.getLogger(__name__)
@@ -62,10 +63,14 @@ class Client:
         project: str,
         session: requests.Session | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        tries: int = _TRIES,
     ):
-        """Create a client that logs in with the first request, unless `session` is given."""
+        """Create a client that logs in with the first request, unless `session` is given.
+
+        `tries`: of each request, at most.
+        """
         self.project = project
-        self._sleep, self._lock = sleep, Lock()
+        self._sleep, self._lock, self._tries = sleep, Lock(), tries
         self._login: requests.Session | Failure | None = session
 
     @property
@@ -128,17 +133,11 @@ class Client:
 
         `find` goes by a mark in `body` that no other request has.
         """
-        for attempt in range(1, _TRIES + 1):
-            try:
-                return self.json("POST", url, body=body, tries=1)
-            except RequestError as error:
-                if error.failure.kind not in (Kind.TRANSIENT, Kind.RATE, Kind.UNKNOWN):
-                    raise
-                failed = error
-            self._sleep(_PAUSE_S * 2**attempt)
-            if made := find():
-                return made
-        raise failed
+
+        def request(attempt: int) -> dict[str, Any]:
+            return (find() if attempt else None) or self.json("POST", url, body=body, tries=1)
+
+        return self._tried(request, self._tries, f"POST {url}")
 
     def upload(self, bucket: str, name: str, content: bytes, generation: int) -> int:
         """Replace a generation of an object (0: create it); return the new one.
@@ -162,7 +161,7 @@ class Client:
             return int(stored.headers["x-goog-generation"])
 
     def json(
-        self, method: str, url: str, query: Query = NO_QUERY, body: Body = None, tries: int = _TRIES
+        self, method: str, url: str, query: Query = NO_QUERY, body: Body = None, tries: int = 0
     ) -> dict[str, Any]:
         """Return an answer that must be a JSON object."""
         answer = self.send(method, url, query, body, tries)
@@ -175,44 +174,50 @@ class Client:
         return content
 
     def send(
-        self, method: str, url: str, query: Query = NO_QUERY, body: Body = None, tries: int = _TRIES,
+        self, method: str, url: str, query: Query = NO_QUERY, body: Body = None, tries: int = 0,
         start: int = 0, size: int = 0,
     ) -> requests.Response:  # fmt: skip
         """Send a request; retry after transient failures: it must be one that may be repeated.
 
-        With `size`, only so many bytes of the content are requested, from `start` on.
+        With `size`, only so many bytes of the content are requested, from `start` on. Without `tries` it is
+        sent as often as the client may.
         """
         content, headers = body, {"Range": f"bytes={start}-{start + size - 1}"} if size else {}
         if isinstance(body, Mapping):
             content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
         if "/billingAccounts/" in url:  # of no project, which a person's requests must count for
             headers["X-Goog-User-Project"] = self.project
-        failure = Failure(Kind.UNKNOWN, "no request was sent")
-        for attempt in range(tries):
-            if attempt:
-                pause_s = failure.retry_after_s or _PAUSE_S * 2**attempt
-                if pause_s > _LONGEST_PAUSE_S:
-                    break  # a controller asks later, and continues with the rest until then
-                _LOG.info("%s %s: again in %.0f s: %s", method, url, pause_s, failure.message)
-                self._sleep(pause_s)
+
+        def request(_: int) -> requests.Response:
             try:
                 answer = self._session.request(
                     method, url, params=query, data=content, headers=headers, timeout=_TIMEOUT_S
                 )
             except RefreshError as error:
-                failure = _no_token(error)
-                if failure.kind is Kind.LOGIN:
-                    raise RequestError(failure, repeated=attempt > 0) from None
-                continue
+                raise RequestError(_no_token(error)) from None
             except (requests.RequestException, GoogleAuthError) as error:
-                failure = classify(f"{method} {url}: connection: {error}")
-                continue
+                raise RequestError(classify(f"{method} {url}: connection: {error}")) from None
             if answer.ok:
                 return answer
-            failure = classify(_words(answer), answer.status_code, _retry_after_s(answer))
-            if failure.kind not in (Kind.TRANSIENT, Kind.RATE):
+            raise RequestError(classify(_words(answer), answer.status_code, _retry_after_s(answer)))
+
+        return self._tried(request, tries or self._tries, f"{method} {url}")
+
+    def _tried(self, request: Callable[[int], T], tries: int, what: str) -> T:
+        """Return the answer of a request, which gets the number of its attempt; repeat what may pass."""
+        for attempt in range(tries):
+            try:
+                return request(attempt)
+            except RequestError as error:
+                failure, repeated = error.failure, error.repeated or attempt > 0
+            pause_s = failure.retry_after_s or _PAUSE_S * 2 ** (attempt + 1)
+            # After a longer pause a controller asks again, and continues with the rest until then.
+            passes = failure.kind in _PASSING_KINDS and pause_s <= _LONGEST_PAUSE_S
+            if not passes or attempt + 1 == tries:
                 break
-        raise RequestError(failure, repeated=attempt > 0)
+            _LOG.info("%s: again in %.0f s: %s", what, pause_s, failure.message)
+            self._sleep(pause_s)
+        raise RequestError(failure, repeated=repeated)
 
 
 def or_none(request: Callable[[], T]) -> T | None:

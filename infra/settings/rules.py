@@ -118,8 +118,10 @@ ACCOUNT_ID = pattern(
     "6 to 30 lowercase letters, digits and hyphens, first a letter, last no hyphen",
     "write the part before the @ of the account's address",
 )
+LOCAL_PART = r"[^@\s:;,*<>\"()]+"
+"""Of an e-mail address, before the @; no wildcard, and no list or link of several."""
 MEMBER = pattern(
-    r"(user|group|serviceAccount):[^@\s]+@[^@\s.]+(\.[^@\s.]+)+",
+    rf"(user|group|serviceAccount):{LOCAL_PART}@[^@\s.]+(\.[^@\s.]+)+",
     "user:, group: or serviceAccount: and an address, such as ann@example.com",
     "write e.g. group:ml-team@example.com",
 )

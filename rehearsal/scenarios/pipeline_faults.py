@@ -98,8 +98,14 @@ SCENARIO = Scenario(
         step.ends("a/", outcome="throttled", at="preprocess", prints=RETRY, again=True),
         step.fault("Dataproc is down", what={"status": 503}, match=BATCHES, when=OUTAGE, times=None),
         step.ends("a/", outcome="unavailable", at="preprocess", prints=RETRY, again=True),
-        step.fault("a batch by another's name", what={"status": 409}, match=BATCHES),
-        step.ends("a/", outcome="refused", at="preprocess", prints="batch", again=True),
+        step.fault(
+            "a batch that was deleted has the name",
+            what={"status": 409, "message": "Already exists: Failed to create batch"},
+            match=BATCHES,
+        ),
+        step.ends(
+            "a/", outcome="refused", at="preprocess", prints="batch .* isn't there any more", again=True
+        ),
         step.made("a/", batches=()),
         # The answer to its creation is lost: the second request is refused with 409, and finds the batch.
         step.fault("an answer of Dataproc is lost", what={"lost_answer": True}, match=BATCHES),

@@ -29,10 +29,14 @@ class Google(Client):
         self.states, self.ended = ["QUEUED", "WORKING", "WORKING", "SUCCESS"], {}
         self.requests: list[tuple[str, str, Any, Any]] = []
         self.log: list[str] | RequestError = []
+        self.known: list[dict[str, str]] = []
 
     def json(
         self, method: str, url: str, query: Query = NO_QUERY, body: Any = None, tries: int = 3
     ) -> dict[str, Any]:
+        if method == "GET" and url.endswith("/builds"):
+            assert query["filter"] == 'tags="tpu" AND tags="dev"'
+            return {"builds": self.known}
         self.requests.append((method, url, query, body))
         if url.endswith("/o"):
             return {"generation": "7"}
@@ -91,6 +95,16 @@ def test_a_build_is_started_on_the_checkout_and_followed(
     assert build.pop("source") == {"storageSource": source}
     assert query["name"] == f"sources/{build['tags'].pop()}.tgz", "by which a lost answer's build is found"
     assert build == yaml.safe_load(files["cloudbuild/dev/provision.yaml"]), "as gcloud would start it"
+
+
+def test_while_a_build_of_the_environment_runs_no_other_is_started(google: Google, root: Path) -> None:
+    """As after a command that was killed before it printed the build's id."""
+    google.known = [{"id": "b-0", "status": "SUCCESS"}, {"id": "b-1", "status": "WORKING"}]
+    with pytest.raises(
+        CommandError, match="a build of dev is WORKING already: b-1\n    fix: gcloud builds log"
+    ):
+        submit(root, "destroy", "--yes")
+    assert google.requests == []
 
 
 @pytest.mark.parametrize("state", ["PENDING", "QUEUED", "WORKING", "STATUS_UNKNOWN"])

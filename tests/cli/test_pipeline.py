@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ from cli import pipeline
 from infra.errors import CommandError
 from infra.google.client import Client, RequestError
 from pipeline import record
+from pipeline.decide import rfc3339
 from pipeline.runs import NoRunError, Runs
 from pipeline.store import CANCEL, RETRY
 from tests.cli.call import call
@@ -102,6 +104,33 @@ def test_a_submission_is_an_object_and_nothing_else() -> None:
     assert "ifGenerationMatch=0&name=corpus/_SUBMIT" in write
     again = runs(google).submit("corpus/")
     assert again != run, "a later submission is another run"
+
+
+@pytest.mark.parametrize(("outcome", "message"), [
+    ("running", "which is at check\n    fix: tpu pipeline status dev {0}, or tpu pipeline cancel dev {0}, "),
+    ("", "which is waiting\n    fix: tpu pipeline status dev {0}$"), ("failed", ""), ("trained", ""),
+])  # fmt: skip
+def test_a_folder_whose_run_hasnt_ended_isnt_submitted_again(outcome: str, message: str) -> None:
+    """As after a command that was killed before it printed the run's name: two batches would be paid for."""
+    google = google_with()
+    runs(google).require_ended("corpus/")
+    run = runs(google).submit("corpus/")
+    if outcome:
+        keep(google, {**RUN, "run": run, "outcome": outcome, "stage": "check"})
+    else:
+        google.objects[RAW, "corpus/_SUBMIT"].updated = rfc3339(time.time())
+    if not message:
+        runs(google).require_ended("corpus/")
+        return
+    with pytest.raises(CommandError, match=f"submitted already, as {run}, {message.format(run)}"):
+        runs(google).require_ended("corpus/")
+
+
+def test_a_submission_that_is_too_old_to_be_started_is_submitted_again() -> None:
+    google = google_with()
+    runs(google).submit("corpus/")
+    google.objects[RAW, "corpus/_SUBMIT"].updated = "2020-01-01T00:00:00Z"
+    runs(google).require_ended("corpus/")
 
 
 @pytest.mark.parametrize("action", [CANCEL, RETRY])

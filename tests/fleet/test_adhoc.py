@@ -1,7 +1,7 @@
 """Fleets that stand in no file: described by flags, kept in a bucket, and known to every command."""
 
+import itertools
 import json
-from typing import Any
 
 import pytest
 
@@ -11,6 +11,7 @@ from infra.errors import SettingsError
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import SLICES, Cloud, _world, enter, settings  # noqa: F401
+from tests.virtual_time import replace_time
 
 FLAGS = ["--tpu-type", "v6e-8", "--zones", "us-east5-a,us-east5-b", "--workers-per-zone", "2"]
 CREATE = ["create", "dev", *FLAGS]
@@ -50,7 +51,7 @@ def test_every_command_knows_it_from_then_on(world: Cloud, capsys: pytest.Captur
     ("more", "message"),
     [
         (["--on-demand"], "--slice ANOTHER"),
-        (["--on-demand", "--replace"], "tpu fleet delete dev --slice adhoc, or --slice ANOTHER"),
+        (["--on-demand", "--replace"], "--slice ANOTHER, or tpu fleet delete dev --slice adhoc"),
         (["--run", "extract qwen2.5-0.5b.toml"], "--slice ANOTHER, or --replace, which ends that program"),
     ],
 )
@@ -139,6 +140,17 @@ def test_it_is_not_forgotten_while_a_zone_that_may_hold_a_member_is_silent(
     assert not [name for name in MADE if world.states[name]]
 
 
+def test_a_command_about_a_fleet_that_has_ended_tells_it(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a second deletion, after one that was killed before it printed anything."""
+    assert fleet([*CREATE, "--slice", "mine", "--yes"]) == 0
+    assert fleet(["delete", "dev", "--slice", "mine", "--yes"]) == 0
+    capsys.readouterr()
+    assert fleet(["delete", "dev", "--slice", "mine", "--yes"]) == 1
+    assert "mine has ended (deleted by a command)\n    fix: nothing is left of it" in capsys.readouterr().err
+
+
 def test_one_that_got_no_chips_can_be_forgotten_too(world: Cloud) -> None:
     world.dry = {"us-east5-a", "us-east5-b"}
     assert fleet([*CREATE, "--yes"]) == 1
@@ -187,20 +199,34 @@ def test_a_record_is_written_only_on_the_generation_that_was_read(world: Cloud) 
     assert wanted(second.read()["mine"]) == item
 
 
-def test_a_lost_answer_to_a_write_is_no_conflict(world: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = world.write
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_deletion_that_doesnt_end_is_waited_for_so_long_and_completed_by_the_next(
+    silent: bool, world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A zone that doesn't answer from then on, or a node that stays in its deletion."""
+    assert fleet([*CREATE, "--slice", "mine", "--yes"]) == 0
+    names = sorted(name for verb, name in world.requests if verb == "create")
+    delete, requests = world.delete, len(world.requests)
 
-    def twice(*request: Any) -> int:  # as the client sends it again
-        write(*request)
-        return write(*request)
+    def begin(zone: str, name: str) -> None:
+        world.requests.append(("delete", name))
+        world.states[name] = "DELETING"
+        world.silent |= {zone} if silent else set()
 
-    monkeypatch.setattr(world, "write", twice)
-    saved = AdHoc(world, OWNER.stack)  # type: ignore[arg-type]
-    for phase in Phase:
-        saved.keep("mine", {"name": "mine"}, phase)
-    record = saved.record("mine")
-    assert record is not None
-    assert record["phase"] == "ended"
+    seconds = itertools.count(step=100)
+    replace_time(monkeypatch, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(world, "delete", begin)
+    assert fleet(["delete", "dev", "--slice", "mine", "--yes"]) == 1
+    output = capsys.readouterr()
+    assert f"{names[0]}: is being deleted, and isn't known to be gone after 900 s" in output.out + output.err
+    assert "fix: tpu fleet delete dev, once more" in output.err
+    assert AdHoc(world, OWNER.stack).read()["mine"]["phase"] == "ending"  # type: ignore[arg-type]
+    monkeypatch.setattr(world, "delete", delete)
+    world.silent.clear()
+    world.states |= dict.fromkeys(names, "")
+    assert fleet(["delete", "dev", "--slice", "mine", "--yes"]) == 0
+    assert AdHoc(world, OWNER.stack).read() == {}  # type: ignore[arg-type]
+    assert sorted(world.requests[requests:]) == [("delete", name) for name in names], "each once"
 
 
 def _dies(*_: object) -> None:

@@ -120,7 +120,7 @@ def test_requests_that_gave_no_node_are_one_attempt_and_no_churn() -> None:
         state.requested(key, "z", "n")
         state.failed(key, "z", Failure(Kind.STOCK_OUT, "none"), NOW_S - 60 * minute + 30, rng)
     assert state.recovery_cause(key) is Cause.PREEMPTION, "what it is for in the end"
-    assert state.placements(NOW_S, 120.0) == {}, "refused: it isn't being made"
+    assert state.placements(View(NOW_S, {}, None), 120.0) == {}, "refused: it isn't being made"
     state.requested(key, "z", "n")
     state.succeeded(key, "z", NOW_S + 60)
     assert state.spent(Cause.PREEMPTION, NOW_S) == 1
@@ -134,7 +134,7 @@ def test_a_creation_that_may_have_come_about_is_asked_for_again_where_it_was(kin
     state.begin_attempt(key, Cause.NEW, NOW_S)
     state.requested(key, "z", "n")
     state.failed(key, "z", Failure(kind, "no"), NOW_S, random.Random(0))
-    requested = state.placements(NOW_S, 120.0).get(key)
+    requested = state.placements(View(NOW_S, {}, None), 120.0).get(key)
     assert requested == (("z", "n") if kind in (Kind.UNKNOWN, Kind.TRANSIENT) else None)
 
 

@@ -158,7 +158,8 @@ class _Trainer(SliceTrainer):
 
     def __init__(self, cloud: SharedCloud):
         self._settings, self._google, self._stack = _from_file("dev"), cloud, OWNER.stack  # type: ignore[assignment]
-        self._owner, self._until_s, self._requested = {"who": "pipeline", "from": "pipeline dev"}, 0.0, False
+        self._owner, self._until_s = {"who": "pipeline", "from": "pipeline dev"}, 0.0
+        self._requested, self._unseen = False, None
 
     def _item(self, run: Run) -> dict[str, Any]:
         return _item(run.training_name, "ab", True) | {OWNER_KEY: self._owner}

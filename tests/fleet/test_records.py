@@ -219,6 +219,26 @@ def test_two_nodes_of_one_member_are_named_with_the_command_and_both_left_alone(
     assert sorted(world.requests[before:]) == [("delete", "second"), ("delete", NODE)], "its end is all of it"
 
 
+def test_a_node_whose_labels_somebody_took_is_named_and_not_created_a_second_time(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its id is in the controller's state, from before its request."""
+    Run().begin().steps(6)
+    labels = dict(world.labels[NODE])
+    world.labels[NODE] = {"cost-center": "ml"}
+    before = len(world.requests)
+    world.at_s += 7200  # no list is that late
+    for command in (["create", "dev", "--slice", "mine", "--yes"], ["recover", "dev", "--yes"]):
+        fleet(command)
+        output = "".join(capsys.readouterr())
+        assert f"{NODE}: a node of this name is there without our labels" in output
+        assert f"stack={OWNER.stack},fleet=mine,member=0" in output
+    assert world.requests[before:] == []
+    world.labels[NODE] = labels
+    assert fleet(["create", "dev", "--slice", "mine", "--yes"]) == 0
+    assert world.requests[before:] == []
+
+
 @pytest.mark.parametrize("phase", ["wanted", "ending"])
 def test_tpu_down_is_refused_while_an_ad_hoc_fleet_stands_on_the_stack(
     phase: str, world: Cloud, monkeypatch: pytest.MonkeyPatch

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from infra.engine.settings import from_file
+from infra.google.client import RequestError
+from infra.layers.pipeline import paths
 from infra.layers.pipeline.source import source
 from pipeline import function
 from rehearsal.world.layout import cache_dir
 from rehearsal.world.runtimes import ensure
 from tests.limits import HANG_S
-from tests.pipeline.world import RAW, Pipeline, given
+from tests.pipeline.world import RAW, Fault, Google, Pipeline, given
 
 EVENT = {"Ce-Type": "google.cloud.storage.object.v1.finalized"}
 MOST_S = 1.5  # of CPU time, for an import
@@ -95,6 +97,21 @@ def test_a_sweep_returns_its_faults(pipeline: Pipeline) -> None:
     run = pipeline.google.submit()
     assert function.handle(Request({"sweep": True})) == ({"outcome": "swept", "faults": []}, 200)
     assert pipeline.record(run)["batch"]
+
+
+def test_a_request_that_fails_is_left_to_the_next_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep a minute later tries again, and a quarter of an hour is measured in sweeps."""
+    google = Google()
+    google.faults = [Fault("", 503, times=99)]
+    monkeypatch.setattr("infra.google.client._login", lambda: google)
+    monkeypatch.setattr(function, "from_file", lambda _: given())
+    monkeypatch.setenv(paths.ENVIRONMENT, "dev")
+    monkeypatch.setattr("infra.google.client._PAUSE_S", 0.0)
+    with monkeypatch.context() as fresh:
+        fresh.setattr(function, "_sweep", function._sweep.__wrapped__)
+        with pytest.raises(RequestError, match="try again"):
+            function.handle(Request({"sweep": True}))
+    assert len(google.requests) == 2
 
 
 @pytest.mark.parametrize("header", ["Ce-Time", "X-CloudScheduler-ScheduleTime"])

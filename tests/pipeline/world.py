@@ -189,7 +189,8 @@ class Google:
             del self.objects[bucket, name]
             return _reply(204, {})
         if params.get("alt") != "media":
-            return _reply(200, {"size": str(len(stored.content)), "generation": str(stored.generation)})
+            size, generation = str(len(stored.content)), str(stored.generation)
+            return _reply(200, {"size": size, "generation": generation, "updated": stored.updated})
         first, last = re.findall("[0-9]+", headers.get("Range", f"0-{len(stored.content)}"))
         content = stored.content[int(first) : int(last) + 1]
         return _reply(200, content, {"x-goog-generation": str(stored.generation)})

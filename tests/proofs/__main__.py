@@ -6,10 +6,12 @@
     python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 19 min
     python -m tests.proofs preprocess       kill tasks or all of a run at 100 random instants: 30 min
     python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
+    python -m tests.proofs kills            commands that make or end something, at each change: 10 min
     python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
     python -m tests.proofs roles            take each role of each account away: a command names it: 6 min
     python -m tests.proofs grants           take each grant of the pipeline away: a sentence names it: 13 min
     python -m tests.proofs mutants          12 mutants of each area, by cosmic-ray; apart, for hours
+    python -m tests.proofs changes          change every setting and change it back: about 2 h; --shard 0/4
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
     python -m tests.proofs load             the tests (or some PATHs), 10 times beside eight busy loops; apart
     python -m pytest -m prove               tests that `make test` leaves out, about 1 h: Pulumi's real CLI
@@ -40,7 +42,9 @@ import click
 from benchmarks.machine import described
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import meet, meetings
+from tests.proofs import changes as changed
 from tests.proofs import grants as granted
+from tests.proofs import kills as killed
 from tests.proofs import load as loaded
 from tests.proofs import mutants as mutation
 from tests.proofs import roles as held
@@ -227,12 +231,36 @@ def updates(names: Sequence[str], every: int) -> dict[str, Any]:
 
 
 @proof(
+    click.option("--layer", "names", multiple=True, type=click.Choice(changed.LAYERS), help="Only these."),
+    click.option("--shard", default="0/1", show_default=True, help="Every N-th setting, from the K-th: K/N."),
+    click.option("--minutes", type=float, default=240.0, show_default=True, help="No further setting after."),
+)
+def changes(names: Sequence[str], shard: str, minutes: float) -> dict[str, Any]:
+    """A plan's word is what happens, nothing else changes, and the next preview is empty."""
+    number, _, count = shard.partition("/")
+    result = changed.measure(names, int(number), int(count), minutes, report)
+    if any(layer["wrong"] or layer["left"] for layer in result.values()):
+        _write("changes", result)
+        raise SystemExit(json.dumps(result, indent=1))
+    return result
+
+
+@proof(
     click.option("--mutants", "count", type=int, default=1000, show_default=True),
     click.option("--seed", type=int, default=20261122, show_default=True),
 )
 def settings(count: int, seed: int) -> dict[str, Any]:
     """Each mutant is refused with all its problems, or goes up."""
     return mutated.measure(count, seed, report)
+
+
+@proof(
+    click.option("--command", "names", multiple=True, type=click.Choice([*killed.CASES]), help="Only these."),
+    click.option("--seed", type=int, default=20261126, show_default=True),
+)
+def kills(names: Sequence[str], seed: int) -> dict[str, Any]:
+    """The command again comes to what an undisturbed one comes to; nothing is doubled or disowned."""
+    return killed.measure(names, seed, report)
 
 
 @proof()

@@ -265,7 +265,12 @@ def _people(proof: Proof) -> None:
         assert re.search("[A-Z]+ since", lab.tpu(*page, who=who))
     requests = proof.grant(runner, "storage.objectUser", CONTROLLERS, paths.REQUESTS)
     proof.refused(requests, "pipeline", "cancel", "dev", other, "--yes", who=RUNNER)
-    lab.tpu("pipeline", "cancel", "dev", other, "--yes")
+    applied = proof.grant("run", "storage.objectUser", CONTROLLERS, paths.REQUESTS)
+    with proof.away(applied, "the request waits", "tpu pipeline status ENV RUN") as printed:
+        lab.tpu("pipeline", "cancel", "dev", other, "--yes")
+        lab.sweep()
+        printed.append(lab.tpu("pipeline", "status", "dev", other))
+        assert "cancel" not in lab.record(other), lab.record(other)
     assert lab.ended(other)["outcome"] == "cancelled"
     logs = ("pipeline", "logs", "dev", proof.run)
     records = ("pipeline", "status", "dev")
@@ -297,8 +302,23 @@ def _fleet(proof: Proof) -> None:
     lab = proof.lab
     _switch(lab)
     proof.again(proof.grant("run", "storage.objectUser", CONTROLLERS, access.STACK), "train")
-    proof.training()
+    with _unseen(proof, proof.grant("run", "slices")):
+        proof.training()
+    assert not lab.cloud.nodes.all(), "none is made of which nobody knows"
+    lab.swept_until(proof.run, lambda _: any(node.state == "READY" for node in lab.cloud.nodes.all()))
     _trained(proof)
+
+
+@contextmanager
+def _unseen(proof: Proof, grant: Grant) -> Iterator[None]:
+    """Without a grant the function sees no end of the training, which the run's page tells."""
+    lab = proof.lab
+    with proof.away(grant, "the run waits", "tpu pipeline status ENV RUN") as printed:
+        yield
+        record = lab.swept_until(proof.run, lambda record: "it needs" in record.get("why", ""))
+        assert record["outcome"] == "running", record
+        printed.append(lab.tpu("pipeline", "status", "dev", proof.run))
+    lab.swept_until(proof.run, lambda record: "why" not in record)
 
 
 def _trained(proof: Proof) -> None:

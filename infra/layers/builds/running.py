@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from infra.errors import CommandError
 from infra.google.client import Client
 from infra.layers.builds.names import SOURCES
 from infra.layers.builds.render import PLANS
@@ -29,12 +30,18 @@ _SKIPPED = ("__pycache__", "node_modules")
 def start(
     settings: Settings, build: Mapping[str, Any], root: Path, client: Client, plans: Path | None
 ) -> str:
-    """Upload the checkout, and a folder of plans; start a build of it, return its id. Raises RequestError."""
+    """Upload the checkout, and a folder of plans; start a build of it, return its id.
+
+    Raises:
+        CommandError: a build of the environment hasn't ended.
+        RequestError: Google refuses one of them.
+    """
     bucket, request = str(settings[StorageSettings].state_bucket_name), str(uuid.uuid4())
+    _require_ended(settings, client)
     name = f"{SOURCES}{request}.tgz"
     generation = client.upload(bucket, name, archive(root, plans), 0)
     source = {"storageSource": {"bucket": bucket, "object": name, "generation": str(generation)}}
-    url = f"{CLOUD_BUILD}/projects/{settings.project}/builds"
+    url = _builds(settings)
     body = {**build, "source": source, "tags": [*build["tags"], request]}
 
     def find() -> dict[str, Any] | None:
@@ -42,6 +49,20 @@ def start(
         return {"metadata": {"build": builds[0]}} if builds else None
 
     return str(client.make(url, body, find)["metadata"]["build"]["id"])
+
+
+def _require_ended(settings: Settings, client: Client) -> None:
+    query = {"filter": f'tags="tpu" AND tags="{settings.environment}"'}
+    for build in client.items(_builds(settings), "builds", query):
+        if build["status"] in _UNFINISHED:
+            id_, place = build["id"], f"--project={settings.project}"
+            fix = f"gcloud builds log {id_} {place} --stream, or gcloud builds cancel {id_} {place}"
+            problem = f"a build of {settings.environment} is {build['status']} already: {id_}"
+            raise CommandError(f"{problem}\n    fix: {fix}")
+
+
+def _builds(settings: Settings) -> str:
+    return f"{CLOUD_BUILD}/projects/{settings.project}/builds"
 
 
 def follow(project: str, id_: str, client: Client, show: Callable[[str], None]) -> Build:

@@ -133,6 +133,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
               ("iam.serviceAccounts.actAs",), "batches run as it"),
         Grant(run, "roles/storage.objectViewer", "bucket", raw, ("storage.objects.list",),
               "what was submitted"),
+        # Whoever lists a folder lists the bucket: names of heartbeats and boots, by which slices are kept.
         Grant(run, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS, "shards", tokens),
         Grant(run, "roles/storage.objectUser", "bucket", controllers, _OBJECT_WRITES,
               "records of runs", folder(paths.RECORDS, controllers)),
@@ -168,9 +169,6 @@ def _training(settings: Settings) -> Iterator[Grant]:
         yield Grant(who, "", "project", "", tuple(jobs), "training as a custom job")
         return
     yield Grant(who, "", "project", "", ON_NODES, "slices are created, watched and deleted")
-    for kind, why in (("heartbeats", "how far training is"), ("boot", "how far a boot is")):
-        yield Grant(who, "roles/storage.objectViewer", "bucket", storage.bucket_name,
-                    ("storage.objects.list",), why, folder(kind, storage.bucket_name))  # fmt: skip
     controllers = controller_bucket(settings)
     yield Grant(who, "roles/storage.objectUser", "bucket", controllers, _OBJECT_WRITES,
                 "records and state of the fleet", folder(STACK, controllers))  # fmt: skip
@@ -230,6 +228,16 @@ def of_starts(settings: Settings) -> Iterator[Grant]:
         if grant.who == trigger or (grant.who == run and grant.folder == paths.RECORDS):
             yield grant
     yield from of_agents(settings)
+
+
+def of_requests(settings: Settings) -> Iterator[Grant]:
+    """Yield the grants without which people's requests aren't applied."""
+    run, trigger = (paths.account_id(settings, which) for which in (paths.ORCHESTRATOR, paths.TRIGGER))
+    for grant in grants(settings):
+        if (grant.who == run and grant.folder == paths.REQUESTS) or (
+            grant.who == trigger and grant.on == "function"
+        ):
+            yield grant
 
 
 def by_message(settings: Settings, asker: str = "") -> list[dict[str, str]]:

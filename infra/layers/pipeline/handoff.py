@@ -33,6 +33,12 @@ _RUN = "r0"  # an example, for rules
 _FOLDER = f"{paths.TOKENS}/{_RUN}/0"
 
 
+def trains_by(settings: Settings) -> str:
+    """Return what a run's record and the stack name as its kind of training."""
+    desired = settings[PipelineSettings]
+    return f"{desired.train} of {desired.train_team}" if desired.train == "jobset" else desired.train
+
+
 def command(settings: Settings, run: str, folder: str, mount: str = paths.MOUNT) -> str:
     """Return the training command.
 

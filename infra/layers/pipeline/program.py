@@ -130,7 +130,9 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     function = PipelineFunction(settings, accounts, variables, opts)
     triggers = Triggers(settings, accounts, function, function.url, number, provider, opts)
     guarded = [*made, accounts, firewall, function, triggers]
-    records: dict[str, pulumi.Input[str]] = {"bucket": controller_bucket(settings), "folder": paths.RECORDS}
+    records: dict[str, pulumi.Input[str]] = {
+        "bucket": controller_bucket(settings), "folder": paths.RECORDS, "train": handoff.trains_by(settings),
+    }  # fmt: skip
     Living(RUNS, settings.project, settings.environment, records, guarded)
     return PipelineOutputs(
         function=function.function.id,

@@ -37,9 +37,9 @@ def limits(description: str) -> tuple[int, int] | None:
     text = " ".join(description.split())
     if _IN_PARTS.search(text):
         return None
-    stated = {
+    limit = {
         (int(match.groupdict().get("least") or 0), int(match["most"].replace(",", "")))
         for sentence in (*_SENTENCES, _CLUSTER)
         for match in sentence.finditer(text)
     }
-    return stated.pop() if len(stated) == 1 else None
+    return limit.pop() if len(limit) == 1 else None

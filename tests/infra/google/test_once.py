@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import requests
 
-from infra.core.guard import RUNS, LivingError, refuse
+from fleet.adhoc import AdHoc, Phase
+from fleet.google import Google
+from infra.core.guard import RUNS, LivingError, refuse, refuse_change
 from infra.engine.settings import parse
 from infra.errors import CommandError
 from infra.google.client import Client, RequestError
@@ -104,6 +106,17 @@ def test_an_upload_whose_answer_is_lost_is_one_generation(
     assert str(second) == generation(cloud, f"o-{times}") != str(first)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_record_of_a_fleet_whose_answer_is_lost_is_no_conflict(session: Losing, times: int) -> None:
+    session.lost = "POST storage.googleapis.com/upload"
+    google = Google(PROJECT, RAW, RAW, session, sleep=lambda _: None)
+    records = AdHoc(google, f"stack-{times}")
+    for phase in Phase:
+        session.times = times
+        record = records.keep("mine", {"name": "mine", "owner": {"who": "ann"}}, phase)
+        assert (session.times, records.record("mine")) == (0, record)
+
+
 def test_what_somebody_else_wrote_is_no_upload_of_ours(session: Losing, client: Client) -> None:
     session.lost, session.meanwhile = "POST storage.googleapis.com/upload", {"shared": b"theirs"}
     with pytest.raises(RequestError) as refused:
@@ -183,6 +196,35 @@ def test_runs_under_way_stand_against_a_destroy(
     for run in ("r1", "r3"):
         recorded(cloud, run, b'{"outcome": "cancelled"}')
     refuse(RUNS, PROJECT, "dev", RECORDS)
+
+
+def test_the_kind_of_training_isnt_changed_under_a_run_that_trains(
+    cloud: Emulated, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function with other settings neither keeps its slice nor ends it."""
+    monkeypatch.setattr("infra.google.client.Client", lambda project: client)
+
+    def guard(train: str, **more: str) -> dict[str, Any]:
+        labels = {**RECORDS, "folder": "pipeline", **({"train": train} if train else {}), **more}
+        return {"what": RUNS, "project": PROJECT, "environment": "dev", "labels": labels}
+
+    for run, outcome, train in (
+        ("r4", "running", "fleet"),
+        ("r5", "running", ""),
+        ("r6", "trained", "fleet"),
+    ):
+        recorded(cloud, run, json.dumps({"run": run, "outcome": outcome, "train": train}).encode())
+    refuse_change(guard("fleet"), guard("fleet", folder="elsewhere"))
+    refuse_change(guard("vertex"), guard("fleet"))
+    refuse_change(guard(""), guard("none"))  # an older version has made it
+    with pytest.raises(
+        LivingError, match="r4 train by fleet, and nobody would keep and end what trains"
+    ) as refused:
+        refuse_change(guard("fleet"), guard("none"))
+    assert "fix: pipeline:train: fleet, or tpu pipeline cancel dev RUN, or wait" in str(refused.value)
+    for run in ("r4", "r5"):
+        recorded(cloud, run, b'{"outcome": "cancelled"}')
+    refuse_change(guard("fleet"), guard("none"))
 
 
 @pytest.mark.parametrize(("labels", "message"), [

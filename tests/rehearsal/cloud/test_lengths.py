@@ -50,12 +50,12 @@ def test_what_is_understood_of_the_methods_that_are_called() -> None:
     for method, expected in PARAMETERS.items():
         api = method.partition(".")[0]
         described = document(api, "v2" if api == "cloudfunctions" else "v1").methods[method]["parameters"]
-        stated = {name: limits(given.get("description", "")) for name, given in described.items()}
-        assert {name: limit for name, limit in stated.items() if limit} == expected, method
+        limits_by_name = {name: limits(given.get("description", "")) for name, given in described.items()}
+        assert {name: limit for name, limit in limits_by_name.items() if limit} == expected, method
     for (api, version, schema), expected in FIELDS.items():
         fields = document(api, version).definitions[schema]["properties"]
-        stated = {name: limits(about.get("description", "")) for name, about in fields.items()}
-        assert {name: limit for name, limit in stated.items() if limit} == expected, schema
+        limits_by_name = {name: limits(about.get("description", "")) for name, about in fields.items()}
+        assert {name: limit for name, limit in limits_by_name.items() if limit} == expected, schema
 
 
 def test_the_longest_names_that_settings_allow_are_short_enough() -> None:

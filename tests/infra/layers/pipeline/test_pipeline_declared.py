@@ -45,7 +45,8 @@ def test_text_is_kept_and_of_scratch_the_code_alone() -> None:
 def test_its_runs_hold_the_stack() -> None:
     recording = up()
     guard = recording.named("pulumi-python:dynamic:Resource", "runs")
-    assert guard.inputs["labels"] == {"bucket": f"{CHECKPOINTS}-fleet", "folder": "pipeline"}
+    labels = {"bucket": f"{CHECKPOINTS}-fleet", "folder": "pipeline", "train": "none"}
+    assert guard.inputs["labels"] == labels
     assert recording.resources[-1] is guard
 
 

@@ -169,7 +169,7 @@ _ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.goog
     (of_storage("run", "storage.objects.get", f"{_API}/my-project-checkpoints/o/tokens%2Fr1%2F_READY"),
      f"roles/storage.objectViewer on the bucket {_BUCKET}, below tokens/, for tpu-pipeline-run"),
     (of_storage("run", "storage.objects.list", f"{_API}/my-project-checkpoints/o?prefix=heartbeats%2F"),
-     f"roles/storage.objectViewer on the bucket {_BUCKET}, below heartbeats/, for tpu-pipeline-run"),
+     f"roles/storage.objectViewer on the bucket {_BUCKET}, below tokens/, for tpu-pipeline-run"),
     (of_storage("run", "storage.objects.create", f"gs://{_BUCKET}-fleet/pipeline/r1/run.json"),
      f"roles/storage.objectUser on the bucket {_BUCKET}-fleet, below pipeline/, for tpu-pipeline-run"),
     (of_storage("run", "storage.objects.delete", f"{_API}/{_BUCKET}-fleet/o/pipeline-requests%2Fr1.json"),
