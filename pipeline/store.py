@@ -244,9 +244,10 @@ class Store:
         url, query = object_url(self.raw, name), {"fields": "generation,updated"}
         with about(f"gs://{self.raw}/{name}"):
             known = or_none(lambda: self._client.json("GET", url, query))
-        return known and Submission(
-            f"r{known['generation']}", f"gs://{self.raw}/{folder}", str(known.get("updated", ""))
-        )
+        if known is None:
+            return None
+        run, at = f"r{known['generation']}", str(known.get("updated", ""))
+        return Submission(run, f"gs://{self.raw}/{folder}", at)
 
     def ready(self, run: str) -> str:
         """Return the newest folder of a run's complete shards; empty if there is none."""
