@@ -38,7 +38,7 @@ setup-test: ## install what `make test` needs beside that
 test: lint ## run the tests of every day (no cloud account; some need root)
 	python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, grants, all scenarios (python -m tests.proofs -h: each, with its time)
+prove: setup ## every proof, about 7 hours: kills, faults, mutants, roles, grants, all scenarios (python -m tests.proofs -h: each, with its time)
 	@tools/setup.sh manifests kubernetes queue-previous spark parity checkov mutants >/dev/null
 	@# Controllers that wait too long for a processor lose their leases: two control planes at a time.
 	python -m pytest -m prove -n 2 --dist loadfile --no-loadscope-reorder
@@ -53,6 +53,7 @@ prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, grant
 	python -m tests.proofs grants
 	for scenario in $(filter-out default,$(SCENARIOS)); do python -m cli rehearsal run $$scenario || exit; done
 	python -m tests.proofs updates
+	python -m tests.proofs changes
 	python -m tests.proofs runs
 
 lint: setup-test ## ruff, mypy --strict, shellcheck, and that the locks are current

@@ -246,8 +246,9 @@ class Store:
             known = or_none(lambda: self._client.json("GET", url, query))
         if known is None:
             return None
-        run, at = f"r{known['generation']}", str(known.get("updated", ""))
-        return Submission(run, f"gs://{self.raw}/{folder}", at)
+        return Submission(
+            f"r{known['generation']}", f"gs://{self.raw}/{folder}", str(known.get("updated", ""))
+        )
 
     def ready(self, run: str) -> str:
         """Return the newest folder of a run's complete shards; empty if there is none."""

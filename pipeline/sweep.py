@@ -156,6 +156,7 @@ class Sweep:
 
     def _next(self, run: Run) -> tuple[Run, bool]:
         """Take the next action of a run; return its record, and whether to decide again at once."""
+        observed = Observation()
         try:
             observed = self._observed(run)
             action = decide.decide(run, observed, self._limits, self._batch_id(run), self._now())
@@ -170,10 +171,16 @@ class Sweep:
                 _line(logging.ERROR, "pipeline_stuck", run, stage=run.stage, why=why)
             return replace(run, why=why, failing_s=result.failing_s), False
         if isinstance(result, End):
+            self._report_batch(run, observed)
             return decide.ended(run, result, self._limits, self._now()), False
         assert isinstance(result, tuple), "nothing else is left"
         after, goes_on = result
         return replace(after, why="", failing_s=0.0), goes_on
+
+    def _report_batch(self, run: Run, observed: Observation) -> None:
+        """Log that a run ends with a batch that failed or was ended."""
+        if (batch := observed.batch) and batch.state in ("FAILED", "CANCELLED"):
+            _line(logging.WARNING, "pipeline_batch", run, batch=run.batch, state=batch.state)
 
     def _observed(self, run: Run) -> Observation:
         """Observe what the stage of a run depends on."""

@@ -182,7 +182,7 @@ class VertexTrainer(_Recovered):
         error = (job.get("error") or {}).get("message")
         progress = _STATES.get(state, Progress.RUNNING)
         why = "" if progress is Progress.RUNNING else f"the job says {state}{f': {error}' if error else ''}"
-        logs = f"gcloud ai custom-jobs list {place} --filter=displayName={run.training_name}"
+        logs = f"gcloud ai custom-jobs list {place} --filter=display_name={run.training_name}"
         return Training(progress, why, logs)
 
     def end(self, run: Run, why: str) -> None:
@@ -197,7 +197,7 @@ class VertexTrainer(_Recovered):
         return min(self._all(run), key=lambda job: str(job.get("createTime")), default=None)
 
     def _all(self, run: Run) -> list[dict[str, Any]]:
-        query = {"filter": f'displayName="{run.training_name}"'}
+        query = {"filter": f'display_name="{run.training_name}"'}
         labels = paths.labels(self._settings).items()
         jobs = self._client.items(self._jobs, "customJobs", query)
         return [job for job in jobs if labels <= (job.get("labels") or {}).items()]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.engine.roles import PLATFORM, roles
-from infra.google.client import Client
+from infra.google.client import Client, RequestError
+from infra.google.failures import Kind
 from infra.layers.data.names import snapshot_id
 from infra.settings.schema import Settings
 
@@ -18,8 +19,16 @@ def snapshot(google: Client, settings: Settings, what: str) -> Iterator[Finding]
     """
     id_ = snapshot_id(settings)
     if id_ is None:
-        yield Finding(what, OK, "none is asked for: there are no data disks")
-    elif google.exists(f"https://compute.googleapis.com/compute/v1/{id_}"):
+        yield Finding(what, OK, "the settings name none: there are no data disks")
+        return
+    try:
+        exists = google.exists(f"https://compute.googleapis.com/compute/v1/{id_}")
+    except RequestError as error:
+        if error.failure.kind is not Kind.PERMISSION:
+            raise
+        yield Finding(what, OPTIONAL, f"{id_}: this login can't look; only bringing `data` up needs it")
+        return
+    if exists:
         yield Finding(what, OK, id_)
     else:
         name, project = id_.rpartition("/")[2], id_.split("/")[1]
@@ -32,13 +41,15 @@ def updates(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
     needed = [role for role in roles(PLATFORM, settings) if role.on == "project"]
     url = f"https://cloudresourcemanager.googleapis.com/v1/projects/{google.project}:testIamPermissions"
     by_role = [(role.name, {*filter(_of_projects, role.permissions)}) for role in needed]
-    asked = sorted(set().union(*(permissions for _, permissions in by_role)))
-    held = set(google.json("POST", url, body={"permissions": asked}).get("permissions") or ())
+    needed_permissions = sorted(set().union(*(permissions for _, permissions in by_role)))
+    held = set(google.json("POST", url, body={"permissions": needed_permissions}).get("permissions") or ())
     if lacking := sorted({name for name, permissions in by_role if permissions - held}):
         detail = f"this login can't bring every layer up: it lacks permissions of {', '.join(lacking)}"
         yield Finding(what, OPTIONAL, detail, f"tpu infra roles {settings.environment} prints the commands")
     else:
-        yield Finding(what, OK, f"this login can bring every layer up: {len(asked)} permissions granted")
+        yield Finding(
+            what, OK, f"this login can bring every layer up: {len(needed_permissions)} permissions granted"
+        )
 
 
 def _of_projects(permission: str) -> bool:

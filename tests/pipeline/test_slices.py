@@ -278,10 +278,10 @@ def test_a_deletion_that_takes_long_holds_no_sweep(pipeline: Slices, monkeypatch
     """From its request on, the zone doesn't answer."""
     run = pipeline.trained()
     pipeline.sweeps.store.request(run, "cancel", "ann@laptop")
-    delete, asked = pipeline.cloud.delete, list[str]()
+    delete, requested = pipeline.cloud.delete, list[str]()
 
     def begin(zone: str, name: str) -> None:
-        asked.append(name)
+        requested.append(name)
         pipeline.cloud.states[name] = "DELETING"
         pipeline.cloud.silent.add(zone)
 
@@ -299,7 +299,7 @@ def test_a_deletion_that_takes_long_holds_no_sweep(pipeline: Slices, monkeypatch
     assert (pipeline.fleet(run)["phase"], pipeline.fleet(run)["writtenS"]) == ("ending", written)
     pipeline.cloud.states[NODE] = ""
     pipeline.sweep(2)
-    assert (pipeline.fleet(run)["phase"], asked) == ("ended", [NODE]), "requested once"
+    assert (pipeline.fleet(run)["phase"], requested) == ("ended", [NODE]), "requested once"
     assert pipeline.record(run)["outcome"] == "cancelled"
 
 

@@ -235,7 +235,7 @@ class Google:
             name = f"projects/1/locations/us-east5/customJobs/{len(self.jobs)}"
             self.jobs.append({**body, "name": name, "state": "JOB_STATE_RUNNING"})
             return _reply(200, self.jobs[-1])
-        jobs = [job for job in self.jobs if params["filter"] == f'displayName="{job["displayName"]}"']
+        jobs = [job for job in self.jobs if params["filter"] == f'display_name="{job["displayName"]}"']
         return _reply(200, {"customJobs": jobs} if jobs else {})
 
     def _logged(self, body: Mapping[str, Any]) -> requests.Response:

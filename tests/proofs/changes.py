@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from tests.infra.settings.mutants import FULL, Mutant, Values, Where, _get, _put
 LAYERS = tuple(layer.name for layer in layers() if layer.name != "queue")  # which needs a control plane
 _HELD = {"gcp:project": PROJECT, "data:snapshot": "corpus"}
 """What is outside the settings, and so is the lab's."""
-_UP = ("--yes", "--non-interactive", "-s", "dev")
 # Values that no rule gives away, by the end of their path.
 OTHERS: Mapping[str, Sequence[Any]] = {
     "Users": [["user:eve@example.com"]],
@@ -86,7 +85,7 @@ class Case:
 
 @dataclass(frozen=True)
 class _Update:
-    """One `pulumi up`: steps of its plan and of what was done, as OPERATION TYPE NAME."""
+    """A `pulumi up`: steps of its plan and of what was done, as OPERATION TYPE NAME."""
 
     fine: bool
     planned: frozenset[str]
@@ -142,18 +141,18 @@ class Changes:
     def case(self, path: str, where: Where, value: Any) -> Case:
         """Change one setting and change it back."""
         begun = time.monotonic()
-        change = self._another(path, where, value)
+        change = self._changed(path, where, value)
         if change is None:
             return Case(self.layer, path, _shown(value), None, "no other value is known", "", 0.0)
         self._write(change)
-        there = self._up()
-        wrong = [*_as_planned(there), *self.left()] if there.fine else []
-        outcome = _outcome(there)
+        update = self._up()
+        wrong = [*_as_planned(update), *self.left()] if update.fine else []
+        outcome = _outcome(update)
         self._write(self.values)
         back = self._up()
         wrong += [f"back: {fault}" for fault in _as_planned(back)]
-        if there.fine and back.fine and there.touched != back.touched:
-            wrong.append(f"changed {sorted(there.touched)}, and back {sorted(back.touched)}")
+        if update.fine and back.fine and update.touched != back.touched:
+            wrong.append(f"changed {sorted(update.touched)}, and back {sorted(back.touched)}")
         took_s = round(time.monotonic() - begun, 1)
         return Case(self.layer, path, _shown(value), _get(change, where), outcome, "; ".join(wrong), took_s)
 
@@ -163,7 +162,7 @@ class Changes:
         output = self.lab.run(*self.lab.line(self.layer, *arguments), fine=None)
         return [f"the next preview isn't empty: {_reason(output)}"] if "error:" in output else []
 
-    def _another(self, path: str, where: Where, value: Any) -> Values | None:
+    def _changed(self, path: str, where: Where, value: Any) -> Values | None:
         for other in _candidates(path, value):
             base = self.values
             inner: Any = base
@@ -176,18 +175,24 @@ class Changes:
         return None
 
     def _up(self) -> _Update:
+        """Preview and update, since only a preview of its own logs the steps of its plan."""
+        output, planned = self._logged("preview", "-s", "dev")
+        done: frozenset[str] = frozenset()
+        if "error:" not in output:
+            output, done = self._logged("up", "--yes", "--skip-preview", "-s", "dev")
+        return _Update("error:" not in output, planned, done, output)
+
+    def _logged(self, *arguments: str) -> tuple[str, frozenset[str]]:
         events = self._folder / "events"
         events.unlink(missing_ok=True)
-        line = self.lab.line(self.layer, "up", *_UP, "--event-log", str(events))
         environment = self.lab.environment
         try:
-            self.lab.environment = {**environment, "PULUMI_DEBUG_COMMANDS": "true"}
+            self.lab.environment = {**environment, "PULUMI_DEBUG_COMMANDS": "true"}  # which --event-log wants
+            line = self.lab.line(self.layer, *arguments, "--event-log", str(events))
             output = self.lab.run(*line, fine=None)
         finally:
             self.lab.environment = environment
-        logged = [json.loads(text) for text in events.read_text().splitlines()] if events.exists() else []
-        fine = "error:" not in output
-        return _Update(fine, _steps(logged, planning=True), _steps(logged, planning=False), output)
+        return output, _steps([json.loads(text) for text in events.read_text().splitlines()])
 
     def _write(self, values: Values) -> None:
         lines = (f"  {key}: {json.dumps(value)}\n" for key, value in values.items())
@@ -244,18 +249,15 @@ def _refused(values: Values) -> bool:
     return bool(refused_by_up(values))
 
 
-def _steps(events: Sequence[Mapping[str, Any]], *, planning: bool) -> frozenset[str]:
+def _steps(events: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     """Return OPERATION TYPE NAME of all steps but those that leave a resource as it is."""
-    name = "resourcePreEvent" if planning else "resOutputsEvent"
     result = set()
     for event in events:
-        step = event.get(name)
-        if step is None or bool(step.get("planning")) is not planning:
-            continue
-        about = step["metadata"]
-        kind, label = about["type"], about["urn"].rpartition("::")[2]
-        if about["op"] not in ("same", "read", "refresh") and not kind.startswith("pulumi:pulumi:"):
-            result.add(f"{about['op']} {kind} {label}")
+        if step := event.get("resOutputsEvent"):
+            about = step["metadata"]
+            kind, label = about["type"], about["urn"].rpartition("::")[2]
+            if about["op"] not in ("same", "read", "refresh") and not kind.startswith("pulumi:pulumi:"):
+                result.add(f"{about['op']} {kind} {label}")
     return frozenset(result)
 
 
@@ -276,11 +278,11 @@ def _outcome(update: _Update) -> str:
 
 def _reason(output: str) -> str:
     lines = [line.strip() for line in output.splitlines()]
-    told = [line.partition("error: ")[2] for line in lines if "error: " in line]
+    errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
     changed = [
         line for line in lines if line[:2].strip() in ("~", "+", "-", "+-") and "pulumi:pulumi" not in line
     ]
-    return " | ".join(dict.fromkeys([*told, *changed[:6]]))[:500]
+    return " | ".join(dict.fromkeys([*errors, *changed[:6]]))[:500]
 
 
 def _shown(value: Any) -> Any:
@@ -301,7 +303,9 @@ def rows(cases: Sequence[Case]) -> dict[str, Any]:
     }
 
 
-def measure(names: Sequence[str], shard: int, shards: int, minutes: float, report: Any) -> dict[str, Any]:
+def measure(
+    names: Sequence[str], shard: int, shards: int, minutes: float, report: Callable[[str], None]
+) -> dict[str, Any]:
     """Change the settings of layers for so many minutes at most."""
     end, result = time.monotonic() + minutes * 60, {}
     for layer in names or LAYERS:

@@ -316,7 +316,7 @@ CASES = {
 
 @dataclass
 class Outcome:
-    """What became of a command that was struck at its changes.
+    """End of a command that was struck at its changes.
 
     Attributes:
         changes: of one that isn't disturbed.

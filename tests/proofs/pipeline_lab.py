@@ -62,6 +62,12 @@ _AGENTS = {
     access.EVENTARC_AGENT_ROLE: f"service-{NUMBER}@gcp-sa-eventarc.iam.gserviceaccount.com",
     access.STORAGE_AGENT_ROLE: f"service-{NUMBER}@gs-project-accounts.iam.gserviceaccount.com",
 }
+_ONCE = """
+import runpy
+from infra.engine import updates
+updates.RETRIED_S = 0.0
+runpy.run_module("cli", run_name="__main__", alter_sys=True)
+"""
 _PEOPLE = {access.RUNNER: RUNNER, access.VIEWER: VIEWER}
 
 
@@ -114,16 +120,20 @@ class PipelineLab(Boxed):
         config = {key: value for key, value in self.values.items() if value is not None}
         path.write_text(yaml.safe_dump({"config": config}))
 
-    def tpu(self, *words: str, who: str = RUNNER, fine: bool | None = True, limit_s: float = HANG_S) -> str:
+    def tpu(
+        self, *words: str, who: str = RUNNER, fine: bool | None = True, limit_s: float = HANG_S,
+        once: bool = False,
+    ) -> str:  # fmt: skip
         """Run `tpu` as an account; return its output. Its exit status must be as expected, None: any."""
-        status, output = self.call(self._command(who, words, limit_s), limit_s + 10)
+        status, output = self.call(self._command(who, words, limit_s, once=once), limit_s + 10)
         if fine is not None and (status == 0) is not fine:
             raise CommandError(f"tpu {' '.join(words)}: {status}\n{output}")
         return str(output)
 
     def up(self, layer: str, *, fine: bool = True) -> str:
-        """Bring a layer up as the project's owner."""
-        return self.tpu("infra", "up", "dev", layer, "--yes", "--skip-preview", who=OWNER, fine=fine)
+        """Bring a layer up as the project's owner; one that is to fail isn't tried again for minutes."""
+        words = ("infra", "up", "dev", layer, "--yes", "--skip-preview")
+        return self.tpu(*words, who=OWNER, fine=fine, once=not fine)
 
     def bring_up(self, *, publish: bool = True) -> None:
         """All that the pipeline stands on, the pipeline and, unless it isn't to be published, the code."""
@@ -137,9 +147,12 @@ class PipelineLab(Boxed):
             self.tpu("pipeline", "publish", "dev")
             self.up("pipeline")
 
-    async def _command(self, who: str, words: tuple[str, ...], limit_s: float) -> tuple[int, str]:
+    async def _command(
+        self, who: str, words: tuple[str, ...], limit_s: float, *, once: bool = False
+    ) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cli", *words, cwd=self._tree, env=self._environment(who),
+            sys.executable, *(("-c", _ONCE) if once else ("-m", "cli")), *words,
+            cwd=self._tree, env=self._environment(who),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip

@@ -11,6 +11,7 @@ from infra.settings.schema import Settings
 
 # Of the month so far; and that the month is going to cost all of it.
 CURRENT, FORECAST = (0.5, 0.9, 1.0), 1.0
+_NAME_LENGTH = 60  # https://cloud.google.com/billing/docs/reference/budget/rest/v1/billingAccounts.budgets
 
 
 class Budget(pulumi.ComponentResource):
@@ -40,7 +41,7 @@ class Budget(pulumi.ComponentResource):
         self.budget = gcp.billing.Budget(
             "budget",
             billing_account=monitoring.billing_account,
-            display_name=f"tpu {settings.environment}: {settings.project}",
+            display_name=f"tpu {settings.environment}: {settings.project}"[:_NAME_LENGTH],
             # Google takes the billing account's currency, and refuses another one.
             amount={"specified_amount": {"units": str(monitoring.budget_per_month)}},
             budget_filter={

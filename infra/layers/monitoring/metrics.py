@@ -149,9 +149,9 @@ METRICS = (
     LogMetric(
         name="batches-failed",
         about="Spark batches that failed, or were ended",
-        resource=BATCH,
-        filter=_audited("dataproc", ':"BatchController.CreateBatch"') + " AND severity>=ERROR",
-        labels={"batch": "EXTRACT(resource.labels.batch_id)"},
+        resource=FUNCTION,
+        filter='jsonPayload.event="pipeline_batch"',
+        labels={"batch": "EXTRACT(jsonPayload.batch)"},
     ),
     LogMetric(
         name="runs-failed",

@@ -16,12 +16,11 @@ _EMAIL = rules.pattern(
 )
 # Services whose URLs are secrets themselves: who has one may post.
 _SECRET_PATHS = r"hooks\.slack\.com|hooks\.zapier\.com|discord(app)?\.com|[^/]*\.webhook\.office\.com"
-# Names and addresses that Google doesn't reach.
-_PRIVATE = r"localhost|[0-9.]+|\[.*\]|.*\.(internal|local)"
+_PRIVATE = r"localhost|[0-9.]+|\[.*\]|.*\.(internal|local)"  # names and addresses that Google doesn't reach
 _WEBHOOK = rules.pattern(
     rf"https://(?![^/]*@)(?!({_SECRET_PATHS}|{_PRIVATE})([:/]|$))[^\s?#/]+(/[^\s?#]*)?",
-    "an https URL of a public name without user, query and fragment, not of Slack, Discord, Teams or "
-    "Zapier, whose path is a secret: it would lie in the stack's state",
+    "an https URL of a public name without user, query and fragment, not of Slack, Discord, Teams or Zapier, "
+    "whose path is a secret: it would lie in the stack's state",
     "write one that needs no token, a topic, or as existing a channel that the console made",
 )
 _TOPIC = rules.pattern(

@@ -146,7 +146,11 @@ _ROLES = (
 # https://cloud.google.com/eventarc/docs/troubleshooting
 _TRANSIENT_ERRORS = {
     r"(?i)service agent|service account for cloud storage|service-\d+@\S+ does not exist"
-    r"|pubsub\.(topics\.)?publish": ("Google's service agents are new, and their roles don't count yet")
+    r"|pubsub\.(topics\.)?publish": ("Google's service agents are new, and their roles don't count yet"),
+    # https://github.com/hashicorp/terraform-provider-google/issues/20571
+    r"(?i)storage object viewer permission to|missing permission on the build service account": (
+        "the grants of the account that builds the function are new, and don't count yet"
+    ),
 }
 
 LAYER = Layer(

@@ -9,6 +9,7 @@ from typing import Any
 from rehearsal.cloud.collections.shape import values
 from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.service import Call
+from rehearsal.cloud.door.discovery import document
 from rehearsal.cloud.door.schema import camel
 
 _MOST = {"maxResults": 500, "pageSize": 1000}
@@ -16,6 +17,7 @@ _TERM = re.compile(
     r"""\s*(?P<key>[\w.]+)\s*(?P<op>!=|>=|<=|=|:|>|<|\beq\b|\bne\b)\s*(?P<value>"[^"]*"|'[^']*'|[^\s"'()]+)\s*"""
 )
 
+_SUPPORTED = re.compile(r"Supported fields: (.*?)(?:Some examples|e\.g\.|$)", re.DOTALL)
 Keep = Callable[[JsonObject], bool]
 
 
@@ -38,7 +40,8 @@ def chosen(call: Call, items: Iterable[tuple[str, JsonObject]]) -> list[tuple[st
 
     The order is a list of fields, each with `desc` or without (https://google.aip.dev/132#ordering).
     """
-    keep, order = predicate(call.query.get("filter") or ""), str(call.query.get("orderBy") or "")
+    keep = predicate(call.query.get("filter") or "", _filterable(call))
+    order = str(call.query.get("orderBy") or "")
     stored = [item for item in items if keep(item[1])]
     for term in reversed([part.split() for part in order.split(",") if part.strip()]):
         if len(term) > 2 or (len(term) == 2 and term[1].lower() not in ("asc", "desc")):
@@ -49,8 +52,23 @@ def chosen(call: Call, items: Iterable[tuple[str, JsonObject]]) -> list[tuple[st
     return stored
 
 
-def predicate(expression: str) -> Keep:
+def _filterable(call: Call) -> frozenset[str]:
+    """Return the fields that the method's document names for its filter; none if it names none.
+
+    They are names of the message (`display_name`), unless the document says that those of JSON are too.
+    """
+    method = document(call.api, call.version).methods.get(call.method_id, {})
+    about = method.get("parameters", {}).get("filter", {}).get("description", "")
+    listed = _SUPPORTED.search(about)
+    if listed is None or "camelCase" in about:
+        return frozenset()
+    return frozenset(re.findall(r"\* `?([a-z_]+(?:\.[a-z_]+)*)\b", listed[1]))
+
+
+def predicate(expression: str, fields: frozenset[str] = frozenset()) -> Keep:
     """Compile a filter of comparisons joined by AND; NotEmulatedError for any other.
+
+    With `fields`, those alone are known: ApiError 400 for another.
 
     Compute's `eq` and `ne` compare with a regex that must match as a whole
     (https://cloud.google.com/compute/docs/reference/rest/v1/zones/list); the others are of
@@ -67,6 +85,9 @@ def predicate(expression: str) -> Keep:
         if opened and not rest.startswith(")"):
             raise NotEmulatedError(f"The filter '{expression}'")
         rest = rest.removeprefix(")").strip() if opened else rest.strip()
+        key = match["key"]
+        if fields and not any(key == name or key.startswith(f"{name}.") for name in fields):
+            raise bad_request(f"Invalid filter '{expression}': the field '{key}' is not supported.")
         terms.append(_compare(match["key"], match["op"], match["value"].strip("\"'")))
         if rest:
             joined = re.match(r"AND\s+|(?=\()", rest)

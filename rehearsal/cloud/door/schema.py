@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
+from rehearsal.cloud.door import lengths
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,9 @@ def scalar(schema: JsonObject, *, answers: bool = False) -> Check:
         return _typed("TYPE_STRING", lambda value: isinstance(value, str) and bool(pattern.fullmatch(value)))
     if "pattern" in schema and not schema.get("readOnly"):
         return matching(schema["pattern"])
+    given = not answers and not schema.get("readOnly")
+    if given and (limits := lengths.limits(schema.get("description", ""))):
+        return _long(*limits)
     return _typed("TYPE_STRING", lambda value: isinstance(value, str))
 
 
@@ -187,6 +191,19 @@ def matching(pattern: str) -> Check:
             violations.append(_invalid(path, "TYPE_STRING", value))
         elif not compiled.fullmatch(value):
             text = f"Invalid value for field '{path}': '{value}'. Must be a match of regex '{pattern}'"
+            violations.append(Violation(path, text))
+
+    return check
+
+
+def _long(least: int, most: int) -> Check:
+    """Return the check of a string of so many characters; an empty one is a field that isn't set."""
+
+    def check(value: Any, path: str, violations: list[Violation]) -> None:
+        if not isinstance(value, str):
+            violations.append(_invalid(path, "TYPE_STRING", value))
+        elif value and not least <= len(value) <= most:
+            text = f"Invalid value at '{path}': must be {least} to {most} characters, not {len(value)}"
             violations.append(Violation(path, text))
 
     return check

@@ -1,7 +1,8 @@
 """Audit entries of what this cloud does, for the methods that alerts are made on.
 
-https://cloud.google.com/logging/docs/audit/understanding-audit-logs. An operation that fails has a second
-entry, of severity ERROR. Data Access entries are off, as at Google.
+https://cloud.google.com/logging/docs/audit/understanding-audit-logs. An operation of Cloud TPU's that fails
+has a second entry, of severity ERROR; of Dataproc's none is documented. Data Access entries are off, as at
+Google.
 """
 
 from __future__ import annotations
@@ -22,10 +23,6 @@ _CODES = {"PERMISSION_DENIED": 7, "RESOURCE_EXHAUSTED": 8, "CANCELLED": 1}
 _METHODS = {
     "tpu.projects.locations.nodes.create": ("tpu", "google.cloud.tpu.{version}.Tpu.CreateNode"),
     "storage.buckets.setIamPolicy": ("storage", "storage.setIamPermissions"),
-    "dataproc.projects.locations.batches.create": (
-        "dataproc",
-        "google.cloud.dataproc.v1.BatchController.CreateBatch",
-    ),
 }
 
 
@@ -62,11 +59,6 @@ class Audit:
         if service == "storage":
             name = f"projects/_/buckets/{path['bucket']}"
             resource = {"type": "gcs_bucket", "labels": {**project, "bucket_name": path["bucket"]}}
-        elif service == "dataproc":
-            batch = query.get("batchId", "")
-            name = f"{path['parent']}/batches/{batch}"
-            labels = {**project, "batch_id": batch, "location": path["parent"].split("/")[3]}
-            resource = {"type": "cloud_dataproc_batch", "labels": labels}
         else:
             name = f"{path['parent']}/nodes/{query.get('nodeId', '')}"
             method = method.format(version=call.version)

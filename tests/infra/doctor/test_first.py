@@ -54,7 +54,8 @@ def looked(
 
         def exists(self, url: str) -> bool:
             reply = cloud.request("GET", url.removeprefix("https://"), token=cloud.token_of(who))
-            assert reply.status in (200, 404)
+            if reply.status not in (200, 404):
+                raise RequestError(classify(reply.error, reply.status))
             return reply.status == 200
 
     (finding,) = check(cast("Client", Google()), meant, "it")
@@ -68,6 +69,11 @@ def test_a_snapshot_that_is_missing_is_named_with_the_command(cloud: Emulated) -
     name = f"projects/{PROJECT}/global/snapshots/training-data"
     cloud.world.directory[name] = {"name": "training-data"}
     assert looked(first.snapshot, cloud, settings()).state == "ok"
+
+
+def test_a_login_that_may_not_look_for_the_snapshot_needs_none(cloud: Emulated) -> None:
+    finding = looked(first.snapshot, cloud, settings(), ADA)
+    assert (finding.state, "can't look" in finding.detail) == ("optional", True)
 
 
 def test_without_data_disks_no_snapshot_is_asked_for(cloud: Emulated) -> None:

@@ -84,7 +84,7 @@ def test_an_agent_is_granted_nothing_before_it_is_made(cloud: CloudFront, name: 
 
 
 def test_google_grants_a_role_to_an_agent_that_it_makes_itself(cloud: CloudFront) -> None:
-    """One that is asked for has none: https://cloud.google.com/iam/docs/create-service-agents."""
+    """An agent made by request has none: https://cloud.google.com/iam/docs/create-service-agents."""
     agent = AGENTS["cloudfunctions"]
     who, permission = agent.email(NUMBER), "storage.buckets.create"
     identity(cloud, "cloudfunctions")

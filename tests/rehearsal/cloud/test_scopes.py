@@ -1,4 +1,4 @@
-"""What an account is called by a cluster's API server: by its token's scopes, its address or a number."""
+"""Names of an account at a cluster's API server: by its token's scopes, its address or a number."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_iam_decides_about_the_account_whatever_it_is_called(cloud: CloudFront) 
     token = cloud.call(minted(cloud, (EVERYTHING,)))
     number = cloud.call(clusters.account({"token": token}))["account"]
     cloud.grant(P, "roles/container.admin", f"serviceAccount:{WHO}")
-    asked = {"group": "", "resource": "pods", "subresource": "", "verb": "list"}
-    assert cloud.call(clusters.access({**asked, "account": number, "cluster": CLUSTER}))["allowed"]
+    requested = {"group": "", "resource": "pods", "subresource": "", "verb": "list"}
+    assert cloud.call(clusters.access({**requested, "account": number, "cluster": CLUSTER}))["allowed"]
 
 
 @pytest.mark.parametrize("scopes", [(EVERYTHING,), LOGIN])
@@ -96,24 +96,24 @@ async def test_a_function_names_its_scopes_and_a_machine_has_those_it_was_made_w
     lab.world.directory[f"{P}/serviceAccounts/{WHO}"] = {"email": WHO, "uniqueId": "103"}
     server = MetadataServer(lab.world, guests, lab.iam, lab.doorway)
     url = "/computeMetadata/v1/instance/service-accounts/default/token"
-    found = []
+    subjects = []
     async with TestClient(TestServer(server.app())) as machine:
         for query in ({}, {"scopes": ",".join(LOGIN)}):
             async with machine.get(url, params=query, headers={"Metadata-Flavor": "Google"}) as answer:
                 token = lab.iam.find_token((await answer.json())["access_token"])
                 assert token
-                found.append(EMAIL in token.scopes)
-    assert found == [False, serverless]
+                subjects.append(EMAIL in token.scopes)
+    assert subjects == [False, serverless]
 
 
 def test_programs_ask_for_the_address_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    requested: list[Any] = []
 
     def default(scopes: Any) -> Any:
-        asked.append(scopes)
+        requested.append(scopes)
         return google.auth.credentials.AnonymousCredentials(), ""  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(google.auth, "default", default)
     monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
     client._login()
-    assert asked == [LOGIN]
+    assert requested == [LOGIN]

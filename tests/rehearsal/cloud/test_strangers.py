@@ -111,8 +111,10 @@ _VERBS = {"insert": "create", "patch": "update", "aggregatedList": "list"}
 _SERVICES = {
     "cloudresourcemanager": "resourcemanager",
     "billingbudgets": "billing",
+    "cloudbilling": "billing",
 }
 _COLLECTIONS = {
+    "cloudbilling.billingAccounts": "accounts",
     "aiplatform.experiments": "tensorboardExperiments",
     "aiplatform.runs": "tensorboardRuns",
     "aiplatform.timeSeries": "tensorboardTimeSeries",

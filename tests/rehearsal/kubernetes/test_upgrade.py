@@ -47,7 +47,7 @@ desired = json.loads(Path("objects.json").read_text())
 sys.path.insert(0, desired["root"])
 from infra.layers.queue import manifests
 from infra.layers.queue.program import Controller
-manifests._folder = lambda: Path(desired["folder"])
+manifests.files = lambda: {path.name: path.read_bytes() for path in Path(desired["folder"]).glob("*.yaml")}
 if desired["previous"]:
     manifests._WAIT = ""
 provider = kubernetes.Provider("cluster", **json.loads(Path("settings.json").read_text()))

@@ -1,4 +1,4 @@
-"""Where Cloud Functions builds from: a bucket of the project and region, into which it copies the source.
+"""Source of Cloud Functions' builds: a bucket of the project and region, into which it copies the source.
 
 The bucket comes with the region's first function. The copy is the service agent's, whose role on the project,
 roles/cloudfunctions.serviceAgent, reads every bucket of it; the build reads the copy as the function's build

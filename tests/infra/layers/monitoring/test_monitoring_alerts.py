@@ -30,7 +30,6 @@ from rehearsal.cloud.services.monitoring.telemetry import picture
 from rehearsal.cloud.services.tpu.quotas import REVOCABLE
 from tests.cli.call import call
 from tests.infra.layers.monitoring.watched import (
-    ACCOUNT,
     PROJECT,
     REGION,
     ZONE,
@@ -173,35 +172,33 @@ def granted(bucket: str, member: str) -> Callable[[Watched], None]:
 
 
 def batch_failed(lab: Watched) -> None:
-    """Its account lacks the role with which a node asks for work."""
-    run = {"serviceAccount": ACCOUNT, "subnetworkUri": f"{P}/regions/{REGION}/subnetworks/watched"}
-    body = {
-        "pysparkBatch": {"mainPythonFileUri": "gs://wire-test-checkpoints/main.py"},
-        "environmentConfig": {"executionConfig": run},
-    }
-    batches = f"dataproc.googleapis.com/v1/{P}/locations/{REGION}/batches"
-    lab.posted(batches, body, batchId="batch-1")
-    lab.minutes(2)
-    batch = lab.request("GET", f"{batches}/batch-1").json()
-    assert (batch["state"], "roles/dataproc.worker has them" in batch["stateMessage"]) == ("FAILED", True)
+    payload = {"event": "pipeline_batch", "run": "r17", "batch": "tpu-pipeline-r17-1", "state": "FAILED"}
+    of_function(lab, payload, "WARNING")
 
 
-def written(lab: Watched, resource: str, labels: dict[str, str], payload: dict[str, str]) -> None:
-    """Write an entry of severity ERROR, as a service at Google writes its own."""
+def written(
+    lab: Watched, resource: str, labels: dict[str, str], payload: dict[str, str], severity: str = "ERROR"
+) -> None:
+    """Write an entry, as a service at Google writes its own."""
     entry = {
         "logName": f"{P}/logs/tested",
         "resource": {"type": resource, "labels": {"project_id": PROJECT, "location": REGION, **labels}},
-        "severity": "ERROR",
+        "severity": severity,
         "jsonPayload": payload,
     }
     lab.posted("logging.googleapis.com/v2/entries:write", {"entries": [entry]})
 
 
 def pipeline_failed(lab: Watched) -> None:
+    payload = {"event": "pipeline_run", "run": "r17", "stage": "preprocess", "outcome": "quota", "why": ""}
+    of_function(lab, payload)
+
+
+def of_function(lab: Watched, payload: dict[str, str], severity: str = "ERROR") -> None:
+    """Write a line of the pipeline's function."""
     name = "tpu-pipeline"
     revision = {"service_name": name, "configuration_name": name, "revision_name": f"{name}-00001"}
-    payload = {"event": "pipeline_run", "run": "r17", "stage": "preprocess", "outcome": "quota", "why": ""}
-    written(lab, "cloud_run_revision", revision, payload)
+    written(lab, "cloud_run_revision", revision, payload, severity)
     lab.minutes(1)
 
 
