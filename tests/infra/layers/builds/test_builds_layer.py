@@ -191,9 +191,9 @@ def test_more_roles_than_a_condition_takes_stand_in_several(monkeypatch: pytest.
         if resource.inputs["member"] == ACCOUNT and resource.inputs["role"] == access.PROJECT_IAM_ADMIN
     ]
     expressions = [str(member["condition"]["expression"]) for member in members]
-    assert len({member["condition"]["title"] for member in members}) == len(members) == 2
+    assert len({member["condition"]["title"] for member in members}) == len(members) > 1
     listed = [role for item in expressions for role in item.partition("hasOnly([")[2].split(",")]
-    assert [item.count(",") <= access.MOST_GRANTED for item in expressions] == [True, True]
+    assert all(item.count(",") <= access.MOST_GRANTED for item in expressions)
     assert any("dataproc.worker" in role for role in listed)
 
 
