@@ -104,8 +104,8 @@ class GkeSettings:
     """A GKE cluster for training, with a node pool for each TPU slice."""
 
     cluster_name: str = setting(
-        "name of the cluster; another one is another cluster, which needs ranges of its own while the first is "
-        "there: take the layer down before",
+        "name of the cluster; another one is another cluster, which needs ranges of its own while the first "
+        "is there: take the layer down before",
         default="tpu",
         rule=rules.NETWORK_NAME,
     )
