@@ -24,6 +24,8 @@ from tests.infra.settings.mutants import FULL, Mutant, Values, Where, _get, _put
 
 LAYERS = tuple(layer.name for layer in layers() if layer.name != "queue")  # which needs a control plane
 _DAY_S = 86400.0
+_LEFT_OUT = ("monitoring:billingAccount", "monitoring:budgetPerMonth")
+"""What needs a billing account in which the lab's owner may make budgets."""
 _HELD = {"gcp:project": PROJECT, "data:snapshot": "corpus"}
 """Values of things outside the settings, which the lab has."""
 # Values that no rule gives away, by the end of their path.
@@ -109,7 +111,11 @@ class Changes:
         sections = {*needed, "gcp", "pulumi", "tpu", "fleet"}
         ours = [item for item in FULL["monitoring:channels"] if "existing" not in item]
         self.values: Values = {**FULL, "monitoring:channels": ours, **_HELD}
-        self.values = {key: value for key, value in self.values.items() if key.partition(":")[0] in sections}
+        self.values = {
+            key: value
+            for key, value in self.values.items()
+            if key.partition(":")[0] in sections and key not in _LEFT_OUT
+        }
         self._begin(needed)
 
     def _begin(self, needed: Sequence[str]) -> None:

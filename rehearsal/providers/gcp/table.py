@@ -83,8 +83,8 @@ class Table:
     to the creation gives, by their names there. `quoted`: parts of `item` that are escaped whole.
     `client_library`: the official provider calls this API through Google's Go library, which adds
     `prettyPrint=false`. `looks`: reads after a creation before the one that counts. `looks_first`: a creation
-    begins with a read, which finds nothing. `unsent`: properties whose changes the official provider plans and
-    sends in no request.
+    begins with a read, which finds nothing. `unsent`: properties whose changes the official provider plans
+    and sends in no request.
     """
 
     token: str
