@@ -153,9 +153,6 @@ class InProcess(Changes):
         update = self._up()
         return [*gone, *sorted(update.done), *([] if update.fine else [update.output])]
 
-    def _empty(self, update: Update) -> list[str]:
-        return [] if any(step.startswith("replace") for step in update.done) else super()._empty(update)
-
     def _write(self, values: Values) -> None:
         self._given = values
 
@@ -164,7 +161,8 @@ class InProcess(Changes):
             engine = carried_out(self.layer, self._given, self._state, self._stacks, self._objects)
         except Exception as error:
             return Update(False, frozenset(), frozenset(), f"error: {error}")
-        return Update(True, frozenset(engine.steps), frozenset(engine.steps), "")
+        steps = frozenset(engine.steps)
+        return Update(True, steps, steps, "", not any(step.startswith("replace") for step in steps))
 
 
 def carried_out(

@@ -103,7 +103,12 @@ class PoolSettings:
 class GkeSettings:
     """A GKE cluster for training, with a node pool for each TPU slice."""
 
-    cluster_name: str = setting("name of the cluster", default="tpu", rule=rules.NETWORK_NAME)
+    cluster_name: str = setting(
+        "name of the cluster; another one is another cluster, which needs ranges of its own while the first "
+        "is there: take the layer down before",
+        default="tpu",
+        rule=rules.NETWORK_NAME,
+    )
     description: str = setting(
         "what the cluster is for; GKE takes it once, when the cluster is made",
         default="Training on TPU slices",

@@ -83,7 +83,8 @@ class Table:
     to the creation gives, by their names there. `quoted`: parts of `item` that are escaped whole.
     `client_library`: the official provider calls this API through Google's Go library, which adds
     `prettyPrint=false`. `looks`: reads after a creation before the one that counts. `looks_first`: a creation
-    begins with a read, which finds nothing.
+    begins with a read, which finds nothing. `unsent`: properties whose changes the official provider plans
+    and sends in no request.
     """
 
     token: str
@@ -106,6 +107,7 @@ class Table:
     looks_first: bool = False
     read_before_delete: bool = False
     delete_before_replace: bool = False
+    unsent: tuple[str, ...] = ()
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
@@ -133,7 +135,7 @@ class Table:
     def sendable(self) -> frozenset[str]:
         """Names of the properties that an update can change, the provider's own included."""
         sent = {f.name for update in self.updates for f in self.sent(update)}
-        return frozenset(sent | {f.name for f in self.inputs if f.place is None})
+        return frozenset({*sent, *self.unsent, *(f.name for f in self.inputs if f.place is None)})
 
     def sent(self, update: Update) -> list[Field]:
         """Return the properties of an update request."""

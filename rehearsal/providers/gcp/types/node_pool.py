@@ -150,6 +150,7 @@ NODE_POOL = NodePool(
         "initialNodeCount": "given",
     },
     create_wrap="nodePool",
+    unsent=("placementPolicy",),
     looks_first=True,
     client_library=True,
 )
