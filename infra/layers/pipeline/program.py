@@ -124,11 +124,15 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     else:
         made.append(RawBucket(settings, opts).bucket)
     made.append(ScratchBucket(settings, opts).bucket)
-    number = upstream.read(StorageOutputs, settings).project_number
+    # By its address the project's number is known to a preview before anything is up; reading it makes it.
+    storage_agent = gcp.storage.get_project_service_account_output(
+        project=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
+    ).email_address
+    number = storage_agent.apply(lambda email: email.partition("@")[0].removeprefix("service-"))
     accounts = PipelineAccounts(settings, applying, made, stack, number, opts)
     firewall = SparkFirewall(settings, network_id, opts)
     function = PipelineFunction(settings, accounts, variables, opts)
-    triggers = Triggers(settings, accounts, function, function.url, number, provider, opts)
+    triggers = Triggers(settings, accounts, function, function.url, number, storage_agent, opts)
     guarded = [*made, accounts, firewall, function, triggers]
     records: dict[str, pulumi.Input[str]] = {
         "bucket": controller_bucket(settings), "folder": paths.RECORDS, "train": handoff.trains_by(settings),

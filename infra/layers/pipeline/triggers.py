@@ -42,9 +42,20 @@ class Triggers(pulumi.ComponentResource):
         function: pulumi.Resource,
         url: pulumi.Output[str],
         number: pulumi.Output[str],
-        provider: pulumi.ProviderResource,
+        storage_agent: pulumi.Output[str],
         opts: pulumi.ResourceOptions,
     ):
+        """Declare them.
+
+        Args:
+            settings: of the environment.
+            accounts: of the pipeline.
+            function: what is called.
+            url: of the function.
+            number: of the project.
+            storage_agent: address of Cloud Storage's service agent.
+            opts: of the component.
+        """
         name, desired = paths.name(settings), settings[PipelineSettings]
         super().__init__("tpu:pipeline:Triggers", name, None, opts)
         child = pulumi.ResourceOptions(
@@ -52,7 +63,7 @@ class Triggers(pulumi.ComponentResource):
         )
         caller = paths.account(settings, paths.TRIGGER)
         if desired.on_submit:
-            agents = self._agents(settings, number, provider, pulumi.ResourceOptions(parent=self))
+            agents = self._agents(settings, number, storage_agent, pulumi.ResourceOptions(parent=self))
             self.event = gcp.eventarc.Trigger(
                 name,
                 name=name,
@@ -89,22 +100,19 @@ class Triggers(pulumi.ComponentResource):
     def _agents(
         settings: Settings,
         number: pulumi.Output[str],
-        provider: pulumi.ProviderResource,
+        storage_agent: pulumi.Output[str],
         opts: pulumi.ResourceOptions,
     ) -> list[pulumi.Resource]:
         """Google's own accounts that carry the events, and the roles that they need."""
         eventarc = gcp.projects.ServiceIdentity(
             "eventarc-agent", project=settings.project, service="eventarc.googleapis.com", opts=opts
         )
-        storage = gcp.storage.get_project_service_account_output(
-            project=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
-        )
         after = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[eventarc]))
         agents = {  # Eventarc's address is known to a preview by the number alone
             access.EVENTARC_AGENT_ROLE: number.apply(
                 lambda known: f"serviceAccount:{AGENTS['eventarc'].email(known)}"
             ),
-            access.STORAGE_AGENT_ROLE: storage.member,
+            access.STORAGE_AGENT_ROLE: pulumi.Output.concat("serviceAccount:", storage_agent),
         }
         grants = [
             gcp.projects.IAMMember(

@@ -79,6 +79,15 @@ def test_every_layer_obeys_every_rule(layer: str, preview: bool) -> None:
     assert [str(finding.problem) for finding in findings(RULES, done, settings())] == []
 
 
+def test_the_pipeline_obeys_before_anything_is_up() -> None:
+    """What its conditions and members hold is known to the first preview, or it would be refused."""
+    planned = run(
+        "pipeline", OFF["pipeline"], preview=True, up={key: UP[key] for key in UP if key != "storage"}
+    )
+    done = [resource(item) for item in planned.resources]
+    assert [str(finding.problem) for finding in findings(RULES, done, settings())] == []
+
+
 def changed(resource: Resource, path: str, value: Any) -> Resource:
     """A resource with another input, or without it; `protect` is its option."""
     if path == "protect":

@@ -87,6 +87,8 @@ def test_a_trigger_needs_both_agents_with_their_roles(boxed: Boxed) -> None:
     boxed.grant(P, "roles/eventarc.serviceAgent", f"serviceAccount:{EVENTARC}")
     silent = boxed.send("POST", url, trigger())
     assert (silent.status, b"roles/pubsub.publisher" in silent.body) == (400, True)
+    answer = boxed.answer("GET", f"storage.googleapis.com/storage/v1/{P}/serviceAccount")
+    assert answer["email_address"] == STORAGE, "which makes it"
     boxed.grant(P, "roles/pubsub.publisher", f"serviceAccount:{STORAGE}")
     boxed.done("eventarc.googleapis.com/v1", boxed.answer("POST", url, trigger()))
 

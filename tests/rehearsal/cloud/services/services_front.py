@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloud_front import PROJECT, CloudFront
+from cloud_front import NUMBER, PROJECT, CloudFront
 from google.oauth2.credentials import Credentials
 from official import Door
 
@@ -33,6 +33,8 @@ class Services(CloudFront, Door):
         self.made("POST", f"storage.googleapis.com/storage/v1/b?project={PROJECT}", bucket)
         upload = "storage.googleapis.com/upload/storage/v1/b/bucket-of-tests/o?uploadType=media&name=f.zip"
         self.made("POST", upload, {})
+        builder = f"serviceAccount:{NUMBER}-compute@developer.gserviceaccount.com"  # of functions, by default
+        self.grant(f"projects/{PROJECT}", "roles/storage.objectViewer", builder)
         account = {"accountId": "worker"}
         self.made("POST", f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", account)
         self.made("PUT", f"pubsub.googleapis.com/v1/projects/{PROJECT}/topics/topic-of-tests", {})
