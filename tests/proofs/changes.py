@@ -84,7 +84,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class _Update:
+class Update:
     """A `pulumi up`: steps of its plan and of what was done, as OPERATION TYPE NAME."""
 
     fine: bool
@@ -105,8 +105,13 @@ class Changes:
         self.lab, self.layer, self._folder = Lab(folder), layer, folder
         needed = _needed(layer)
         sections = {*needed, "gcp", "pulumi", "tpu", "fleet"}
-        self.values: Values = {**FULL, **_HELD}
+        ours = [item for item in FULL["monitoring:channels"] if "existing" not in item]
+        self.values: Values = {**FULL, "monitoring:channels": ours, **_HELD}
         self.values = {key: value for key, value in self.values.items() if key.partition(":")[0] in sections}
+        self._begin(needed)
+
+    def _begin(self, needed: Sequence[str]) -> None:
+        """Bring the layers up."""
         self._write(self.values)
         for name in needed:
             self.lab.infra("up", "dev", name, "--yes", "--skip-preview")
@@ -146,7 +151,7 @@ class Changes:
             return Case(self.layer, path, _shown(value), None, "no other value is known", "", 0.0)
         self._write(change)
         update = self._up()
-        wrong = [*_as_planned(update), *self.left()] if update.fine else []
+        wrong = [*_as_planned(update), *self._empty(update)] if update.fine else []
         outcome = _outcome(update)
         self._write(self.values)
         back = self._up()
@@ -156,11 +161,14 @@ class Changes:
         took_s = round(time.monotonic() - begun, 1)
         return Case(self.layer, path, _shown(value), _get(change, where), outcome, "; ".join(wrong), took_s)
 
+    def _empty(self, _update: Update) -> list[str]:
+        return [f"the next preview isn't empty: {what}" for what in self.left()]
+
     def left(self) -> list[str]:
         """Return what a preview with a refresh still shows."""
         arguments = ("preview", "--refresh", "--expect-no-changes", "-s", "dev")
         output = self.lab.run(*self.lab.line(self.layer, *arguments), fine=None)
-        return [f"the next preview isn't empty: {_reason(output)}"] if "error:" in output else []
+        return [_reason(output)] if "error:" in output else []
 
     def _changed(self, path: str, where: Where, value: Any) -> Values | None:
         for other in _candidates(path, value):
@@ -174,13 +182,13 @@ class Changes:
                 return changed
         return None
 
-    def _up(self) -> _Update:
+    def _up(self) -> Update:
         """Preview and update, since only a preview of its own logs the steps of its plan."""
         output, planned = self._logged("preview", "-s", "dev")
         done: frozenset[str] = frozenset()
         if "error:" not in output:
             output, done = self._logged("up", "--yes", "--skip-preview", "-s", "dev")
-        return _Update("error:" not in output, planned, done, output)
+        return Update("error:" not in output, planned, done, output)
 
     def _logged(self, *arguments: str) -> tuple[str, frozenset[str]]:
         events = self._folder / "events"
@@ -261,7 +269,7 @@ def _steps(events: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(result)
 
 
-def _as_planned(update: _Update) -> Iterator[str]:
+def _as_planned(update: Update) -> Iterator[str]:
     if not update.fine:
         yield _reason(update.output)
     elif update.planned != update.done:
@@ -269,7 +277,7 @@ def _as_planned(update: _Update) -> Iterator[str]:
         yield f"planned and not done: {less}; not planned: {more}"
 
 
-def _outcome(update: _Update) -> str:
+def _outcome(update: Update) -> str:
     if not update.fine:
         return f"refused: {_reason(update.output)}"
     words = sorted({step.partition(" ")[0] for step in update.done})
@@ -304,14 +312,19 @@ def rows(cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def measure(
-    names: Sequence[str], shard: int, shards: int, minutes: float, report: Callable[[str], None]
+    names: Sequence[str],
+    shard: int,
+    shards: int,
+    minutes: float,
+    report: Callable[[str], None],
+    kind: type[Changes] = Changes,
 ) -> dict[str, Any]:
     """Change the settings of layers for so many minutes at most."""
     end, result = time.monotonic() + minutes * 60, {}
     for layer in names or LAYERS:
         cases: list[Case] = []
         with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-            changes = Changes(Path(folder), layer)
+            changes = kind(Path(folder), layer)
             try:
                 for case in changes.cases(shard, shards):
                     cases.append(case)

@@ -60,7 +60,7 @@ def _compare(f: Field, wanted: Any, current: Any, path: str, name: str) -> list[
     if f.kind is Kind.BLOCK_SET and len(wanted) == len(current or []):
         forces = any(_forces(n, item.get(n.name)) for item in _apart(f, wanted, current) for n in f.fields)
     else:
-        forces = _forces(f, wanted, current)
+        forces = _forces(f, wanted, current) or (f.replaces_if is not None and f.replaces_if(wanted, current))
     return [Difference(path, name, "ADD" if is_empty(current) else "UPDATE", forces)]
 
 

@@ -58,6 +58,7 @@ class Field:
     """A property of a resource type.
 
     `rest` is its dotted place in Google's JSON (default: the same name; None: not in the JSON).
+    `replaces_if`: a change to and from these values replaces the resource, by the provider's code.
     `computed`: where the program gives none, the API's value is kept and is no difference.
     `output`: only the API sets it. `same` compares values that have several spellings. `only`: the one value
     that the stand-in supports. `listed`: Google has a list of one where Pulumi has the element; `single`: the
@@ -71,6 +72,7 @@ class Field:
     fields: tuple[Field, ...] = ()
     required: bool = False
     replaces: bool = False
+    replaces_if: Callable[[Any, Any], bool] | None = None
     computed: bool = False
     output: bool = False
     default: Any = None

@@ -200,3 +200,14 @@ def test_a_network_takes_another_mtu_in_place_and_no_other_description() -> None
 def test_what_the_provider_cannot_import_is_not_found_by_its_id(token: str) -> None:
     """No request is sent: there is no server here."""
     assert Provider().read(token, "bucket/name", {}) is None
+
+
+def test_a_subnet_and_a_disk_grow_in_place_and_shrink_by_a_new_one() -> None:
+    """As the provider's code has it, beside its schema."""
+    subnet = {"name": "s", "network": "n", "region": "r", "project": "p", "ipCidrRange": "10.9.0.0/23"}
+    for cidr, replaces in (("10.9.0.0/22", []), ("10.9.0.0/24", ["ipCidrRange"])):
+        changed = {**subnet, "ipCidrRange": cidr}
+        assert diff("gcp:compute/subnetwork:Subnetwork", subnet, changed) == (["ipCidrRange"], replaces)
+    disk = {"name": "d", "zone": "z", "project": "p", "size": 100}
+    for size, replaces in ((200, []), (50, ["size"])):
+        assert diff("gcp:compute/disk:Disk", disk, {**disk, "size": size}) == (["size"], replaces)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_network
 from typing import Any, TypeVar
 
 from rehearsal.providers.gcp.generate import Exceptions, expanded
@@ -63,6 +64,11 @@ def _log_config(block: dict[str, Any] | None, _planned: Mapping[str, Any]) -> di
     return {"enable": False} if block is None else {**block, "enable": True}
 
 
+def _is_smaller(wanted: str, current: str) -> bool:
+    """Return True unless a range contains the current one: no subnet shrinks."""
+    return not ip_network(current).subnet_of(ip_network(wanted))  # type: ignore[arg-type]
+
+
 LOG_CONFIG = {
     "is": "always",
     "encode": _log_config,
@@ -106,6 +112,7 @@ SUBNETWORK = compute(
         Update("secondaryIpRanges", fingerprint=True),
     ),
     {
+        "ipCidrRange": {"replaces_if": _is_smaller},
         "privateIpGoogleAccess": "updated",
         "logConfig": LOG_CONFIG,
         "logConfig.flowSampling": "given",

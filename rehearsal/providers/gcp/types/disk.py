@@ -69,7 +69,7 @@ DISK = compute(
             "encode": _disk_type,
             "decode": basename,
         },
-        "size": "at=sizeGb no-text",
+        "size": {"is": "at=sizeGb no-text", "replaces_if": lambda new, old: new < old},
         "snapshot": {"is": "at=sourceSnapshot", **LINK},
         "image": "at=sourceImage",
         "provisionedIops provisionedThroughput": "no-text",
