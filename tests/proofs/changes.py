@@ -105,8 +105,8 @@ class Changes:
         self.lab, self.layer, self._folder = Lab(folder), layer, folder
         needed = _needed(layer)
         sections = {*needed, "gcp", "pulumi", "tpu", "fleet"}
-        ours = [item for item in FULL["monitoring:channels"] if "existing" not in item]
-        self.values: Values = {**FULL, "monitoring:channels": ours, **_HELD}
+        declared = [item for item in FULL["monitoring:channels"] if "existing" not in item]
+        self.values: Values = {**FULL, "monitoring:channels": declared, **_HELD}
         self.values = {key: value for key, value in self.values.items() if key.partition(":")[0] in sections}
         self._begin(needed)
 
