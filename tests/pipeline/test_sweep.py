@@ -347,19 +347,6 @@ def test_a_folder_of_shards_by_another_name_than_sparks_is_passed_over(pipeline:
     assert pipeline.record(run)["folder"] == f"tokens/{run}/0123abcd"
 
 
-@pytest.mark.parametrize("state", ["FAILED", "CANCELLED"])
-def test_a_batch_that_failed_or_was_ended_has_a_line_of_its_own(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture, state: str
-) -> None:
-    """The alert `batch-failed` counts it: Google documents no severity of a batch's last audit entry."""
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move(state, "disk full")
-    pipeline.sweep(2)
-    (line,) = lines(caplog, "pipeline_batch")
-    assert line == {"event": "pipeline_batch", "run": run, "batch": f"tpu-pipeline-{run}", "state": state}
-
-
 def test_a_retry_continues_from_complete_shards(pipeline: Pipeline) -> None:
     run = pipeline.google.submit()
     pipeline.sweep()

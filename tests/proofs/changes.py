@@ -109,8 +109,8 @@ class Changes:
         self.lab, self.layer, self._folder = Lab(folder), layer, folder
         needed = _needed(layer)
         sections = {*needed, "gcp", "pulumi", "tpu", "fleet"}
-        channels = [item for item in FULL["monitoring:channels"] if "existing" not in item]
-        self.values: Values = {**FULL, "monitoring:channels": channels, **_HELD}
+        declared = [item for item in FULL["monitoring:channels"] if "existing" not in item]
+        self.values: Values = {**FULL, "monitoring:channels": declared, **_HELD}
         self.values = {
             key: value
             for key, value in self.values.items()

@@ -78,11 +78,12 @@ class Killing(Lab):
         self.jobsets: dict[str, Any] = {}
         super().__init__(folder, rate=20.0, apis=("cloudbuild.googleapis.com", "iam.googleapis.com"))
         for bucket in (RAW, STATE):
-            self.request("POST", "storage.googleapis.com/storage/v1/b", {"name": bucket}, project=PROJECT)
+            versioned = {"name": bucket, "versioning": {"enabled": True}}  # so that nothing is made unseen
+            self.request("POST", f"{_STORAGE}/storage/v1/b", versioned, project=PROJECT)
         accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
         self.request("POST", accounts, {"accountId": "tpu-builds"})
         self._published = {*self.names(BUCKET, "bundles/")}
-        self._builds = 0  # of earlier cases
+        self._builds = self._submissions = 0  # of earlier cases
         self._zygote = subprocess.Popen(
             [sys.executable, "-m", "tests.proofs.victims", self.door.rpartition(":")[2], self.token],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -204,12 +205,11 @@ class Killing(Lab):
             for node in self.everyone().values()
             if node["state"] != "DELETING"
         )
-        versions = self.request("GET", f"{_STORAGE}/storage/v1/b/{RAW}/o", versions="true")
         return {
             "nodes": dict(nodes),
             "records": {name: record["phase"] for name, record in self.records().items()},
             "jobs": sorted(self.jobsets),
-            "submissions": sum("_SUBMIT" in item["name"] for item in versions.get("items", ())),
+            "submissions": len(self._all_submissions()) - self._submissions,
             "requests": self.names(CONTROLLERS, "pipeline-requests/"),
             "builds": len(self._all_builds()) - self._builds,
             "bundle": sorted(self.names(BUCKET, "bundles/")),
@@ -220,13 +220,17 @@ class Killing(Lab):
         self.cloud.building = False  # type: ignore[attr-defined]
         self.until(lambda: all(build["status"] == "SUCCESS" for build in self._all_builds()))
         self.cloud.building = True  # type: ignore[attr-defined]
-        self._builds = len(self._all_builds())
+        self._builds, self._submissions = len(self._all_builds()), len(self._all_submissions())
         self.begin_anew()
         self.jobsets.clear()
         made = {(RAW, name) for name in self.names(RAW)} | {(STATE, name) for name in self.names(STATE)}
         made |= {(BUCKET, name) for name in {*self.names(BUCKET, "bundles/")} - self._published}
         for bucket, name in made:
             self.request("DELETE", f"{_STORAGE}/storage/v1/b/{bucket}/o/{quote(name, safe='')}")
+
+    def _all_submissions(self) -> list[str]:
+        listed = self.request("GET", f"{_STORAGE}/storage/v1/b/{RAW}/o", versions="true")
+        return [item["generation"] for item in listed.get("items", ()) if item["name"].endswith("_SUBMIT")]
 
     def _all_builds(self) -> list[dict[str, Any]]:
         return list(self.request("GET", _BUILDS).get("builds", ()))

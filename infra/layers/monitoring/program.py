@@ -68,19 +68,20 @@ def _conditions(alert: Alert, settings: Settings, threshold: float) -> Any:
     ]
 
 
-def _after_metrics(settings: Settings) -> pulumi.ResourceHookBinding:
-    """Let an alert wait until Monitoring knows the metrics that thresholds are on."""
-    needed = {
-        metrics.metric_type(condition.metric, settings): None
-        for alert, _, _ in made(settings)
+def _after_metrics(alert: Alert, settings: Settings) -> pulumi.ResourceHookBinding | None:
+    """Let an alert wait until Monitoring knows the metrics of ours that its thresholds are on."""
+    needed = [
+        metrics.metric_type(condition.metric, settings)
         for condition in alert.conditions.values()
         if isinstance(condition, Count) and condition.metric in metrics.OF
-    }
+    ]
 
     async def wait(_: pulumi.ResourceHookArgs) -> None:
         await asyncio.to_thread(wait_until_it_is_known, needed, settings.project)
 
-    known = pulumi.ResourceHook("metrics-known", wait)
+    if not needed:
+        return None
+    known = pulumi.ResourceHook(f"{alert.name}-metrics", wait)
     return pulumi.ResourceHookBinding(before_create=[known], before_update=[known])
 
 
@@ -94,9 +95,6 @@ class Alerts(pulumi.ComponentResource):
     ):
         super().__init__("tpu:monitoring:Alerts", "alerts", None, opts)
         # A threshold on a metric that Monitoring doesn't know is refused: the metrics come first.
-        child = pulumi.ResourceOptions(
-            parent=self, depends_on=counted.metrics, hooks=_after_metrics(settings)
-        )
         self.policies = {
             alert.name: gcp.monitoring.AlertPolicy(
                 alert.name,
@@ -109,7 +107,9 @@ class Alerts(pulumi.ComponentResource):
                 notification_channels=[channels.ids[name] for name in named],
                 enabled=True,
                 user_labels={**names.labels(settings.environment, "monitoring"), "alert": alert.name},
-                opts=child,
+                opts=pulumi.ResourceOptions(
+                    parent=self, depends_on=counted.metrics, hooks=_after_metrics(alert, settings)
+                ),
             )
             for alert, threshold, named in made(settings)
         }

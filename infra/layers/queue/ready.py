@@ -54,6 +54,17 @@ def checks() -> Sequence[tuple[str, dict[str, Any]]]:
     )
 
 
+def denied_by_policy(message: str) -> bool:
+    """Return True for a refusal by the layer's own policy, which comes after JobSet's and Kueue's webhooks.
+
+    It is in force where the controllers are new and the queues aren't. Mutating webhooks come before it:
+    https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
+    """
+    from infra.layers.queue.admission import NAME
+
+    return f"ValidatingAdmissionPolicy '{NAME}'" in message
+
+
 def wait(project: str, endpoint: str, timeout_s: float = _TIMEOUT_S) -> float:
     """Return once every check passes: after how many seconds. Raises InfraError with the last refusal."""
     from infra.google.client import Client, RequestError  # here: the engine pickles what it finds above
@@ -66,6 +77,9 @@ def wait(project: str, endpoint: str, timeout_s: float = _TIMEOUT_S) -> float:
             cluster.create(waiting[0][0], waiting[0][1], DRY_RUN)
             waiting.pop(0)
         except RequestError as error:
+            if denied_by_policy(error.failure.message):
+                waiting.pop(0)
+                continue
             if time.monotonic() - begun > timeout_s:
                 kind = waiting[0][1]["kind"]
                 lines = [

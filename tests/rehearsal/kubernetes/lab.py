@@ -19,7 +19,7 @@ from infra.layers.queue import kueue, namespace
 from infra.layers.queue.jobs.jobset import Job, jobset
 from infra.layers.queue.kueue import Team
 from infra.layers.queue.namespace import Volumes
-from infra.layers.queue.ready import checks
+from infra.layers.queue.ready import checks, denied_by_policy
 from rehearsal.kubernetes.errors import ApiServerError
 from rehearsal.kubernetes.node.agent import Agent
 from rehearsal.kubernetes.node.images import controllers
@@ -107,9 +107,9 @@ class Lab:
                 for path, resource in checks():
                     self.api.request("POST", path, resource, dryRun="All")
             except ApiServerError as error:
-                if error.status < 500:
+                if error.status < 500 and not denied_by_policy(str(error)):
                     raise
-                return False
+                return error.status < 500
             return True
 
         self.until(answer, "Kueue and JobSet", 180)

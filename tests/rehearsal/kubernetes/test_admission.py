@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from infra.layers.queue import admission, namespace
 from infra.layers.queue.jobs.jobset import Job, jobset
 from infra.layers.queue.kueue import Team, objects
 from infra.layers.queue.namespace import Volumes
+from infra.layers.queue.ready import wait
 from rehearsal.kubernetes.errors import ApiServerError
 from tests.docs.test_guides import examples
 from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, Lab, output
@@ -144,8 +146,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "slice runs as another account than the team's; fix: serviceAccountName: trainer"),
     ("pods without chips, of an image without a digest", manifest(without_chips, image="debian"),
      "slice has an image without a digest"),
-    ("pods without chips in no queue",
-     manifest(lambda body: [without_chips(body), body["metadata"].pop("labels")]), "the label"),
+    ("pods without chips in another queue",
+     manifest(lambda body: [without_chips(body), body["metadata"]["labels"].update({QUEUE: "other"})]),
+     "the label"),
     ("many pods without chips", manifest(lambda body: without_chips(body, 5)),
      "slice has 5 pods without chips, on nodes that no queue rations; fix: 4 at most"),
     ("several groups of pods without chips", manifest(twice),
@@ -187,12 +190,14 @@ def test_all_that_is_wrong_is_named_at_once(cluster: Lab) -> None:
         assert part in answer
 
 
-def test_what_asks_for_no_chips_is_left_alone(cluster: Lab) -> None:
-    def without(body: dict[str, Any]) -> None:
-        del pod(body)["containers"][0]["resources"]
-        body["metadata"]["namespace"] = "default"
-
-    assert refusal(cluster, manifest(without, image="debian")) == ""
+def test_controllers_that_are_new_are_waited_for_beside_the_policy(
+    cluster: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, pair = requests.Session(), cluster.control_plane.admin
+    admin.trust_env = False
+    admin.verify, admin.cert = str(cluster.control_plane.authority.ca), (str(pair.certificate), str(pair.key))
+    monkeypatch.setattr("infra.google.client._login", lambda: admin)
+    assert wait("p", cluster.control_plane.url.removeprefix("https://"), 30) < 30
 
 
 def test_the_api_server_finds_no_error_in_the_rules(cluster: Lab) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from aiohttp import web
 
 from infra.layers.monitoring import alerts, metrics
 from tests.infra.lab import BUCKET, SETTINGS, Lab
@@ -28,12 +30,19 @@ def at_google(lab: Lab) -> list[str]:
     return [name for name in lab.cloud.world.directory if name.split("/")[-2] in kinds]
 
 
+def storage_up(lab: Lab) -> None:
+    """Bring up the layer that knows the project's number."""
+    lab.pulumi("storage", "stack", "init", "dev")
+    lab.pulumi("storage", "up", "-s", "dev", "--yes", "--skip-preview")
+
+
 def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
     account = lab.cloud.world.billing_account.partition("/")[2]
     budget = f"  monitoring:billingAccount: {account}\n  monitoring:budgetPerMonth: 1000\n"
     lab.settings.write_text(SETTINGS + CHANNELS + budget)
-    lab.pulumi("monitoring", "stack", "init", "dev")
     yes = ("-s", "dev", "--yes", "--skip-preview")
+    storage_up(lab)
+    lab.pulumi("monitoring", "stack", "init", "dev")
     assert "+ 55 to create" in lab.pulumi("monitoring", "preview", "-s", "dev"), "no rule is broken"
     lab.pulumi("monitoring", "up", *yes)
     assert len(at_google(lab)) == len(metrics.METRICS) + len(alerts.ALERTS) + 3 + 3 + 1 + 1
@@ -72,9 +81,19 @@ def test_a_role_that_was_taken_away_is_put_back_by_a_refresh_alone(lab: Lab) -> 
 
 def test_what_a_killed_up_was_making_is_found_by_its_name(lab: Lab) -> None:
     lab.settings.write_text(SETTINGS + CHANNELS)
+    storage_up(lab)
     lab.pulumi("monitoring", "stack", "init", "dev")
     up_ = lab.line("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
-    assert lab.killed(up_, 60)
+    handle = lab.cloud.front_door.handle
+
+    async def kill_then(request: web.Request) -> web.StreamResponse:
+        answer = await handle(request)
+        if request.method == "POST" and request.path.endswith("/dashboards"):
+            lab._kill_at = lab.answered + 1
+        return answer
+
+    with mock.patch.object(lab.cloud.front_door, "handle", kill_then):
+        assert lab.killed(up_, 10**6)
     before = at_google(lab)
     assert any("/dashboards/" in name or "/notificationChannels/" in name for name in before)
     output = lab.infra("up", "dev", "monitoring", "--yes", "--skip-preview")

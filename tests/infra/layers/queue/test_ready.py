@@ -38,3 +38,19 @@ def test_a_controller_that_has_no_image_is_named(monkeypatch: pytest.MonkeyPatch
     assert first.startswith("the cluster took no JobSet within 0 s: no endpoints")
     assert held.strip() == f"kueue-1: ImagePullBackOff: {BACK_OFF}"
     assert fix.startswith("    fix: kubectl get pods -A")
+
+
+def test_the_layers_own_policy_is_no_refusal_of_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an update of a controller's image, the policy of the time before is in force."""
+    text = (
+        "jobsets.jobset.x-k8s.io is forbidden: ValidatingAdmissionPolicy 'tpu-jobs' with binding 'tpu-jobs' "
+        "denied request: the namespace default is no team's"
+    )
+
+    class Denying(Cluster):
+        def create(self, path: str, *_: object) -> None:
+            if "jobsets" in path:
+                raise RequestError(Failure(Kind.INVALID, text))
+
+    monkeypatch.setattr("infra.google.kubernetes.Cluster", Denying)
+    assert ready.wait("my-project", "gke-1.us-east5.gke.goog", timeout_s=0) < 1
