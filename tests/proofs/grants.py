@@ -304,7 +304,7 @@ def _fleet(proof: Proof) -> None:
     proof.again(proof.grant("run", "storage.objectUser", CONTROLLERS, access.STACK), "train")
     with _unseen(proof, proof.grant("run", "slices")):
         proof.training()
-    assert not lab.cloud.nodes.all(), "none is made of which nobody knows"
+        assert not lab.cloud.nodes.all(), "none is made of which nobody knows"
     lab.swept_until(proof.run, lambda _: any(node.state == "READY" for node in lab.cloud.nodes.all()))
     _trained(proof)
 
