@@ -80,7 +80,7 @@ def test_every_layer_obeys_every_rule(layer: str, preview: bool) -> None:
 
 
 def test_the_pipeline_obeys_before_anything_is_up() -> None:
-    """Conditions and members are known to the first preview, or it would be refused."""
+    """Conditions and members are known to the first preview, or they would be refused."""
     planned = run(
         "pipeline", OFF["pipeline"], preview=True, up={key: UP[key] for key in UP if key != "storage"}
     )

@@ -32,6 +32,7 @@ def emulated_storage(folder: Path) -> Iterator[str]:
     """Emulate Cloud Storage with an empty bucket; yields its base URL."""
     front = storage_front.Front(folder / "cloud")
     client_of(front.url).create_bucket(BUCKET)
+    front.grant(f"projects/_/buckets/{BUCKET}", "roles/storage.objectUser", f"user:{storage_front.OWNER}")
     yield front.url
     front.close()
 
