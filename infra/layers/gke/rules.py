@@ -38,9 +38,10 @@ def _zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )  # fmt: skip
         elif (pool.flex_start or pool.queued) and pool.zone not in gke_pools.FLEX_START_ZONES:
             zones = ", ".join(gke_pools.FLEX_START_ZONES)
+            near = [zone for zone in gke_pools.FLEX_START_ZONES if region_of(zone) == home]
             yield Problem(
                 path, f'"{pool.zone}"', f"by flex-start, GKE has v6e in {zones}",
-                "write one of these, or spot: true",
+                f"write {near[0]}, or spot: true in its place" if near else "write spot: true in its place",
             )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def test_how_much_a_layer_declares(recording: tuple[str, Recording]) -> None:
 )
 def test_an_update_names_the_layer_that_isnt_up_before_it_makes_anything(layer: str, lacks: str) -> None:
     result: list[Recording] = []
-    with pytest.raises(pulumi.RunError, match=f"^{lacks} is not up; run this first: .*{lacks} up -s dev"):
+    with pytest.raises(pulumi.RunError, match=f"^{lacks} is not up; run this first: tpu up dev {lacks}"):
         run(layer, EVERYTHING, up={**UP, lacks: {}}, into=result)
     assert [item.type for item in result[0].resources if not item.type.startswith("pulumi:")] == []
 
