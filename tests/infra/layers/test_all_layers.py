@@ -69,7 +69,7 @@ def test_a_service_that_came_with_a_setting_is_enabled_before_anything_is_made(l
     result: list[Recording] = []
     up = {**UP, "storage": {**UP["storage"], "services": rest}}
     with pytest.raises(
-        pulumi.RunError, match=f"^{last}: not enabled in my-project; run this first: .*storage up"
+        pulumi.RunError, match=f"^{last}: not enabled in my-project; run this first: tpu up dev storage"
     ):
         run(layer, EVERYTHING, up=up, into=result)
     assert [item.type for item in result[0].resources if not item.type.startswith("pulumi:")] == []
