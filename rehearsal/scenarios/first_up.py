@@ -11,7 +11,7 @@ from rehearsal.scenario.scenario import Scenario
 ENGINEER = "user:platform-engineer@example.com"
 LAYERS = ("storage", "network", "data", "gke", "queue", "builds", "pipeline", "monitoring", "tpu")
 SCENARIO = Scenario(
-    clock=60,
+    clock=10,  # a grant takes 12 s, an API 18, a metric a minute: longer than any pause of a client
     control_planes=True,
     runtimes=("functions",),
     settings={
