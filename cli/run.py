@@ -29,7 +29,7 @@ from fleet.controller import Observation
 from fleet.model import GOING, ON_THE_WAY, TAKEN_AWAY, Condition, ObservedNode
 from fleet.remote_exec import Remote
 from fleet.request import FleetCommand
-from fleet.show import Spent
+from fleet.show import Spent, unanswered
 from fleet.supervise import EndedError, Supervisor
 from infra.catalog import CATALOG
 from infra.engine import prices
@@ -174,6 +174,7 @@ class Job:
         ready, ended = self.run.living()
         self.run.keep()
         earlier = {item.instance for item in ready}
+        coming = {observed.name for _, observed in self.run.nodes if observed.state in ON_THE_WAY}
         if ready and self.run.changed:
             self._swap(earlier)
         elif ended:
@@ -186,7 +187,10 @@ class Job:
             (decision,) = observation.decisions
             if self.run.over(observation):
                 return self._end(observation)
-            if detach and observation.view.node(decision.node, decision.zone):
+            observed = observation.view.node(decision.node, decision.zone)
+            # What is created by the earlier record boots the earlier program.
+            late = self.run.changed and observed and observed.name in coming and observed.state in ON_THE_WAY
+            if detach and observed and not late:
                 self.result = {"condition": str(decision.condition)}
                 self._print(f"detached; {self.advice}")
                 return 0
@@ -201,14 +205,20 @@ class Job:
         """Give living hosts another bundle or command: update metadata, install, restart."""
         if not instances:
             return
-        self._print("its hosts are up: they install the new bundle, and the job is restarted")
-        observation = self._step()
-        while observation.outdated:
-            time.sleep(_POLL_S)
+        self._print("its hosts are up: once booted they install the new bundle, and the job is restarted")
+        silent_s = self.run.fleet.limits.heartbeat_timeout_s
+        while True:
             observation = self._step()
-        if instances == {observed.instance for _, observed in observation.nodes if observed.state == "READY"}:
-            self._remote("exec", lambda request, remote: hosts.execute(request, remote, _INSTALL))
-            self._restart()
+            ready = {observed.instance for _, observed in observation.nodes if observed.state == "READY"}
+            if ready != instances and not unanswered(observation):
+                return  # a new node boots by the new metadata
+            # A boot that has begun installs the earlier bundle, and only one runs at a time.
+            boots = hosts.booting(observation.view, observation.members, silent_s)
+            if ready == instances and not (observation.outdated or boots):
+                break
+            time.sleep(_POLL_S)
+        self._remote("exec", lambda request, remote: hosts.execute(request, remote, _INSTALL))
+        self._restart()
 
     def _restart(self) -> None:
         self._remote("restart", hosts.restart)

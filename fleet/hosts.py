@@ -3,12 +3,14 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from fleet.environment import Environment, opened
 from fleet.errors import FleetError
+from fleet.model import View
 from fleet.remote_exec import Remote, RemoteExec, observed, one_line
 from fleet.request import FleetCommand
 from fleet.ssh import Ssh, Worker
@@ -18,6 +20,23 @@ from infra.slices.nodes import Node
 
 # All stop before any starts: a worker of the old attempt would meet one of the new at the barrier.
 _STOP, _START = "sudo systemctl stop tpu-job", "sudo systemctl start tpu-job"
+_POLL_S = 5.0
+
+
+def booting(view: View, members: Sequence[Node], silent_s: float) -> list[str]:
+    """Return the READY nodes that boot: their job has no unit yet, and their startup script can't run twice.
+
+    Args:
+        view: the observation.
+        members: in their present zones.
+        silent_s: age of the last sign of a boot after which it isn't waited for.
+    """
+    nodes = ((member, view.node(member.name, member.zone)) for member in members)
+    return [
+        member.name
+        for member, observed in nodes
+        if observed and observed.state == "READY" and view.booting(observed, member.kind.hosts, silent_s)
+    ]
 
 
 def execute(request: FleetCommand, options: Remote, words: Sequence[str]) -> int:
@@ -36,13 +55,14 @@ def execute(request: FleetCommand, options: Remote, words: Sequence[str]) -> int
 
 
 def restart(request: FleetCommand, options: Remote) -> int:
-    """Restart the job on every worker; return the exit status.
+    """Restart the job on every worker, once all have booted; return the exit status.
 
     Where a worker can't be stopped, or Ctrl+C comes in between, the job is started again on all that answer.
     """
     fleet = opened(request)
     confirm(f"Restart the job of {len(fleet.members)} slice(s)?", request.yes)
     report = _report(request)
+    _wait_for_boots(fleet, report)
     remote, started = RemoteExec(fleet, options, report), False
     try:
         report(_STOP)
@@ -57,6 +77,15 @@ def restart(request: FleetCommand, options: Remote) -> int:
     if request.as_json:
         print(json.dumps(document))
     return status
+
+
+def _wait_for_boots(fleet: Environment, report: Callable[[str], object]) -> None:
+    reported: list[str] = []
+    while names := booting(*observed(fleet), fleet.limits.heartbeat_timeout_s):
+        if names != reported:
+            report(f"waiting for the end of the boot: {', '.join(names)}")
+        reported = names
+        time.sleep(_POLL_S)
 
 
 def _start_again(fleet: Environment, options: Remote, request: FleetCommand) -> None:

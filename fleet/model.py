@@ -17,6 +17,9 @@ TAKEN_AWAY = frozenset({"PREEMPTED", "TERMINATED"})
 ON_THE_WAY = frozenset({"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING"})
 GOING = frozenset({"DELETING", "STOPPING", "HIDING"})
 
+BOOT_ENDS = frozenset({"ready", "failed", "rerun-failed"})
+"""States in which a host's startup script has ended."""
+
 HEARTBEAT_S = 60.0
 """Longest pause between two heartbeats of a job, in seconds (docs/architecture.md)."""
 
@@ -169,6 +172,20 @@ class View:
         statuses = (self.statuses or {}).get(observed.name, ())
         fresh = [status.of(command) for status in statuses if status.at_s >= observed.created_s]
         return summarized(fresh)
+
+    def booting(self, observed: ObservedNode, hosts: int, silent_s: float) -> bool:
+        """Return whether a host of this node boots, or runs its startup script again.
+
+        Args:
+            observed: the node.
+            hosts: their number; each has a status of its own.
+            silent_s: age of the last sign of a boot after which it isn't waited for.
+        """
+        since_s, statuses = self.cloud_s - silent_s, (self.statuses or {}).get(observed.name, ())
+        boots = [status for status in statuses if status.boot and status.at_s >= observed.created_s]
+        if len(boots) < hosts and observed.created_s > since_s:
+            return True
+        return any(status.boot not in BOOT_ENDS and status.at_s > since_s for status in boots)
 
 
 def summarized(workerstatus: Sequence[WorkerStatus]) -> WorkerStatus | None:

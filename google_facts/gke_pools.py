@@ -21,6 +21,8 @@ DURATION_ANNOTATION: str = _REQUEST["annotation"]
 """Annotation of a job that becomes the parameter DURATION."""
 FLEX_START_ZONES: tuple[str, ...] = tuple(_FACTS["flex_start"]["zones"])
 """Zones that have v6e by flex-start."""
+FLEX_START_MINOR: int = _FACTS["flex_start"]["first_minor"]
+"""First minor version of Kubernetes with TPUs by flex-start."""
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,30 @@ def prices() -> str:
     return f"{table(head, rows)}\n\n{source} Spot prices move."
 
 
+def first_up() -> str:
+    """Return the layers in their order: Google's time, the likely failure, and its next command."""
+    texts = {
+        "storage": ("APIs that were enabled just now", "`SERVICE_DISABLED` after the wait", "`tpu up ENV`"),
+        "builds": ("-", "a billing permission is missing", "the command that the message prints"),
+        "data": ("the disk, made from the snapshot", "no snapshot; quota of Hyperdisk ML",
+                 "correct `data:snapshot`, or ask for quota"),
+        "monitoring": ("metrics of logs, until alerts may name them",
+                       "`Cannot find metric(s) that match type` after the wait", "`tpu up ENV`"),
+        "network": ("-", "a role that was granted a moment ago", "wait for the grant, `tpu up ENV`"),
+        "gke": ("the control plane, then pools", "`insufficient regional quota`",
+                "ask for the quota that the message names"),
+        "tpu": ("capacity", "\"no more capacity\"", "another zone in the settings; or `tpu up ENV` later"),
+        "pipeline": ("the function's build", "the build's log; \"cannot run builds in this region\"",
+                     "`tpu up ENV`, or first the quota above"),
+        "queue": ("images through the project's repository", "a controller isn't ready, and why",
+                  "`tpu up ENV`"),
+    }  # fmt: skip
+    order = [layer.name for layer in layers()]
+    assert texts.keys() == {*order}
+    head = ("layer", "what takes time at Google", "what a failure looks like", "next")
+    return table(head, ((name, *texts[name]) for name in order))
+
+
 _LAG_KEYS = ("usual_s", "longest_s")
 
 
@@ -75,7 +99,7 @@ def google_lags() -> str:
     return table(
         ("holds after", "typically:", "the program waits up to:", "source"),
         (
-            (text, *(f"{blocks[name][key] / 60:g} min" if key in blocks[name] else "–" for key in _LAG_KEYS),
+            (text, *(f"{blocks[name][key] / 60:g} min" if key in blocks[name] else "-" for key in _LAG_KEYS),
              f"[page]({blocks[name]['source']})")
             for name, text in texts.items()
         ),

@@ -168,8 +168,7 @@ def directory(name: str, root: Path = ROOT) -> str:
 
 def up_command(name: str, environment: str) -> str:
     """Return the command that brings a layer up."""
-    folder = directory(name)
-    return f"pulumi {'' if folder == '.' else f'-C {folder} '}up -s {environment}"
+    return f"tpu up {environment} {name}"
 
 
 def off(name: str, environment: str) -> str:

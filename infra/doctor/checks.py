@@ -122,10 +122,13 @@ def _login(target: Target, what: str) -> Iterator[Finding]:
 
 def _names(target: Target, what: str) -> Iterator[Finding]:
     """Report names that another environment's file has, too."""
-    problems = shared_names(target.settings)
+    problems, unread = shared_names(target.settings)
     for problem in problems:
         yield Finding(what, MISSING, f"{problem.path} = {problem.value}: {problem.rule}", problem.fix)
-    if not problems:
+    for environment in unread:
+        detail = f"Pulumi.{environment}.yaml has problems, so its names aren't compared"
+        yield Finding(what, OPTIONAL, detail, f"tpu plan {environment} lists them")
+    if not problems and not unread:
         yield Finding(what, OK, "no other environment of this folder names the same")
 
 

@@ -21,7 +21,7 @@ def refuse_to_apply(settings: Settings, root: Path = ROOT) -> None:
     These are names that another environment of the folder has, rules of the policy on the settings
     themselves, and slices above the budget.
     """
-    if problems := [*shared_names(settings, root), *_broken_rules(settings)]:
+    if problems := [*shared_names(settings, root)[0], *_broken_rules(settings)]:
         raise SettingsError(f"Pulumi.{settings.environment}.yaml", problems)
     prices.within_budget(settings)
 
@@ -35,4 +35,8 @@ def _broken_rules(settings: Settings) -> Iterator[Problem]:
     broken = [finding for finding in findings(RULES, stacks, settings) if not finding.exception]
     for value, finding in {finding.value: finding for finding in broken}.items():
         path, _, state = value.partition(": ")
-        yield Problem(path, state, f"{finding.rule.id}: {finding.rule.about}", finding.rule.fix)
+        exception = (
+            f'{{rule: {finding.rule.id}, resource: "*-{settings.environment}", reason: WHY, until: "DATE"}}'
+        )
+        fix = f"{finding.rule.fix}\n    an exception: policy:exceptions: [{exception}]"
+        yield Problem(path, state, f"{finding.rule.id}: {finding.rule.about}", fix)

@@ -20,26 +20,30 @@ _OVERRIDES = {"data:snapshot": "data:diskPrefix"}
 """Settings from which a name is derived, with the setting that replaces it."""
 
 
-def shared_names(settings: Settings, root: Path = ROOT) -> list[Problem]:
+def shared_names(settings: Settings, root: Path = ROOT) -> tuple[list[Problem], list[str]]:
     """Return the settings that name a resource which another environment's file names, too.
 
-    Only one stack can create it. Files with problems are passed over: they are refused when they are used.
+    Only one stack can create it. Environments whose files have problems aren't compared: their names are
+    returned beside.
     """
     own = dict(_names(settings))
     problems: dict[tuple[str, str], Problem] = {}
+    unread = []
     for environment in environments(root):
         if environment == settings.environment:
             continue
         try:
             other = dict(_names(from_file(environment, root)))
         except InfraError:
+            unread.append(environment)
             continue
         for name in sorted(own.keys() & other.keys()):
             path, value = own[name]
             rule = f"Pulumi.{environment}.yaml names it too ({other[name][0]}); one stack alone can create it"
-            fix = f"write another name in the newer of the two, such as {value}-{settings.environment}"
-            problems.setdefault((path, environment), Problem(path, shown(value), rule, fix))
-    return sorted(problems.values())
+            fix = f"write another name in the file whose stack isn't up, this or Pulumi.{environment}.yaml"
+            problem = Problem(path, shown(value) if value else "nothing", rule, fix)
+            problems.setdefault((path, environment), problem)
+    return sorted(problems.values()), unread
 
 
 def _names(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -60,7 +64,7 @@ def _setting_of(layer: Layer, settings: Settings, id_: str) -> tuple[str, str]:
     last = id_.rpartition("/")[2]
     for path, value in _texts(f"{layer.name}:", settings[layer.settings]):
         if last == value or last.startswith(f"{value}-"):
-            return _OVERRIDES.get(path, path), value
+            return (_OVERRIDES[path], "") if path in _OVERRIDES else (path, value)
     return f"{layer.name}:", last
 
 

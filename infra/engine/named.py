@@ -55,9 +55,7 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
         return StackState(given, None)
     resources = Pulumi(environment, root).state(LAYER)
     if not (stack := stack_id(resources)):
-        raise CommandError(
-            f"the stack {environment} of {LAYER} isn't up\n    fix: pulumi up -s {environment}"
-        )
+        raise CommandError(f"the stack {environment} of {LAYER} isn't up\n    fix: tpu up {environment} tpu")
     nodes = (
         resource for resource in resources if resource["type"] == NODE_TYPE and not resource.get("delete")
     )

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from infra.core.environment import layers_on
-from infra.core.layer import directory
+from infra.core.layer import directory, off
 from infra.engine import prices, registry
 from infra.engine.before import refuse_to_apply
 from infra.engine.pulumi import Pulumi, sentence
@@ -149,6 +149,9 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
     """
     checked = from_file(environment, root)
     refuse_to_apply(checked, root)
+    on = [layer.name for layer in layers_on(checked)]
+    if disabled := [name for name in only if name not in on]:
+        raise CommandError(off(disabled[0], environment))
     if save:
         save.mkdir(parents=True, exist_ok=True)
     with _stacks(checked, root, only, keyed=save is not None) as stacks:

@@ -82,7 +82,7 @@ _FIXES = {
     f"one granted just now counts within {lags.GRANT.longest_s / 60:.0f} min: run it again",
     Kind.POLICY: "an administrator of organization policies (roles/orgpolicy.policyAdmin) lets the project",
     Kind.LOGIN: "gcloud auth application-default login",
-    Kind.API_OFF: "pulumi -C infra/layers/storage up, which enables the APIs, and wait some minutes",
+    Kind.API_OFF: "tpu up ENV storage, which enables the APIs, and wait some minutes",
     Kind.INVALID: "correct the settings; a retry won't help",
     Kind.MISSING: "nothing: it is created again",
     Kind.EXISTS: "nothing where it is ours; else delete it, or rename the slice",

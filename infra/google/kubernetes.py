@@ -67,10 +67,7 @@ def cluster_named(client: Client, region: str, name: str, environment: str) -> C
     """
     endpoint = endpoint_of(client, f"projects/{client.project}/locations/{region}/clusters/{name}")
     if endpoint is None:
-        raise InfraError(
-            f"there is no cluster {name} in {region}\n"
-            f"    fix: pulumi -C infra/layers/gke up -s {environment}, then infra/layers/queue"
-        )
+        raise InfraError(f"there is no cluster {name} in {region}\n    fix: tpu up {environment} gke queue")
     return Cluster(client, endpoint)
 
 

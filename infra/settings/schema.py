@@ -98,10 +98,10 @@ class PolicyException:
     resource: str = setting(
         "names of the resources, as Pulumi shows them; * stands for any part",
         rule=rules.RESOURCES,
-        example="my-bucket",
+        example="storage-dev",
     )
     reason: str = setting("why it may be so", rule=rules.REASON, example="copied to another bucket each day")
-    until: str = setting("last day of the exception", rule=rules.DATE, example="2027-06-30")
+    until: str = setting("last day of the exception", rule=rules.DATE, example='"2027-06-30"')
 
 
 @dataclass(frozen=True, kw_only=True)

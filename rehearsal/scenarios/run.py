@@ -7,6 +7,22 @@ takes the slice down when the script has ended. The script knows nothing of this
 from rehearsal.scenario import steps as step
 from rehearsal.scenario.parts import FOUNDATION
 from rehearsal.scenario.scenario import Scenario
+from rehearsal.scenario.step import Step
+
+
+def _replaced(steps: int, flag: str, prints: str) -> Step:
+    """Return the step that replaces the program `edited` by one of so many steps."""
+    return step.command(
+        f"""
+        set -e
+        mkdir -p /tmp/edited
+        sed 's/STEPS = 600/STEPS = {steps}/' rehearsal/scenarios/code/train.py > /tmp/edited/train.py
+        cp rehearsal/scenarios/code/requirements.txt /tmp/edited
+        tpu run dev /tmp/edited --name edited --slice v6e-1 {flag} --replace --yes
+        """,
+        prints=prints,
+    )
+
 
 SCENARIO = Scenario(
     clock=20,
@@ -43,8 +59,8 @@ SCENARIO = Scenario(
             timeout_s=300,
         ),
         step.command("tpu fleet list dev", prints="no nodes"),
-        # The same program again, as one changes it: its hosts are up, take the new bundle, and the job is
-        # restarted.
+        # The same program again, as it is edited: while its hosts boot, and once they work. They take the
+        # new bundle, and the job is restarted.
         step.command(
             (
                 "tpu run dev rehearsal/scenarios/code/train.py --requirements "
@@ -52,17 +68,9 @@ SCENARIO = Scenario(
             ),
             prints=r"detached; tpu-us-east5-b-\d is [A-Z]+, and billed",
         ),
-        step.logged("tpu-us-east5-b-0", 1, prints=r"step \d{2,} of 600"),
-        step.command(
-            """
-        set -e
-        mkdir -p /tmp/edited
-        sed 's/STEPS = 600/STEPS = 75/' rehearsal/scenarios/code/train.py > /tmp/edited/train.py
-        cp rehearsal/scenarios/code/requirements.txt /tmp/edited
-        tpu run dev /tmp/edited --name edited --slice v6e-1 --stop-when-done --replace --yes
-        """,
-            prints="(?s)install the new bundle.*its slice is deleted",
-        ),
+        _replaced(450, "--detach", prints="(?s)install the new bundle.*detached"),
+        step.logged("tpu-us-east5-b-0", 1, prints=r"step \d{2,} of 450"),
+        _replaced(75, "--stop-when-done", prints="(?s)install the new bundle.*its slice is deleted"),
         step.destroy("tpu"),
     ),
 )

@@ -392,7 +392,7 @@ def test_what_another_teams_namespace_refuses_comes_with_who_can_change_that(
     assert shown == (
         "error: may not list jobsets\n"
         "    fix: the platform engineer adds your account to the members of speech in queue:teams, then "
-        "pulumi -C infra/layers/queue up -s dev\n"
+        "tpu up dev queue\n"
     )
 
 

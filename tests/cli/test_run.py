@@ -421,3 +421,65 @@ def test_a_node_that_was_being_created_for_an_earlier_program_gets_the_new_one_o
     assert call(run.run, line) == 0
     assert commands == ["install", "restart"]
     assert world.updated == [NODE]
+
+
+@pytest.mark.parametrize("state", ["READY", "CREATING"])
+@pytest.mark.parametrize("more", [[], ["--detach"]])
+def test_a_program_that_replaces_another_during_the_boot_is_installed_after_the_boot(
+    state: str, more: list[str], script: Path, published: Published, world: Cloud,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    line = ["dev", str(script), "--slice", "v6e-1", "--name", "own", "--yes"]
+    assert call(run.run, [*line, "--detach"]) == 0
+    world.states[NODE], world.statuses[NODE] = state, WorkerStatus(0.0, "booting", "mount-checkpoints")
+    commands: list[str] = []
+
+    def send(command: str) -> int:
+        assert world.statuses[NODE].boot == "ready", f"{command} during the boot"
+        commands.append(command)
+        world.statuses[NODE] = DONE
+        return 0
+
+    monkeypatch.setattr(run.hosts, "execute", lambda *_: send("install"))
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: send("restart"))
+    pauses, sleep = itertools.count(), time.sleep
+
+    def pause(_: float) -> None:
+        sleep(0.01)
+        if (number := next(pauses)) == 2:
+            world.states[NODE] = "READY"
+        if number == 8:
+            assert not commands
+            world.statuses[NODE] = WorkerStatus(0.0, "ready", "launch")
+        assert number < 200
+
+    replace_time(monkeypatch, "sleep", pause)
+    assert call(run.run, [*line, "--replace", *more]) == 0
+    assert commands == ["install", "restart"]
+    assert world.updated == [NODE]
+    assert [verb for verb, _ in world.requests] == ["create"]
+
+
+def test_a_node_that_is_lost_during_its_boot_boots_the_new_program(
+    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["dev", str(script), "--slice", "v6e-1", "--name", "own", "--yes"]
+    assert call(run.run, [*line, "--detach"]) == 0
+    world.statuses[NODE] = WorkerStatus(0.0, "booting", "python")
+    commands: list[str] = []
+    monkeypatch.setattr(run.hosts, "execute", lambda *_: commands.append("install") or 0)
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append("restart") or 0)
+    pauses, sleep = itertools.count(), time.sleep
+
+    def pause(_: float) -> None:
+        sleep(0.01)
+        if (number := next(pauses)) == 4:
+            world.states[NODE] = "PREEMPTED"
+        if number > 4 and world.states[NODE] == "READY":
+            world.statuses[NODE] = DONE
+        assert number < 200
+
+    replace_time(monkeypatch, "sleep", pause)
+    assert call(run.run, [*line, "--replace"]) == 0
+    assert commands == []
+    assert [verb for verb, _ in world.requests] == ["create", "delete", "create"]

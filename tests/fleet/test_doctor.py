@@ -295,7 +295,7 @@ def test_what_an_account_lacks_is_named_with_the_role_that_holds_it(clinic: Clin
 def test_a_bucket_that_is_not_there(clinic: Clinic) -> None:
     look = clinic.look(settings(**{"storage:bucketName": "nobodys-bucket"}))
     assert of(look, "bucket")[0].state == MISSING
-    assert of(look, "bucket")[0].fix == "pulumi -C infra/layers/storage up -s dev"
+    assert of(look, "bucket")[0].fix == "tpu up dev storage"
     assert of(look, "bundle")[0].state == MISSING
 
 

@@ -14,12 +14,13 @@ import pytest
 
 from fleet import remote_exec, ssh
 from fleet.errors import FleetError
-from fleet.model import View, WorkerStatus
+from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from infra.settings.schema import FleetSettings
 from infra.slices.nodes import nodes
 from tests.fleet.command import fleet
 from tests.fleet.world import Cloud, enter, settings
 from tests.limits import HANG_S
+from tests.virtual_time import replace_time
 
 # A host's shell gets one string, as sshd gives it. HOST tells commands where they are.
 FAKE = """#!/bin/bash
@@ -341,3 +342,52 @@ def test_boots_that_failed_since_it_began_are_said_though_every_command_was_fine
     output = capsys.readouterr()
     assert f"error: {member.name}: its startup script failed at python: ImportError: x" in output.err
     assert "an earlier one" not in output.err
+
+
+def test_a_job_is_restarted_after_the_boot_of_its_hosts(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.cloud.statuses["train"] = WorkerStatus(0.0, "booting", "python")
+    sleep = time.sleep
+
+    def boot(_: float) -> None:
+        sleep(0.01)
+        booting = hosts.cloud.statuses["train"].boot == "booting"
+        assert not (booting and hosts.requests), "reached during the boot"
+        hosts.cloud.statuses["train"] = WorkerStatus(0.0, "ready", "launch")
+
+    with monkeypatch.context() as patched:
+        replace_time(patched, "sleep", boot)
+        assert hosts.restart() == 0
+    assert "waiting for the end of the boot: train\n" in capsys.readouterr().out
+    assert hosts.units == {f"train-w{k}": ["stop", "start"] for k in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("boots", "age_s", "booting"),
+    [
+        (["ready", "ready"], 100, False),
+        (["ready", "failed"], 100, False),
+        (["ready", "rerun-failed"], 100, False),
+        (["ready", "booting"], 100, True),
+        (["ready", "rerunning"], 100, True),
+        (["ready"], 100, True),
+        ([], 100, True),
+        (["ready"], 3000, False),
+        (["ready", "booting"], 3000, True),
+    ],
+)
+def test_a_node_boots_until_each_of_its_hosts_has_ended_its_startup_script_or_is_silent_for_long(
+    boots: list[str], age_s: float, booting: bool
+) -> None:
+    now_s = 1e6
+    node = ObservedNode("train", "us-east5-b", "READY", "1", now_s - age_s)
+    reported = [WorkerStatus(now_s - 5, state) for state in boots]
+    heartbeats = [WorkerStatus(now_s - 1, work="running")] * 2
+    earlier = [WorkerStatus(now_s - age_s - 10, "ready")] * 2
+    view = View(now_s, {"us-east5-b": ZoneView({"train": node})}, {"train": reported + heartbeats + earlier})
+    assert view.booting(node, 2, 1800) is booting
+    lost = [WorkerStatus(now_s - 2000, "booting")] * 2
+    old = ObservedNode("train", "us-east5-b", "READY", "1", now_s - 3000)
+    assert not View(now_s, {}, {"train": lost}).booting(old, 2, 1800)
+    assert not View(now_s, {}, None).booting(old, 2, 1800)

@@ -39,7 +39,7 @@ def test_a_stack_that_is_not_up_is_said_with_the_command_that_brings_it_up(
     missing: str, pulumi_cli: FakePulumi, tmp_path: Path
 ) -> None:
     pulumi_cli.answer("stack export", {"deployment": {}}, status=255 if missing else 0, err=missing)
-    with pytest.raises(CommandError, match="fix: pulumi up -s dev"):
+    with pytest.raises(CommandError, match="fix: tpu up dev tpu"):
         read_stack("dev", tmp_path)
 
 

@@ -168,7 +168,7 @@ def test_what_a_destroy_took_from_the_stack_stays_away_beside_a_monitor(
     assert lab.requested("nodes.create")[before:] == []
     (item,) = (decision for decision in looks[-1].decisions if decision.node == "train")
     assert item.action is Action.HOLD
-    fix = "the stack doesn't hold it: not created\n    fix: pulumi up -s dev"
+    fix = "the stack doesn't hold it: not created\n    fix: tpu up dev tpu"
     assert fix in item.why or "the stack dev of tpu isn't up" in item.why
     outcome = create("dev", ["train"], lab.root)["train"]
     assert outcome is not None, "nor by an update that had been requested before"

@@ -272,7 +272,7 @@ def _run(layer: str, values: dict[str, Any], recording: Recording) -> None:
         )
         short = mock.patch.object(manifests, "stages", _without_schemas)
         # The values replace those of a file, which the folder's other files aren't compared with.
-        alone = mock.patch("infra.engine.before.shared_names", return_value=[])
+        alone = mock.patch("infra.engine.before.shared_names", return_value=([], []))
         with mock.patch("infra.engine.updates.refuse_interrupted"), checked, short, alone:
             loop.run_until_complete(run_pulumi_func(lambda: _program(recording)))
     finally:

@@ -38,9 +38,10 @@ def _zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )  # fmt: skip
         elif (pool.flex_start or pool.queued) and pool.zone not in gke_pools.FLEX_START_ZONES:
             zones = ", ".join(gke_pools.FLEX_START_ZONES)
+            near = [zone for zone in gke_pools.FLEX_START_ZONES if region_of(zone) == home]
             yield Problem(
                 path, f'"{pool.zone}"', f"by flex-start, GKE has v6e in {zones}",
-                "write one of these, or spot: true",
+                f"write {near[0]}, or spot: true in its place" if near else "write spot: true in its place",
             )  # fmt: skip
 
 
@@ -203,6 +204,14 @@ def _version(settings: Settings, given: set[str]) -> Iterator[Problem]:
             f"{desired.channel} offers 1.{channel.first} to 1.{channel.last} (read {CHANNELS_READ})",
             f"write 1.{channel.last}{alternative}",
         )  # fmt: skip
+    elif minor < gke_pools.FLEX_START_MINOR:
+        for number, pool in enumerate(desired.tpu_pools):
+            if pool.flex_start or pool.queued:
+                yield Problem(
+                    f"gke:tpuPools[{number}]", f"flex-start with GKE {desired.version}",
+                    f"TPUs come by flex-start from 1.{gke_pools.FLEX_START_MINOR} on",
+                    f"write gke:version: 1.{gke_pools.FLEX_START_MINOR}, or spot: true",
+                )  # fmt: skip
 
 
 def _given_up(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -258,7 +267,7 @@ RULES: tuple[Relation, ...] = (
     (("gke:subnetRange", "gke:podsRange", "gke:servicesRange", "network:subnetRanges"), _ranges),
     (("gke:subnetRange", "gke:podsRange", *_SIZES), _room),
     (("gke:existingSubnet", "gke:region", "storage:location", "network:existingNetwork"), _existing_subnet),
-    (("gke:version", "gke:channel"), _version),
+    (("gke:version", "gke:channel", "gke:tpuPools"), _version),
     (("gke:forceDestroy", "gke:artifactBucket"), _given_up),
     (("gke:namespaces",), _namespaces),
     (("gke:namespaces", "gke:nodeRoles"), _empty),

@@ -118,11 +118,11 @@ def _budget(settings: Settings, given: set[str]) -> Iterator[Problem]:
         return
     account, amount = monitoring.billing_account, monitoring.budget_per_month
     for key, value, needed, example in (
-        ("billingAccount", account, amount, "012345-6789AB-CDEF01"),
-        ("budgetPerMonth", amount, account, "1000"),
+        ("billingAccount", account, amount, "the id that `gcloud billing accounts list` prints"),
+        ("budgetPerMonth", amount, account, "1000, in the account's currency"),
     ):
         if value is None and needed is not None:
-            rule = "a budget is an account's, and of an amount"
+            rule = "a budget needs both, the billing account and the amount"
             yield Problem(f"monitoring:{key}", "nothing", rule, f"write monitoring:{key}: {example}")
     emails = sum(channel.email is not None for channel in monitoring.channels)
     if account and emails > MOST_EMAILS:

@@ -27,8 +27,11 @@ def _place(settings: Settings, given: set[str]) -> Iterator[Problem]:
     region, network = paths.region(settings), settings[NetworkSettings]
     if region not in nodes.regions(settings):
         rule = f"Spark runs beside the bucket, in {region}, and network makes subnets where slices may be"
-        fix = f"tpu:zones: [a zone of {region}], then tpu up {settings.environment} network"
-        yield Problem("pipeline", f"no zone of {region}", rule, fix)
+        near = next((zone for zone in nodes.known_zones(settings) if region_of(zone) == region), "")
+        fix = (
+            f"write tpu:zones: [{near or f'a zone of {region}'}], then tpu up {settings.environment} network"
+        )
+        yield Problem("tpu:zones", f"no zone of {region}", rule, fix)
         return
     text = subnet_ranges(settings, [region]).get(region)
     if text is None or network.existing_network:

@@ -1,6 +1,6 @@
 """Settings of the pipeline layer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from infra.catalog import CATALOG
 from infra.layers.pipeline import facts
@@ -124,7 +124,7 @@ class PipelineSettings:
     schedule_region: str | None = setting(
         "region of the sweep's job; storage:location, or the nearest that has Cloud Scheduler, unless given",
         default=None,
-        rule=rules.REGION,
+        rule=replace(rules.REGION, fix="leave it out: the nearest region that has Cloud Scheduler is taken"),
     )
     train: str = setting(
         "who trains on the shards: a new slice of the fleet, a JobSet of the queue, a Vertex custom job; "

@@ -52,7 +52,7 @@ def check(settings: Settings, endpoint: str) -> None:
         f"the cluster of the gke layer, {name}, {what}\n"
         f"    fix: pulumi -C infra/layers/gke refresh -s {environment}, and up; then with\n"
         "    PULUMI_K8S_DELETE_UNREACHABLE=true, which forgets what was in the old cluster:\n"
-        f"    pulumi -C infra/layers/queue up -s {environment}"
+        f"    tpu up {environment} queue"
     )
 
 

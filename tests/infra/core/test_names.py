@@ -114,5 +114,5 @@ def test_default_ranges_do_not_overlap() -> None:
 
 
 def test_commands_name_the_project_that_they_mean() -> None:
-    assert up_command("network", "dev") == "pulumi -C infra/layers/network up -s dev"
-    assert up_command("tpu", "prod") == "pulumi up -s prod"
+    assert up_command("network", "dev") == "tpu up dev network"
+    assert up_command("tpu", "prod") == "tpu up prod tpu"

@@ -9,12 +9,12 @@ import yaml
 
 from infra.doctor import checks
 from infra.doctor.checks import Target
-from infra.doctor.finding import MISSING
+from infra.doctor.finding import MISSING, OPTIONAL
 from infra.engine.before import refuse_to_apply
 from infra.engine.environments import shared_names
 from infra.engine.plan import plan
 from infra.engine.settings import from_file
-from infra.errors import SettingsError
+from infra.errors import CommandError, SettingsError
 from infra.google.client import Client
 from tests.infra.conftest import FakePulumi
 from tests.infra.declared import EVERYTHING, OFF
@@ -36,7 +36,8 @@ def write(folder: Path, environment: str, changes: dict[str, Any]) -> None:
 
 
 def problems(folder: Path, environment: str = "eu") -> dict[str, str]:
-    return {problem.path: str(problem) for problem in shared_names(from_file(environment, folder), folder)}
+    shared, _ = shared_names(from_file(environment, folder), folder)
+    return {problem.path: str(problem) for problem in shared}
 
 
 def test_every_shared_name_is_refused_with_its_setting_and_the_other_file(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_every_shared_name_is_refused_with_its_setting_and_the_other_file(tmp_pa
         "tpu:slices[0].name",
     }  # fmt: skip
     assert all("Pulumi.dev.yaml" in text for text in refused.values())
-    assert "tpu-training-eu" in refused["storage:serviceAccountId"]
+    assert "data:diskPrefix = nothing" in refused["data:diskPrefix"], "derived of the snapshot"
 
 
 @pytest.mark.parametrize("missing", sorted(OTHER_NAMES))
@@ -72,6 +73,7 @@ def test_a_file_with_problems_hides_no_other(tmp_path: Path) -> None:
     write(tmp_path, "dev", {})
     write(tmp_path, "eu", {**OTHER_NAMES, "network:name": None})
     assert set(problems(tmp_path)) == {"network:name"}
+    assert shared_names(from_file("eu", tmp_path), tmp_path)[1] == ["bad"]
 
 
 def test_clusters_functions_and_topics_are_compared_too(tmp_path: Path) -> None:
@@ -126,4 +128,13 @@ def test_doctor_names_the_setting_and_the_other_file(tmp_path: Path, monkeypatch
     assert finding.state == MISSING
     assert "network:name" in finding.detail
     assert "Pulumi.dev.yaml" in finding.detail
-    assert finding.fix.endswith("-eu")
+    write(tmp_path, "dev", {"storage:bucketNam": "x"})
+    (finding,) = check("names")
+    assert (finding.state, finding.fix) == (OPTIONAL, "tpu plan dev lists them")
+
+
+def test_a_plan_of_a_layer_that_is_off_names_the_fix(tmp_path: Path, pulumi_cli: FakePulumi) -> None:
+    write(tmp_path, "dev", {})
+    with pytest.raises(CommandError, match="monitoring is off in dev"):
+        plan("dev", tmp_path, ["storage", "monitoring"])
+    assert not pulumi_cli.calls

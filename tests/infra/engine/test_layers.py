@@ -223,7 +223,7 @@ def test_outputs_may_be_unknown_in_a_preview_and_secret(
     }  # fmt: skip
     assert "cluster is not up yet: this preview doesn't know its endpoint" in recording.log
 
-    with pytest.raises(pulumi.RunError, match=r"cluster is not up; run this first: pulumi .*up -s dev"):
+    with pytest.raises(pulumi.RunError, match=r"cluster is not up; run this first: tpu up dev cluster"):
         execute("reader", given, Recording(False, UPSTREAM))
     monkeypatch.setattr(Cluster, "planned", lambda _: {"colour": "red"})
     with pytest.raises(pulumi.RunError, match="cluster plans colour, and declares no such output"):

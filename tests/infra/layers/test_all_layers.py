@@ -56,7 +56,7 @@ def test_how_much_a_layer_declares(recording: tuple[str, Recording]) -> None:
 )
 def test_an_update_names_the_layer_that_isnt_up_before_it_makes_anything(layer: str, lacks: str) -> None:
     result: list[Recording] = []
-    with pytest.raises(pulumi.RunError, match=f"^{lacks} is not up; run this first: .*{lacks} up -s dev"):
+    with pytest.raises(pulumi.RunError, match=f"^{lacks} is not up; run this first: tpu up dev {lacks}"):
         run(layer, EVERYTHING, up={**UP, lacks: {}}, into=result)
     assert [item.type for item in result[0].resources if not item.type.startswith("pulumi:")] == []
 
@@ -69,7 +69,7 @@ def test_a_service_that_came_with_a_setting_is_enabled_before_anything_is_made(l
     result: list[Recording] = []
     up = {**UP, "storage": {**UP["storage"], "services": rest}}
     with pytest.raises(
-        pulumi.RunError, match=f"^{last}: not enabled in my-project; run this first: .*storage up"
+        pulumi.RunError, match=f"^{last}: not enabled in my-project; run this first: tpu up dev storage"
     ):
         run(layer, EVERYTHING, up=up, into=result)
     assert [item.type for item in result[0].resources if not item.type.startswith("pulumi:")] == []

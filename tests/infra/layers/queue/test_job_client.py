@@ -296,9 +296,7 @@ def test_a_job_is_tried_before_it_is_made_and_not_without_its_queue() -> None:
     own.submit(job())
     assert api.requests == [(JOBSETS, {"dryRun": "All"}), (JOBSETS, {})]
     own, api = jobs()
-    message = (
-        r"the namespace vision-space has no queue default\n    fix: .*pulumi -C infra/layers/queue up -s dev$"
-    )
+    message = r"the namespace vision-space has no queue default\n    fix: .*tpu up dev queue$"
     with pytest.raises(InfraError, match=message):
         own.submit(job())
     assert api.requests == []

@@ -83,4 +83,4 @@ def test_commands_name_a_cluster_that_is_gone(
     assert main(["job", *line]) == 1
     shown = capsys.readouterr().err
     assert "there is no cluster tpu in us-east5" in shown
-    assert "fix: pulumi -C infra/layers/gke up -s dev, then infra/layers/queue" in shown
+    assert "fix: tpu up dev gke queue" in shown

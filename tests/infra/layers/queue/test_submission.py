@@ -169,7 +169,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"team": "visoin"},
         'TEAM = "visoin": one of queue:teams: vision, speech\n    fix: perhaps vision',
     ),
-    ({"team": "research"}, "fix: add it to queue:teams, then pulumi -C infra/layers/queue up -s dev"),
+    ({"team": "research"}, "fix: add it to queue:teams, then tpu up dev queue"),
     ({"priority": "urgent"}, ": one of low, medium, high"),
     ({"name": "Train"}, "1 to 40 lowercase letters"),
     ({"name": "x" * 41}, "1 to 40 lowercase letters"),
@@ -194,7 +194,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"slices": 2}, "1 at most\n    fix: --slices 1"),
     ({"slices": 0}, "1 to 1024"),
     ({"pools": TWO, "size": "v6e-16", "slices": 3}, "2 at most"),
-    ({"pools": [{**TWO[0], "count": 0}]}, "fix: add one, then pulumi -C infra/layers/gke up -s dev"),
+    ({"pools": [{**TWO[0], "count": 0}]}, "fix: add one, then tpu up dev gke"),
 ]
 
 

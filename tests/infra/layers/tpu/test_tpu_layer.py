@@ -237,9 +237,9 @@ def test_a_preview_before_anything_is_up_takes_the_ids_that_will_be() -> None:
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ("storage", "storage is not up; run this first: pulumi -C infra/layers/storage up -s dev"),
-        ("network", "network is not up; run this first: pulumi -C infra/layers/network up -s dev"),
-        ("data", "data is not up; run this first: pulumi -C infra/layers/data up -s dev"),
+        ("storage", "storage is not up; run this first: tpu up dev storage"),
+        ("network", "network is not up; run this first: tpu up dev network"),
+        ("data", "data is not up; run this first: tpu up dev data"),
     ],
 )
 def test_an_update_names_the_command_that_comes_first(missing: str, message: str) -> None:
@@ -260,7 +260,7 @@ def test_a_zone_that_the_data_layer_does_not_serve_yet() -> None:
         run("tpu", up=up)
     assert str(caught.value) == (
         "data has no output diskIds[us-east5-b] (is it up with the present settings?); "
-        "run this first: pulumi -C infra/layers/data up -s dev"
+        "run this first: tpu up dev data"
     )
 
 
