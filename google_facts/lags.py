@@ -7,7 +7,7 @@ from google_facts import table
 
 @dataclass(frozen=True)
 class Lag:
-    """A delay: as long as it typically takes, and as long as a client should wait."""
+    """A delay: as long as it typically takes, and as long as a client should wait; 0: it doesn't."""
 
     usual_s: float
     longest_s: float
@@ -15,7 +15,7 @@ class Lag:
 
 def _lag(name: str) -> Lag:
     block = table("lags")[name]
-    return Lag(block["usual_s"], block["longest_s"])
+    return Lag(block["usual_s"], block.get("longest_s", 0.0))
 
 
 GRANT = _lag("grant")

@@ -81,6 +81,9 @@ def first_up() -> str:
     return table(head, ((name, *texts[name]) for name in order))
 
 
+_LAG_KEYS = ("usual_s", "longest_s")
+
+
 def google_lags() -> str:
     """Return how long Google's accepted changes take to hold, and how long the program waits."""
     texts = {
@@ -96,7 +99,7 @@ def google_lags() -> str:
     return table(
         ("holds after", "typically:", "the program waits up to:", "source"),
         (
-            (text, *(f"{blocks[name][key] / 60:g} min" for key in ("usual_s", "longest_s")),
+            (text, *(f"{blocks[name][key] / 60:g} min" if key in blocks[name] else "-" for key in _LAG_KEYS),
              f"[page]({blocks[name]['source']})")
             for name, text in texts.items()
         ),

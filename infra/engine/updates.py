@@ -64,19 +64,21 @@ def up(
 
 
 def _up(pulumi: Pulumi, layer: str, options: Sequence[str]) -> None:
-    """Bring a layer up; retry while every error is one of `transient_errors`, or of an API that is new.
+    """Bring a layer up; retry while every error is one of `transient_errors`, or of what is new at Google.
 
-    Raises CommandError if it fails otherwise, or after `RETRIED_S`.
+    Raises CommandError if it fails otherwise, or once an error has lasted longer than its cause does.
     """
-    end = time.monotonic() + RETRIED_S
+    begun: dict[str, float] = {}
     while True:
         try:
             pulumi.show(layer, "up", "--stack", pulumi.environment, *options)
             return
         except UpdateError as error:
-            reason, left_s = _transient(layer, error), end - time.monotonic()
-            if not reason:
+            causes, now = _transient(layer, error), time.monotonic()
+            if not causes:
                 raise
+            reason = "; ".join(sorted(causes))
+            left_s = min(begun.setdefault(why, now) + lag_s - now for why, lag_s in causes.items())
             if left_s <= 0:
                 again = f"tpu up {pulumi.environment} {layer}"
                 raise CommandError(f"{error}\n    fix: {reason}; once they do: {again}") from None
@@ -84,22 +86,22 @@ def _up(pulumi: Pulumi, layer: str, options: Sequence[str]) -> None:
         time.sleep(PAUSE_S)
 
 
-def _transient(layer: str, error: UpdateError) -> str:
-    """Return the reasons why a failed update may pass later; "" where an error is permanent."""
-    hooks = registry.named(layer).hooks
-    reasons: set[str] = set()
+def _transient(layer: str, error: UpdateError) -> dict[str, float]:
+    """Return why a failed update may pass later, and for how long to retry; {} where an error is permanent.
+
+    Where several patterns match an error, the first counts.
+    """
+    of_layer = registry.named(layer).hooks.transient_errors
+    known = _OF_ANY_LAYER | {text: (reason, RETRIED_S) for text, reason in of_layer.items()}
+    causes: dict[str, float] = {}
     for messages in error.errors.values():
         if all(_FAILED in message for message in messages):
             continue  # the stack, since a resource of it did
-        matches = [
-            reason
-            for text, reason in (*_OF_ANY_LAYER.items(), *hooks.transient_errors.items())
-            if any(re.search(text, m) for m in messages)
-        ]
-        if not matches:
-            return ""
-        reasons.update(matches)
-    return "; ".join(sorted(reasons))
+        match = next((why for text, why in known.items() if any(re.search(text, m) for m in messages)), None)
+        if not match:
+            return {}
+        causes[match[0]] = match[1]
+    return causes
 
 
 def _saved(plans: Path, layer: str, environment: str) -> tuple[str, str]:
@@ -190,9 +192,19 @@ def in_order(layers: Sequence[str]) -> list[str]:
 _LOG = logging.getLogger(__name__)
 RETRIED_S, PAUSE_S = lags.AGENT.longest_s, 15.0
 # Layers first compare the services that they call with those that storage has enabled.
+_NEW_ACCOUNT = ("a new service account isn't known everywhere yet", lags.ACCOUNT.longest_s)
 _OF_ANY_LAYER = {
-    "If you enabled this API recently, wait": "an API that was enabled just now doesn't answer yet"
-}
+    "If you enabled this API recently, wait": (
+        "an API that was enabled just now doesn't answer yet", lags.API.longest_s
+    ),
+    r"(?i)service account \S*service-\d+@\S+ does not exist": (
+        "a service agent of Google's is new, and isn't known everywhere yet", lags.AGENT.longest_s
+    ),
+    # Of grants and node pools: https://github.com/sassoftware/viya4-iac-gcp/issues/148
+    r"(?i)service account \S+@\S+ does not exist": _NEW_ACCOUNT,
+    # https://github.com/hashicorp/terraform-provider-google/issues/15042, and 18024
+    r"Permission '?iam\.serviceAccounts\.get'? denied on resource \(or it may not exist\)": _NEW_ACCOUNT,
+}  # fmt: skip
 _FAILED = "update failed"
 _AGAIN = (
     "if nothing above says why, or it names the plan: what is there isn't what the plan was made of; "

@@ -6,10 +6,13 @@ answer nor Pulumi's provider waits for that. https://cloud.google.com/iam/docs/a
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+
+import pulumi
 
 from google_facts import lags
 from infra.google.failures import Kind
@@ -44,3 +47,20 @@ def wait_until_it_may_act(
     for account in accounts:
         if not wait(partial(may_act, account), new, end, f"{PERMISSION} on {account}", sleep):
             return
+
+
+def once_it_may_act(
+    project: str, accounts: Sequence[str], users: Sequence[str]
+) -> pulumi.ResourceHookBinding | None:
+    """Return what a resource that runs as one of these addresses waits for before it is made.
+
+    `users`: whom the program lets act as them; without any nothing is new, and nothing waits. A preview
+    doesn't wait. To be called once in a program.
+    """
+
+    async def wait_for_it(_: pulumi.ResourceHookArgs) -> None:
+        await asyncio.to_thread(wait_until_it_may_act, project, accounts)
+
+    if not users:
+        return None
+    return pulumi.ResourceHookBinding(before_create=[pulumi.ResourceHook("may-act", wait_for_it)])

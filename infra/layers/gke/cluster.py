@@ -6,6 +6,7 @@ import pulumi_gcp as gcp
 from google_facts.scopes import EVERYTHING
 from infra.core import names
 from infra.layers.gke import pools
+from infra.layers.gke.identity import NodeIdentity
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.network.settings import NetworkSettings
 from infra.settings.schema import Settings
@@ -24,7 +25,7 @@ class TrainingCluster(pulumi.ComponentResource):
         self,
         settings: Settings,
         network_id: pulumi.Input[str],
-        account: gcp.serviceaccount.Account,
+        nodes: NodeIdentity,
         opts: pulumi.ResourceOptions | None = None,
     ):
         desired = settings[GkeSettings]
@@ -71,9 +72,10 @@ class TrainingCluster(pulumi.ComponentResource):
             # the project's default account, which may be disabled.
             initial_node_count=1,
             remove_default_node_pool=True,
-            node_config={"service_account": account.email, "oauth_scopes": _SCOPES},
+            node_config={"service_account": nodes.account.email, "oauth_scopes": _SCOPES},
             opts=pulumi.ResourceOptions(
                 parent=self,
+                hooks=nodes.acting,
                 # node_config says nothing of a cluster whose first pool is gone, and a difference replaces it
                 # (https://github.com/pulumi/pulumi-gcp/issues/744); so does a new description. The channel
                 # upgrades the version. Without IP endpoints GKE sets the private one, which pulumi-gcp 9
@@ -101,10 +103,10 @@ class TrainingCluster(pulumi.ComponentResource):
                 "machine_type": desired.cpu_pool_machine_type,
                 "disk_type": desired.cpu_pool_disk_type,
                 "disk_size_gb": desired.cpu_pool_disk_gib,
-                **node_defaults(account.email),
+                **node_defaults(nodes.account.email),
             },
             # Of no use once the pool is there, and any difference, as of a refresh, would replace it.
-            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["initialNodeCount"]),
+            opts=pulumi.ResourceOptions(parent=self, hooks=nodes.acting, ignore_changes=["initialNodeCount"]),
         )
         self.register_outputs({})
 

@@ -7,6 +7,7 @@ import pulumi_gcp as gcp
 
 from infra.core import names
 from infra.core.account import Account, short
+from infra.google.acting import once_it_may_act
 from infra.google.role import only
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.storage.names import JOBS, jobs_folder
@@ -29,16 +30,22 @@ def _own_jobs(settings: Settings, namespace: str) -> gcp.storage.BucketIAMMember
 
 
 class NodeIdentity(Account):
-    """The account that all nodes run as, its roles, and who may create nodes that run as it."""
+    """The account that all nodes run as, its roles, and who may create nodes that run as it.
+
+    `acting`: what the cluster and its pools wait for.
+    """
+
+    acting: pulumi.ResourceHookBinding | None
 
     def __init__(self, settings: Settings, applying: str | None, opts: pulumi.ResourceOptions | None = None):
         """Declare the account; `applying`: the account of builds, which creates nodes, too."""
         desired = settings[GkeSettings]
-        users = dict.fromkeys([*desired.node_account_users, *filter(None, [applying])])
+        users = list(dict.fromkeys([*desired.node_account_users, *filter(None, [applying])]))
         title, about = "GKE nodes", "Pulls images and writes logs; pods never see its token"
         super().__init__("tpu:gke:NodeIdentity", settings, desired.node_account_id, title, about, users, opts)
         for role in desired.node_roles:
             self.project_role(role)
+        self.acting = once_it_may_act(settings.project, [self.email], users)
 
 
 class WorkloadIdentity(pulumi.ComponentResource):

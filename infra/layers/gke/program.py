@@ -36,10 +36,10 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     }
     nodes = NodeIdentity(settings, applying_member(settings), opts)
     after = pulumi.ResourceOptions(provider=provider, depends_on=[nodes])
-    cluster = TrainingCluster(settings, network_id, nodes.account, after)
+    cluster = TrainingCluster(settings, network_id, nodes, after)
     slices = pools.pools(settings)
     for pool in slices:
-        TpuPool(settings, pool, cluster, nodes.account, after)
+        TpuPool(settings, pool, cluster, nodes, after)
     name = desired.artifact_bucket
     artifacts = ArtifactBucket(settings, name, opts).bucket if name else None
     if artifacts:

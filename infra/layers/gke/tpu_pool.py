@@ -6,6 +6,7 @@ import pulumi_gcp as gcp
 from google_facts import gke_pools
 from infra.core.guard import PODS, Living
 from infra.layers.gke.cluster import TrainingCluster, node_defaults
+from infra.layers.gke.identity import NodeIdentity
 from infra.layers.gke.pools import QUEUED, SPOT, Pool, region
 from infra.layers.gke.settings import GkeSettings
 from infra.settings.schema import Settings
@@ -24,7 +25,7 @@ class TpuPool(pulumi.ComponentResource):
         settings: Settings,
         pool: Pool,
         cluster: TrainingCluster,
-        account: gcp.serviceaccount.Account,
+        nodes: NodeIdentity,
         opts: pulumi.ResourceOptions | None = None,
     ):
         super().__init__("tpu:gke:TpuPool", pool.name, None, opts)
@@ -46,9 +47,10 @@ class TpuPool(pulumi.ComponentResource):
             queued_provisioning={"enabled": True} if pool.provisioning == QUEUED else None,
             management={"auto_repair": not pool.is_flex_start, "auto_upgrade": True},
             network_config={"enable_private_nodes": True},
-            node_config=_node_config(pool, desired, account.email),
+            node_config=_node_config(pool, desired, nodes.account.email),
             opts=pulumi.ResourceOptions(
                 parent=self,
+                hooks=nodes.acting,
                 # GKE adds no nodes to a slice and takes no other machines for it: a new pool is needed
                 # (https://cloud.google.com/kubernetes-engine/docs/concepts/tpus). The provider's schema has
                 # these as changes in place.

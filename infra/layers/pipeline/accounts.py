@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,7 +9,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core.account import Account, short
-from infra.google.acting import wait_until_it_may_act
+from infra.google.acting import once_it_may_act
 from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.names import controller_bucket, service_account_id
@@ -35,7 +34,7 @@ class PipelineAccounts(pulumi.ComponentResource):
     """
 
     all: list[pulumi.Resource]
-    acting: pulumi.ResourceHookBinding
+    acting: pulumi.ResourceHookBinding | None
     repository: gcp.artifactregistry.Repository
 
     def __init__(
@@ -79,17 +78,13 @@ class PipelineAccounts(pulumi.ComponentResource):
         self._deployers(accounts)
         self._people(child, buckets)
         self.all = [self.repository, *buckets, *accounts.values()]
-        self.acting = pulumi.ResourceHookBinding(before_create=[pulumi.ResourceHook("may-act", self._wait)])
+        emails = [paths.account(settings, which) for which in _ACTED_AS]
+        self.acting = once_it_may_act(settings.project, emails, self._users())
         self.register_outputs({})
 
     def id_of(self, account: str) -> str:
         """Return the full id of one of them."""
         return f"projects/{self.settings.project}/serviceAccounts/{paths.account(self.settings, account)}"
-
-    async def _wait(self, _: pulumi.ResourceHookArgs) -> None:
-        emails = [paths.account(self.settings, which) for which in _ACTED_AS]
-        if self._users():
-            await asyncio.to_thread(wait_until_it_may_act, self.settings.project, emails)
 
     def _users(self) -> list[str]:
         """Return the members that create function, trigger and sweep, and act as their accounts."""

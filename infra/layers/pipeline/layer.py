@@ -145,8 +145,13 @@ _ROLES = (
 
 # https://cloud.google.com/eventarc/docs/troubleshooting
 _TRANSIENT_ERRORS = {
-    r"(?i)service agent|service account for cloud storage|service-\d+@\S+ does not exist"
-    r"|pubsub\.(topics\.)?publish": ("Google's service agents are new, and their roles don't count yet"),
+    # https://github.com/firebase/firebase-tools/issues/5244,
+    # https://github.com/google-github-actions/deploy-cloud-functions/issues/461
+    r"(?i)service agent|service account for cloud storage|pubsub\.(topics\.)?publish"
+    r"|repository metadata|cloud functions service account"
+    r"|eventarc service account|bucket \S+ could not be validated": (
+        "Google's service agents are new, and their roles don't count yet"
+    ),
     # https://github.com/hashicorp/terraform-provider-google/issues/20571
     r"(?i)storage object viewer permission to|missing permission on the build service account": (
         "the grants of the account that builds the function are new, and don't count yet"

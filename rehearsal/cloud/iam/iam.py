@@ -28,7 +28,7 @@ from rehearsal.cloud.iam.accounts import agent as agent
 from rehearsal.cloud.iam.accounts import compute_account as compute_account
 from rehearsal.cloud.iam.conditions import compile_condition
 from rehearsal.cloud.iam.refusals import denied as denied
-from rehearsal.cloud.iam.roles import check, grants
+from rehearsal.cloud.iam.roles import by_role, check, grants
 
 T = TypeVar("T")
 
@@ -91,7 +91,8 @@ class Iam:
                 binding = {"role": role, "members": [member(who)]}
                 self._first.setdefault(resource, []).append(binding)
         self.token_lifetime_s = token_lifetime_s
-        self.agents: set[str] = set()  # of Google's services, those that are there
+        # Agents of Google's services that are there, and when what they are granted begins to count.
+        self.agents: dict[str, float] = {}
         self.permissions: set[str] = set()  # permissions that some method requires
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
@@ -140,21 +141,29 @@ class Iam:
 
     def _exists(self, principal: str) -> bool:
         if is_googles(principal) and principal.startswith(f"service-{self._world.number}@"):
-            return principal in self.agents
+            known = of_address(principal)
+            unnamed = known and "channel" in known.made and self._is_new(principal)
+            return principal in self.agents and not unnamed
         if not principal.endswith(f"@{self._world.project}.iam.gserviceaccount.com"):
             return True
         return self._world.find(f"projects/{self._world.project}/serviceAccounts/{principal}") is not None
 
-    def make_agents(self, api: str, how: Made) -> None:
+    def _is_new(self, principal: str) -> bool:
+        return self.agents.get(principal, float("-inf")) > self._world.clock.now()
+
+    def make_agents(self, api: str, how: Made, lag_s: float | None = None) -> None:
         """Create the agents of an API that this makes, with the role that Google then grants them.
 
-        What asks for an agent by `identity` grants its role itself.
+        What asks for an agent by `identity` grants its role itself. Their roles count after `lag_s`, by
+        default `Lags.agent_s`. Until then one that comes with a channel can't be named either: nothing
+        answers with its address.
         """
+        since = self._world.clock.now() + (self._world.lags.agent_s if lag_s is None else lag_s)
         for name, known in AGENTS.items():
             email = known.email(self._world.number)
             if name.partition("-")[0] != api or how not in known.made or email in self.agents:
                 continue
-            self.agents.add(email)
+            self.agents[email] = since
             if how != "identity" and roles.of_role(known.role):  # agents of other roles do nothing here
                 self._grant_at_once(known.role, member(email))
 
@@ -322,7 +331,7 @@ class Iam:
 
         https://cloud.google.com/iam/docs/setting-limits-on-granting-roles
         """
-        pairs = (_by_role(before), _by_role(after))
+        pairs = (by_role(before), by_role(after))
         changed = frozenset(
             role for role in pairs[0].keys() | pairs[1].keys() if pairs[0].get(role) != pairs[1].get(role)
         )
@@ -341,7 +350,7 @@ class Iam:
         resource = self._canonical(resource)
         return (
             (binding["role"], name)
-            for name in self._ancestry(resource)
+            for name in (() if self._is_new(principal) else self._ancestry(resource))
             for binding in self._effective(name)
             if self._grants(binding["role"], permission)
             and self._is_member(principal, binding["members"])
@@ -467,15 +476,6 @@ def _holding(versions: list[tuple[float, T]], now: float) -> T:
     while len(versions) > 1 and versions[1][0] <= now:
         versions.pop(0)
     return versions[0][1]
-
-
-def _by_role(policy: JsonObject) -> dict[str, list[str]]:
-    """Return members with their condition, by role."""
-    members: dict[str, list[str]] = {}
-    for binding in policy.get("bindings") or ():
-        marks = (f"{who} {binding.get('condition')}" for who in binding.get("members") or ())
-        members.setdefault(binding.get("role", ""), []).extend(marks)
-    return {role: sorted(marks) for role, marks in members.items() if marks}
 
 
 def member(principal: str) -> str:

@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from google_facts import roles
-from rehearsal.cloud.core.errors import NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
 
 _PREDEFINED = re.compile(r"roles/([a-z]\w*)\.([\w.]+)")
 
@@ -34,3 +34,12 @@ def grants(role: str, permission: str) -> bool:
     service, verb = permission.partition(".")[0], permission.rpartition(".")[2]
     like = verb if verb in ("get", "list") else "create"
     return any(name.startswith(f"{service}.") and name.endswith(f".{like}") for name in held)
+
+
+def by_role(policy: JsonObject) -> dict[str, list[str]]:
+    """Return members with their condition, by role."""
+    members: dict[str, list[str]] = {}
+    for binding in policy.get("bindings") or ():
+        marks = (f"{who} {binding.get('condition')}" for who in binding.get("members") or ())
+        members.setdefault(binding.get("role", ""), []).extend(marks)
+    return {role: sorted(marks) for role, marks in members.items() if marks}

@@ -188,7 +188,8 @@ class ServiceUsage:
     def _enable(self, name: str, since: float) -> None:
         self._enabled.setdefault(name, since)
         if self._iam is not None:
-            self._iam.make_agents(name.partition(".")[0], "enable")
+            lag_s = 0.0 if since == float("-inf") else None  # from the start: all has spread
+            self._iam.make_agents(name.partition(".")[0], "enable", lag_s)
 
     async def _identity(self, call: Call) -> JsonObject:
         """Create and return the service's agent (v1beta1 only)."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from google_facts import lags
 from infra.engine import updates as stacks
 from infra.engine.registry import layers
 from infra.errors import CommandError
@@ -22,6 +23,10 @@ TOO_NEW = (
     "propagated to the Service Agent. Otherwise, verify that it has Eventarc Service Agent role."
 )
 TAKEN = "googleapi: Error 409: The requested bucket name is not available."
+ACCOUNT = "tpu-gke-nodes@my-project.iam.gserviceaccount.com"
+AGENT = "service-1@gcp-sa-monitoring-notification.iam.gserviceaccount.com"
+ACCOUNT_SAID = "a new service account isn't known everywhere yet"
+AGENT_SAID = "a service agent of Google's is new, and isn't known everywhere yet"
 SAID = "Google's service agents are new, and their roles don't count yet"
 
 
@@ -92,8 +97,58 @@ def test_an_api_that_was_enabled_just_now_is_waited_for_in_any_layer(
 
 
 @pytest.mark.parametrize(
+    ("layer", "message", "reason", "minutes"),
+    [
+        ("storage", f"Error 400: Service account {ACCOUNT} does not exist.", ACCOUNT_SAID, 7),
+        ("storage", f'Error 400: Service account "{ACCOUNT}" does not exist., badRequest', ACCOUNT_SAID, 7),
+        (
+            "storage",
+            "Error 403: Permission 'iam.serviceAccounts.get' denied on resource (or it may not exist).",
+            ACCOUNT_SAID, 7,
+        ),
+        ("network", f"Error 400: Service account {AGENT} does not exist.", AGENT_SAID, 15),
+        ("pipeline", f"Error 400: Service account {AGENT} does not exist.", AGENT_SAID, 15),
+        (
+            "pipeline",
+            "Error 403: Unable to retrieve the repository metadata for projects/p/locations/us-east5/"
+            "repositories/tpu. Ensure that the Cloud Functions service account has "
+            "'artifactregistry.repositories.list' and 'artifactregistry.repositories.get' permissions.",
+            SAID, 15,
+        ),
+        (
+            "pipeline",
+            'Permission "storage.buckets.get" denied on "Bucket \\"raw\\" could not be validated. Please '
+            'verify that the bucket exists and that the Eventarc service account has permission."',
+            SAID, 15,
+        ),
+    ],
+)  # fmt: skip
+def test_what_google_does_not_know_yet_is_waited_for_as_long_as_it_takes_at_most(
+    layer: str, message: str, reason: str, minutes: int, root: Path, pulumi_cli: FakePulumi,
+    slept: list[float], caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    errors(pulumi_cli, (OTHER, message))
+    assert stacks.up("dev", [layer], root, ["--yes"]) == 0
+    assert (ups(pulumi_cli), len(slept)) == (3, 2)
+    assert caplog.messages[0] == f"{layer}: {reason}; retrying for at most {minutes} min"
+
+
+def test_an_account_that_never_appears_ends_the_update_after_its_own_time(
+    root: Path, pulumi_cli: FakePulumi, slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors(pulumi_cli, (URN, TOO_NEW), (OTHER, f"Service account {ACCOUNT} does not exist."))
+    replace_time(monkeypatch, "sleep", slept.append)
+    with pytest.raises(CommandError, match="known everywhere yet; once they do: tpu up dev pipeline"):
+        stacks.up("dev", ["pipeline"], root, ["--yes"])
+    assert sum(slept) == lags.ACCOUNT.longest_s < stacks.RETRIED_S
+
+
+@pytest.mark.parametrize(
     ("layer", "messages"),
     [
+        ("storage", [(OTHER, "Error 400: Role roles/nothing is not supported for this resource.")]),
+        ("storage", [(OTHER, "Error 403: Permission 'iam.serviceAccounts.setIamPolicy' denied on resource")]),
+        ("storage", [(OTHER, "Error 403: Unable to retrieve the repository metadata for projects/p")]),
         ("pipeline", [(URN, TOO_NEW), (OTHER, TAKEN)]),
         ("pipeline", [(URN, TAKEN)]),
         ("pipeline", [(STACK, "a rule is broken")]),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra.google import client
-from infra.google.acting import PERMISSION, wait_until_it_may_act
+from infra.google.acting import PERMISSION, once_it_may_act, wait_until_it_may_act
 from infra.google.client import RequestError
 from infra.google.enabled import wait_until_it_answers
 from infra.google.failures import Failure, Kind
@@ -69,6 +69,10 @@ def test_no_answer_is_no_reason_to_wait(
 ) -> None:
     assert len(waited(Google(kind), slept, monkeypatch)) == 1
     assert slept == []
+
+
+def test_nothing_waits_where_nobody_is_granted_it() -> None:
+    assert once_it_may_act("p", ACCOUNTS, []) is None
 
 
 def test_an_api_is_waited_for_while_it_refuses_as_one_that_is_off(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cloud_front import NUMBER, OWNER, PROJECT, CloudFront, Reply
 
-from google_facts.agents import AGENTS
+from google_facts.agents import AGENTS, Made
+from rehearsal.cloud.core.world import Lags
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT
 
 P = f"projects/{PROJECT}"
@@ -100,15 +101,43 @@ def test_the_agent_of_functions_comes_with_its_role(cloud: CloudFront) -> None:
     assert not cloud.iam.allowed(who, "resourcemanager.projects.setIamPolicy", P)
 
 
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[CloudFront]:
+    """Such a project where agents take their time, on a clock that stands still."""
+    front = CloudFront(tmp_path, enabled_apis=NEW_PROJECT, clock_rate=0.0, lags=Lags(0, 0, 0, 180, 0))
+    try:
+        yield front
+    finally:
+        front.close()
+
+
+def test_the_role_of_a_new_agent_counts_later(slow: CloudFront) -> None:
+    who = AGENTS["cloudfunctions"].email(NUMBER)
+    slow.call(_make(slow, "cloudfunctions", "enable"))
+    for jump_s, counts in ((179, False), (1, True)):
+        slow.jump(jump_s)
+        assert slow.iam.allowed(who, "artifactregistry.repositories.get", P) is counts
+
+
+def test_the_agent_of_a_new_channel_is_named_later(slow: CloudFront) -> None:
+    email = AGENTS["monitoring-notification"].email(NUMBER)
+    slow.call(_make(slow, "monitoring", "channel"))
+    slow.jump(179)
+    refused = granted(slow, email)
+    assert (refused.status, refused.error) == (400, f"Service account {email} does not exist.")
+    slow.jump(1)
+    assert granted(slow, email).status == 200
+
+
+async def _make(cloud: CloudFront, api: str, how: Made) -> None:
+    cloud.iam.make_agents(api, how)
+
+
 def test_the_first_tpu_vm_makes_the_agents_of_tpus(cloud: CloudFront) -> None:
     email = AGENTS["tpu-vm"].email(NUMBER)
     assert granted(cloud, email).status == 400
-    cloud.call(_use(cloud))
+    cloud.call(_make(cloud, "tpu", "use"))
     assert granted(cloud, email).status == 200
-
-
-async def _use(cloud: CloudFront) -> None:
-    cloud.iam.make_agents("tpu", "use")
 
 
 def test_an_agent_that_no_table_has_is_not_taken_to_be_there(cloud: CloudFront) -> None:

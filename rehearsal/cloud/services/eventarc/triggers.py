@@ -15,6 +15,7 @@ _PUBLISHED = "google.cloud.pubsub.topic.v1.messagePublished"
 _STORAGE = "google.cloud.storage.object.v1."
 # What its agents do with the permissions of their roles.
 _AGENT_NEEDS, _STORAGE_NEEDS = "pubsub.subscriptions.create", "pubsub.topics.publish"
+_BUCKET_NEEDS = "storage.buckets.get"
 
 
 def _routes(change: Change) -> None:
@@ -33,7 +34,7 @@ def _routes(change: Change) -> None:
     if kind.startswith(_STORAGE):
         _of_a_bucket(change, kind, filters.get("bucket", ""))
     if not change.old and kind == FINALIZED:
-        _require_agents(change)
+        _require_agents(change, filters["bucket"])
         change.finish.append(lambda: change.world.triggers.add(change.name))
     change.body.setdefault("eventDataContentType", "application/json")
 
@@ -53,10 +54,11 @@ def _of_a_bucket(change: Change, kind: str, bucket: str) -> None:
         raise bad_request(f"The request was invalid: {why}")
 
 
-def _require_agents(change: Change) -> None:
-    """ApiError 400 as long as an agent lacks its role.
+def _require_agents(change: Change, bucket: str) -> None:
+    """ApiError as long as an agent lacks its role.
 
-    https://cloud.google.com/eventarc/docs/all-roles-permissions
+    https://cloud.google.com/eventarc/docs/all-roles-permissions; of the bucket:
+    https://github.com/google-github-actions/deploy-cloud-functions/issues/461 (its status isn't shown there)
     """
     iam, state = change.resources.iam, 'Invalid resource state for "": '
     if not iam.allowed(agent(change.world, "eventarc"), _AGENT_NEEDS, iam.project):
@@ -66,6 +68,13 @@ def _require_agents(change: Change) -> None:
             f"{state}Permission denied while using the Eventarc Service Agent. If you recently started to "
             "use Eventarc, it may take a few minutes before all necessary permissions are propagated to the "
             "Service Agent. Otherwise, verify that it has Eventarc Service Agent role.",
+        )
+    if not iam.allowed(agent(change.world, "eventarc"), _BUCKET_NEEDS, f"projects/_/buckets/{bucket}"):
+        raise ApiError(
+            403,
+            "PERMISSION_DENIED",
+            f'Permission "{_BUCKET_NEEDS}" denied on "Bucket \\"{bucket}\\" could not be validated. Please '
+            'verify that the bucket exists and that the Eventarc service account has permission."',
         )
     if not iam.allowed(agent(change.world, "storage"), _STORAGE_NEEDS, iam.project):
         raise ApiError(

@@ -13,7 +13,7 @@ import uuid
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
 from rehearsal.cloud.collections.checks import NAME, acts_as, default_account, every, not_emulated, topic
 from rehearsal.cloud.core.errors import ApiError, bad_request
-from rehearsal.cloud.iam.iam import compute_account
+from rehearsal.cloud.iam.iam import agent, compute_account
 from rehearsal.cloud.services.functions.source import copied
 
 # https://cloud.google.com/functions/docs/networking/network-settings#ingress_settings
@@ -49,9 +49,27 @@ def _deploys(change: Change) -> None:
     own = f"projects/{project}/locations/{location}/repositories/gcf-artifacts"  # which Functions makes
     if build.setdefault("dockerRepository", own) != own:
         change.resources.find(build["dockerRepository"])
+    _require_agent(change, build["dockerRepository"])
     if change.old:
         change.finish.append(lambda: _follow_ingress(change))
     change.waits.append(lambda: _build(change))
+
+
+def _require_agent(change: Change, repository: str) -> None:
+    """ApiError 403 as long as Functions' agent, or its role, is too new to see the repository.
+
+    https://github.com/firebase/firebase-tools/issues/5244
+    """
+    needs = "artifactregistry.repositories.get"
+    if not change.resources.iam.allowed(agent(change.world, "cloudfunctions"), needs, repository):
+        raise ApiError(
+            403,
+            "PERMISSION_DENIED",
+            f"Unable to retrieve the repository metadata for {repository}. Ensure that the Cloud Functions "
+            "service account has 'artifactregistry.repositories.list' and "
+            "'artifactregistry.repositories.get' permissions. You can add the permissions by granting the "
+            "role 'roles/artifactregistry.reader'.",
+        )
 
 
 async def _build(change: Change) -> None:

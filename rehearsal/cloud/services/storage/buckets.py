@@ -164,7 +164,7 @@ class Buckets:
         world = self._store.world
         if call.path["projectId"] not in (world.project, world.number):
             raise bad_request(f"Unknown project id: {call.path['projectId']}")
-        self._store.iam.make_agents("storage", "get")
+        self._store.iam.make_agents("storage", "get", 0.0)
         return {"kind": "storage#serviceAccount", "email_address": agent(world, "storage")}
 
     async def none(self, call: Call) -> JsonObject:

@@ -88,7 +88,7 @@ class TpuService:
     async def create(self, call: Call) -> JsonObject:
         """nodes.create: READY when the machines' inits run; a failure leaves no node behind."""
         nodes, node = self._nodes, self.check(call)
-        self._iam.make_agents("tpu", "use")
+        self._iam.make_agents("tpu", "use", 0.0)
         nodes.add(node)
         return self._start(
             call,

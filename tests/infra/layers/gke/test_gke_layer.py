@@ -316,6 +316,15 @@ def test_who_may_create_nodes_is_granted_the_nodes_account_alone() -> None:
     }
 
 
+@pytest.mark.parametrize("users", [["group:sre@example.com"], []])
+def test_all_that_makes_nodes_waits_until_its_maker_may_act_as_their_account(users: list[str]) -> None:
+    recording = up(TRAIN, nodeAccountUsers=users)
+    makers = [*recording.of(CLUSTER), *recording.of(POOL)]
+    waits = [resource.options.get("hooks", {}).get("beforeCreate") for resource in makers]
+    assert len(waits) > 2
+    assert waits == [["may-act"] if users else None] * len(waits)
+
+
 @pytest.mark.parametrize("force", [True, False])
 def test_the_artifact_bucket_outlives_the_stack_unless_it_is_given_up(force: bool) -> None:
     recording = up(artifactBucket="my-project-artifacts", forceDestroy=force)

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra.lab import PROJECT, SETTINGS, Lab
+from tests.infra.lab import OWNER, PROJECT, SETTINGS, Lab
 
 PLACE = f"projects/{PROJECT}/locations/us-east5/clusters/tpu"
-POOLS = """\
+POOLS = f"""\
+  gke:nodeAccountUsers: ["user:{OWNER}"]
   gke:tpuPools:
-    - {name: train, acceleratorType: v6e-16, zone: us-east5-b, spot: true, count: %d}
-    - {name: flex, acceleratorType: v6e-32, zone: us-east5-b, flexStart: true}
-    - {name: small, acceleratorType: v6e-8, zone: us-east5-b, autoscaling: true}
+    - {{name: train, acceleratorType: v6e-16, zone: us-east5-b, spot: true, count: %d}}
+    - {{name: flex, acceleratorType: v6e-32, zone: us-east5-b, flexStart: true}}
+    - {{name: small, acceleratorType: v6e-8, zone: us-east5-b, autoscaling: true}}
 """
 NODES = f"tpu-gke-nodes@{PROJECT}.iam.gserviceaccount.com"
 

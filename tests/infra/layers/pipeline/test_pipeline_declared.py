@@ -106,6 +106,14 @@ def test_people_have_a_runners_roles_or_a_viewers_and_who_applies_acts_as_what_r
         assert {item.rpartition("/")[2].partition("@")[0] for item in ids} == acts | more
 
 
+@pytest.mark.parametrize("users", [["group:sre@example.com"], []])
+def test_what_runs_as_its_accounts_waits_until_its_maker_may_act_as_them(users: list[str]) -> None:
+    recording = up({"pipeline:accountUsers": users})
+    kinds = ("cloudfunctionsv2/function:Function", "eventarc/trigger:Trigger", "cloudscheduler/job:Job")
+    waits = [recording.only(f"gcp:{kind}").options.get("hooks", {}).get("beforeCreate") for kind in kinds]
+    assert waits == [["may-act"] if users else None] * 3
+
+
 @pytest.mark.parametrize("preview", [True, False])
 @pytest.mark.parametrize(("location", "message"), [
     ("US-CENTRAL1", "my-project-raw, which is in us-central1"),

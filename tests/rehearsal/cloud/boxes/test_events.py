@@ -84,6 +84,9 @@ def test_a_trigger_needs_both_agents_with_their_roles(boxed: Boxed) -> None:
     missing = boxed.send("POST", f"cloudresourcemanager.googleapis.com/v1/{P}:setIamPolicy", policy)
     assert (missing.status, b"does not exist" in missing.body) == (400, True)
     assert identity(boxed) == EVENTARC
+    boxed.grant(P, "roles/pubsub.editor", f"serviceAccount:{EVENTARC}")
+    blind = boxed.send("POST", url, trigger())
+    assert (blind.status, b"the Eventarc service account has permission" in blind.body) == (403, True)
     boxed.grant(P, "roles/eventarc.serviceAgent", f"serviceAccount:{EVENTARC}")
     silent = boxed.send("POST", url, trigger())
     assert (silent.status, b"roles/pubsub.publisher" in silent.body) == (400, True)

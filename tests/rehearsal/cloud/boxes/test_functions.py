@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from boxed_front import REGION, Boxed, L, P
-from boxed_functions import FUNCTIONS, address, deploy, email, opened, request, source
+from boxed_functions import FUNCTIONS, address, body, deploy, email, opened, request, source
 
+from google_facts.agents import AGENTS
 from tests.emulated import NUMBER
 from tests.limits import HANG_S
 
@@ -97,6 +98,14 @@ def test_only_who_has_the_role_on_the_service_invokes_it(boxed: Boxed) -> None:
     assert invoke(boxed, account="runner").status == 403
 
 
+def test_functions_agent_must_see_the_repository(boxed: Boxed) -> None:
+    agent = AGENTS["cloudfunctions"].email(NUMBER)
+    counted, boxed.cloud.iam.agents[agent] = boxed.cloud.iam.agents[agent], float("inf")
+    refused = boxed.send("POST", f"{FUNCTIONS}?functionId=early", body())
+    boxed.cloud.iam.agents[agent] = counted
+    assert (refused.status, b"retrieve the repository metadata" in refused.body) == (403, True)
+
+
 def test_its_requests_are_its_accounts_and_its_output_is_logged(boxed: Boxed) -> None:
     assert invoke(boxed).status == 200
     requests = [
@@ -114,7 +123,7 @@ def test_an_event_of_a_new_object_is_handed_to_it_in_binary_mode(boxed: Boxed) -
         ("gs-project-accounts", "pubsub.publisher"),
     ):
         name = f"serviceAccount:service-123456789012@{agent}.iam.gserviceaccount.com"
-        boxed.cloud.iam.agents.add(name.partition(":")[2])
+        boxed.cloud.iam.agents[name.partition(":")[2]] = 0.0
         boxed.grant(P, f"roles/{role}", name)
     kind = "google.cloud.storage.object.v1.finalized"
     body = {
