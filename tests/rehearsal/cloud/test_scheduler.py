@@ -86,7 +86,7 @@ def job(name: str, schedule: str = "0 3 * * *", **more: Any) -> Any:
         "body": base64.b64encode(b"{}").decode(),
         "oauthToken": {"serviceAccountEmail": EMAIL},
     }
-    return {"name": f"{P}/locations/us-east5/jobs/{name}", "schedule": schedule, "httpTarget": http, **more}
+    return {"name": f"{P}/locations/us-east4/jobs/{name}", "schedule": schedule, "httpTarget": http, **more}
 
 
 def until(done: Callable[[], Any]) -> Any:

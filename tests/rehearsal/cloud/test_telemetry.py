@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from cloud_front import NUMBER, OWNER, PROJECT, CloudFront
+from cloud_front import NUMBER, PROJECT, CloudFront
 
 from rehearsal.cloud.core.errors import ApiError, NotEmulatedError
 from rehearsal.cloud.services.logging import counting
@@ -297,14 +297,3 @@ def test_a_dashboard_whose_query_is_no_promql_is_refused(cloud: CloudFront) -> N
     body = {"displayName": "x", "mosaicLayout": {"columns": 12, "tiles": [tile]}}
     reply = cloud.request("POST", f"monitoring.googleapis.com/v1/{P}/dashboards", body)
     assert (reply.status, reply.error.partition(":")[0]) == (400, "Invalid PromQL")
-
-
-def test_a_refused_batch_leaves_an_audit_entry(cloud: CloudFront) -> None:
-    path = f"dataproc.googleapis.com/v1/{P}/locations/us-east5/batches?batchId=audited-1"
-    assert cloud.request("POST", path, {}).status == 400
-    mapping = {"resourceNames": [P], "filter": 'protoPayload.methodName:"BatchController.CreateBatch"'}
-    (entry,) = posted(cloud, "logging.googleapis.com/v2/entries:list", mapping)["entries"]
-    assert (entry["severity"], entry["resource"]["type"]) == ("ERROR", "cloud_dataproc_batch")
-    assert entry["resource"]["labels"]["batch_id"] == "audited-1"
-    assert entry["protoPayload"]["authenticationInfo"] == {"principalEmail": OWNER}
-    assert entry["protoPayload"]["status"]["message"]

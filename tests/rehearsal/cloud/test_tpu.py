@@ -143,7 +143,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"metadata": {"white space": ""}}, 400, "invalid metadata key"),
     ({"labels": {"Env": "dev"}}, 400, "invalid label"),
     ({"tags": ["Not_a_tag"]}, 400, "invalid network tag"),
-    ({"description": "x" * 513}, 400, "more than 512"),
+    ({"description": "x" * 513}, 400, "must be 0 to 512 characters"),
     ({"acceleratorType": "v6e-256"}, 429, "IP_SPACE_EXHAUSTED"),
     ({"cidrBlock": "10.0.0.0/29"}, 501, "cidrBlock is not emulated"),
     ({"nonsense": 1}, 400, "Cannot find field"),

@@ -29,7 +29,6 @@ _METADATA_KEY = re.compile(r"[-_a-zA-Z0-9]{1,128}")
 # https://cloud.google.com/compute/docs/metadata/setting-custom-metadata#limitations
 _METADATA_VALUE_BYTES = 256 * 1024
 _METADATA_BYTES = 512 * 1024
-_DESCRIPTION_CHARACTERS = 512
 # Node fields that clients may send and that change machines in ways which are not emulated.
 _NOT_EMULATED = ("autocheckpointEnabled", "bootDiskConfig", "cidrBlock", "networkConfigs")
 # Documentation addresses (RFC 5737): nothing answers there, and nothing is meant to.
@@ -96,8 +95,6 @@ class Requests:
 
     def mutable(self, sent: JsonObject, zone: str, hosts: int) -> JsonObject:
         """Return the fields that nodes.patch may change, checked, in canonical form, without empty ones."""
-        if len(sent.get("description") or "") > _DESCRIPTION_CHARACTERS:
-            raise refusal(f"description has more than {_DESCRIPTION_CHARACTERS} characters")
         for key, value, _ in wrong_labels(sent.get("labels") or {}):
             raise refusal(f'invalid label "{key}": "{value}"')
         for tag in sent.get("tags") or ():
