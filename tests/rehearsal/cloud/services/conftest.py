@@ -17,7 +17,7 @@ def services(started: Services) -> Iterator[Services]:
     assert started.mistakes() == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     getaddrinfo = socket.getaddrinfo
 
