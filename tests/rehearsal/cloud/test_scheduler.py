@@ -160,8 +160,8 @@ def test_a_paused_job_is_not_attempted_and_a_resumed_one_is(cloud: CloudFront) -
 
 def test_a_job_publishes_a_message(cloud: CloudFront) -> None:
     target = {"topicName": TOPIC, "data": base64.b64encode(b"go").decode()}
-    body = {"name": f"{P}/locations/us-east5/jobs/says", "schedule": "0 3 * * *", "pubsubTarget": target}
-    cloud.request("POST", JOBS, body)
+    body = {"name": f"{P}/locations/us-east4/jobs/says", "schedule": "0 3 * * *", "pubsubTarget": target}
+    assert cloud.request("POST", JOBS, body).status == 200
     cloud.request("POST", f"{JOBS}/says:run", {})
     attempted(cloud, "says")
     pull = f"pubsub.googleapis.com/v1/{P}/subscriptions/scheduled:pull"
