@@ -18,19 +18,10 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from google_facts.terraform import type_name
 from infra.errors import InfraError
 from infra.policy.rule import Resource
 
-_MODULES = {
-    "artifactregistry": "artifact_registry",
-    "cloudfunctionsv2": "cloudfunctions2",
-    "cloudrunv2": "cloud_run_v2",
-    "cloudscheduler": "cloud_scheduler",
-    "projects": "project",
-    "serviceaccount": "service_account",
-}
-"""Modules of the SDK that Terraform writes otherwise."""
-_TYPES = {"gcp:serviceaccount/account:Account": "google_service_account"}
 _SINGULAR = {
     "additional_ip_ranges_configs": "additional_ip_ranges_config",
     "allows": "allow",
@@ -70,7 +61,6 @@ _PROVIDER = "hashicorp/google-beta"
 _UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 _SPECIAL = "4dabf18193072939515e22adb298388d"  # the key by which Pulumi marks secrets, files and references
 _HIDDEN = object()
-_SUBWORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True)
@@ -135,12 +125,6 @@ def _placed(layers: Mapping[str, Sequence[Resource]]) -> Iterator[tuple[str, Res
                 )
                 taken[address] += 1
                 yield layer, resource, address if taken[address] == 1 else f"{address}_{taken[address]}"
-
-
-def type_name(token: str) -> str:
-    """Terraform's name of a type: google_storage_bucket of gcp:storage/bucket:Bucket."""
-    module, name = token.split(":")[1].split("/")[0], token.rpartition(":")[2]
-    return _TYPES.get(token) or f"google_{_MODULES.get(module, module)}_{_SUBWORD.sub('_', name).lower()}"
 
 
 def _references(

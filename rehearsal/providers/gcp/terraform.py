@@ -7,27 +7,15 @@ manually. Pulumi spells a property in camel case, and a list of several in the p
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from google_facts.terraform import type_name
+
 TABLE = Path(__file__).with_name("terraform.json")
-# Modules of the SDK that Terraform's names spell otherwise.
-_MODULES = {
-    "artifactregistry": "artifact_registry",
-    "cloudfunctionsv2": "cloudfunctions2",
-    "cloudrunv2": "cloud_run_v2",
-    "cloudscheduler": "cloud_scheduler",
-    "projects": "project",
-    "serviceaccount": "service_account",
-}
-_NAMES = {
-    "gcp:serviceaccount/account:Account": "google_service_account",
-    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": "google_cloud_run_v2_service_iam_member",
-}
 
 
 @dataclass(frozen=True)
@@ -80,19 +68,10 @@ class Product:
     variable: str
 
 
-def terraform_name(token: str) -> str:
-    """Return Terraform's name of a Pulumi type: `google_compute_network` of `gcp:compute/network:Network`."""
-    if token in _NAMES:
-        return _NAMES[token]
-    module, name = token.split(":")[1].split("/")
-    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("iAM", "Iam").replace("IAM", "Iam"))
-    return f"google_{_MODULES.get(module, module)}_{snake.lower()}"
-
-
 @cache
 def resource_type(token: str) -> ResourceType:
     """Return the declarations of the type `token`; KeyError if the table has none."""
-    entry = _table()["types"][terraform_name(token)]
+    entry = _table()["types"][type_name(token)]
     properties: dict[str, Declared] = {}
     for path, about in sorted(entry["properties"].items()):
         level = properties

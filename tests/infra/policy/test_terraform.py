@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from google_facts.terraform import type_name
 from infra.errors import InfraError
 from infra.policy import Resource
-from infra.policy.terraform import document, type_name
+from infra.policy.terraform import document
 from tests.infra.declared import LAYERS, declared
 from tests.infra.recording import UNKNOWN
 

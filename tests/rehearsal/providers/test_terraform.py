@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from google_facts.terraform import type_name
 from infra.engine.recovery.interrupted import REPEATED
 from rehearsal.providers.gcp import suppress, terraform
 from rehearsal.providers.gcp.field import Field, Kind
@@ -79,7 +80,7 @@ def test_every_comparison_of_the_provider_is_known() -> None:
 
 
 def test_the_table_has_the_stand_ins_types_and_says_where_it_is_from() -> None:
-    assert TABLE["types"].keys() == {terraform.terraform_name(token) for token in TYPES}
+    assert TABLE["types"].keys() == {type_name(token) for token in TYPES}
     assert re.fullmatch(r"https://github.com/\S+/tree/[0-9a-f]{40}", TABLE["source"])
     assert set(TABLE["types"]) <= set(provider_schema.command(TABLE).split())
     assert terraform.TABLE.stat().st_size < 200_000
