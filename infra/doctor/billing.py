@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from infra.core.environment import required_roles
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.grants import command
-from infra.google.client import Client, RequestError
+from infra.google.client import Client, RequestError, permissions_held
 from infra.google.failures import Kind
 from infra.layers.builds import names
 from infra.layers.builds.access import by_hand
@@ -30,8 +30,7 @@ def check(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
     grant = command(role, settings, "user:YOU")
     try:
         currency = google.json("GET", url).get("currencyCode")
-        body = {"permissions": list(role.permissions)}
-        held = google.json("POST", f"{url}:testIamPermissions", body=body).get("permissions") or ()
+        lacking = sorted(set(role.permissions) - permissions_held(google, url, role.permissions))
         policy = google.json("GET", f"{url}:getIamPolicy") if by_hand(settings) else {}
     except RequestError as error:
         if error.failure.kind not in (Kind.PERMISSION, Kind.MISSING):
@@ -39,7 +38,7 @@ def check(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
         why = f"{monitoring.billing_account} can't be read: {error.failure.message}"
         yield Finding(what, OPTIONAL, f"{why}; who brings monitoring up needs it", grant)
         return
-    if lacking := sorted(set(role.permissions) - set(held)):
+    if lacking:
         detail = f"not granted: {', '.join(lacking)}; who brings monitoring up needs them"
         yield Finding(what, OPTIONAL, detail, grant)
     for line in by_hand(settings):

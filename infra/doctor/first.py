@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.engine.roles import PLATFORM, roles
-from infra.google.client import Client, RequestError
+from infra.google.client import Client, RequestError, permissions_held
 from infra.google.failures import Kind
 from infra.layers.data.names import snapshot_id
 from infra.settings.schema import Settings
@@ -39,11 +39,11 @@ def snapshot(google: Client, settings: Settings, what: str) -> Iterator[Finding]
 def updates(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
     """Report the roles that bringing all layers up needs beyond those of this login, which needn't do so."""
     needed = [role for role in roles(PLATFORM, settings) if role.on == "project"]
-    url = f"https://cloudresourcemanager.googleapis.com/v1/projects/{google.project}:testIamPermissions"
+    url = f"https://cloudresourcemanager.googleapis.com/v1/projects/{google.project}"
     by_role = [(role.name, {*filter(_of_projects, role.permissions)}) for role in needed]
-    needed_permissions = sorted(set().union(*(permissions for _, permissions in by_role)))
-    held = set(google.json("POST", url, body={"permissions": needed_permissions}).get("permissions") or ())
-    if lacking := sorted({name for name, permissions in by_role if permissions - held}):
+    needed_permissions = set().union(*(permissions for _, permissions in by_role))
+    granted = permissions_held(google, url, needed_permissions)
+    if lacking := sorted({name for name, permissions in by_role if permissions - granted}):
         detail = f"this login can't bring every layer up: it lacks permissions of {', '.join(lacking)}"
         yield Finding(what, OPTIONAL, detail, f"tpu infra roles {settings.environment} prints the commands")
     else:

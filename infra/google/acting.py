@@ -33,15 +33,17 @@ def wait_until_it_may_act(
 
     What then is still refused, the resource that needs it says better. Without an answer, it returns.
     """
-    from infra.google.client import Client  # here, so that no program waits for Google's libraries
+    from infra.google.client import (  # here, so that no program waits for Google's libraries
+        Client,
+        permissions_held,
+    )
 
     base = os.environ.get("GOOGLE_IAM_BETA_CUSTOM_ENDPOINT", "https://iam.googleapis.com/v1/")
     client = Client(project)
     end = time.monotonic() + patience_s
 
     def may_act(account: str) -> object:
-        url = f"{base}projects/{project}/serviceAccounts/{account}:testIamPermissions"
-        return client.json("POST", url, body={"permissions": [PERMISSION]}).get("permissions")
+        return permissions_held(client, f"{base}projects/{project}/serviceAccounts/{account}", [PERMISSION])
 
     new = (Kind.MISSING, Kind.PERMISSION)
     for account in accounts:

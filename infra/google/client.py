@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
@@ -228,6 +228,12 @@ def or_none(request: Callable[[], T]) -> T | None:
         if error.failure.kind is not Kind.MISSING:
             raise
         return None
+
+
+def permissions_held(client: Client, resource: str, permissions: Iterable[str]) -> set[str]:
+    """Return those of some permissions that the login has on a resource, given by its URL."""
+    url, body = f"{resource}:testIamPermissions", {"permissions": sorted(permissions)}
+    return set(client.json("POST", url, body=body).get("permissions") or ())
 
 
 @contextmanager

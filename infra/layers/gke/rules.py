@@ -36,7 +36,7 @@ def _zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
                 path, f'"{pool.zone}"', f"a cluster's nodes are in its region, {home}",
                 f"write gke:region: {region_of(pool.zone)}, or a zone of {home}",
             )  # fmt: skip
-        elif (pool.flex_start or pool.queued) and pool.zone not in gke_pools.FLEX_START_ZONES:
+        elif pool.is_flex_start and pool.zone not in gke_pools.FLEX_START_ZONES:
             zones = ", ".join(gke_pools.FLEX_START_ZONES)
             near = [zone for zone in gke_pools.FLEX_START_ZONES if region_of(zone) == home]
             yield Problem(
@@ -206,7 +206,7 @@ def _version(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )  # fmt: skip
     elif minor < gke_pools.FLEX_START_MINOR:
         for number, pool in enumerate(desired.tpu_pools):
-            if pool.flex_start or pool.queued:
+            if pool.is_flex_start:
                 yield Problem(
                     f"gke:tpuPools[{number}]", f"flex-start with GKE {desired.version}",
                     f"TPUs come by flex-start from 1.{gke_pools.FLEX_START_MINOR} on",

@@ -98,6 +98,11 @@ class PoolSettings:
     )
     labels: Mapping[str, str] = labels_setting("labels of the machines", STACK_LABELS)
 
+    @property
+    def is_flex_start(self) -> bool:
+        """True if its nodes come by flex-start, as queued ones do, too."""
+        return self.flex_start or self.queued
+
 
 @dataclass(frozen=True, kw_only=True)
 class GkeSettings:
