@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +11,9 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.limits import HANG_S
+from tests.proofs.forks import Zygote
 from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
 
-ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "proofs"
 
 
@@ -77,14 +73,7 @@ class Proof:
             # The client asks for the bucket in a thread of its own, or doesn't, as it happens.
             "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true",
         }
-        self._zygote = subprocess.Popen(
-            [sys.executable, "-m", "tests.proofs.zygote"],
-            env=environment,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._zygote = Zygote("zygote", environment=environment)
 
     def do(
         self,
@@ -99,13 +88,13 @@ class Proof:
 
         Requests are those from where the child says, if it says so.
         """
-        self._send({"do": what, "run": f"gs://{BUCKET}/{run}"})
-        self.front.pid = self._read()["pid"]
+        self._zygote.send({"do": what, "run": f"gs://{BUCKET}/{run}"})
+        self.front.pid = self._zygote.read()["pid"]
         self.front.kill_at, self.front.before, self.front.since = kill_at, before, since
         self.front.killed, self.front.counted = "", None
-        self._send({})
+        self._zygote.send({})
         began()
-        answer = self._read()
+        answer = self._zygote.read()
         answer["requests"], self.front.kill_at, self.front.counted = self.front.counted, 0, None
         return answer
 
@@ -145,19 +134,5 @@ class Proof:
         return mapping
 
     def close(self) -> None:
-        assert self._zygote.stdin
-        self._zygote.stdin.close()
-        self._zygote.wait(HANG_S)
+        self._zygote.close()
         self.front.close()
-
-    def _send(self, message: dict[str, Any]) -> None:
-        assert self._zygote.stdin
-        self._zygote.stdin.write(json.dumps(message) + "\n")
-        self._zygote.stdin.flush()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._zygote.stdout
-        line = self._zygote.stdout.readline()
-        assert line, "the zygote ended"
-        answer: dict[str, Any] = json.loads(line)
-        return answer

@@ -13,8 +13,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -33,8 +31,7 @@ from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.core.runtime import Runtime
 from tests.emulated import url
 from tests.fleet.lab import BUCKET, CONTROLLERS, PROJECT, STACK, Lab
-from tests.limits import HANG_S
-from tests.proofs.killing import ROOT
+from tests.proofs.forks import Zygote
 from tests.proofs.victims import CLUSTER, ZONE
 
 RAW, STATE = "my-project-raw", "my-project-pulumi"
@@ -84,10 +81,7 @@ class Killing(Lab):
         self.request("POST", accounts, {"accountId": "tpu-builds"})
         self._published = {*self.names(BUCKET, "bundles/")}
         self._builds = self._submissions = 0  # of earlier cases
-        self._zygote = subprocess.Popen(
-            [sys.executable, "-m", "tests.proofs.victims", self.door.rpartition(":")[2], self.token],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        self._zygote = Zygote("victims", self.door.rpartition(":")[2], self.token)
 
     async def _open(self, config: Any) -> None:
         await super()._open(config)
@@ -143,28 +137,15 @@ class Killing(Lab):
     def does(self, words: Sequence[str], at: int = 0, side: str = "") -> tuple[int, str]:
         """Run a command, struck at one of its changes; return its wait status and what it printed."""
         self.at, self.side, self.struck, self.changes = at, side, "", []
-        self._send(words)
-        self.pid = self._read()["pid"]
-        self._send({})
-        ended = self._read()
+        self._zygote.send(words)
+        self.pid = self._zygote.read()["pid"]
+        self._zygote.send({})
+        ended = self._zygote.read()
         self.at = 0
         return int(ended["status"]), str(ended["printed"])
 
-    def _send(self, message: Any) -> None:
-        assert self._zygote.stdin
-        self._zygote.stdin.write(json.dumps(message) + "\n")
-        self._zygote.stdin.flush()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._zygote.stdout
-        line = self._zygote.stdout.readline()
-        assert line, "the zygote ended"
-        return dict(json.loads(line))
-
     def close(self) -> None:
-        assert self._zygote.stdin
-        self._zygote.stdin.close()
-        self._zygote.wait(HANG_S)
+        self._zygote.close()
         super().close()
 
     # What stands

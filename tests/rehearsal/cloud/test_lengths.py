@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,15 +62,6 @@ def test_the_longest_names_that_settings_allow_are_short_enough() -> None:
     assert len(batch) <= PARAMETERS["dataproc.projects.locations.batches.create"]["batchId"][1]
     assert not NETWORK_NAME.ok("c" * 41)
     assert NETWORK_NAME.ok("c" * FIELDS["container", "v1", "Cluster"]["name"][1])
-
-
-@pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[CloudFront]:
-    front = CloudFront(tmp_path)
-    try:
-        yield front
-    finally:
-        front.close()
 
 
 def test_a_request_id_of_41_characters_is_refused(cloud: CloudFront) -> None:

@@ -1,8 +1,5 @@
 """A service that isn't in a region refuses requests there as if a permission were missing."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from cloud_front import PROJECT, CloudFront
 
@@ -12,15 +9,6 @@ from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.door import places
 
 P = f"projects/{PROJECT}"
-
-
-@pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[CloudFront]:
-    front = CloudFront(tmp_path)
-    try:
-        yield front
-    finally:
-        front.close()
 
 
 @pytest.mark.parametrize("region", [*regions.ABSENT["cloudscheduler"]])
