@@ -150,10 +150,13 @@ RULES: tuple[Relation, ...] = (
     ((*_ALERTS, "monitoring:alerting", "tpu:slices", "tpu:zones"), _priced),
     (("monitoring:billingAccount", "monitoring:budgetPerMonth", "monitoring:channels"), _budget),
     unread(
-        "monitoring", MonitoringSettings,
+        "monitoring",
+        MonitoringSettings,
         ReadWith(("alerts", "runbooks"), "alerting: true", lambda item: item.alerting),
         ReadWith(
-            ("channels",), "alerting: true or a budget", lambda item: item.alerting or item.billing_account
+            ("channels",),
+            "alerting: true or a budget",
+            lambda item: item.alerting or item.billing_account or not item.channels,
         ),
     ),
-)  # fmt: skip
+)

@@ -163,7 +163,8 @@ RULES: tuple[Relation, ...] = (
     (("network:existingSubnets", "network:existingNetwork"), _host_project),
     (("network:sshSourceRanges",), _ssh_ranges),
     unread(
-        "network", NetworkSettings,
+        "network",
+        NetworkSettings,
         ReadWith(("sshSourceRanges",), "manageFirewall: true", lambda item: item.manage_firewall),
     ),
-)  # fmt: skip
+)

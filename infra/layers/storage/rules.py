@@ -86,7 +86,8 @@ RULES: tuple[Relation, ...] = (
         _controller_account,
     ),
     unread(
-        "storage", StorageSettings,
+        "storage",
+        StorageSettings,
         ReadWith(("noncurrentVersionDays",), "versioning: true", lambda item: item.versioning),
     ),
-)  # fmt: skip
+)
