@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.engine.registry import layers, section_classes
+from infra.layers.pipeline.settings import SMALL_ROLE
 from infra.layers.tpu import startup
 from infra.settings.schema import keys_of, records
 from infra.slices.names import bundle_blob, bundle_manifest
@@ -29,9 +30,11 @@ _LEFT_OUT = ("monitoring:billingAccount", "monitoring:budgetPerMonth")
 """What needs a billing account in which the lab's owner may make budgets."""
 _HELD = {"gcp:project": PROJECT, "data:snapshot": "corpus"}
 """Values of things outside the settings, which the lab has."""
+_OTHER_BUNDLE = "cd" * 32
 # Values that no rule gives away, by the end of their path.
 OTHERS: Mapping[str, Sequence[Any]] = {
     "Users": [["user:eve@example.com"]],
+    "users": [["user:eve@example.com"]],
     "runners": [["user:eve@example.com"]],
     "viewers": [["user:eve@example.com"]],
     "acceleratorType": ["v6e-32", "v6e-4", "v6e-16"],
@@ -52,7 +55,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "cpuPoolDiskType": ["pd-ssd"],
     "cpuPoolZones": [["us-east5-b"], ["us-east5-a", "us-east5-b"]],
     "machineType": ["ct6e-standard-4t", "ct6e-standard-8t"],
-    "runtimeVersion": ["v2-alpha-tpuv6e-2"],
+    "runtimeVersion": ["v2-alpha-tpuv6e-2", "3.0", "2.2"],
     "email": ["second@example.com"],
     "webhook": ["https://hooks.example.com/second"],
     "runbooks": ["https://example.com/second"],
@@ -64,7 +67,30 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "nodeRoles": [["roles/container.defaultNodeServiceAccount", "roles/logging.viewer"]],
     "workloadRoles": [["roles/monitoring.metricWriter"]],
     "reservation": ["chips"],
-    "run": ["python train.py"],
+    "run": ["train tiny.toml --name other", "train tiny.toml"],
+    "bundle": [_OTHER_BUNDLE],
+    "checkpointFolder": ["jobs/other"],
+    "fallbackZones": [["us-east5-a"], ["us-east5-b"]],
+    "additionalZones": [["us-east5-a"], ["us-central1-b"]],
+    "numNodes": [4, 2, 1],
+    "existing": [f"projects/{PROJECT}/notificationChannels/7"],
+    "existingNetwork": [f"projects/{PROJECT}/global/networks/other"],
+    "existingSubnets": [{"us-east5": f"projects/{PROJECT}/regions/us-east5/subnetworks/other"}],
+    "existingSubnet": [f"projects/{PROJECT}/regions/us-east5/subnetworks/other"],
+    "kmsKey": [f"projects/{PROJECT}/locations/us-east5/keyRings/pulumi/cryptoKeys/other"],
+    "tensorboard": [f"projects/{PROJECT}/locations/us-east5/tensorboards/1"],
+    "image": [f"docker.io/library/python@sha256:{'1' * 64}"],
+    "trainImage": [f"us-east5-docker.pkg.dev/{PROJECT}/images/train@sha256:{'1' * 64}"],
+    "layers": [["storage"]],
+    "code": ["1" * 64],
+    "config": ["gs://my-project-raw/other.toml"],
+    "changes": [["tokenize.shards=2"]],
+    "tier": ["premium"],
+    "train": ["none", "vertex"],
+    "trainSlice": ["v6e-4"],
+    "trainTeam": ["vision"],
+    "scheduleRegion": ["us-central1"],
+    "sparkRole": [SMALL_ROLE],
 }
 
 
@@ -74,7 +100,8 @@ class Case:
 
     Attributes:
         setting: the path that was changed.
-        outcome: `update`, `replace`, `create`, `delete` and their mixtures; `nothing`; or `refused: WHY`.
+        outcome: `update`, `replace`, `create`, `delete` and their mixtures; `nothing`; `refused: WHY`; or
+            `refused by rules` of the settings, for each other value that is known.
         wrong: what wasn't as planned; empty where all was.
     """
 
@@ -175,7 +202,7 @@ class Changes:
             if (plan := self._steps("preview")).fine:
                 break
         if plan is None or other is None:
-            return Case(self.layer, path, _shown(value), None, "no other value is known", "", 0.0)
+            return Case(self.layer, path, _shown(value), None, "refused by rules", "", 0.0)
         wrong, outcome = [], f"refused: {plan.reason}"
         if plan.fine:
             update = self._steps("up", "--yes", "--skip-preview")
@@ -237,7 +264,8 @@ class Changes:
 
     def _publish(self) -> None:
         url = f"storage.googleapis.com/upload/storage/v1/b/{self.values['storage:bucketName']}/o"
-        for name in (bundle_manifest(str(self.values["tpu:bundle"])), bundle_blob(startup.script_sha256())):
+        bundles = (str(self.values["tpu:bundle"]), _OTHER_BUNDLE)
+        for name in (*map(bundle_manifest, bundles), bundle_blob(startup.script_sha256())):
             assert self.lab.request("POST", url, b"", uploadType="media", name=name).ok
 
 

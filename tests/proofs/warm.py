@@ -25,6 +25,7 @@ from pulumi.runtime.proto import language_pb2_grpc, provider_pb2_grpc
 from infra.core import upstream
 from infra.settings.sources import ROOT
 from rehearsal.providers.gcp.install import PACKAGES
+from rehearsal.providers.gcp.provider import Provider
 from rehearsal.providers.plugin.server import Servicer
 from tests.limits import HANG_S
 
@@ -56,8 +57,7 @@ class Warm:
         self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
         folder.mkdir()
-        scripts = {name: package.place(home) for name, package in PACKAGES.items()}
-        scripts[_DYNAMIC] = folder / f"pulumi-resource-{_DYNAMIC}"
+        scripts = {"gcp": PACKAGES["gcp"].place(home), _DYNAMIC: folder / f"pulumi-resource-{_DYNAMIC}"}
         for name, place in scripts.items():
             place.write_text(_SCRIPT.format(name=name, port=self._listener.getsockname()[1]))
             place.chmod(0o755)
@@ -82,8 +82,9 @@ class Warm:
 def _serve(connection: socket.socket) -> None:
     """Serve one plugin, as long as the script that asks for it lives."""
     with connection, connection.makefile("rw") as lines:
-        name = lines.readline().strip()
-        provider = PACKAGES[name].load() if name in PACKAGES else None
+        provider = None
+        if lines.readline().strip() != _DYNAMIC:
+            provider = Provider(poll_s=0.02, window_s=0.02, first_backoff_s=0.02)
         server = grpc.server(ThreadPoolExecutor(_AT_ONCE))
         servicer = Servicer(provider) if provider else _Dynamic()
         provider_pb2_grpc.add_ResourceProviderServicer_to_server(servicer, server)
