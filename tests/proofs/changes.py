@@ -15,11 +15,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from google_facts.agents import AGENTS
 from infra.engine.registry import layers, section_classes
 from infra.layers.pipeline.settings import SMALL_ROLE
 from infra.layers.tpu import startup
 from infra.settings.schema import keys_of, records
 from infra.slices.names import bundle_blob, bundle_manifest
+from tests.emulated import NUMBER
 from tests.infra.lab import PROJECT, Lab
 from tests.infra.settings.mutants import FULL, Mutant, Values, Where, _get, _put, judged
 from tests.proofs.warm import Warm
@@ -55,7 +57,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "cpuPoolDiskType": ["pd-ssd"],
     "cpuPoolZones": [["us-east5-b"], ["us-east5-a", "us-east5-b"]],
     "machineType": ["ct6e-standard-4t", "ct6e-standard-8t"],
-    "runtimeVersion": ["v2-alpha-tpuv6e-2", "3.0", "2.2"],
+    "runtimeVersion": ["v2-alpha-tpuv6e-2", "2.2"],
     "email": ["second@example.com"],
     "webhook": ["https://hooks.example.com/second"],
     "runbooks": ["https://example.com/second"],
@@ -77,7 +79,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "existingNetwork": [f"projects/{PROJECT}/global/networks/other"],
     "existingSubnets": [{"us-east5": f"projects/{PROJECT}/regions/us-east5/subnetworks/other"}],
     "existingSubnet": [f"projects/{PROJECT}/regions/us-east5/subnetworks/other"],
-    "kmsKey": [f"projects/{PROJECT}/locations/us-east5/keyRings/pulumi/cryptoKeys/other"],
+    "kmsKey": [f"projects/{PROJECT}/locations/us-east5/keyRings/other/cryptoKeys/other"],
     "tensorboard": [f"projects/{PROJECT}/locations/us-east5/tensorboards/1"],
     "image": [f"docker.io/library/python@sha256:{'1' * 64}"],
     "trainImage": [f"us-east5-docker.pkg.dev/{PROJECT}/images/train@sha256:{'1' * 64}"],
@@ -166,6 +168,7 @@ class Changes:
             self._pulumi(name, "up", "--yes", "--skip-preview", fine=True)
             if name == "storage":
                 self._publish()
+                self._authorize_key()
 
     def close(self) -> None:
         """End the lab."""
@@ -209,7 +212,9 @@ class Changes:
             outcome = _outcome(update)
             wrong = _as_planned(plan, update)
             wrong += [f"the next preview isn't empty: {what}" for what in self.left() if update.fine]
-            self.lab.call(self.lab.cloud.world.clock.jump(_DAY_S))  # a disk's speed changes once in some hours
+            self.lab.call(
+                self.lab.cloud.world.clock.jump(_DAY_S)
+            )  # a disk's speed changes once in some hours
             wrong += [f"back: {fault}" for fault in self._back(update)]
         if "Traceback" in plan.output:
             wrong.append("a traceback")
@@ -258,6 +263,18 @@ class Changes:
     def _pulumi(self, layer: str, *arguments: str, fine: bool | None = None) -> str:
         return self.lab.run(*self.lab.line(layer, *arguments, "-s", "dev", *self._warm.arguments), fine=fine)
 
+    def _authorize_key(self) -> None:
+        """Make the other key, and let Cloud Storage use it, as `storage:kmsKey` demands."""
+        ring = f"projects/{PROJECT}/locations/us-east5/keyRings"
+        url = f"cloudkms.googleapis.com/v1/{ring}"
+        key = {"purpose": "ENCRYPT_DECRYPT"}
+        assert self.lab.request("POST", url, {}, keyRingId="other").ok
+        assert self.lab.request("POST", f"{url}/other/cryptoKeys", key, cryptoKeyId="other").ok
+        # Whoever reads its address makes the agent.
+        assert self.lab.request("GET", f"storage.googleapis.com/storage/v1/projects/{PROJECT}/serviceAccount").ok
+        role, agent = "roles/cloudkms.cryptoKeyEncrypterDecrypter", AGENTS["storage"].email(NUMBER)
+        self.lab.grant(f"{ring}/other/cryptoKeys/other", role, f"serviceAccount:{agent}")
+
     def _write(self, values: Values) -> None:
         lines = (f"  {key}: {json.dumps(value)}\n" for key, value in values.items())
         self.lab.settings.write_text(f"config:\n{''.join(lines)}")
@@ -270,11 +287,11 @@ class Changes:
 
 
 def _needed(layer: str) -> list[str]:
-    """Return a layer and all that it reads, in their order."""
-    reads = {item.name: item.reads for item in layers()}
+    """Return a layer and all that it may read, in their order."""
+    needs = {item.name: item.needs for item in layers()}
     known, waiting = {layer}, [layer]
     while waiting:
-        for name in set(reads[waiting.pop()]) - known:
+        for name in set(needs[waiting.pop()]) - known:
             known.add(name)
             waiting.append(name)
     return [item.name for item in layers() if item.name in known]

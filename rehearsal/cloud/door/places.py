@@ -53,7 +53,7 @@ def require_allowed(call: Call, world: World) -> None:
 
 
 def _places(call: Call) -> Iterator[tuple[str, str, str]]:
-    """Yield locations of a request's path, each with the name that it ends, if any, and all of its parameter."""
+    """Yield locations of a path: each with the name that it ends, if any, and its whole parameter."""
     for name, value in call.path.items():
         match = _PLACE.match(value)
         if place := match[2] if match else value if name in _NAMED else "":

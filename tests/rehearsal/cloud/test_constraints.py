@@ -72,7 +72,9 @@ def test_compute_names_the_refused_location_and_the_resource(front: CloudFront) 
     reply = front.compute("POST", "zones/us-east5-b/disks", {"name": "far", "sizeGb": "10"})
     assert reply.reason == "conditionNotMet"
     of = f"on the resource {P}/zones/us-east5-b/disks/far."
-    assert reply.error == f"Location ZONE:us-east5-b violates constraint constraints/gcp.resourceLocations {of}"
+    assert (
+        reply.error == f"Location ZONE:us-east5-b violates constraint constraints/gcp.resourceLocations {of}"
+    )
 
 
 def test_a_tpu_is_refused_where_the_organization_allows_none(front: CloudFront) -> None:
