@@ -7,6 +7,7 @@ from infra.catalog import CATALOG
 from infra.errors import Problem
 from infra.layers.data.settings import DataSettings
 from infra.settings.schema import Relation, Settings
+from infra.settings.unread import ReadWith, unread
 from infra.slices import nodes
 from infra.slices.paths import HOSTS
 
@@ -65,4 +66,9 @@ RULES: tuple[Relation, ...] = (
     (("data:sizeGib", "data:throughputMibps"), _throughput),
     (("data:throughputMibps", "data:snapshot", *HOSTS), _throughput_each),
     (("data:snapshot", *HOSTS), _readers),
-)
+    unread(
+        "data", DataSettings,
+        ReadWith(("sizeGib", "throughputMibps", "diskPrefix", "labels"), "data:snapshot",
+                 lambda item: item.snapshot is not None),
+    ),
+)  # fmt: skip

@@ -15,8 +15,8 @@ from infra.google.measured import UNKNOWN
 from infra.google.role import Role
 from infra.layers.monitoring import metrics
 from infra.layers.monitoring.outputs import MonitoringOutputs
-from infra.layers.monitoring.rules import RULES, channel, made
-from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
+from infra.layers.monitoring.rules import RULES, alert, channel, made
+from infra.layers.monitoring.settings import AlertSettings, ChannelSettings, MonitoringSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.prices.row import PriceRow, Rate, rate, row
 from infra.settings.schema import Settings
@@ -135,7 +135,7 @@ LAYER = Layer(
     reads=("storage",),
     settings=MonitoringSettings,
     rules=RULES,
-    record_rules={ChannelSettings: channel},
+    record_rules={ChannelSettings: channel, AlertSettings: alert},
     roles=_ROLES,
     services=_services,
     providers={"gcp": _gcp},

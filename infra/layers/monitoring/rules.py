@@ -8,8 +8,9 @@ from infra.core.watched import Alert
 from infra.errors import Problem
 from infra.layers.monitoring import alerts
 from infra.layers.monitoring.prices import unpriced
-from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
+from infra.layers.monitoring.settings import AlertSettings, ChannelSettings, MonitoringSettings
 from infra.settings.schema import Relation, Settings
+from infra.settings.unread import ReadWith, unread
 
 _MOST_CHANNELS = 16  # https://cloud.google.com/monitoring/quotas
 MOST_EMAILS = 5
@@ -27,6 +28,16 @@ def channel(
     bad.add(path)
     kinds = " and ".join(given) or "none of them"
     return item, [Problem(path, kinds, f"a channel is one of {', '.join(KINDS)}", "write exactly one")]
+
+
+def alert(path: str, item: AlertSettings, text: dict[str, Any], bad: set[str]) -> tuple[Any, list[Problem]]:
+    """Return an item of `monitoring:alerts`; one that isn't made has a name alone."""
+    unread = [] if item.enabled else [key for key in ("threshold", "channels") if key in text]
+    rule = "an alert with enabled: false isn't made"
+    return item, [
+        Problem(f"{path}.{key}", "a value that nothing reads", rule, "remove it, or enabled: false")
+        for key in unread
+    ]
 
 
 def made(settings: Settings) -> list[tuple[Alert, float, tuple[str, ...]]]:
@@ -140,4 +151,11 @@ RULES: tuple[Relation, ...] = (
     ((*_ALERTS, "monitoring:alerting"), _notified),
     ((*_ALERTS, "monitoring:alerting", "tpu:slices", "tpu:zones"), _priced),
     (("monitoring:billingAccount", "monitoring:budgetPerMonth", "monitoring:channels"), _budget),
-)
+    unread(
+        "monitoring", MonitoringSettings,
+        ReadWith(("alerts", "runbooks"), "alerting: true", lambda item: item.alerting),
+        ReadWith(
+            ("channels",), "alerting: true or a budget", lambda item: item.alerting or item.billing_account
+        ),
+    ),
+)  # fmt: skip
