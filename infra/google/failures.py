@@ -56,6 +56,7 @@ _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     (r"rate ?limit|RATE_LIMIT_EXCEEDED", Kind.RATE),
     (r"quota exceeded|QUOTA_EXCEEDED|quotaExceeded", Kind.QUOTA),
     (r"insufficient ['\w ]*quota", Kind.QUOTA),  # GKE's and Dataproc's, with 403
+    (r"due to quota restrictions", Kind.QUOTA),  # Cloud Build's, with FAILED_PRECONDITION
     (r"already exists", Kind.EXISTS),
     # Something else continues with the node, such as the deletion whose answer was lost.
     (r"failedPrecondition|FAILED_PRECONDITION|\bis (DELETING|CREATING|STOPPING|STARTING)", Kind.TRANSIENT),
@@ -71,8 +72,8 @@ _LACKED = (
     r"(?:permission '?|does not have |required '|with the )([a-z]\w*\.[\w.]+\w)"
     r"(?:'? denied| access|'? permission)"
 )
-# Refusals that don't name the permission: SSH's by its tunnel (https://cloud.google.com/iap/docs/faq) and by the
-# host, and Service Usage's (https://github.com/GoogleCloudPlatform/cloud-foundation-fabric/issues/2985).
+# Refusals that don't name the permission: SSH's by its tunnel (https://cloud.google.com/iap/docs/faq) and by
+# the host, and Service Usage's (https://github.com/GoogleCloudPlatform/cloud-foundation-fabric/issues/2985).
 _UNNAMED = {
     "4033": "iap.tunnelInstances.accessViaIAP", "(publickey": "compute.instances.osLogin",
     "denied to enable service": "serviceusage.services.enable",

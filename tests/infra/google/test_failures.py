@@ -25,6 +25,11 @@ SAID = [
     ),
     ("Quota 'TPUV5sPreemptibleLitepodPerProjectPerRegionForTPUAPI' exhausted. Limit 10000", Kind.QUOTA),
     (
+        "Error code 9, message: failed precondition: due to quota restrictions, cannot run builds in this"
+        " region, see https://cloud.google.com/build/docs/locations#restricted_regions_for_some_projects",
+        Kind.QUOTA,
+    ),
+    (
         "googleapi: Error 429: Quota exceeded for quota metric 'Maximum number of CreateNode requests' and"
         " limit 'Maximum number of CreateNode requests per minute' of service 'tpu.googleapis.com'",
         Kind.RATE,
@@ -116,8 +121,8 @@ ENABLE = "gcloud services enable {} --project=PROJECT"
     ("message", "kind", "fixes"),
     [
         (
-            "googleapi: Error 403: Cloud TPU API has not been used in project 1 before or it is disabled. Enable"
-            " it by visiting https://console.developers.google.com/apis/api/tpu.googleapis.com/overview?project=1",
+            "googleapi: Error 403: Cloud TPU API has not been used in project 1 before or it is disabled."
+            " Enable it by visiting https://console.developers.google.com/apis/api/tpu.googleapis.com/overview?project=1",
             Kind.API_OFF,
             ["tpu up ENV storage", ENABLE.format("tpu.googleapis.com")],
         ),
@@ -132,8 +137,9 @@ ENABLE = "gcloud services enable {} --project=PROJECT"
             ],
         ),
         (
-            "googleapi: Error 403: Request is disallowed by organization's constraints/gcp.restrictServiceUsage"
-            " constraint for 'projects/1' attempting to use service 'tpu.googleapis.com'.",
+            "googleapi: Error 403: Request is disallowed by organization's"
+            " constraints/gcp.restrictServiceUsage constraint for 'projects/1' attempting to use service"
+            " 'tpu.googleapis.com'.",
             Kind.POLICY,
             [
                 "(roles/orgpolicy.policyAdmin) lets the project use tpu.googleapis.com",

@@ -105,12 +105,9 @@ def test_a_project_is_shown_in_both_versions(cloud: CloudFront) -> None:
 @pytest.mark.parametrize("names", [["tpu"], ["tpu", "pubsub"]])
 def test_who_may_not_enable_a_service_is_refused_by_its_name(cloud: CloudFront, names: list[str]) -> None:
     services, token = [f"{name}.googleapis.com" for name in names], cloud.token_of(make_account(cloud))
-    one = len(names) == 1
-    url, body = (
-        (f"{SERVICES}/{services[0]}:enable", {})
-        if one
-        else (f"{SERVICES}:batchEnable", {"serviceIds": services})
-    )
+    url, body = f"{SERVICES}:batchEnable", {"serviceIds": services}
+    if len(services) == 1:
+        url, body = f"{SERVICES}/{services[0]}:enable", {}
     reply = cloud.request("POST", url, body, token=token)
     assert reply.status == 403
     assert reply.error.splitlines() == [f"Permission denied to enable service [{name}]" for name in services]
