@@ -97,6 +97,7 @@ class PoolSettings:
         "how long a node lives, seconds; a flex-start pool's week, unless given",
         default=None,
         rule=rules.between(600, MAX_FLEX_START_S, "s"),
+        example="86400",
     )
     labels: Mapping[str, str] = labels_setting("labels of the machines", STACK_LABELS)
 

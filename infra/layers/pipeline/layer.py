@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from infra.catalog import region_of
 from infra.core.layer import Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
-from infra.google.quotas import Use, cpus
+from infra.google.quotas import Use, build_cpus, cpus
 from infra.google.role import Role
 from infra.layers.pipeline import access, paths, watched
 from infra.layers.pipeline.names import scratch_bucket
@@ -48,7 +48,9 @@ def _places(settings: Settings) -> Iterable[Place]:
 def _quotas(settings: Settings) -> Iterable[Use]:
     desired = settings[PipelineSettings]
     cores = desired.driver_cores + desired.max_executors * desired.executor_cores
-    yield Use(cpus(paths.region(settings)), cores, "a batch of the pipeline uses at most")
+    region = paths.region(settings)
+    yield Use(cpus(region), cores, "a batch of the pipeline uses at most")
+    yield Use(build_cpus(region, "storage:location"), 1, "a build of the pipeline's function needs")
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
