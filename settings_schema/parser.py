@@ -95,6 +95,9 @@ class Parser:
             near = nearest(key, known)
             listed = textwrap.shorten(f"remove it; known are {', '.join(known)}", 120, placeholder=" …")
             fix = f"did you mean {prefix}{near}?" if near else listed
+            for renamed, item in known.items():
+                if key == item.metadata.get("formerly", ("", ""))[0]:
+                    near, fix = renamed, f"write {prefix}{renamed}: {item.metadata['formerly'][1]}"
             self.problems.append(Problem(f"{prefix}{key}", shown(raw[key], self._texts), "unknown key", fix))
             if near and near not in raw:  # its default isn't what was meant
                 self.broken.add(f"{prefix}{near}")
@@ -220,8 +223,12 @@ class Parser:
             rule = TEXT
         if rule is None or rule.ok(value):
             return True
-        known = item.default not in (MISSING, None)
-        otherwise = f"the default is {shown(item.default)}" if known else "write such a value"
+        otherwise = "write such a value"
+        if item.default not in (MISSING, None):
+            otherwise = f"the default is {shown(item.default)}"
+        elif item.default is None:
+            example = item.metadata.get("example")
+            otherwise = f"write e.g. {example}, or remove it" if example else f"{otherwise}, or remove it"
         self.report(path, value if raw is None else raw, f"must be {rule.text}", rule.fix or otherwise)
         return False
 

@@ -167,7 +167,10 @@ def _bundle(target: Target, what: str) -> Iterator[Finding]:
         bucket,
         lambda name: target.google.exists(client.object_url(bucket, name)),
     )
-    if missing:
+    if missing and target.settings[TpuSettings].bundle is None:
+        up = f"tpu up {target.settings.environment}"
+        yield Finding(what, MISSING, missing[0], f"{up}, which publishes it once its bucket is there")
+    elif missing:
         yield Finding(what, MISSING, *missing)
     else:
         yield Finding(what, OK, f"{(target.settings[TpuSettings].bundle or '')[:12]}… is published")

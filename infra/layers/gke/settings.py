@@ -97,6 +97,7 @@ class PoolSettings:
         "how long a node lives, seconds; a flex-start pool's week, unless given",
         default=None,
         rule=rules.between(600, MAX_FLEX_START_S, "s"),
+        example="86400",
     )
     labels: Mapping[str, str] = labels_setting("labels of the machines", STACK_LABELS)
 
@@ -111,8 +112,8 @@ class GkeSettings:
     """A GKE cluster for training, with a node pool for each TPU slice."""
 
     cluster_name: str = setting(
-        "name of the cluster; another one is another cluster, which needs ranges of its own while the first "
-        "is there: take the layer down before",
+        "name of the cluster; another one is another cluster, which would need ranges of its own: take the "
+        "layer down before",
         default="tpu",
         rule=rules.NETWORK_NAME,
     )
@@ -156,12 +157,13 @@ class GkeSettings:
     )
     subnet_range: str = setting("addresses of the nodes", default="10.129.0.0/20", rule=rules.SUBNET_RANGE)
     pods_range: str = setting(
-        "addresses of the pods: a secondary range of the subnet; every node takes a block of it",
+        "addresses of the pods: a secondary range of the subnet, which keeps it and its name for life; every "
+        "node takes a block of it",
         default="192.168.64.0/20",
         rule=rules.PODS_RANGE,
     )
     services_range: str = setting(
-        "addresses of the services: a secondary range of the subnet",
+        "addresses of the services: a secondary range of the subnet, which keeps it and its name for life",
         default="192.168.80.0/20",
         rule=rules.SUBNET_RANGE,
     )

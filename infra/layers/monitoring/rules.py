@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from infra.core.watched import Alert
 from infra.errors import Problem
 from infra.layers.monitoring import alerts
 from infra.layers.monitoring.prices import unpriced
@@ -39,13 +40,13 @@ def alert(path: str, item: AlertSettings, text: dict[str, Any], bad: set[str]) -
     ]
 
 
-def made(settings: Settings) -> list[tuple[alerts.Alert, float, tuple[str, ...]]]:
+def made(settings: Settings) -> list[tuple[Alert, float, tuple[str, ...]]]:
     """Return the alerts of an environment: each with its threshold and the channels that it goes to."""
     monitoring = settings[MonitoringSettings]
     given = {alert.name: alert for alert in monitoring.alerts}
     every = tuple(channel.name for channel in monitoring.channels)
     enabled = []
-    for alert in alerts.ALERTS if monitoring.alerting else ():
+    for alert in alerts.of(settings.layers_on).values() if monitoring.alerting else ():
         own = given.get(alert.name)
         if own and not own.enabled:
             continue
@@ -59,6 +60,7 @@ def _listed(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if monitoring is None:
         return
     known = [item.name for item in monitoring.channels]
+    declared = alerts.of(settings.layers)
     for number, name in enumerate(known):
         if name in known[:number]:
             rule = "each channel has its own name"
@@ -66,12 +68,12 @@ def _listed(settings: Settings, given: set[str]) -> Iterator[Problem]:
     names = [item.name for item in monitoring.alerts]
     for number, item in enumerate(monitoring.alerts):
         path = f"monitoring:alerts[{number}]"
-        alert = alerts.OF.get(item.name)
+        alert = declared.get(item.name)
         if item.name in names[:number]:
             yield Problem(f"{path}.name", f'"{item.name}" again', "each alert is listed once", "join the two")
         if alert is None:
-            near = get_close_matches(item.name, alerts.OF, 1)
-            rule = f"the alerts are {', '.join(alerts.OF)}"
+            near = get_close_matches(item.name, declared, 1)
+            rule = f"the alerts are {', '.join(declared)}"
             fix = f"perhaps {near[0]}" if near else "remove it"
             yield Problem(f"{path}.name", f'"{item.name}"', rule, fix)
         elif item.threshold is not None and not alert.low <= item.threshold <= alert.high:

@@ -99,4 +99,8 @@ class MonitoringSettings:
         "of the price book; 50, 90 and 100 % of it are notified",
         default=None,
         rule=rules.between(1, 1_000_000_000, "a month"),
+        formerly=(
+            "budgetDollarsPerMonth",
+            "that amount was in dollars, this one is in the billing account's currency",
+        ),
     )

@@ -57,6 +57,14 @@ def wrong(product: str, version: str, schema: str, body: dict[str, Any]) -> list
     return [item.description for item in result]
 
 
+def test_a_problem_of_the_jobset_names_the_settings() -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings({**JOBSET, "pipeline:trainSlice": "v6e-64"})
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.value) == ("pipeline:trainSlice", '"v6e-64"')
+    assert problem.fix == "the nearest is pipeline:trainSlice: v6e-16; or add such a pool to gke:tpuPools"
+
+
 def test_a_batch_is_what_the_api_describes() -> None:
     body = batch(settings())
     assert wrong("dataproc", "v1", "Batch", body) == []
