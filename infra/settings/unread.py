@@ -25,7 +25,7 @@ class ReadWith:
     holds: Callable[[Any], bool]
 
 
-def unread(layer: str, section: type, *rows: ReadWith) -> Relation:
+def unread(layer: str, section: type[Any], *rows: ReadWith) -> Relation:
     """Return the rule that refuses these settings where nothing reads them."""
 
     def check(settings: Settings, given: set[str]) -> Iterator[Problem]:
