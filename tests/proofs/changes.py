@@ -271,7 +271,9 @@ class Changes:
         assert self.lab.request("POST", url, {}, keyRingId="other").ok
         assert self.lab.request("POST", f"{url}/other/cryptoKeys", key, cryptoKeyId="other").ok
         # Whoever reads its address makes the agent.
-        assert self.lab.request("GET", f"storage.googleapis.com/storage/v1/projects/{PROJECT}/serviceAccount").ok
+        assert self.lab.request(
+            "GET", f"storage.googleapis.com/storage/v1/projects/{PROJECT}/serviceAccount"
+        ).ok
         role, agent = "roles/cloudkms.cryptoKeyEncrypterDecrypter", AGENTS["storage"].email(NUMBER)
         self.lab.grant(f"{ring}/other/cryptoKeys/other", role, f"serviceAccount:{agent}")
 
