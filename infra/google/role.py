@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 On = Literal[
     "project",
     "hosts' account",
     "GKE nodes' account",
     "pipeline's accounts",
+    "Slurm machines' accounts",
     "checkpoint bucket",
     "controller's bucket",
     "billing account",
@@ -61,7 +62,7 @@ class Role:
         why: what for, in words.
         permissions: those of it that are used.
         on: on what it is granted.
-        setting: field of the layer's settings without which it isn't needed.
+        setting: field of the layer's settings without which it isn't needed; or FIELD=VALUE, which it needs.
     """
 
     name: str
@@ -69,6 +70,12 @@ class Role:
     permissions: tuple[str, ...]
     on: On = "project"
     setting: str = ""
+
+    def needed(self, section: Any) -> bool:
+        """Return whether a section of the settings needs it."""
+        name, _, value = self.setting.partition("=")
+        given = getattr(section, name) if name else True
+        return given == value if value else bool(given)
 
 
 TPU_ADMIN = Role(
@@ -86,6 +93,12 @@ ACT_AS = Role(
 ACT_AS_NODES = Role(
     "roles/iam.serviceAccountUser", "create nodes that run as it", ("iam.serviceAccounts.actAs",),
     "GKE nodes' account",
+)  # fmt: skip
+
+
+ACT_AS_MACHINES = Role(
+    "roles/iam.serviceAccountUser", "create machines that run as them", ("iam.serviceAccounts.actAs",),
+    "Slurm machines' accounts",
 )  # fmt: skip
 
 
