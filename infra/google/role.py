@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-On = Literal[
-    "project",
-    "hosts' account",
-    "GKE nodes' account",
-    "pipeline's accounts",
-    "Slurm machines' accounts",
-    "checkpoint bucket",
-    "controller's bucket",
-    "billing account",
-]
+On = str
+"""Kind of a resource; a layer's own accounts are called as its hook `acting` does (infra/core/layer.py)."""
 
 
 BASIC = ("roles/owner", "roles/editor", "roles/viewer")
@@ -90,16 +82,9 @@ ACT_AS = Role(
 )  # fmt: skip
 
 
-ACT_AS_NODES = Role(
-    "roles/iam.serviceAccountUser", "create nodes that run as it", ("iam.serviceAccounts.actAs",),
-    "GKE nodes' account",
-)  # fmt: skip
-
-
-ACT_AS_MACHINES = Role(
-    "roles/iam.serviceAccountUser", "create machines that run as them", ("iam.serviceAccounts.actAs",),
-    "Slurm machines' accounts",
-)  # fmt: skip
+def act_as(on: On, why: str) -> Role:
+    """Return the role of those who create what runs as a layer's own accounts."""
+    return Role("roles/iam.serviceAccountUser", why, ("iam.serviceAccounts.actAs",), on)
 
 
 OBJECTS = (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from infra.catalog import region_of
-from infra.core.layer import Hooks, Layer, Named, Place, deferred
+from infra.core.layer import Acting, Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
 from infra.google.ids import of_compute
 from infra.google.quotas import Use, chips, cpus
-from infra.google.role import ACT_AS_MACHINES, Role
+from infra.google.role import Role, act_as
 from infra.layers.gke.facts import cpus_of
 from infra.layers.slurm import access, names, price
 from infra.layers.slurm.outputs import SlurmOutputs
@@ -71,6 +71,11 @@ def _quotas(settings: Settings) -> Iterator[Use]:
     yield Use(cpus(names.region(settings)), own, "controller and login nodes of slurm have")
 
 
+_ACTING = Acting(
+    "Slurm machines' accounts",
+    "slurm:accountUsers",
+    lambda given: names.account_id(given, names.CONTROLLER),
+)
 _ROLES = (
     Role(
         "roles/compute.instanceAdmin.v1", "create controller, login nodes and the state disk",
@@ -102,13 +107,13 @@ _ROLES = (
         ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),
-    ACT_AS_MACHINES,
+    act_as(_ACTING.on, "create machines that run as them"),
     Role(
         "roles/iam.roleAdmin", "define the controller's custom role",
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
     ),
     Role(
-        "roles/resourcemanager.projectIamAdmin", "grant the controller that role, and let machines write logs",
+        "roles/resourcemanager.projectIamAdmin", "grant the controller that role; let machines write logs",
         ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
     ),
     Role(
@@ -150,6 +155,6 @@ LAYER = Layer(
             "projects/{project}/secrets/{secretId} {role} {member}"
         ),
     },
-    hooks=Hooks(quotas=_quotas),
+    hooks=Hooks(acting=_ACTING, quotas=_quotas),
     program=deferred(f"{__package__}.program"),
 )

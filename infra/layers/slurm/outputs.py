@@ -25,7 +25,8 @@ class SlurmOutputs(Outputs, layer="slurm"):
     login_nodes: Output[list[str]] = output("list: names of the login nodes")
     zone: Output[str] = output("zone of the controller and the login nodes")
     nodesets: Output[list[dict[str, Any]]] = output(
-        "list: name, acceleratorType, topology, zones, provisioning, hostsPerSlice, staticSlices, slices, nodes"
+        "list: name, acceleratorType, topology, zones, provisioning, hostsPerSlice, staticSlices, slices,"
+        " nodes"
     )
     partitions: Output[list[dict[str, Any]]] = output("list: name, default, nodesets, hosts, slices")
     topology: Output[dict[str, list[str]]] = output("mapping: switches below it, a slice each", key="nodeset")

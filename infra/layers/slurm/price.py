@@ -26,22 +26,21 @@ def boot_disk(machine_type: str) -> str:
 
 def rows(settings: Settings) -> Iterator[PriceRow]:
     """Yield the rows billed by the hour; slices that the fleet has records of are rows of the tpu layer's."""
-    desired, region = settings[SlurmSettings], names.region(settings)
+    desired, region, zone = settings[SlurmSettings], names.region(settings), names.zone(settings)
     for what, count, kind in (
         (names.controller(settings), 1, desired.controller_machine_type),
         (f"{desired.login_count} login nodes", desired.login_count, desired.login_machine_type),
     ):
         disk = f"disk.{boot_disk(kind)}"
-        yield row(
-            what, region, (f"machine.{kind}", count), (disk, count * BOOT_GIB), zone=names.zone(settings)
-        )
+        yield row(what, region, (f"machine.{kind}", count), (disk, count * BOOT_GIB), zone=zone)
     if not desired.existing_state_disk:
         parts = (f"disk.{desired.state_disk_type}", desired.state_disk_gib)
-        yield row(names.state_disk(settings), region, parts, zone=names.zone(settings))
+        yield row(names.state_disk(settings), region, parts, zone=zone)
     if desired.home_storage == FILESTORE:
         tier = desired.filestore_tier.lower().replace("_", "-")
         parts = (f"filestore.{tier}", desired.filestore_gib)
-        yield row(names.filestore(settings), region, parts, zone=names.zone(settings))
+        yield row(names.filestore(settings), region, parts, zone=zone)
+    yield row("secret of munge's key", region, ("secret", 1))
     recorded = {item.name for item in settings[TpuSettings].slices}
     for nodeset in nodesets(settings):
         for static in (True, False):
@@ -80,4 +79,4 @@ def _slices(nodeset: Nodeset, slices: list[SlurmSlice], *, static: bool) -> Pric
 def rates(settings: Settings) -> Iterable[Rate]:
     """Return the prices by use."""
     region = names.region(settings)
-    return [rate(id_, region) for id_ in ("logging", "traffic.zones", "secret.version", "secret.access")]
+    return [rate(id_, region) for id_ in ("logging", "traffic.zones")]
