@@ -1,9 +1,9 @@
 """A task of srun: its place among the slices of its step, from the variables that srun sets.
 
-https://slurm.schedmd.com/archive/slurm-22.05.8/srun.html, "OUTPUT ENVIRONMENT VARIABLES". A slice is a switch of
-Slurm's topology, whose name begins its hosts' names: `tpu.tpu-1.tpu-1-w0` is host 0 of slice tpu-1. JAX's own
-detection isn't used: it takes the first host by its name in Slurm, which no name server knows, and a port that
-depends on the job's number, which no firewall passes.
+https://slurm.schedmd.com/archive/slurm-22.05.8/srun.html, "OUTPUT ENVIRONMENT VARIABLES". A slice is a switch
+of Slurm's topology, whose name begins its hosts' names: `tpu.tpu-1.tpu-1-w0` is host 0 of slice tpu-1. JAX's
+own detection isn't used: it takes the first host by its name in Slurm, which no name server knows, and a port
+that depends on the job's number, which no firewall passes.
 """
 
 from __future__ import annotations

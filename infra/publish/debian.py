@@ -102,8 +102,8 @@ def _fetch(package: Package, folder: Path, mirrors: list[str]) -> Path:
         snapshots = " ".join(f"{_SNAPSHOT}/{name}/DATE" for name in ("debian", "debian-security"))
         raise PublishError(
             f"{package.name} {package.version}, which the machines need, can't be downloaded "
-            f"({', '.join(dict.fromkeys(answers))}). Name mirrors that have it: {MIRROR}='{snapshots}', where "
-            f"DATE is e.g. 20261126T000000Z; or copy {folder} from a machine that has published"
+            f"({', '.join(dict.fromkeys(answers))}). Name mirrors that have it: {MIRROR}='{snapshots}', "
+            f"where DATE is e.g. 20261126T000000Z; or copy {folder} from a machine that has published"
         )
 
     return once(folder / package.sha256, download)

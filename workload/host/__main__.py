@@ -134,6 +134,10 @@ def _meet(phase: barrier.Phase, environment: Path | None) -> None:
         environment.write_text(places.environment(node, coordinator))
 
 
+def _slurmd(chosen: argparse.Namespace) -> None:
+    slurmd.run(chosen.words, _until_signal())
+
+
 _COMMANDS = {
     "barrier": _barrier,
     "place": _place,
@@ -141,10 +145,10 @@ _COMMANDS = {
     "code": _code,
     "heartbeat": _heartbeat,
     "logs": _logs,
-    slurmd.COMMAND: lambda chosen: slurmd.main(chosen.words),
+    slurmd.COMMAND: _slurmd,
 }
 
-_SERVICES = ("barrier", "heartbeat", "logs")  # run for long and log
+_SERVICES = ("barrier", "heartbeat", "logs", slurmd.COMMAND)  # run for long and log
 
 
 if __name__ == "__main__":

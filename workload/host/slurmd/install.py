@@ -21,7 +21,12 @@ from workload.host.metadata import access_token
 
 ARCHIVE = "slurm.tar.gz"
 # The same numbers on the controller (infra/layers/slurm/startup/machine.sh): /home is shared.
-_USERS = 'u munge 64001 "MUNGE"\nu slurm 64030 "Slurm"\nu statd - "NFS" /var/lib/nfs\nu _rpc - "RPC" /run/rpcbind\n'
+_USERS = """\
+u munge 64001 "MUNGE"
+u slurm 64030 "Slurm"
+u statd - "NFS" /var/lib/nfs
+u _rpc - "RPC" /run/rpcbind
+"""
 _PRIVATE = ("etc/munge", "var/lib/munge", "var/log/munge")
 _SECRETS = "https://secretmanager.googleapis.com/v1"
 _LEAST_KEY_BYTES = 32
@@ -93,7 +98,7 @@ def _object(bucket: Bucket, name: str, sha256: str, fix: str) -> bytes:
 
 
 def users(root: Path = Path("/")) -> None:
-    """Make the system's users, with the same ids on every machine of the cluster, and give them their folders."""
+    """Make the system's users, with the same ids on every machine of the cluster, and their folders."""
     file = root / "etc/sysusers.d/slurm.conf"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(_USERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -10,42 +11,27 @@ from workload.host.slurmd.arguments import Mount
 from workload.host.slurmd.install import command
 
 _GCSFUSE = "/opt/tpu/current/gcsfuse"
-_TABLE = Path("/proc/self/mountinfo")
+# In memory: gone with the mounts after a reboot.
+RECORD = Path("/run/tpu/slurm-mounts.json")
 
 
-def mount(desired: Mount, table: Path = _TABLE) -> None:
-    """Mount a file system unless it is mounted. Raises HostError."""
-    current = mounted(desired.target, table)
-    if current == desired.source and _answers(desired.target):
+def mount(desired: Mount, record: Path = RECORD) -> None:
+    """Mount a file system unless an earlier start did. Raises HostError."""
+    ours = json.loads(record.read_text()) if record.exists() else {}
+    there = os.path.ismount(desired.target)
+    if there and ours.get(desired.target) == desired.source:
         return
-    what = f"{desired.target}, {desired.source}, isn't mounted"
-    if current is not None and current != desired.source and desired.target == "/home":
-        raise HostError(f"{what}: {current} is there: umount /home, and boot the host again")
-    if current is not None:
-        command("umount", "--lazy", desired.target, doing=what)
+    what = f"{desired.source} can't be mounted at {desired.target}"
+    if there and desired.target not in ours:
+        raise HostError(f"{what}: another file system is there: umount it, and boot the host again")
+    if desired.target in ours:
+        # Also where its program ended, and nothing answers there.
+        command("sh", "-c", f"umount --lazy {desired.target} || true", doing=what)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_text(json.dumps(ours | {desired.target: desired.source}))  # before: a mount is never unknown
     Path(desired.target).mkdir(parents=True, exist_ok=True)
-    options = ",".join(desired.options)
-    flags = ["-o", options] if options else []
+    options = ["-o", ",".join(desired.options)] if desired.options else []
     if desired.kind == "gcsfuse":
-        command(_GCSFUSE, "-o", "allow_other", *flags, desired.source, desired.target, doing=what)
+        command(_GCSFUSE, "-o", "allow_other", *options, desired.source, desired.target, doing=what)
     else:
-        command("mount", "-t", "nfs", *flags, desired.source, desired.target, doing=what)
-
-
-def mounted(target: str, table: Path = _TABLE) -> str | None:
-    """Return the source of what is mounted at a folder; None if nothing is. proc_pid_mountinfo(5)."""
-    source = None
-    for line in table.read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        if before.split()[4] == target:
-            source = after.split()[1]
-    return source
-
-
-def _answers(target: str) -> bool:
-    """Return False for a mount whose program ended ("Transport endpoint is not connected")."""
-    try:
-        os.stat(target)
-    except OSError:
-        return False
-    return True
+        command("mount", "-t", "nfs", *options, desired.source, desired.target, doing=what)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from workload.host import journal
 from workload.host.bucket import Bucket
 from workload.host.errors import HostError
 from workload.host.metadata import HostDescription
@@ -29,26 +28,24 @@ _PAUSE_S = 2.0
 _STOP_S = 2.0
 # In memory: gone after a reboot.
 _JOINED = Path("/run/tpu/joined")
+# What slurmd prints, and what it means once the controller's port is open.
 _REASONS = {
-    "authentication": "munge's key differs from the controller's: restart the host once the controller's boot is done",
-    "Invalid node name": "the controller's slurm.conf has no such node: tpu up ENV slurm",
-    "Unable to determine": "the controller's slurm.conf has no such node: tpu up ENV slurm",
+    "failed to fetch remote configs": (
+        "slurmctld refuses this host: munge's key differs from the controller's, or their clocks do. The "
+        "next start reads the key again; on the controller: sudo systemctl restart google-startup-scripts"
+    ),
+    "lookup failure for node": "slurm.conf has no such node: tpu up ENV slurm",
 }
 
 
-def main(words: Sequence[str]) -> int:
-    """Join the cluster and stay in it; return the exit status. Raises HostError."""
-    journal.configure()
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+def run(words: Sequence[str], stopping: threading.Event) -> None:
+    """Join the cluster and stay in it until `stopping`. Raises HostError."""
     arguments = parse(words)
     host = HostDescription.from_metadata()  # without a number no host joins as worker 0
     name = f"{arguments.prefix}-w{host.worker}"
     _prepare(arguments, host, stopping)
-    if stopping.is_set():
-        return 0
-    return _serve(arguments.controller, name, stopping)
+    if not stopping.is_set():
+        _serve(arguments.controller, name, stopping)
 
 
 def _prepare(arguments: Arguments, host: HostDescription, stopping: threading.Event) -> None:
@@ -61,7 +58,7 @@ def _prepare(arguments: Arguments, host: HostDescription, stopping: threading.Ev
     install.users()
     _retried(lambda: install.munge(install.key(arguments.secret)), stopping)
     for desired in arguments.mounts:
-        _retried(lambda desired=desired: mounts.mount(desired), stopping)  # type: ignore[misc]
+        _retried(partial(mounts.mount, desired), stopping)
     if arguments.startup and not _JOINED.exists() and not stopping.is_set():
         _startup(*arguments.startup)
     _retried(lambda: _reach(arguments.controller), stopping)
@@ -73,22 +70,25 @@ def _retried(step: Callable[[], None], stopping: threading.Event, patience_s: fl
     give_up, before = time.monotonic() + patience_s, ""
     while not stopping.is_set():
         try:
-            return step()
+            step()
         except HostError as error:
             if time.monotonic() > give_up:
                 raise
             if str(error) != before:
                 _LOG.warning("will try again: %s", error)
                 before = str(error)
-        stopping.wait(_PAUSE_S)
+            stopping.wait(_PAUSE_S)
+        else:
+            return
 
 
 def _reach(controller: str) -> None:
     try:
         socket.create_connection((controller, PORT), timeout=5).close()
     except OSError as error:
+        why = error.strerror or error
         raise HostError(
-            f"slurmctld isn't reachable at {controller}:{PORT} ({error.strerror or error}): tpu logs ENV slurm"
+            f"slurmctld isn't reachable at {controller}:{PORT} ({why}): tpu logs ENV slurm"
         ) from None
 
 
@@ -103,12 +103,12 @@ def _startup(bucket: str, name: str) -> None:
         )
 
 
-def _serve(controller: str, name: str, stopping: threading.Event) -> int:
-    """Run slurmd until it ends or this host is to stop."""
+def _serve(controller: str, name: str, stopping: threading.Event) -> None:
+    """Run slurmd until it ends, a HostError, or this host is to stop."""
     # A boot is reported once: slurmctld would take a second report for a reboot under a job.
     boot = [] if _JOINED.exists() else ["-b"]
     command = ["slurmd", "-D", *boot, "--conf-server", f"{controller}:{PORT}", "-N", name]
-    last = ""
+    errors: list[str] = []
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, errors="replace", env=environment
@@ -121,13 +121,13 @@ def _serve(controller: str, name: str, stopping: threading.Event) -> int:
             sys.stderr.write(line)
             sys.stderr.flush()
             if "error" in line or "fatal" in line:
-                last = line.strip()
+                errors.append(line.strip())
     if stopping.is_set():
-        return 0
-    reason = next((reason for sign, reason in _REASONS.items() if sign in last), last)
-    raise HostError(
-        f"slurmd of {name} ended with exit status {child.returncode}: {reason or 'without a word'}"
-    )
+        return
+    printed = "\n".join(errors)
+    known = (reason for sign, reason in _REASONS.items() if sign in printed)
+    reason = next(known, errors[-1] if errors else "without a word")
+    raise HostError(f"slurmd of {name} ended with exit status {child.returncode}: {reason}")
 
 
 def _stop(child: subprocess.Popen[str], name: str, stopping: threading.Event) -> None:
