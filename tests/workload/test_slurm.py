@@ -1,4 +1,4 @@
-"""A task's place by the variables of a real srun (22.05.8, two slices of two hosts), recorded on its hosts."""
+"""A task's place by the variables of a real srun (22.05.8, two slices of two hosts), as recorded."""
 
 from __future__ import annotations
 
