@@ -38,6 +38,23 @@ class Rendered:
     variable: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class MachineBundle:
+    """Bundle that a layer's machines install at their boot, as TPU hosts do theirs; `tpu publish` builds it.
+
+    Attributes:
+        key: setting that its id is recorded in.
+        script: returns the start-up script, which the loader runs (infra/layers/tpu/startup/loader.sh).
+        wheels: lock of the Python packages.
+        packages: lock of the Debian packages, of which each archive becomes a file NAME.tar.gz.
+    """
+
+    key: str
+    script: Callable[[], str]
+    wheels: Path
+    packages: Path
+
+
 @dataclass(frozen=True)
 class Named:
     """Account or bucket: the setting that names it, its name, and the component whose it is."""
@@ -87,6 +104,7 @@ class Hooks:
         rendered: generated files that builds take along.
         metrics: of its log entries, which the monitoring layer makes while this layer is on.
         alerts: likewise; each has a page docs/runbooks/NAME.md.
+        bundle: what its machines install.
     """
 
     after: tuple[str, ...] = ()
@@ -98,6 +116,7 @@ class Hooks:
     rendered: Rendered | None = None
     metrics: tuple[LogMetric, ...] = ()
     alerts: tuple[Alert, ...] = ()
+    bundle: MachineBundle | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
