@@ -19,7 +19,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from settings_schema.problem import Problem
 from settings_schema.rules import TEXT, Rule
-from settings_schema.schema import record_of
+from settings_schema.schema import former, plain, record_of
 
 T = TypeVar("T")
 SHOWN_CHARACTERS = 80
@@ -92,6 +92,9 @@ class Parser:
         """
         known, hints = self._keys(kind), get_type_hints(kind)
         for key in sorted(raw.keys() - known.keys()):
+            if entry := former(kind, key):
+                self.report(f"{prefix}{key}", raw[key], entry.rule, entry.fix)
+                continue
             near = nearest(key, known)
             listed = textwrap.shorten(f"remove it; known are {', '.join(known)}", 120, placeholder=" …")
             fix = f"did you mean {prefix}{near}?" if near else listed
@@ -234,9 +237,9 @@ class Parser:
 
 def nearest(key: str, known: Collection[str]) -> str | None:
     """Return the known key closest to `key`, ignoring case, `_` and `-`; None if none is close."""
-    plain = {known_key.lower().replace("_", ""): known_key for known_key in known}
-    near = get_close_matches(key.lower().replace("_", "").replace("-", ""), list(plain), n=1)
-    return plain[near[0]] if near else None
+    spelled = {plain(known_key): known_key for known_key in known}
+    near = get_close_matches(plain(key), list(spelled), n=1)
+    return spelled[near[0]] if near else None
 
 
 def shown(value: Any, texts: bool = True) -> str:

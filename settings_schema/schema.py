@@ -1,10 +1,29 @@
 """Declaration of settings: fields of dataclasses, with meaning, default and rule."""
 
-from collections.abc import Collection
-from dataclasses import MISSING, field, is_dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, field, is_dataclass
 from typing import Any, get_args, get_origin
 
 from settings_schema.rules import Rule
+
+
+@dataclass(frozen=True)
+class Former:
+    """Key that users know from elsewhere and that isn't a setting: why, and what to write instead."""
+
+    rule: str
+    fix: str
+
+
+def former(kind: type, key: str) -> Former | None:
+    """Return the entry of a key in a class's mapping `former`, whatever its case and underscores."""
+    entries: Mapping[str, Former] = getattr(kind, "former", {})
+    return {plain(name): entry for name, entry in entries.items()}.get(plain(key))
+
+
+def plain(key: str) -> str:
+    """Return a key without case, `_` and `-`."""
+    return key.lower().replace("_", "").replace("-", "")
 
 
 def setting(

@@ -38,8 +38,8 @@ def is_range_of(value: str, *wider: str) -> bool:
     return 8 <= network.prefixlen <= 29 and inside
 
 
-def is_ssh(value: str) -> bool:
-    """Return True if `value` is a program with the fields of a worker, the command as its last argument."""
+def is_ssh(value: str, *machine: str) -> bool:
+    """Return True if `value` is a program with the fields of a machine, the command as its last argument."""
     try:
         words = shlex.split(value)
         parsed = [list(Formatter().parse(word)) for word in words]
@@ -49,8 +49,8 @@ def is_ssh(value: str) -> bool:
     names = [name for name, form, conversion in used if not form and not conversion]
     return (
         len(names) == len(used)
-        and {"node", "worker", "command"} <= set(names)
-        and set(names) <= {"project", "zone", "login", "node", "worker", "command"}
+        and {*machine, "command"} <= set(names)
+        and set(names) <= {"project", "zone", "login", *machine, "command"}
         and names.count("command") == 1
         and words[-1].endswith("{command}")
         and all(part[1] is None for part in parsed[0])
@@ -186,10 +186,16 @@ REGION = pattern(PLACE, "one region, such as us-east5 (no multi-region, no zone)
 ZONE = pattern(f"{PLACE}-[a-z0-9]+", "a zone, such as us-east5-b", "write a zone, not a region")
 SHA256 = pattern("[0-9a-f]{64}", "64 lowercase hex digits", "run `tpu publish`, which writes it")
 SSH = Rule(
-    is_ssh,
+    lambda value: is_ssh(value, "node", "worker"),
     "a program and arguments with {node}, {worker}, at the end {command}, and where needed {project}, {zone}"
     " and {login} (your name by OS Login)",
     "write e.g. ssh {node}-w{worker} {command}",
+)
+SSH_LOGIN = Rule(
+    lambda value: is_ssh(value, "node"),
+    "a program and arguments with {node}, at the end {command}, and where needed {project}, {zone} and"
+    " {login} (your name by OS Login)",
+    "write e.g. ssh {node} {command}",
 )
 COMMAND = Rule(
     commands.can_start,

@@ -1,0 +1,23 @@
+"""Files of Slurm as pure functions of the settings: what the controller writes, and hosts get from it."""
+
+from infra.layers.slurm.conf import accounting, job_submit, nodes, slurm_conf
+from infra.layers.slurm.slices import Reached
+from infra.settings.schema import Settings
+
+SLURM, TOPOLOGY, GRES, CGROUP, JOB_SUBMIT = (
+    "slurm.conf", "topology.conf", "gres.conf", "cgroup.conf", "job_submit.lua",
+)  # fmt: skip
+SLURMDBD = "slurmdbd.conf"
+
+
+def files(settings: Settings, reached: Reached) -> dict[str, str]:
+    """Return the files of /etc/slurm on the controller, by name."""
+    result = {
+        SLURM: slurm_conf.text(settings, reached.controller),
+        TOPOLOGY: nodes.topology(settings),
+        GRES: nodes.gres(settings),
+        CGROUP: slurm_conf.CGROUP,
+        JOB_SUBMIT: job_submit.text(settings),
+    }
+    database = accounting.slurmdbd(settings)
+    return {**result, SLURMDBD: database} if database else result

@@ -1,0 +1,74 @@
+"""slurm.conf and cgroup.conf, of Slurm 22.05. https://slurm.schedmd.com/archive/slurm-22.05.8/slurm.conf.html"""
+
+from __future__ import annotations
+
+from infra.layers.slurm import names
+from infra.layers.slurm.conf import accounting, nodes
+from infra.layers.slurm.settings import SlurmSettings
+from infra.settings.schema import Settings
+
+CGROUP = "ConstrainCores=no\nConstrainDevices=no\nConstrainRAMSpace=no\n"
+"""A job has its hosts for itself: cgroups confine nothing."""
+_YEAR_S = 365 * 86400
+_HEAD = "# Made of {file}, and made anew: change the settings there, then run tpu up {environment} slurm."
+
+
+def text(settings: Settings, address: str) -> str:
+    """Return slurm.conf; `address`: internal address of the controller."""
+    desired, environment = settings[SlurmSettings], settings.environment
+    low, high = names.SRUN_PORTS
+    kept = nodes.always_on(settings)
+    values = {
+        "ClusterName": names.name(settings),
+        "SlurmctldHost": f"{names.controller(settings)}({address})",
+        "SlurmctldPort": names.SLURMCTLD,
+        "SlurmdPort": names.SLURMD,
+        "SrunPortRange": f"{low}-{high}",
+        "AuthType": "auth/munge",
+        "CredType": "cred/munge",
+        "SlurmUser": "slurm",
+        # Hosts get these files from the controller, and their addresses from their own registration.
+        "SlurmctldParameters": "enable_configless,idle_on_node_suspend,cloud_reg_addrs",
+        # CPUs and memory are those of facts.toml, whatever a host registers.
+        "SlurmdParameters": "config_overrides",
+        "StateSaveLocation": names.STATE_SAVE,
+        "SlurmdSpoolDir": "/var/spool/slurmd",
+        "SlurmctldPidFile": "/run/slurmctld.pid",
+        "SlurmdPidFile": "/run/slurmd.pid",
+        "SlurmctldLogFile": f"{names.LOGS}/slurmctld.log",
+        "MailProg": "/bin/true",
+        "MpiDefault": "none",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "PropagateResourceLimits": "NONE",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_CPU",
+        "GresTypes": nodes.TPU,
+        "TopologyPlugin": "topology/tree",
+        "TopologyParam": "SwitchAsNodeRank",
+        "TreeWidth": 65533,
+        "SchedulerType": "sched/backfill",
+        # A job waits until its slices are whole, instead of taking hosts of more of them.
+        "SchedulerParameters": f"max_switch_wait={_YEAR_S}",
+        "JobSubmitPlugins": "lua",
+        "JobRequeue": 1,
+        "ReturnToService": 1,
+        "SlurmdTimeout": 60,
+        "KillWait": 30,
+        "BatchStartTimeout": 60,
+        "ResumeProgram": names.RESUME,
+        "SuspendProgram": names.SUSPEND,
+        "ResumeFailProgram": names.RESUME_FAILED,
+        "ResumeTimeout": desired.resume_timeout_s,
+        "SuspendTimeout": 300,
+        "SuspendTime": desired.suspend_time_s,
+        "ResumeRate": 0,
+        "SuspendRate": 0,
+        **({"SuspendExcNodes": kept} if kept else {}),
+        "PrivateData": "cloud",  # sinfo shows nodes that are powered down, too
+        **accounting.of_slurm_conf(settings),
+    }
+    head = _HEAD.format(file=f"Pulumi.{environment}.yaml", environment=environment)
+    lines = [head, *(f"{key}={value}" for key, value in values.items())]
+    return "\n".join([*lines, *nodes.node_lines(settings), *nodes.partition_lines(settings), ""])
