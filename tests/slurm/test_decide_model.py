@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
@@ -10,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fleet.adhoc import OWNER, PHASE, Phase
-from slurm.decide import Action, End, Seen, Slice, State, Update, Want, World, decide
+from slurm.decide import FAILED, Action, End, Seen, Slice, State, Update, Want, World, decide
 from slurm.nodes import SlurmNode
 
 OURS = {"who": "controller@p.iam.gserviceaccount.com", "from": "slurm dev"}
@@ -100,12 +99,17 @@ class Cluster(RuleBasedStateMachine):
         if up and not host.job and not (name == "tpu-0" and host.base == "IDLE"):
             self._suspend(host)
 
-    @rule(name=NAMES)
-    def job_ends(self, name: str) -> None:
-        for host in self.of(name):
-            if host.job and "POWERING_UP" not in host.flags and "POWERED_DOWN" not in host.flags:
-                host.job = 0
-                host.base = "IDLE" if host.base == "ALLOCATED" else host.base
+    @rule(name=NAMES, worker=WORKERS)
+    def job_leaves(self, name: str, worker: int) -> None:
+        """The batch host may be COMPLETING for long when its neighbours are free."""
+        host = self.of(name)[worker]
+        if host.job and not host.flags & {"POWERING_UP", "POWERED_DOWN"}:
+            self._free(host)
+
+    @staticmethod
+    def _free(host: Host) -> None:
+        host.job = 0
+        host.base = "IDLE" if host.base == "ALLOCATED" else host.base
 
     @rule(name=NAMES, worker=WORKERS)
     def resume_timeout(self, name: str, worker: int) -> None:
@@ -117,8 +121,7 @@ class Cluster(RuleBasedStateMachine):
     def _requeue(self, job: int) -> None:
         for host in self.hosts.values():
             if job and host.job == job:
-                host.job = 0
-                host.base = "IDLE" if host.base == "ALLOCATED" else host.base
+                self._free(host)
 
     @rule(name=NAMES, worker=WORKERS)
     def host_registers(self, name: str, worker: int) -> None:
@@ -249,21 +252,24 @@ class Cluster(RuleBasedStateMachine):
         """Once nothing happens any more: jobs end, and only static slices are left."""
         self.cloud.refused.clear()
         self.failed.clear()
-        everyone: list[Callable[[str], None]] = [self.job_ends, self.person_resumes]
-        workers = [self.suspend_timeout, self.idle_too_long, self.not_responding, self.host_registers]
-        for _ in range(30):
+        steps = [
+            self.suspend_timeout, self.idle_too_long, self.not_responding, self.host_registers,
+            self.job_leaves,
+        ]  # fmt: skip
+        for turn in range(40):
             self.look(None)
             self.fleet_acts()
             self.power()
             for slice_ in SLICES:
-                for act in everyone:
-                    act(slice_.name)
-                for step in workers:
+                if any(host.reason.startswith(FAILED) for host in self.of(slice_.name)):
+                    self.person_resumes(slice_.name)
+                for step in [*steps, *([self.resume_timeout] if turn == 20 else [])]:
                     for worker in (0, 1):
                         step(slice_.name, worker)
         left = {name for name, phase in self.cloud.records.items() if phase is not Phase.ENDED}
         assert left == {"tpu-0"} == set(self.cloud.nodes), (left, self.hosts)
         assert all(host.booted for host in self.of("tpu-0"))
+        assert not any(host.flags & {"DRAIN"} or host.base == "DOWN" for host in self.hosts.values())
 
 
 Cluster.TestCase.settings = settings(
