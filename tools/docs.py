@@ -164,10 +164,15 @@ def roles() -> str:
         rows = []
         for role in roles_of(account):
             layer = next((layer.name for layer in layers() if role in layer.roles), "")
-            only = f"; only with `{layer}:{camel_case(role.setting)}`" if role.setting else ""
+            only = f"; only with `{layer}:{_setting(role.setting)}`" if role.setting else ""
             rows.append((f"`{role.name}`", f"the {role.on}", f"{role.why}{only}"))
         parts.append(f"{title}\n\n{table(('role', 'on', 'for'), rows)}")
     return "\n\n".join(parts)
+
+
+def _setting(of_role: str) -> str:
+    name, _, value = of_role.partition("=")
+    return f"{camel_case(name)}{f': {value}' if value else ''}"
 
 
 def policy_rules() -> str:

@@ -52,7 +52,7 @@ def required_roles(layers: Iterable[Layer], settings: Settings | None = None) ->
     merged: dict[tuple[str, ...], Role] = {}
     for layer in layers:
         for role in layer.roles:
-            if settings is None or not role.setting or getattr(settings[layer.settings], role.setting):
+            if settings is None or role.needed(settings[layer.settings]):
                 key = (role.name, role.on, role.setting)
                 merged[key] = merge_roles(merged[key], role) if key in merged else role
     yield from merged.values()

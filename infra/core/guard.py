@@ -23,7 +23,7 @@ from infra.google.failures import FOR_PEOPLE, Kind
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 
-KINDS = MEMBERS, JOBS, RUNS, PODS = "members", "jobs", "runs", "pods"
+KINDS = MEMBERS, JOBS, RUNS, PODS, SLICES = "members", "jobs", "runs", "pods", "slices"
 _SHOWN = 5
 _AT_ONCE = 32  # a record is a request
 _RECORD = re.compile(r"[^/]+/(r[0-9]{1,20})/run\.json")
@@ -85,7 +85,9 @@ class Living(dynamic.Resource):
         needs: Sequence[pulumi.Resource],
         namespace: str = "",
     ):
-        """Guard `needs` while MEMBERS with `labels`, or JOBS on clusters with them, live; create it last.
+        """Guard `needs` while MEMBERS or SLICES with `labels`, or JOBS on clusters with them, live.
+
+        It is created last.
 
         `namespace`: restricts JOBS to one. RUNS have their records in the label `folder` of `bucket`; while
         one trains by the label `train`, that can't be changed. PODS are on the nodes of the label `pool` of
@@ -131,6 +133,12 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
             "runs of the pipeline",
         ),
         PODS: (_pods, f"tpu job cancel {environment} TEAM JOB, or wait for their end", "jobs on the pool"),
+        SLICES: (
+            _members,
+            f"scancel what runs, nodeCountStatic: 0, tpu up {environment} slurm: idle slices then go, after "
+            "slurm:suspendTimeS",
+            "slices of Slurm",
+        ),
     }[what]
     if what == PODS:
         namespace = ""

@@ -55,12 +55,28 @@ class Place:
     region: str
 
 
+@dataclass(frozen=True)
+class Acting:
+    """Accounts of a layer that those who bring it up act as.
+
+    Attributes:
+        on: name of these in roles, e.g. "GKE nodes' account".
+        setting: members that may act as them, e.g. "gke:nodeAccountUsers".
+        account: returns the id of one; further ones are granted alike.
+    """
+
+    on: str
+    setting: str
+    account: Callable[[Settings], str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
     """Extension points that few layers use; the defaults add nothing.
 
     Attributes:
         after: layers that come up earlier where both are on, although nothing of theirs is read.
+        acting: its accounts that are acted as.
         missing_grant: maps a refusal to the grant that an account of this layer lacks; "" if unknown.
         transient_errors: refusals that end within minutes, so that `tpu up` retries: regular expression of
             Google's message → explanation.
@@ -71,6 +87,7 @@ class Hooks:
     """
 
     after: tuple[str, ...] = ()
+    acting: Acting | None = None
     missing_grant: Callable[[Settings, str], str] = lambda *_: ""
     transient_errors: Mapping[str, str] = field(default_factory=dict)
     quotas: Callable[[Settings], Iterable[Use]] = lambda _: ()

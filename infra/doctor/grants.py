@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from infra.core import names
-from infra.core.layer import up_command
+from infra.core.environment import declared_layers
+from infra.core.layer import Acting, up_command
 from infra.engine.roles import ACCOUNTS, roles
 from infra.engine.settings import from_file
 from infra.google.role import Role
-from infra.layers.gke.settings import GkeSettings
 from infra.layers.monitoring.settings import MonitoringSettings
-from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.names import controller_bucket, service_account_id
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
@@ -24,28 +23,25 @@ from infra.settings.schema import Settings
 
 def resource(role: Role, settings: Settings) -> str:
     """Return the full name of the resource that a role is granted on."""
+    if acting := _acting(role, settings):
+        return f"projects/{settings.project}/serviceAccounts/{acting[1]}"
     return {
         "project": f"projects/{settings.project}",
         "hosts' account": service_account_id(settings),
         "checkpoint bucket": f"projects/_/buckets/{settings[StorageSettings].bucket_name}",
         "controller's bucket": f"projects/_/buckets/{controller_bucket(settings)}",
-        "GKE nodes' account": _nodes_account(settings),
-        "pipeline's accounts": _runs_account(settings),
         "billing account": f"billingAccounts/{_billing_account(settings)}",
     }[role.on]
 
 
-def _nodes_account(settings: Settings) -> str:
-    gke = settings.get(GkeSettings)
-    email = names.account_email(settings, gke.node_account_id if gke else "")
-    return f"projects/{settings.project}/serviceAccounts/{email}"
-
-
-def _runs_account(settings: Settings) -> str:
-    """Return the function's account; those of its build and of the trigger are named alike."""
-    pipeline = settings.get(PipelineSettings)
-    email = names.account_email(settings, f"{pipeline.name if pipeline else ''}-run")
-    return f"projects/{settings.project}/serviceAccounts/{email}"
+def _acting(role: Role, settings: Settings) -> tuple[Acting, str, str] | None:
+    """Return the accounts of a layer that a role is on, the address of one, and the layer's name."""
+    for layer in declared_layers(settings):
+        acting = layer.hooks.acting
+        if acting and acting.on == role.on:
+            id_ = acting.account(settings) if layer.settings in settings.sections else ""
+            return acting, names.account_email(settings, id_), layer.name
+    return None
 
 
 def _billing_account(settings: Settings) -> str:
@@ -60,10 +56,8 @@ def command(role: Role, settings: Settings, member: str = "MEMBER") -> str:
         return f"gcloud projects add-iam-policy-binding {settings.project} {flags}"
     if role.on == "hosts' account":
         return f"{member} in storage:serviceAccountUsers, then {up_command('storage', settings.environment)}"
-    if role.on == "GKE nodes' account":
-        return f"{member} in gke:nodeAccountUsers, then {up_command('gke', settings.environment)}"
-    if role.on == "pipeline's accounts":
-        return f"{member} in pipeline:accountUsers, then {up_command('pipeline', settings.environment)}"
+    if acting := _acting(role, settings):
+        return f"{member} in {acting[0].setting}, then {up_command(acting[2], settings.environment)}"
     if role.on == "billing account":
         return f"gcloud billing accounts add-iam-policy-binding {_billing_account(settings)} {flags}"
     bucket = resource(role, settings).rpartition("/")[2]

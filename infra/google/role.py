@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any
 
-On = Literal[
-    "project",
-    "hosts' account",
-    "GKE nodes' account",
-    "pipeline's accounts",
-    "checkpoint bucket",
-    "controller's bucket",
-    "billing account",
-]
+On = str
+"""Kind of a resource; a layer's own accounts are called as its hook `acting` does (infra/core/layer.py)."""
 
 
 BASIC = ("roles/owner", "roles/editor", "roles/viewer")
@@ -61,7 +54,7 @@ class Role:
         why: what for, in words.
         permissions: those of it that are used.
         on: on what it is granted.
-        setting: field of the layer's settings without which it isn't needed.
+        setting: field of the layer's settings without which it isn't needed; or FIELD=VALUE, which it needs.
     """
 
     name: str
@@ -69,6 +62,12 @@ class Role:
     permissions: tuple[str, ...]
     on: On = "project"
     setting: str = ""
+
+    def needed(self, section: Any) -> bool:
+        """Return whether a section of the settings needs it."""
+        name, _, value = self.setting.partition("=")
+        given = getattr(section, name) if name else True
+        return given == value if value else bool(given)
 
 
 TPU_ADMIN = Role(
@@ -83,10 +82,9 @@ ACT_AS = Role(
 )  # fmt: skip
 
 
-ACT_AS_NODES = Role(
-    "roles/iam.serviceAccountUser", "create nodes that run as it", ("iam.serviceAccounts.actAs",),
-    "GKE nodes' account",
-)  # fmt: skip
+def act_as(on: On, why: str) -> Role:
+    """Return the role of those who create what runs as a layer's own accounts."""
+    return Role("roles/iam.serviceAccountUser", why, ("iam.serviceAccounts.actAs",), on)
 
 
 OBJECTS = (

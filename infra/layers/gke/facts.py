@@ -76,6 +76,12 @@ def cpu_family(machine: str) -> CpuFamily | None:
     return family if cpus in family.cpus or (not family.cpus and cpus % 2 == 0) else None
 
 
+def cpus_of(machine: str) -> int:
+    """Return the CPUs of a machine type, by its name: "n2-standard-4" has 4; 0 where it tells none."""
+    match = re.match(r"[a-z0-9]+-[a-z]+-([0-9]+)", machine)
+    return int(match[1]) if match else 0
+
+
 def machines_for(kind: SliceType) -> tuple[Machine, ...]:
     """Return machines for a slice of this size; the default, with the most chips, is the first."""
     machines = (machine for machine in MACHINES if machine.carries(kind))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.core.layer import Hooks, Layer, Named, Place, deferred
+from infra.core.layer import Acting, Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
 from infra.google.quotas import Use, gke_chips
-from infra.google.role import ACT_AS_NODES, Role
+from infra.google.role import Role, act_as
 from infra.layers.gke import pools
 from infra.layers.gke.one_pool import checked
 from infra.layers.gke.outputs import GkeOutputs
@@ -52,6 +52,9 @@ def _quotas(settings: Settings) -> Iterator[Use]:
         yield Use(gke_chips(pools.region(settings), revocable=revocable), chips, why)
 
 
+_ACTING = Acting(
+    "GKE nodes' account", "gke:nodeAccountUsers", lambda given: given[GkeSettings].node_account_id
+)
 _ROLES = (
     Role(
         "roles/container.clusterAdmin", "create the cluster and its node pools",
@@ -84,7 +87,7 @@ _ROLES = (
         ("storage.buckets.create", "storage.buckets.delete", "storage.buckets.update"),
         setting="artifact_bucket",
     ),
-    ACT_AS_NODES,
+    act_as(_ACTING.on, "create nodes that run as it"),
 )  # fmt: skip
 
 LAYER = Layer(
@@ -105,7 +108,7 @@ LAYER = Layer(
     prices=pools.rows,
     rates=pools.rates,
     at_google=_at_google,
-    hooks=Hooks(quotas=_quotas),
+    hooks=Hooks(acting=_ACTING, quotas=_quotas),
     ids={
         "gcp:container/cluster:Cluster": "projects/{project}/locations/{location}/clusters/{name}",
         "gcp:container/nodePool:NodePool": (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infra.catalog import region_of
-from infra.core.layer import Hooks, Layer, Named, Place, deferred
+from infra.core.layer import Acting, Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
 from infra.google.quotas import Use, cpus
-from infra.google.role import Role
+from infra.google.role import Role, act_as
 from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.outputs import PipelineOutputs
@@ -83,6 +83,11 @@ def _rates(settings: Settings) -> Iterable[Rate]:
     return rates
 
 
+_ACTING = Acting(
+    "pipeline's accounts",
+    "pipeline:accountUsers",
+    lambda given: paths.account_id(given, paths.ORCHESTRATOR),  # its build's and the trigger's are alike
+)
 _ROLES = (
     Role(
         "roles/storage.admin", "create the raw and the scratch bucket and their policies",
@@ -95,10 +100,7 @@ _ROLES = (
         ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),
-    Role(
-        "roles/iam.serviceAccountUser", "make what runs as the pipeline's accounts",
-        ("iam.serviceAccounts.actAs",), "pipeline's accounts",
-    ),
+    act_as(_ACTING.on, "make what runs as the pipeline's accounts"),
     Role(
         "roles/iam.roleAdmin", "define the runs' custom roles",
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
@@ -189,6 +191,8 @@ LAYER = Layer(
         "gcp:eventarc/trigger:Trigger": "projects/{project}/locations/{location}/triggers/{name}",
         "gcp:cloudscheduler/job:Job": "projects/{project}/locations/{region}/jobs/{name}",
     },
-    hooks=Hooks(missing_grant=access.of_the_build, transient_errors=_TRANSIENT_ERRORS, quotas=_quotas),
+    hooks=Hooks(
+        acting=_ACTING, missing_grant=access.of_the_build, transient_errors=_TRANSIENT_ERRORS, quotas=_quotas
+    ),
     program=deferred(f"{__package__}.program"),
 )

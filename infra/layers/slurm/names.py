@@ -20,10 +20,16 @@ STATE_DEVICE = "slurm-state"
 """Name of the state disk on the controller: /dev/disk/by-id/google-slurm-state."""
 ROLES = CONTROLLER, LOGIN = ("controller", "login")
 """Values of a machine's metadata `slurm-role`."""
-ROLE_KEY, ENVIRONMENT_KEY, STACK_KEY = "slurm-role", "slurm-environment", "slurm-stack"
-BUCKET_KEY, BUNDLE_KEY, PROGRAM_KEY = "slurm-bucket", "slurm-bundle", "slurm-program"
-CONTROLLER_KEY, HOME_KEY, MUNGE_KEY = "slurm-controller", "slurm-home", "slurm-munge"
-"""Keys of a machine's metadata: addresses of the controller, SERVER:PATH of /home, id of the munge secret."""
+MACHINE_KEY, BUCKET_KEY, BUNDLE_KEY = "tpu-slice", "tpu-bucket", "tpu-bundle"
+"""Keys of a machine's metadata that the loader of TPU hosts reads: its name, bucket and bundle."""
+ROLE_KEY, PROGRAM_KEY, ENVIRONMENT_KEY = "slurm-role", "slurm-program", "slurm-environment"
+STACK_KEY, CONTROLLER_KEY, HOME_KEY = "slurm-stack", "slurm-controller", "slurm-home"
+MUNGE_KEY = "slurm-munge"
+"""Further keys: of the program `OBJECT SHA256`, of the slices' stack its id, of the controller its address,
+of /home SERVER:PATH, of munge's key the full id of its secret.
+"""
+CLUSTER_LABEL = "slurm"
+"""Label of the slices' nodes with the cluster's name, by which a destroy finds them."""
 FILESTORE_SHARE = "home"
 
 
@@ -33,7 +39,7 @@ def name(settings: Settings) -> str:
 
 
 def zone(settings: Settings) -> str:
-    """Return the zone of the controller and the login nodes; empty where neither it nor a nodeset is given."""
+    """Return the zone of controller and login nodes; empty where neither it nor a nodeset is given."""
     desired = settings[SlurmSettings]
     return desired.zone or next((nodeset.zone for nodeset in desired.nodesets), "")
 
@@ -116,5 +122,5 @@ def filestore_id(settings: Settings) -> str:
 
 
 def programs(settings: Settings) -> str:
-    """Return the folder of the controllers' bucket for the program, by content."""
-    return f"{name(settings)}/programs"
+    """Return the folder of the checkpoint bucket for the machines' program, by content."""
+    return f"slurm/{name(settings)}"

@@ -15,8 +15,8 @@ from infra.layers.slurm import names, slices
 from infra.layers.slurm.conf import nodes as conf
 from infra.layers.slurm.facts import MOST_NAMES
 from infra.layers.slurm.settings import (
-    FILESTORE,
     DISKS,
+    FILESTORE,
     NodesetSettings,
     SlurmSettings,
 )
@@ -146,7 +146,7 @@ def _slice_names(settings: Settings, given: set[str]) -> Iterator[Problem]:
     for slice_ in settings[TpuSettings].slices:
         parsed = slices.of_record(slice_.name)
         if parsed and parsed.nodeset in own:
-            rule = f"the slices of the nodeset {parsed.nodeset} are called {parsed.nodeset}-0, {parsed.nodeset}-1, …"
+            rule = f"slices of the nodeset {parsed.nodeset} are called {parsed.nodeset}-0 and so on"
             yield Problem("tpu:slices", f'"{slice_.name}"', rule, "rename it, or the nodeset")
 
 
@@ -190,7 +190,7 @@ def _sizes(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    """Yield zones that aren't known for v6e, or have no subnet; and of the controller, without CPU machines."""
+    """Yield zones without v6e or a subnet, and a controller's without CPU machines."""
     if (desired := _desired(settings)) is None:
         return
     known, covered = nodes.known_zones(settings), nodes.zones(settings)

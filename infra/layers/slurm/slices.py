@@ -209,6 +209,7 @@ def record(settings: Settings, slice_: SlurmSlice, reached: Reached) -> Mapping[
         **({"reserved": True} if desired.reserved else {}),
         **({"runtimeVersion": desired.runtime_version} if desired.runtime_version else {}),
         "run": run(settings, slice_, reached),
+        "labels": {names.CLUSTER_LABEL: names.name(settings)},
         "owner": names.owner(settings),
     }
 

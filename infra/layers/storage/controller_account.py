@@ -75,7 +75,7 @@ class ControllerAccount(Account):
             condition={
                 "title": "reports and manifests",
                 "description": f"Lists {' and '.join(LISTED)}, reads {' and '.join(READ)}",
-                "expression": _reports(settings[StorageSettings].bucket_name),
+                "expression": reports(settings[StorageSettings].bucket_name),
             },
             opts=after,
         )
@@ -97,8 +97,9 @@ class ControllerAccount(Account):
                 )
 
 
-def _reports(bucket: str) -> str:
-    """Return the condition of reports: a listing's prefix is an attribute of the request.
+def reports(bucket: str) -> str:
+    """Return the condition of what a controller reads of hosts: a listing's prefix is an attribute of the
+    request.
 
     https://cloud.google.com/iam/docs/conditions-attribute-reference
     """

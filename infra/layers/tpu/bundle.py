@@ -7,7 +7,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.errors import BundleError
-from infra.layers.tpu.published import unpublished
+from infra.layers.tpu.published import OF_HOSTS, unpublished
 from infra.settings.schema import Settings
 
 # As words of their own: the object's name, which errors quote, is 64 hex digits and may hold a 404.
@@ -15,14 +15,18 @@ _MISSING = re.compile(r"\b(404|notFound)\b|No such object")
 
 
 def require(
-    settings: Settings, bundles: Collection[str | None], bucket: str | None, provider: pulumi.ProviderResource
+    settings: Settings,
+    bundles: Collection[str | None],
+    bucket: str | None,
+    provider: pulumi.ProviderResource,
+    key: str = OF_HOSTS,
 ) -> None:
     """Refuse to continue without a published bundle in `bucket` (None: a preview before there is a bucket).
 
     A preview only warns: it shows the plan before anything exists.
     """
     missing = unpublished(
-        settings, bundles, bucket or "", lambda name: bucket is None or _present(bucket, name, provider)
+        settings, bundles, bucket or "", lambda name: bucket is None or _present(bucket, name, provider), key
     )
     if missing is None:
         return

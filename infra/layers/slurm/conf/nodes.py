@@ -50,7 +50,8 @@ def partition_lines(settings: Settings) -> Iterator[str]:
         limit = f"{partition.max_hours}:00:00" if partition.max_hours else "INFINITE"
         yield (
             f"PartitionName={partition.name} Nodes={hosts} "
-            f"Default={'YES' if partition.name == default else 'NO'} MaxTime={limit} OverSubscribe=EXCLUSIVE State=UP"
+            f"Default={'YES' if partition.name == default else 'NO'} MaxTime={limit} "
+            "OverSubscribe=EXCLUSIVE State=UP"
         )
 
 
