@@ -1,11 +1,11 @@
-"""Ad hoc fleets of one owner, which a program other than a monitor keeps: the pipeline's function, Slurm's daemon.
+"""Ad hoc fleets of one owner, which a program keeps that is no monitor, as the pipeline's function is.
 
 The program writes the records, and at each look observes, recovers, and deletes what has ended, with the code
 of `tpu fleet monitor`, unless another controller holds the lease.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -24,6 +24,7 @@ _SETTLED_S, _POLL_S = 20.0, 2.0
 _ENDING_S = 900.0  # a deletion takes minutes
 _LATE_S = 600.0  # after the last slice has ended: a node that was requested before may still appear
 Report = Callable[[str], None]
+Recovers = Callable[[ControllerState, str], bool]
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,13 @@ class Look:
     """What a look at an owner's fleets has come to.
 
     Attributes:
-        fleets: records of the owner, by name, as they were read before it.
+        fleet: the owner's records and members, as they were read before it.
         observation: the last one.
         state: of the controller after it.
         leads: this program acted; else another controller did.
     """
 
-    fleets: Mapping[str, Item]
+    fleet: Environment
     observation: Observation
     state: ControllerState
     leads: bool
@@ -91,7 +92,7 @@ class OwnedFleets:
         report: Report,
         *,
         manual: bool = False,
-        recovers: Callable[[Controller], Collection[str]] | None = None,
+        recovers: Recovers | None = None,
         settled_s: float = _SETTLED_S,
         observes: bool = False,
     ) -> Look | None:
@@ -100,7 +101,8 @@ class OwnedFleets:
         Args:
             report: receives events.
             manual: a person requests the attempts: zones that refused are retried.
-            recovers: returns the keys of members that may be created and recovered; None: all.
+            recovers: returns whether a member may be created or recovered, by the controller's state and
+                its key; None: all may.
             settled_s: time in which requests are waited for.
             observes: look also beside another controller; else that is left to it.
 
@@ -125,23 +127,24 @@ class OwnedFleets:
             controller.lead()
         except LeaseHeldError as error:
             _require_ended(kept, str(error).partition("\n")[0])
-            return Look(kept, controller.step(), controller.state, False) if observes else None
+            return Look(fleet, controller.step(), controller.state, False) if observes else None
         try:
             observation = self._settle(fleet, controller, report, recovers, settled_s)
             self._give_up(controller, observation)
-            return Look(kept, observation, controller.state, True)
+            return Look(fleet, observation, controller.state, True)
         finally:
             controller.leave()
 
     @staticmethod
     def _settle(
         fleet: Environment, controller: Controller, report: Report,
-        recovers: Callable[[Controller], Collection[str]] | None, settled_s: float,
+        recovers: Recovers | None, settled_s: float,
     ) -> Observation:  # fmt: skip
         """Step until no request is under way, or the time is over; return the last observation."""
         until_s = time.monotonic() + settled_s
         while True:
-            observation = controller.step(recovers(controller) if recovers else None)
+            only = recovers and {item.key for item in fleet.members if recovers(controller.state, item.key)}
+            observation = controller.step(only)
             for event in observation.events:
                 report(event)
             take_down_ended(fleet, controller, observation, max(_POLL_S, until_s - time.monotonic()))
