@@ -122,7 +122,7 @@ class OwnedFleets:
         kept = {name: item for name, item in fleet.adhoc.items() if self.owns(item)}
         members = tuple(member for member in fleet.members if member.slice in kept)
         fleet = replace(fleet, members=members, adhoc=kept)
-        controller = fleet.controller(manual=manual)
+        controller = fleet.controller(manual=manual, brief=True)
         try:
             controller.lead()
         except LeaseHeldError as error:

@@ -33,7 +33,7 @@ from slurm.machine import call
 from slurm.nodes import MOST_BYTES, SlurmNode, listed, nodes
 
 LOOK_S, _SHORT_S = 10.0, 2.0
-"""Pause between looks, unless a wish ends it, and after a look that began something. It is less than slurm.conf's
+"""Pause between looks, unless a wish ends it; after a look that began something. It is less than slurm.conf's
 SuspendTimeout, after which Slurm may ask for a host again."""
 _HELD_S, _STOPPED_S = 120.0, 900.0  # before jobs are let onto nodes whose slice couldn't be made
 _WISH_POLL_S = 0.5
@@ -204,7 +204,7 @@ class Keeper:
             elif item.action is Action.HOLD and name not in self._look.observation.unwanted:
                 left_s = refusal.not_before_s - self._look.observation.view.at_s
                 if refusal.kind is Kind.STOCK_OUT:
-                    self._holds[name] = _Hold(self._now() + max(left_s, LOOK_S), why)
+                    self._holds[name] = _Hold(self._now() + max(left_s, _HELD_S), why)
                 elif left_s <= 0:  # the budget, or a bundle that doesn't boot
                     self._holds[name] = _Hold(self._now() + _HELD_S, why)
 

@@ -238,6 +238,7 @@ def test_without_an_answer_nothing_is_ended_and_jobs_stay(
 
 def test_beside_a_monitor_records_are_written_and_that_acts(cluster: Cluster) -> None:
     monitor = opened(FleetCommand("dev")).controller(lead=True)
+    monitor.step()
     cluster.slurm.set("tpu-0", *UP)
     cluster.look(2)
     assert (cluster.phase("tpu-0"), cluster.nodes) == ("wanted", [])
