@@ -19,7 +19,8 @@ from fleet.controller_state import ControllerState
 from fleet.google import Google
 from fleet.model import TAKEN_AWAY, Action, Claim, Decision, ObservedNode
 from fleet.owned import Look, OwnedFleets
-from fleet.supervise import disputed, over
+from fleet.supervise import disputed
+from fleet.supervise import over as ended
 from infra.engine.prices import BudgetError
 from infra.errors import InfraError, SettingsError
 from infra.google.failures import Kind
@@ -233,7 +234,7 @@ def _seen(look: Look, item: Decision, observed: ObservedNode | None) -> Seen:
     if observed.state in TAKEN_AWAY:
         return Seen(True, ready, lost=f"Google says {observed.state}")
     claims: dict[Claim, Collection[Decision]] = {}
-    claims |= {item.claim: [item]} if item.claim is not Claim.NONE else dict(over([item]))
+    claims |= {item.claim: [item]} if item.claim is not Claim.NONE else dict(ended([item]))
     claims.pop(Claim.DONE, None)
     if claims and not disputed(look.fleet, claims, look.observation.view.at_s):
         silent = item.claim is Claim.SILENT
@@ -241,12 +242,19 @@ def _seen(look: Look, item: Decision, observed: ObservedNode | None) -> Seen:
     return Seen(True, ready)
 
 
-def keep(keeper: Keeper, wishes: Path, over_: Callable[[], bool], sleep: Callable[[float], None]) -> None:
-    """Look until `over_`: after each wish, and every 10 s."""
-    while not over_():
+def keep(
+    keeper: Keeper,
+    wishes: Path,
+    over: Callable[[], bool],
+    sleep: Callable[[float], None],
+    beside: Callable[[], None] = lambda: None,
+) -> None:
+    """Look until `over`: after each wish, and every 10 s; `beside`: done after each look."""
+    while not over():
         taken(wishes)
         pause_s = _SHORT_S if keeper.look() else LOOK_S
-        while pause_s > 0 and not over_() and not any(wishes.glob("*.json")):
+        beside()
+        while pause_s > 0 and not over() and not any(wishes.glob("*.json")):
             sleep(min(_WISH_POLL_S, pause_s))
             pause_s -= _WISH_POLL_S
 
