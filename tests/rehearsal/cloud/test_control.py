@@ -60,12 +60,13 @@ def test_nodes_are_preempted_and_hosts_pulled(cloud: CloudFront, monkeypatch: py
         cloud.control.preempt("none", notice=False)
     for name in ("preempt", "maintain"):
         monkeypatch.setattr(cloud.cloud.nodes, name, recorder(name))
+    monkeypatch.setattr(cloud.cloud.machines, "pull", recorder("pull"))
     cloud.control.preempt("tpu-dev", notice=True)
     cloud.control.cut_power("tpu-dev-w1")
     cloud.control.maintain("tpu-dev", ends="READY")
     assert done == [
         ("preempt", "tpu-dev", True),
-        ("cut_power", "tpu-dev-w1"),
+        ("pull", "tpu-dev-w1"),
         ("maintain", "tpu-dev", "READY"),
     ]
 

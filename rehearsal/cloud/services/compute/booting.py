@@ -48,7 +48,7 @@ class Instances:
     def __init__(self, world: World, machines: Machines, folder: Path) -> None:
         self._world = world
         self._machines = machines
-        self._folder = folder
+        self.folder = folder
         self._instances: dict[str, _Machine] = {}
         machines.owners.append(self)
 
@@ -152,14 +152,14 @@ class Instances:
         """Return a disk's image file, which gets the disk's size; a writer has a file of its own."""
         name, read_only = full_name(self._world, disk["source"]), disk.get("mode") == "READ_ONLY"
         body, image = self._world.directory[name], self._world.images.get(name)
-        if image is None or not (read_only or image.parent == self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            own = self._folder / f"{body['id']}.img"
+        if image is None or not (read_only or image.parent == self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            own = self.folder / f"{body['id']}.img"
             if image is not None:
                 shutil.copyfile(image, own)
             image = self._world.images[name] = own
             self._world.private.setdefault(name, {})["written"] = True
-        if image.parent == self._folder:
+        if image.parent == self.folder:
             size = int(body["sizeGb"]) * _GIB
             with image.open("ab") as file:
                 file.truncate(max(size, image.stat().st_size))
