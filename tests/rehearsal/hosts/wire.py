@@ -71,13 +71,13 @@ class Wire(Namespace):
         self.network = Network((METADATA, FRONT_DOOR))
         self(self.network.open)
         self.world = World("p", "1", VirtualClock())
-        self.members: list[Member] = []
+        self.members: dict[str, Member] = {}
         self.machines: dict[str, Namespace] = {"iap": self, "gateway": self}
 
     def add(self, name: str, address: str, network: str = "ours", account: str = "", *tags: str) -> None:
         """A machine."""
-        self.members.append(
-            Member(f"projects/p/global/networks/{network}", [address], frozenset(tags), account)
+        self.members[name] = Member(
+            f"projects/p/global/networks/{network}", [address], frozenset(tags), account
         )
         self.machines[name] = Machine(self, address, network)
 
@@ -92,7 +92,7 @@ class Wire(Namespace):
             }
             for number, body in enumerate(firewalls)
         }
-        self(self.network.firewall.apply, networks(self.world, self.members))
+        self(self.network.firewall.apply, networks(self.world, list(self.members.values())))
 
     def dropped(self, source: str, destination: str, port: int) -> int:
         """Packets of a flow that the firewall has dropped."""

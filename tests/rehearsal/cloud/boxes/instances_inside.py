@@ -210,11 +210,11 @@ async def scenario(stage: Stage) -> dict[str, Any]:
     seen["guest attributes"] = (await stage.compute("GET", path))["queryValue"]["items"]
     # Metadata that change in place are told to who waits for them.
     role = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/slurm-role"
-    ask = "curl -s -H Metadata-Flavor:Google"
+    look = "curl -s -H Metadata-Flavor:Google"
     etag = await stage.ssh(
-        "controller", f"{ask} -o /dev/null -D - {role} | sed -n 's/^etag: //Ip' | tr -d '\\r'"
+        "controller", f"{look} -o /dev/null -D - {role} | sed -n 's/^etag: //Ip' | tr -d '\\r'"
     )
-    wait = f"{ask} '{role}?wait_for_change=true&last_etag={etag}'"
+    wait = f"{look} '{role}?wait_for_change=true&last_etag={etag}'"
     waiting = asyncio.create_task(stage.ssh("controller", wait))
     body = (await stage.get("controller"))["metadata"]
     items = [i if i["key"] != "slurm-role" else {**i, "value": "changed"} for i in body["items"]]
