@@ -192,7 +192,7 @@ def _wanted(slice_: Slice, hosts: _Hosts, record: Item, world: World) -> Iterato
     elif wanted(record) != wanted(slice_.item):  # what the settings have changed comes with new hosts
         yield from _leave(hosts, "the settings changed")
         yield from _force(hosts.asking, f"{HELD}the settings changed")
-    elif hosts.out and not hosts.up and hosts.callable:  # a person has powered up a part
+    elif hosts.asking and not hosts.up and hosts.callable:  # a person has powered up a part
         yield Update(hosts.callable, State.UP)
     elif hosts.out:  # slices go as a whole
         yield from _leave(hosts, "its slice goes")

@@ -46,20 +46,19 @@ def state(system: System, sleep: Callable[[float], None] = time.sleep) -> None:
 
 
 def _kind(system: System) -> str:
-    """Return the disk's file system; empty if there is nothing on it."""
-    script = 'blkid --probe --output value --match-tag TYPE "$1"; echo "status $?"'
-    said = system.run(["sh", "-c", script, "sh", DEVICE]).split("\n")
-    kind, status = said[0].strip(), next((line for line in said if line.startswith("status ")), "")
-    if status == f"status {_NOTHING}":
-        table = system.run(["sh", "-c", 'blkid --probe --output export "$1" || true', "sh", DEVICE]).strip()
-        if not table:
-            return ""
-        kind = table.replace("\n", " ")
+    """Return the disk's file system, empty if there is nothing on it. Raises SlurmError for another one."""
+    script = 'blkid --probe --output export "$1"; echo "STATUS=$?"'
+    lines = system.run(["sh", "-c", script, "sh", DEVICE]).splitlines()
+    said = dict(line.split("=", 1) for line in lines if "=" in line)
+    status, kind = said.get("STATUS"), said.get("TYPE", "")
+    if status == str(_NOTHING) and not kind:
+        return ""
     if kind != "ext4":
-        what = kind if status != f"status {_AMBIGUOUS}" else "signatures of several file systems"
+        table = f"a partition table ({said['PTTYPE']})" if "PTTYPE" in said else "something unknown"
+        what = "signatures of several file systems" if status == str(_AMBIGUOUS) else kind or table
         raise SlurmError(
-            f"{DEVICE}: holds {what[:80] or 'something unknown'}, not the ext4 of a state disk; nothing was "
-            "formatted\n    fix: name the right disk as slurm:existingStateDisk, or an empty one"
+            f"{DEVICE}: holds {what[:80]}, not the ext4 of a state disk; nothing was formatted\n"
+            "    fix: name the right disk as slurm:existingStateDisk, or an empty one"
         )
     return kind
 

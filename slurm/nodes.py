@@ -47,7 +47,8 @@ class SlurmNode:
     @property
     def about_to_ask(self) -> bool:
         """True if Slurm will wait for it in a moment; a host that boots before that isn't accepted."""
-        return not self.asks and "POWERED_DOWN" in self.flags and (self.in_use or "POWER_UP" in self.flags)
+        called = self.base in _IN_USE or "POWER_UP" in self.flags
+        return called and not self.asks and "POWERED_DOWN" in self.flags
 
     @property
     def out(self) -> bool:
