@@ -6,6 +6,7 @@
     slices    of a job on TPU VMs: its barrier (workload/host/places.py), once worker 0's address is known
     JobSet    `workload launch -- PROGRAM`, from JOB_SLICE, JOB_WORKER, JOB_SLICES, JOB_HOSTS, JOB_COORDINATOR
               (infra/layers/queue/jobs/jobset.py)
+    Slurm     `srun … workload launch -- PROGRAM`, from the variables of srun (workload/slurm.py)
 
 `workload launch -- workload train tiny.toml` starts a program anywhere; it keeps variables that are set.
 """
@@ -21,6 +22,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from workload import slurm
 from workload.arguments import parser
 from workload.errors import ConfigError, Problem
 
@@ -76,9 +78,13 @@ class Place:
 def of(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a worker; none if they are set already or the process is alone.
 
+    A task of srun has those of its job, whatever its host's boot left for the slice alone.
+
     Raises:
         ConfigError: a launcher's variables are incomplete or invalid.
     """
+    if slurm.TASK in environment:
+        return _of_slurm(environment).variables()
     if "WORKER_COUNT" in environment or not any(name in environment for name in _JOBSET):
         return {}
     fix = "submit the job with `tpu job submit`, or generate its manifest again"
@@ -99,6 +105,13 @@ def of_host(environment: Mapping[str, str]) -> dict[str, str]:
     hosts = read.number("WORKER_COUNT", 1, _MOST_HOSTS)
     place = Place(0, 1, read.number("WORKER_ID", 0, hosts - 1), hosts, read.name("COORDINATOR"))
     return read.checked(place).variables()
+
+
+def _of_slurm(environment: Mapping[str, str]) -> Place:
+    task, problems = slurm.read(environment)
+    if task is None:
+        raise ConfigError("environment of srun", problems)
+    return Place(task.slice_id, task.slices, task.worker, task.hosts, task.coordinator)
 
 
 class _Reader:

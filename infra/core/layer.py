@@ -37,6 +37,23 @@ class Rendered:
     variable: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class MachineBundle:
+    """Bundle that a layer's machines install at their boot, as TPU hosts do theirs; `tpu publish` builds it.
+
+    Attributes:
+        key: setting that its id is recorded in.
+        script: returns the start-up script, which the loader runs (infra/layers/tpu/startup/loader.sh).
+        wheels: lock of the Python packages.
+        packages: lock of the Debian packages, of which each archive becomes a file NAME.tar.gz.
+    """
+
+    key: str
+    script: Callable[[], str]
+    wheels: Path
+    packages: Path
+
+
 @dataclass(frozen=True)
 class Named:
     """Account or bucket: the setting that names it, its name, and the component whose it is."""
@@ -84,6 +101,7 @@ class Hooks:
         lookups: by resource type with a server-assigned id, the list to find it in
             (infra/engine/recovery/lookups.py).
         rendered: generated files that builds take along.
+        bundle: what its machines install.
     """
 
     after: tuple[str, ...] = ()
@@ -93,6 +111,7 @@ class Hooks:
     quotas: Callable[[Settings], Iterable[Use]] = lambda _: ()
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
     rendered: Rendered | None = None
+    bundle: MachineBundle | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

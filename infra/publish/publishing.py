@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from infra.layers.tpu import startup
-from infra.publish import bytecode, code, interpreter, requirements, wheels
+from infra.publish import bytecode, code, interpreter, machines, requirements, wheels
 from infra.publish.bundle import Bundle, assemble
 from infra.publish.environment import Target, target_of
 from infra.publish.errors import PublishError
@@ -99,6 +99,14 @@ def publish_environment(
         target = Target(bucket, tensorflow, None, None, {})
     published = publish(target, lock, console, f"tpu publish {environment}", upload_it=not dry_run)
     bundle, done = published.bundle, published.upload
+    of_layers: dict[str, str] = {}
+    if bucket is None:
+        of_layers = machines.publish(
+            environment,
+            lambda built: None if dry_run else _upload(built, target.bucket, console),
+            lambda line: console.print(line, markup=False),
+            recorded=not dry_run,
+        )
     if dry_run:
         console.print("dry run: nothing is uploaded, nothing is recorded")
     elif bucket is None and record(environment, "tpu:bundle", bundle.id, wheels.ROOT):
@@ -106,6 +114,7 @@ def publish_environment(
         console.print(f"next: tpu up {environment} tpu")
     return {
         "bundle": bundle.id,
+        "machines": of_layers,
         "bucket": target.bucket,
         "lock": lock,
         "tensorflow": target.tensorflow,

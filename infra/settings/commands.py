@@ -15,6 +15,8 @@ from pathlib import PurePosixPath
 from infra.errors import Problem
 
 COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
+HOST_COMMAND = "slurmd"
+"""Command of hosts alone, in the records of the Slurm layer's slices."""
 PROGRAMS = ("bash", "python", "python3", "sh")
 MAX_CHARACTERS = 500
 TRAIN_OPTIONS = ("--dir", "--name", "--set")
@@ -39,8 +41,7 @@ def can_start(run: str) -> bool:
     """Return True if a host can make a service of `run`."""
     words = split(run)
     return bool(words) and (
-        words[0] in COMMANDS
-        or words[0] in PROGRAMS
+        words[0] in (*COMMANDS, *PROGRAMS, HOST_COMMAND)
         or (is_path(words[0]) and ".." not in words[0].split("/"))
     )
 

@@ -123,6 +123,9 @@ def test_chips_that_know_of_another_number_of_slices_are_refused() -> None:
 def test_cpu_devices_are_dealt_out_over_the_slices_in_the_order_of_their_workers() -> None:
     devices = [Device(None, "cpu") for _ in range(6)]
     assert by_slice(devices, 3) == [devices[:2], devices[2:4], devices[4:]]
+    # JAX takes each machine for a slice.
+    machines = [Device(index, "cpu") for index in range(4)]
+    assert by_slice(machines, 2) == [machines[:2], machines[2:]]
 
 
 def test_every_large_parameter_is_split_and_the_small_ones_are_not() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from workload import place
 from workload.arguments import Parser
 from workload.errors import ConfigError
-from workload.host import barrier, code, job_heartbeat, journal, logs, places, unit
-from workload.host.errors import HostError
+from workload.host import barrier, code, job_heartbeat, journal, logs, places, slurmd, unit
+from workload.host.errors import HostError, RunError
 from workload.host.metadata import HostDescription, read
 
 
@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="position of the last line sent",
     )
+    joining = commands.add_parser(slurmd.COMMAND, help="join a Slurm cluster, as root, and stay in it")
+    joining.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD")
     chosen = parser.parse_args(arguments)
     if chosen.command in _SERVICES:
         journal.configure()
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _COMMANDS[chosen.command](chosen)
     except HostError as error:
         print(f"workload host {chosen.command}: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, RunError) and chosen.command == slurmd.COMMAND else 1
     return 0
 
 
@@ -132,6 +134,10 @@ def _meet(phase: barrier.Phase, environment: Path | None) -> None:
         environment.write_text(places.environment(node, coordinator))
 
 
+def _slurmd(chosen: argparse.Namespace) -> None:
+    slurmd.run(chosen.words, _until_signal())
+
+
 _COMMANDS = {
     "barrier": _barrier,
     "place": _place,
@@ -139,9 +145,10 @@ _COMMANDS = {
     "code": _code,
     "heartbeat": _heartbeat,
     "logs": _logs,
+    slurmd.COMMAND: _slurmd,
 }
 
-_SERVICES = ("barrier", "heartbeat", "logs")  # run for long and log
+_SERVICES = ("barrier", "heartbeat", "logs", slurmd.COMMAND)  # run for long and log
 
 
 if __name__ == "__main__":

@@ -41,9 +41,13 @@ class Bucket:
         self._server = server if "://" in server else f"http://{server}"
         self._token: str | None = None
 
+    def read(self, name: str) -> bytes | None:
+        """Return the content of `name`; None if it doesn't exist."""
+        return self._send("GET", f"/storage/v1/b/{self.name}/o/{_quote(name)}?alt=media")
+
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Return the JSON object stored as `name`; None if it doesn't exist."""
-        body = self._send("GET", f"/storage/v1/b/{self.name}/o/{_quote(name)}?alt=media")
+        body = self.read(name)
         if body is None:
             return None
         try:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Literal, Self
 
+from workload import slurm
 from workload.host import events
 from workload.host.bucket import Bucket
 from workload.host.errors import HostError
@@ -64,11 +65,19 @@ class Heartbeat:
 
     @classmethod
     def of_host(cls, environment: Mapping[str, str], probe: Callable[[], dict[str, float]] = dict) -> Self:
-        """Return the heartbeat of the worker that the environment describes; else an inert one."""
+        """Return the heartbeat of the worker that the environment describes; else an inert one.
+
+        A task of Slurm's has none: its host's heartbeat is slurmd's.
+        """
         bucket, node = environment.get("CHECKPOINT_BUCKET"), environment.get("TPU_NAME")
         worker = environment.get("WORKER_ID", "")
         workers, slices = (environment.get(name, "1") for name in ("WORKER_COUNT", "SLICE_COUNT"))
-        if not bucket or not node or not all(text.isdecimal() for text in (worker, workers, slices)):
+        if (
+            slurm.TASK in environment
+            or not bucket
+            or not node
+            or not all(text.isdecimal() for text in (worker, workers, slices))
+        ):
             return cls(None)
         # A job of several slices numbers their workers through; a node's own begin at 0.
         in_node = max(1, int(workers) // max(1, int(slices)))

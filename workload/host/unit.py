@@ -15,6 +15,8 @@ from workload.host.errors import RunError
 
 # As in infra/settings/commands.py, which refuses other commands before a slice is created.
 COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
+# Command of the host itself, which runs as root: the Slurm layer's slices have it.
+HOST_COMMAND = "slurmd"
 _PROGRAMS = {
     "bash": "/bin/bash",
     "python": "/opt/tpu/venv/bin/python",
@@ -48,8 +50,8 @@ StartLimitBurst={most_starts}
 
 [Service]
 Type=exec
-User=tpu
-Group=tpu
+User={user}
+Group={user}
 StateDirectory=tpu/job
 WorkingDirectory=/opt/training
 Environment=HOME=/var/lib/tpu/job
@@ -145,6 +147,8 @@ def job_unit(run: str) -> str:
     program, *arguments = words(run)
     if program in COMMANDS:
         command = ["/opt/tpu/venv/bin/workload", _quoted(program)]
+    elif program == HOST_COMMAND:
+        command = ["/opt/tpu/venv/bin/python -m workload.host", program]
     elif program in _PROGRAMS:
         command = [_PROGRAMS[program]]
     elif _PATH.fullmatch(program) and ".." not in program.split("/"):
@@ -158,10 +162,12 @@ def job_unit(run: str) -> str:
     command += [_quoted(word) for word in arguments]
     return _UNIT.format(
         program=program,
+        user="root" if program == HOST_COMMAND else "tpu",
         id=command_id(run),
         place=_PLACE,
         command=" ".join(command),
-        barrier=_BARRIER,
+        # A host that comes back joins alone: its slice's others never left.
+        barrier="" if program == HOST_COMMAND else _BARRIER,
         own="" if program in _OWN_HEARTBEAT else _OWN,
         heartbeat="" if program in _OWN_HEARTBEAT else " tpu-heartbeat.service",
         stop_timeout_s=STOP_TIMEOUT_S,

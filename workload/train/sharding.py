@@ -38,8 +38,8 @@ SPLIT = {
 def by_slice(devices: Sequence[Any], slices: int = 1) -> list[list[Any]]:
     """Group devices by slice, in the order of slices.
 
-    Chips report their slice if the TPU runtimes are configured for several. CPU devices don't: they are
-    assigned in their order, which is that of the workers.
+    Chips report their slice if the TPU runtimes are configured for several. CPU devices report their machine:
+    they are assigned in their order, which is that of the workers.
 
     Args:
         devices: all devices, in JAX's order.
@@ -51,7 +51,7 @@ def by_slice(devices: Sequence[Any], slices: int = 1) -> list[list[Any]]:
     groups: dict[int, list[Any]] = {}
     for device in devices:
         groups.setdefault(getattr(device, "slice_index", None) or 0, []).append(device)
-    if len(groups) == 1 and slices > 1 and devices[0].platform == "cpu" and len(devices) % slices == 0:
+    if slices > 1 and devices[0].platform == "cpu" and len(devices) % slices == 0:
         size = len(devices) // slices
         return [list(devices[start : start + size]) for start in range(0, len(devices), size)]
     if slices > 1 and len(groups) != slices:

@@ -47,7 +47,8 @@ stage_bundle() {
     sed -n 's/: FAILED.*//p' <<<"$bad" | xargs --delimiter='\n' --no-run-if-empty rm -f --
     ((round == 1)) || fail "files of the bucket don't match the manifest; nothing was installed"
   done
-  chmod 0755 uv gcsfuse
+  chmod 0755 uv
+  [[ ! -f gcsfuse ]] || chmod 0755 gcsfuse # a TPU host's
   ln -sfn "$folder" /opt/tpu/current.new
   mv -T /opt/tpu/current.new /opt/tpu/current
   log "$(wc -l <"$manifest") files, $(du -sh . | cut -f1), all match the manifest"

@@ -39,8 +39,9 @@ of_all() {
   ((${#endpoints[@]} >= $1)) && [[ $VALUE =~ ^([^,]*:[0-9]+(\.[0-9]+){3},?)+$ ]]
 }
 
-stage_identity() {
-  local deadline=$((SECONDS + 60)) id workers worker limit_s endpoints address
+# identify: remember what any machine with a status has: its id, its name, its bucket.
+identify() {
+  local deadline=$((SECONDS + 60)) id
   until id=$(metadata instance/id); do
     ((SECONDS < deadline)) || fail "the metadata server didn't answer for 60 s"
     sleep 1
@@ -48,8 +49,13 @@ stage_identity() {
   rm -f "$RUN/node"
   remember INSTANCE_ID "$id"
   attribute tpu-bucket CHECKPOINT_BUCKET '[a-z0-9][a-z0-9._-]*'
-  ! optional tpu-steps-bucket || attribute tpu-steps-bucket STEPS_BUCKET '[a-z0-9][a-z0-9._-]*'
   attribute tpu-slice TPU_NAME '[a-z][a-z0-9-]*'
+}
+
+stage_identity() {
+  local workers worker limit_s endpoints address
+  identify
+  ! optional tpu-steps-bucket || attribute tpu-steps-bucket STEPS_BUCKET '[a-z0-9][a-z0-9._-]*'
   attribute tpu-zone TPU_ZONE '[a-z0-9-]+'
   member
   ! optional tpu-checkpoint-folder || attribute tpu-checkpoint-folder CHECKPOINT_FOLDER '[A-Za-z0-9][A-Za-z0-9._/-]{0,199}'

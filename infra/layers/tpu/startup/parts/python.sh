@@ -3,7 +3,7 @@
 # alone. Kept by the bundle's id, so that the second boot has nothing to do.
 
 stage_python() {
-  local home=/opt/tpu/venvs/$TPU_BUNDLE bundle=/opt/tpu/bundles/$TPU_BUNDLE
+  local home=/opt/tpu/venvs/$TPU_BUNDLE bundle=/opt/tpu/bundles/$TPU_BUNDLE workload
   if [[ ! -f $home/complete ]]; then
     rm -rf "$home"
     mkdir -p "$home"
@@ -18,13 +18,15 @@ stage_python() {
     # Packages of the user's code, resolved for this interpreter at publication.
     [[ ! -f $bundle/code-requirements.txt ]] ||
       "${install[@]}" --require-hashes --requirements "$bundle/code-requirements.txt"
-    # The workload's hash is in the manifest, and its dependencies are installed.
-    "${install[@]}" --no-deps "$bundle"/wheels/tpu_workload-*.whl
+    # The workload's hash is in the manifest, and its dependencies are installed. Machines without chips have none.
+    for workload in "$bundle"/wheels/tpu_workload-*.whl; do
+      [[ ! -f $workload ]] || "${install[@]}" --no-deps "$workload"
+    done
     [[ ! -f $bundle/bytecode.tar.gz ]] ||
       tar --extract --gzip --file="$bundle/bytecode.tar.gz" --directory="$home" --no-same-owner
     # Import once as root: the job's user can't write bytecode here and would compile the
     # workload at every start. A module that can't be imported fails now, by name.
-    ! grep -q == "$bundle/requirements.txt" || "$home/venv/bin/python" -c 'import workload.train.loop'
+    ! grep -q '^jax==' "$bundle/requirements.txt" || "$home/venv/bin/python" -c 'import workload.train.loop'
     rm -rf "$home/cache"
     touch "$home/complete"
   fi

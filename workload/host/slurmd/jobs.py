@@ -1,0 +1,72 @@
+"""End of a host's jobs before the host goes: queued again by slurmctld, which stops them everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+_LOG = logging.getLogger(__name__)
+_STEPD = "slurmstepd"
+_ANSWER_S = 5.0
+SAVE_S = 24.0
+"""A preemption gives 30 s, of which the unit leaves 28 (workload/host/unit.py)."""
+
+
+def end_jobs(name: str, patience_s: float = SAVE_S, proc: Path = Path("/proc")) -> None:
+    """Queue this node's jobs again, which sends them SIGTERM, and wait until they saved and ended.
+
+    Where slurmctld doesn't answer, or a job can't be queued again, the signal is sent here.
+    """
+    give_up = time.monotonic() + patience_s
+    if not of_steps(proc):
+        return
+    queued = _requeue(name)
+    if not queued:
+        for pid in of_steps(proc):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+    _LOG.info("this host goes: jobs %s were told to save", ", ".join(queued) or "of the host")
+    while of_steps(proc) and time.monotonic() < give_up:
+        time.sleep(0.2)
+
+
+def of_steps(proc: Path = Path("/proc")) -> list[int]:
+    """Return the processes of jobs: those below slurmstepd."""
+    parents, names = {}, {}
+    for folder in proc.glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            line = (folder / "stat").read_text()
+            pid = int(folder.name)
+            names[pid] = line[line.index("(") + 1 : line.rindex(")")]
+            parents[pid] = int(line[line.rindex(")") + 2 :].split()[1])
+    return [pid for pid in parents if names[pid] != _STEPD and _below(pid, parents, names)]
+
+
+def _below(pid: int, parents: dict[int, int], names: dict[int, str]) -> bool:
+    while (pid := parents.get(pid, 0)) > 0:
+        if names.get(pid) == _STEPD:
+            return True
+    return False
+
+
+def _requeue(name: str) -> list[str]:
+    """Return the jobs that slurmctld queued again."""
+    try:
+        listed = _output(
+            "squeue", "--noheader", "--states=running", "--format=%A", f"--nodelist={name}"
+        ).split()
+        for job in listed:
+            _output("scontrol", "requeue", job)
+    except (OSError, subprocess.SubprocessError) as error:
+        _LOG.warning("jobs can't be queued again, and are stopped here: %s", error)
+        return []
+    return listed
+
+
+def _output(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout
