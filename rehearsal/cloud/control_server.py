@@ -131,7 +131,9 @@ class ControlServer:
         needed = [(permission, iam.project) for permission in SSH]
         if own is not None:
             needed = [(permission, own["resource"]) for permission in SSH_TO_INSTANCE]
-            needed.append((ACT_AS, f"{iam.project}/serviceAccounts/{own['account']}"))
+            needed.append(("compute.projects.get", iam.project))
+            if own["account"]:
+                needed.append((ACT_AS, f"{iam.project}/serviceAccounts/{own['account']}"))
         for permission, resource in needed:
             iam.require(body["account"], permission, resource)
 
