@@ -24,7 +24,7 @@ logs=$cache/logs
 mkdir -p "$logs"
 
 # Name the packages here and nowhere else; `make doctor` reads this list.
-packages="python3-venv debootstrap systemd-container fuse3 openssh-client iproute2 nftables e2fsprogs util-linux procps curl ca-certificates"
+packages="python3-venv lua5.1 debootstrap systemd-container fuse3 openssh-client iproute2 nftables e2fsprogs util-linux procps curl ca-certificates"
 
 # Seconds that each part takes by itself on two idle cores.
 declare -A expected_s=([system]=10 [python]=60 [pulumi]=135 [plugins]=15 [gcsfuse]=140 [host]=65

@@ -39,7 +39,7 @@ class Rendered:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineBundle:
-    """What a layer's machines install at their boot: a bundle as a TPU host has, which `tpu publish` builds.
+    """Bundle that a layer's machines install at their boot, as TPU hosts do theirs; `tpu publish` builds it.
 
     Attributes:
         key: setting that its id is recorded in.

@@ -22,7 +22,7 @@ __all__ = ["build", "publish"]
 def publish(
     environment: str,
     send: Callable[[Bundle], object],
-    say: Callable[[str], object],
+    report: Callable[[str], object],
     *,
     recorded: bool = True,
     root: Path = wheels.ROOT,
@@ -37,11 +37,13 @@ def publish(
             continue
         with tempfile.TemporaryDirectory(prefix="publish.") as work:
             bundle = build(declared, Path(work), root)
-            say(f"{declared.key}: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB")
+            report(
+                f"{declared.key}: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB"
+            )
             send(bundle)
         published[declared.key] = bundle.id
         if recorded and record(environment, declared.key, bundle.id, root):
-            say(f"Pulumi.{environment}.yaml: {declared.key} is set")
+            report(f"Pulumi.{environment}.yaml: {declared.key} is set")
     return published
 
 

@@ -32,6 +32,12 @@ _BUILDS = {
     "builds:users": ["group:sre@example.com"],
 }
 _PIPELINE = {"pipeline:rawBucketName": "my-project-raw", "pipeline:code": "0" * 64}
+_SLURM = {
+    "slurm:nodesets": [
+        {"name": "slurm", "acceleratorType": "v6e-16", "zone": "us-east5-b", "nodeCountDynamicMax": 8}
+    ],
+    "slurm:bundle": "cd" * 32,
+}
 _MONITORING = {"monitoring:channels": [{"name": "oncall", "email": "oncall@example.com"}]}
 OFF = {
     "gke": _GKE,
@@ -39,6 +45,7 @@ OFF = {
     "builds": _BUILDS,
     "pipeline": _PIPELINE,
     "monitoring": _MONITORING,
+    "slurm": _SLURM,
 }
 """Settings that switch a layer on that is off in the tests' environment."""
 EVERYTHING = {
@@ -63,6 +70,9 @@ EVERYTHING = {
         {"name": "queued", "acceleratorType": "v6e-16", "zone": "us-east5-b", "queued": True},
         {"name": "spot", "acceleratorType": "v6e-8", "zone": "us-east5-b", "spot": True, "autoscaling": True},
     ],
+    "slurm:accounting": True,
+    "slurm:accountUsers": ["group:sre@example.com"],
+    "slurm:users": ["group:ml@example.com"],
     "monitoring:channels": [
         {"name": "oncall", "email": "oncall@example.com"},
         {"name": "bus", "topic": "tpu-alerts"},

@@ -128,6 +128,7 @@ class Recording(pulumi.runtime.Mocks):
             "gcp:compute/network:Network": f"projects/{project}/global/networks/{name}",
             "gcp:compute/subnetwork:Subnetwork": f"projects/{project}/regions/{region}/subnetworks/{name}",
             "gcp:compute/disk:Disk": f"projects/{project}/zones/{zone}/disks/{name}",
+            "gcp:compute/instance:Instance": f"projects/{project}/zones/{zone}/instances/{name}",
             "gcp:tpu/v2Vm:V2Vm": f"projects/{project}/locations/{zone}/nodes/{name}",
         }
         if args.typ == "gcp:tpu/v2Vm:V2Vm":
@@ -135,6 +136,10 @@ class Recording(pulumi.runtime.Mocks):
         if args.typ == "gcp:serviceaccount/account:Account":
             outputs["email"] = f"{args.inputs['accountId']}@{project}.iam.gserviceaccount.com"
             outputs["name"] = f"projects/{project}/serviceAccounts/{outputs['email']}"
+        if args.typ == "gcp:compute/address:Address":
+            outputs["address"] = "10.64.32.9"
+        if args.typ == "gcp:filestore/instance:Instance":
+            outputs["networks"] = [{**args.inputs["networks"][0], "ipAddresses": ["10.64.48.2"]}]
         if args.typ == "gcp:storage/bucketObject:BucketObject":
             outputs["generation"] = GENERATION
         if args.typ == "gcp:projects/serviceIdentity:ServiceIdentity":
@@ -231,7 +236,8 @@ def run(
     values = {key: value for key, value in {**BASE, **(changes or {})}.items() if value is not None}
     stacks = UPSTREAM if up is None else up
     bucket = stacks.get("storage", {}).get("bucketName", "")
-    objects = (f"manifests/{values.get('tpu:bundle')}", f"blobs/{startup.script_sha256()}")
+    bundles = (values.get(key) for key in ("tpu:bundle", "slurm:bundle"))
+    objects = (*(f"manifests/{id_}" for id_ in bundles), f"blobs/{startup.script_sha256()}")
     existing = {f"gs://{bucket}/bundles/{name}" for name in objects if published}
     recording = Recording(
         preview, stacks, frozenset(existing - {missing}), network_mtu, environment, raw_location

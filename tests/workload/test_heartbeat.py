@@ -283,10 +283,13 @@ def test_an_attribute_that_was_written_before_is_tried_again(attributes: Attribu
     assert attributes.received[-1]["state"] == "done"
 
 
-@pytest.mark.parametrize("missing", ["CHECKPOINT_BUCKET", "TPU_NAME", "WORKER_ID"])
+@pytest.mark.parametrize("missing", ["CHECKPOINT_BUCKET", "TPU_NAME", "WORKER_ID", ""])
 def test_who_is_no_worker_says_nothing(missing: str, listing: Listing) -> None:
     environment = {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}
-    del environment[missing]
+    if missing:
+        del environment[missing]
+    else:
+        environment["SLURM_PROCID"] = "0"  # its host's heartbeat is slurmd's
     threads = threading.active_count()
     with Heartbeat.of_host(environment) as heartbeat:
         assert threading.active_count() == threads

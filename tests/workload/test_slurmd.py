@@ -176,7 +176,7 @@ def test_a_job_that_can_not_be_queued_again_is_told_to_save_here(
             (tmp_path / str(pid)).mkdir()
             (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 1 1")
         assert jobs.of_steps(tmp_path) == [trainer.pid]
-        monkeypatch.setattr(jobs, "_ask", lambda *_: (_ for _ in ()).throw(OSError("no squeue")))
+        monkeypatch.setattr(jobs, "_output", lambda *_: (_ for _ in ()).throw(OSError("no squeue")))
         jobs.end_jobs("tpu-0-w0", 0.1, tmp_path)
         assert trainer.wait(HANG_S) == 7
 
@@ -187,17 +187,17 @@ def test_jobs_are_queued_again_and_get_no_second_signal(
     for pid, name, parent in ((8, "slurmstepd", 1), (os.getpid(), "python", 8)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 1 1")
-    asked: list[tuple[str, ...]] = []
+    commands: list[tuple[str, ...]] = []
 
-    def ask(*words: str) -> str:
-        asked.append(words)
+    def answer(*words: str) -> str:
+        commands.append(words)
         if words[0] == "scontrol":
             (tmp_path / str(os.getpid()) / "stat").unlink()
         return "17\n"
 
-    monkeypatch.setattr(jobs, "_ask", ask)
+    monkeypatch.setattr(jobs, "_output", answer)
     before = signal.getsignal(signal.SIGTERM)
     jobs.end_jobs("tpu-0-w0", HANG_S, tmp_path)
-    assert asked[-1] == ("scontrol", "requeue", "17")
-    assert "--nodelist=tpu-0-w0" in asked[0]
+    assert commands[-1] == ("scontrol", "requeue", "17")
+    assert "--nodelist=tpu-0-w0" in commands[0]
     assert signal.getsignal(signal.SIGTERM) == before

@@ -329,9 +329,10 @@ def test_a_worker_that_stays_is_started_again_when_another_was_taken(
         membership = Membership(0, workers, "10.0.0.2:8476")
         host = {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
         assert launch.exit_status(state, membership, host) == status
-        # To a JobSet 0 is the end of the work, of a job of one host, too.
-        in_jobset = launch.exit_status(state, membership, {**host, "JOB_WORKER": "0"})
-        assert in_jobset == (75 if state == "preempted" else 0)
+        # To a JobSet and to Slurm 0 is the end of the work, of a job of one host, too.
+        for launched in ("JOB_WORKER", "SLURM_PROCID"):
+            ended = launch.exit_status(state, membership, {**host, launched: "0"})
+            assert ended == (75 if state == "preempted" else 0)
         server.shutdown()
 
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import jax
 
-from workload import processor
+from workload import processor, slurm
 from workload.errors import ConfigError, TakenError, WorkloadError
 from workload.host.heartbeat import Heartbeat
 from workload.runs import location
@@ -29,11 +29,13 @@ from workload.train.record import compare_workers
 from workload.train.uploader import Uploader
 
 # Of sysexits.h, EX_TEMPFAIL and EX_UNAVAILABLE: failures to systemd, which restarts the job. A JobSet
-# restarts for these alone, and for no failure of the job's own (infra/layers/queue/jobs/jobset.py).
+# restarts for these alone, and for no failure of the job's own (infra/layers/queue/jobs/jobset.py); a job of
+# Slurm queues itself again (examples/slurm/).
 _ANOTHER_WORKER, _ANOTHER_LOST = 75, 69
 # Head start of the failing worker's report over those of its consequences, for the launcher.
 _FIRST_S = 5.0
-_OF_JOBSET = "JOB_WORKER"  # environment variable of a JobSet's worker
+# Variables of workers whose launcher takes 0 for done: of a JobSet, of Slurm.
+_LAUNCHED = ("JOB_WORKER", slurm.TASK)
 
 
 def launch(
@@ -135,7 +137,7 @@ def launch(
             )
             if "RESOURCE_EXHAUSTED" in str(error):
                 _end_now(1)
-            time.sleep(_FIRST_S if _OF_JOBSET in environment else 0)
+            time.sleep(_FIRST_S if _launched(environment) else 0)
             _end_now(_ANOTHER_LOST)
         traceback.print_exc()
         _end_now(1)
@@ -146,13 +148,17 @@ def exit_status(state: str, membership: Membership, environment: Mapping[str, st
     """Return the status of a start that ended in `state`; see `launch`."""
     if state != "preempted":
         return 0
-    if _OF_JOBSET in environment:  # for it, 0 means done
+    if _launched(environment):
         print("workload: the job resumes when all workers are back", flush=True)
         return _ANOTHER_WORKER
     if membership.workers == 1 or taken(environment):
         return 0
     print("workload: this host wasn't preempted; the job resumes when all workers are back", flush=True)
     return _ANOTHER_WORKER
+
+
+def _launched(environment: Mapping[str, str]) -> bool:
+    return any(name in environment for name in _LAUNCHED)
 
 
 def _cache_compiled(url: str, environment: Mapping[str, str]) -> None:

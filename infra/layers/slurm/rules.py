@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from google_facts.machines import cpu_family
 from infra.catalog import CATALOG, region_of
 from infra.errors import Problem
-from infra.layers.gke.facts import cpu_family
 from infra.layers.network.names import subnet_ranges
 from infra.layers.network.settings import NetworkSettings
 from infra.layers.slurm import names, slices
@@ -73,10 +73,11 @@ def _within(path: str, nodeset: NodesetSettings, broken: set[str]) -> Iterator[P
         rule, fix = "zones besides the slices' own", "write another zone, or remove it"
         yield Problem(f"{path}.fallbackZones", f'"{nodeset.zone}"', rule, fix)
     for number, mount in enumerate(nodeset.network_storage):
-        if (mount.server is None) == (mount.type == "nfs"):
+        at = f"{path}.networkStorage[{number}]"
+        if (mount.server is None) == (mount.type == "nfs") and not any(bad.startswith(at) for bad in broken):
             rule = "an NFS mount names its server, and a bucket has none"
             fix = "add server" if mount.type == "nfs" else "remove it"
-            yield Problem(f"{path}.networkStorage[{number}].server", mount.server or "nothing", rule, fix)
+            yield Problem(f"{at}.server", mount.server or "nothing", rule, fix)
     for local, times in Counter(mount.local for mount in nodeset.network_storage).items():
         if times > 1:
             rule = "one file system is mounted at a place"
@@ -114,7 +115,7 @@ def _desired(settings: Settings) -> SlurmSettings | None:
     return desired if desired and desired.nodesets else None
 
 
-def _some(settings: Settings, given: set[str]) -> Iterator[Problem]:
+def _nodesets(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if (desired := settings.get(SlurmSettings)) and not desired.nodesets:
         fix = "add {name: tpu, acceleratorType: v6e-16, zone: us-east5-b, nodeCountDynamicMax: 4}"
         yield Problem("slurm:nodesets", "[]", "a cluster has nodes", fix)
@@ -129,6 +130,12 @@ def _names(settings: Settings, given: set[str]) -> Iterator[Problem]:
             if times > 1:
                 rule = f"each of slurm:{path} has its own name"
                 yield Problem(f"slurm:{path}", f'{times} called "{name}"', rule, "rename one")
+    own = {nodeset.name for nodeset in desired.nodesets}
+    for nodeset in desired.nodesets:
+        parsed = slices.of_record(nodeset.name)
+        if parsed and parsed.nodeset in own:
+            rule = f"slices of the nodeset {parsed.nodeset} are called so, and Slurm has one switch of a name"
+            yield Problem("slurm:nodesets", f'"{nodeset.name}"', rule, "rename one")
     if desired.name is None and not _fits(settings.environment):
         rule = f"the cluster is called {names.name(settings)}, unless given, and that is no name of machines"
         yield Problem("slurm:name", "nothing", rule, "write one of 4 to 19 letters, digits and hyphens")
@@ -305,7 +312,7 @@ _COUNTS = (f"{_SETS}[].nodeCountStatic", f"{_SETS}[].nodeCountDynamicMax")
 _SIZES = (f"{_SETS}[].acceleratorType", f"{_SETS}[].topology", *_COUNTS)
 _PLACES = (f"{_SETS}[].zone", f"{_SETS}[].fallbackZones", "slurm:zone", "tpu:zones", "tpu:additionalZones")
 RULES: tuple[Relation, ...] = (
-    ((_SETS,), _some),
+    ((_SETS,), _nodesets),
     ((f"{_SETS}[].name", "slurm:partitions[].name", "slurm:accounts[].name", "slurm:name"), _names),
     ((f"{_SETS}[].name", "tpu:slices[].name"), _slice_names),
     ((f"{_SETS}[].name", *_SIZES, "slurm:partitions"), _partitions),

@@ -111,17 +111,17 @@ def test_a_security_update_is_found_where_a_point_release_moved_it(mirror: Path)
     assert debian.archive([package(content, "pool/updates/main/a.deb")]).is_file()
 
 
-@pytest.mark.parametrize("there", [None, b"another content"])
+@pytest.mark.parametrize("stored", [None, b"another content"])
 def test_a_package_that_can_not_be_had_is_named_with_where_it_may_be(
-    there: bytes | None, mirror: Path
+    stored: bytes | None, mirror: Path
 ) -> None:
-    if there:
-        (mirror / "pool/main/a.deb").write_bytes(there)
+    if stored:
+        (mirror / "pool/main/a.deb").write_bytes(stored)
     with pytest.raises(PublishError) as caught:
         debian.archive([package(b"content")])
     text = str(caught.value)
     assert text.startswith("a 1-1, which the machines need, can't be downloaded")
-    assert ("another sha256" if there else "HTTP 404") in text
+    assert ("another sha256" if stored else "HTTP 404") in text
     assert "TPU_DEBIAN_MIRROR='https://snapshot.debian.org/archive/debian/DATE" in text
     assert not list((mirror.parent / "cache/debian").glob("*.tar.gz"))
 

@@ -342,7 +342,8 @@ def refused_by_up(values: Values) -> str:
     Any other error is raised.
     """
     stacks: dict[str, dict[str, Any]] = {}
-    published = (f"manifests/{values.get('tpu:bundle')}", f"blobs/{startup.script_sha256()}")
+    bundles = (values.get(key) for key in ("tpu:bundle", "slurm:bundle"))
+    published = (*(f"manifests/{id_}" for id_ in bundles), f"blobs/{startup.script_sha256()}")
     text = as_pulumi_hands_it_over(values, "f")
     for layer in (item.name for item in layers_on(parse("dev", text, "f"))):
         bucket = stacks["storage"]["bucketName"] if stacks else ""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
 _STEPD = "slurmstepd"
-_ASK_S = 5.0
+_ANSWER_S = 5.0
 SAVE_S = 24.0
 """A preemption gives 30 s, of which the unit leaves 28 (workload/host/unit.py)."""
 
@@ -57,14 +57,16 @@ def _below(pid: int, parents: dict[int, int], names: dict[int, str]) -> bool:
 def _requeue(name: str) -> list[str]:
     """Return the jobs that slurmctld queued again."""
     try:
-        listed = _ask("squeue", "--noheader", "--states=running", "--format=%A", f"--nodelist={name}").split()
+        listed = _output(
+            "squeue", "--noheader", "--states=running", "--format=%A", f"--nodelist={name}"
+        ).split()
         for job in listed:
-            _ask("scontrol", "requeue", job)
+            _output("scontrol", "requeue", job)
     except (OSError, subprocess.SubprocessError) as error:
         _LOG.warning("jobs can't be queued again, and are stopped here: %s", error)
         return []
     return listed
 
 
-def _ask(*words: str) -> str:
-    return subprocess.run(words, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout
+def _output(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout

@@ -1,0 +1,107 @@
+PARTITIONS = {
+  ["tpu"] = { kind = "v6e-16", hosts = 4, slices = 3, tpus = 4, cpus = 180, memory_mib = 700416 },
+  ["small"] = { kind = "v6e-8", hosts = 1, slices = 1, tpus = 8, cpus = 180, memory_mib = 1400832 },
+}
+DEFAULT = "tpu"
+COUNTS_SLICES = true
+
+-- A job gets whole slices of one size. What it asks is checked before it waits, and counted in hosts after.
+local SLURM_UNSET = 4294967294  -- slurm.NO_VAL
+
+local function refuse(text)
+  slurm.log_user(text)
+  return slurm.ERROR
+end
+
+local function given(number)
+  if number == nil or number >= SLURM_UNSET then return nil end
+  return number
+end
+
+-- Return the partition whose slices the job asks for, or nil and what is wrong.
+local function partition_of(names)
+  local known, name
+  for part in string.gmatch(names, "[^,]+") do
+    local entry = PARTITIONS[part]
+    if entry and known and entry.kind ~= known.kind then
+      return nil, "-p " .. names .. ": slices of " .. name .. " are " .. known.kind .. ", of " .. part ..
+        " " .. entry.kind .. ": name one partition"
+    end
+    if entry and (known == nil or entry.slices > known.slices) then known, name = entry, part end
+  end
+  return known, nil, name
+end
+
+-- Return the number of hosts that -N asks for; or nil, and what is wrong.
+local function hosts_of(job, known, name)
+  local least, most = given(job.min_nodes), given(job.max_nodes)
+  if least == nil or least == 0 then return known.hosts end
+  if most ~= nil and most ~= 0 and most ~= least then
+    return nil, "-N " .. least .. "-" .. most .. ": a job has a number of slices, not a range: write one number"
+  end
+  local hosts = COUNTS_SLICES and least * known.hosts or least
+  if hosts % known.hosts ~= 0 then
+    local less = hosts - hosts % known.hosts
+    local fix = (less > 0 and less .. " or " or "") .. less + known.hosts
+    return nil, "-N " .. least .. ": a slice (" .. known.kind .. ") of " .. name .. " has " .. known.hosts ..
+      " hosts, and a job has whole ones: write -N " .. fix
+  end
+  if hosts > known.slices * known.hosts then
+    local unit = COUNTS_SLICES and known.slices or known.slices * known.hosts
+    return nil, "-N " .. least .. ": a job of " .. name .. " has " .. known.slices .. " slices at most: write -N " ..
+      unit .. " or less, or raise nodeCountDynamicMax"
+  end
+  return hosts
+end
+
+local function memory_wrong(job, known, name)
+  local node, cpu = given(job.min_mem_per_node), given(job.min_mem_per_cpu)
+  if node and node > known.memory_mib then
+    return "--mem=" .. node .. "M: a host of " .. name .. " has " .. known.memory_mib ..
+      " MiB for jobs: write less, or leave --mem out, since a job has its hosts for itself"
+  end
+  if cpu and cpu * known.cpus > known.memory_mib then
+    return "--mem-per-cpu=" .. cpu .. "M: a job has the " .. known.cpus .. " CPUs of its hosts, and " ..
+      known.memory_mib .. " MiB on each: leave it out"
+  end
+end
+
+local function chips_wrong(job, known, name)
+  local asked = job.tres_per_node or job.gres
+  if asked == nil or asked == "" then return nil end
+  if not string.find(asked, "tpu") then return nil end
+  local number = tonumber(string.match(asked, "tpu[:=](%d+)") or "1")
+  if number ~= known.tpus then
+    return "--gres=tpu:" .. number .. ": a job has whole slices, and a host of " .. name .. " has " .. known.tpus ..
+      " chips: leave --gres out, or write --gres=tpu:" .. known.tpus
+  end
+end
+
+function slurm_job_submit(job, partitions, uid)
+  local known, wrong, name = partition_of(job.partition or DEFAULT)
+  if wrong then return refuse(wrong) end
+  if known == nil then return slurm.SUCCESS end  -- slurmctld says that there is no such partition
+  local hosts
+  hosts, wrong = hosts_of(job, known, name)
+  wrong = wrong or memory_wrong(job, known, name) or chips_wrong(job, known, name)
+  if wrong then return refuse(wrong) end
+  -- srun counts a task for each node that was asked for, unless told otherwise.
+  if given(job.num_tasks) and job.num_tasks == given(job.min_nodes) then job.num_tasks = hosts end
+  job.min_nodes, job.max_nodes = hosts, hosts
+  job.req_switch = hosts / known.hosts
+  if job.tres_per_node == nil then job.tres_per_node = "gres:tpu:" .. known.tpus end
+  return slurm.SUCCESS
+end
+
+function slurm_job_modify(job, record, partitions, uid)
+  local known, wrong, name = partition_of(job.partition or record.partition or DEFAULT)
+  if wrong then return refuse(wrong) end
+  local hosts = given(job.min_nodes)
+  if known and hosts and (hosts % known.hosts ~= 0 or hosts > known.slices * known.hosts) then
+    return refuse("NumNodes=" .. hosts .. ": a job of " .. name .. " has whole slices of " .. known.hosts ..
+      " hosts, " .. known.slices .. " at most: cancel it, and submit another")
+  end
+  return slurm.SUCCESS
+end
+
+return slurm.SUCCESS
