@@ -22,14 +22,14 @@ class Node:
     def __init__(self, root: Path):
         self.bin, self.log = root / "bin", root / "log"
         self.bin.mkdir()
-        self.says("ssh", f'shift\nPATH={self.bin}:$PATH exec sh -c "$1"', noted=False)
+        self.program("ssh", f'shift\nPATH={self.bin}:$PATH exec sh -c "$1"', noted=False)
         self.prints("squeue", (OUTPUTS / "squeue.txt").read_text("utf-8"))
         self.prints("scontrol", (OUTPUTS / "job.txt").read_text("utf-8"))
-        self.says("scancel", "true")
-        self.says("sbatch", f"cat > {root}/script; echo 9")
+        self.program("scancel", "true")
+        self.program("sbatch", f"cat > {root}/script; echo 9")
         self.script = root / "script"
 
-    def says(self, program: str, line: str, *, noted: bool = True) -> None:
+    def program(self, program: str, line: str, *, noted: bool = True) -> None:
         note = f'printf "%s\\n" "{program} $*" >> {self.log}\n' if noted else ""
         path = self.bin / program
         path.write_text(f"#!/bin/sh\n{note}{line}\n")
@@ -37,7 +37,7 @@ class Node:
 
     def prints(self, program: str, text: str) -> None:
         (self.bin / f"{program}.txt").write_text(text)
-        self.says(program, f"cat {self.bin}/{program}.txt")
+        self.program(program, f"cat {self.bin}/{program}.txt")
 
     @property
     def noted(self) -> list[str]:
@@ -114,8 +114,8 @@ def test_a_script_that_isnt_there_is_named(
 def test_what_sbatch_refuses_is_its_own_message(
     node: Node, job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
-    node.says("sbatch", f"echo '{said}' >&2; exit 1")
+    message = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+    node.program("sbatch", f"echo '{message}' >&2; exit 1")
     assert main(["slurm", "submit", "dev", str(job)]) == 1
     error = capsys.readouterr().err
     assert "sbatch: Batch job submission failed: Requested node configuration is not available" in error
@@ -141,7 +141,7 @@ def test_an_empty_queue_says_what_comes_next(node: Node, capsys: pytest.CaptureF
 
 
 def test_a_job_is_cancelled_once_it_is_known(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
-    """scancel says nothing of a job that isn't there."""
+    """scancel program nothing of a job that isn't there."""
     assert main(["slurm", "cancel", "dev", "999", "--yes"]) == 1
     assert "no job 999 waits or runs; those that do: 13_1, 13_0, 9" in capsys.readouterr().err
     assert main(["slurm", "cancel", "dev", "9"]) == 1
@@ -168,13 +168,13 @@ def test_output_is_the_jobs_file(node: Node, capsys: pytest.CaptureFixture[str])
 def test_a_job_that_slurm_has_forgotten_is_its_message(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node.says("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    node.program("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     assert main(["slurm", "logs", "dev", "99"]) == 1
     assert "Invalid job id specified" in capsys.readouterr().err
 
 
 def test_a_login_is_the_terminals_or_a_command(node: Node) -> None:
-    node.says("sinfo", "exit 3")
+    node.program("sinfo", "exit 3")
     assert main(["slurm", "ssh", "dev", "--", "sinfo", "-N"]) == 3
     assert node.noted == ["sinfo -N"]
 
@@ -182,11 +182,13 @@ def test_a_login_is_the_terminals_or_a_command(node: Node) -> None:
 def test_a_login_node_that_isnt_reached_is_told_with_who_may(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node.says("ssh", "echo 'ERROR: (gcloud.compute.ssh) [4033: not authorized]' >&2; exit 255", noted=False)
+    node.program(
+        "ssh", "echo 'ERROR: (gcloud.compute.ssh) [4033: not authorized]' >&2; exit 255", noted=False
+    )
     assert main(["slurm", "status", "dev"]) == 1
     error = capsys.readouterr().err
     assert "slurm-dev-login-0 isn't reached: ERROR: (gcloud.compute.ssh) [4033: not authorized]" in error
-    assert "fix: tpu doctor dev; slurm:users says who may log in" in error
+    assert "fix: tpu doctor dev; slurm:users program who may log in" in error
 
 
 def test_a_login_node_that_there_isnt_is_refused(node: Node, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ class Server:
     """A metadata server with one attribute."""
 
     def __init__(self, value: str):
-        self.value, self.changed, self.asked = value, threading.Event(), list[str]()
+        self.value, self.changed, self.paths = value, threading.Event(), list[str]()
 
     @contextmanager
     def running(self) -> Iterator[Metadata]:
@@ -30,7 +30,7 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                server.asked.append(self.path)
+                server.paths.append(self.path)
                 assert self.headers["Metadata-Flavor"] == "Google"
                 if names.PROGRAM_KEY not in self.path:
                     return self.send_error(404)
@@ -58,7 +58,7 @@ def test_another_program_ends_the_daemon_and_the_start_up_script_fetches_it(tmp_
     with server.running() as metadata:
         running = threading.Thread(target=daemon.run, args=(names.LOGIN, metadata, machine))
         running.start()
-        while not any("wait_for_change" in path for path in server.asked):
+        while not any("wait_for_change" in path for path in server.paths):
             running.join(0.01)
         assert machine.lines == []
         server.value = "b.zip 2"
