@@ -103,8 +103,8 @@ def status(environment: str, number: int, as_json: bool) -> int:
 def cancel(environment: str, job: str, number: int, yes: bool) -> int:
     """Cancel a job that waits or runs."""
     queue = Queue(Login(_settings(environment), number))
-    found = queue.named(job)
-    confirm(f"Cancel {job} of {found[0].user}, which is {_state(found[0])}?", yes)
+    matching = queue.named(job)
+    confirm(f"Cancel {job} of {matching[0].user}, which is {_state(matching[0])}?", yes)
     queue.cancel(job)
     print(f"cancelled {job}")
     return 0

@@ -181,7 +181,8 @@ class Environment:
         except RequestError:
             zones = set()  # a zone is unreachable; those of the settings are observed all the same
         return Controller(
-            self.members, self.google, _ByKind(self, unheld), BucketStore(self.google, self.stack.id, brief=brief),
+            self.members, self.google, _ByKind(self, unheld),
+            BucketStore(self.google, self.stack.id, brief=brief),
             self.limits, self.owner,
             everyone=nodes(self.settings), zones=zones, spec=self.spec if updates else None,
             lead=lead, manual=manual, unwanted=self.unwanted,

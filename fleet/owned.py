@@ -28,8 +28,8 @@ Recovers = Callable[[ControllerState, str], bool]
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a look at an owner's fleets has come to.
+class Outcome:
+    """Outcome of a look at an owner\'s fleets.
 
     Attributes:
         fleet: the owner's records and members, as they were read before it.
@@ -95,7 +95,7 @@ class OwnedFleets:
         recovers: Recovers | None = None,
         settled_s: float = _SETTLED_S,
         observes: bool = False,
-    ) -> Look | None:
+    ) -> Outcome | None:
         """Observe the owner's fleets, and do what follows, unless another controller does.
 
         Args:
@@ -127,11 +127,11 @@ class OwnedFleets:
             controller.lead()
         except LeaseHeldError as error:
             _require_ended(kept, str(error).partition("\n")[0])
-            return Look(fleet, controller.step(), controller.state, False) if observes else None
+            return Outcome(fleet, controller.step(), controller.state, False) if observes else None
         try:
             observation = self._settle(fleet, controller, report, recovers, settled_s)
             self._give_up(controller, observation)
-            return Look(fleet, observation, controller.state, True)
+            return Outcome(fleet, observation, controller.state, True)
         finally:
             controller.leave()
 

@@ -32,7 +32,8 @@ def main(arguments: Sequence[str]) -> int:
         else:
             daemon.run(role, Metadata(), System())
     except InfraError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # One line: the machine's status holds the last one.
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return TRY_AGAIN if program == "boot" else 1
     return 0
 

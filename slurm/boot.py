@@ -38,9 +38,9 @@ ExecStart={PYTHON} -m slurm keep {{role}}
 Restart=always
 RestartSec=5
 """
-_WISH = f"""\
+_POWER = f"""\
 #!/bin/sh
-exec {PYTHON} -I -S {PROGRAM}/slurm/wish.py {names.WISHES} {{verb}} "$@"
+exec {PYTHON} -I -S {PROGRAM}/slurm/power.py {names.REQUESTS} {{verb}} "$@"
 """
 _VERBS = {names.RESUME: "resume", names.SUSPEND: "suspend", names.RESUME_FAILED: "resume-failed"}
 _LOG = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def _controller(metadata: Metadata, settings: Settings, system: System, client: 
     _step("/home")
     disk.home(system, settings, metadata.value(names.HOME_KEY))
     for path, verb in _VERBS.items():
-        system.write(path, _WISH.format(verb=verb), mode=0o755)
+        system.write(path, _POWER.format(verb=verb), mode=0o755)
     desired = settings[SlurmSettings]
     files = configure.files(settings, reached(metadata), names.CONTROLLER)
     first = not system.path(f"{names.ETC}/slurm.conf").exists()
@@ -114,10 +114,10 @@ def _login(metadata: Metadata, settings: Settings, system: System, client: Clien
     _step("/home")
     disk.mount(system, metadata.value(names.HOME_KEY))
     _step("slurmctld's answer")
-    said = system.run(["scontrol", "ping"])
-    if "is UP" not in said:
+    answer = system.run(["scontrol", "ping"])
+    if "is UP" not in answer:
         address = metadata.value(names.CONTROLLER_KEY)
-        raise SlurmError(f"slurmctld at {address} doesn't answer: {said.strip()[:200]}")
+        raise SlurmError(f"slurmctld at {address} doesn't answer: {answer.strip()[:200]}")
 
 
 def _keeper(role: str, stack: str, system: System) -> None:

@@ -79,10 +79,10 @@ class Login:
             raise SlurmError(f"{line[0]} can't be started: {error.strerror}") from None
         before, begun, printed = done.stdout.partition(f"{mark}\n")
         if not begun:
-            said = (done.stderr.strip() or before.strip() or f"status {done.returncode}").splitlines()[-1]
-            raise self._unreached(said[:300])
+            message = (done.stderr.strip() or before.strip() or f"status {done.returncode}").splitlines()[-1]
+            raise self._unreached(message[:300])
         if done.returncode:
-            raise SlurmError(_said(command[0], done.stderr, printed, done.returncode))
+            raise SlurmError(_message(command[0], done.stderr, printed, done.returncode))
         return printed
 
     def interactive(self, command: Sequence[str] = ()) -> int:
@@ -99,7 +99,7 @@ class Login:
         return SlurmError(f"{self.node} isn't reached: {why}\n    fix: {fix}")
 
 
-def _said(program: str, errors: str, printed: str, status: int) -> str:
+def _message(program: str, errors: str, printed: str, status: int) -> str:
     """Return the message of a command of Slurm's, without its name in each line."""
     lines = [line.strip() for line in (errors.strip() or printed.strip()).splitlines()]
     lines = [line.removeprefix(f"{program}: error: ") for line in lines if line]
@@ -157,11 +157,11 @@ class Queue:
     def named(self, id_: str) -> list[Job]:
         """Return a job, or the tasks of an array. Raises SlurmError if there is none."""
         every = self.jobs()
-        found = [job for job in every if id_ in (job.id, job.id.partition("_")[0])]
-        if not found:
-            there = ", ".join(job.id for job in every[:20]) or "none"
-            raise SlurmError(f"no job {id_} waits or runs; those that do: {there}")
-        return found
+        matching = [job for job in every if id_ in (job.id, job.id.partition("_")[0])]
+        if not matching:
+            present = ", ".join(job.id for job in every[:20]) or "none"
+            raise SlurmError(f"no job {id_} waits or runs; those that do: {present}")
+        return matching
 
     def cancel(self, id_: str) -> None:
         """Cancel a job. Raises SlurmError."""

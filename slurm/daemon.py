@@ -15,7 +15,7 @@ from infra.layers.slurm import names
 from infra.slices.names import STACK_ID_VARIABLE
 from slurm import boot, configure
 from slurm.decide import Slice
-from slurm.keep import Keeper, Nodes, Scontrol, keep, wished
+from slurm.keep import Keeper, Nodes, Scontrol, declared, keep
 from slurm.machine import Metadata
 from slurm.system import System
 
@@ -35,8 +35,8 @@ def run(role: str, metadata: Metadata, system: System) -> None:
     if role == names.CONTROLLER:
         settings, reached, slurm = boot.known(metadata), boot.reached(metadata), Scontrol()
         keeper = Keeper(settings, google_of(settings), os.environ[STACK_ID_VARIABLE], reached, slurm)
-        files = Files(configure.files(settings, reached, role), wished(settings, reached), slurm, system)
-        keep(keeper, Path(names.WISHES), changed.is_set, time.sleep, files.apply)
+        files = Files(configure.files(settings, reached, role), declared(settings, reached), slurm, system)
+        keep(keeper, Path(names.REQUESTS), changed.is_set, time.sleep, files.apply)
     else:
         changed.wait()
     _LOG.info("another program: the start-up script fetches it")
@@ -54,7 +54,7 @@ class Files:
 
     def __init__(self, wanted: Mapping[str, str], slices: Sequence[Slice], slurm: Nodes, system: System):
         self._wanted, self._slices, self._slurm, self._system = wanted, slices, slurm, system
-        self._told: Sequence[str] = ()
+        self._reported: Sequence[str] = ()
 
     def apply(self) -> None:
         """Write what differs, and let slurmctld read it, unless a host that the new files lack is in use.
@@ -71,6 +71,6 @@ class Files:
         except InfraError as error:
             _LOG.warning("%s", error)
             return
-        if left and left != self._told:
+        if left and left != self._reported:
             _LOG.info("new files of Slurm's wait for %s, which the settings don't have any more", left[0])
-        self._told = left
+        self._reported = left

@@ -1,8 +1,8 @@
 """Decide on each slice, from Slurm's nodes, the fleet's records and what Google shows, without I/O.
 
 The states of Slurm's nodes are what is wanted: a slice is made when Slurm waits for its hosts, and deleted
-once Slurm has given up all of them. So a lost wish, an answer that didn't come, or a daemon that was killed
-at any point costs a look, and nothing else.
+once Slurm has given up all of them. So a lost request, an answer that didn't come, or a daemon that was
+killed at any point costs a look, and nothing else.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the fleet's controller has seen of a slice.
+class SliceStatus:
+    """State of a slice by the fleet's controller.
 
     Attributes:
         exists: Google has its node, in whatever state.
@@ -82,7 +82,7 @@ class World:
     records: Mapping[str, Item]
     owned: Collection[str]
     ended: Mapping[str, str] = field(default_factory=dict)
-    seen: Mapping[str, Seen] | None = None
+    seen: Mapping[str, SliceStatus] | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
 
@@ -156,7 +156,7 @@ class _Hosts:
     def __init__(self, hosts: Sequence[SlurmNode]):
         self.all = tuple(hosts)
         self.up = tuple(node.name for node in hosts if node.up)
-        self.asking = tuple(node.name for node in hosts if node.asks)
+        self.asking = tuple(node.name for node in hosts if node.powering_up)
         self.out = tuple(node.name for node in hosts if node.out)
 
     def of(self, applies: Callable[[SlurmNode], bool]) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ class _Hosts:
 
     @property
     def callable(self) -> tuple[str, ...]:
-        """Those that are powered down, and that jobs may get."""
+        """Hosts that are powered down, and that jobs may get."""
         return self.of(lambda node: node.powered_down and not node.held)
 
 

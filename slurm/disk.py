@@ -41,7 +41,7 @@ def state(system: System, sleep: Callable[[float], None] = time.sleep) -> None:
         system.run(["mount", "-o", "noatime,discard", DEVICE, names.STATE])
     system.run(["resize2fs", DEVICE], timeout_s=600.0)  # after the disk has grown
     system.folder(names.STATE_SAVE, mode=0o700, owner="slurm")
-    system.folder(names.WISHES, mode=0o700, owner="slurm")
+    system.folder(names.REQUESTS, mode=0o700, owner="slurm")
     system.folder(names.HOME_EXPORT)
 
 
@@ -49,12 +49,12 @@ def _kind(system: System) -> str:
     """Return the disk's file system, empty if there is nothing on it. Raises SlurmError for another one."""
     script = 'blkid --probe --output export "$1"; echo "STATUS=$?"'
     lines = system.run(["sh", "-c", script, "sh", DEVICE]).splitlines()
-    said = dict(line.split("=", 1) for line in lines if "=" in line)
-    status, kind = said.get("STATUS"), said.get("TYPE", "")
+    fields = dict(line.split("=", 1) for line in lines if "=" in line)
+    status, kind = fields.get("STATUS"), fields.get("TYPE", "")
     if status == str(_NOTHING) and not kind:
         return ""
     if kind != "ext4":
-        table = f"a partition table ({said['PTTYPE']})" if "PTTYPE" in said else "something unknown"
+        table = f"a partition table ({fields['PTTYPE']})" if "PTTYPE" in fields else "something unknown"
         what = "signatures of several file systems" if status == str(_AMBIGUOUS) else kind or table
         raise SlurmError(
             f"{DEVICE}: holds {what[:80]}, not the ext4 of a state disk; nothing was formatted\n"
@@ -82,11 +82,11 @@ def home(system: System, settings: Settings, served: str) -> None:
 
 def mount(system: System, served: str) -> None:
     """Mount what another machine serves, SERVER:PATH, as /home. Raises SlurmError."""
-    there = system.mounted("/home")
-    if there == served:
+    source = system.mounted("/home")
+    if source == served:
         return
-    if there:
-        raise SlurmError(f"/home: {there} is mounted there, not {served}\n    fix: restart this machine")
+    if source:
+        raise SlurmError(f"/home: {source} is mounted there, not {served}\n    fix: restart this machine")
     try:
         system.run(["mount", "-t", "nfs", "-o", "hard,nosuid,nodev", served, "/home"], timeout_s=120.0)
     except SlurmError as error:

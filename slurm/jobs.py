@@ -101,10 +101,10 @@ def hourly(settings: Settings, job: Job) -> float | None:
 
 
 def _of_slice(nodeset: Nodeset) -> float | None:
-    found = []
+    prices = []
     for zone in nodeset.places:
         price = CATALOG.price(zone)
-        found.append(price.spot if nodeset.settings.spot else price.on_demand)
-    if nodeset.settings.reserved or any(price is None for price in found):
+        prices.append(price.spot if nodeset.settings.spot else price.on_demand)
+    if nodeset.settings.reserved or any(price is None for price in prices):
         return None
-    return max(price or 0.0 for price in found) * nodeset.kind.chips
+    return max(price or 0.0 for price in prices) * nodeset.kind.chips

@@ -18,7 +18,7 @@ from fleet.adhoc import ID, Item
 from fleet.controller_state import ControllerState
 from fleet.google import Google
 from fleet.model import TAKEN_AWAY, Action, Claim, Decision, ObservedNode
-from fleet.owned import Look, OwnedFleets
+from fleet.owned import Outcome, OwnedFleets
 from fleet.supervise import disputed
 from fleet.supervise import over as ended
 from infra.engine.prices import BudgetError
@@ -28,16 +28,16 @@ from infra.layers.slurm import names, slices
 from infra.layers.slurm.slices import Reached
 from infra.settings.schema import Settings
 from slurm import decide
-from slurm.decide import End, Seen, Slice, Tell, Update, Want, World
+from slurm.decide import End, Slice, SliceStatus, Tell, Update, Want, World
 from slurm.errors import SlurmError
 from slurm.machine import call
 from slurm.nodes import MOST_BYTES, SlurmNode, listed, nodes
 
 LOOK_S, _SHORT_S = 10.0, 2.0
-"""Pause between looks, unless a wish ends it; after a look that began something. It is less than slurm.conf's
-SuspendTimeout, after which Slurm may ask for a host again."""
+"""Pause between looks, unless a request ends it; after a look that began something. It is less than the
+SuspendTimeout of slurm.conf, after which Slurm may ask for a host again."""
 _HELD_S, _STOPPED_S = 120.0, 900.0  # before jobs are let onto nodes whose slice couldn't be made
-_WISH_POLL_S = 0.5
+_REQUEST_POLL_S = 0.5
 _LOG = logging.getLogger(__name__)
 
 
@@ -77,7 +77,7 @@ def _one_line(reason: str) -> str:
     return head[:250]
 
 
-def wished(settings: Settings, reached: Reached) -> list[Slice]:
+def declared(settings: Settings, reached: Reached) -> list[Slice]:
     """Return the slices of the settings, as `decide` takes them."""
     static = set(slices.static(settings))
     return [
@@ -109,13 +109,13 @@ class Keeper:
         slurm: Nodes,
         now: Callable[[], float] = time.monotonic,
     ):
-        self._slices = wished(settings, reached)
+        self._slices = declared(settings, reached)
         self._fleets = OwnedFleets(google, stack, settings.environment, names.owner(settings))
         self._slurm, self._now = slurm, now
-        self._look: Look | None = None
+        self._last: Outcome | None = None
         self._holds: dict[str, _Hold] = {}
         self._wanted = False  # a record was written since the last look of the fleet's controller
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def look(self) -> bool:
         """Look once, and act; return whether something was begun. Whatever fails is logged."""
@@ -127,14 +127,14 @@ class Keeper:
             self._once("slurm", str(error))
         try:
             # After the records: those that are new begin at once.
-            self._look = self._fleets.look(
+            self._last = self._fleets.look(
                 self._event, manual=self._wanted, recovers=_first_time, observes=True
             )
             self._wanted = False
             self._hold()
             self._once("fleet", "")
         except InfraError as error:
-            self._look = None  # what was seen earlier says nothing of now
+            self._last = None  # what was seen earlier says nothing of now
             self._once("fleet", str(error))
         return acted
 
@@ -176,34 +176,34 @@ class Keeper:
         _LOG.info("%s: wanted by Slurm", name)
         self._wanted = True
 
-    def _seen(self, fleets: Mapping[str, Item]) -> dict[str, Seen]:
+    def _seen(self, fleets: Mapping[str, Item]) -> dict[str, SliceStatus]:
         """Return what the fleet's controller saw last, of slices whose record is still the same."""
-        if (look := self._look) is None:
+        if (last := self._last) is None:
             return {}
-        nodes = {member.key: observed for member, observed in look.observation.nodes}
+        nodes = {member.key: observed for member, observed in last.observation.nodes}
         return {
-            item.member.slice: _seen(look, item, nodes.get(item.member.key))
-            for item in look.observation.decisions
+            item.member.slice: _seen(last, item, nodes.get(item.member.key))
+            for item in last.observation.decisions
             if item.action is not Action.WAIT or item.member.key in nodes
-            if fleets.get(item.member.slice, {}).get(ID) == look.fleet.adhoc[item.member.slice].get(ID)
+            if fleets.get(item.member.slice, {}).get(ID) == last.fleet.adhoc[item.member.slice].get(ID)
         }
 
     def _hold(self) -> None:
         """Note which slices couldn't be made, and for how long jobs shall take others."""
-        if self._look is None:
+        if self._last is None:
             return
-        living = {member.key for member, _ in self._look.observation.nodes}
-        for item in self._look.observation.decisions:
+        living = {member.key for member, _ in self._last.observation.nodes}
+        for item in self._last.observation.decisions:
             name, key = item.member.slice, item.member.key
             if key in living:
                 self._holds.pop(name, None)
                 continue
-            refusal = self._look.state.refusal(key, item.member.zone)
+            refusal = self._last.state.refusal(key, item.member.zone)
             why = (refusal.why or item.why).partition("\n")[0]
             if refusal.stopped:
                 self._holds[name] = _Hold(self._now() + _STOPPED_S, why)
-            elif item.action is Action.HOLD and name not in self._look.observation.unwanted:
-                left_s = refusal.not_before_s - self._look.observation.view.at_s
+            elif item.action is Action.HOLD and name not in self._last.observation.unwanted:
+                left_s = refusal.not_before_s - self._last.observation.view.at_s
                 if refusal.kind is Kind.STOCK_OUT:
                     self._holds[name] = _Hold(self._now() + max(left_s, _HELD_S), why)
                 elif left_s <= 0:  # the budget, or a bundle that doesn't boot
@@ -213,8 +213,8 @@ class Keeper:
         _LOG.info("%s", text)
 
     def _once(self, topic: str, text: str) -> None:
-        if text != self._told.get(topic, ""):
-            self._told[topic] = text
+        if text != self._reported.get(topic, ""):
+            self._reported[topic] = text
             if text:
                 _LOG.warning("%s", text)
 
@@ -224,50 +224,50 @@ def _first_time(state: ControllerState, key: str) -> bool:
     return state.open(key) is not None or state.last_back(key) is None
 
 
-def _seen(look: Look, item: Decision, observed: ObservedNode | None) -> Seen:
+def _seen(last: Outcome, item: Decision, observed: ObservedNode | None) -> SliceStatus:
     key = item.member.key
     if observed is None:
-        was_there = look.state.last_back(key) is not None and look.state.open(key) is None
+        was_there = last.state.last_back(key) is not None and last.state.open(key) is None
         gone = was_there and item.action in (Action.CREATE, Action.HOLD)
-        return Seen(lost="Google has its node no more" if gone else "")
+        return SliceStatus(lost="Google has its node no more" if gone else "")
     ready = observed.state == "READY"
     if observed.state in TAKEN_AWAY:
-        return Seen(True, ready, lost=f"Google says {observed.state}")
+        return SliceStatus(True, ready, lost=f"Google says {observed.state}")
     claims: dict[Claim, Collection[Decision]] = {}
     claims |= {item.claim: [item]} if item.claim is not Claim.NONE else dict(ended([item]))
     claims.pop(Claim.DONE, None)
-    if claims and not disputed(look.fleet, claims, look.observation.view.at_s):
+    if claims and not disputed(last.fleet, claims, last.observation.view.at_s):
         silent = item.claim is Claim.SILENT
-        return Seen(True, ready, lost=item.why if silent else "", failed="" if silent else item.why)
-    return Seen(True, ready)
+        return SliceStatus(True, ready, lost=item.why if silent else "", failed="" if silent else item.why)
+    return SliceStatus(True, ready)
 
 
 def keep(
     keeper: Keeper,
-    wishes: Path,
+    requests: Path,
     over: Callable[[], bool],
     sleep: Callable[[float], None],
     beside: Callable[[], None] = lambda: None,
 ) -> None:
-    """Look until `over`: after each wish, and every 10 s; `beside`: done after each look."""
+    """Look until `over`: after each request, and every 10 s; `beside`: done after each look."""
     while not over():
-        taken(wishes)
+        taken(requests)
         pause_s = _SHORT_S if keeper.look() else LOOK_S
         beside()
-        while pause_s > 0 and not over() and not any(wishes.glob("*.json")):
-            sleep(min(_WISH_POLL_S, pause_s))
-            pause_s -= _WISH_POLL_S
+        while pause_s > 0 and not over() and not any(requests.glob("*.json")):
+            sleep(min(_REQUEST_POLL_S, pause_s))
+            pause_s -= _REQUEST_POLL_S
 
 
 def taken(folder: Path) -> Sequence[str]:
-    """Log the wishes and remove them; return their files' names. The nodes' states say what is wished."""
+    """Log the requests and remove them; return their files' names. States of nodes say what is needed."""
     files = sorted(folder.glob("*.json"))
     for file in files:
         try:
-            wish = json.loads(file.read_text("utf-8"))
-            jobs = ", ".join(str(job["job"]) for job in wish.get("jobs", ()))
-            _LOG.info("Slurm: %s %s%s", wish["verb"], wish["hosts"], f" for job {jobs}" if jobs else "")
+            request = json.loads(file.read_text("utf-8"))
+            jobs = ", ".join(str(job["job"]) for job in request.get("jobs", ()))
+            _LOG.info("Slurm: %s %s%s", request["verb"], request["hosts"], f" for job {jobs}" if jobs else "")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _LOG.warning("%s isn't a wish: %s", file.name, error)
+            _LOG.warning("%s isn't a request: %s", file.name, error)
         file.unlink(missing_ok=True)
     return [file.name for file in files]

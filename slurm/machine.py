@@ -84,6 +84,6 @@ def call(line: Sequence[str], timeout_s: float = 60.0, text: str | None = None) 
     except OSError as error:
         raise SlurmError(f"{shown}: {error.strerror}") from None
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1][:300]
-        raise SlurmError(f"{shown}: status {done.returncode}: {said}")
+        last_line = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1][:300]
+        raise SlurmError(f"{shown}: status {done.returncode}: {last_line}")
     return done.stdout

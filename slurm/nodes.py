@@ -40,26 +40,26 @@ class SlurmNode:
         return self.base in _IN_USE or "COMPLETING" in self.flags
 
     @property
-    def asks(self) -> bool:
+    def powering_up(self) -> bool:
         """True if Slurm waits for the host to boot."""
         return "POWERING_UP" in self.flags
 
     @property
-    def about_to_ask(self) -> bool:
+    def due(self) -> bool:
         """True if Slurm will wait for it in a moment; a host that boots before that isn't accepted."""
         called = self.base in _IN_USE or "POWER_UP" in self.flags
-        return called and not self.asks and "POWERED_DOWN" in self.flags
+        return called and not self.powering_up and "POWERED_DOWN" in self.flags
 
     @property
     def out(self) -> bool:
         """True if Slurm has given the host up: no job has it, and it is powered down, or being so."""
         given_up = bool(self.flags & _DOWN_POWER)
-        return given_up and not self.in_use and not self.asks and not self.about_to_ask
+        return given_up and not self.in_use and not self.powering_up and not self.due
 
     @property
     def up(self) -> bool:
         """True if Slurm counts on the host, whether it answers or not."""
-        return not self.asks and not self.about_to_ask and not self.out
+        return not self.powering_up and not self.due and not self.out
 
     @property
     def powered_down(self) -> bool:
@@ -83,7 +83,7 @@ def nodes(text: str) -> dict[str, SlurmNode]:
     Raises:
         SlurmError: a line isn't a node.
     """
-    found = {}
+    parsed = {}
     for line in text.splitlines():
         if not line.strip() or line == "No nodes in the system":
             continue
@@ -92,8 +92,8 @@ def nodes(text: str) -> dict[str, SlurmNode]:
             raise SlurmError(f"scontrol show node: a line isn't a node: {line[:100]!a}")
         reason = _REASON.search(line)
         flags = frozenset(filter(None, state[2].split("+")))
-        found[name[1]] = SlurmNode(name[1], state[1], flags, reason[1] if reason else "")
-    return found
+        parsed[name[1]] = SlurmNode(name[1], state[1], flags, reason[1] if reason else "")
+    return parsed
 
 
 def listed(hosts: Iterable[str]) -> str:

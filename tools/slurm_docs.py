@@ -42,10 +42,14 @@ _HERE = {
     ),
     "node_count_static": ("nodeCountStatic", "hosts in whole slices"),
     "preserve_tpu": (
-        "preserveTpu", "an idle slice stays; there it is stopped, which one of several hosts can't be",
+        "preserveTpu",
+        "an idle slice stays; there it is stopped, which one of several hosts can't be",
     ),
     "reserved": ("reserved", ""),
-    "runtime_version": ("runtimeVersion", "`tpu:runtimeVersion`, unless given; the default there boots no v6e"),
+    "runtime_version": (
+        "runtimeVersion",
+        "`tpu:runtimeVersion` by default; the default there boots no v6e",
+    ),
     "startup_script": ("startupScript", "an object in a bucket, so that settings hold no script"),
     "zone": ("zone", "`fallbackZones` beside it, where Google has no chips there"),
 }

@@ -25,7 +25,8 @@ SLURM: dict[str, Any] = {"slurm:nodesets": [NODESET], "slurm:bundle": "0" * 64}
 
 def values(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the values of a settings file with a cluster."""
-    return {**BASE, **SLURM, **(given or {})}
+    every = {**BASE, **SLURM, **(given or {})}
+    return {key: value for key, value in every.items() if value is not None}
 
 
 def settings(given: Mapping[str, Any] | None = None) -> Settings:

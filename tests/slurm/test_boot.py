@@ -16,7 +16,7 @@ from infra.settings.schema import Settings
 from slurm import boot, configure, disk, munge, system
 from slurm.daemon import Files
 from slurm.errors import SlurmError
-from slurm.keep import wished
+from slurm.keep import declared
 from tests.slurm import lab
 from tests.slurm.machine import ACCOUNTS, SECRET, Attributes, DiesError, Machine, Secrets
 
@@ -228,10 +228,10 @@ def test_accounts_have_their_limits_and_the_database_is_made_once(
     assert not [line for line in machine.lines if line.startswith("mariadb-install-db")]
 
 
-def test_programs_of_slurm_conf_call_wish(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+def test_programs_of_slurm_conf_call_request(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     up(monkeypatch, machine, Secrets(KEY))
     text = machine.path(names.RESUME_FAILED).read_text()
-    assert text.endswith(f'/slurm/wish.py {names.WISHES} resume-failed "$@"\n')
+    assert text.endswith(f'/slurm/power.py {names.REQUESTS} resume-failed "$@"\n')
     assert machine.path(names.RESUME).stat().st_mode & 0o111
 
 
@@ -244,7 +244,7 @@ def test_new_files_wait_for_jobs_on_hosts_that_they_lack(
     slurm.set("tpu-1", "ALLOCATED")
     after = lab.settings({"slurm:nodesets": [{**lab.NODESET, "nodeCountDynamicMax": 4}]})
     wanted = configure.files(after, lab.REACHED, names.CONTROLLER)
-    files = Files(wanted, wished(after, lab.REACHED), slurm, machine)
+    files = Files(wanted, declared(after, lab.REACHED), slurm, machine)
     machine.lines.clear()
     files.apply()
     files.apply()

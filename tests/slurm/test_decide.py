@@ -6,7 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleet.adhoc import OWNER, PHASE, WHY, Phase
-from slurm.decide import FAILED, HELD, Action, End, Seen, Slice, State, Tell, Update, Want, World, decide
+from slurm.decide import (
+    FAILED,
+    HELD,
+    Action,
+    End,
+    Slice,
+    SliceStatus,
+    State,
+    Tell,
+    Update,
+    Want,
+    World,
+    decide,
+)
 from slurm.nodes import SlurmNode
 
 ITEM = {"name": "tpu-0", "run": "slurmd a", "count": 1}
@@ -47,7 +60,7 @@ def test_a_host_that_boots_before_its_neighbour_is_no_half_slice() -> None:
     assert actions(RUNS, UP, Phase.WANTED) == []
 
 
-def test_a_wish_of_a_person_for_one_host_is_for_its_slice() -> None:
+def test_a_request_of_a_person_for_one_host_is_for_its_slice() -> None:
     assert actions(UP, DOWN) == [Want("tpu-0", ITEM)]
     assert actions(UP, DOWN, Phase.WANTED) == [Update(("tpu-0-w1",), State.UP)]
 
@@ -77,8 +90,8 @@ def test_changed_settings_come_with_new_hosts_once_jobs_have_ended() -> None:
 def test_a_refusal_counts_only_for_a_slice_that_google_doesnt_have() -> None:
     refused = {"refused": {"tpu-0": "no capacity"}}
     assert actions(UP, UP, Phase.WANTED, **refused) == [], "Google wasn't seen"
-    assert actions(UP, UP, Phase.WANTED, seen={"tpu-0": Seen(exists=True)}, **refused) == []
-    assert actions(UP, UP, Phase.WANTED, seen={"tpu-0": Seen()}, **refused) == [
+    assert actions(UP, UP, Phase.WANTED, seen={"tpu-0": SliceStatus(exists=True)}, **refused) == []
+    assert actions(UP, UP, Phase.WANTED, seen={"tpu-0": SliceStatus()}, **refused) == [
         Update(SLICE.hosts, State.FORCE, f"{HELD}no capacity")
     ]
     assert actions(DOWN, DOWN, **refused) == [Update(SLICE.hosts, State.DRAIN, f"{HELD}no capacity")]
@@ -99,11 +112,11 @@ def test_hosts_that_failed_or_were_drained_by_a_person_stay_so() -> None:
 
 def test_a_slow_creation_isnt_the_fault_of_the_nodes() -> None:
     late = "DOWN POWERED_DOWN | ResumeTimeout reached"
-    assert actions(late, late, Phase.WANTED, seen={"tpu-0": Seen()}) == [
+    assert actions(late, late, Phase.WANTED, seen={"tpu-0": SliceStatus()}) == [
         End("tpu-0", "no job has it any more")
     ]
     assert actions(late, late) == [Update(SLICE.hosts, State.RESUME)]
-    joined = actions(late, late, Phase.WANTED, seen={"tpu-0": Seen(True, True)})
+    joined = actions(late, late, Phase.WANTED, seen={"tpu-0": SliceStatus(True, True)})
     assert [type(action) for action in joined] == [Update, End]
 
 

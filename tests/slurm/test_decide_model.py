@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fleet.adhoc import OWNER, PHASE, Phase
-from slurm.decide import FAILED, Action, End, Seen, Slice, State, Update, Want, World, decide
+from slurm.decide import FAILED, Action, End, Slice, SliceStatus, State, Update, Want, World, decide
 from slurm.nodes import SlurmNode
 
 OURS = {"who": "controller@p.iam.gserviceaccount.com", "from": "slurm dev"}
@@ -30,7 +30,7 @@ class Host:
     reason: str = ""
     job: int = 0
     booted: int = 0
-    asked: int = 0  # the newest instance when it was asked for: only a later one answers
+    before: int = 0  # the newest instance when it was before for: only a later one answers
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Cloud:
 
 
 class Cluster(RuleBasedStateMachine):
-    """What Slurm was seen to do (tests/slurm/outputs/README.md), in any order."""
+    """Slurm as it was seen to act (tests/slurm/outputs/README.md), in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,11 +74,11 @@ class Cluster(RuleBasedStateMachine):
 
     @rule()
     def power(self) -> None:
-        """Slurm's loop: what is asked for is powered up, what is marked and idle goes down."""
+        """Slurm's loop: what is before for is powered up, what is marked and idle goes down."""
         for name, host in self.hosts.items():
             if "POWERED_DOWN" in host.flags and (host.base == "ALLOCATED" or "POWER_UP" in host.flags):
                 host.flags = {"POWERING_UP"}
-                host.asked = self.cloud.nodes.get(name.rpartition("-w")[0], (0, ""))[0]
+                host.before = self.cloud.nodes.get(name.rpartition("-w")[0], (0, ""))[0]
             elif "POWER_DOWN" in host.flags and not host.job:
                 self._suspend(host)
 
@@ -126,7 +126,7 @@ class Cluster(RuleBasedStateMachine):
     @rule(name=NAMES, worker=WORKERS)
     def host_registers(self, name: str, worker: int) -> None:
         host, (instance, state) = self.of(name)[worker], self.cloud.nodes.get(name, (0, ""))
-        if "POWERING_UP" in host.flags and state == "READY" and instance > host.asked:
+        if "POWERING_UP" in host.flags and state == "READY" and instance > host.before:
             host.flags, host.booted = host.flags & {"DRAIN", "POWER_DOWN"}, instance
 
     @rule(name=NAMES, worker=WORKERS)
@@ -189,7 +189,7 @@ class Cluster(RuleBasedStateMachine):
         seen = {}
         for name in records:
             instance, state = self.cloud.nodes.get(name, (0, ""))
-            seen[name] = Seen(
+            seen[name] = SliceStatus(
                 bool(instance), state == "READY", "Google says PREEMPTED" if state == "PREEMPTED" else "",
                 "its boot failed" if name in self.failed else "",
             )  # fmt: skip
@@ -213,7 +213,7 @@ class Cluster(RuleBasedStateMachine):
     def _do(self, action: Action, nodes: dict[str, SlurmNode]) -> None:
         match action:
             case Want(name):
-                assert any(nodes[host].asks for host in (f"{name}-w0", f"{name}-w1")), "nobody asks"
+                assert any(nodes[host].powering_up for host in (f"{name}-w0", f"{name}-w1")), "nobody asks"
                 assert self.cloud.records.get(name, Phase.ENDED) is Phase.ENDED
                 self.cloud.records[name] = Phase.WANTED
             case End(name):

@@ -1,4 +1,4 @@
-"""The daemon with the fleet's own code, beside a cloud and a Slurm that answer as they are told."""
+"""The daemon with the fleet's own code, beside a cloud and a Slurm that answer as they are reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.settings.schema import ADDED_SLICES, Settings
 from infra.settings.sources import as_pulumi_hands_it_over
-from slurm import keep, wish
+from slurm import keep, power
 from slurm.decide import FAILED, HELD, State
 from slurm.keep import Keeper
 from tests.fleet.conftest import OWNER
@@ -146,7 +146,7 @@ def test_without_capacity_jobs_are_freed_and_the_nodes_kept_from_them_until_it_i
 
 
 @pytest.mark.parametrize("kind", [Kind.QUOTA, Kind.PERMISSION])
-def test_what_people_must_mend_ends_the_wish_and_is_the_nodes_reason(cluster: Cluster, kind: Kind) -> None:
+def test_what_people_must_mend_ends_the_request_and_is_the_nodes_reason(cluster: Cluster, kind: Kind) -> None:
     cluster.cloud.failure = Failure(kind, "Quota limit 'TPUV6E' has been exceeded")
     cluster.slurm.set("tpu-0", *UP)
     cluster.look(3)
@@ -198,9 +198,9 @@ def test_a_record_of_another_owner_is_left_alone_and_reported(
     cluster.look(3)
     assert cluster.phase("tpu-0") == "wanted"
     assert cluster.slurm.updates[-1].state is State.FORCE
-    told = [entry.message for entry in caplog.records if "none of this cluster's" in entry.message]
-    assert len(told) == 1
-    assert "tpu-0 is a fleet of ann@example.com (ann@laptop)" in told[0]
+    reported = [entry.message for entry in caplog.records if "none of this cluster's" in entry.message]
+    assert len(reported) == 1
+    assert "tpu-0 is a fleet of ann@example.com (ann@laptop)" in reported[0]
 
 
 def test_a_record_that_a_person_ends_frees_the_job_at_once(cluster: Cluster) -> None:
@@ -258,7 +258,7 @@ def test_a_slice_that_the_settings_dont_have_any_more_is_drained_and_ended(clust
     assert (cluster.phase("tpu-1"), cluster.nodes) == ("ended", [])
 
 
-def test_a_daemon_that_starts_again_goes_on_without_a_wish(cluster: Cluster) -> None:
+def test_a_daemon_that_starts_again_goes_on_without_a_request(cluster: Cluster) -> None:
     cluster.slurm.set("tpu-0", *UP)
     cluster.begin()
     cluster.look()
@@ -269,13 +269,13 @@ def test_a_daemon_that_starts_again_goes_on_without_a_wish(cluster: Cluster) -> 
     assert cluster.nodes == []
 
 
-def test_a_wish_ends_the_pause_and_is_taken(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_request_ends_the_pause_and_is_taken(cluster: Cluster, tmp_path: Path) -> None:
     pauses = list[float]()
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 2:
-            assert wish.main([str(tmp_path), "resume", "tpu-0-w[0-3]"]) == 0
+            assert power.main([str(tmp_path), "resume", "tpu-0-w[0-3]"]) == 0
 
     looks = list[int]()
 

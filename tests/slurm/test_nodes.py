@@ -18,16 +18,16 @@ def read(name: str) -> dict[str, SlurmNode]:
 
 
 def what(node: SlurmNode) -> str:
-    return next(name for name in ("asks", "about_to_ask", "out", "up") if getattr(node, name))
+    return next(name for name in ("powering_up", "due", "out", "up") if getattr(node, name))
 
 
 @pytest.mark.parametrize(("name", "expected"), [
     ("nodes-powered-down.txt", "out out out out"),
-    ("nodes-powering-up.txt", "asks asks out out"),
+    ("nodes-powering-up.txt", "powering_up powering_up out out"),
     ("nodes-forced.txt", "out out out out"),
     ("nodes-lost.txt", "up up out out"),
     ("nodes-lost-later.txt", "out out out out"),
-    ("nodes-mixed.txt", "asks asks up up asks"),
+    ("nodes-mixed.txt", "powering_up powering_up up up powering_up"),
 ])  # fmt: skip
 def test_what_slurm_wants_is_read_from_its_nodes(name: str, expected: str) -> None:
     assert [what(node) for node in read(name).values()] == expected.split()
@@ -46,15 +46,16 @@ def test_reasons_come_without_who_gave_them() -> None:
 
 
 @pytest.mark.parametrize(("base", "flags", "expected"), [
-    ("ALLOCATED", "POWERED_DOWN", "about_to_ask"), ("IDLE", "POWER_UP POWERED_DOWN", "about_to_ask"),
+    ("ALLOCATED", "POWERED_DOWN", "due"), ("IDLE", "POWER_UP POWERED_DOWN", "due"),
     ("IDLE", "POWERING_DOWN COMPLETING", "up"), ("MIXED", "POWERING_DOWN", "up"), ("IDLE", "", "up"),
     ("IDLE", "DRAIN POWER_DOWN", "up"), ("DOWN", "POWERED_DOWN NOT_RESPONDING", "out"),
-    ("DOWN", "NOT_RESPONDING", "up"), ("IDLE", "POWERING_DOWN", "out"), ("IDLE", "POWERING_UP", "asks"),
+    ("DOWN", "NOT_RESPONDING", "up"), ("IDLE", "POWERING_DOWN", "out"),
+    ("IDLE", "POWERING_UP", "powering_up"),
 ])  # fmt: skip
 def test_a_node_is_one_of_four(base: str, flags: str, expected: str) -> None:
     node = SlurmNode("tpu-0-w0", base, frozenset({"CLOUD", *flags.split()}))
     assert what(node) == expected
-    assert sum((node.asks, node.about_to_ask, node.out, node.up)) == 1
+    assert sum((node.powering_up, node.due, node.out, node.up)) == 1
 
 
 @pytest.mark.parametrize("text", [

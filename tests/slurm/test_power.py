@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm import boot, wish
+from slurm import boot, power
 
 JOBS = '{"jobs":[{"job_id":2,"nodes":"tpu-0-w[0-1]"}],"all_nodes":"tpu-0-w[0-1]"}'
 
@@ -21,7 +21,7 @@ def call(folder: Path, *words: str, jobs: str | None = None) -> subprocess.Compl
     if jobs is not None:
         (folder / "jobs").write_text(jobs)
         variables["SLURM_RESUME_FILE"] = str(folder / "jobs")
-    line = [sys.executable, "-I", "-S", str(Path(wish.__file__)), *words]
+    line = [sys.executable, "-I", "-S", str(Path(power.__file__)), *words]
     return subprocess.run(line, env=variables, cwd="/", capture_output=True, text=True, check=False)
 
 
@@ -31,7 +31,7 @@ def recorded(folder: Path) -> dict[str, object]:
     return parsed
 
 
-def test_a_wish_names_hosts_and_jobs(tmp_path: Path) -> None:
+def test_a_request_names_hosts_and_jobs(tmp_path: Path) -> None:
     done = call(tmp_path, str(tmp_path), "resume", "tpu-0-w[0-1]", jobs=JOBS)
     assert (done.returncode, done.stderr) == (0, "")
     known = recorded(tmp_path)
@@ -41,13 +41,13 @@ def test_a_wish_names_hosts_and_jobs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jobs", ["", "[", "[1]", '{"jobs":[{"job_id":"x"}]}', '{"jobs":null}', "\x00"])
-def test_a_file_of_jobs_that_cant_be_read_loses_no_wish(tmp_path: Path, jobs: str) -> None:
+def test_a_file_of_jobs_that_cant_be_read_loses_no_request(tmp_path: Path, jobs: str) -> None:
     assert call(tmp_path, str(tmp_path), "suspend", "tpu-0-w0", jobs=jobs).returncode == 0
     assert recorded(tmp_path)["jobs"] == []
 
 
 def test_it_is_within_a_second_since_it_loads_next_to_nothing(tmp_path: Path) -> None:
-    line = [sys.executable, "-I", "-S", "-X", "importtime", str(Path(wish.__file__)), str(tmp_path)]
+    line = [sys.executable, "-I", "-S", "-X", "importtime", str(Path(power.__file__)), str(tmp_path)]
     printed = subprocess.run([*line, "resume", "a"], capture_output=True, text=True, check=True).stderr
     loaded = {row.rpartition("|")[2].strip().partition(".")[0] for row in printed.splitlines()[1:]}
     assert recorded(tmp_path)
@@ -61,7 +61,7 @@ def test_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fsync, rename = os.fsync, os.rename
     monkeypatch.setattr(os, "fsync", lambda file: done.append("fsync") or fsync(file))
     monkeypatch.setattr(os, "rename", lambda a, b: done.append("rename") or rename(a, b))
-    assert wish.main([str(tmp_path), "resume", "tpu-0-w0"]) == 0
+    assert power.main([str(tmp_path), "resume", "tpu-0-w0"]) == 0
     assert done == ["fsync", "rename", "fsync"]
 
 
@@ -74,4 +74,4 @@ def test_a_folder_that_is_gone_is_told_to_slurmctld(tmp_path: Path) -> None:
 
 
 def test_the_programs_of_slurm_conf_call_it() -> None:
-    assert set(boot._VERBS.values()) == set(wish.VERBS)
+    assert set(boot._VERBS.values()) == set(power.VERBS)

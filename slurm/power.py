@@ -1,8 +1,8 @@
-"""Record what slurmctld wishes of hosts; it calls this to resume and suspend them, and if a resume failed.
+"""Record what slurmctld requests of hosts; it calls this to resume and suspend them, and if a resume failed.
 
-A wish wakes the daemon, which goes by the states of Slurm's nodes: one that is lost delays it by a look. This
-runs with the system's Python alone, so that slurmctld never waits for Google, nor for a program with hundreds
-of modules. https://slurm.schedmd.com/archive/slurm-22.05.8/power_save.html
+A request wakes the daemon, which goes by the states of Slurm's nodes: one that is lost delays it by a look.
+It imports next to nothing, so that slurmctld never waits for Google, nor for hundreds of modules.
+https://slurm.schedmd.com/archive/slurm-22.05.8/power_save.html
 """
 
 import json
@@ -27,7 +27,7 @@ def jobs(path: str) -> list[dict[str, object]]:
 
 
 def record(folder: str, verb: str, hosts: str) -> str:
-    """Write a wish that a power failure leaves whole or not there; return its file's name."""
+    """Write a request that a power failure leaves whole or not there; return its file's name."""
     now_s = time.time()
     known: dict[str, object] = {"verb": verb, "hosts": hosts, "at_s": now_s}
     if os.environ.get("SLURM_RESUME_FILE"):
@@ -48,9 +48,9 @@ def record(folder: str, verb: str, hosts: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Record a wish: `PROGRAM FOLDER VERB HOSTS`; return the exit status, which slurmctld logs."""
+    """Record a request: `PROGRAM FOLDER VERB HOSTS`; return the exit status, which slurmctld logs."""
     if len(arguments) != 3 or arguments[1] not in VERBS:
-        sys.stderr.write(f"usage: wish FOLDER {'|'.join(VERBS)} HOSTS\n")
+        sys.stderr.write(f"usage: request FOLDER {'|'.join(VERBS)} HOSTS\n")
         return 2
     folder, verb, hosts = arguments
     try:
