@@ -99,6 +99,23 @@ def lose(
     scene.record.checks.append(Check(claim, scene.note.text))
 
 
+@step("{instance}: pull its plug; wait: it runs again")
+def pull(scene: Scene, instance: str, timeout_s: float = 180.0) -> None:
+    """Cut the power of a Compute Engine instance, and wait until Google has started it again."""
+    if scene.instance(instance) is None:
+        raise ScenarioFailed(f"there is no instance {instance}")
+    scene.control.cut_power(instance)
+    lost_at = time.time()
+
+    def runs() -> bool:
+        now = scene.instance(instance)
+        scene.note.text = f"it is {now['state'] if now else 'gone'}"
+        return now is not None and now["state"] == "RUNNING"
+
+    scene.wait_until(f"{instance} running", runs, timeout_s)
+    scene.note.text = f"started again after {time.time() - lost_at:.1f} s"
+
+
 @step("{node}: reboot, which must fail", check=lambda reboot: re.compile(reboot["fails"]))
 def reboot(scene: Scene, node: str, fails: str, timeout_s: float = 120.0) -> None:
     """Reboot a node's first host, and wait until its boot has failed with a log that holds a match."""

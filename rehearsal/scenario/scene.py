@@ -62,13 +62,20 @@ class Scene:
         """The controllers' bucket, which has the records of runs of the pipeline."""
         return Bucket(self.bucket.project, f"{self.bucket.name}-fleet")
 
+    def instance(self, name: str) -> dict[str, Any] | None:
+        """Return the Compute Engine instance with a machine, as the cloud describes it; None if none."""
+        instances = self.control.status()["instances"]
+        return next((instance for instance in instances if instance["name"] == name), None)
+
     def node(self, name: str) -> dict[str, Any] | None:
         """Return the node in the cloud's description; None if there is none of that name."""
         nodes = self.control.status()["nodes"]
         return next((node for node in nodes if node["name"] == name), None)
 
     def hosts(self, name: str) -> list[str]:
-        """Names of a node's hosts; ScenarioFailed if there is no such node."""
+        """Names of a node's hosts, or of an instance; ScenarioFailed if there is neither."""
+        if self.instance(name) is not None:
+            return [name]
         node = self.node(name)
         if node is None:
             raise ScenarioFailed(f"there is no node {name}")

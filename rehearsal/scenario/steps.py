@@ -16,7 +16,7 @@ from rehearsal.scenario.building import (
     unchanged,
     up,
 )
-from rehearsal.scenario.disturbing import fill, lose, reboot, stall, wake
+from rehearsal.scenario.disturbing import fill, lose, pull, reboot, stall, wake
 from rehearsal.scenario.extracting import alike, extracted, preempt, shards
 from rehearsal.scenario.guides import guide
 from rehearsal.scenario.jobs import heartbeat, logged, page, start, stop
@@ -28,7 +28,7 @@ from rehearsal.scenario.watching import done, reach, ready, remember, resumed, s
 __all__ = ["fired", "quiet"]
 __all__ += ["clock", "command", "destroy", "fault", "fleet", "preview", "publish", "quota", "recover"]
 __all__ += ["settings", "ssh", "unchanged", "up"]
-__all__ += ["fill", "lose", "reboot", "stall", "wake"]
+__all__ += ["fill", "lose", "pull", "reboot", "stall", "wake"]
 __all__ += ["alike", "extracted", "preempt", "shards"]
 __all__ += ["guide"]
 __all__ += ["heartbeat", "logged", "page", "start", "stop"]

@@ -30,6 +30,7 @@ class World:
         self.on_host: list[str] = []
         self.output = ENDED
         self.boot: dict[str, Any] = {}
+        self.cuts: list[int] = []
 
     def facts(self, prefix: str) -> dict[str, ObjectFacts]:
         for _ in range(self.commits):
@@ -45,6 +46,16 @@ class World:
         return [self.output]
 
     woken: tuple[dict[str, Any], ...] = ()
+
+    def instances(self) -> list[dict[str, Any]]:
+        """Return an instance that is repaired at the third look after a cut of its power."""
+        self.cuts = [looks + 1 for looks in self.cuts]
+        repairs = any(looks < 3 for looks in self.cuts)
+        return [{"name": "controller", "state": "REPAIRING" if repairs else "RUNNING"}]
+
+    def cut(self, host: str) -> None:
+        assert host == "controller"
+        self.cuts.append(0)
 
 
 def request(method: str, path: str, status: int, address: str = ADDRESS) -> dict[str, Any]:
@@ -66,7 +77,11 @@ def scene(world: World) -> Scene:
         boots=lambda node: [world.boot] if world.boot else [],
     )
     requests = lambda since: {"next": len(world.requests), "requests": world.requests[since:]}  # noqa: E731
-    control = SimpleNamespace(status=lambda: {"nodes": [node]}, requests=requests)
+    control = SimpleNamespace(
+        status=lambda: {"nodes": [node], "instances": world.instances()},
+        requests=requests,
+        cut_power=world.cut,
+    )
     shell, record = SimpleNamespace(ssh=world.ssh), Record("s", "t", "dev", 1, 0.0)
     scene = Scene(
         cast(Any, None), cast(Any, None), record, cast(Any, control), cast(Any, shell),
@@ -166,3 +181,12 @@ def test_a_boot_must_fail_for_the_reason_that_was_meant(scene: Scene, world: Wor
     assert [boot.state for boot in scene.boots.values()] == ["failed"], "which the timeline shows"
     with pytest.raises(ScenarioFailed, match="and not for 'disk is full': no token"):
         reboot("no token")
+
+
+def test_a_pulled_instance_is_waited_for(scene: Scene, world: World) -> None:
+    disturbing.pull("controller", timeout_s=5).act(scene)
+    assert world.cuts == [3]
+    assert scene.note.text.startswith("started again after")
+    assert scene.hosts("controller") == ["controller"]
+    with pytest.raises(ScenarioFailed, match="there is no instance other"):
+        disturbing.pull("other").act(scene)

@@ -46,6 +46,7 @@ class FakeControl:
         methods = {"storage.objects.get": {"validated": 7, "refused": self.refused}}
         return {
             "nodes": [{"name": "tpu-dev", "state": self.state, "hosts": hosts}],
+            "instances": [],
             "requests": {"validated": 7, "refused": self.refused, "methods": methods},
             "mistakes": self.mistakes,
         }
@@ -284,7 +285,7 @@ def test_boots_of_nodes_that_a_controller_recreated_are_in_the_record(tmp_path: 
         tmp_path, steps.preempt("tpu-dev", "power-loss", "one"), steps.command(command)
     )
     runner.scene.control.status = lambda: {**off, "requests": {}, "mistakes": []}  # type: ignore[method-assign]
-    off = {"nodes": [{"name": "tpu-dev", "state": "PREEMPTED", "hosts": []}]}
+    off = {"nodes": [{"name": "tpu-dev", "state": "PREEMPTED", "hosts": []}], "instances": []}
     bucket.boot_statuses = [boot(0, "after")]
     record = runner.act()
     assert [item.boot_id for item in record.boots] == ["after"]
