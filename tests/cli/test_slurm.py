@@ -188,7 +188,7 @@ def test_a_login_node_that_isnt_reached_is_told_with_who_may(
     assert main(["slurm", "status", "dev"]) == 1
     error = capsys.readouterr().err
     assert "slurm-dev-login-0 isn't reached: ERROR: (gcloud.compute.ssh) [4033: not authorized]" in error
-    assert "fix: tpu doctor dev; slurm:users program who may log in" in error
+    assert "fix: tpu doctor dev; slurm:users says who may log in" in error
 
 
 def test_a_login_node_that_there_isnt_is_refused(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
